@@ -1,0 +1,45 @@
+// What the measuring programs need of a CUDA device, as a C interface: one shared object, called by the
+// tandem program and, through ctypes, by bench/peers. Never linked into the library.
+//
+// Every function returns 0, or -1 after setting tandem_bench_last_error() (per thread).
+#pragma once
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const char* tandem_bench_last_error(void);
+
+int tandem_bench_allocate(int device, size_t bytes, void** data);
+int tandem_bench_free(void* data);
+int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes);
+int tandem_bench_download(void* host_data, const void* device_data, size_t bytes);
+/// Sets every byte.
+int tandem_bench_fill(void* device_data, int byte, size_t bytes);
+/// Waits for the device and reports what went wrong on it, if anything did.
+int tandem_bench_synchronize(int device);
+
+/// Enqueues one measured call on `stream` with buffer set `set`. Returns 0, or -1 with its own message
+/// kept by the caller; must be capturable into a CUDA graph.
+typedef int (*tandem_bench_call)(void* user, int set, void* stream);
+
+/// Captures one call per buffer set into a CUDA graph, replays it (after warm-up) `replays` times and
+/// writes microseconds per call to samples_us[replays]. Rotating sets of at least 5x the L2 in total keep
+/// the cache cold.
+int tandem_bench_time(int device, tandem_bench_call call, void* user, int sets, int replays,
+                      double* samples_us);
+
+/// Ceilings of this device, measured now on random data: TB/s of a large device-to-device copy (bytes read
+/// plus written), TFLOP/s of a large bf16 matrix product through cuBLASLt.
+int tandem_bench_ceilings(int device, double* copy_tbps, double* bf16_tflops);
+
+/// Driver version, SM clock, board power and why clocks are throttled (0: they are not) at this moment,
+/// from NVML. -1 where NVML is absent.
+int tandem_bench_device_state(int device, char driver[64], int* sm_clock_mhz, int* power_w,
+                              unsigned long long* throttle_reasons);
+
+#ifdef __cplusplus
+}
+#endif

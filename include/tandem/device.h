@@ -1,0 +1,54 @@
+// Devices and what is known of them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace tandem {
+
+enum class DeviceType { kCpu, kCuda };
+
+/// Where a tensor lives. `index` is the CUDA ordinal, 0 for the CPU.
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int index = 0) { return {DeviceType::kCuda, index}; }
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+/// "cpu" or "cuda:0".
+std::string to_string(Device device);
+
+/// What a variant's choice and a workspace's size depend on. A plain value: a host without a GPU can
+/// ask what an H200 would need.
+struct DeviceProperties {
+  DeviceType type = DeviceType::kCpu;
+  std::string name = "cpu";
+  int compute_major = 0;                        ///< 0 on the CPU
+  int compute_minor = 0;                        ///< 0 on the CPU
+  int multiprocessors = 0;                      ///< 0 on the CPU
+  std::size_t shared_memory_per_block = 0;      ///< opt-in limit, bytes
+  std::size_t l2_bytes = 0;                     ///< 0 on the CPU
+
+  static DeviceProperties cpu() { return {}; }
+  static DeviceProperties h200() {
+    return {DeviceType::kCuda, "NVIDIA H200", 9, 0, 132, 232448, 62914560};
+  }
+};
+
+/// Whether this library was built with its CUDA backend.
+bool built_with_cuda() noexcept;
+
+/// Number of CUDA devices that this process can use: 0 without a driver, a device or the CUDA backend.
+int cuda_device_count() noexcept;
+
+/// Why cuda_device_count() is 0 ("built without CUDA", the driver's message...); "" when it is not.
+std::string cuda_unavailable_reason();
+
+/// Properties of a device, cached after the first query.
+/// Throws Unsupported when the device does not exist, naming the reason.
+DeviceProperties device_properties(Device device);
+
+}  // namespace tandem

@@ -1,0 +1,9 @@
+// Everything Tandem offers.
+#pragma once
+
+#include "tandem/context.h"
+#include "tandem/device.h"
+#include "tandem/error.h"
+#include "tandem/ops/gla.h"
+#include "tandem/tensor.h"
+#include "tandem/variants.h"

@@ -1,0 +1,69 @@
+// gla behind the public call: the checked problem, and the backends' entry points.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tandem/context.h"
+#include "tandem/ops/gla.h"
+#include "tandem/tensor.h"
+#include "tandem/variants.h"
+
+namespace tandem {
+
+/// A [B,T,heads,dim] tensor whose innermost stride is 1. Strides in elements.
+struct StridedTensor {
+  void* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t time_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// log_decay at (b, t, h); the strides are 0 along the axes that it does not have. Null data: no decay.
+struct DecayTensor {
+  const float* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t time_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// GlaForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
+struct GlaForwardProblem {
+  DType dtype = DType::kBFloat16;  // of q, k, v and o
+  Device device;
+  std::int64_t B = 0;
+  std::int64_t T = 0;
+  std::int64_t N = 0;  // sequences: B without cu_seqlens
+  int H = 0;
+  int HQ = 0;
+  int K = 0;
+  int V = 0;
+  float scale = 1.0f;
+  StridedTensor q;
+  StridedTensor k;
+  StridedTensor v;
+  StridedTensor o;
+  DecayTensor log_decay;
+  const float* initial_state = nullptr;      // [N,H,K,V] or null
+  float* final_state = nullptr;              // [N,H,K,V] or null
+  const std::int32_t* cu_seqlens = nullptr;  // [N+1] or null
+};
+
+/// Throws InvalidArgument when the arguments do not fit together.
+GlaForwardProblem make_problem(const GlaForwardArgs& args);
+
+namespace cpu {
+/// Throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
+void gla_forward(const GlaForwardProblem& problem);
+std::vector<VariantInfo> gla_variants();
+}  // namespace cpu
+
+namespace cuda {
+void gla_forward(const GlaForwardProblem& problem, const Context& context);
+std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
+                                        const DeviceProperties& device);
+std::vector<VariantInfo> gla_variants(const DeviceProperties& device);
+}  // namespace cuda
+
+}  // namespace tandem
