@@ -10,6 +10,10 @@ set(CMAKE_CUDA_ARCHITECTURES OFF)
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
@@ -28,12 +32,9 @@ find_path(TANDEM_CUTLASS_INCLUDE_DIR cute/tensor.hpp
 if(NOT TANDEM_CUTLASS_INCLUDE_DIR AND TANDEM_FETCH_CUTLASS)
   include(FetchContent)
   FetchContent_Declare(cutlass GIT_REPOSITORY https://github.com/NVIDIA/cutlass.git
-    GIT_TAG v4.2.1 GIT_SHALLOW ON)
-  # Headers only: CUTLASS's own CMake project is never run.
-  FetchContent_GetProperties(cutlass)
-  if(NOT cutlass_POPULATED)
-    FetchContent_Populate(cutlass)
-  endif()
+    GIT_TAG v4.2.1 GIT_SHALLOW ON
+    SOURCE_SUBDIR include)  # headers only: a folder without a CMakeLists.txt
+  FetchContent_MakeAvailable(cutlass)
   set(TANDEM_CUTLASS_INCLUDE_DIR ${cutlass_SOURCE_DIR}/include CACHE PATH "" FORCE)
 endif()
 if(NOT TANDEM_CUTLASS_INCLUDE_DIR)

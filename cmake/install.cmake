@@ -1,0 +1,25 @@
+# cmake --install: headers, the library and a find_package(tandem) package.
+#
+# The library is static. Its tests and tools use internal functions (the checked problem, one backend, one
+# variant), so a shared library with hidden symbols would need a second build of everything, and what is
+# tested would not be what is installed. A static one is a single build, and a user's program carries it.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
+
+get_target_property(tandem_private_libraries tandem LINK_LIBRARIES)
+set(TANDEM_WITH_ONEDNN OFF)
+if("DNNL::dnnl" IN_LIST tandem_private_libraries)
+  set(TANDEM_WITH_ONEDNN ON)
+endif()
+
+install(TARGETS tandem EXPORT tandem ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(EXPORT tandem NAMESPACE tandem:: FILE tandem-targets.cmake DESTINATION ${package_dir})
+configure_package_config_file(cmake/tandem-config.cmake.in
+  ${PROJECT_BINARY_DIR}/tandem-config.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tandem-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tandem-config.cmake ${PROJECT_BINARY_DIR}/tandem-config-version.cmake
+  DESTINATION ${package_dir})
