@@ -1,0 +1,34 @@
+# The front door. Every target sets up what is missing first (scripts/bootstrap says what it installs).
+#   TANDEM_CUDA=off make test     leaves CUDA out even where nvcc is found
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench gpu-test format
+
+help:
+	@echo "make demo      build, run gla on a real text and check the result against the fp64 definition"
+	@echo "make test      build and run every test that this machine can run"
+	@echo "make bench     measure the ops on this machine's GPU, or its CPU, and render the results"
+	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
+	@echo "make format    clang-format over the sources"
+
+demo:
+	@scripts/bootstrap
+	@scripts/build tandem_cli
+	@scripts/demo
+
+test:
+	@scripts/bootstrap test
+	@scripts/build
+	@scripts/run_ctest
+
+gpu-test:
+	@scripts/bootstrap test
+	@scripts/build
+	@scripts/run_ctest -L '^(gpu|sanitizer)$$'
+
+bench:
+	@scripts/bootstrap
+	@scripts/build
+	@scripts/bench
+
+format:
+	@scripts/format

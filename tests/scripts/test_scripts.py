@@ -1,0 +1,185 @@
+"""Tests of the checks under scripts/: each passes what is right and fails what is wrong."""
+
+import importlib.machinery
+import importlib.util
+import json
+import pathlib
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def script(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def write(folder, files):
+    for name, text in files.items():
+        path = pathlib.Path(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+# As nvcc 13.0 wrote them.
+CLEAN_LOG = """\
+ptxas info    : 9 bytes gmem
+ptxas info    : Compiling entry function '_Z18gla_forward_kernelPfyy' for 'sm_90a'
+ptxas info    : Function properties for _Z18gla_forward_kernelPfyy
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 30 registers, used 0 barriers
+ptxas info    : Compile time = 2.033 ms
+"""
+SPILLING_LOG = CLEAN_LOG.replace("0 bytes stack frame, 0 bytes spill stores, 0", "48 bytes stack frame, 64 bytes spill stores, 80")
+SERIALISED_LINE = (
+    "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+    "insufficient register resources for the wgmma pipeline in the function '_Z18gla_forward_kernelPfyy'\n"
+)
+IGNORED_LINE = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements.\n"
+INJECTED_LINE = "ptxas info    : (C7519) warpgroup.arrive is injected in around line 62 by compiler to allow use of registers in GMMA\n"
+
+SASS = """\
+Fatbin elf code:
+================
+arch = sm_90a
+\t\tFunction : _ZN6tandem18gla_forward_kernelINS_6ConfigEEEvv
+\t.headerflags\t@"EF_CUDA_SM90"
+        /*0010*/                   {first} ;
+\t\tFunction : _ZN6tandem11fill_kernelEv
+        /*0010*/                   STG.E desc[UR4][R2.64], R5 ;
+"""
+HGMMA = "HGMMA.64x8x16.F32.BF16 R24, gdesc[UR4], RZ, !UPT, gsb0"
+
+
+class CheckKernels(unittest.TestCase):
+    check = script("check_kernels")
+
+    def problems(self, log):
+        return self.check.ptxas_problems(log)[0]
+
+    def test_clean_log_passes(self):
+        self.assertEqual(self.check.ptxas_problems(CLEAN_LOG), ([], ["_Z18gla_forward_kernelPfyy"]))
+        self.assertEqual(self.problems(CLEAN_LOG + INJECTED_LINE), [])
+
+    def test_spill_fails(self):
+        self.assertIn("spills 64 bytes of stores, 80 of loads", self.problems(SPILLING_LOG)[0])
+        warning = "ptxas warning : Registers are spilled to local memory in function '_Z1kv', 8 bytes spill stores\n"
+        self.assertEqual(len(self.problems(CLEAN_LOG + warning)), 1)
+
+    def test_serialised_wgmma_and_ignored_setmaxnreg_fail(self):
+        self.assertIn("C7510", self.problems(CLEAN_LOG + SERIALISED_LINE)[0])
+        self.assertIn("C7508", self.problems(CLEAN_LOG + IGNORED_LINE)[0])
+
+    def test_log_without_usage_fails(self):
+        self.assertTrue(self.problems(""))
+        self.assertTrue(self.problems(CLEAN_LOG.replace("Function properties", "")))
+
+    def test_objects_need_their_logs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"a.cu.o": "", "a.cu.o.ptxas.log": CLEAN_LOG, "b.cu.o": ""})
+            a, b = pathlib.Path(folder, "a.cu.o"), pathlib.Path(folder, "b.cu.o")
+            self.assertEqual(self.check.check_ptxas([a])[0], [])
+            self.assertIn("no b.cu.o.ptxas.log", self.check.check_ptxas([a, b])[0][0])
+        self.assertEqual(self.check.check_ptxas([])[0], ["no kernel found"])
+
+    def test_matrix_kernel_needs_hgmma(self):
+        problems, found = self.check.sass_problems(SASS.format(first=HGMMA), ["gla_forward_kernel"])
+        self.assertEqual((problems, len(found)), ([], 1))
+        problems, found = self.check.sass_problems(SASS.format(first="FFMA R1, R2, R3, R4"), ["gla_forward_kernel"])
+        self.assertEqual((len(problems), len(found)), (1, 1))
+
+    def test_marker_is_the_whole_name(self):
+        self.assertEqual(self.check.sass_problems(SASS.format(first=HGMMA), ["forward_kernel"]), ([], []))
+
+
+class CheckLayers(unittest.TestCase):
+    check = script("check_layers")
+
+    def violations(self, files):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, files)
+            return list(self.check.violations(pathlib.Path(folder)))
+
+    def test_right_includes_pass(self):
+        self.assertEqual(
+            self.violations({
+                "include/tandem/ops/x.h": '#include <vector>\n#include "tandem/tensor.h"\n',
+                "src/cuda/x/forward.cuh": '#include <cuda_runtime.h>\n#include <cute/tensor.hpp>\n#include "ops/x.h"\n',
+                "src/cpu/x.cpp": '#include <oneapi/dnnl/dnnl.hpp>\n#include "ops/x.h"\n',
+                "tests/cpp/test_x.cpp": '#include "cuda/x/variants.h"\n#include "cpu/matmul.h"\n',
+            }), [])
+
+    def test_wrong_includes_fail(self):
+        for name, include in [
+            ("include/tandem/x.h", "<cuda_runtime.h>"),
+            ("include/tandem/x.h", '"core/check.h"'),
+            ("include/tandem/x.h", "<fmt/core.h>"),
+            ("src/ops/x.cpp", "<cute/tensor.hpp>"),
+            ("src/ops/x.cpp", '"cpu/matmul.h"'),
+            ("src/cpu/x.cpp", '"cuda/parts/tma.cuh"'),
+            ("src/cuda/x/variants.cpp", '"cpu/matmul.h"'),
+            ("src/core/x.h", '"ops/gla.h"'),
+            ("src/core/x.h", "<torch/csrc/stable/tensor.h>"),
+            ("cli/x.cpp", "<cublasLt.h>"),
+            ("src/cuda/x/forward.cuh", '"../lab/trick.cuh"'),
+            ("src/cpu/x.cpp", '"tests/reference/gla.h"'),
+        ]:
+            with self.subTest(f"{name} includes {include}"):
+                self.assertTrue(self.violations({name: f"#include {include}\n"}))
+
+    def test_empty_tree_fails(self):
+        self.assertTrue(self.violations({"README.md": ""}))
+
+
+class SkipReasons(unittest.TestCase):
+    def test_reasons_are_counted(self):
+        skipped = '<testcase status="notrun"><skipped message="x"/><system-out>{}</system-out></testcase>'
+        cases = [skipped.format("[ RUN ]\n/a/test_gla.cpp:12: Skipped\nno GPU\n\n[  SKIPPED ] A.b (0 ms)")] * 2
+        cases += [skipped.format("skipped: no clang-format\n"), skipped.format("quiet")]
+        cases += ['<testcase status="run"><system-out>skipped: not this one</system-out></testcase>']
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "ctest.xml")
+            path.write_text(f"<testsuite>{''.join(cases)}</testsuite>")
+            self.assertEqual(
+                dict(script("run_ctest").skip_reasons(path)),
+                {"no GPU": 2, "no clang-format": 1, "no reason given": 1})
+
+
+class RenderResults(unittest.TestCase):
+    render = script("render_results")
+
+    @staticmethod
+    def row(run, provider, time, case="a"):
+        return {"run": run, "op": "gla", "direction": "forward", "case": case, "dtype": "bf16", "provider": provider,
+                "median_us": time, "p10_us": time, "p90_us": time, "floor_us": 10, "error": {"metric": "rel_rms", "value": 1e-3}}
+
+    def text(self, rows, detailed=False):
+        run = {"device": {"name": "GPU"}, "commit": "abc1234", "command": "tandem bench gla"}
+        runs = {"1": dict(run, date="2026-01-01"), "2": dict(run, date="2026-01-02")}
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"gpu/gla.json": json.dumps({"schema": 1, "runs": runs, "rows": rows})})
+            return self.render.render(self.render.load(pathlib.Path(folder)), detailed, "##")
+
+    def test_the_latest_run_counts_and_peers_only_of_that_run(self):
+        text = self.text([self.row("2", "tandem", 20), self.row("1", "tandem", 40), self.row("1", "fla", 80),
+                          self.row("1", "tandem", 30, "b"), self.row("1", "fla", 60, "b")])
+        self.assertIn("| a | bf16 | 20.0 | 10.0 | 2.00 | - |", text)
+        self.assertIn("| b | bf16 | 30.0 | 10.0 | 3.00 | 60.0 (2.00x) |", text)
+        self.assertIn("- Run 2: GPU, commit abc1234, 2026-01-02, `tandem bench gla`", text)
+
+    def test_a_run_of_peers_alone_shows_nothing(self):
+        self.assertNotIn("| a |", self.text([self.row("1", "fla", 80)]))
+
+    def test_detailed_adds_spread_and_error(self):
+        self.assertIn("| 20.0 to 20.0 | 1.0e-03 (rel_rms) | - | 2 |", self.text([self.row("2", "tandem", 20)], True))
+
+    def test_row_of_an_unknown_run_is_refused(self):
+        with self.assertRaises(SystemExit):
+            self.text([self.row("3", "tandem", 20)])
+
+
+if __name__ == "__main__":
+    unittest.main()
