@@ -1,0 +1,52 @@
+#include "core/environment.h"
+
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "tandem/error.h"
+
+namespace tandem {
+namespace {
+
+template <typename Value>
+struct Choice {
+  std::string_view text;
+  Value value;
+};
+
+/// Unset or empty means `unset`.
+template <typename Value>
+Value choose(const char* variable, Value unset, std::initializer_list<Choice<Value>> choices) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return unset;
+  std::string allowed;
+  for (const Choice<Value>& choice : choices) {
+    if (choice.text == text) return choice.value;
+    allowed += (allowed.empty() ? "" : " or ") + std::string(choice.text);
+  }
+  throw InvalidArgument("[environment] " + std::string(variable) + " must be " + allowed +
+                        ", got " + text);
+}
+
+}  // namespace
+
+CpuMatmulSwitch cpu_matmul_switch() {
+  using enum CpuMatmulSwitch;
+  return choose<CpuMatmulSwitch>("TANDEM_CPU_MATMUL", kUnset,
+                                 {{"onednn", kOneDnn}, {"builtin", kBuiltin}});
+}
+
+CpuIsaSwitch cpu_isa_switch() {
+  using enum CpuIsaSwitch;
+  return choose<CpuIsaSwitch>("TANDEM_CPU_ISA", kUnset,
+                              {{"baseline", kBaseline}, {"avx2", kAvx2}, {"avx512", kAvx512}});
+}
+
+std::string variant_switch() {
+  const char* text = std::getenv("TANDEM_VARIANT");
+  return text == nullptr ? "" : text;
+}
+
+}  // namespace tandem

@@ -1,0 +1,21 @@
+// Every environment switch of the library, in one place. Read at each use, so that a test can flip
+// them. A value that is not listed throws InvalidArgument naming the variable.
+#pragma once
+
+#include <string>
+
+namespace tandem {
+
+/// TANDEM_CPU_MATMUL=onednn|builtin: who computes the CPU backend's matrix products.
+enum class CpuMatmulSwitch { kUnset, kOneDnn, kBuiltin };
+CpuMatmulSwitch cpu_matmul_switch();
+
+/// TANDEM_CPU_ISA=baseline|avx2|avx512: the instruction set of the CPU backend's own loops. Has its
+/// effect at the first call of the process.
+enum class CpuIsaSwitch { kUnset, kBaseline, kAvx2, kAvx512 };
+CpuIsaSwitch cpu_isa_switch();
+
+/// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use; "" when unset.
+std::string variant_switch();
+
+}  // namespace tandem

@@ -1,0 +1,82 @@
+#include "cpu/elementwise.h"
+
+#include <cstring>
+
+#include "core/float16.h"
+#include "cpu/isa.h"
+
+namespace tandem::cpu {
+namespace {
+
+template <typename T>
+TANDEM_ALWAYS_INLINE void to_float_loop(const ConstRows& from, std::int64_t rows,
+                                        std::int64_t columns, float* to, std::int64_t to_stride) {
+  const T* data = static_cast<const T*>(from.data);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const T* __restrict source = data + i * from.stride;
+    float* __restrict target = to + i * to_stride;
+    for (std::int64_t j = 0; j < columns; ++j) target[j] = to_float(source[j]);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void to_float_any(const ConstRows& from, std::int64_t rows,
+                                       std::int64_t columns, float* to, std::int64_t to_stride) {
+  switch (from.dtype) {
+    case DType::kBFloat16: return to_float_loop<BFloat16>(from, rows, columns, to, to_stride);
+    case DType::kFloat16: return to_float_loop<Float16>(from, rows, columns, to, to_stride);
+    default: return to_float_loop<float>(from, rows, columns, to, to_stride);
+  }
+}
+
+template <typename T>
+TANDEM_ALWAYS_INLINE void from_float_loop(const float* from, std::int64_t from_stride,
+                                          std::int64_t rows, std::int64_t columns, float factor,
+                                          const Rows& to) {
+  T* data = static_cast<T*>(to.data);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const float* __restrict source = from + i * from_stride;
+    T* __restrict target = data + i * to.stride;
+    for (std::int64_t j = 0; j < columns; ++j) target[j] = from_float<T>(source[j] * factor);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void from_float_any(const float* from, std::int64_t from_stride,
+                                         std::int64_t rows, std::int64_t columns, float factor,
+                                         const Rows& to) {
+  switch (to.dtype) {
+    case DType::kBFloat16:
+      return from_float_loop<BFloat16>(from, from_stride, rows, columns, factor, to);
+    case DType::kFloat16:
+      return from_float_loop<Float16>(from, from_stride, rows, columns, factor, to);
+    default: return from_float_loop<float>(from, from_stride, rows, columns, factor, to);
+  }
+}
+
+TANDEM_FOR_EACH_ISA(to_float,
+                    (const ConstRows& from, std::int64_t rows, std::int64_t columns, float* to,
+                     std::int64_t to_stride),
+                    to_float_any(from, rows, columns, to, to_stride))
+TANDEM_FOR_EACH_ISA(from_float,
+                    (const float* from, std::int64_t from_stride, std::int64_t rows,
+                     std::int64_t columns, float factor, const Rows& to),
+                    from_float_any(from, from_stride, rows, columns, factor, to))
+
+}  // namespace
+
+void rows_to_float(const ConstRows& from, std::int64_t rows, std::int64_t columns, float* to,
+                   std::int64_t to_stride) {
+  TANDEM_CALL_FOR_ISA(isa(), to_float, from, rows, columns, to, to_stride)
+}
+
+void rows_from_float(const float* from, std::int64_t from_stride, std::int64_t rows,
+                     std::int64_t columns, float factor, const Rows& to) {
+  TANDEM_CALL_FOR_ISA(isa(), from_float, from, from_stride, rows, columns, factor, to)
+}
+
+void fill_rows_with_zero(std::int64_t rows, std::int64_t columns, const Rows& to) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    std::memset(element_at(to.dtype, to.data, i * to.stride), 0, columns * size_of(to.dtype));
+  }
+}
+
+}  // namespace tandem::cpu

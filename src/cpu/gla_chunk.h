@@ -1,0 +1,206 @@
+// The steps of gla on one chunk of tokens, for one sequence and head:
+//   output  o  = scale * [ (Q K^T * factors) V + from_start * (Q S) ]
+//   update  U  = (to_end * K)^T V,   S = total * S + U
+// with the factors of cpu/decay.h.
+//
+// Numerics: fp32 sums and state. Operand is the type of the products' operands: float, or BFloat16
+// where the machine multiplies it natively; then the inputs go in as they are, and the weighted
+// scores, the decayed keys and a copy of the state are rounded once.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "cpu/decay.h"
+#include "cpu/elementwise.h"
+#include "cpu/matmul.h"
+#include "ops/gla.h"
+
+namespace tandem::cpu {
+
+/// One sequence and head.
+struct GlaRow {
+  std::int64_t n;
+  int h;
+  std::int64_t b;
+  std::int64_t begin;
+  std::int64_t end;
+
+  std::int64_t chunks() const { return (end - begin + kChunk - 1) / kChunk; }
+};
+
+/// Part of a row.
+struct GlaChunk {
+  const GlaRow* row;
+  std::int64_t begin;
+  int length;
+};
+
+inline GlaChunk chunk_of(const GlaRow& row, std::int64_t index) {
+  const std::int64_t begin = row.begin + index * kChunk;
+  return {&row, begin, static_cast<int>(std::min<std::int64_t>(kChunk, row.end - begin))};
+}
+
+/// Rows of an operand, usable by a matrix product.
+template <typename Operand>
+struct OperandRows {
+  const Operand* data;
+  std::int64_t stride;
+};
+
+/// What a thread needs for one chunk.
+template <typename Operand>
+struct GlaScratch {
+  GlaScratch(int K, int V)
+      : q_buffer(std::size_t{kChunk} * K),
+        k_buffer(std::size_t{kChunk} * K),
+        v_buffer(std::size_t{kChunk} * V),
+        keys(std::size_t{kChunk} * K),
+        scores(kChunk * kChunk),
+        weights(kChunk * kChunk),
+        out(std::size_t{kChunk} * V) {}
+
+  ChunkDecay decay;
+  OperandRows<Operand> k, v;                          // of the chunk, as a product takes them
+  std::vector<Operand> q_buffer, k_buffer, v_buffer;  // where they cannot be used as they lie
+  std::vector<Operand> keys;
+  std::vector<float> scores;
+  std::vector<Operand> weights;
+  std::vector<float> out;
+};
+
+template <typename Operand>
+class GlaChunkSteps {
+ public:
+  static constexpr bool kBf16 = std::is_same_v<Operand, BFloat16>;
+  static constexpr DType kOperandType = kBf16 ? DType::kBFloat16 : DType::kFloat32;
+
+  GlaChunkSteps(const GlaForwardProblem& problem, MatmulProvider provider)
+      : p_(problem), provider_(provider) {}
+
+  std::int64_t state_size() const { return std::int64_t{p_.K} * p_.V; }
+
+  /// Elements [begin, begin + size) of the row's initial state.
+  void read_initial_state(const GlaRow& row, std::int64_t begin, std::int64_t size,
+                          float* state) const {
+    const std::int64_t offset = (row.n * p_.H + row.h) * state_size() + begin;
+    if (p_.initial_state) {
+      std::copy_n(p_.initial_state + offset, size, state);
+    } else {
+      std::fill_n(state, size, 0.0f);
+    }
+  }
+
+  void write_final_state(const GlaRow& row, std::int64_t begin, std::int64_t size,
+                         const float* state) const {
+    const std::int64_t offset = (row.n * p_.H + row.h) * state_size() + begin;
+    if (p_.final_state) std::copy_n(state, size, p_.final_state + offset);
+  }
+
+  /// The chunk's decay and operands, before either step.
+  void load(const GlaChunk& chunk, GlaScratch<Operand>& s) const {
+    const GlaRow& row = *chunk.row;
+    const DecayTensor& g = p_.log_decay;
+    const std::int64_t offset =
+        row.b * g.batch_stride + chunk.begin * g.time_stride + row.h * g.head_stride;
+    compute_decay(g.data ? g.data + offset : nullptr, g.time_stride, chunk.length, s.decay);
+    const int hq = row.h / (p_.H / p_.HQ);
+    s.k = rows_of(p_.k, chunk, hq, p_.K, s.k_buffer);
+    s.v = rows_of(p_.v, chunk, row.h, p_.V, s.v_buffer);
+  }
+
+  /// o of the chunk, from the state before it.
+  void write_output(const GlaChunk& chunk, const Operand* state, GlaScratch<Operand>& s) const {
+    const int L = chunk.length, K = p_.K, V = p_.V;
+    const int hq = chunk.row->h / (p_.H / p_.HQ);
+    const OperandRows<Operand> q = rows_of(p_.q, chunk, hq, K, s.q_buffer);
+    float* out = s.out.data();
+    product(L, L, K, {q.data, q.stride}, {s.k.data, s.k.stride, true}, s.scores.data(), kChunk);
+    apply_causal_decay(s.decay, s.scores.data(), s.weights.data());
+    product(L, V, K, {q.data, q.stride}, {state, V}, out, V);
+    scale_rows(s.decay.from_start, L, V, out);
+    product(L, V, L, {s.weights.data(), kChunk}, {s.v.data, s.v.stride}, out, V, true);
+    const std::int64_t offset = chunk.row->b * p_.o.batch_stride + chunk.begin * p_.o.time_stride +
+                                chunk.row->h * p_.o.head_stride;
+    rows_from_float(out, V, L, V, p_.scale,
+                    {p_.dtype, element_at(p_.dtype, p_.o.data, offset), p_.o.time_stride});
+  }
+
+  /// What the chunk adds to the state.
+  void compute_update(GlaScratch<Operand>& s, float* update) const {
+    const int K = p_.K, V = p_.V;
+    const int last = s.decay.length - 1;
+    const int begin = s.decay.begin[last];  // nothing older reaches the end
+    const Operand* v = s.v.data + begin * s.v.stride;
+    scale_rows(s.decay.to_end + begin, last + 1 - begin, K, s.k.data + begin * s.k.stride,
+               s.k.stride, s.keys.data());
+    product(K, V, last + 1 - begin, {s.keys.data(), K, true}, {v, s.v.stride}, update, V);
+  }
+
+  GlaScratch<Operand> make_scratch() const { return {p_.K, p_.V}; }
+
+  /// The state as an operand: itself, or rounded into `copy`.
+  const Operand* as_operand(const float* state, std::int64_t size, Operand* copy) const {
+    if constexpr (kBf16) {
+      round_state(state, size, copy);
+      return copy;
+    } else {
+      return state;
+    }
+  }
+
+  void round_state(const float* state, std::int64_t size, Operand* copy) const {
+    rows_from_float(state, 0, 1, size, 1.0f, {kOperandType, copy, 0});
+  }
+
+  /// For a row without tokens.
+  void copy_state(const GlaRow& row) const {
+    std::vector<float> state(state_size());
+    read_initial_state(row, 0, state_size(), state.data());
+    write_final_state(row, 0, state_size(), state.data());
+  }
+
+ private:
+  void product(std::int64_t M, std::int64_t N, std::int64_t K, const MatmulOperand& a,
+               const MatmulOperand& b, float* c, std::int64_t c_stride,
+               bool accumulate = false) const {
+    matmul(provider_, {.M = M,
+                       .N = N,
+                       .K = K,
+                       .dtype = kOperandType,
+                       .a = a,
+                       .b = b,
+                       .c = c,
+                       .c_stride = c_stride,
+                       .accumulate = accumulate});
+  }
+
+  /// A chunk's rows as they lie in the tensor, or in `buffer` where a product cannot use them so.
+  OperandRows<Operand> rows_of(const StridedTensor& tensor, const GlaChunk& chunk, int head,
+                               int columns, std::vector<Operand>& buffer) const {
+    const std::int64_t offset = chunk.row->b * tensor.batch_stride +
+                                chunk.begin * tensor.time_stride + head * tensor.head_stride;
+    const void* data = element_at(p_.dtype, tensor.data, offset);
+    if (p_.dtype == kOperandType && tensor.time_stride >= columns) {
+      return {static_cast<const Operand*>(data), tensor.time_stride};
+    }
+    if constexpr (kBf16) {
+      const Operand* source = static_cast<const Operand*>(data);
+      for (int i = 0; i < chunk.length; ++i) {
+        std::copy_n(source + i * tensor.time_stride, columns, buffer.data() + i * columns);
+      }
+    } else {
+      rows_to_float({p_.dtype, data, tensor.time_stride}, chunk.length, columns, buffer.data(),
+                    columns);
+    }
+    return {buffer.data(), columns};
+  }
+
+  const GlaForwardProblem& p_;
+  MatmulProvider provider_;
+};
+
+}  // namespace tandem::cpu

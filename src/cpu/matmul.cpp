@@ -1,0 +1,46 @@
+#include "cpu/matmul.h"
+
+#include <algorithm>
+
+#include "core/environment.h"
+#include "cpu/matmul_onednn.h"
+#include "tandem/error.h"
+
+namespace tandem::cpu {
+
+void matmul(MatmulProvider provider, const MatmulArgs& args) {
+  if (args.M == 0 || args.N == 0) return;
+  if (args.K == 0) {
+    for (std::int64_t m = 0; m < args.M && !args.accumulate; ++m) {
+      std::fill_n(args.c + m * args.c_stride, args.N, 0.0f);
+    }
+    return;
+  }
+  if (provider == MatmulProvider::kOneDnn) {
+    onednn::matmul(args);
+  } else {
+    matmul_builtin(args, isa());
+  }
+}
+
+std::string matmul_unavailable_reason(MatmulProvider provider) {
+  return provider == MatmulProvider::kOneDnn ? onednn::unavailable_reason() : "";
+}
+
+MatmulProvider default_matmul_provider() {
+  const std::string reason = onednn::unavailable_reason();
+  switch (cpu_matmul_switch()) {
+    case CpuMatmulSwitch::kBuiltin: return MatmulProvider::kBuiltin;
+    case CpuMatmulSwitch::kOneDnn:
+      if (reason.empty()) return MatmulProvider::kOneDnn;
+      throw Unsupported("[environment] TANDEM_CPU_MATMUL = onednn: " + reason);
+    case CpuMatmulSwitch::kUnset: break;
+  }
+  return reason.empty() ? MatmulProvider::kOneDnn : MatmulProvider::kBuiltin;
+}
+
+bool matmul_prefers_bf16(MatmulProvider provider) {
+  return provider == MatmulProvider::kOneDnn && onednn::multiplies_bf16();
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,55 @@
+// Matrix products of the CPU backend: C = alpha op(A) op(B) (+ C), row-major, fp32 result.
+//
+// Two providers compute them: oneDNN where the build has it, and a built-in blocked loop. Inside a
+// parallel loop a call stays on its thread; outside, oneDNN may use all cores.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cpu/isa.h"
+#include "tandem/tensor.h"
+
+namespace tandem::cpu {
+
+enum class MatmulProvider { kOneDnn, kBuiltin };
+
+/// A, B in fp32 or bf16 (both the same); rows are `stride` elements apart as they lie in memory.
+struct MatmulOperand {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
+  bool transposed = false;  ///< memory holds the transpose
+};
+
+struct MatmulArgs {
+  std::int64_t M = 0;
+  std::int64_t N = 0;
+  std::int64_t K = 0;
+  DType dtype = DType::kFloat32;  ///< of A and B
+  MatmulOperand a;                ///< [M,K]
+  MatmulOperand b;                ///< [K,N]
+  float* c = nullptr;             ///< [M,N]
+  std::int64_t c_stride = 0;
+  float alpha = 1.0f;
+  bool accumulate = false;  ///< add to C instead of overwriting it
+};
+
+/// Strides must be at least the width of a row, except that M, N or K = 0 is no error.
+void matmul(MatmulProvider provider, const MatmulArgs& args);
+
+/// The built-in loop with a given instruction set, for tests; `isa` must be one of
+/// supported_isas().
+void matmul_builtin(const MatmulArgs& args, Isa isa);
+
+/// Why a provider cannot be used: "" when it can.
+std::string matmul_unavailable_reason(MatmulProvider provider);
+
+/// What TANDEM_CPU_MATMUL asks for, else oneDNN where the build has it. Throws Unsupported when the
+/// build lacks what the variable asks for.
+MatmulProvider default_matmul_provider();
+
+/// Whether bf16 operands are faster than the same in fp32: where the machine multiplies bf16
+/// natively.
+bool matmul_prefers_bf16(MatmulProvider provider);
+
+}  // namespace tandem::cpu

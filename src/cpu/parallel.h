@@ -1,0 +1,49 @@
+// Loops over all cores. One OpenMP pool; who runs what never changes a result, only the time.
+#pragma once
+
+#include <omp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+
+namespace tandem::cpu {
+
+/// Threads that a parallel loop started here would use: 1 inside another one.
+inline int parallel_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+
+enum class Schedule {
+  kStatic,   ///< thread i takes the i-th part, every time: what a thread wrote is in its cache
+  kDynamic,  ///< whoever is free takes the next: for items of unequal length, the longest first
+};
+
+/// Calls body(index, thread) for each index in [0, count), thread < threads. Rethrows one of the
+/// exceptions that the calls threw, after all have ended; an exception must not leave an OpenMP
+/// region.
+template <typename Body>
+void parallel_for(std::int64_t count, int threads, Schedule schedule, const Body& body) {
+  if (threads <= 1 || count <= 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i, 0);
+    return;
+  }
+  std::exception_ptr error;
+  std::atomic<bool> failed = false;
+  const auto guarded = [&](std::int64_t i) {
+    if (failed.load(std::memory_order_relaxed)) return;
+    try {
+      body(i, omp_get_thread_num());
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
+  };
+  if (schedule == Schedule::kStatic) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) guarded(i);
+  } else {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (std::int64_t i = 0; i < count; ++i) guarded(i);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace tandem::cpu
