@@ -12,8 +12,8 @@ help:
 
 demo:
 	@scripts/bootstrap
-	@scripts/build tandem_cli
-	@scripts/demo
+	@scripts/build tandem_program
+	@build/$$(cat build/preset)/bin/tandem demo --text README.md --dir build/demo
 
 test:
 	@scripts/bootstrap test

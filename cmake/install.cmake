@@ -7,9 +7,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
 
-get_target_property(tandem_private_libraries tandem LINK_LIBRARIES)
 set(TANDEM_WITH_ONEDNN OFF)
-if("DNNL::dnnl" IN_LIST tandem_private_libraries)
+if(TANDEM_ONEDNN AND TANDEM_ONEDNN_INCLUDE AND TANDEM_ONEDNN_LIBRARY)  # as src/CMakeLists.txt found it
   set(TANDEM_WITH_ONEDNN ON)
 endif()
 
