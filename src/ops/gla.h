@@ -5,20 +5,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/strided_tensor.h"
 #include "tandem/context.h"
 #include "tandem/ops/gla.h"
 #include "tandem/tensor.h"
 #include "tandem/variants.h"
 
 namespace tandem {
-
-/// A [B,T,heads,dim] tensor whose innermost stride is 1. Strides in elements.
-struct StridedTensor {
-  void* data = nullptr;
-  std::int64_t batch_stride = 0;
-  std::int64_t time_stride = 0;
-  std::int64_t head_stride = 0;
-};
 
 /// log_decay at (b, t, h); the strides are 0 along the axes that it does not have. Null data: no decay.
 struct DecayTensor {

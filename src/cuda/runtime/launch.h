@@ -1,0 +1,31 @@
+// One kernel launch with its shared-memory limit raised and its errors checked.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "cuda/runtime/cuda_check.h"
+
+namespace tandem::cuda {
+
+struct LaunchShape {
+  unsigned blocks;
+  unsigned threads;
+  std::size_t shared_bytes;
+};
+
+template <class Params>
+void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& shape,
+                   cudaStream_t stream, const Params& params) {
+  cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shape.shared_bytes)),
+             name);
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, params), name);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,92 @@
+#include "cuda/parts/decay.cuh"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/parts/gpu_test.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kChunk = 64;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+/// Factors of one chunk: [i][j], and the three kinds of state factors.
+__global__ void all_factors(const float* log_decay, float scale, float* factors,
+                            ChunkDecay<kChunk>* out) {
+  __shared__ ChunkDecay<kChunk> decay;
+  const int lane = threadIdx.x;
+  compute_chunk_decay({log_decay[2 * lane], log_decay[2 * lane + 1]}, scale, decay);
+  __syncwarp();
+  for (int i = 0; i < kChunk; ++i) {
+    for (int j = lane; j <= i; j += 32) {
+      factors[i * kChunk + j] =
+          decay_factor(decay.log2_sum[i], decay.window_begin[i], decay.log2_sum[j], j);
+    }
+  }
+  if (lane == 0) *out = decay;
+}
+
+/// exp(sum of decays (j, i]), in fp64; 0 across a reset.
+double expected_factor(const std::vector<float>& log_decay, int j, int i) {
+  double sum = 0;
+  for (int t = j + 1; t <= i; ++t) sum += log_decay[t];
+  return std::exp(sum);
+}
+
+class GpuDecay : public GpuPart {
+ protected:
+  static void check(const std::function<float(int)>& log_decay_at, double tolerance) {
+    std::vector<float> g(kChunk);
+    for (int t = 0; t < kChunk; ++t) g[t] = log_decay_at(t);
+    DeviceArray<float> log_decay(g), factors(kChunk * kChunk);
+    DeviceArray<ChunkDecay<kChunk>> chunk(1);
+    const float scale = 0.125f;
+    all_factors<<<1, 32>>>(log_decay.device, scale, factors.device, chunk.device);
+    finish();
+    factors.download();
+    const ChunkDecay<kChunk>& decay = chunk.download()[0];
+    const auto near = [&](double got, double expected) {
+      ASSERT_NEAR(got, expected, tolerance * expected + 1e-37);
+    };
+    for (int i = 0; i < kChunk; ++i) {
+      for (int j = 0; j <= i; ++j) near(factors.host[i * kChunk + j], expected_factor(g, j, i));
+      near(decay.from_state[i], scale * expected_factor(g, -1, i));
+      near(decay.to_state[i], expected_factor(g, i, kChunk - 1));
+    }
+    near(decay.state_to_state, expected_factor(g, -1, kChunk - 1));
+  }
+};
+
+TEST_F(GpuDecay, None) {
+  check([](int) { return 0.0f; }, 0);
+}
+
+TEST_F(GpuDecay, Mild) {
+  check([](int t) { return -0.01f * (1 + t % 7); }, 2e-6);
+}
+
+TEST_F(GpuDecay, Strong) {
+  check([](int) { return -20.0f; }, 2e-4);  // sums of 1846 in base 2 carry 1e-4
+}
+
+TEST_F(GpuDecay, StrongAndNoneInTurn) {
+  check([](int t) { return t % 2 ? -90.0f : 0.0f; }, 4e-4);
+}
+
+TEST_F(GpuDecay, Growing) {
+  check([](int t) { return 0.02f * (t % 5); }, 2e-6);
+}
+
+TEST_F(GpuDecay, ResetsForgetExactly) {
+  check([](int t) { return t == 0 || t == 17 || t == 18 || t == 63 ? -kInf : -0.1f; }, 1e-5);
+  check([](int) { return -kInf; }, 0);
+}
+
+TEST_F(GpuDecay, DecayBelowFp32IsAReset) {
+  check([](int t) { return t == 30 ? -1e30f : -0.1f; }, 1e-5);
+}
+
+}  // namespace
+}  // namespace tandem::cuda
