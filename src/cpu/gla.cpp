@@ -20,7 +20,7 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int kWavePerThread = 8;  // chunks: what a thread made in one loop it finds in its cache
+constexpr int kWavePerThread = 16;  // chunks: what a thread made in one loop it finds in its cache
 constexpr std::int64_t kSlice = 1024;  // elements of the state
 
 /// A thread walks a row to its end. `rows` are sorted, the longest first.
@@ -45,6 +45,7 @@ void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& r
     for (std::int64_t c = 0; c < rows[i].chunks(); ++c) {
       const GlaChunk chunk = chunk_of(rows[i], c);
       steps.load(chunk, s);
+      if (c + 1 < rows[i].chunks()) steps.prefetch(chunk_of(rows[i], c + 1));
       steps.write_output(chunk, steps.as_operand(state.data(), size, copy.data()), s);
       steps.compute_update(s, update.data());
       update_state(s.decay.total, update.data(), size, state.data());

@@ -112,6 +112,16 @@ class GlaChunkSteps {
     s.v = rows_of(p_.v, chunk, row.h, p_.V, s.v_buffer);
   }
 
+  /// Asks for a chunk's rows ahead of time: they lie far apart, and the hardware does not foresee
+  /// them.
+  void prefetch(const GlaChunk& chunk) const {
+    const int hq = chunk.row->h / (p_.H / p_.HQ);
+    prefetch_rows(p_.q, chunk, hq, p_.K);
+    prefetch_rows(p_.k, chunk, hq, p_.K);
+    prefetch_rows(p_.v, chunk, chunk.row->h, p_.V);
+    prefetch_rows(p_.o, chunk, chunk.row->h, p_.V);
+  }
+
   /// o of the chunk, from the state before it.
   void write_output(const GlaChunk& chunk, const Operand* state, GlaScratch<Operand>& s) const {
     const int L = chunk.length, K = p_.K, V = p_.V;
@@ -176,6 +186,20 @@ class GlaChunkSteps {
                        .c = c,
                        .c_stride = c_stride,
                        .accumulate = accumulate});
+  }
+
+  void prefetch_rows(const StridedTensor& tensor, const GlaChunk& chunk, int head,
+                     int columns) const {
+    constexpr std::int64_t kLine = 64;
+    const std::int64_t bytes = columns * size_of(p_.dtype);
+    const std::int64_t offset = chunk.row->b * tensor.batch_stride + head * tensor.head_stride;
+    for (int i = 0; i < chunk.length; ++i) {
+      const void* row =
+          element_at(p_.dtype, tensor.data, offset + (chunk.begin + i) * tensor.time_stride);
+      for (std::int64_t byte = 0; byte < bytes; byte += kLine) {
+        __builtin_prefetch(static_cast<const char*>(row) + byte, 0, 2);
+      }
+    }
   }
 
   /// A chunk's rows as they lie in the tensor, or in `buffer` where a product cannot use them so.
