@@ -1,0 +1,63 @@
+// Where calls run: devices by name, a set's buffers on one of them, and the forced choice of a
+// variant.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu.h"
+#include "operation.h"
+#include "tandem/device.h"
+#include "tandem/variants.h"
+#include "tensors.h"
+
+namespace tandem::tools {
+
+/// Why CUDA calls cannot run here: no build, no device, not compute capability 9.0. "" when they
+/// can.
+std::string cuda_missing_reason();
+
+/// "cpu" and "cuda" (the first device), or with "" every backend that can run here. Throws
+/// Unsupported when what was asked for cannot.
+std::vector<Device> backends(const std::string& name);
+
+/// "cpu" or "cuda".
+std::string backend_name(Device device);
+
+/// A copy of a set's buffers on a device.
+class Placement {
+ public:
+  Placement(const TensorSet& set, Device device);
+
+  void upload(const Buffers& buffers);
+  /// Waits for the device.
+  Buffers download() const;
+  const std::vector<void*>& bases() const { return bases_; }
+  Device device() const { return device_; }
+
+ private:
+  Device device_;
+  Buffers host_;
+  std::vector<gpu::Memory> memory_;
+  std::vector<std::size_t> sizes_;
+  std::vector<void*> bases_;
+};
+
+/// While it lives, calls on `device` use the named variant or throw Unsupported.
+class ForcedVariant {
+ public:
+  ForcedVariant(Device device, const std::string& variant);
+  ~ForcedVariant();
+  ForcedVariant(const ForcedVariant&) = delete;
+  ForcedVariant& operator=(const ForcedVariant&) = delete;
+
+ private:
+  const char* variable_;
+  std::optional<std::string> previous_;
+};
+
+/// Variants of an op that some call can use on the device.
+std::vector<VariantInfo> available_variants(const std::string& op, Device device);
+
+}  // namespace tandem::tools

@@ -1,0 +1,85 @@
+// cases/<op>.json: the table of shapes of an op, which tests, check, bench and the peers read.
+//
+// The file is a list of objects, one per line. Fields (* required):
+//   name*       placeholders {T}, {K}, {distribution}... stand for the fields that are given as
+//   lists axes*       gla: B*, T*, H*, K*, V (default K), HQ (default H) dtype*      a list; every
+//   dtype is run under the same name decay*      {kind: none | constant | per_token, distribution:
+//   see DecayDistribution} states      none (default) | initial | final | both | in_place
+//   cu_seqlens  the offsets themselves, N+1 of them
+//   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
+//   scale       default K^-0.5
+//   tags*       check, bench, large (checked on sampled heads), sanitizer, later (kernels may still
+//   refuse it) seed        default 0
+// An axis, decay.distribution, decay.kind, states, strides and scale may be a list: the line then
+// stands for the cross product.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tandem/tensor.h"
+
+namespace tandem::tools {
+
+enum class DecayKind { kNone, kConstant, kPerToken };
+
+enum class DecayDistribution {
+  kNormal,       // log_sigmoid(N(0,1)) / 16: a memory of some 20 tokens
+  kNormalBench,  // log_sigmoid(N(0,1) + 2): what a trained gate gives
+  kStrong,       // uniform in [-20,-2]
+  kReset,        // normal, and -inf at one token in 16
+  kResetEdges,   // normal, and -inf at the first and last token of every chunk of 64
+  kAllReset,     // -inf everywhere
+  kMinus20,      // -20 everywhere
+  kHuge,         // normal, and -1e30 (finite masks that users write) at one token in 16
+  kZero,         // 0 everywhere
+  kAlternating,  // 0 and -20 in turn
+  kPositive,     // uniform in [0,0.02]: the state grows
+};
+
+enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
+
+enum class Strides {
+  kContiguous,
+  kPacked,      // q, k, v are slices of one [B,T,...] buffer
+  kTransposed,  // stored [B,H,T,D]
+  kPadded,      // gaps between heads, tokens and batches, all multiples of 16 bytes
+  kMisaligned,  // contiguous, the base one element past an aligned address
+  kOdd,         // gaps that are odd numbers of elements
+  kBroadcast,   // inputs with stride 0: heads share one q, k, v; the batch shares one log_decay
+};
+
+struct Case {
+  std::string name;
+  std::map<std::string, std::int64_t> axes;
+  std::vector<DType> dtypes;
+  DecayKind decay = DecayKind::kNone;
+  DecayDistribution distribution = DecayDistribution::kNormal;
+  States states = States::kNone;
+  Strides strides = Strides::kContiguous;
+  std::optional<std::vector<std::int32_t>> cu_seqlens;
+  std::optional<double> scale;
+  std::set<std::string> tags;
+  std::uint64_t seed = 0;
+
+  std::int64_t axis(const std::string& letter) const { return axes.at(letter); }
+  bool tagged(const std::string& tag) const { return tags.count(tag) != 0; }
+};
+
+/// Parses and validates a table of `op`. Throws std::runtime_error naming `file`, the case and the
+/// field.
+std::vector<Case> parse_cases(const std::string& op, const std::string& json,
+                              const std::string& file);
+
+/// The table of `op` that this program was built with, or `file` when it is not empty.
+std::vector<Case> load_cases(const std::string& op, const std::string& file = "");
+
+/// Cases whose name matches the glob (empty: all) and that carry the tag (empty: any).
+std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
+                               const std::string& tag);
+
+}  // namespace tandem::tools

@@ -1,0 +1,37 @@
+// Checking one case against the fp64 definition on every variant that accepts it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "operation.h"
+#include "tandem/device.h"
+
+namespace tandem::tools {
+
+enum class Outcome { kPassed, kFailed, kSkipped };
+
+struct CheckResult {
+  std::string case_name;
+  DType dtype;
+  std::string backend;
+  std::string variant;
+  Outcome outcome;
+  std::string detail;  // of what failed, or why it was skipped
+  std::vector<OutputError> errors;
+};
+
+/// One result per variant that accepts the case; where none does, one that is skipped when the case
+/// is tagged `later` or its dtype is not for the backend, and failed otherwise.
+///
+/// A variant passes when outputs are within their limits of the definition, all that was not to be
+/// written (inputs, guards, gaps) is untouched, and a second run gives the same bits.
+std::vector<CheckResult> check_case(const Operation& operation, const Case& one, DType dtype,
+                                    const std::vector<Device>& devices, std::uint64_t seed);
+
+/// "o 2.1e-03 (limit 3e-03)": what `errors` hold, for people.
+std::string describe(const std::vector<OutputError>& errors);
+
+}  // namespace tandem::tools

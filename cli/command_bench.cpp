@@ -1,0 +1,189 @@
+// tandem bench: times every case, each result checked first.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "backend.h"
+#include "build_info.h"
+#include "check.h"
+#include "commands.h"
+#include "measure.h"
+#include "results.h"
+#include "tandem/error.h"
+
+namespace tandem::tools {
+namespace {
+
+struct BenchOptions : CaseOptions {
+  std::string dtype;
+  int replays = 50;
+  std::string json;
+  std::string run;
+  std::string variant;
+  bool once = false;
+};
+
+/// NVML's reasons that are no slowdown: idle, and clocks that someone chose.
+constexpr unsigned long long kHarmlessThrottle = 0x1 | 0x2 | 0x100;
+
+void print_header() {
+  fmt::print("{:<24} {:<5} {:<7} {:>10} {:>10} {:>10} {:>10} {:>6} {:>8} {:>7} {:>8}\n", "case",
+             "dtype", "backend", "median_us", "p10_us", "p90_us", "floor_us", "ratio", "TFLOP/s",
+             "TB/s", "error");
+}
+
+void print_row(const ResultsRow& row, Device device) {
+  const double us = row.timing.median_us;
+  fmt::print(
+      "{:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f} {:>10.1f} {:>6.2f} {:>8.2f} {:>7.3f} "
+      "{:>8.1e}",
+      row.case_name, row.dtype, backend_name(device), us, row.timing.p10_us, row.timing.p90_us,
+      row.floor_us, us / row.floor_us, row.cost.flops / us * 1e-6, row.cost.bytes / us * 1e-6,
+      row.error);
+  if (row.state.known) fmt::print("  {} MHz {} W", row.state.sm_clock_mhz, row.state.power_w);
+  if (row.state.known && (row.state.throttle_reasons & ~kHarmlessThrottle) != 0) {
+    fmt::print(" THROTTLED {:#x}", row.state.throttle_reasons);
+  }
+  fmt::print("  {}\n", row.variant);
+  std::fflush(stdout);
+}
+
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options) : options_(options) {}
+
+  void run() {
+    const auto devices = backends(options_.backend);
+    auto selected = selection().select();
+    for (const Device device : devices) {
+      results_.reset();
+      if (!options_.once) print_device(device);
+      for (const auto& [op, one] : selected) {
+        for (const DType dtype : one.dtypes) {
+          if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
+          bench(find_operation(op), one, dtype, device);
+        }
+      }
+    }
+    if (failed_) throw Failed{};
+  }
+
+ private:
+  CaseOptions selection() const {
+    CaseOptions selection = options_;
+    if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
+    return selection;
+  }
+
+  void print_device(Device device) const {
+    const Ceilings& top = ceilings(device);
+    fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s, {}\n", to_string(device),
+               device_properties(device).name, top.copy_tbps, top.bf16_tflops,
+               device.type == DeviceType::kCpu ? "steady clock" : "CUDA graph, cold L2");
+    print_header();
+  }
+
+  void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
+    const TensorSet set = operation.make(one, dtype, options_.seed);
+    try {
+      std::optional<ForcedVariant> forced;
+      if (!options_.variant.empty()) forced.emplace(device, options_.variant);
+      if (options_.once) {
+        run_once(operation, set, one, device);
+      } else {
+        time(operation, set, one, dtype, device);
+      }
+    } catch (const Unsupported& error) {
+      fmt::print("{:<24} {:<5} {:<7} unsupported: {}\n", one.name, to_string(dtype),
+                 backend_name(device), error.what());
+    }
+  }
+
+  void run_once(const Operation& operation, const TensorSet& set, const Case& one, Device device) {
+    Placement placement(set, device);
+    operation.call(set, placement.bases(), device, {});
+    if (device.type == DeviceType::kCuda) gpu::synchronize(device.index);
+    fmt::print("{} ran once\n", one.name);
+  }
+
+  void time(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
+            Device device) {
+    ResultsRow row;
+    {
+      Placement placement(set, device);
+      if (options_.variant.empty()) {
+        row.variant = chosen_variant(operation, set, placement);
+      } else {
+        operation.call(set, placement.bases(), device, {});
+        row.variant = options_.variant;
+      }
+      const auto errors = operation.expect(set, true)->compare(set, placement.download());
+      for (const OutputError& error : errors) {
+        row.error = std::max(row.error, error.value);
+        if (error.passed) continue;
+        failed_ = true;
+        fmt::print("{:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", one.name, to_string(dtype),
+                   backend_name(device), describe(errors), row.variant);
+        return;
+      }
+    }
+    row.op = operation.name;
+    row.direction = operation.direction;
+    row.case_name = one.name;
+    row.dtype = to_string(dtype);
+    row.cost = operation.cost(set);
+    row.floor_us = floor_us(row.cost, ceilings(device));
+    row.timing = time_call(operation, set, device, options_.replays);
+    if (device.type == DeviceType::kCuda) row.state = gpu::state(device.index);
+    print_row(row, device);
+    if (options_.json.empty()) return;
+    if (!results_) results_.emplace(options_.json, options_.run, describe_run(device));
+    results_->add(row);
+  }
+
+  ResultsRun describe_run(Device device) const {
+    ResultsRun run;
+    run.device_name = device_properties(device).name;
+    run.commit = kCommit;
+    run.command = g_command_line;
+    run.timer = device.type == DeviceType::kCpu ? "steady_clock" : "cuda-graph";
+    run.cold = device.type == DeviceType::kCuda;
+    run.ceilings = ceilings(device);
+    return run;
+  }
+
+  const BenchOptions& options_;
+  std::optional<ResultsFile> results_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Time the cases tagged bench, each result checked first");
+  const auto options = std::make_shared<BenchOptions>();
+  options->add_to(*command);
+  command->add_option("--dtype", options->dtype, "bf16, fp16 or fp32 (default: those of the case)")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  command->add_option("--replays", options->replays, "samples per case")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command->add_option("--json", options->json, "merge the rows into this results file");
+  command->add_option("--run", options->run, "id of the run in that file (default: a new one)");
+  command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command->add_flag("--once", options->once,
+                    "one unchecked call per case and no timing, for profilers");
+  command->footer(
+      "floor: the larger of bytes over the copy rate and flops over the matrix rate, both measured "
+      "in\n"
+      "the same run; ratio: median over floor. A case that no variant runs is reported, not a "
+      "failure;\n"
+      "a wrong result is (exit 1).\n"
+      "Example: tandem bench gla --case 'seed039_*' --backend cuda --json results.json");
+  command->callback([options] { Bench(*options).run(); });
+}
+
+}  // namespace tandem::tools

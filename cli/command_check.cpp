@@ -1,0 +1,106 @@
+// tandem check: every case on every variant that accepts it, against the fp64 definition.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+
+#include "backend.h"
+#include "check.h"
+#include "commands.h"
+#include "progress.h"
+
+namespace tandem::tools {
+namespace {
+
+struct CheckOptions : CaseOptions {
+  bool quick = false;
+  bool verbose = false;
+};
+
+/// How a variant fared, over all cases of a dtype.
+struct Tally {
+  int passed = 0;
+  int failed = 0;
+  std::map<std::string, double> worst;  // by output
+
+  void add(const CheckResult& result) {
+    (result.outcome == Outcome::kPassed ? passed : failed) += 1;
+    for (const OutputError& error : result.errors) {
+      double& worst_so_far = worst[error.output];
+      if (!(error.value <= worst_so_far)) worst_so_far = error.value;
+    }
+  }
+};
+
+void print_result(const CheckResult& result) {
+  const char* word = result.outcome == Outcome::kPassed   ? "passed"
+                     : result.outcome == Outcome::kFailed ? "FAILED"
+                                                          : "skipped";
+  const std::string where = result.variant.empty() ? result.backend : result.variant;
+  const std::string detail = result.detail.empty() ? describe(result.errors) : result.detail;
+  fmt::print("{:<7} {:<30} {:<4} {:<34} {}\n", word, result.case_name, to_string(result.dtype),
+             where, detail);
+  std::fflush(stdout);
+}
+
+void print_tallies(const std::map<std::pair<std::string, DType>, Tally>& tallies) {
+  for (const auto& [key, tally] : tallies) {
+    std::string worst;
+    for (const auto& [output, value] : tally.worst)
+      worst += fmt::format("  {} {:.1e}", output, value);
+    fmt::print("{:<44} {:<4} {:>4} passed {:>4} failed  worst{}\n", key.first,
+               to_string(key.second), tally.passed, tally.failed, worst);
+  }
+}
+
+void check(const CheckOptions& options) {
+  std::vector<Device> devices = backends(options.backend);
+  if (options.backend.empty() && devices.size() == 1) {
+    fmt::print(stderr, "cuda is not checked: {}\n", cuda_missing_reason());
+  }
+  CaseOptions selection = options;
+  if (options.quick && selection.tag.empty()) selection.tag = "check";
+  const auto cases = selection.select();
+  std::map<std::pair<std::string, DType>, Tally> tallies;
+  int counts[3] = {};
+  Progress progress(cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto& [op, one] = cases[i];
+    progress.show(i, one.name);
+    for (const DType dtype : one.dtypes) {
+      for (const CheckResult& result :
+           check_case(find_operation(op), one, dtype, devices, options.seed)) {
+        ++counts[static_cast<int>(result.outcome)];
+        if (!result.variant.empty()) tallies[{result.variant, dtype}].add(result);
+        if (result.outcome == Outcome::kFailed || options.verbose) {
+          progress.clear();
+          print_result(result);
+        }
+      }
+    }
+  }
+  progress.clear();
+  print_tallies(tallies);
+  fmt::print("{} passed, {} failed, {} skipped\n", counts[0], counts[1], counts[2]);
+  if (counts[1] > 0) throw Failed{};
+}
+
+}  // namespace
+
+void add_check(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("check", "Check every case and variant against the fp64 definition");
+  const auto options = std::make_shared<CheckOptions>();
+  options->add_to(*command);
+  command->add_flag("--quick", options->quick, "only the cases tagged check: no large ones");
+  command->add_flag("--verbose", options->verbose,
+                    "a line for every result, not only for failures");
+  command->footer(
+      "Exits with 1 when a result failed.\n"
+      "Examples: tandem check --quick\n"
+      "          tandem check gla --backend cuda --case 'varlen_*' --seed 7 --verbose");
+  command->callback([options] { check(*options); });
+}
+
+}  // namespace tandem::tools

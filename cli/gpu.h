@@ -1,0 +1,53 @@
+// CUDA devices as the tools see them: memory, the graph timer, ceilings, state. In a build without
+// CUDA every function throws Unsupported (gpu_missing.cpp), so nothing else needs to know.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tandem::tools::gpu {
+
+/// Device memory, freed with the object.
+class Memory {
+ public:
+  Memory(int device, std::size_t bytes);
+  ~Memory();
+  Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Memory& operator=(Memory&&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+void upload(void* device_data, const void* host_data, std::size_t bytes);
+void download(void* host_data, const void* device_data, std::size_t bytes);
+
+/// Waits, and throws what went wrong on the device, if anything did.
+void synchronize(int device);
+
+/// Microseconds per call of `call(set, stream)`, one sample per replay of a graph of `sets` calls.
+std::vector<double> time(int device, const std::function<void(int set, void* stream)>& call,
+                         int sets, int replays);
+
+struct Ceilings {
+  double copy_tbps = 0;
+  double bf16_tflops = 0;
+};
+Ceilings ceilings(int device);
+
+struct State {
+  bool known = false;
+  std::string driver;
+  int sm_clock_mhz = 0;
+  int power_w = 0;
+  unsigned long long throttle_reasons = 0;
+};
+/// `known` is false where NVML is absent.
+State state(int device);
+
+}  // namespace tandem::tools::gpu

@@ -1,0 +1,70 @@
+// What the tools need to know of an op: one table entry per op, filled by cli/<op>.cpp.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "safetensors.h"
+#include "tandem/context.h"
+#include "tandem/device.h"
+#include "tensors.h"
+
+namespace tandem::tools {
+
+/// The fewest bytes (each input read once, each output written once) and the matrix flops of a
+/// call.
+struct Cost {
+  double bytes = 0;
+  double flops = 0;
+};
+
+/// One output against the definition.
+struct OutputError {
+  std::string output;
+  double value = 0;       // relative RMS over what was compared; NaN or inf when the output has any
+  double worst_head = 0;  // the same over the worst single sequence and head
+  double limit = 0;
+  bool passed = false;
+};
+
+/// What the fp64 definition says of the outputs of one TensorSet, whole or at sampled heads.
+class Expectation {
+ public:
+  virtual ~Expectation() = default;
+  virtual std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const = 0;
+};
+
+using Settings = std::map<std::string, std::string>;
+
+struct Operation {
+  const char* name;
+  const char* direction;
+  /// Tensors of a case, with fresh random inputs.
+  TensorSet (*make)(const Case& one, DType dtype, std::uint64_t seed);
+  /// Tensors from a file, named as the arguments of the C++ call, and scalars from --set. Throws
+  /// std::runtime_error naming the file and the field.
+  TensorSet (*from_file)(const SafetensorsFile& file, const Settings& settings);
+  /// Makes the C++ call with each buffer of the set at `bases[i]` on `device`.
+  void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
+               const Context& context);
+  std::size_t (*workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
+                                 Device device);
+  /// Runs the definition, in parallel over sequences and heads; `sampled`: on a few of them.
+  std::unique_ptr<Expectation> (*expect)(const TensorSet& set, bool sampled);
+  Cost (*cost)(const TensorSet& set);
+  /// "B4 T1024 H32 K64 V64".
+  std::string (*shape)(const TensorSet& set);
+};
+
+const std::vector<Operation>& operations();
+
+/// Throws std::runtime_error naming the known ops.
+const Operation& find_operation(const std::string& name);
+
+extern const Operation kGlaOperation;
+
+}  // namespace tandem::tools

@@ -1,0 +1,57 @@
+// bench/results/<device>/<op>.json: raw results, written by several tools into one file.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "measure.h"
+#include "operation.h"
+
+namespace tandem::tools {
+
+/// What all rows of one run share.
+struct ResultsRun {
+  std::string device_name;
+  gpu::State state;
+  std::string commit;
+  std::string command;
+  std::string timer;  // "cuda-graph" or "steady_clock"
+  bool cold = true;
+  Ceilings ceilings;
+  std::map<std::string, std::string> versions;
+};
+
+struct ResultsRow {
+  std::string op;
+  std::string direction;
+  std::string case_name;
+  std::string dtype;
+  std::string provider = "tandem";
+  std::string variant;
+  Timing timing;
+  Cost cost;
+  double floor_us = 0;
+  double error = 0;  // relative RMS, of the worst output
+  gpu::State state;  // right after the row was timed
+};
+
+/// A file of results: rows are merged by (run, op, direction, case, dtype, provider), and the file
+/// is replaced whole, by renaming.
+class ResultsFile {
+ public:
+  /// `run_id` empty: today's date and the first free number.
+  ResultsFile(std::string path, std::string run_id, const ResultsRun& run);
+  /// Adds or replaces the row, and writes the file: a run that is cut short keeps what it measured.
+  void add(const ResultsRow& row);
+  const std::string& run_id() const { return run_id_; }
+
+ private:
+  std::string path_;
+  std::string run_id_;
+  ResultsRun run_;
+};
+
+}  // namespace tandem::tools
