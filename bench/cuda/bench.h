@@ -25,8 +25,8 @@ int tandem_bench_synchronize(int device);
 /// kept by the caller; must be capturable into a CUDA graph.
 typedef int (*tandem_bench_call)(void* user, int set, void* stream);
 
-/// Captures one call per buffer set into a CUDA graph, replays it (after warm-up) `replays` times and
-/// writes microseconds per call to samples_us[replays]. Rotating sets of at least 5x the L2 in total keep
+/// Makes one call per buffer set directly, captures the same into a CUDA graph, replays it (after warm-up)
+/// `replays` times and writes microseconds per call to samples_us[replays]. Rotating sets of at least 5x the L2 in total keep
 /// the cache cold.
 int tandem_bench_time(int device, tandem_bench_call call, void* user, int sets, int replays,
                       double* samples_us);
