@@ -20,7 +20,7 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int kWavePerThread = 16;  // chunks: what a thread made in one loop it finds in its cache
+constexpr int kWavePerThread = 8;  // chunks: what a thread made in one loop it finds in its cache
 constexpr std::int64_t kSlice = 1024;  // elements of the state
 
 /// A thread walks a row to its end. `rows` are sorted, the longest first.
