@@ -1,5 +1,5 @@
-// What the measuring programs need of a CUDA device, as a C interface: one shared object, called by the
-// tandem program and, through ctypes, by bench/peers. Never linked into the library.
+// What the measuring programs need of a CUDA device, as a C interface: one shared object, called by
+// the tandem program and, through ctypes, by bench/peers. Never linked into the library.
 //
 // Every function returns 0, or -1 after setting tandem_bench_last_error() (per thread).
 #pragma once
@@ -21,22 +21,22 @@ int tandem_bench_fill(void* device_data, int byte, size_t bytes);
 /// Waits for the device and reports what went wrong on it, if anything did.
 int tandem_bench_synchronize(int device);
 
-/// Enqueues one measured call on `stream` with buffer set `set`. Returns 0, or -1 with its own message
-/// kept by the caller; must be capturable into a CUDA graph.
+/// Enqueues one measured call on `stream` with buffer set `set`. Returns 0, or -1 with its own
+/// message kept by the caller; must be capturable into a CUDA graph.
 typedef int (*tandem_bench_call)(void* user, int set, void* stream);
 
-/// Makes one call per buffer set directly, captures the same into a CUDA graph, replays it (after warm-up)
-/// `replays` times and writes microseconds per call to samples_us[replays]. Rotating sets of at least 5x the L2 in total keep
-/// the cache cold.
+/// Makes one call per buffer set directly, captures the same into a CUDA graph, replays it (after
+/// warm-up) `replays` times and writes microseconds per call to samples_us[replays]. Rotating sets
+/// of at least 5x the L2 in total keep the cache cold.
 int tandem_bench_time(int device, tandem_bench_call call, void* user, int sets, int replays,
                       double* samples_us);
 
-/// Ceilings of this device, measured now on random data: TB/s of a large device-to-device copy (bytes read
-/// plus written), TFLOP/s of a large bf16 matrix product through cuBLASLt.
+/// Ceilings of this device, measured now on random data: TB/s of a large device-to-device copy
+/// (bytes read plus written), TFLOP/s of a large bf16 matrix product through cuBLASLt.
 int tandem_bench_ceilings(int device, double* copy_tbps, double* bf16_tflops);
 
-/// Driver version, SM clock, board power and why clocks are throttled (0: they are not) at this moment,
-/// from NVML. -1 where NVML is absent.
+/// Driver version, SM clock, board power and why clocks are throttled (0: they are not) at this
+/// moment, from NVML. -1 where NVML is absent.
 int tandem_bench_device_state(int device, char driver[64], int* sm_clock_mhz, int* power_w,
                               unsigned long long* throttle_reasons);
 

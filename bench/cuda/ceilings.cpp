@@ -2,10 +2,10 @@
 // cuBLASLt.
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include "bench.h"
+#include "cublaslt.h"
 #include "random.h"
 #include "status.h"
 
@@ -57,40 +57,43 @@ double measure_copy_tbps() {
 }
 
 /// Owns a cuBLASLt object.
-template <typename Handle, cublasStatus_t (*kDestroy)(Handle)>
+template <typename Handle>
 class Owner {
  public:
-  Owner() = default;
+  explicit Owner(cublasStatus_t (*destroy)(Handle)) : destroy_(destroy) {}
   ~Owner() {
-    if (handle != nullptr) kDestroy(handle);
+    if (handle != nullptr) destroy_(handle);
   }
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
 
   Handle handle = nullptr;
+
+ private:
+  cublasStatus_t (*destroy_)(Handle);
 };
 
 /// D = A B of size^3 in bf16 with fp32 sums; A given by rows, B by columns (both "K-major").
 class MatrixProduct {
  public:
-  explicit MatrixProduct(std::int64_t size, cudaStream_t stream)
+  MatrixProduct(std::int64_t size, cudaStream_t stream)
       : a_(size * size * 2), b_(size * size * 2), d_(size * size * 2), workspace_(kWorkspaceBytes) {
     fill_random_bf16(a_.data(), size * size, 3, stream);
     fill_random_bf16(b_.data(), size * size, 4, stream);
-    check(cublasLtCreate(&library_.handle), "cublasLtCreate");
-    check(cublasLtMatmulDescCreate(&product_.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-          "cublasLtMatmulDescCreate");
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    check(cublasLtMatmulDescSetAttribute(product_.handle, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
+    lt_.check(lt_.Create(&library_.handle), "cublasLtCreate");
+    lt_.check(lt_.MatmulDescCreate(&product_.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+              "cublasLtMatmulDescCreate");
+    lt_.check(lt_.MatmulDescSetAttribute(product_.handle, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
                                          sizeof(transpose)),
-          "cublasLtMatmulDescSetAttribute");
-    check(cublasLtMatrixLayoutCreate(&layout_.handle, CUDA_R_16BF, size, size, size),
-          "cublasLtMatrixLayoutCreate");
-    check(cublasLtMatmulPreferenceCreate(&preference_.handle), "cublasLtMatmulPreferenceCreate");
-    check(cublasLtMatmulPreferenceSetAttribute(preference_.handle,
+              "cublasLtMatmulDescSetAttribute");
+    lt_.check(lt_.MatrixLayoutCreate(&layout_.handle, CUDA_R_16BF, size, size, size),
+              "cublasLtMatrixLayoutCreate");
+    lt_.check(lt_.MatmulPreferenceCreate(&preference_.handle), "cublasLtMatmulPreferenceCreate");
+    lt_.check(lt_.MatmulPreferenceSetAttribute(preference_.handle,
                                                CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
-          "cublasLtMatmulPreferenceSetAttribute");
+              "cublasLtMatmulPreferenceSetAttribute");
   }
 
   /// What cuBLASLt's heuristic proposes, its favourite first.
@@ -98,10 +101,10 @@ class MatrixProduct {
     constexpr int kMost = 8;
     std::vector<cublasLtMatmulHeuristicResult_t> found(kMost);
     int count = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(library_.handle, product_.handle, layout_.handle,
+    lt_.check(lt_.MatmulAlgoGetHeuristic(library_.handle, product_.handle, layout_.handle,
                                          layout_.handle, layout_.handle, layout_.handle,
                                          preference_.handle, kMost, found.data(), &count),
-          "cublasLtMatmulAlgoGetHeuristic");
+              "cublasLtMatmulAlgoGetHeuristic");
     if (count == 0)
       throw std::runtime_error("[ceilings] cuBLASLt has no algorithm for the product");
     found.resize(count);
@@ -110,20 +113,21 @@ class MatrixProduct {
 
   void enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
     const float alpha = 1.0f, beta = 0.0f;
-    check(cublasLtMatmul(library_.handle, product_.handle, &alpha, a_.data(), layout_.handle,
+    lt_.check(lt_.Matmul(library_.handle, product_.handle, &alpha, a_.data(), layout_.handle,
                          b_.data(), layout_.handle, &beta, d_.data(), layout_.handle, d_.data(),
                          layout_.handle, &algorithm, workspace_.data(), kWorkspaceBytes, stream),
-          "cublasLtMatmul");
+              "cublasLtMatmul");
   }
 
  private:
   static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
+  const CublasLt& lt_ = cublaslt();
   Buffer a_, b_, d_, workspace_;
-  Owner<cublasLtHandle_t, cublasLtDestroy> library_;
-  Owner<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product_;
-  Owner<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> layout_;
-  Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference_;
+  Owner<cublasLtHandle_t> library_{lt_.Destroy};
+  Owner<cublasLtMatmulDesc_t> product_{lt_.MatmulDescDestroy};
+  Owner<cublasLtMatrixLayout_t> layout_{lt_.MatrixLayoutDestroy};
+  Owner<cublasLtMatmulPreference_t> preference_{lt_.MatmulPreferenceDestroy};
 };
 
 double measure_bf16_tflops() {

@@ -2,7 +2,6 @@
 // what must be destroyed is owned by a class.
 #pragma once
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -34,11 +33,6 @@ inline void check(cudaError_t status, const char* what) {
   cudaGetLastError();  // reported here; the next call starts clean
   throw std::runtime_error("[" + std::string(what) + "] " + cudaGetErrorName(status) + ": " +
                            cudaGetErrorString(status));
-}
-
-inline void check(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw std::runtime_error("[" + std::string(what) + "] " + cublasLtGetStatusString(status));
 }
 
 /// Makes a device current for a scope.

@@ -1,0 +1,42 @@
+// cuBLASLt, looked up when it is first needed: a machine that only has the driver can still run,
+// check and time kernels; only the matrix ceiling (and later the unfused baselines) need this
+// library.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace tandem::bench {
+
+/// The functions that are used, under their names without the prefix.
+struct CublasLt {
+#define TANDEM_CUBLASLT_FUNCTIONS(X) \
+  X(GetStatusString)                 \
+  X(Create)                          \
+  X(Destroy)                         \
+  X(Matmul)                          \
+  X(MatmulAlgoGetHeuristic)          \
+  X(MatmulDescCreate)                \
+  X(MatmulDescDestroy)               \
+  X(MatmulDescSetAttribute)          \
+  X(MatrixLayoutCreate)              \
+  X(MatrixLayoutDestroy)             \
+  X(MatmulPreferenceCreate)          \
+  X(MatmulPreferenceDestroy)         \
+  X(MatmulPreferenceSetAttribute)
+#define TANDEM_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
+  TANDEM_CUBLASLT_FUNCTIONS(TANDEM_DECLARE)
+#undef TANDEM_DECLARE
+
+  void check(cublasStatus_t status, const char* what) const {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    throw std::runtime_error("[" + std::string(what) + "] " + GetStatusString(status));
+  }
+};
+
+/// Loaded at the first call. Throws when the library or one of its functions is missing.
+const CublasLt& cublaslt();
+
+}  // namespace tandem::bench
