@@ -24,10 +24,18 @@ struct alignas(16) ChunkDecay {
   float state_to_state;      // factor from the state before to the state after
 };
 
+/// 2^x within 2 ulp, subnormal results flushed to 0.
+__device__ inline float fast_exp2(float x) {
+  // why: exp2f scales its argument to keep subnormals, five instructions more per element.
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 /// Factor from token j to token i >= j, given row i's sum and window.
 __device__ inline float decay_factor(float log2_sum_i, int window_begin_i, float log2_sum_j,
                                      int j) {
-  return j >= window_begin_i ? exp2f(log2_sum_i - log2_sum_j) : 0.0f;
+  return j >= window_begin_i ? fast_exp2(log2_sum_i - log2_sum_j) : 0.0f;
 }
 
 /// One warp. Lane l brings the natural-log decays of tokens 2l and 2l+1 (0 past the sequence's
@@ -72,10 +80,10 @@ __device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkD
     const int token = 2 * lane + i;
     out.log2_sum[token] = sums[i];
     out.window_begin[token] = begins[i];
-    out.from_state[token] = begins[i] < 0 ? scale * exp2f(sums[i]) : 0.0f;
-    out.to_state[token] = token >= last_begin ? exp2f(total - sums[i]) : 0.0f;
+    out.from_state[token] = begins[i] < 0 ? scale * fast_exp2(sums[i]) : 0.0f;
+    out.to_state[token] = token >= last_begin ? fast_exp2(total - sums[i]) : 0.0f;
   }
-  if (lane == 0) out.state_to_state = last_begin < 0 ? exp2f(total) : 0.0f;
+  if (lane == 0) out.state_to_state = last_begin < 0 ? fast_exp2(total) : 0.0f;
 }
 
 }  // namespace tandem::cuda

@@ -26,8 +26,8 @@ __device__ inline void prefetch_tensor_map(const CUtensorMap& map) {
 /// One thread. Completes `full` by the panel's bytes.
 __device__ inline void load_panel(const CUtensorMap& map, Barrier& full, void* panel,
                                   TileCoordinate at) {
-  // why: each tile is read once; evict-first leaves the L2 to neighbours that share DRAM pages.
-  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST);
+  // why: not evict-first. Tiles are read once, but that hint cost 9 % at 128 columns on an H200.
+  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
   cute::SM90_TMA_LOAD_4D::copy(&map, &full.word, kHint, panel, at.column, at.head, at.time,
                                at.batch);
 }
