@@ -1,4 +1,4 @@
-# cmake --install: headers, the library and a find_package(tandem) package.
+# cmake --install: headers, the library, the program and a find_package(tandem) package.
 #
 # The library is static. Its tests and tools use internal functions (the checked problem, one backend, one
 # variant), so a shared library with hidden symbols would need a second build of everything, and what is
@@ -13,6 +13,13 @@ if(TANDEM_ONEDNN AND TANDEM_ONEDNN_INCLUDE AND TANDEM_ONEDNN_LIBRARY)  # as src/
 endif()
 
 install(TARGETS tandem EXPORT tandem ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TANDEM_TOOLS)
+  set_target_properties(tandem_program PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS tandem_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  if(TANDEM_CUDA)
+    install(TARGETS tandem_bench LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endif()
 install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT tandem NAMESPACE tandem:: FILE tandem-targets.cmake DESTINATION ${package_dir})

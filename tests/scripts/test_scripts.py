@@ -38,6 +38,10 @@ SERIALISED_LINE = (
     "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
     "insufficient register resources for the wgmma pipeline in the function '_Z18gla_forward_kernelPfyy'\n"
 )
+DIVERGENT_LINE = (
+    "ptxas info    : (C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized due to program "
+    "dependence on compiler-inserted WG.AR in divergent path in the function '_Z18gla_forward_kernelPfyyi'\n"
+)
 IGNORED_LINE = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements.\n"
 INJECTED_LINE = "ptxas info    : (C7519) warpgroup.arrive is injected in around line 62 by compiler to allow use of registers in GMMA\n"
 
@@ -66,11 +70,12 @@ class CheckKernels(unittest.TestCase):
 
     def test_spill_fails(self):
         self.assertIn("spills 64 bytes of stores, 80 of loads", self.problems(SPILLING_LOG)[0])
-        warning = "ptxas warning : Registers are spilled to local memory in function '_Z1kv', 8 bytes spill stores\n"
+        warning = "ptxas warning : Registers are spilled to local memory in function '_Z1kv', 340 bytes spill stores, 340 bytes spill loads\n"
         self.assertEqual(len(self.problems(CLEAN_LOG + warning)), 1)
 
     def test_serialised_wgmma_and_ignored_setmaxnreg_fail(self):
         self.assertIn("C7510", self.problems(CLEAN_LOG + SERIALISED_LINE)[0])
+        self.assertIn("C7520", self.problems(CLEAN_LOG + DIVERGENT_LINE)[0])
         self.assertIn("C7508", self.problems(CLEAN_LOG + IGNORED_LINE)[0])
 
     def test_log_without_usage_fails(self):
