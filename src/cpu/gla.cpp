@@ -174,7 +174,7 @@ void run(const GlaForwardProblem& problem, MatmulProvider provider) {
   const GlaChunkSteps<Operand> steps(problem, provider);
   const int threads = parallel_threads();
   if (threads == 1 || problem.T <= kChunk || rows_fill(rows, threads)) {
-    walk_rows(steps, rows, threads);
+    walk_rows(steps, rows, static_cast<int>(std::min<std::int64_t>(threads, std::ssize(rows))));
     return;
   }
   WaveWalk(steps, rows, threads).run();

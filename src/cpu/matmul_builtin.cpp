@@ -93,21 +93,20 @@ TANDEM_ALWAYS_INLINE void pack_panel(const Matrix& b, std::int64_t depth, std::i
   }
   // Transposed: 4x4 blocks turned in registers.
   using Vec = Vector<16>::Type;
-  typedef int Mask __attribute__((vector_size(16)));
   std::int64_t n = 0;
   for (; n + 4 <= columns; n += 4) {
     std::int64_t k = 0;
     for (; b.row_stride == 1 && k + 4 <= depth; k += 4) {
       Vec in[4], out[4];
       for (int i = 0; i < 4; ++i) std::memcpy(&in[i], b.at(k, n + i), sizeof(Vec));
-      const Vec low01 = __builtin_shuffle(in[0], in[1], Mask{0, 4, 1, 5});
-      const Vec high01 = __builtin_shuffle(in[0], in[1], Mask{2, 6, 3, 7});
-      const Vec low23 = __builtin_shuffle(in[2], in[3], Mask{0, 4, 1, 5});
-      const Vec high23 = __builtin_shuffle(in[2], in[3], Mask{2, 6, 3, 7});
-      out[0] = __builtin_shuffle(low01, low23, Mask{0, 1, 4, 5});
-      out[1] = __builtin_shuffle(low01, low23, Mask{2, 3, 6, 7});
-      out[2] = __builtin_shuffle(high01, high23, Mask{0, 1, 4, 5});
-      out[3] = __builtin_shuffle(high01, high23, Mask{2, 3, 6, 7});
+      const Vec low01 = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+      const Vec high01 = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+      const Vec low23 = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+      const Vec high23 = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+      out[0] = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+      out[1] = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+      out[2] = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+      out[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
       for (int i = 0; i < 4; ++i) std::memcpy(panel + (k + i) * width + n, &out[i], sizeof(Vec));
     }
     for (; k < depth; ++k) {
