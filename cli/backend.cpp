@@ -1,9 +1,11 @@
 #include "backend.h"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "tandem/error.h"
 
@@ -29,6 +31,18 @@ std::vector<Device> backends(const std::string& name) {
 }
 
 std::string backend_name(Device device) { return device.type == DeviceType::kCpu ? "cpu" : "cuda"; }
+
+std::string device_name(Device device) {
+  if (device.type == DeviceType::kCuda) return device_properties(device).name;
+  std::string name = "cpu";
+  std::ifstream stream("/proc/cpuinfo");
+  for (std::string line; std::getline(stream, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    name = line.substr(line.find(':') + 2);
+    break;
+  }
+  return fmt::format("{}, {} threads", name, omp_get_max_threads());
+}
 
 Placement::Placement(const TensorSet& set, Device device) : device_(device) {
   if (device.type == DeviceType::kCpu) {

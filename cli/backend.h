@@ -25,6 +25,9 @@ std::vector<Device> backends(const std::string& name);
 /// "cpu" or "cuda".
 std::string backend_name(Device device);
 
+/// "NVIDIA H200"; of a CPU the model and how many threads OpenMP uses.
+std::string device_name(Device device);
+
 /// A copy of a set's buffers on a device.
 class Placement {
  public:

@@ -73,6 +73,7 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
         result.outcome = result.detail.empty() ? Outcome::kPassed : Outcome::kFailed;
       } catch (const Unsupported& error) {
         refusals = error.what();
+        std::replace(refusals.begin(), refusals.end(), '\n', ' ');
         continue;
       } catch (const std::exception& error) {
         result.detail = error.what();

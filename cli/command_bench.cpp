@@ -56,6 +56,7 @@ class Bench {
 
   void run() {
     const auto devices = backends(options_.backend);
+    check_variant_name(devices);
     auto selected = selection().select();
     for (const Device device : devices) {
       results_.reset();
@@ -77,10 +78,20 @@ class Bench {
     return selection;
   }
 
+  void check_variant_name(const std::vector<Device>& devices) const {
+    if (options_.variant.empty()) return;
+    for (const Device device : devices) {
+      for (const VariantInfo& variant : variants(device_properties(device))) {
+        if (variant.name == options_.variant) return;
+      }
+    }
+    throw CLI::ValidationError("--variant", "no such variant here: " + options_.variant);
+  }
+
   void print_device(Device device) const {
     const Ceilings& top = ceilings(device);
     fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s, {}\n", to_string(device),
-               device_properties(device).name, top.copy_tbps, top.bf16_tflops,
+               device_name(device), top.copy_tbps, top.bf16_tflops,
                device.type == DeviceType::kCpu ? "steady clock" : "CUDA graph, cold L2");
     print_header();
   }
@@ -145,7 +156,7 @@ class Bench {
 
   ResultsRun describe_run(Device device) const {
     ResultsRun run;
-    run.device_name = device_properties(device).name;
+    run.device_name = device_name(device);
     run.commit = kCommit;
     run.command = g_command_line;
     run.timer = device.type == DeviceType::kCpu ? "steady_clock" : "cuda-graph";
