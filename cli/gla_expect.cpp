@@ -62,7 +62,8 @@ struct Squares {
   /// wrong.
   double relative(double scale) const {
     if (wrong == 0) return 0;
-    return right == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(wrong / scale);
+    return right == 0 ? std::numeric_limits<double>::infinity()
+                      : std::fabs(std::sqrt(wrong / scale));  // no "-nan"
   }
 };
 
@@ -80,7 +81,7 @@ OutputError judge(const char* output, const std::vector<Squares>& heads, double 
     const double average =
         all.right * static_cast<double>(head.count) / std::max<double>(all.count, 1);
     const double value = head.relative(std::max(head.right, average));
-    if (!(value <= error.worst_head)) error.worst_head = value;
+    if (!(value <= error.worst_head) && !std::isnan(error.worst_head)) error.worst_head = value;
   }
   // A head may be a little worse than the whole: rounding errors of few values average out less.
   error.passed = error.value <= limit && error.worst_head <= 4 * limit;

@@ -1,0 +1,188 @@
+// cases/gla.json: it holds what OPS.md names, and what is wrong in a table is named by file, case
+// and field.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "cases.h"
+#include "gla.h"
+
+namespace tandem::tools {
+namespace {
+
+struct Shape {
+  std::int64_t B, T, H, D;
+};
+
+TEST(Cases, EveryForwardCaseOfOpsIsThere) {
+  const std::map<std::string, Shape> named = {
+      {"seed039_t1024_d64", {4, 1024, 32, 64}},      {"seed039_t4096_d64", {4, 4096, 32, 64}},
+      {"seed039_t4096_d128", {4, 4096, 32, 128}},    {"train_b8h16_t4096_d128", {8, 4096, 16, 128}},
+      {"long_b4h32_t16384_d64", {4, 16384, 32, 64}}, {"few_b1h16_t8192_d128", {1, 8192, 16, 128}},
+      {"few_b1h8_t32768_d128", {1, 32768, 8, 128}},  {"few_b1h32_t2048_d128", {1, 2048, 32, 128}},
+      {"fla_b1h96_t8192_d128", {1, 8192, 96, 128}},  {"fla_b2h16_t16384_d128", {2, 16384, 16, 128}},
+      {"fla_b4h16_t2048_d128", {4, 2048, 16, 128}},  {"fla_b4h64_t4096_d128", {4, 4096, 64, 128}},
+      {"fla_b8h32_t2048_d256", {8, 2048, 32, 256}},  {"fla_b8h8_t1024_d64", {8, 1024, 8, 64}}};
+  std::size_t found = 0;
+  for (const Case& one : select_cases(load_cases("gla"), "", "bench")) {
+    ASSERT_EQ(named.count(one.name), 1u) << one.name;
+    const Shape& shape = named.at(one.name);
+    EXPECT_EQ(one.axis("B"), shape.B) << one.name;
+    EXPECT_EQ(one.axis("T"), shape.T) << one.name;
+    EXPECT_EQ(one.axis("H"), shape.H) << one.name;
+    EXPECT_EQ(one.axis("K"), shape.D) << one.name;
+    EXPECT_EQ(one.axis("V"), shape.D) << one.name;
+    EXPECT_EQ(one.decay, DecayKind::kPerToken) << one.name;
+    EXPECT_EQ(one.distribution, DecayDistribution::kNormalBench) << one.name;
+    ++found;
+  }
+  EXPECT_EQ(found, named.size());
+}
+
+TEST(Cases, TheTableCoversWhatTheIssueAsksFor) {
+  std::set<std::int64_t> T, H;
+  std::set<DecayKind> kinds;
+  std::set<DecayDistribution> distributions;
+  std::set<States> states;
+  std::set<Strides> strides;
+  bool grouped = false, unequal = false, k96 = false, lists = false;
+  for (const Case& one : select_cases(load_cases("gla"), "", "check")) {
+    T.insert(one.axis("T"));
+    H.insert(one.axis("H"));
+    kinds.insert(one.decay);
+    distributions.insert(one.distribution);
+    states.insert(one.states);
+    strides.insert(one.strides);
+    grouped |= one.axis("HQ") < one.axis("H");
+    unequal |= one.axis("K") != one.axis("V");
+    k96 |= one.axis("K") == 96;
+    lists |= one.cu_seqlens.has_value();
+  }
+  for (const std::int64_t length : {0, 1, 63, 64, 65, 127, 1000, 4097})
+    EXPECT_EQ(T.count(length), 1u);
+  for (const std::int64_t heads : {1, 3, 8}) EXPECT_EQ(H.count(heads), 1u);
+  EXPECT_EQ(kinds.size(), 3u);
+  EXPECT_EQ(distributions.size(), 11u);
+  EXPECT_EQ(states.size(), 5u);
+  EXPECT_EQ(strides.size(), 7u);
+  EXPECT_TRUE(grouped && unequal && k96 && lists);
+  EXPECT_FALSE(select_cases(load_cases("gla"), "", "sanitizer").empty());
+}
+
+TEST(Cases, SelectByGlobAndTag) {
+  const auto all = load_cases("gla");
+  EXPECT_EQ(select_cases(all, "seed039_*", "").size(), 3u);
+  EXPECT_EQ(select_cases(all, "seed039_*", "check").size(), 0u);
+  EXPECT_EQ(select_cases(all, "", "").size(), all.size());
+}
+
+TEST(Cases, ListsExpandToTheCrossProduct) {
+  const auto cases = parse_cases("gla", R"([{"name": "t{T}_{distribution}_{states}",
+      "axes": {"B": 1, "T": [1, 2], "H": 4, "HQ": 2, "K": 8}, "dtype": ["bf16", "fp32"],
+      "decay": {"kind": "per_token", "distribution": ["normal", "zero"]},
+      "states": ["none", "in_place"], "tags": ["check"], "seed": 7}])",
+                                 "f.json");
+  ASSERT_EQ(cases.size(), 8u);
+  EXPECT_EQ(cases[0].name, "t1_normal_none");
+  EXPECT_EQ(cases[7].name, "t2_zero_in_place");
+  EXPECT_EQ(cases[7].states, States::kInPlace);
+  EXPECT_EQ(cases[7].axis("V"), 8);
+  EXPECT_EQ(cases[7].dtypes, (std::vector<DType>{DType::kBFloat16, DType::kFloat32}));
+  EXPECT_EQ(cases[7].seed, 7u);
+}
+
+TEST(Cases, RefusalsNameFileCaseAndField) {
+  const std::string good =
+      R"({"name":"a","axes":{"B":1,"T":5,"H":4,"K":8},"dtype":["bf16"],"decay":{"kind":"none"},"tags":[]})";
+  ASSERT_EQ(parse_cases("gla", "[" + good + "]", "f.json").size(), 1u);
+  struct Spoiled {
+    std::string from, to, text;
+  };
+  const Spoiled spoiled[] = {
+      {"\"tags\":[]", "\"tags\":[],\"colour\":1", "case a: colour: unknown field"},
+      {"\"T\":5", "\"T\":5,\"Q\":1", "case a: axes.Q: unknown field"},
+      {"\"T\":5,", "", "case a: axes.T: is missing"},
+      {"\"T\":5", "\"T\":-5", "case a: axes.T: must be an integer in [0,2^31), got -5"},
+      {"\"T\":5", "\"T\":1.5", "case a: axes.T: must be an integer"},
+      {"\"K\":8", "\"K\":0", "case a: axes.K: must be an integer in [1,2^31), got 0"},
+      {"\"K\":8", "\"K\":8,\"HQ\":3", "case a: axes.HQ: must divide H"},
+      {"\"T\":5", "\"T\":[5,6]", "case a: T: is a list, so the name must contain {T}"},
+      {"\"T\":5", "\"T\":[]", "case a: T: must not be an empty list"},
+      {"\"name\":\"a\"", "\"name\":\"a{T}\"",
+       "name: has a placeholder for a field that is not a list"},
+      {"[\"bf16\"]", "\"bf16\"", "case a: dtype: must be a list"},
+      {"[\"bf16\"]", "[\"f64\"]", "case a: dtype: must be one of bf16, fp16, fp32, got \"f64\""},
+      {"\"none\"", "\"some\"", "case a: decay.kind: must be one of none, constant, per_token"},
+      {"\"none\"", "\"constant\"", "case a: decay.distribution: is missing"},
+      {"\"none\"", "\"none\",\"distribution\":\"zero\"",
+       "case a: decay.distribution: needs a decay kind"},
+      {"\"tags\":[]", "\"tags\":[\"fast\"]", "case a: tags: must be among check, bench"},
+      {"\"tags\":[]", "\"tags\":[],\"states\":\"all\"",
+       "case a: states: must be one of none, initial"},
+      {"\"tags\":[]", "\"tags\":[],\"strides\":3", "case a: strides: must be one of contiguous"},
+      {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[0,9]",
+       "case a: cu_seqlens: must not decrease or pass T"},
+      {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[3,2]",
+       "case a: cu_seqlens: must not decrease or pass T"},
+      {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[]", "case a: cu_seqlens: must not be empty"},
+      {"\"tags\":[]", "\"tags\":[],\"seed\":-1", "case a: seed: must be an integer"},
+      {"\"name\":\"a\"", "\"name\":4", "case number 0: name: must be a string"},
+      {"\"name\":\"a\",", "", "case number 0: name: is missing"},
+  };
+  for (const Spoiled& one : spoiled) {
+    std::string json = good;
+    const auto at = json.find(one.from);
+    ASSERT_NE(at, std::string::npos) << one.from;
+    json.replace(at, one.from.size(), one.to);
+    try {
+      parse_cases("gla", "[" + json + "]", "f.json");
+      ADD_FAILURE() << "accepted: " << json;
+    } catch (const std::runtime_error& error) {
+      EXPECT_EQ(std::string(error.what()).find("f.json: "), 0u) << error.what();
+      EXPECT_NE(std::string(error.what()).find(one.text), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(parse_cases("gla", "[" + good + "," + good + "]", "f.json"), std::runtime_error);
+  EXPECT_THROW(parse_cases("gla", "{}", "f.json"), std::runtime_error);
+  EXPECT_THROW(parse_cases("gla", "[", "f.json"), std::runtime_error);
+  EXPECT_THROW(load_cases("nothing"), std::runtime_error);
+  EXPECT_THROW(load_cases("gla", "/does/not/exist.json"), std::runtime_error);
+}
+
+TEST(Cases, InputsDependOnTheSeedAlone) {
+  const Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
+  const TensorSet a = make_gla(one, DType::kBFloat16, 1), b = make_gla(one, DType::kBFloat16, 1);
+  const TensorSet c = make_gla(one, DType::kBFloat16, 2);
+  const std::size_t q = a.get("q").buffer;
+  EXPECT_EQ(std::memcmp(a.buffers[q].data(), b.buffers[q].data(), a.buffers[q].size()), 0);
+  EXPECT_NE(std::memcmp(a.buffers[q].data(), c.buffers[q].data(), a.buffers[q].size()), 0);
+}
+
+TEST(Cases, RandomNumbersAreNormal) {
+  const RandomStream random(1, "x");
+  double sum = 0, squares = 0, fourth = 0;
+  constexpr int kCount = 400000;
+  for (int i = 0; i < kCount; ++i) {
+    const double x = random.normal(i);
+    sum += x;
+    squares += x * x;
+    fourth += x * x * x * x;
+  }
+  EXPECT_NEAR(sum / kCount, 0, 0.01);
+  EXPECT_NEAR(squares / kCount, 1, 0.01);
+  EXPECT_NEAR(fourth / kCount, 3, 0.1);
+}
+
+/// B T H (2 C K + ...) worked out by hand for one shape.
+TEST(Cases, CostCountsEachTensorOnce) {
+  const Case one = select_cases(load_cases("gla"), "seed039_t1024_d64", "")[0];
+  const Cost cost = kGlaOperation.cost(make_gla(one, DType::kBFloat16, 1));
+  const double tokens = 4.0 * 1024 * 32;
+  EXPECT_EQ(cost.bytes, tokens * (4 * 64 * 2 + 4));
+  EXPECT_EQ(cost.flops, tokens * 2 * (64 * 64 + 2 * 64 * 64 + 64 * 64));
+}
+
+}  // namespace
+}  // namespace tandem::tools

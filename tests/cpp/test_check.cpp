@@ -1,0 +1,138 @@
+// The checker itself: a call that does one thing wrong must fail its check.
+#include "check.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+
+#include "gla.h"
+#include "measure.h"
+#include "tandem/error.h"
+
+namespace tandem::tools {
+namespace {
+
+enum class Fault {
+  kNone,
+  kWritesNothing,
+  kOneNaN,
+  kTooLarge,
+  kOneHeadWrong,
+  kBeforeOutput,
+  kAfterOutput,
+  kGap,
+  kInput,
+  kUnrepeatable,
+  kRefuses,
+  kThrows
+};
+Fault g_fault;
+
+void faulty_call(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                 const Context& context) {
+  if (g_fault == Fault::kWritesNothing) return;
+  if (g_fault == Fault::kRefuses) throw Unsupported("cannot");
+  if (g_fault == Fault::kThrows) throw CudaError("fell over");
+  kGlaOperation.call(set, bases, device, context);
+  const NamedTensor& o = set.get("o");
+  const NamedTensor& q = set.get("q");
+  auto* data = static_cast<std::byte*>(bases[o.buffer]) + o.offset;
+  const auto change = [&](std::int64_t index, float factor) {
+    store(o.dtype, data, index, load(o.dtype, data, index) * factor);
+  };
+  static std::atomic<int> calls = 0;
+  switch (g_fault) {
+    case Fault::kOneNaN: store(o.dtype, data, 5, std::numeric_limits<float>::quiet_NaN()); break;
+    case Fault::kTooLarge:
+      for_each_element(o, [&](std::int64_t offset, std::int64_t) { change(offset, 1.01f); });
+      break;
+    case Fault::kOneHeadWrong:
+      for (std::int64_t t = 0; t < o.shape[1]; ++t) change(t * o.strides[1] + o.strides[2], 1.2f);
+      break;
+    case Fault::kBeforeOutput: data[-1] = std::byte{0}; break;
+    case Fault::kAfterOutput: data[span_bytes(o)] = std::byte{0}; break;
+    case Fault::kGap: data[o.shape[3] * size_of(o.dtype)] = std::byte{0}; break;
+    case Fault::kInput: static_cast<std::byte*>(bases[q.buffer])[q.offset] ^= std::byte{1}; break;
+    case Fault::kUnrepeatable: data[0] ^= static_cast<std::byte>(calls++ & 1); break;
+    default: break;
+  }
+}
+
+CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}) {
+  Operation operation = kGlaOperation;
+  operation.call = faulty_call;
+  g_fault = fault;
+  Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
+  one.tags = std::move(tags);
+  return check_case(operation, one, DType::kFloat16, {Device::cpu()}, 1).front();
+}
+
+TEST(Check, AGoodCallPasses) {
+  const CheckResult result = check_with(Fault::kNone);
+  EXPECT_EQ(result.outcome, Outcome::kPassed) << result.detail;
+  EXPECT_EQ(result.errors.size(), 2u);
+}
+
+TEST(Check, EveryFaultIsFound) {
+  const std::pair<Fault, const char*> faults[] = {
+      {Fault::kWritesNothing, "o nan"},
+      {Fault::kOneNaN, "o nan"},
+      {Fault::kTooLarge, "o 1.0e-02"},
+      {Fault::kOneHeadWrong, "worst head"},
+      {Fault::kBeforeOutput, "o changed outside the outputs: byte -1"},
+      {Fault::kAfterOutput, "o changed outside the outputs: byte"},
+      {Fault::kGap, "o changed outside the outputs: byte 128"},
+      {Fault::kInput, "q changed outside the outputs: byte 0"},
+      {Fault::kUnrepeatable, "two runs differ in o: byte 0"},
+      {Fault::kRefuses, "cannot"},
+      {Fault::kThrows, "fell over"},
+  };
+  for (const auto& [fault, text] : faults) {
+    const CheckResult result = check_with(fault);
+    EXPECT_EQ(result.outcome, Outcome::kFailed) << text;
+    EXPECT_NE(result.detail.find(text), std::string::npos) << text << " not in " << result.detail;
+  }
+}
+
+TEST(Check, OnlyCasesForLaterMayBeRefused) {
+  const CheckResult result = check_with(Fault::kRefuses, {"check", "later"});
+  EXPECT_EQ(result.outcome, Outcome::kSkipped);
+  EXPECT_EQ(result.detail, "cannot");
+}
+
+TEST(Check, NoFp32OnCuda) {
+  const Case one = select_cases(load_cases("gla"), "t63_h1_d64", "")[0];
+  const auto results = check_case(kGlaOperation, one, DType::kFloat32, {Device::cuda()}, 1);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].outcome, Outcome::kSkipped);
+}
+
+/// Sampling keeps first and last heads, and finds an error in a sampled one.
+TEST(Check, SampledHeads) {
+  Case one = select_cases(load_cases("gla"), "many_heads_h75", "")[0];
+  one.tags = {"large"};
+  g_fault = Fault::kTooLarge;
+  Operation operation = kGlaOperation;
+  operation.call = faulty_call;
+  EXPECT_EQ(check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0].outcome,
+            Outcome::kFailed);
+}
+
+TEST(Measure, Quantiles) {
+  const Timing timing = summarize({5, 1, 4, 2, 3, 6, 7, 8, 9, 10, 11});
+  EXPECT_DOUBLE_EQ(timing.median_us, 6);
+  EXPECT_DOUBLE_EQ(timing.p10_us, 2);
+  EXPECT_DOUBLE_EQ(timing.p90_us, 10);
+  EXPECT_DOUBLE_EQ(summarize({3}).median_us, 3);
+}
+
+TEST(Measure, FloorIsTheLargerOfBytesAndFlops) {
+  const Ceilings ceilings{2, 100};
+  EXPECT_DOUBLE_EQ(floor_us({4e6, 0}, ceilings), 2);
+  EXPECT_DOUBLE_EQ(floor_us({4e6, 1e9}, ceilings), 10);
+}
+
+}  // namespace
+}  // namespace tandem::tools

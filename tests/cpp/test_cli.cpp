@@ -1,0 +1,188 @@
+// The tandem program from outside: exit codes, messages, files.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "safetensors.h"
+#include "tandem/device.h"
+
+namespace tandem::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int exit_code;
+  std::string output;  // standard output and error
+};
+
+class Cli : public testing::Test {
+ protected:
+  Cli() : folder_(fs::temp_directory_path() / ("tandem_cli_" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~Cli() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  static Result run(const std::string& arguments) {
+    FILE* pipe = popen((std::string(TANDEM_PROGRAM) + " " + arguments + " 2>&1").c_str(), "r");
+    Result result{-1, ""};
+    std::array<char, 4096> part;
+    while (const std::size_t got = fread(part.data(), 1, part.size(), pipe)) {
+      result.output.append(part.data(), got);
+    }
+    const int status = pclose(pipe);
+    if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+    return result;
+  }
+
+  static void expect(const std::string& arguments, int exit_code, const std::string& text) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.exit_code, exit_code) << arguments << "\n" << result.output;
+    EXPECT_NE(result.output.find(text), std::string::npos) << arguments << "\n" << result.output;
+  }
+
+  /// q, k, v of B1 T3 H1 and the widths given.
+  std::string write_input(std::int64_t K, std::int64_t V, std::int64_t k_width) {
+    std::vector<float> ones(3 * 64, 1);
+    write_safetensors(
+        path("in"),
+        {{"q", TensorView::contiguous(ones.data(), DType::kFloat32, {1, 3, 1, K})},
+         {"k", TensorView::contiguous(ones.data(), DType::kFloat32, {1, 3, 1, k_width})},
+         {"v", TensorView::contiguous(ones.data(), DType::kFloat32, {1, 3, 1, V})}});
+    return path("in");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Cli, HelpIsEnough) {
+  expect("--help", 0, "Examples:");
+  for (const std::string command : {"info", "run", "check", "bench", "demo"}) {
+    expect("--help", 0, "  " + command);
+    expect(command + " --help", 0, "Usage: tandem " + command);
+  }
+  expect("--version", 0, "tandem 0.");
+}
+
+TEST_F(Cli, WrongCommandLinesExitWith2) {
+  expect("", 2, "subcommand is required");
+  expect("dance", 2, "");
+  expect("info --loud", 2, "--loud");
+  expect("check --case 'no_such_*'", 2, "no case matches no_such_*");
+  expect("check nothing", 2, "nothing");
+  expect("check --tag fast", 2, "--tag");
+  expect("check --backend tpu", 2, "--backend");
+  expect("check --seed few", 2, "--seed");
+  expect("bench --replays 0", 2, "--replays");
+  expect("bench --variant none --backend cpu", 2, "no such variant");
+  expect("run gla", 2, "--in");
+  expect("run conv --in a --out b", 2, "conv");
+  expect("run gla --in a --out b --set scale", 2, "must be name=value, got scale");
+}
+
+TEST_F(Cli, InfoSaysWhatThereIs) {
+  const Result result = run("info");
+  EXPECT_EQ(result.exit_code, 0);
+  for (const std::string text : {"commit ", "build: ", "ops: gla", "gla_forward.cpu.builtin"}) {
+    EXPECT_NE(result.output.find(text), std::string::npos) << text;
+  }
+  if (cuda_device_count() > 0) return;
+  EXPECT_NE(result.output.find("cuda: unavailable: " + cuda_unavailable_reason()),
+            std::string::npos)
+      << result.output;
+}
+
+TEST_F(Cli, RunWritesTheOutputs) {
+  const std::string in = write_input(4, 2, 4);
+  expect("run gla --in " + in + " --out " + path("out") + " --set scale=0.5", 0,
+         "gla on cpu: B1 T3 H1 K4 V2");
+  const SafetensorsFile file = read_safetensors(path("out"));
+  ASSERT_EQ(file.tensors.size(), 1u);
+  ASSERT_EQ(file.tensors[0].name, "o");
+  const auto* o = reinterpret_cast<const float*>(file.tensors[0].data.data());
+  for (int t = 0; t < 3; ++t) EXPECT_FLOAT_EQ(o[2 * t], 0.5f * 4 * static_cast<float>(t + 1));
+  expect("run gla --in " + in + " --out " + path("out") + " --set output_final_state=true", 0, "");
+  EXPECT_NE(read_safetensors(path("out")).find("final_state"), nullptr);
+}
+
+TEST_F(Cli, RunRefusesInOneLineAndWritesNothing) {
+  const std::string out = " --out " + path("out");
+  expect("run gla --in " + path("none") + out, 1, path("none") + ": cannot be opened");
+  std::ofstream(path("bad")) << "12345678901234567890";
+  expect("run gla --in " + path("bad") + out, 1, path("bad") + ": header size");
+  expect("run gla --in " + write_input(4, 2, 3) + out, 1,
+         path("in") + ": [gla_forward] k must have shape [B,T,HQ,K] = [1,3,1,4], got [1,3,1,3]");
+  const std::string in = write_input(4, 2, 4);
+  expect("run gla --in " + in + out + " --set scale=much", 1,
+         "--set scale: must be a number, got much");
+  expect("run gla --in " + in + out + " --set speed=2", 1, "--set speed: gla has no such setting");
+  expect("run gla --in " + in + out + " --set output_final_state=maybe", 1,
+         "must be true or false");
+  std::vector<float> one(1, 1);
+  write_safetensors(path("odd"), {{"w", TensorView::contiguous(one.data(), DType::kFloat32, {1})}});
+  expect("run gla --in " + path("odd") + out, 1, path("odd") + ": tensor w: is no input of gla");
+  write_safetensors(path("few"), {{"q", TensorView::contiguous(one.data(), DType::kFloat32, {1})}});
+  expect("run gla --in " + path("few") + out, 1, path("few") + ": tensor k: is missing");
+  if (cuda_device_count() == 0) {
+    expect("run gla --backend cuda --in " + in + out, 1, "--backend cuda: ");
+  }
+  EXPECT_FALSE(fs::exists(path("out")));
+  EXPECT_EQ(run("run gla --in " + path("none") + out).output.find('\n'),
+            run("run gla --in " + path("none") + out).output.size() - 1);
+}
+
+TEST_F(Cli, CheckCountsAndExits) {
+  expect("check gla --backend cpu --case t63_h1_d64 --verbose", 0, " 0 failed, 0 skipped");
+  std::ofstream(path("cases.json")) << R"([{"name": "x", "axes": {}}])";
+  expect("check gla --cases " + path("cases.json"), 1,
+         path("cases.json") + ": case x: axes.B: is missing");
+}
+
+TEST_F(Cli, BenchMergesIntoTheResultsFile) {
+  std::ofstream(path("cases.json"))
+      << R"([{"name": "small", "axes": {"B": 1, "T": 128, "H": 2, "K": 16},
+      "dtype": ["bf16", "fp16"], "decay": {"kind": "none"}, "tags": ["bench"]}])";
+  const std::string command = "bench gla --backend cpu --replays 3 --cases " + path("cases.json") +
+                              " --json " + path("results/gla.json");
+  expect(command, 0, "small");
+  expect(command + " --run mine --dtype bf16", 0, "small");
+  expect(command + " --run mine", 0, "small");
+  const auto json = nlohmann::json::parse(std::ifstream(path("results/gla.json")));
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["runs"].size(), 2u);
+  ASSERT_EQ(json["rows"].size(), 4u);
+  EXPECT_EQ(json["runs"]["mine"]["timer"]["method"], "steady_clock");
+  EXPECT_GT(json["runs"]["mine"]["ceilings"]["copy_tbps"], 0);
+  const auto& row = json["rows"][0];
+  EXPECT_EQ(row["case"], "small");
+  EXPECT_EQ(row["provider"], "tandem");
+  EXPECT_EQ(row["direction"], "forward");
+  EXPECT_GT(row["median_us"], 0);
+  EXPECT_LT(row["error"]["value"], 3e-3);
+  expect("bench gla --backend cpu --once --case fla_b8h8_t1024_d64 --dtype bf16", 0, "ran once");
+  std::ofstream(path("spoilt.json")) << "{}";
+  expect(command + " --json " + path("spoilt.json"), 2, "--json");
+  expect("bench gla --backend cpu --replays 1 --cases " + path("cases.json") + " --json " +
+             path("spoilt.json"),
+         1, path("spoilt.json") + ": schema: must be 1");
+}
+
+TEST_F(Cli, DemoOnAText) {
+  std::ofstream(path("text")) << "The quick brown fox jumps over the lazy dog.\n";
+  expect("demo --text " + path("text") + " --dir " + path("demo"), 0,
+         "gla  cpu     B1 T45 H4 K64 V64");
+  EXPECT_TRUE(fs::exists(path("demo/input.safetensors")));
+  EXPECT_TRUE(fs::exists(path("demo/output_cpu.safetensors")));
+  expect("demo --text " + path("none") + " --dir " + path("demo"), 2, "none");
+}
+
+}  // namespace
+}  // namespace tandem::tools
