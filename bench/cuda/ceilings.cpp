@@ -56,23 +56,6 @@ double measure_copy_tbps() {
   return 2.0 * static_cast<double>(bytes) / us * 1e-6;
 }
 
-/// Owns a cuBLASLt object.
-template <typename Handle>
-class Owner {
- public:
-  explicit Owner(cublasStatus_t (*destroy)(Handle)) : destroy_(destroy) {}
-  ~Owner() {
-    if (handle != nullptr) destroy_(handle);
-  }
-  Owner(const Owner&) = delete;
-  Owner& operator=(const Owner&) = delete;
-
-  Handle handle = nullptr;
-
- private:
-  cublasStatus_t (*destroy_)(Handle);
-};
-
 /// D = A B of size^3 in bf16 with fp32 sums; A given by rows, B by columns (both "K-major").
 class MatrixProduct {
  public:
@@ -124,10 +107,10 @@ class MatrixProduct {
 
   const CublasLt& lt_ = cublaslt();
   Buffer a_, b_, d_, workspace_;
-  Owner<cublasLtHandle_t> library_{lt_.Destroy};
-  Owner<cublasLtMatmulDesc_t> product_{lt_.MatmulDescDestroy};
-  Owner<cublasLtMatrixLayout_t> layout_{lt_.MatrixLayoutDestroy};
-  Owner<cublasLtMatmulPreference_t> preference_{lt_.MatmulPreferenceDestroy};
+  CublasLtOwner<cublasLtHandle_t> library_{lt_.Destroy};
+  CublasLtOwner<cublasLtMatmulDesc_t> product_{lt_.MatmulDescDestroy};
+  CublasLtOwner<cublasLtMatrixLayout_t> layout_{lt_.MatrixLayoutDestroy};
+  CublasLtOwner<cublasLtMatmulPreference_t> preference_{lt_.MatmulPreferenceDestroy};
 };
 
 double measure_bf16_tflops() {

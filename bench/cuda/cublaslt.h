@@ -1,12 +1,12 @@
 // cuBLASLt, looked up when it is first needed: a machine that only has the driver can still run,
-// check and time kernels; only the matrix ceiling (and later the unfused baselines) need this
-// library.
+// check and time kernels; only the matrix ceiling and the unfused baselines need this library.
 #pragma once
 
 #include <cublasLt.h>
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace tandem::bench {
 
@@ -22,6 +22,7 @@ struct CublasLt {
   X(MatmulDescDestroy)               \
   X(MatmulDescSetAttribute)          \
   X(MatrixLayoutCreate)              \
+  X(MatrixLayoutSetAttribute)        \
   X(MatrixLayoutDestroy)             \
   X(MatmulPreferenceCreate)          \
   X(MatmulPreferenceDestroy)         \
@@ -38,5 +39,23 @@ struct CublasLt {
 
 /// Loaded at the first call. Throws when the library or one of its functions is missing.
 const CublasLt& cublaslt();
+
+/// Owns a cuBLASLt object.
+template <typename Handle>
+class CublasLtOwner {
+ public:
+  explicit CublasLtOwner(cublasStatus_t (*destroy)(Handle)) : destroy_(destroy) {}
+  ~CublasLtOwner() {
+    if (handle != nullptr) destroy_(handle);
+  }
+  CublasLtOwner(CublasLtOwner&& other) noexcept
+      : handle(std::exchange(other.handle, nullptr)), destroy_(other.destroy_) {}
+  CublasLtOwner& operator=(CublasLtOwner&&) = delete;
+
+  Handle handle = nullptr;
+
+ private:
+  cublasStatus_t (*destroy_)(Handle);
+};
 
 }  // namespace tandem::bench
