@@ -1,13 +1,16 @@
 # The front door. Every target sets up what is missing first (scripts/bootstrap says what it installs).
 #   TANDEM_CUDA=off make test     leaves CUDA out even where nvcc is found
+#   make test PYTHON=0            leaves the Python package out
+export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench gpu-test format
+.PHONY: help demo test bench gpu-test wheel format
 
 help:
 	@echo "make demo      build, run gla on a real text and check the result against the fp64 definition"
 	@echo "make test      build and run every test that this machine can run"
 	@echo "make bench     measure the ops on this machine's GPU, or its CPU, and render the results"
 	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
+	@echo "make wheel     build the wheel of the Python package in dist/"
 	@echo "make format    clang-format over the sources"
 
 demo:
@@ -17,6 +20,7 @@ demo:
 
 test:
 	@scripts/bootstrap test
+	@scripts/bootstrap_python
 	@scripts/build
 	@scripts/run_ctest
 
@@ -29,6 +33,11 @@ bench:
 	@scripts/bootstrap
 	@scripts/build
 	@scripts/bench
+
+wheel:
+	@scripts/bootstrap wheel
+	@scripts/bootstrap_python
+	@scripts/wheel
 
 format:
 	@scripts/format

@@ -1,0 +1,11 @@
+"""The ops. Each is one function on torch tensors.
+
+Errors, of every op: ValueError for an argument that breaks the contract, NotImplementedError for one that is
+right but that nothing in this build or on this machine can run, RuntimeError for a failure of CUDA. The text
+names op, argument, what was expected and what was given, and nothing has been written when it is raised. Inside
+a graph of torch.compile all of them are RuntimeError, with the class at the beginning of the text.
+"""
+
+from tandem.ops.gla import gla
+
+__all__ = ["gla"]

@@ -1,0 +1,122 @@
+"""Gated linear attention with a scalar decay per head."""
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from tandem._extension import reraise
+
+
+def gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Gated linear attention: a linear recurrence over time with a state [K,V] per head::
+
+        S_t = exp(g_t) S_{t-1} + k_t v_t^T      S_0 = initial_state or 0
+        o_t = scale * q_t^T S_t
+
+    Simple GLA, RetNet, lightning attention (a constant decay per head) and Mamba-2's SSD (q = C, k = B,
+    v = x * dt, log_decay = dt * A) are this op. The arguments mean what they do in fla's ``chunk_simple_gla``.
+
+    Axes: B batch, T time, HQ query and key heads, H value heads (HQ divides H; head h reads query and key head
+    h / (H/HQ)), K key dim, V value dim, N sequences. All tensors are on one device.
+
+    Args:
+        q: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32.
+        k: [B,T,HQ,K], as q.
+        v: [B,T,H,V], as q. Strides of q, k and v are free: they are read where they are, at full speed when
+            bases and strides are multiples of 16 bytes. Only an innermost stride other than 1 makes a copy.
+        log_decay: g, the natural logarithm of the decay, [H] (constant per head) or [B,T,H] (per token);
+            None is no decay. Taken as fp32; other floating dtypes are converted. -inf forgets everything before
+            the token, exactly; positive values grow the state.
+        scale: factor of the output, K^-0.5 when None.
+        initial_state: fp32 [B,H,K,V], or [N,H,K,V] with cu_seqlens. None is zero. Not written to.
+        output_final_state: whether to return the state after the last token.
+        cu_seqlens: int32 or int64 [N+1], needs B = 1: sequence n is the tokens [cu_seqlens[n],
+            cu_seqlens[n+1]). Sequences may be empty; tokens outside of all give o = 0. The values are checked on
+            the CPU only; on a GPU they are clamped to [0,T], because nothing in a call waits for the GPU.
+
+    Returns:
+        o [B,T,H,V] in v's dtype, contiguous, and the final state, fp32 [B,H,K,V] (with cu_seqlens [N,H,K,V]), or
+        None without output_final_state.
+
+    Under autocast q, k and v are cast to its dtype; log_decay and the state stay fp32.
+
+    Raises:
+        ValueError: a shape, dtype, device or value breaks the above.
+        NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
+            CUDA. Also from ``backward()``: this op has no gradient yet.
+        RuntimeError: CUDA failed.
+
+    Example, one sequence in two pieces::
+
+        >>> import torch
+        >>> import tandem
+        >>> B, T, H, K, V = 2, 100, 4, 64, 32
+        >>> q, k = torch.randn(2, B, T, H, K, dtype=torch.bfloat16).unbind()
+        >>> v = torch.randn(B, T, H, V, dtype=torch.bfloat16)
+        >>> g = torch.nn.functional.logsigmoid(torch.randn(B, T, H)) / 16
+        >>> o, state = tandem.ops.gla(q, k, v, g, output_final_state=True)
+        >>> o.shape, o.dtype, state.shape, state.dtype
+        (torch.Size([2, 100, 4, 32]), torch.bfloat16, torch.Size([2, 4, 64, 32]), torch.float32)
+        >>> a, b = slice(0, 60), slice(60, T)
+        >>> _, middle = tandem.ops.gla(q[:, a], k[:, a], v[:, a], g[:, a], output_final_state=True)
+        >>> rest, _ = tandem.ops.gla(q[:, b], k[:, b], v[:, b], g[:, b], initial_state=middle)
+        >>> torch.allclose(rest.float(), o[:, b].float(), rtol=0.02, atol=0.02)
+        True
+    """
+    device = q.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        # By hand: torch.library.register_autocast would cast log_decay and the state too. fp64 is left alone,
+        # as torch's own ops leave it, and refused.
+        dtype = torch.get_autocast_dtype(device)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+    if log_decay is not None and log_decay.is_floating_point():
+        log_decay = log_decay.float()
+    try:
+        return torch.ops.tandem.gla_forward(q, k, v, log_decay, scale, initial_state, output_final_state, cu_seqlens)
+    except RuntimeError as error:
+        reraise(error)
+
+
+@torch.library.register_fake("tandem::gla_forward")
+def _fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None,
+    scale: float | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    # why: torch calls this, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
+    others = {"k": k, "v": v, "log_decay": log_decay, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != q.device:
+            raise ValueError(f"[gla_forward] {name} must be on {q.device}, got {tensor.device}")
+    o = v.new_empty(v.shape)
+    if not output_final_state:
+        return o, None
+    sequences = q.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
+    return o, v.new_empty((sequences, v.size(2), q.size(3), v.size(3)), dtype=torch.float32)
+
+
+def _backward(ctx: Any, d_o: Tensor, d_final_state: Tensor | None) -> NoReturn:
+    raise NotImplementedError(
+        "[gla_backward] tandem.ops.gla has no gradient yet: call it under torch.no_grad(), or on tensors that do "
+        "not require one"
+    )
+
+
+# why: without it torch would only warn, and return tensors that are cut from the graph.
+torch.library.register_autograd("tandem::gla_forward", _backward)

@@ -1,0 +1,126 @@
+"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, and gla's inputs from a case."""
+
+import copy
+import json
+import math
+import pathlib
+import zlib
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def _expand(line):
+    """The cases that a line with lists among its fields stands for."""
+    fields = [(line["axes"], key) for key in line["axes"]]
+    fields += [(line["decay"], key) for key in ("kind", "distribution")]
+    fields += [(line, key) for key in ("states", "strides", "scale")]
+    for owner, key in fields:
+        if isinstance(owner.get(key), list):
+            for value in owner[key]:
+                one = copy.deepcopy(line)
+                target = one["axes"] if owner is line["axes"] else one["decay"] if owner is line["decay"] else one
+                target[key] = value
+                one["name"] = one["name"].replace("{" + key + "}", str(value))
+                yield from _expand(one)
+            return
+    line["axes"].setdefault("V", line["axes"]["K"])
+    line["axes"].setdefault("HQ", line["axes"]["H"])
+    yield line
+
+
+def load(op, tag):
+    """Cases of the op with this tag that kernels do not refuse yet."""
+    lines = json.loads((ROOT / "cases" / f"{op}.json").read_text())
+    return [case for line in lines for case in _expand(line) if tag in case["tags"] and "later" not in case["tags"]]
+
+
+def _log_decay(distribution, shape, generator, constant):
+    def draw(kind):
+        return getattr(torch, kind)(shape, generator=generator)
+
+    normal = torch.nn.functional.logsigmoid(draw("randn")) / 16
+    time = torch.arange(shape[1]).reshape(1, -1, 1) if not constant else torch.zeros(1)
+    special = torch.arange(shape[0]) % 3 == 1 if constant else draw("rand") < 1 / 16
+    edges = (time % 64 == 0) | (time % 64 == 63)
+    return {
+        "normal": lambda: normal,
+        "normal_bench": lambda: torch.nn.functional.logsigmoid(draw("randn") + 2),
+        "strong": lambda: -2 - 18 * draw("rand"),
+        "reset": lambda: normal.masked_fill(special, -math.inf),
+        "reset_edges": lambda: normal.masked_fill(edges, -math.inf),
+        "all_reset": lambda: torch.full(shape, -math.inf),
+        "minus20": lambda: torch.full(shape, -20.0),
+        "huge": lambda: normal.masked_fill(special, -1e30),
+        "zero": lambda: torch.zeros(shape),
+        "alternating": lambda: torch.where(time % 2 == 0, 0.0, -20.0).expand(shape),
+        "positive": lambda: 0.02 * draw("rand"),
+    }[distribution]()
+
+
+def _with_strides(tensor, kind):
+    """The same values in another layout. "packed" is made by gla_inputs."""
+    B, T, H, D = tensor.shape
+    if kind == "transposed":
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    if kind == "misaligned":
+        return torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:].view(tensor.shape).copy_(tensor)
+    if kind == "broadcast":
+        return tensor[:, :, :1].expand(B, T, H, D)
+    if kind in ("padded", "odd"):
+        head, token, first = (16, 32, 0) if kind == "padded" else (3, 5, 1)
+        row = H * (D + head) + token
+        memory = torch.empty(B * T * row + first, dtype=tensor.dtype)
+        strides = (T * row, row, D + head, 1)
+        return memory[first:].as_strided(tensor.shape, strides, first).copy_(tensor)
+    return tensor
+
+
+def gla_inputs(case, dtype, device="cpu"):
+    """Keyword arguments of tandem.ops.gla. Drawn on the CPU, so that every device gets the same."""
+    axes = case["axes"]
+    B, T, H, HQ, K, V = (axes[name] for name in ("B", "T", "H", "HQ", "K", "V"))
+    generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
+    kind = case.get("strides", "contiguous")
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    widths = [(HQ, K), (HQ, K), (H, V)]
+    if kind == "packed":
+        rows = normal(B, T, sum(heads * dim for heads, dim in widths)).to(dtype)
+        slices = rows.split([heads * dim for heads, dim in widths], dim=-1)
+        q, k, v = (part.unflatten(-1, width) for part, width in zip(slices, widths, strict=True))
+    else:
+        q, k, v = (_with_strides(normal(B, T, *width).to(dtype), kind) for width in widths)
+    inputs = {"q": q, "k": k, "v": v, "scale": case.get("scale")}
+    decay = case["decay"]
+    if decay["kind"] != "none":
+        constant = decay["kind"] == "constant"
+        log_decay = _log_decay(decay["distribution"], (H,) if constant else (B, T, H), generator, constant)
+        if kind == "transposed" and not constant:
+            log_decay = log_decay.transpose(1, 2).contiguous().transpose(1, 2)
+        inputs["log_decay"] = log_decay
+    states = case.get("states", "none")
+    sequences = B
+    if "cu_seqlens" in case:
+        inputs["cu_seqlens"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)
+        sequences = len(case["cu_seqlens"]) - 1
+    if states in ("initial", "both", "in_place"):
+        inputs["initial_state"] = normal(sequences, H, K, V)
+    inputs["output_final_state"] = states in ("final", "both", "in_place")
+    return {name: _to_device(value, device) for name, value in inputs.items()}
+
+
+def _to_device(value, device):
+    """To the device with the strides kept, which Tensor.to() does not promise."""
+    if not isinstance(value, torch.Tensor) or device == "cpu":
+        return value
+    span = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True)) + 1
+    if value.numel() == 0:
+        return value.to(device)
+    first = value.storage_offset()
+    memory = value.as_strided((first + span,), (1,), 0).to(device)
+    return memory.as_strided(value.shape, value.stride(), first)

@@ -1,0 +1,63 @@
+"""The fp64 definitions, as plain as the formula, and the measure of error."""
+
+import math
+
+import torch
+
+
+def gla(q, k, v, log_decay=None, *, scale=None, initial_state=None, cu_seqlens=None, **_):
+    """o and the final state of tandem.ops.gla, in fp64, one token at a time."""
+    B, T, HQ, K = q.shape
+    H, V = v.shape[2:]
+    scale = K**-0.5 if scale is None else scale
+    q, k = (x.double().repeat_interleave(H // HQ, dim=2) for x in (q, k))
+    v = v.double()
+    decay = torch.ones(B, T, H, dtype=torch.float64, device=q.device)
+    if log_decay is not None:
+        decay = log_decay.double().exp().expand(B, T, H)
+    offsets = cu_seqlens.tolist() if cu_seqlens is not None else None
+    N = B if offsets is None else len(offsets) - 1
+    state = torch.zeros(N, H, K, V, dtype=torch.float64, device=q.device)
+    if initial_state is not None:
+        state += initial_state
+    o = torch.zeros(B, T, H, V, dtype=torch.float64, device=q.device)
+    # (first sequence, one past the last, batch rows, first token, one past the last)
+    pieces = [(0, B, slice(None), 0, T)]
+    if offsets is not None:
+        pieces = [(n, n + 1, slice(None), offsets[n], offsets[n + 1]) for n in range(N)]
+    for first, last, rows, begin, end in pieces:
+        S = state[first:last]
+        for t in range(begin, end):
+            S = decay[rows, t, :, None, None] * S + k[rows, t, :, :, None] * v[rows, t, :, None, :]
+            o[rows, t] = scale * (q[rows, t, :, None, :] @ S).squeeze(-2)
+        state[first:last] = S
+    return o, state
+
+
+def relative_rms(got, expected):
+    """Relative RMS error; infinite where `got` has a NaN. 0 for tensors without elements."""
+    if expected.numel() == 0:
+        return 0.0
+    error = (got.double() - expected).square().mean().sqrt()
+    size = expected.square().mean().sqrt()
+    value = (error / size).item() if size > 0 else error.item()
+    return math.inf if math.isnan(value) else value
+
+
+TOLERANCE = {torch.bfloat16: 3e-3, torch.float16: 5e-4, torch.float32: 1e-5}
+
+
+def check_gla(test, inputs, o, final_state):
+    """Fails `test` where the results are further from the fp64 definition than the dtype allows."""
+    expected_o, expected_state = gla(**inputs)
+    dtype = inputs["q"].dtype
+    tolerance = TOLERANCE[dtype]
+    test.assertEqual((o.dtype, o.shape), (dtype, expected_o.shape))
+    test.assertLess(relative_rms(o, expected_o), tolerance, "o")
+    if not inputs.get("output_final_state"):
+        test.assertIsNone(final_state)
+        return
+    test.assertEqual((final_state.dtype, final_state.shape), (torch.float32, expected_state.shape))
+    # Without decay the products are exact in fp32, and so nearly is their sum.
+    tolerance = tolerance if inputs.get("log_decay") is not None else 1e-5
+    test.assertLess(relative_rms(final_state, expected_state), tolerance, "final_state")

@@ -1,0 +1,155 @@
+"""tandem.ops.gla on a Hopper GPU: the cases against the fp64 definition, streams, graphs, torch.compile."""
+
+import unittest
+
+import tandem
+import test_torch
+import torch
+from reference import check_gla, relative_rms
+
+from cases import DTYPES, gla_inputs, load
+
+
+def no_gpu():
+    """Why the GPU tests cannot run here, "" when they can."""
+    if not torch.cuda.is_available():
+        return "no CUDA device that torch can use"
+    if torch.cuda.get_device_capability() != (9, 0):
+        return f"no GPU of compute capability 9.0 here ({torch.cuda.get_device_name()})"
+    # Of the package: a wheel without CUDA must not pass for a tested one, so that the tests run and fail.
+    return ""
+
+
+WHY = no_gpu()
+
+
+@unittest.skipIf(WHY, WHY)
+class Cases(unittest.TestCase):
+    def test_the_package_was_built_with_cuda(self):
+        self.assertEqual(tandem.cuda_unavailable_reason(), "")
+
+    def test_every_case_in_fp16_and_bf16(self):
+        for case in load("gla", "check"):
+            for name in case["dtype"]:
+                if name == "fp32":
+                    continue
+                with self.subTest(case["name"], dtype=name):
+                    inputs = gla_inputs(case, DTYPES[name], "cuda")
+                    check_gla(self, inputs, *tandem.ops.gla(**inputs))
+
+    def test_large_cases(self):
+        for case in load("gla", "large"):
+            axes = case["axes"]
+            if axes["T"] > 4096:
+                continue
+            axes["B"], axes["H"], axes["HQ"] = min(axes["B"], 2), min(axes["H"], 8), min(axes["HQ"], 8)
+            with self.subTest(case["name"]):
+                inputs = gla_inputs(case, torch.bfloat16, "cuda")
+                check_gla(self, inputs, *tandem.ops.gla(**inputs))
+
+    def test_refusals(self):
+        q, k, v, g = test_torch.inputs(device="cuda")
+        with self.assertRaisesRegex(ValueError, r"k must be on cuda:0, got cpu"):
+            tandem.ops.gla(q, k.cpu(), v, g)
+        with self.assertRaisesRegex(ValueError, r"q must have dtype bf16 or fp16 on cuda:0, got fp32"):
+            tandem.ops.gla(q.float(), k.float(), v.float(), g)
+        wide = torch.zeros(1, 10, 2, 1024, dtype=torch.bfloat16, device="cuda")
+        with self.assertRaisesRegex(NotImplementedError, r"no variant on .* takes these arguments"):
+            tandem.ops.gla(wide, wide, wide)
+
+
+@unittest.skipIf(WHY, WHY)
+class Streams(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.arguments = test_torch.inputs(B=2, T=2000, H=16, V=64, device="cuda")
+        self.expected = tandem.ops.gla(*self.arguments, output_final_state=True)
+        torch.cuda.synchronize()
+
+    def assert_bitwise(self, got):
+        for a, b in zip(got, self.expected, strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_runs_on_the_current_stream(self):
+        # The inputs are made on the side stream, behind a long wait: another stream would read them too early.
+        stream = torch.cuda.Stream()
+        for _ in range(3):
+            late = [torch.full_like(x, float("nan")) for x in self.arguments]
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(50_000_000)
+                for to, source in zip(late, self.arguments, strict=True):
+                    to.copy_(source)
+                got = tandem.ops.gla(*late, output_final_state=True)
+            stream.synchronize()
+            self.assert_bitwise(got)
+
+    def test_does_not_wait_for_the_gpu(self):
+        torch.cuda._sleep(2_000_000_000)
+        before = torch.cuda.Event()
+        before.record()
+        tandem.ops.gla(*self.arguments, output_final_state=True)
+        self.assertFalse(before.query(), "the call waited for the work before it")
+        torch.cuda.synchronize()
+
+    def test_in_a_cuda_graph(self):
+        static = [torch.zeros_like(x) for x in self.arguments]
+        offsets = torch.tensor([0, 700, 700, 2000], device="cuda")  # int64: converted inside the graph
+        one = [x[:1] for x in static]
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            tandem.ops.gla(*static, output_final_state=True)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = tandem.ops.gla(*static, output_final_state=True)
+            varlen = tandem.ops.gla(*one, cu_seqlens=offsets)
+        for to, source in zip(static, self.arguments, strict=True):
+            to.copy_(source)
+        graph.replay()
+        torch.cuda.synchronize()
+        self.assert_bitwise(got)
+        self.assertTrue(torch.equal(varlen[0], tandem.ops.gla(*one, cu_seqlens=offsets)[0]))
+        self.assertFalse(torch.equal(varlen[0], got[0][:1]))
+
+    def test_memory_freed_at_once_is_not_reused_too_early(self):
+        for _ in range(20):
+            copies = [x.clone() for x in self.arguments]
+            got = tandem.ops.gla(*copies, output_final_state=True)
+            del copies
+            torch.full((1 << 24,), float("nan"), device="cuda")
+            self.assert_bitwise(got)
+
+    @unittest.skipIf(not WHY and torch.cuda.device_count() < 2, "one GPU only")
+    def test_on_a_device_that_is_not_the_current_one(self):
+        got = tandem.ops.gla(*(x.to("cuda:1") for x in self.arguments), output_final_state=True)
+        self.assertEqual(got[0].device.index, 1)
+        self.assertEqual(torch.cuda.current_device(), 0)
+        self.assert_bitwise([x.to("cuda:0") for x in got])
+
+    def test_profile_and_compile_keep_the_result(self):
+        compiled = torch.compile(tandem.ops.gla, fullgraph=True, backend="aot_eager")
+        for a, b in zip(compiled(*self.arguments, output_final_state=True), self.expected, strict=True):
+            self.assertLess(relative_rms(a, b.double()), 1e-6)
+
+
+@unittest.skipIf(WHY, WHY)
+class Compile(test_torch.Compile):
+    device = "cuda"
+
+    # Needs no device, and is tested with the CPU.
+    test_meta_tensors = None
+
+
+@unittest.skipIf(WHY, WHY)
+class Autograd(test_torch.Autograd):
+    device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class Autocast(test_torch.Autocast):
+    device = "cuda"
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+"""The installed package: one file for every torch, nothing of torch's C++ ABI in it, examples that run."""
+
+import doctest
+import importlib.metadata
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+import tandem
+
+from cases import ROOT
+
+FOLDER = pathlib.Path(tandem.__file__).parent
+EXTENSION = FOLDER / "libtandem_torch.so"
+
+
+def undefined_symbols():
+    """Name -> version ("" for none) of what the extension takes from other libraries."""
+    if not shutil.which("nm"):
+        raise unittest.SkipTest("no nm (binutils) here")
+    lines = subprocess.run(["nm", "-D", "--undefined-only", EXTENSION], check=True, capture_output=True, text=True)
+    return dict(line.split()[-1].partition("@")[::2] for line in lines.stdout.splitlines())
+
+
+def torch_cxx_symbols(names):
+    """Those of torch's C++ ABI: mangled names that mention at::, c10:: or torch::."""
+    return [name for name in names if name.startswith("_Z") and re.search(r"(?<!\d)(2at|3c10|5torch|5caffe)", name)]
+
+
+class Package(unittest.TestCase):
+    def test_is_the_installed_wheel(self):
+        self.assertFalse(FOLDER.is_relative_to(ROOT / "python"), f"{FOLDER} is the source tree")
+        self.assertTrue((FOLDER / "py.typed").is_file())
+        project = (ROOT / "CMakeLists.txt").read_text()
+        self.assertIn(f"project(tandem VERSION {tandem.__version__} ", project)
+
+    def test_wheel_is_for_any_python_of_this_platform(self):
+        wheel = importlib.metadata.distribution("tandem").read_text("WHEEL")
+        self.assertRegex(wheel, r"(?m)^Tag: py3-none-\w*linux\w*$")
+        self.assertIn("Root-Is-Purelib: false", wheel)
+
+    def test_stays_small(self):
+        self.assertLess(EXTENSION.stat().st_size, 80 << 20)  # half of it when zipped
+
+    def test_the_check_of_symbols_finds_them(self):
+        bad = ["_ZN2at4_ops5empty4callEv", "_ZN3c106detail14torchCheckFailEv", "_ZNK5torch6Tensor3dimEv"]
+        fine = ["aoti_torch_get_dim", "_ZNSt6vectorIfE4pushEv", "_ZN6tandem11gla_forwardEv", "_Zn12at"]
+        self.assertEqual(torch_cxx_symbols(bad + fine), bad)
+
+    def test_no_cxx_symbols_of_torch(self):
+        symbols = undefined_symbols()
+        self.assertIn("torch_call_dispatcher", symbols)
+        self.assertEqual(torch_cxx_symbols(symbols), [])
+
+    def test_loads_without_torchs_cuda_libraries(self):
+        stable = {name for name in undefined_symbols() if re.match(r"(aoti_)?torch_", name)}
+        # Of the C functions that name CUDA only this one is in libtorch_cpu.
+        self.assertEqual({name for name in stable if "cuda" in name}, {"aoti_torch_device_type_cuda"})
+
+    def test_needs_no_library_of_cuda_and_has_no_run_path(self):
+        if not shutil.which("readelf"):
+            self.skipTest("no readelf (binutils) here")
+        dynamic = subprocess.run(["readelf", "-d", EXTENSION], check=True, capture_output=True, text=True).stdout
+        self.assertNotRegex(dynamic, r"RPATH|RUNPATH")
+        needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+        self.assertIn("libtorch_cpu.so", needed)
+        self.assertEqual([name for name in needed if re.match(r"libcu|libnv|libc10|libdnnl|libtorch_cuda", name)], [])
+
+
+def load_tests(loader, tests, pattern):
+    """Adds the examples in the docstrings."""
+    for name in [name for name in sys.modules if name == "tandem" or name.startswith("tandem.")]:
+        try:
+            tests.addTests(doctest.DocTestSuite(sys.modules[name]))
+        except ValueError:  # no docstrings
+            pass
+    return tests
+
+
+if __name__ == "__main__":
+    unittest.main()
