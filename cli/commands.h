@@ -15,6 +15,8 @@ void add_info(CLI::App& app);
 void add_run(CLI::App& app);
 void add_check(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_profile(CLI::App& app);
+void add_report(CLI::App& app);
 void add_demo(CLI::App& app);
 
 /// The command line as typed, for results files.

@@ -19,12 +19,16 @@ int main(int argc, char** argv) {
       "  tandem run gla --in a.safetensors --out b.safetensors --backend cpu\n"
       "  tandem check gla --quick\n"
       "  tandem bench gla --case 'seed039_*' --json bench/results/nvidia-h200/gla.json\n"
+      "  tandem profile gla --case seed039_t4096_d64\n"
+      "  tandem report --out report.html\n"
       "  tandem <command> --help\n"
       "Exit codes: 0 done, 1 failed, 2 wrong command line.");
   tools::add_info(app);
   tools::add_run(app);
   tools::add_check(app);
   tools::add_bench(app);
+  tools::add_profile(app);
+  tools::add_report(app);
   tools::add_demo(app);
   for (int i = 0; i < argc; ++i) {
     tools::g_command_line += (i == 0 ? "tandem" : std::string(" ") + argv[i]);

@@ -17,13 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Enough digits for any comparison; more would only be noise in a diff.
-double rounded(double value) {
-  if (value == 0 || !std::isfinite(value)) return value;
-  const double unit = std::pow(10.0, std::floor(std::log10(std::fabs(value))) - 3);
-  return std::stod(fmt::format("{:.4g}", std::round(value / unit) * unit));
-}
-
 Json state_json(const gpu::State& state) {
   if (!state.known) return nullptr;
   return {{"driver", state.driver},
@@ -109,9 +102,42 @@ bool same_key(const Json& a, const Json& b) {
   return true;
 }
 
-std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))); }
+/// The row that `row` describes, of the latest run; null without one.
+Json* latest_row(Json& json, const ResultsRow& row) {
+  std::vector<std::string> dates;  // of one day: in the order of the file
+  std::map<std::string, std::size_t> order;
+  for (const auto& [id, run] : json["runs"].items()) {
+    order[id] = dates.size();
+    dates.push_back(run.value("date", ""));
+  }
+  Json* latest = nullptr;
+  std::pair<std::string, std::size_t> newest;
+  for (Json& one : json["rows"]) {
+    const auto is = [&](const char* field, const std::string& wanted) {
+      return one.contains(field) && one[field] == wanted;
+    };
+    const bool same = is("op", row.op) && is("direction", row.direction) &&
+                      is("case", row.case_name) && is("dtype", row.dtype) &&
+                      is("provider", row.provider) && is("variant", row.variant);
+    const auto at = order.find(one.value("run", ""));
+    if (!same || at == order.end()) continue;
+    const std::pair age{dates[at->second], at->second};
+    if (latest != nullptr && age < newest) continue;
+    latest = &one;
+    newest = age;
+  }
+  return latest;
+}
 
 }  // namespace
+
+double rounded(double value) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  const double unit = std::pow(10.0, std::floor(std::log10(std::fabs(value))) - 3);
+  return std::stod(fmt::format("{:.4g}", std::round(value / unit) * unit));
+}
+
+std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))); }
 
 ResultsFile::ResultsFile(std::string path, std::string run_id, const ResultsRun& run)
     : path_(std::move(path)), run_id_(std::move(run_id)), run_(run) {
@@ -127,10 +153,7 @@ ResultsFile::ResultsFile(std::string path, std::string run_id, const ResultsRun&
 void ResultsFile::add(const ResultsRow& row) {
   Json json = read(path_);  // again: another tool may have written meanwhile
   const Json added = row_json(row, run_id_);
-  run_.state = row.state.known ? row.state : run_.state;
-  Json& run = json["runs"][run_id_];
-  if (run.is_null()) run = Json::object();
-  run.update(run_json(run_, today()));
+  add_run(json, row);
   bool replaced = false;
   for (Json& existing : json["rows"]) {
     if (!same_key(existing, added)) continue;
@@ -138,6 +161,28 @@ void ResultsFile::add(const ResultsRow& row) {
     replaced = true;
   }
   if (!replaced) json["rows"].push_back(added);
+  write(json);
+}
+
+bool ResultsFile::add_counters(const ResultsRow& row, Json counters) {
+  Json json = read(path_);
+  Json* existing = latest_row(json, row);
+  if (existing == nullptr) return false;
+  counters["run"] = run_id_;
+  (*existing)["counters"] = std::move(counters);
+  add_run(json, row);
+  write(json);
+  return true;
+}
+
+void ResultsFile::add_run(Json& json, const ResultsRow& row) {
+  run_.state = row.state.known ? row.state : run_.state;
+  Json& run = json["runs"][run_id_];
+  if (run.is_null()) run = Json::object();
+  run.update(run_json(run_, today()));
+}
+
+void ResultsFile::write(const Json& json) const {
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder);
   write_file(path_, text_of(json));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,12 @@ struct ResultsRow {
   gpu::State state;  // right after the row was timed
 };
 
+/// Four significant digits: enough for any comparison; more would only be noise in a diff.
+double rounded(double value);
+
+/// Today in UTC, as in "2026-11-21".
+std::string today();
+
 /// A file of results: rows are merged by (run, op, direction, case, dtype, provider), and the file
 /// is replaced whole, by renaming.
 class ResultsFile {
@@ -46,9 +53,16 @@ class ResultsFile {
   ResultsFile(std::string path, std::string run_id, const ResultsRun& run);
   /// Adds or replaces the row, and writes the file: a run that is cut short keeps what it measured.
   void add(const ResultsRow& row);
+  /// Sets the counters of the latest row with the op, direction, case, dtype, provider and variant
+  /// of `row`, whatever its run, and adds the name of this run to them. False, and nothing is
+  /// written, when there is no such row.
+  bool add_counters(const ResultsRow& row, nlohmann::ordered_json counters);
   const std::string& run_id() const { return run_id_; }
 
  private:
+  void add_run(nlohmann::ordered_json& json, const ResultsRow& row);
+  void write(const nlohmann::ordered_json& json) const;
+
   std::string path_;
   std::string run_id_;
   ResultsRun run_;

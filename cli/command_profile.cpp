@@ -1,0 +1,220 @@
+// tandem profile: the hardware counters of a call, beside its time without a profiler.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "backend.h"
+#include "build_info.h"
+#include "check.h"
+#include "commands.h"
+#include "ncu_run.h"
+#include "profile_log.h"
+#include "profile_print.h"
+#include "tandem/error.h"
+
+namespace tandem::tools {
+namespace {
+
+struct ProfileOptions : CaseOptions {
+  std::string dtype;
+  std::string variant;
+  int replays = 50;
+  std::string ncu;
+  std::string keep;
+  std::string json;
+  std::string log;
+  std::string note;
+};
+
+class Profiler {
+ public:
+  explicit Profiler(const ProfileOptions& options) : options_(options) {}
+
+  void run() {
+    CaseOptions selection = options_;
+    if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
+    device_ = backends(options_.backend).back();  // CUDA where it works
+    run_.device_name = device_name(device_);
+    run_.commit = kCommit;
+    run_.command = g_command_line;
+    const std::string reason = find_profiler();
+    if (!reason.empty()) fmt::print("no counters, time only: {}\n", reason);
+    run_.ceilings = ceilings(device_);
+    fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s\n", to_string(device_),
+               run_.device_name, run_.ceilings.copy_tbps, run_.ceilings.bf16_tflops);
+    for (const auto& [op, one] : selection.select()) {
+      for (const DType dtype : one.dtypes) {
+        if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
+        try {
+          profile(find_operation(op), one, dtype);
+        } catch (const Unsupported& error) {
+          fmt::print("\n{} {}: unsupported: {}\n", one.name, to_string(dtype), error.what());
+        }
+      }
+    }
+    if (failed_) throw Failed{};
+  }
+
+ private:
+  /// Why there will be no counters; "" when ncu can be asked for them.
+  std::string find_profiler() {
+    if (device_.type == DeviceType::kCpu) return "on the CPU there are none";
+    ncu_ = find_ncu(options_.ncu);
+    if (!ncu_.empty()) return "";
+    return options_.ncu.empty() ? "no ncu (Nsight Compute) in PATH or where CUDA installs it"
+                                : options_.ncu + " is no program";
+  }
+
+  void profile(const Operation& operation, const Case& one, DType dtype) {
+    Profile found;
+    if (!measure(operation, one, dtype, found)) return;
+    std::vector<Counters> launches;
+    if (!ncu_.empty()) {
+      NcuProfile profile = profile_program(ncu_, command(operation, found.row), kept_file());
+      if (!profile.problem.empty()) {
+        fmt::print("\nno counters, time only: {}\n", profile.problem);
+        if (launches_seen_ == 0) ncu_.clear();  // refused here: the next case would be, too
+      }
+      run_.versions["ncu"] = profile.version;
+      launches = std::move(profile.launches);
+      launches_seen_ += static_cast<int>(launches.size());
+    }
+    found.launches = static_cast<int>(launches.size());
+    found.total = total(launches);
+    found.reading =
+        reading(found.total, {found.row.timing.median_us, found.row.cost.bytes,
+                              run_.ceilings.copy_tbps, device_properties(device_).multiprocessors});
+    print_profile(found, launches, run_.ceilings);
+    store(found);
+  }
+
+  /// Time and cost, the result checked first. False when it is wrong.
+  bool measure(const Operation& operation, const Case& one, DType dtype, Profile& found) {
+    const TensorSet set = operation.make(one, dtype, options_.seed);
+    std::optional<ForcedVariant> forced;
+    if (!options_.variant.empty()) forced.emplace(device_, options_.variant);
+    ResultsRow& row = found.row;
+    {
+      Placement placement(set, device_);
+      if (options_.variant.empty()) {
+        row.variant = chosen_variant(operation, set, placement);
+      } else {
+        operation.call(set, placement.bases(), device_, {});
+        row.variant = options_.variant;
+      }
+      const auto errors = operation.expect(set, true)->compare(set, placement.download());
+      if (!std::all_of(errors.begin(), errors.end(), [](auto& error) { return error.passed; })) {
+        fmt::print("\n{} {}: WRONG, not profiled: {}  {}\n", one.name, to_string(dtype),
+                   describe(errors), row.variant);
+        failed_ = true;
+        return false;
+      }
+    }
+    row.op = operation.name;
+    row.direction = operation.direction;
+    row.case_name = one.name;
+    row.dtype = to_string(dtype);
+    row.cost = operation.cost(set);
+    row.floor_us = floor_us(row.cost, run_.ceilings);
+    row.timing = time_call(operation, set, device_, options_.replays);
+    if (device_.type == DeviceType::kCuda) row.state = gpu::state(device_.index);
+    return true;
+  }
+
+  /// This program again, for one call of the variant that was timed.
+  std::vector<std::string> command(const Operation& operation, const ResultsRow& row) const {
+    std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                      "bench",
+                                      operation.name,
+                                      "--once",
+                                      "--backend",
+                                      "cuda",
+                                      "--case",
+                                      row.case_name,
+                                      "--dtype",
+                                      row.dtype,
+                                      "--variant",
+                                      row.variant,
+                                      "--seed",
+                                      std::to_string(options_.seed)};
+    if (!options_.file.empty()) words.insert(words.end(), {"--cases", options_.file});
+    return words;
+  }
+
+  /// --keep names a file; of several calls each gets a number.
+  std::string kept_file() {
+    if (options_.keep.empty() || kept_++ == 0) return options_.keep;
+    std::filesystem::path path = options_.keep;
+    path.replace_filename(
+        fmt::format("{}-{}{}", path.stem().string(), kept_, path.extension().string()));
+    return path.string();
+  }
+
+  void store(const Profile& found) {
+    if (!options_.log.empty()) {
+      print_iteration(append_iteration(options_.log, {options_.note, run_}, found).dump());
+    }
+    if (options_.json.empty() || found.launches == 0) return;
+    if (!results_) {
+      ResultsRun run = run_;
+      run.timer = "ncu";
+      results_.emplace(options_.json, "", run);
+    }
+    if (results_->add_counters(found.row, counters_json(found))) return;
+    fmt::print("  not stored: {} has no row of {} {} by {}; tandem bench --json makes one\n",
+               options_.json, found.row.case_name, found.row.dtype, found.row.variant);
+    failed_ = true;
+  }
+
+  const ProfileOptions& options_;
+  Device device_;
+  ResultsRun run_;
+  std::string ncu_;
+  int launches_seen_ = 0;
+  int kept_ = 0;
+  std::optional<ResultsFile> results_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+void add_profile(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "profile", "Hardware counters of the cases tagged bench, by Nsight Compute");
+  const auto options = std::make_shared<ProfileOptions>();
+  options->add_to(*command);
+  command->add_option("--dtype", options->dtype, "bf16, fp16 or fp32 (default: those of the case)")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
+  command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command->add_option("--replays", options->replays, "samples of the time without a profiler")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  command->add_option("--ncu", options->ncu, "path of ncu (default: looked for)");
+  command->add_option("--keep", options->keep, "leave ncu's own report, FILE.ncu-rep, for its UI");
+  command
+      ->add_option("--json", options->json,
+                   "set `counters` of the latest rows of these calls in this results file")
+      ->check(CLI::ExistingFile);
+  CLI::Option* log = command->add_option("--log", options->log,
+                                         "append to this log of a kernel's tuning, "
+                                         "docs/ops/<op>.iterations.jsonl");
+  CLI::Option* note =
+      command->add_option("--note", options->note, "what changed since the line before")
+          ->needs(log);
+  log->needs(note);
+  command->footer(
+      "Times are of a run without a profiler. Where counters are refused, or ncu is not there, "
+      "only the\n"
+      "time is reported (exit 0). DRAM writes lack the lines that are still in L2 when a kernel "
+      "ends: \"L1\n"
+      "writes\" are all that was stored.\n"
+      "Example: tandem profile gla --case seed039_t4096_d64 --dtype bf16 \\\n"
+      "           --log docs/ops/gla.iterations.jsonl --note 'two state warpgroups'");
+  command->callback([options] { Profiler(*options).run(); });
+}
+
+}  // namespace tandem::tools

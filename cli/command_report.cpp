@@ -1,0 +1,98 @@
+// tandem report: HTML and Markdown from results files.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+
+#include "commands.h"
+#include "report_html.h"
+#include "report_markdown.h"
+#include "safetensors.h"
+
+namespace tandem::tools {
+namespace {
+
+struct ReportOptions {
+  std::string root = ".";
+  std::string results;
+  std::string iterations;
+  std::string out;
+  bool markdown = false;
+  bool check = false;
+};
+
+std::string read_text(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw std::runtime_error(path + ": cannot read");
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+void report(const ReportOptions& options) {
+  if (options.out.empty() && !options.markdown && !options.check) {
+    throw CLI::ValidationError("report", "say what to write: --out FILE, --markdown, or --check");
+  }
+  const std::string results =
+      options.results.empty() ? options.root + "/bench/results" : options.results;
+  const std::string iterations =
+      options.iterations.empty() ? options.root + "/docs/ops" : options.iterations;
+  const std::vector<ReportFile> files = load_results(results);
+  if (!options.out.empty()) {
+    write_file(options.out, html_report(files, load_iterations(iterations)));
+    fmt::print("written: {}\n", options.out);
+  }
+  if (!options.markdown && !options.check) return;
+  std::vector<std::string> stale;
+  for (const auto& [name, detail] :
+       {std::pair{"README.md", Detail::kBrief}, std::pair{"docs/results.md", Detail::kFull}}) {
+    const std::string path = options.root + "/" + name;
+    const std::string text = read_text(path);
+    const std::string wanted = with_block(text, markdown_block(files, detail), path);
+    if (wanted == text) continue;
+    stale.push_back(name);
+    if (!options.check) write_file(path, wanted);
+  }
+  if (stale.empty()) {
+    fmt::print("tables are up to date\n");
+  } else if (options.check) {
+    fmt::print("not up to date with {}: {} (tandem report --markdown)\n", results,
+               fmt::join(stale, ", "));
+    throw Failed{};
+  } else {
+    fmt::print("written: {}\n", fmt::join(stale, ", "));
+  }
+}
+
+}  // namespace
+
+void add_report(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("report", "HTML and Markdown from results files and tuning logs");
+  const auto options = std::make_shared<ReportOptions>();
+  command->add_option("--root", options->root, "the checkout")->capture_default_str();
+  command
+      ->add_option("--results", options->results,
+                   "folder of <device>/<op>.json (default: bench/results of the checkout)")
+      ->check(CLI::ExistingDirectory);
+  command
+      ->add_option("--iterations", options->iterations,
+                   "folder of <op>.iterations.jsonl (default: docs/ops of the checkout)")
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--out", options->out, "write this HTML file, which needs no other");
+  command->add_flag("--markdown", options->markdown,
+                    "write the tables of README.md and docs/results.md, between their "
+                    "<!-- results --> marks");
+  command->add_flag("--check", options->check,
+                    "write no Markdown, and fail when a table is not up to date");
+  command->footer(
+      "A row shows the latest run that timed the case. A ratio is of two times of one run, which "
+      "is named\nwhere it is not the row's.\n"
+      "Example: tandem report --results bench/results --out report.html --markdown");
+  command->callback([options] { report(*options); });
+}
+
+}  // namespace tandem::tools

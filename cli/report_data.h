@@ -1,0 +1,76 @@
+// What a report is made from: results files, read leniently (several tools write them), and the
+// choice of rows that are shown.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem::tools {
+
+struct ReportRow {
+  std::string run, op, direction, case_name, dtype, provider, variant;
+  std::optional<double> median_us, p10_us, p90_us, floor_us, bytes, flops;
+  std::optional<double> error;
+  std::string error_metric;
+  std::string failure;              // why there is no time
+  nlohmann::ordered_json counters;  // null when there are none
+
+  bool timed() const { return median_us.has_value(); }
+};
+
+struct ReportRun {
+  std::string id;
+  nlohmann::ordered_json json;
+};
+
+/// bench/results/<device>/<op>.json. Ids of runs are its own: another file may use them again.
+struct ReportFile {
+  std::string device;
+  std::vector<ReportRun> runs;  // oldest first; of one day: in the order of the file
+  std::vector<ReportRow> rows;
+
+  /// Place in `runs`.
+  std::size_t age(const std::string& run) const;
+  /// The run's ceiling, "copy_tbps" or "bf16_tflops"; 0 when it has none.
+  double ceiling(const std::string& run, const char* name) const;
+};
+
+/// Every `<folder>/<device>/<op>.json`, in order of their names. Throws std::runtime_error naming
+/// the file and what is wrong in it. A folder that does not exist holds none.
+std::vector<ReportFile> load_results(const std::string& folder);
+
+/// Lines of `<folder>/<op>.iterations.jsonl` by op.
+std::map<std::string, std::vector<nlohmann::ordered_json>> load_iterations(
+    const std::string& folder);
+
+/// A peer of a case: the row of the latest run that timed both, and its time over Tandem's in that
+/// run (none when the peer failed there).
+struct PeerCell {
+  const ReportRow* row = nullptr;
+  std::optional<double> ratio;
+};
+
+/// A case and dtype: Tandem's row of the latest run that timed it, or else the latest that failed.
+struct CaseLine {
+  const ReportRow* ours = nullptr;
+  std::vector<PeerCell> peers;  // as OpSection::peers
+};
+
+struct OpSection {
+  std::string op, direction;
+  std::vector<std::string> peers;
+  std::vector<CaseLine> lines;  // in the order of the file
+};
+
+/// What is shown of a file. Every ratio is of two rows of one run.
+std::vector<OpSection> select_sections(const ReportFile& file);
+
+/// Runs that the sections show times of, oldest first; with `counters` also those that counters
+/// came from.
+std::vector<const ReportRun*> shown_runs(const ReportFile& file,
+                                         const std::vector<OpSection>& sections, bool counters);
+
+}  // namespace tandem::tools

@@ -1,0 +1,78 @@
+#include "report_markdown.h"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+
+namespace tandem::tools {
+namespace {
+
+/// Text in which nothing is markup.
+std::string escaped(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '\n' || c == '\r') {
+      safe += ' ';
+      continue;
+    }
+    if (c == '<') {
+      safe += "&lt;";
+      continue;
+    }
+    if (c == '|') safe += '\\';
+    safe += c;
+  }
+  return safe;
+}
+
+std::string line_of(const std::vector<std::string>& cells) {
+  std::string line = "|";
+  for (const std::string& cell : cells) line += " " + escaped(cell) + " |";
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string to_markdown(const Table& table) {
+  std::string text = line_of(table.header) + "|";
+  for (const bool numeric : table.numeric) text += numeric ? "---:|" : "---|";
+  text += "\n";
+  for (const auto& row : table.rows) text += line_of(row);
+  return text;
+}
+
+std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) {
+  const bool full = detail == Detail::kFull;
+  const std::string heading = full ? "## " : "### ";
+  std::string text;
+  for (const ReportFile& file : files) {
+    const std::vector<OpSection> sections = select_sections(file);
+    for (const OpSection& section : sections) {
+      text += fmt::format("{}{} {} on {}\n\n{}\n", heading, section.op,
+                          direction_title(section.direction), file.device,
+                          to_markdown(results_table(section, detail)));
+      const Table counters = full ? counters_table(section) : Table();
+      if (!counters.rows.empty()) text += "Counters:\n\n" + to_markdown(counters) + "\n";
+      for (const std::string& failure : failures(section, detail)) {
+        text += "- Failed: " + escaped(failure) + "\n";
+      }
+      if (text[text.size() - 2] != '\n') text += "\n";
+    }
+    for (const ReportRun* run : shown_runs(file, sections, full)) {
+      text += fmt::format("- Run {}: {}\n", run->id, escaped(describe_run(*run)));
+    }
+    if (!sections.empty()) text += "\n";
+  }
+  return text.empty() ? "No measurements yet.\n" : text;
+}
+
+std::string with_block(const std::string& text, const std::string& block, const std::string& file) {
+  const std::string begin = "<!-- results:begin -->", end = "<!-- results:end -->";
+  const std::size_t from = text.find(begin), to = text.find(end);
+  if (from == std::string::npos || to == std::string::npos || to < from) {
+    throw std::runtime_error(fmt::format("{}: needs {} and {}", file, begin, end));
+  }
+  return text.substr(0, from) + begin + "\n" + block + text.substr(to);
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,39 @@
+// The tables of a report, as text: HTML and Markdown differ only in how they write them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report_data.h"
+
+namespace tandem::tools {
+
+struct Table {
+  std::vector<std::string> header;
+  std::vector<bool> numeric;  // such columns are aligned right
+  std::vector<std::vector<std::string>> rows;
+};
+
+/// kBrief: one dtype of each case. kFull: all, with spread, error, variant.
+enum class Detail { kBrief, kFull };
+
+/// Times, ratios to the floor and to each peer. A peer timed beside Tandem in another run than the
+/// row's names that run.
+Table results_table(const OpSection& section, Detail detail);
+
+/// Cases that have counters; no rows when none has.
+Table counters_table(const OpSection& section);
+
+/// Versions of a kernel on one case, oldest first, against the first of them.
+Table iterations_table(const std::vector<nlohmann::ordered_json>& lines);
+
+/// "fla, a bf16, run 2: no such kernel", each text once for all cases that it is the same of.
+std::vector<std::string> failures(const OpSection& section, Detail detail);
+
+/// Where the numbers of a run come from: "NVIDIA H200, driver 580, ..., `tandem bench gla`".
+std::string describe_run(const ReportRun& run);
+
+/// "forward + backward".
+std::string direction_title(const std::string& direction);
+
+}  // namespace tandem::tools
