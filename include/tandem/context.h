@@ -10,8 +10,8 @@ struct Stream {
   void* handle = nullptr;
 };
 
-/// Scratch memory on the tensors' device, at least as large as the op's `*_workspace_bytes` says and
-/// aligned to 256 bytes. The call uses it until its work on the stream is done.
+/// Scratch memory on the tensors' device, at least as large as the op's `*_workspace_bytes` says
+/// and aligned to 256 bytes. The call uses it until its work on the stream is done.
 struct Workspace {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -19,7 +19,7 @@ struct Workspace {
 
 /// With no workspace a call that needs one takes stream-ordered memory for its duration.
 struct Context {
-  Stream stream;        ///< ignored by the CPU backend
+  Stream stream;  ///< ignored by the CPU backend
   Workspace workspace;
 };
 

@@ -21,16 +21,16 @@ struct Device {
 /// "cpu" or "cuda:0".
 std::string to_string(Device device);
 
-/// What a variant's choice and a workspace's size depend on. A plain value: a host without a GPU can
-/// ask what an H200 would need.
+/// What a variant's choice and a workspace's size depend on. A plain value: a host without a GPU
+/// can ask what an H200 would need.
 struct DeviceProperties {
   DeviceType type = DeviceType::kCpu;
   std::string name = "cpu";
-  int compute_major = 0;                        ///< 0 on the CPU
-  int compute_minor = 0;                        ///< 0 on the CPU
-  int multiprocessors = 0;                      ///< 0 on the CPU
-  std::size_t shared_memory_per_block = 0;      ///< opt-in limit, bytes
-  std::size_t l2_bytes = 0;                     ///< 0 on the CPU
+  int compute_major = 0;                    ///< 0 on the CPU
+  int compute_minor = 0;                    ///< 0 on the CPU
+  int multiprocessors = 0;                  ///< 0 on the CPU
+  std::size_t shared_memory_per_block = 0;  ///< opt-in limit, bytes
+  std::size_t l2_bytes = 0;                 ///< 0 on the CPU
 
   static DeviceProperties cpu() { return {}; }
   static DeviceProperties h200() {
@@ -41,7 +41,8 @@ struct DeviceProperties {
 /// Whether this library was built with its CUDA backend.
 bool built_with_cuda() noexcept;
 
-/// Number of CUDA devices that this process can use: 0 without a driver, a device or the CUDA backend.
+/// Number of CUDA devices that this process can use: 0 without a driver, a device or the CUDA
+/// backend.
 int cuda_device_count() noexcept;
 
 /// Why cuda_device_count() is 0 ("built without CUDA", the driver's message...); "" when it is not.

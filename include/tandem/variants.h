@@ -1,4 +1,5 @@
-// What the library can run: each op's variants, for tools and for people who ask why one is not used.
+// What the library can run: each op's variants, for tools and for people who ask why one is not
+// used.
 #pragma once
 
 #include <string>
@@ -10,13 +11,13 @@ namespace tandem {
 
 /// One implementation of an op, e.g. "gla_forward.sm90.bf16.c64_k128_v128".
 struct VariantInfo {
-  std::string op;           ///< "gla"
+  std::string op;  ///< "gla"
   std::string name;
   std::string unavailable;  ///< why no call can use it here; "" when some can
 };
 
-/// Every variant of every op of this build, in the order in which they are tried, judged for a device
-/// with these properties.
+/// Every variant of every op of this build, in the order in which they are tried, judged for a
+/// device with these properties.
 std::vector<VariantInfo> variants(const DeviceProperties& device);
 
 }  // namespace tandem

@@ -12,8 +12,8 @@ struct Axis {
   std::int64_t stride;
 };
 
-/// Axes of more than one element, innermost (smallest stride) first. Negative strides are rejected by
-/// check_data before anything looks at the layout.
+/// Axes of more than one element, innermost (smallest stride) first. Negative strides are rejected
+/// by check_data before anything looks at the layout.
 std::vector<Axis> significant_axes(const TensorView& view) {
   std::vector<Axis> axes;
   for (int i = 0; i < view.shape.rank(); ++i) {
@@ -30,8 +30,8 @@ std::int64_t span_bytes(const std::vector<Axis>& axes, std::size_t count, std::i
   return bytes;
 }
 
-/// Whether two views repeat with one common period inside which they are disjoint, as q, k and v slices
-/// of one packed buffer are.
+/// Whether two views repeat with one common period inside which they are disjoint, as q, k and v
+/// slices of one packed buffer are.
 bool interleaved_apart(const TensorView& a, const TensorView& b) {
   const auto axes_a = significant_axes(a);
   const auto axes_b = significant_axes(b);
@@ -50,7 +50,8 @@ bool interleaved_apart(const TensorView& a, const TensorView& b) {
       const std::int64_t inner_a = span_bytes(axes_a, i, element_a);
       const std::int64_t inner_b = span_bytes(axes_b, j, element_b);
       std::int64_t offset =
-          (reinterpret_cast<std::intptr_t>(a.data) - reinterpret_cast<std::intptr_t>(b.data)) % period;
+          (reinterpret_cast<std::intptr_t>(a.data) - reinterpret_cast<std::intptr_t>(b.data)) %
+          period;
       if (offset < 0) offset += period;
       if (offset >= inner_b && offset + inner_a <= period) return true;
     }
@@ -109,8 +110,8 @@ void check_data(const Argument& argument) {
   }
   for (int i = 0; i < view.shape.rank(); ++i) {
     if (view.shape[i] < 0) {
-      refuse(argument.op, std::string(argument.name) + " must have extents >= 0, got " +
-                              to_string(view.shape));
+      refuse(argument.op,
+             std::string(argument.name) + " must have extents >= 0, got " + to_string(view.shape));
     }
     if (view.strides[i] < 0) {
       refuse(argument.op, std::string(argument.name) + " must have strides >= 0, got " +

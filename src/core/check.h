@@ -1,4 +1,5 @@
-// Checks shared by every op's validation; each throws InvalidArgument "[op] argument expected, got".
+// Checks shared by every op's validation; each throws InvalidArgument "[op] argument expected,
+// got".
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ void check_unit_innermost_stride(const Argument& argument);
 void check_contiguous(const Argument& argument);
 /// Two different indices of an output must not name the same element (stride 0 along an axis, ...).
 void check_no_self_overlap(const Argument& output);
-/// Throws when the two may share memory. Views interleaved in one buffer (equal outer strides, disjoint
-/// inner parts) pass.
+/// Throws when the two may share memory. Views interleaved in one buffer (equal outer strides,
+/// disjoint inner parts) pass.
 void check_disjoint(const Argument& output, const Argument& other);
 
 }  // namespace tandem

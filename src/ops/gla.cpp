@@ -115,8 +115,8 @@ GlaForwardProblem make_problem(const GlaForwardArgs& args) {
   const bool fp32_here = problem.device.type == DeviceType::kCpu;
   if (problem.dtype != DType::kBFloat16 && problem.dtype != DType::kFloat16 &&
       !(fp32_here && problem.dtype == DType::kFloat32)) {
-    refuse(kOp, std::string("q must have dtype bf16 or fp16") + (fp32_here ? " or fp32" : "") + " on " +
-                    to_string(problem.device) + ", got " + to_string(problem.dtype));
+    refuse(kOp, std::string("q must have dtype bf16 or fp16") + (fp32_here ? " or fp32" : "") +
+                    " on " + to_string(problem.device) + ", got " + to_string(problem.dtype));
   }
   check_activation({kOp, "q", args.q}, "[B,T,HQ,K]", q, problem.dtype, problem.device);
   check_activation({kOp, "k", args.k}, "[B,T,HQ,K]", q, problem.dtype, problem.device);
@@ -173,7 +173,8 @@ void gla_forward(const GlaForwardArgs& args, const Context& context) {
   }
 }
 
-std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device) {
+std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args,
+                                        const DeviceProperties& device) {
   const GlaForwardProblem problem = make_problem(args);
   if (problem.device.type != device.type) {
     refuse(kOp, "device must be of the tensors' type, " + to_string(problem.device) + ", got " +

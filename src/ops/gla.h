@@ -13,7 +13,8 @@
 
 namespace tandem {
 
-/// log_decay at (b, t, h); the strides are 0 along the axes that it does not have. Null data: no decay.
+/// log_decay at (b, t, h); the strides are 0 along the axes that it does not have. Null data: no
+/// decay.
 struct DecayTensor {
   const float* data = nullptr;
   std::int64_t batch_stride = 0;

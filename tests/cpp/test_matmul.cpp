@@ -189,7 +189,8 @@ TEST(Matmul, FromSeveralThreadsAtOnce) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&] {
-        for (int repeat = 0; repeat < 4; ++repeat) product.check(implementation, 1.0f, repeat % 2 == 0);
+        for (int repeat = 0; repeat < 4; ++repeat)
+          product.check(implementation, 1.0f, repeat % 2 == 0);
       });
     }
     for (std::thread& thread : threads) thread.join();

@@ -35,7 +35,8 @@ __device__ inline float fast_exp2(float x) {
 /// Factor from token j to token i >= j, given row i's sum and window.
 __device__ inline float decay_factor(float log2_sum_i, int window_begin_i, float log2_sum_j,
                                      int j) {
-  return j >= window_begin_i ? fast_exp2(log2_sum_i - log2_sum_j) : 0.0f;
+  const float factor = fast_exp2(log2_sum_i - log2_sum_j);  // why first: no branch around it
+  return j >= window_begin_i ? factor : 0.0f;
 }
 
 /// One warp. Lane l brings the natural-log decays of tokens 2l and 2l+1 (0 past the sequence's
