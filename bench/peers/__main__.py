@@ -1,0 +1,192 @@
+"""python -m bench.peers <op>: see --help."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shlex
+import subprocess
+import sys
+
+from . import cases, library, provider, results
+from .side_by_side import SideBySide, progress
+
+NOTHING_TO_MEASURE = 3
+
+
+class CannotMeasure(RuntimeError):
+    """No GPU, torch or library here: nothing can be measured."""
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers",
+        description="Times Tandem and other libraries side by side on one GPU: the same inputs, one CUDA-graph timer, every "
+        "result checked against fp64. What a peer needs installed: docs/measuring.md.",
+        epilog="exit codes: 0 measured; 1 Tandem or the unfused baseline failed; 2 wrong usage; 3 no GPU, torch or library here",
+    )
+    parser.add_argument("op", choices=sorted(path.stem for path in (cases.ROOT / "cases").glob("*.json")))
+    parser.add_argument("--case", default="", help="names that fit this pattern (default: the cases tagged bench)")
+    parser.add_argument("--tag", default="", help="only cases with this tag")
+    parser.add_argument("--dtype", choices=("bf16", "fp16"), help="default: both, where the case has both")
+    parser.add_argument("--providers", default="", help="only these, by comma (default: all that can be imported)")
+    parser.add_argument("--tune", action="store_true", help="try every setting of a peer and keep its fastest (compiles more)")
+    parser.add_argument("--repeats", type=int, default=10, help="samples per provider and round (default 10)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds over the providers, A B A B (default 5)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", help="merge the rows into this results file")
+    parser.add_argument("--run", default="", help="id of the run in that file (default: a new one)")
+    parser.add_argument("--commit", default="", help="the measured commit (default: as built into the library)")
+    parser.add_argument("--once", action="store_true", help="one call each, unchecked and untimed, for profilers")
+    parser.add_argument("--list", action="store_true", help="which providers are here, and why others are not")
+    options = parser.parse_args(argv)
+    if options.repeats < 1 or options.rounds < 1:
+        parser.error("--repeats and --rounds must be at least 1")
+    return options
+
+
+def pick(known, names):
+    if not names:
+        return known
+    unknown = [name for name in names.split(",") if name not in known]
+    if unknown:
+        raise cases.CaseError(f"no provider is named {', '.join(unknown)} ({', '.join(known)})")
+    return {name: known[name] for name in names.split(",")}
+
+
+def list_providers(providers):
+    ready, missing = provider.available(providers)
+    for name, one in ready.items():
+        versions = ", ".join(f"{package} {version}" for package, version in one.versions().items())
+        print(f"{name:<12} here  {versions}".rstrip())
+    for name, why in missing.items():
+        print(f"{name:<12} not here: {why}")
+
+
+def require_gpu():
+    if importlib.util.find_spec("torch") is None:
+        raise CannotMeasure("torch is not installed")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise CannotMeasure("torch finds no CUDA device")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def commit(options):
+    """Of the measured build; else of the checkout."""
+    if options.commit:
+        return options.commit
+    try:
+        return library.Library("libtandem_calls.so").commit()
+    except library.LibraryError:
+        git = ["git", "-C", str(cases.ROOT), "describe", "--always", "--dirty", "--abbrev=7"]
+        return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def versions(ready):
+    import torch
+
+    found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    try:
+        found["triton"] = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    for one in ready.values():
+        found.update(one.versions())
+    return found
+
+
+def describe_run(options, argv, bench, device, ready, missing, ceilings):
+    import torch
+
+    state = bench.device_state(device.index)
+    run = {
+        "device": {"name": torch.cuda.get_device_name(device), **state},
+        "commit": commit(options),
+        "command": "python -m bench.peers " + shlex.join(argv),
+        "timer": {"method": "cuda-graph", "l2": "cold", "rounds": options.rounds, "repeats": options.repeats},
+        "ceilings": {name: results.rounded(value) for name, value in ceilings.items()},
+        "versions": versions(ready),
+    }
+    return {**run, "missing": missing} if missing else run
+
+
+def print_row(row, ours):
+    if "failure" in row:
+        print(f"{row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['failure']}", flush=True)
+        return
+    error = f"{row['error']['value']:.1e}" if "error" in row else "-"
+    ratio = f"{row['median_us'] / ours:.2f}x" if ours else "-"
+    print(f"{row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['median_us']:>9.1f} {row['p10_us']:>9.1f} {row['p90_us']:>9.1f} "
+          f"{row['floor_us']:>8.1f} {ratio:>7} {error:>8} {row['first_call_s']:>7.1f}  {row['variant']}", flush=True)  # fmt: skip
+
+
+def measure(options, argv):
+    selected = cases.select(cases.load(options.op), options.case, options.tag or ("" if options.case else "bench"))
+    known = pick(provider.discover(options.op), options.providers)
+    if options.list:
+        list_providers(known)
+        return 0
+    device = require_gpu()
+    import torch
+
+    torch.set_grad_enabled(False)
+    bench = library.Library("libtandem_bench.so")
+    ready, missing = provider.available(known)
+    for name, why in missing.items():
+        progress(f"{name} is not here: {why}")
+    if not ready:
+        raise CannotMeasure("none of the providers is here")
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    together = SideBySide(ready, bench, device, l2_bytes, options, progress)
+    if not options.once:
+        together.ceilings = bench.ceilings(device.index)
+        file = None
+        if options.json:
+            run = describe_run(options, argv, bench, device, ready, missing, together.ceilings)
+            file = results.ResultsFile(options.json, run, options.run)
+        print(f"{torch.cuda.get_device_name(device)}: copy {together.ceilings['copy_tbps']:.3f} TB/s, bf16 products "
+              f"{together.ceilings['bf16_tflops']:.0f} TFLOP/s, CUDA graph, cold L2; x: time over Tandem's")  # fmt: skip
+        print(f"{'case':<24} {'dtype':<5} {'provider':<11} {'median_us':>9} {'p10_us':>9} {'p90_us':>9} {'floor_us':>8} {'x':>7} {'error':>8} {'first_s':>7}  variant")  # fmt: skip
+    ours_failed = False
+    for case in selected:
+        if cases.why_not(case):
+            progress(f"{case.name}: not compared: {cases.why_not(case)}")
+            continue
+        for dtype in case.dtypes:
+            if dtype == "fp32" or options.dtype not in (None, dtype):
+                continue
+            progress(f"{case.name} {dtype}")
+            if options.once:
+                together.once(case, dtype)
+                continue
+            rows = together.run(case, dtype)
+            ours = next((row.get("median_us") for row in rows if row["provider"] == "tandem"), None)
+            for row in rows:
+                print_row(row, ours)
+                if file:
+                    file.add(row)
+                if "failure" in row and row["provider"] in ("tandem", "unfused"):
+                    # A case that Tandem does not do yet is told by its row, not by the exit code.
+                    ours_failed |= "later" not in case.tags
+            torch.cuda.empty_cache()
+    return 1 if ours_failed else 0
+
+
+def main(argv):
+    options = arguments(argv)
+    try:
+        return measure(options, argv)
+    except cases.CaseError as error:
+        progress(f"bench.peers: {error}")
+        return 2
+    except (CannotMeasure, library.LibraryError) as error:
+        progress(f"bench.peers: nothing can be measured: {error}")
+        return NOTHING_TO_MEASURE
+
+
+if __name__ == "__main__":
+    os.chdir(cases.ROOT)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""cases/<op>.json as lists of single cases. Standard library only."""
+
+import dataclasses
+import fnmatch
+import itertools
+import json
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class CaseError(ValueError):
+    """A case that cannot be read, or that does not exist."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    axes: dict  # B, T, H, HQ, K, V
+    dtypes: tuple
+    decay_kind: str  # none, constant, per_token
+    distribution: str
+    states: str
+    strides: str
+    cu_seqlens: tuple | None
+    scale: float | None
+    tags: tuple
+    seed: int
+
+    def __getattr__(self, axis):
+        try:
+            return self.__dict__["axes"][axis]
+        except KeyError:
+            raise AttributeError(axis) from None
+
+    @property
+    def softmax_scale(self):
+        return self.K**-0.5 if self.scale is None else self.scale
+
+
+def _expand(entry):
+    """One entry for each combination of the lists in axes, decay, states, scale and strides."""
+    lists = []  # (path, values)
+    for field in ("axes", "decay"):
+        lists += [((field, key), value) for key, value in entry.get(field, {}).items() if isinstance(value, list)]
+    lists += [((key,), entry[key]) for key in ("states", "scale", "strides") if isinstance(entry.get(key), list)]
+    for values in itertools.product(*(values for _, values in lists)):
+        one = json.loads(json.dumps(entry))
+        for (path, _), value in zip(lists, values):
+            target = one
+            for key in path[:-1]:
+                target = target[key]
+            target[path[-1]] = value
+        yield one
+
+
+def _parse(entry):
+    axes = dict(entry["axes"])
+    axes.setdefault("HQ", axes["H"])
+    axes.setdefault("V", axes["K"])
+    decay = entry["decay"]
+    words = {**axes, **{key: entry[key] for key in ("states", "scale", "strides") if key in entry}, **decay}
+    dtypes = entry["dtype"] if isinstance(entry["dtype"], list) else [entry["dtype"]]
+    return Case(
+        name=re.sub(r"\{(\w+)\}", lambda match: str(words[match[1]]), entry["name"]),
+        axes=axes,
+        dtypes=tuple(dtypes),
+        decay_kind=decay["kind"],
+        distribution=decay.get("distribution", "normal"),
+        states=entry.get("states", "none"),
+        strides=entry.get("strides", "contiguous"),
+        cu_seqlens=tuple(entry["cu_seqlens"]) if "cu_seqlens" in entry else None,
+        scale=entry.get("scale"),
+        tags=tuple(entry["tags"]),
+        seed=entry.get("seed", 0),
+    )
+
+
+def load(op, path=None):
+    path = pathlib.Path(path) if path else ROOT / "cases" / f"{op}.json"
+    try:
+        entries = json.loads(path.read_text())
+        return [_parse(one) for entry in entries for one in _expand(entry)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CaseError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def select(cases, glob="", tag=""):
+    """Those whose name fits `glob` and that have the tag, where these are given."""
+    chosen = [case for case in cases if (not glob or fnmatch.fnmatchcase(case.name, glob)) and (not tag or tag in case.tags)]
+    if not chosen:
+        raise CaseError("no case" + (f" is named {glob}" if glob else "") + (f" is tagged {tag}" if tag else ""))
+    return chosen
+
+
+def why_not(case):
+    """"" or why a side by side cannot be made of the case: peers disagree on everything beyond the plain call."""
+    if case.cu_seqlens is not None:
+        return "variable length"
+    if case.states != "none":
+        return f"states {case.states}"
+    if case.strides != "contiguous":
+        return f"strides {case.strides}"
+    return ""
+
+
+def cost(case):
+    """(bytes, flops) as the tandem program counts them: each tensor once; the chunked algorithm at C = 64."""
+    B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
+    decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
+    values = B * T * (2 * HQ * K + 2 * H * V)
+    return 2 * values + 4 * decays, 2 * B * T * H * (64 * K + 2 * K * V + 64 * V)

@@ -1,0 +1,47 @@
+"""Inputs of a case on a device, drawn as cli/gla_make.cpp draws them (same distributions, not the same numbers)."""
+
+import math
+
+DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def decay(case, generator, device):
+    """log_decay, fp32 [B,T,H] or [H]; None without one."""
+    import torch
+
+    if case.decay_kind == "none":
+        return None
+    shape = (case.H,) if case.decay_kind == "constant" else (case.B, case.T, case.H)
+    normal = torch.randn(shape, generator=generator, device=device)
+    uniform = torch.rand(shape, generator=generator, device=device)
+    mild = torch.nn.functional.logsigmoid(normal) / 16
+    make = {
+        "normal": lambda: mild,
+        "normal_bench": lambda: torch.nn.functional.logsigmoid(normal + 2),
+        "strong": lambda: -2 - 18 * uniform,
+        "reset": lambda: mild.masked_fill(uniform < 1 / 16, -math.inf),
+        "all_reset": lambda: torch.full_like(mild, -math.inf),
+        "minus20": lambda: torch.full_like(mild, -20.0),
+        "zero": lambda: torch.zeros_like(mild),
+        "positive": lambda: 0.02 * uniform,
+    }
+    if case.distribution not in make:
+        raise ValueError(f"{case.name}: no decay distribution {case.distribution} here ({', '.join(make)})")
+    return make[case.distribution]()
+
+
+def make(case, dtype, seed, device):
+    """{q, k, v, log_decay}, contiguous [B,T,heads,D]; log_decay is absent without a decay."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed + case.seed)
+    kind = getattr(torch, DTYPE_NAMES[dtype])
+
+    def normal(heads, width):
+        return torch.randn((case.B, case.T, heads, width), generator=generator, device=device).to(kind)
+
+    tensors = {"q": normal(case.HQ, case.K), "k": normal(case.HQ, case.K), "v": normal(case.H, case.V)}
+    log_decay = decay(case, generator, device)
+    if log_decay is not None:
+        tensors["log_decay"] = log_decay
+    return tensors

@@ -1,0 +1,73 @@
+"""What a provider is, and the registry: every Provider class in a file of providers/."""
+
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+
+
+class Provider:
+    """One way to compute an op. A file in providers/ holds one or a few; nothing else names them."""
+
+    op = "gla"
+    name = ""  # in the results file
+    packages = ()  # distributions whose versions are recorded
+    settings = ("",)  # tuning choices of the peer itself; the first is its default
+    same_function = True  # False: a yardstick of the same shape, not checked
+    note = ""  # what a reader of the numbers must know
+
+    def load(self):
+        """Imports what is needed. An exception says why the provider cannot be here."""
+
+    def refusal(self, case, dtype):
+        """"" or why it cannot do this case."""
+        return ""
+
+    def prepare(self, case, dtype, tensors, setting):
+        """A call without arguments that returns o [B,T,H,V], capturable in a CUDA graph. Work that a user of the peer
+        would not do at every call (its own layout, its own names of things) is done here, untimed."""
+        raise NotImplementedError
+
+    def variant(self, case, setting):
+        return setting
+
+    def versions(self):
+        found = {}
+        for package in self.packages:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found.update(self.version_of_source(package))
+        return found
+
+    def version_of_source(self, package):
+        """A package that lies on PYTHONPATH unpacked, without its metadata."""
+        module = importlib.import_module(package.replace("-", "_"))
+        return {package: getattr(module, "__version__", "unknown")}
+
+
+def discover(op):
+    """Provider objects of an op by name, Tandem first."""
+    from . import providers
+
+    found = {}
+    for info in pkgutil.iter_modules(providers.__path__):
+        module = importlib.import_module(f"{providers.__name__}.{info.name}")
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if issubclass(kind, Provider) and kind.name and kind.__module__ == module.__name__ and kind.op == op:
+                if kind.name in found:
+                    raise ValueError(f"two providers are named {kind.name}")
+                found[kind.name] = kind()
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "tandem", item[0] != "unfused", item[0])))
+
+
+def available(providers):
+    """(those that load, why the others do not)."""
+    ready, missing = {}, {}
+    for name, provider in providers.items():
+        try:
+            provider.load()
+            ready[name] = provider
+        except Exception as error:  # a broken install raises anything
+            missing[name] = f"{type(error).__name__}: {error}"
+    return ready, missing

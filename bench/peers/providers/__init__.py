@@ -1,0 +1,1 @@
+"""One file per peer; provider.discover() finds them."""

@@ -1,0 +1,33 @@
+"""flash-linear-attention: simple GLA in chunks (states in memory) and fused (states on chip)."""
+
+import importlib
+
+from ..provider import Provider
+
+
+class Fla(Provider):
+    name = "fla"
+    packages = ("flash-linear-attention", "fla-core")
+    function = "chunk_simple_gla"
+
+    def load(self):
+        self._call = getattr(importlib.import_module("fla.ops.simple_gla"), self.function)
+
+    def version_of_source(self, package):
+        return {package: importlib.import_module("fla").__version__}
+
+    def refusal(self, case, dtype):
+        return "" if case.H == case.HQ else "no grouped heads"
+
+    def prepare(self, case, dtype, tensors, setting):
+        decay = tensors.get("log_decay")
+        named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
+        return lambda: self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale, **named)[0]
+
+    def variant(self, case, setting):
+        return self.function
+
+
+class FlaFused(Fla):
+    name = "fla_fused"
+    function = "fused_chunk_simple_gla"

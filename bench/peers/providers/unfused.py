@@ -1,0 +1,21 @@
+"""Tandem's own baseline: cuBLASLt products and separate element-wise kernels (bench/cuda/unfused_gla.cu)."""
+
+from ..library import Library
+from ..provider import Provider
+from .tandem import c_call
+
+
+class Unfused(Provider):
+    name = "unfused"
+
+    def load(self):
+        self._library = Library("libtandem_bench.so")
+
+    def refusal(self, case, dtype):
+        return "" if case.K % 8 == 0 and case.V % 8 == 0 else "K and V must be multiples of 8"
+
+    def prepare(self, case, dtype, tensors, setting):
+        return c_call(self._library, "tandem_bench_unfused_gla", case, dtype, tensors)
+
+    def variant(self, case, setting):
+        return "cublaslt.c64"
