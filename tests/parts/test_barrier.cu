@@ -12,8 +12,8 @@ __global__ void alternate(int* result) {
   const int group = threadIdx.x / 128;
   if (threadIdx.x == 0) {
     value = 1;
-    turn[0].init(4);
-    turn[1].init(4);
+    turn[0].init(128);
+    turn[1].init(128);
     fence_barriers_initialised();
   }
   __syncthreads();
@@ -23,7 +23,7 @@ __global__ void alternate(int* result) {
     sync_warpgroup(group);
     if (threadIdx.x % 128 == 77) value = group == 0 ? 2 * value : value + 1;
     sync_warpgroup(group);
-    arrive_once_per_warp(turn[group]);
+    turn[group].arrive();
   }
   __syncthreads();
   if (threadIdx.x == 0) *result = value;

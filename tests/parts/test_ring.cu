@@ -15,7 +15,7 @@ __global__ void pass_through_ring(long long* sums) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    ring.init(1, 2);
+    ring.init(32, 64);
     fence_barriers_initialised();
   }
   __syncthreads();
@@ -25,11 +25,11 @@ __global__ void pass_through_ring(long long* sums) {
     if (warp == 0) {
       ring.wait_empty(at);
       values[at.stage][lane] = item * 32 + lane;
-      arrive_once_per_warp(ring.full[at.stage]);
+      ring.full[at.stage].arrive();
     } else {
       ring.wait_full(at);
       sum += static_cast<long long>(item + 1) * values[at.stage][31 - lane];
-      arrive_once_per_warp(ring.empty[at.stage]);
+      ring.empty[at.stage].arrive();
     }
   }
   sums[threadIdx.x] = sum;

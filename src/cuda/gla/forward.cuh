@@ -53,10 +53,10 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
   if (threadIdx.x == 0) {
-    constexpr int kWarpsPerGroup = 4;
-    const int copy_arrivals = params.tma ? 1 : kGatherThreads / 32;
-    shared.input.init(copy_arrivals + 1, kWarpsPerGroup * Config::kStateGroups);
-    shared.intra.init(kWarpsPerGroup, kWarpsPerGroup * Config::kStateGroups);
+    constexpr int kStateThreads = 128 * Config::kStateGroups;
+    constexpr int kDecayThreads = 32;
+    shared.input.init((params.tma ? 1 : kGatherThreads) + kDecayThreads, kStateThreads);
+    shared.intra.init(128, kStateThreads);
     fence_barriers_initialised();
   }
   __syncthreads();

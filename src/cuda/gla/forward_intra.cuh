@@ -75,7 +75,7 @@ __device__ void run_intra(const GlaForwardParams& params, ForwardShared<Config>&
       clear_rows(stage.v, Config::kValueBytes, valid);
     }
     fence_shared_for_async_proxy();
-    arrive_once_per_warp(shared.intra.full[out.stage]);
+    shared.intra.full[out.stage].arrive();
   }
 }
 

@@ -75,7 +75,7 @@ __device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<
                 token_row<Element>(problem.v, span.batch, time, span.head), problem.v.time_stride,
                 rows, problem.V, thread);
     fence_shared_for_async_proxy();
-    arrive_once_per_warp(shared.input.full[at.stage]);
+    shared.input.full[at.stage].arrive();
   }
 }
 
@@ -99,7 +99,7 @@ __device__ void prepare_decay(const GlaForwardParams& params, ForwardShared<Conf
     next = {load(token), load(token + 1)};
     shared.input.wait_empty(at);
     compute_chunk_decay(own, params.problem.scale, shared.decay[at.stage]);
-    arrive_once_per_warp(shared.input.full[at.stage]);
+    shared.input.full[at.stage].arrive();
   }
 }
 

@@ -93,13 +93,13 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
     wgmma_wait<1>();
     fence_registers(inter);
     fence_registers(intra);
-    arrive_once_per_warp(shared.intra.empty[p_at.stage]);
+    shared.intra.empty[p_at.stage].arrive();
     if (threadIdx.x % 128 == 0) wait_stores_read();
     sync_warpgroup(2 + group);
     store_output<Config>(params, span, chunk, group, inter, intra, decay, o_panel);
     wgmma_wait<0>();
     fence_registers(state);
-    arrive_once_per_warp(shared.input.empty[in.stage]);
+    shared.input.empty[in.stage].arrive();
   }
 
   if (problem.final_state != nullptr && problem.N > 0) {

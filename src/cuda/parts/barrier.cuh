@@ -10,7 +10,9 @@ namespace tandem::cuda {
 struct Barrier {
   std::uint64_t word;
 
-  /// One thread, before fence_barriers_initialised() and a CTA-wide barrier.
+  /// One thread, before fence_barriers_initialised() and a CTA-wide barrier. Threads arrive each
+  /// for itself: one arrival per warp behind __syncwarp is no faster, and racecheck cannot follow
+  /// it.
   __device__ void init(std::uint32_t arrivals) {
     cutlass::arch::ClusterBarrier::init(&word, arrivals);
   }
@@ -31,12 +33,6 @@ __device__ inline void fence_barriers_initialised() { cutlass::arch::fence_barri
 /// Makes this thread's ordinary shared-memory stores visible to wgmma and the copy engine. Every
 /// writing thread calls it before the barrier that publishes the data.
 __device__ inline void fence_shared_for_async_proxy() { cutlass::arch::fence_view_async_shared(); }
-
-/// One arrival for the whole warp, after every lane's earlier memory operations.
-__device__ inline void arrive_once_per_warp(Barrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier.arrive();
-}
 
 /// Barrier among the 128 threads of one warpgroup; `id` is the warpgroup's index in the CTA.
 __device__ inline void sync_warpgroup(int id) { cutlass::arch::NamedBarrier::sync(128, id); }
