@@ -1,38 +1,34 @@
-// gla_forward_kernel: chunkwise gated linear attention with a scalar decay, one CTA per (sequence,
-// head).
+// gla_forward_kernel: chunkwise gated linear attention with a scalar decay.
 //
-// A CTA walks its sequence in chunks of C = 64 tokens and keeps the state transposed, St [V,K], in
-// fp32 registers. Per chunk, with G the inclusive sum of the decays (parts/decay.cuh):
-//   P_ij  = scale * 2^(G_i - G_j) * (q_i . k_j), j <= i          [C,C]   intra role
-//   Ot    = St Qt * scale 2^G_i  +  Vt Pt                        [V,C]   state role
-//   St    = 2^G_C St  +  (Vt 2^(G_C - G_j)) K                    [V,K]   state role
+// One CTA walks one (sequence, head) in chunks of C = 64 tokens and keeps the state transposed,
+// St [V,K], in fp32 registers. Per chunk, with G the inclusive sum of its decays (parts/decay.cuh):
+//   P_ij = scale * 2^(G_i - G_j) * (q_i . k_j), j <= i     [C,C]   intra role
+//   Ot   = St Qt * scale 2^G_i + Vt Pt                     [V,C]   state role
+//   St   = 2^G_C St + (Vt 2^(G_C - G_j)) K                 [V,K]   state role
 // With the state transposed, St and Vt are register operands of wgmma, and columns of V are
 // independent: each 64 of them belong to one state warpgroup, which never talks to another.
 //
-// Roles                         threads           registers   works on
-//   load   warp 0 (TMA)         128, of which 1        40     q, k, v of later chunks -> ring (3-6
-//   stages)
-//          warp 1                         32                  decay factors of later chunks
-//   intra  warpgroup 1          128                88-128     Q Kt, decay mask -> P (2 slots)
-//   state  warpgroups 2, 3      128 per 64 V      192-240     Ot, St; writes o through TMA
-// Tensors that TMA cannot read (alignment, stride 0) are loaded by 96 threads of the load
-// warpgroup.
+// Role    threads                    registers  work
+//   load  warp 0, one thread                40  q, k, v of later chunks by TMA (3-6 stages)
+//         warp 1                                decay factors of later chunks
+//   intra warpgroup 1                   88-128  Q Kt, decay, mask -> P (2 slots)
+//   state warpgroup 2; 3 if V > 64     192-240  Ot, St; o through shared memory and TMA
+// Where TMA cannot read a tensor, the load role's 96 other threads copy (forward_load.cuh).
+// Shared memory: 174 KB at K = V = 64, 179 KB at 128.
 //
-// Time chart (chunk n); '=' tensor cores, '-' arithmetic, '~' asynchronous copies:
-//   load    ~~n+2~~~~~~~ ~~n+3~~~~~~~ ~~n+4~~~~~~~        waits input.empty, arrives input.full
-//   intra   =QK n+1= -mask n+1- =QK n+2= -mask-           waits input.full, P.empty; arrives P.full
-//   state   -S->bf16- =StQt= =VtPt= -decay V,S- =VtK= (chunk n; o's scaling and store run under
-//   =VtK=)
-//                                                         waits input.full, P.full; arrives both
-//                                                         empty
-// Only the state role is serial in time; with two of them one's arithmetic runs under the other's
-// wgmma.
+// Time chart; '=' tensor cores, '-' arithmetic, '~' asynchronous copies:
+//   load    ~~~ chunk n+2 ~~~  ~~~ chunk n+3 ~~~
+//   intra   =Q Kt (n+1)= -decay, mask-  =Q Kt (n+2)= -decay, mask-
+//   state   -St to bf16- =St Qt= =Vt Pt= -decay V- =V K=, under which o is scaled and stored
+// load waits for input.empty and arrives on input.full; intra waits for input.full and intra.empty
+// and arrives on intra.full; state waits for both full and arrives on both empty.
+// Only the state role is serial in time. With two, one's arithmetic runs under the other's wgmma.
 //
-// Floor: q, k, v read and o written once: (2 HQ K + 2 H V) * 2 bytes per token; 2 C (C K + 2 K V +
-// C V) flops per chunk, about 60 % of the byte time at K = V = 128 on an H200: bound by memory.
-// Numerics: decays, state and both parts of o in fp32; rounded to 16 bits once: P, St as operand of
-// St Qt, decayed V, o. 2^x by ex2.approx (2 ulp). Limits: K, V <= 128; chunks of one (sequence,
-// head) are serial, so B*H below the SM count idles SMs.
+// Floor: q, k, v read and o written once, (2 HQ K + 2 H V) * 2 bytes per token, and
+// 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200: memory binds.
+// Numerics: decays, state and both parts of o are fp32. Rounded to 16 bits, once each: P, St as
+// operand of St Qt, the decayed V, and o. 2^x by ex2.approx (2 ulp).
+// Limits: K, V <= 128. Chunks of one head are serial: with fewer heads than SMs, SMs idle.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
