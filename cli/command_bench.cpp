@@ -23,7 +23,12 @@ struct BenchOptions : CaseOptions {
   std::string run;
   std::string variant;
   bool once = false;
+  bool no_unfused = false;
 };
+
+/// How much further from the definition than Tandem's kernels the baseline may be: it rounds every
+/// intermediate to 16 bits.
+constexpr double kUnfusedSlack = 3;
 
 /// NVML's reasons that are no slowdown: idle, and clocks that someone chose.
 constexpr unsigned long long kHarmlessThrottle = 0x1 | 0x2 | 0x100;
@@ -98,17 +103,29 @@ class Bench {
 
   void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
     const TensorSet set = operation.make(one, dtype, options_.seed);
+    bench(operation, set, one, dtype, device, "tandem");
+    const bool unfused = device.type == DeviceType::kCuda && operation.unfused_call != nullptr &&
+                         !options_.once && !options_.no_unfused && options_.variant.empty();
+    if (!unfused) return;
+    Operation baseline = operation;
+    baseline.call = operation.unfused_call;
+    baseline.workspace_bytes = operation.unfused_workspace_bytes;
+    bench(baseline, set, one, dtype, device, "unfused");
+  }
+
+  void bench(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
+             Device device, const std::string& provider) {
     try {
       std::optional<ForcedVariant> forced;
       if (!options_.variant.empty()) forced.emplace(device, options_.variant);
       if (options_.once) {
         run_once(operation, set, one, device);
       } else {
-        time(operation, set, one, dtype, device);
+        time(operation, set, one, dtype, device, provider);
       }
     } catch (const Unsupported& error) {
-      fmt::print("{:<24} {:<5} {:<7} unsupported: {}\n", one.name, to_string(dtype),
-                 backend_name(device), error.what());
+      fmt::print("{:<24} {:<5} {:<7} {} unsupported: {}\n", one.name, to_string(dtype),
+                 backend_name(device), provider, error.what());
     }
   }
 
@@ -120,11 +137,15 @@ class Bench {
   }
 
   void time(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
-            Device device) {
+            Device device, const std::string& provider) {
     ResultsRow row;
+    row.provider = provider;
     {
       Placement placement(set, device);
-      if (options_.variant.empty()) {
+      if (provider == "unfused") {
+        operation.call(set, placement.bases(), device, {});
+        row.variant = "unfused.cublaslt";
+      } else if (options_.variant.empty()) {
         row.variant = chosen_variant(operation, set, placement);
       } else {
         operation.call(set, placement.bases(), device, {});
@@ -134,6 +155,7 @@ class Bench {
       for (const OutputError& error : errors) {
         row.error = std::max(row.error, error.value);
         if (error.passed) continue;
+        if (provider == "unfused" && error.value <= kUnfusedSlack * error.limit) continue;
         failed_ = true;
         fmt::print("{:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", one.name, to_string(dtype),
                    backend_name(device), describe(errors), row.variant);
@@ -185,6 +207,8 @@ void add_bench(CLI::App& app) {
   command->add_option("--json", options->json, "merge the rows into this results file");
   command->add_option("--run", options->run, "id of the run in that file (default: a new one)");
   command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command->add_flag("--no-unfused", options->no_unfused,
+                    "on CUDA, leave out the rows of the unfused baseline");
   command->add_flag("--once", options->once,
                     "one unchecked call per case and no timing, for profilers");
   command->footer(

@@ -113,11 +113,15 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
 
 }  // namespace
 
+GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+  return make_problem(bind(set, bases, device));
+}
+
 GlaForwardProblem host_problem(const TensorSet& set) {
   std::vector<void*> bases;
   for (const HostBuffer& buffer : set.buffers)
     bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return make_problem(bind(set, bases, Device::cpu()));
+  return problem_at(set, bases, Device::cpu());
 }
 
 TokenRange tokens_of(const GlaForwardProblem& problem, std::int64_t n) {
@@ -172,6 +176,8 @@ const Operation kGlaOperation = {.name = "gla",
                                  .workspace_bytes = workspace_bytes,
                                  .expect = expect_gla,
                                  .cost = cost,
-                                 .shape = shape};
+                                 .shape = shape,
+                                 .unfused_call = unfused_gla,
+                                 .unfused_workspace_bytes = unfused_gla_workspace_bytes};
 
 }  // namespace tandem::tools

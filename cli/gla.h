@@ -1,4 +1,5 @@
-// gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp and gla_expect.cpp.
+// gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp and
+// gla_unfused.cpp.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,17 @@ namespace tandem::tools {
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla(const TensorSet& set, bool sampled);
 
+/// The checked problem with each buffer of the set at `bases[i]` on `device`.
+GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device);
+
 /// The checked problem over the set's own buffers, to be read only.
 GlaForwardProblem host_problem(const TensorSet& set);
+
+/// The baseline of bench/cuda/gla.h, in gla_unfused.cpp.
+void unfused_gla(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                 const Context& context);
+std::size_t unfused_gla_workspace_bytes(const TensorSet& set, const std::vector<void*>& bases,
+                                        Device device);
 
 /// Tokens [begin,end) of a sequence: cu_seqlens clamped into [0,T].
 struct TokenRange {

@@ -58,6 +58,12 @@ struct Operation {
   Cost (*cost)(const TensorSet& set);
   /// "B4 T1024 H32 K64 V64".
   std::string (*shape)(const TensorSet& set);
+  /// call and workspace_bytes of the baseline on a CUDA device, cuBLASLt products and separate
+  /// element-wise kernels; null where an op has none. They throw Unsupported, saying why.
+  void (*unfused_call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                       const Context& context) = nullptr;
+  std::size_t (*unfused_workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
+                                         Device device) = nullptr;
 };
 
 const std::vector<Operation>& operations();

@@ -18,4 +18,4 @@ class Unfused(Provider):
         return c_call(self._library, "tandem_bench_unfused_gla", case, dtype, tensors)
 
     def variant(self, case, setting):
-        return "cublaslt.c64"
+        return "unfused.cublaslt"
