@@ -25,7 +25,7 @@
 // Only the state role is serial in time. With two, one's arithmetic runs under the other's wgmma.
 //
 // Floor: q, k, v read and o written once, (2 HQ K + 2 H V) * 2 bytes per token, and
-// 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200: memory binds.
+// 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200.
 // Numerics: decays, state and both parts of o are fp32. Rounded to 16 bits, once each: P, St as
 // operand of St Qt, the decayed V, and o. 2^x by ex2.approx (2 ulp).
 // Limits: K, V <= 128. Chunks of one head are serial: with fewer heads than SMs, SMs idle.
