@@ -7,7 +7,7 @@ from ..provider import Provider
 
 class Fla(Provider):
     name = "fla"
-    packages = ("flash-linear-attention", "fla-core")
+    packages = ("fla-core",)  # flash-linear-attention is its layers and models
     function = "chunk_simple_gla"
 
     def load(self):
