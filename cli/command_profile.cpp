@@ -37,6 +37,7 @@ class Profiler {
   void run() {
     CaseOptions selection = options_;
     if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
+    const auto selected = selection.select();
     device_ = backends(options_.backend).back();  // CUDA where it works
     run_.device_name = device_name(device_);
     run_.commit = kCommit;
@@ -46,7 +47,7 @@ class Profiler {
     run_.ceilings = ceilings(device_);
     fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s\n", to_string(device_),
                run_.device_name, run_.ceilings.copy_tbps, run_.ceilings.bf16_tflops);
-    for (const auto& [op, one] : selection.select()) {
+    for (const auto& [op, one] : selected) {
       for (const DType dtype : one.dtypes) {
         if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
         try {

@@ -33,19 +33,22 @@ std::string chart(const ReportRow& ours, const std::vector<Bar>& bars) {
   Svg svg(kWidth, bottom + 18, ours.case_name + " " + ours.dtype);
   svg.text(4, 14, "case start", ours.case_name + " " + ours.dtype);
   for (std::size_t i = 0; i < bars.size(); ++i) {
-    const double y = kTop + kStep * static_cast<double>(i);
-    const double length = bars[i].row->median_us.value_or(0) * pixels;
-    svg.text(kNames - 6, y + 12, "label end", bars[i].name);
-    if (bars[i].row->timed()) svg.rect(kNames, y, length, kBar, i == 0 ? "bar" : "bar peer");
-    svg.text(kNames + length + 5, y + 12, "label start", text_of(bars[i]));
+    if (!bars[i].row->timed()) continue;
+    svg.rect(kNames, kTop + kStep * static_cast<double>(i), *bars[i].row->median_us * pixels, kBar,
+             i == 0 ? "bar" : "bar peer");
   }
   if (floor > 0) {
     svg.line(kNames + floor * pixels, kTop - 5, kNames + floor * pixels, bottom, "floor");
-    svg.text(kNames, bottom + 12, "note start",
-             fmt::format("dashed: floor {:.1f} us; run {}", floor, ours.run));
-  } else {
-    svg.text(kNames, bottom + 12, "note start", "run " + ours.run);
   }
+  for (std::size_t i = 0; i < bars.size(); ++i) {  // last: text covers the line
+    const double y = kTop + kStep * static_cast<double>(i);
+    const double length = bars[i].row->median_us.value_or(0) * pixels;
+    svg.text(kNames - 6, y + 12, "label end", bars[i].name);
+    svg.text(kNames + length + 5, y + 12, "label start", text_of(bars[i]));
+  }
+  const std::string run = "run " + ours.run;
+  svg.text(kNames, bottom + 12, "note start",
+           floor > 0 ? fmt::format("dashed: floor {:.1f} us; {}", floor, run) : run);
   return svg.str();
 }
 

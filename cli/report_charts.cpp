@@ -13,12 +13,28 @@
 namespace tandem::tools {
 namespace {
 
-constexpr double kWidth = 860, kHeight = 400;
-constexpr double kLeft = 60, kRight = 660, kTop = 34, kBottom = 350;
-constexpr double kLabels = 690;
+constexpr double kWidth = 1040, kHeight = 420;
+constexpr double kLeft = 60, kRight = 800, kTop = 34, kBottom = 370;
+constexpr double kLabels = 840;
 
 std::string tip_of(const ReportRow& row) {
   return fmt::format("{} {}: {:.1f} us", row.case_name, row.dtype, *row.median_us);
+}
+
+/// "B4 H32 K64": axes but T, without those that have their default.
+std::string other_axes(const Case& one) {
+  std::vector<std::string> axes;
+  const std::map<std::string, std::string> defaults = {{"HQ", "H"}, {"V", "K"}};
+  for (const auto& [letter, extent] : one.axes) {
+    const auto same = defaults.find(letter);
+    if (letter == "T") continue;
+    if (same != defaults.end() && one.axes.count(same->second) &&
+        one.axis(same->second) == extent) {
+      continue;
+    }
+    axes.push_back(fmt::format("{}{}", letter, extent));
+  }
+  return fmt::format("{}", fmt::join(axes, " "));
 }
 
 /// The least and the greatest, opened by a factor so that no point lies on the frame.
@@ -34,10 +50,6 @@ struct Rate {
 
 std::string first_dtype(const OpSection& section) { return section.lines[0].ours->dtype; }
 
-const char* point_class(const OpSection& section, const ReportRow& row) {
-  return row.dtype == first_dtype(section) ? "point" : "point other";
-}
-
 /// "● bf16  ○ fp16, fp32" at the top of a chart.
 void draw_dtypes(Svg& svg, const OpSection& section, const std::vector<const ReportRow*>& rows) {
   std::vector<std::string> others;
@@ -45,11 +57,11 @@ void draw_dtypes(Svg& svg, const OpSection& section, const std::vector<const Rep
     const bool known = std::find(others.begin(), others.end(), row->dtype) != others.end();
     if (row->dtype != first_dtype(section) && !known) others.push_back(row->dtype);
   }
-  svg.circle(kLabels, 14, 4, "point", "");
+  svg.circle(kLabels, 14, 3.5, "point", "");
   svg.text(kLabels + 9, 18, "label start", first_dtype(section));
   if (others.empty()) return;
-  svg.circle(kLabels + 54, 14, 4, "point other", "");
-  svg.text(kLabels + 63, 18, "label start", fmt::format("{}", fmt::join(others, ", ")));
+  svg.circle(kLabels + 54, 14, 6.5, "point other", "");
+  svg.text(kLabels + 66, 18, "label start", fmt::format("{}", fmt::join(others, ", ")));
 }
 
 }  // namespace
@@ -101,9 +113,13 @@ std::string roofline_chart(const ReportFile& file, const OpSection& section,
     labels.push_back({x(rate.intensity), y(rate.tflops), rate.row->case_name});
   }
   draw_label_column(svg, labels, kLabels, kTop, kBottom);
-  for (const Rate& rate : rates) {
-    svg.circle(x(rate.intensity), y(rate.tflops), 4, point_class(section, *rate.row),
-               fmt::format("{}, {:.1f} TFLOP/s", tip_of(*rate.row), rate.tflops));
+  for (const bool first : {false, true}) {  // rings of the other dtypes below
+    for (const Rate& rate : rates) {
+      if ((rate.row->dtype == first_dtype(section)) != first) continue;
+      svg.circle(x(rate.intensity), y(rate.tflops), first ? 3.5 : 6.5,
+                 first ? "point" : "point other",
+                 fmt::format("{}, {:.1f} TFLOP/s", tip_of(*rate.row), rate.tflops));
+    }
   }
   draw_dtypes(svg, section, rows);
   return svg.str();
@@ -129,13 +145,9 @@ std::string length_chart(const OpSection& section, const std::string& run) {
         !one->second.axes.count("T") || one->second.axis("T") < 1) {
       continue;
     }
-    std::string rest;
-    for (const char* letter : {"B", "H", "HQ", "K", "V", "D"}) {
-      const auto axis = one->second.axes.find(letter);
-      if (axis != one->second.axes.end()) rest += fmt::format(" {}{}", letter, axis->second);
-    }
+    const std::string rest = other_axes(one->second);
     const double T = static_cast<double>(one->second.axis("T"));
-    series[rest.empty() ? "" : rest.substr(1)].push_back({T, &row});
+    series[rest].push_back({T, &row});
     lengths.push_back(T);
     times.push_back(*row.median_us);
     if (row.floor_us.value_or(0) > 0) times.push_back(*row.floor_us);

@@ -46,7 +46,7 @@ ReportRow parse_row(const Json& json) {
   row.provider = text_of(json, "provider");
   row.variant = text_of(json, "variant");
   row.median_us = number_of(json, "median_us");
-  if (row.median_us && *row.median_us <= 0) row.median_us.reset();
+  row.first_call_s = number_of(json, "first_call_s");
   row.p10_us = number_of(json, "p10_us");
   row.p90_us = number_of(json, "p90_us");
   row.floor_us = number_of(json, "floor_us");
@@ -59,6 +59,8 @@ ReportRow parse_row(const Json& json) {
     row.failure = text_of(json, "error");
   }
   if (json.contains("failure")) row.failure = text_of(json, "failure");
+  // A time of a wrong result counts for nothing.
+  if (!row.failure.empty() || row.median_us.value_or(0) <= 0) row.median_us.reset();
   if (row.failure.empty() && !row.timed()) row.failure = "not timed";
   if (json.contains("counters") && json["counters"].is_object()) row.counters = json["counters"];
   return row;

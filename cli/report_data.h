@@ -15,8 +15,9 @@ struct ReportRow {
   std::optional<double> median_us, p10_us, p90_us, floor_us, bytes, flops;
   std::optional<double> error;
   std::string error_metric;
-  std::string failure;              // why there is no time
-  nlohmann::ordered_json counters;  // null when there are none
+  std::optional<double> first_call_s;  // compilation included
+  std::string failure;                 // why there is no time
+  nlohmann::ordered_json counters;     // null when there are none
 
   bool timed() const { return median_us.has_value(); }
 };

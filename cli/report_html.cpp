@@ -24,6 +24,19 @@ std::string with_code(const std::string& text) {
          html.substr(last + 1);
 }
 
+/// Text that may break after the dots and underscores of a long name.
+std::string cell_html(const std::string& text) {
+  constexpr std::size_t kName = 28;
+  const std::string html = html_escaped(text);
+  if (text.size() < kName || text.find(' ') != std::string::npos) return html;
+  std::string broken;
+  for (const char c : html) {
+    broken += c;
+    if (c == '.' || c == '_') broken += "<wbr>";
+  }
+  return "<span class='name'>" + broken + "</span>";
+}
+
 /// The device and its ceilings, of the latest run that is shown.
 std::string facts(const ReportRun& run) {
   std::string html = "<ul class='facts'>\n";
@@ -64,7 +77,19 @@ std::string section_html(const ReportFile& file, const OpSection& section) {
   if (!bars.empty()) {
     html += "<h3>Beside other libraries</h3>\n";
     html += paragraph("Shorter is faster. In parentheses: time over Tandem's in the same run.");
+    for (const std::string& peer : section.peers) {
+      if (peer.rfind("sdpa", 0) != 0) continue;
+      html +=
+          paragraph("sdpa is softmax attention of the same shape: a yardstick, not this function.");
+      break;
+    }
     html += "<div class='small'>\n" + bars + "</div>\n";
+  }
+  const std::vector<std::string> first = first_calls(section);
+  if (!first.empty()) {
+    html += "<h3>First call, compilation included</h3>\n<ul class='list'>\n";
+    for (const std::string& text : first) html += "<li>" + html_escaped(text) + "</li>\n";
+    html += "</ul>\n";
   }
   for (const std::string& run : runs) {
     const std::string roofline = roofline_chart(file, section, run);
@@ -77,12 +102,13 @@ std::string section_html(const ReportFile& file, const OpSection& section) {
     }
   }
   const Table counters = counters_table(section);
+  html += "<h3>Spread, error, variant</h3>\n" + to_html(details_table(section));
   if (!counters.rows.empty()) {
     html += "<h3>Counters</h3>\n" +
             paragraph(
                 "By Nsight Compute in the run named; the time is of the same process without "
                 "it. DRAM writes lack the lines that were still in L2 when the kernel ended.") +
-            to_html(counters);
+            to_html(readings_table(section)) + to_html(counters);
   }
   return html;
 }
@@ -125,7 +151,7 @@ std::string to_html(const Table& table) {
       const char* css = table.numeric[i]        ? " class='number'"
                         : row[i].size() > kLong ? " class='long'"
                                                 : "";
-      html += fmt::format("<td{}>{}</td>", css, html_escaped(row[i]));
+      html += fmt::format("<td{}>{}</td>", css, cell_html(row[i]));
     }
     html += "</tr>\n";
   }

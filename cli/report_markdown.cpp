@@ -51,8 +51,11 @@ std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) 
       text += fmt::format("{}{} {} on {}\n\n{}\n", heading, section.op,
                           direction_title(section.direction), file.device,
                           to_markdown(results_table(section, detail)));
+      if (full) text += to_markdown(details_table(section)) + "\n";
       const Table counters = full ? counters_table(section) : Table();
-      if (!counters.rows.empty()) text += "Counters:\n\n" + to_markdown(counters) + "\n";
+      if (!counters.rows.empty()) {
+        text += to_markdown(readings_table(section)) + "\n" + to_markdown(counters) + "\n";
+      }
       for (const std::string& failure : failures(section, detail)) {
         text += "- Failed: " + escaped(failure) + "\n";
       }

@@ -24,13 +24,16 @@ p { max-width: 52rem; margin: .4rem 0; }
 table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .55rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+th.number { min-width: 4rem; }
 td { white-space: nowrap; }
+.name { white-space: normal; }
 td.long { white-space: normal; min-width: 16rem; }
 .number { text-align: right; }
 .list { font-size: .85rem; padding-left: 1.2rem; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .92em; }
 svg { display: block; width: 100%; height: auto; margin: .4rem 0; }
 .small { display: grid; grid-template-columns: repeat(auto-fill, minmax(350px, 1fr)); gap: .6rem 1rem; }
+svg .label, svg .note { paint-order: stroke; stroke: var(--back); stroke-width: 3px; }
 svg text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 11px; fill: var(--text); }
 svg .tick, svg .title, svg .note { fill: var(--soft); }
 svg .case { font-size: 12px; font-weight: 600; }
@@ -52,7 +55,7 @@ svg .floor { stroke: var(--floor); stroke-width: 1.5; stroke-dasharray: 4 3; }
   h2, h3 { break-after: avoid; }
   svg, tr, .facts li { break-inside: avoid; }
   thead { display: table-header-group; }
-  table { font-size: 7pt; } th, td { padding: .12rem .3rem; }
+  table { font-size: 7pt; } th, td { padding: .12rem .3rem; } th.number { min-width: 0; }
   td.long { min-width: 9rem; }
   .wide { overflow: visible; }
 }

@@ -14,14 +14,20 @@ struct Table {
   std::vector<std::vector<std::string>> rows;
 };
 
-/// kBrief: one dtype of each case. kFull: all, with spread, error, variant.
+/// kBrief: one dtype of each case. kFull: all of them.
 enum class Detail { kBrief, kFull };
 
 /// Times, ratios to the floor and to each peer. A peer timed beside Tandem in another run than the
 /// row's names that run.
 Table results_table(const OpSection& section, Detail detail);
 
-/// Cases that have counters; no rows when none has.
+/// Spread, error, variant and run of every case that was timed.
+Table details_table(const OpSection& section);
+
+/// What the counters of each case say in one line; no rows when none has any.
+Table readings_table(const OpSection& section);
+
+/// The counters themselves.
 Table counters_table(const OpSection& section);
 
 /// Versions of a kernel on one case, oldest first, against the first of them.
@@ -29,6 +35,9 @@ Table iterations_table(const std::vector<nlohmann::ordered_json>& lines);
 
 /// "fla, a bf16, run 2: no such kernel", each text once for all cases that it is the same of.
 std::vector<std::string> failures(const OpSection& section, Detail detail);
+
+/// "fla: 0.8 to 12.0 s": how long the first calls of the shown peers took, which compile.
+std::vector<std::string> first_calls(const OpSection& section);
 
 /// Where the numbers of a run come from: "NVIDIA H200, driver 580, ..., `tandem bench gla`".
 std::string describe_run(const ReportRun& run);

@@ -35,18 +35,18 @@ class ProfileRun : public testing::Test {
   /// A shell script that behaves as ncu: `measure` runs when it profiles, with the words before
   /// the program in $all and the report's path in $report; then `import` prints the page.
   std::string ncu(const std::string& measure, const std::string& import) const {
-    const std::string file = write("ncu", R"(#!/bin/sh
+    const std::string file = write("ncu", R"sh(#!/bin/sh
 all="$*"
 case "$1" in
   --version) echo "NVIDIA (R) Nsight Compute Command Line Profiler"; echo "Version 2025.3.1.0 (build 1)"; exit;;
   --import)
-)" + import + R"(
+)sh" + import + R"sh(
   exit;;
 esac
 while [ "$1" != -o ]; do shift; done
 report=$2
 shift 2
-)" + measure + "\n");
+)sh" + measure + "\n");
     fs::permissions(file, fs::perms::owner_all);
     return file;
   }
@@ -60,13 +60,13 @@ shift 2
   fs::path folder_;
 };
 
-const char* const kPage = R"(  cat <<'CSV'
+const char* const kPage = R"sh(  cat <<'CSV'
 ==PROF== noise
 "ID","Kernel Name","dram__bytes_read.sum","gpu__time_duration.sum"
 "","","byte","ns"
 "0","void a_kernel<3>(int)","1,000","2,000"
 "1","b_kernel(int)","24","1,000"
-CSV)";
+CSV)sh";
 
 TEST_F(ProfileRun, CountersOfEveryLaunch) {
   const std::string fake = ncu("\"$@\" && : >$report && echo \"$all\" >" + path("words"), kPage);

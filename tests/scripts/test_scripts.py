@@ -2,7 +2,6 @@
 
 import importlib.machinery
 import importlib.util
-import json
 import pathlib
 import tempfile
 import unittest
@@ -151,39 +150,6 @@ class SkipReasons(unittest.TestCase):
             self.assertEqual(
                 dict(script("run_ctest").skip_reasons(path)),
                 {"no GPU": 2, "no clang-format": 1, "no reason given": 1})
-
-
-class RenderResults(unittest.TestCase):
-    render = script("render_results")
-
-    @staticmethod
-    def row(run, provider, time, case="a"):
-        return {"run": run, "op": "gla", "direction": "forward", "case": case, "dtype": "bf16", "provider": provider,
-                "median_us": time, "p10_us": time, "p90_us": time, "floor_us": 10, "error": {"metric": "rel_rms", "value": 1e-3}}
-
-    def text(self, rows, detailed=False):
-        run = {"device": {"name": "GPU"}, "commit": "abc1234", "command": "tandem bench gla"}
-        runs = {"1": dict(run, date="2026-01-01"), "2": dict(run, date="2026-01-02")}
-        with tempfile.TemporaryDirectory() as folder:
-            write(folder, {"gpu/gla.json": json.dumps({"schema": 1, "runs": runs, "rows": rows})})
-            return self.render.render(self.render.load(pathlib.Path(folder)), detailed, "##")
-
-    def test_the_latest_run_counts_and_peers_only_of_that_run(self):
-        text = self.text([self.row("2", "tandem", 20), self.row("1", "tandem", 40), self.row("1", "fla", 80),
-                          self.row("1", "tandem", 30, "b"), self.row("1", "fla", 60, "b")])
-        self.assertIn("| a | bf16 | 20.0 | 10.0 | 2.00 | - |", text)
-        self.assertIn("| b | bf16 | 30.0 | 10.0 | 3.00 | 60.0 (2.00x) |", text)
-        self.assertIn("- Run 2: GPU, commit abc1234, 2026-01-02, `tandem bench gla`", text)
-
-    def test_a_run_of_peers_alone_shows_nothing(self):
-        self.assertNotIn("| a |", self.text([self.row("1", "fla", 80)]))
-
-    def test_detailed_adds_spread_and_error(self):
-        self.assertIn("| 20.0 to 20.0 | 1.0e-03 (rel_rms) | - | 2 |", self.text([self.row("2", "tandem", 20)], True))
-
-    def test_row_of_an_unknown_run_is_refused(self):
-        with self.assertRaises(SystemExit):
-            self.text([self.row("3", "tandem", 20)])
 
 
 if __name__ == "__main__":
