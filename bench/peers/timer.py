@@ -17,6 +17,7 @@ class GraphTimer:
             for call in calls:
                 call()
         self._stream.synchronize()
+        self._bodies = calls  # kept: the graph reads inputs that only they hold
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream):
             # Kept: outputs that share memory would stay in the L2.
@@ -39,5 +40,6 @@ class GraphTimer:
 
     def close(self):
         self.outputs = []
+        self._bodies = []
         with contextlib.suppress(Exception):
             self._graph.reset()

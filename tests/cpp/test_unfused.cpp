@@ -59,8 +59,10 @@ TEST(GpuUnfusedGla, EveryDenseCase) {
       unfused_gla(set, placement.bases(), Device::cuda(), {});
       Buffers after = placement.download();
       const auto errors = expect_gla(set, false)->compare(set, after);
+      const double rounding =
+          dtype == DType::kBFloat16 ? 3e-3 : 5e-4;  // also of a state without decay
       for (const OutputError& error : errors) {
-        EXPECT_LE(error.value, kSlack * error.limit)
+        EXPECT_LE(error.value, kSlack * std::max(error.limit, rounding))
             << one.name << " " << to_string(dtype) << ": " << describe(errors);
       }
       Buffers before = clone(set.buffers);
