@@ -2,7 +2,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <regex>
+#include <cctype>
+#include <cstdlib>
 #include <set>
 
 #include "report_fixture.h"
@@ -91,20 +92,41 @@ std::vector<std::string> numbers_in(std::string text, const Json& results,
       }
     }
   }
-  const std::regex number(R"((^|[^A-Za-z0-9_.#])(\d+(\.\d+)?(e[-+]\d+)?)(?=x?([^A-Za-z0-9_]|$)))");
+  const auto in_word = [&](std::size_t at) {
+    return at < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+  };
   std::vector<std::string> found;
-  for (std::sregex_iterator at(text.begin(), text.end(), number), end; at != end; ++at) {
-    found.push_back((*at)[2]);
+  for (std::size_t at; (at = text.find_first_of("0123456789")) != std::string::npos;) {
+    const char* begin = text.c_str() + at;
+    char* end = nullptr;
+    std::strtod(begin, &end);
+    std::string number(begin, static_cast<const char*>(end));
+    if (number.back() == '.') number.pop_back();  // the end of a sentence
+    std::size_t after = at + number.size();
+    const bool starts = at == 0 || (!in_word(at - 1) && text[at - 1] != '.' && text[at - 1] != '#');
+    const bool ends = !in_word(after + (text[after] == 'x' ? 1 : 0));
+    if (starts && ends) found.push_back(number);
+    while (in_word(after)) ++after;
+    text.replace(0, after, 1, starts && ends ? ' ' : '_');
   }
   return found;
 }
 
 /// What a reader sees of a page: text without tags, styles and the ticks of axes.
 std::string visible(const std::string& html) {
-  std::string text = std::regex_replace(html, std::regex(R"(<style>[^]*?</style>)"), "");
-  text = std::regex_replace(text, std::regex(R"(<text class='tick[^>]*>[^<]*</text>)"), "");
-  text = std::regex_replace(text, std::regex("<wbr>"), "");
-  return std::regex_replace(text, std::regex(R"(<[^>]*>)"), " ");
+  std::string text = html;
+  const std::size_t style = text.find("<style>");
+  text.erase(style, text.find("</style>") - style);
+  const auto cut = [&](const std::string& from, const std::string& to, const char* with) {
+    for (std::size_t at; (at = text.find(from)) != std::string::npos;) {
+      text.replace(at, text.find(to, at) + to.size() - at, with);
+    }
+  };
+  cut("<text class='tick", "</text>", "");
+  cut("<wbr", ">", "");
+  cut("<", ">", " ");
+  return text;
 }
 
 TEST_F(Report, EveryNumberComesFromTheResults) {
