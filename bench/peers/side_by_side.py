@@ -18,9 +18,9 @@ def sets_for(case, l2_bytes):
 
 
 def describe(error):
-    """One line of an exception."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:400]}"
+    """The first line of an exception: what follows lists details."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:400].rstrip(':') if lines else ''}"
 
 
 class Entry:

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "ncu_csv.h"
 
 namespace tandem::tools {
@@ -30,7 +33,27 @@ std::string lines(const std::vector<std::string>& all) {
   return text;
 }
 
-TEST(ProfileCsv, AllOfARecordedLaunch) {
+/// What ncu 2025.3.1 printed on an H200 for few_b1h16_t8192_d128, unchanged.
+TEST(ProfileCsv, RecordedOnAnH200) {
+  std::ifstream file(TANDEM_SOURCE_DIR "/tests/data/ncu_gla_forward.csv");
+  const auto launches = parse_ncu_csv(std::string(std::istreambuf_iterator<char>(file), {}));
+  ASSERT_EQ(launches.size(), 1u);
+  const Counters& launch = launches[0];
+  EXPECT_EQ(short_kernel_name(launch.kernel), "gla_forward_kernel");
+  EXPECT_EQ(launch.get("dram_read_bytes"), 101288960.0);
+  EXPECT_EQ(launch.get("dram_write_bytes"), 25326080.0);
+  EXPECT_DOUBLE_EQ(*launch.get("profiled_us"), 208.768);
+  EXPECT_EQ(launch.get("registers"), 128.0);
+  EXPECT_EQ(launch.get("shared_bytes"), 185344.0);
+  EXPECT_EQ(launch.get("l2_bytes"), 257376192.0);
+  EXPECT_EQ(launch.get("wgmma"), 327680.0);
+  EXPECT_EQ(launch.get("tensor_pipe_pct"), 6.33);
+  EXPECT_EQ(launch.get("occupancy_pct"), 21.75);
+  EXPECT_EQ(launch.get("spill_loads"), 0.0);
+  EXPECT_EQ(launch.get("spill_stores"), 0.0);
+}
+
+TEST(ProfileCsv, AllOfAWrittenLaunch) {
   const auto launches = parse_ncu_csv(lines({kColumns + kMetrics, kUnits, kLaunch}));
   ASSERT_EQ(launches.size(), 1u);
   const Counters& launch = launches[0];
