@@ -356,7 +356,7 @@ class SideBySide(unittest.TestCase):
 
     def test_failures_are_rows_and_the_others_go_on(self):
         def crash(self, case, dtype, tensors, setting):
-            raise RuntimeError("ptxas\n  died")
+            raise RuntimeError("ptxas died:\n  register file full")
 
         def wrong(self, case, dtype, tensors, setting):
             return lambda: 1.1 * quadratic(case, tensors)
