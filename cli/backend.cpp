@@ -79,16 +79,21 @@ Buffers Placement::download() const {
   return copies;
 }
 
-ForcedVariant::ForcedVariant(Device device, const std::string& variant)
-    : variable_(device.type == DeviceType::kCpu ? "TANDEM_CPU_MATMUL" : "TANDEM_VARIANT") {
+ForcedVariant::ForcedVariant(Device device, const std::string& variant) {
+  if (variant == kLibraryChoice) return;
   std::string value = variant;
-  // A CPU variant is named after the matrix product that it uses: gla_forward.cpu.onednn.
-  if (device.type == DeviceType::kCpu) value = variant.substr(variant.rfind('.') + 1);
+  if (device.type == DeviceType::kCpu) {
+    // A CPU variant is named after the matrix product that it uses: gla_forward.cpu.onednn.
+    value = variant.substr(variant.rfind('.') + 1);
+    if (value == "cpu") return;
+  }
+  variable_ = device.type == DeviceType::kCpu ? "TANDEM_CPU_MATMUL" : "TANDEM_VARIANT";
   if (const char* text = std::getenv(variable_)) previous_ = text;
   setenv(variable_, value.c_str(), 1);
 }
 
 ForcedVariant::~ForcedVariant() {
+  if (variable_ == nullptr) return;
   if (previous_) {
     setenv(variable_, previous_->c_str(), 1);
   } else {
@@ -96,10 +101,13 @@ ForcedVariant::~ForcedVariant() {
   }
 }
 
-std::vector<VariantInfo> available_variants(const std::string& op, Device device) {
-  std::vector<VariantInfo> available;
+std::vector<std::string> available_variants(const Operation& operation, Device device) {
+  if (operation.function == nullptr) return {kLibraryChoice};
+  std::vector<std::string> available;
   for (VariantInfo& variant : variants(device_properties(device))) {
-    if (variant.op == op && variant.unavailable.empty()) available.push_back(std::move(variant));
+    if (has_variant(operation, variant.name) && variant.unavailable.empty()) {
+      available.push_back(std::move(variant.name));
+    }
   }
   return available;
 }

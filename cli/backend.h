@@ -47,7 +47,11 @@ class Placement {
   std::vector<void*> bases_;
 };
 
-/// While it lives, calls on `device` use the named variant or throw Unsupported.
+/// Stands for the variants that the library picks by itself.
+inline constexpr const char* kLibraryChoice = "library's choice";
+
+/// While it lives, calls on `device` use the named variant or throw Unsupported. kLibraryChoice,
+/// and a CPU variant without a choice of matrix product ("gla_step.cpu"), force nothing.
 class ForcedVariant {
  public:
   ForcedVariant(Device device, const std::string& variant);
@@ -56,11 +60,12 @@ class ForcedVariant {
   ForcedVariant& operator=(const ForcedVariant&) = delete;
 
  private:
-  const char* variable_;
+  const char* variable_ = nullptr;  // null: nothing is forced
   std::optional<std::string> previous_;
 };
 
-/// Variants of an op that some call can use on the device.
-std::vector<VariantInfo> available_variants(const std::string& op, Device device);
+/// Names of the entry's variants that some call can use on the device, in the library's order. An
+/// entry of several functions has one, kLibraryChoice.
+std::vector<std::string> available_variants(const Operation& operation, Device device);
 
 }  // namespace tandem::tools

@@ -46,7 +46,6 @@ const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed"
                                  {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
                                  {"misaligned", Strides::kMisaligned}, {"odd", Strides::kOdd},
                                  {"broadcast", Strides::kBroadcast}};
-const std::vector<std::string> kTags = {"check", "bench", "large", "sanitizer", "later"};
 
 /// One object of the file while it is read: errors name the file, the case and the field.
 struct Line {
@@ -81,6 +80,23 @@ struct Line {
       known.push_back(text);
     }
     refuse(field, fmt::format("must be one of {}, got {}", fmt::join(known, ", "), value.dump()));
+  }
+
+  /// A list of words, none twice.
+  std::vector<std::string> words(const Json& list, const std::string& field,
+                                 const std::vector<std::string>& known) const {
+    if (!list.is_array()) refuse(field, "must be a list");
+    std::vector<std::string> found;
+    for (const Json& word : list) {
+      if (!word.is_string() || std::find(known.begin(), known.end(), word) == known.end()) {
+        refuse(field, fmt::format("must be among {}, got {}", fmt::join(known, ", "), word.dump()));
+      }
+      if (std::find(found.begin(), found.end(), word) != found.end()) {
+        refuse(field, "names " + word.dump() + " twice");
+      }
+      found.push_back(word);
+    }
+    return found;
   }
 
   std::int64_t integer(const Json& value, const std::string& field, std::int64_t least) const {
@@ -137,6 +153,9 @@ void check_gla(const Line& line, Case& one) {
   one.axes.emplace("V", one.axis("K"));
   one.axes.emplace("HQ", one.axis("H"));
   if (one.axis("H") % one.axis("HQ") != 0) line.refuse("axes.HQ", "must divide H");
+  if (one.has_direction("step") && one.axis("T") != 1) {
+    line.refuse("axes.T", fmt::format("a step is of one token, got {}", one.axis("T")));
+  }
   if (!one.cu_seqlens) return;
   if (one.axis("B") != 1) line.refuse("cu_seqlens", "needs B = 1");
   const auto& offsets = *one.cu_seqlens;
@@ -148,16 +167,24 @@ void check_gla(const Line& line, Case& one) {
 
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
   line.only_fields(object, "",
-                   {"name", "axes", "dtype", "decay", "states", "cu_seqlens", "strides", "scale",
-                    "tags", "seed"});
+                   {"name", "directions", "axes", "dtype", "decay", "states", "cu_seqlens",
+                    "strides", "scale", "tags", "seed"});
   Case one;
   one.name = object.at("name");
   if (one.name.find_first_of("{}") != std::string::npos) {
     line.refuse("name", "has a placeholder for a field that is not a list: " + one.name);
   }
+  one.directions = {"forward"};
+  if (object.contains("directions")) {
+    one.directions = line.words(object.at("directions"), "directions", direction_names());
+    if (one.directions.empty()) line.refuse("directions", "must not be empty");
+  }
   const Json& axes = line.required(object, "", "axes");
   line.only_fields(axes, "axes", {"B", "T", "H", "HQ", "K", "V"});
-  for (const char* axis : {"B", "T", "H", "K"}) line.required(axes, "axes", axis);
+  if (one.directions == std::vector<std::string>{"step"}) one.axes["T"] = 1;
+  for (const char* axis : {"B", "T", "H", "K"}) {
+    if (one.axes.count(axis) == 0) line.required(axes, "axes", axis);
+  }
   for (const auto& [axis, value] : axes.items()) {
     one.axes[axis] = line.integer(value, "axes." + axis, axis == "B" || axis == "T" ? 0 : 1);
   }
@@ -189,14 +216,8 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
       one.cu_seqlens->push_back(static_cast<std::int32_t>(line.integer(offset, "cu_seqlens", 0)));
     }
   }
-  const Json& tags = line.required(object, "", "tags");
-  if (!tags.is_array()) line.refuse("tags", "must be a list");
-  for (const Json& tag : tags) {
-    if (!tag.is_string() || std::find(kTags.begin(), kTags.end(), tag) == kTags.end()) {
-      line.refuse("tags",
-                  fmt::format("must be among {}, got {}", fmt::join(kTags, ", "), tag.dump()));
-    }
-    one.tags.insert(tag);
+  for (std::string& tag : line.words(line.required(object, "", "tags"), "tags", tag_names())) {
+    one.tags.insert(std::move(tag));
   }
   if (object.contains("seed")) {
     one.seed = static_cast<std::uint64_t>(line.integer(object.at("seed"), "seed", 0));
@@ -206,6 +227,17 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& direction_names() {
+  static const std::vector<std::string> names = {"forward", "backward", "forward_backward", "step",
+                                                 "state"};
+  return names;
+}
+
+const std::vector<std::string>& tag_names() {
+  static const std::vector<std::string> names = {"check", "bench", "large", "sanitizer", "later"};
+  return names;
+}
 
 std::vector<Case> parse_cases(const std::string& op, const std::string& json,
                               const std::string& file) {

@@ -2,18 +2,23 @@
 //
 // The file is a list of objects, one per line. Fields (* required):
 //   name*       placeholders {T}, {K}, {distribution}... stand for the fields that are given as
-//   lists axes*       gla: B*, T*, H*, K*, V (default K), HQ (default H) dtype*      a list; every
-//   dtype is run under the same name decay*      {kind: none | constant | per_token, distribution:
-//   see DecayDistribution} states      none (default) | initial | final | both | in_place
+//   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
+//   name axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
+//               HQ (default H)
+//   dtype*      a list; every dtype is run under the same name
+//   decay*      {kind: none | constant | per_token, distribution: see DecayDistribution}
+//   states      none (default) | initial | final | both | in_place
 //   cu_seqlens  the offsets themselves, N+1 of them
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
 //   scale       default K^-0.5
 //   tags*       check, bench, large (checked on sampled heads), sanitizer, later (kernels may still
-//   refuse it) seed        default 0
+//               refuse it)
+//   seed        default 0
 // An axis, decay.distribution, decay.kind, states, strides and scale may be a list: the line then
 // stands for the cross product.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -55,6 +60,7 @@ enum class Strides {
 
 struct Case {
   std::string name;
+  std::vector<std::string> directions;
   std::map<std::string, std::int64_t> axes;
   std::vector<DType> dtypes;
   DecayKind decay = DecayKind::kNone;
@@ -68,7 +74,17 @@ struct Case {
 
   std::int64_t axis(const std::string& letter) const { return axes.at(letter); }
   bool tagged(const std::string& tag) const { return tags.count(tag) != 0; }
+  bool has_direction(const std::string& direction) const {
+    return std::find(directions.begin(), directions.end(), direction) != directions.end();
+  }
 };
+
+/// forward, backward, forward_backward (the two in turn, as in training), step (one token) and
+/// state (only what a span leaves behind).
+const std::vector<std::string>& direction_names();
+
+/// check, bench...
+const std::vector<std::string>& tag_names();
 
 /// Parses and validates a table of `op`. Throws std::runtime_error naming `file`, the case and the
 /// field.

@@ -55,7 +55,8 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
   std::unique_ptr<Expectation> expectation;
   std::vector<CheckResult> results;
   for (const Device device : devices) {
-    CheckResult result{one.name, dtype, backend_name(device), "", Outcome::kSkipped, "", {}};
+    CheckResult result{operation.direction, one.name, dtype, backend_name(device), "",
+                       Outcome::kSkipped,   "",       {}};
     if (device.type == DeviceType::kCuda && dtype == DType::kFloat32) {
       result.detail = "fp32 is for the CPU only";
       results.push_back(result);
@@ -63,12 +64,12 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
     }
     bool accepted = false;
     std::string refusals;
-    for (const VariantInfo& variant : available_variants(operation.name, device)) {
-      result.variant = variant.name;
+    for (const std::string& variant : available_variants(operation, device)) {
+      result.variant = variant;
       result.errors.clear();
       try {
         if (!expectation) expectation = operation.expect(set, one.tagged("large"));
-        const ForcedVariant forced(device, variant.name);
+        const ForcedVariant forced(device, variant);
         result.detail = check_variant(operation, set, device, *expectation, result.errors);
         result.outcome = result.detail.empty() ? Outcome::kPassed : Outcome::kFailed;
       } catch (const Unsupported& error) {

@@ -14,6 +14,7 @@ namespace tandem::tools {
 enum class Outcome { kPassed, kFailed, kSkipped };
 
 struct CheckResult {
+  std::string direction;
   std::string case_name;
   DType dtype;
   std::string backend;
@@ -23,8 +24,9 @@ struct CheckResult {
   std::vector<OutputError> errors;
 };
 
-/// One result per variant that accepts the case; where none does, one that is skipped when the case
-/// is tagged `later` or its dtype is not for the backend, and failed otherwise.
+/// One result per variant that accepts the case in the entry's direction; where none does, one that
+/// is skipped when the case is tagged `later` or its dtype is not for the backend, and failed
+/// otherwise.
 ///
 /// A variant passes when outputs are within their limits of the definition, all that was not to be
 /// written (inputs, guards, gaps) is untouched, and a second run gives the same bits.

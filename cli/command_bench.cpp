@@ -34,19 +34,19 @@ constexpr double kUnfusedSlack = 3;
 constexpr unsigned long long kHarmlessThrottle = 0x1 | 0x2 | 0x100;
 
 void print_header() {
-  fmt::print("{:<24} {:<5} {:<7} {:>10} {:>10} {:>10} {:>10} {:>6} {:>8} {:>7} {:>8}\n", "case",
-             "dtype", "backend", "median_us", "p10_us", "p90_us", "floor_us", "ratio", "TFLOP/s",
-             "TB/s", "error");
+  fmt::print("{:<20} {:<24} {:<5} {:<7} {:>10} {:>10} {:>10} {:>10} {:>6} {:>8} {:>7} {:>8}\n",
+             "op", "case", "dtype", "backend", "median_us", "p10_us", "p90_us", "floor_us", "ratio",
+             "TFLOP/s", "TB/s", "error");
 }
 
 void print_row(const ResultsRow& row, Device device) {
   const double us = row.timing.median_us;
   fmt::print(
-      "{:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f} {:>10.1f} {:>6.2f} {:>8.2f} {:>7.3f} "
-      "{:>8.1e}",
-      row.case_name, row.dtype, backend_name(device), us, row.timing.p10_us, row.timing.p90_us,
-      row.floor_us, us / row.floor_us, row.cost.flops / us * 1e-6, row.cost.bytes / us * 1e-6,
-      row.error);
+      "{:<20} {:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f} {:>10.1f} {:>6.2f} {:>8.2f} "
+      "{:>7.3f} {:>8.1e}",
+      row.op + " " + row.direction, row.case_name, row.dtype, backend_name(device), us,
+      row.timing.p10_us, row.timing.p90_us, row.floor_us, us / row.floor_us,
+      row.cost.flops / us * 1e-6, row.cost.bytes / us * 1e-6, row.error);
   if (row.state.known) fmt::print("  {} MHz {} W", row.state.sm_clock_mhz, row.state.power_w);
   if (row.state.known && (row.state.throttle_reasons & ~kHarmlessThrottle) != 0) {
     fmt::print(" THROTTLED {:#x}", row.state.throttle_reasons);
@@ -66,10 +66,11 @@ class Bench {
     for (const Device device : devices) {
       results_.reset();
       if (!options_.once) print_device(device);
-      for (const auto& [op, one] : selected) {
+      for (const auto& [operation, one] : selected) {
+        if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
         for (const DType dtype : one.dtypes) {
           if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
-          bench(find_operation(op), one, dtype, device);
+          bench(*operation, one, dtype, device);
         }
       }
     }
@@ -124,8 +125,8 @@ class Bench {
         time(operation, set, one, dtype, device, provider);
       }
     } catch (const Unsupported& error) {
-      fmt::print("{:<24} {:<5} {:<7} {} unsupported: {}\n", one.name, to_string(dtype),
-                 backend_name(device), provider, error.what());
+      fmt::print("{:<20} {:<24} {:<5} {:<7} {} unsupported: {}\n", title(operation), one.name,
+                 to_string(dtype), backend_name(device), provider, error.what());
     }
   }
 
@@ -133,7 +134,7 @@ class Bench {
     Placement placement(set, device);
     operation.call(set, placement.bases(), device, {});
     if (device.type == DeviceType::kCuda) gpu::synchronize(device.index);
-    fmt::print("{} ran once\n", one.name);
+    fmt::print("{} {} ran once\n", title(operation), one.name);
   }
 
   void time(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
@@ -157,8 +158,8 @@ class Bench {
         if (error.passed) continue;
         if (provider == "unfused" && error.value <= kUnfusedSlack * error.limit) continue;
         failed_ = true;
-        fmt::print("{:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", one.name, to_string(dtype),
-                   backend_name(device), describe(errors), row.variant);
+        fmt::print("{:<20} {:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", title(operation),
+                   one.name, to_string(dtype), backend_name(device), describe(errors), row.variant);
         return;
       }
     }

@@ -18,7 +18,7 @@ struct CheckOptions : CaseOptions {
   bool verbose = false;
 };
 
-/// How a variant fared, over all cases of a dtype.
+/// How a variant fared in a direction, over all cases of a dtype.
 struct Tally {
   int passed = 0;
   int failed = 0;
@@ -39,18 +39,21 @@ void print_result(const CheckResult& result) {
                                                           : "skipped";
   const std::string where = result.variant.empty() ? result.backend : result.variant;
   const std::string detail = result.detail.empty() ? describe(result.errors) : result.detail;
-  fmt::print("{:<7} {:<30} {:<4} {:<34} {}\n", word, result.case_name, to_string(result.dtype),
-             where, detail);
+  fmt::print("{:<7} {:<16} {:<30} {:<4} {:<34} {}\n", word, result.direction, result.case_name,
+             to_string(result.dtype), where, detail);
   std::fflush(stdout);
 }
 
-void print_tallies(const std::map<std::pair<std::string, DType>, Tally>& tallies) {
+using Tallies = std::map<std::tuple<std::string, std::string, DType>, Tally>;
+
+void print_tallies(const Tallies& tallies) {
   for (const auto& [key, tally] : tallies) {
+    const auto& [entry, variant, dtype] = key;
     std::string worst;
     for (const auto& [output, value] : tally.worst)
       worst += fmt::format("  {} {:.1e}", output, value);
-    fmt::print("{:<44} {:<4} {:>4} passed {:>4} failed  worst{}\n", key.first,
-               to_string(key.second), tally.passed, tally.failed, worst);
+    fmt::print("{:<20} {:<44} {:<4} {:>4} passed {:>4} failed  worst{}\n", entry, variant,
+               to_string(dtype), tally.passed, tally.failed, worst);
   }
 }
 
@@ -62,17 +65,18 @@ void check(const CheckOptions& options) {
   CaseOptions selection = options;
   if (options.quick && selection.tag.empty()) selection.tag = "check";
   const auto cases = selection.select();
-  std::map<std::pair<std::string, DType>, Tally> tallies;
+  Tallies tallies;
   int counts[3] = {};
   Progress progress(cases.size());
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    const auto& [op, one] = cases[i];
+    const auto& [operation, one] = cases[i];
     progress.show(i, one.name);
     for (const DType dtype : one.dtypes) {
-      for (const CheckResult& result :
-           check_case(find_operation(op), one, dtype, devices, options.seed)) {
+      for (const CheckResult& result : check_case(*operation, one, dtype, devices, options.seed)) {
         ++counts[static_cast<int>(result.outcome)];
-        if (!result.variant.empty()) tallies[{result.variant, dtype}].add(result);
+        if (!result.variant.empty()) {
+          tallies[{title(*operation), result.variant, dtype}].add(result);
+        }
         if (result.outcome == Outcome::kFailed || options.verbose) {
           progress.clear();
           print_result(result);

@@ -18,9 +18,9 @@ void print_variants(const DeviceProperties& device) {
 
 void info() {
   fmt::print("tandem {}, commit {}\nbuild: {}\n", kVersion, kCommit, build_options());
-  std::string names;
-  for (const Operation& operation : operations()) names += std::string(" ") + operation.name;
-  fmt::print("ops:{}\n\ncpu\n", names);
+  std::vector<std::string> names;
+  for (const Operation& operation : operations()) names.push_back(title(operation));
+  fmt::print("ops: {}\n\ncpu\n", fmt::join(names, ", "));
   print_variants(DeviceProperties::cpu());
   const int count = cuda_device_count();
   for (int i = 0; i < count; ++i) {

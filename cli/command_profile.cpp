@@ -47,13 +47,15 @@ class Profiler {
     run_.ceilings = ceilings(device_);
     fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s\n", to_string(device_),
                run_.device_name, run_.ceilings.copy_tbps, run_.ceilings.bf16_tflops);
-    for (const auto& [op, one] : selected) {
+    for (const auto& [operation, one] : selected) {
+      if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
       for (const DType dtype : one.dtypes) {
         if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
         try {
-          profile(find_operation(op), one, dtype);
+          profile(*operation, one, dtype);
         } catch (const Unsupported& error) {
-          fmt::print("\n{} {}: unsupported: {}\n", one.name, to_string(dtype), error.what());
+          fmt::print("\n{} {} {}: unsupported: {}\n", title(*operation), one.name, to_string(dtype),
+                     error.what());
         }
       }
     }
@@ -109,8 +111,8 @@ class Profiler {
       }
       const auto errors = operation.expect(set, true)->compare(set, placement.download());
       if (!std::all_of(errors.begin(), errors.end(), [](auto& error) { return error.passed; })) {
-        fmt::print("\n{} {}: WRONG, not profiled: {}  {}\n", one.name, to_string(dtype),
-                   describe(errors), row.variant);
+        fmt::print("\n{} {} {}: WRONG, not profiled: {}  {}\n", title(operation), one.name,
+                   to_string(dtype), describe(errors), row.variant);
         failed_ = true;
         return false;
       }
@@ -131,6 +133,8 @@ class Profiler {
     std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(),
                                       "bench",
                                       operation.name,
+                                      "--direction",
+                                      operation.direction,
                                       "--once",
                                       "--backend",
                                       "cuda",
@@ -138,10 +142,11 @@ class Profiler {
                                       row.case_name,
                                       "--dtype",
                                       row.dtype,
-                                      "--variant",
-                                      row.variant,
                                       "--seed",
                                       std::to_string(options_.seed)};
+    if (has_variant(operation, row.variant)) {
+      words.insert(words.end(), {"--variant", row.variant});
+    }
     if (!options_.file.empty()) words.insert(words.end(), {"--cases", options_.file});
     return words;
   }
@@ -166,8 +171,9 @@ class Profiler {
       results_.emplace(options_.json, "", run);
     }
     if (results_->add_counters(found.row, counters_json(found))) return;
-    fmt::print("  not stored: {} has no row of {} {} by {}; tandem bench --json makes one\n",
-               options_.json, found.row.case_name, found.row.dtype, found.row.variant);
+    fmt::print("  not stored: {} has no row of {} {} {} {} by {}; tandem bench --json makes one\n",
+               options_.json, found.row.op, found.row.direction, found.row.case_name,
+               found.row.dtype, found.row.variant);
     failed_ = true;
   }
 

@@ -1,6 +1,6 @@
 #include "commands.h"
 
-#include <algorithm>
+#include <set>
 
 #include "operation.h"
 
@@ -9,16 +9,21 @@ namespace tandem::tools {
 std::string g_command_line;
 
 CLI::Validator known_op() {
-  std::vector<std::string> names;
-  for (const Operation& operation : operations()) names.emplace_back(operation.name);
+  std::set<std::string> names;
+  for (const Operation& operation : operations()) names.emplace(operation.name);
   return CLI::IsMember(names);
+}
+
+CLI::Option* add_direction(CLI::App& command, std::string& direction, const std::string& help) {
+  return command.add_option("--direction", direction, help)
+      ->check(CLI::IsMember(direction_names()));
 }
 
 void CaseOptions::add_to(CLI::App& command) {
   command.add_option("op", op, "only this op (default: all)")->check(known_op());
+  add_direction(command, direction, "only this direction (default: all that the cases name)");
   command.add_option("--case", glob, "only cases whose name matches this glob");
-  command.add_option("--tag", tag, "only cases with this tag")
-      ->check(CLI::IsMember({"check", "bench", "large", "sanitizer", "later"}));
+  command.add_option("--tag", tag, "only cases with this tag")->check(CLI::IsMember(tag_names()));
   command.add_option("--cases", file, "a case table to use instead of the built-in one")
       ->check(CLI::ExistingFile);
   command.add_option("--backend", backend, "cpu or cuda (default: every one that works here)")
@@ -26,20 +31,26 @@ void CaseOptions::add_to(CLI::App& command) {
   command.add_option("--seed", seed, "of the random inputs")->capture_default_str();
 }
 
-std::vector<std::pair<std::string, Case>> CaseOptions::select() const {
-  std::vector<std::pair<std::string, Case>> selected;
+std::vector<Selected> CaseOptions::select() const {
+  std::set<std::string> names;
+  for (const Operation& operation : operations()) names.emplace(operation.name);
+  if (!file.empty() && op.empty() && names.size() > 1) {
+    throw CLI::ValidationError("--cases", "name the op that the table is for");
+  }
+  std::vector<Selected> selected;
   for (const Operation& operation : operations()) {
     if (!op.empty() && op != operation.name) continue;
-    if (!file.empty() && op.empty() && operations().size() > 1) {
-      throw CLI::ValidationError("--cases", "name the op that the table is for");
-    }
     for (Case& one : select_cases(load_cases(operation.name, file), glob, tag)) {
-      selected.emplace_back(operation.name, std::move(one));
+      for (const std::string& wanted : one.directions) find_operation(operation.name, wanted);
+      if (!one.has_direction(operation.direction)) continue;
+      if (!direction.empty() && direction != operation.direction) continue;
+      selected.push_back({&operation, std::move(one)});
     }
   }
   if (selected.empty()) {
     std::string wanted = glob.empty() ? "" : " matches " + glob;
     if (!tag.empty()) wanted += " with tag " + tag;
+    if (!direction.empty()) wanted += " in direction " + direction;
     throw CLI::ValidationError("--case", "no case" + wanted);
   }
   return selected;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "operation.h"
 
 namespace tandem::tools {
 
@@ -25,9 +26,16 @@ extern std::string g_command_line;
 /// Thrown by a callback that has said all there is to say: exit with 1.
 struct Failed {};
 
-/// Options that pick cases, shared by check and bench.
+/// A case in one of its directions.
+struct Selected {
+  const Operation* operation;
+  Case one;
+};
+
+/// Options that pick cases, shared by check, bench and profile.
 struct CaseOptions {
   std::string op;
+  std::string direction;
   std::string glob;
   std::string tag;
   std::string file;
@@ -35,11 +43,15 @@ struct CaseOptions {
   std::uint64_t seed = 1;
 
   void add_to(CLI::App& command);
-  /// Those of every op (or of `op`) that match; CLI::ValidationError when none does.
-  std::vector<std::pair<std::string, Case>> select() const;
+  /// Those of every entry of operations(), or of `op` and `direction`, that match, entry by entry;
+  /// CLI::ValidationError when none does.
+  std::vector<Selected> select() const;
 };
 
 /// Accepts only the names of ops.
 CLI::Validator known_op();
+
+/// Adds --direction, which accepts only direction_names().
+CLI::Option* add_direction(CLI::App& command, std::string& direction, const std::string& help);
 
 }  // namespace tandem::tools

@@ -4,54 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <stdexcept>
 
+#include "file_inputs.h"
 #include "tandem/ops/gla.h"
 
 namespace tandem::tools {
 namespace {
 
-bool parse_bool(const std::string& name, const std::string& text) {
-  if (text == "true" || text == "1") return true;
-  if (text == "false" || text == "0") return false;
-  throw std::runtime_error(fmt::format("--set {}: must be true or false, got {}", name, text));
-}
-
-double parse_number(const std::string& name, const std::string& text) {
-  std::size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (text.empty() || used != text.size()) {
-    throw std::runtime_error(fmt::format("--set {}: must be a number, got {}", name, text));
-  }
-  return value;
-}
+const std::vector<std::string> kInputs = {"q", "k", "v"};
+const std::vector<std::string> kOptional = {"log_decay", "initial_state", "cu_seqlens"};
 
 TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
-  TensorSet set;
-  for (const FileTensor& from : file.tensors) {
-    const bool known = from.name == "q" || from.name == "k" || from.name == "v" ||
-                       from.name == "log_decay" || from.name == "initial_state" ||
-                       from.name == "cu_seqlens";
-    if (!known) {
-      throw std::runtime_error(fmt::format(
-          "{}: tensor {}: is no input of gla (q, k, v, log_decay, initial_state, cu_seqlens)",
-          file.path, from.name));
-    }
-    const NamedTensor& to =
-        add_tensor(set, from.name, from.dtype, from.shape, contiguous_strides(from.shape), false);
-    std::memcpy(set.buffers[to.buffer].data() + to.offset, from.data.data(), span_bytes(to));
-  }
-  for (const char* name : {"q", "k", "v"}) {
-    if (!set.find(name))
-      throw std::runtime_error(fmt::format("{}: tensor {}: is missing", file.path, name));
-  }
+  TensorSet set = read_inputs(file, "gla forward", kInputs, kOptional);
   bool wants_state = set.find("initial_state") != nullptr;
   for (const auto& [name, text] : settings) {
     if (name == "scale") {
@@ -59,8 +25,8 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
     } else if (name == "output_final_state") {
       wants_state = parse_bool(name, text);
     } else {
-      throw std::runtime_error(
-          fmt::format("--set {}: gla has no such setting (scale, output_final_state)", name));
+      throw std::runtime_error(fmt::format(
+          "--set {}: gla forward has no such setting (scale, output_final_state)", name));
     }
   }
   const Dims q = set.get("q").shape;
@@ -168,16 +134,20 @@ std::string shape(const TensorSet& set) {
 
 }  // namespace
 
-const Operation kGlaOperation = {.name = "gla",
-                                 .direction = "forward",
-                                 .make = make_gla,
-                                 .from_file = from_file,
-                                 .call = call,
-                                 .workspace_bytes = workspace_bytes,
-                                 .expect = expect_gla,
-                                 .cost = cost,
-                                 .shape = shape,
-                                 .unfused_call = unfused_gla,
-                                 .unfused_workspace_bytes = unfused_gla_workspace_bytes};
+const Operation kGlaForward = {.name = "gla",
+                               .direction = "forward",
+                               .function = "gla_forward",
+                               .inputs = kInputs,
+                               .optional_inputs = kOptional,
+                               .outputs = {"o", "final_state"},
+                               .make = make_gla,
+                               .from_file = from_file,
+                               .call = call,
+                               .workspace_bytes = workspace_bytes,
+                               .expect = expect_gla,
+                               .cost = cost,
+                               .shape = shape,
+                               .unfused_call = unfused_gla,
+                               .unfused_workspace_bytes = unfused_gla_workspace_bytes};
 
 }  // namespace tandem::tools

@@ -146,11 +146,11 @@ Timing time_call(const Operation& operation, const TensorSet& set, Device device
 }
 
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement) {
-  for (const VariantInfo& variant : available_variants(operation.name, placement.device())) {
+  for (const std::string& variant : available_variants(operation, placement.device())) {
     try {
-      const ForcedVariant forced(placement.device(), variant.name);
+      const ForcedVariant forced(placement.device(), variant);
       operation.call(set, placement.bases(), placement.device(), {});
-      return variant.name;
+      return variant;
     } catch (const Unsupported&) {
     }
   }

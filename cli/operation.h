@@ -1,4 +1,5 @@
-// What the tools need to know of an op: one table entry per op, filled by cli/<op>.cpp.
+// What the tools need to know of an op: one table entry per op and direction, filled by
+// cli/<op>*.cpp.
 #pragma once
 
 #include <cstdint>
@@ -41,12 +42,20 @@ class Expectation {
 using Settings = std::map<std::string, std::string>;
 
 struct Operation {
-  const char* name;
-  const char* direction;
+  const char* name;       // "gla"
+  const char* direction;  // of direction_names(), as in results files
+  /// The C++ function, with which the names of its variants begin: "gla_forward". Null when the
+  /// call is of several functions: then the library picks their variants.
+  const char* function;
+  /// Tensors by the names of the C++ call's arguments. make and from_file add no others; each
+  /// output that they add is compared. A tensor updated in place is an output that is filled.
+  std::vector<std::string> inputs;
+  std::vector<std::string> optional_inputs;
+  std::vector<std::string> outputs;
   /// Tensors of a case, with fresh random inputs.
   TensorSet (*make)(const Case& one, DType dtype, std::uint64_t seed);
-  /// Tensors from a file, named as the arguments of the C++ call, and scalars from --set. Throws
-  /// std::runtime_error naming the file and the field.
+  /// Tensors from a file, and scalars from --set. Throws std::runtime_error naming the file and the
+  /// field. Null where `tandem run` does not offer the direction.
   TensorSet (*from_file)(const SafetensorsFile& file, const Settings& settings);
   /// Makes the C++ call with each buffer of the set at `bases[i]` on `device`.
   void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
@@ -66,11 +75,18 @@ struct Operation {
                                          Device device) = nullptr;
 };
 
+/// Entries of an op follow each other.
 const std::vector<Operation>& operations();
 
-/// Throws std::runtime_error naming the known ops.
-const Operation& find_operation(const std::string& name);
+/// Throws std::runtime_error naming the known ones.
+const Operation& find_operation(const std::string& name, const std::string& direction = "forward");
 
-extern const Operation kGlaOperation;
+/// "gla forward".
+std::string title(const Operation& operation);
+
+/// Whether the variant, "gla_forward.cpu.builtin", is one of the entry's function.
+bool has_variant(const Operation& operation, const std::string& variant);
+
+extern const Operation kGlaForward;
 
 }  // namespace tandem::tools

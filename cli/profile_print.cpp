@@ -45,7 +45,7 @@ void print_profile(const Profile& profile, const std::vector<Counters>& launches
                    const Ceilings& ceilings) {
   const ResultsRow& row = profile.row;
   const double us = row.timing.median_us;
-  fmt::print("\n{} {}  {}\n", row.case_name, row.dtype, row.variant);
+  fmt::print("\n{} {} {} {}  {}\n", row.op, row.direction, row.case_name, row.dtype, row.variant);
   fmt::print("  without a profiler: {:.1f} us (p10 {:.1f}, p90 {:.1f}), floor {:.1f} us, {:.2f}x; ",
              us, row.timing.p10_us, row.timing.p90_us, row.floor_us, us / row.floor_us);
   fmt::print("{:.2f} TFLOP/s, fewest bytes {} at {:.3f} TB/s ({:.0f} % of copy)\n",

@@ -13,6 +13,9 @@ namespace tandem::tools {
 
 TensorSet run_file(const Operation& operation, const std::string& in, const std::string& out,
                    Device device, const Settings& settings) {
+  if (operation.from_file == nullptr) {
+    throw std::runtime_error(title(operation) + " cannot be run on a file");
+  }
   TensorSet set = operation.from_file(read_safetensors(in), settings);
   Placement placement(set, device);
   try {

@@ -29,6 +29,7 @@ def arguments(argv):
     parser.add_argument("op", choices=sorted(path.stem for path in (cases.ROOT / "cases").glob("*.json")))
     parser.add_argument("--case", default="", help="names that fit this pattern (default: the cases tagged bench)")
     parser.add_argument("--tag", default="", help="only cases with this tag")
+    parser.add_argument("--direction", default="", choices=cases.DIRECTIONS, help="default: all that the cases name and a provider can do")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), help="default: both, where the case has both")
     parser.add_argument("--providers", default="", help="only these, by comma (default: all that can be imported)")
     parser.add_argument("--tune", action="store_true", help="try every setting of a peer and keep its fastest (compiles more)")
@@ -59,7 +60,7 @@ def list_providers(providers):
     ready, missing = provider.available(providers)
     for name, one in ready.items():
         versions = ", ".join(f"{package} {version}" for package, version in one.versions().items())
-        print(f"{name:<12} here  {versions}".rstrip())
+        print(f"{name:<12} here: {', '.join(one.directions)}  {versions}".rstrip())
     for name, why in missing.items():
         print(f"{name:<12} not here: {why}")
 
@@ -115,16 +116,17 @@ def describe_run(options, argv, bench, device, ready, missing, ceilings):
 
 def print_row(row, ours):
     if "failure" in row:
-        print(f"{row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['failure']}", flush=True)
+        print(f"{row['direction']:<16} {row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['failure']}", flush=True)
         return
     error = f"{row['error']['value']:.1e}" if "error" in row else "-"
     ratio = f"{row['median_us'] / ours:.2f}x" if ours else "-"
-    print(f"{row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['median_us']:>9.1f} {row['p10_us']:>9.1f} {row['p90_us']:>9.1f} "
+    print(f"{row['direction']:<16} {row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['median_us']:>9.1f} {row['p10_us']:>9.1f} {row['p90_us']:>9.1f} "
           f"{row['floor_us']:>8.1f} {ratio:>7} {error:>8} {row['first_call_s']:>7.1f}  {row['variant']}", flush=True)  # fmt: skip
 
 
 def measure(options, argv):
     selected = cases.select(cases.load(options.op), options.case, options.tag or ("" if options.case else "bench"))
+    selected = cases.in_directions(selected, options.direction)
     known = pick(provider.discover(options.op), options.providers)
     if options.list:
         list_providers(known)
@@ -149,16 +151,19 @@ def measure(options, argv):
             file = results.ResultsFile(options.json, run, options.run)
         print(f"{torch.cuda.get_device_name(device)}: copy {together.ceilings['copy_tbps']:.3f} TB/s, bf16 products "
               f"{together.ceilings['bf16_tflops']:.0f} TFLOP/s, CUDA graph, cold L2; x: time over Tandem's")  # fmt: skip
-        print(f"{'case':<24} {'dtype':<5} {'provider':<11} {'median_us':>9} {'p10_us':>9} {'p90_us':>9} {'floor_us':>8} {'x':>7} {'error':>8} {'first_s':>7}  variant")  # fmt: skip
+        print(f"{'direction':<16} {'case':<24} {'dtype':<5} {'provider':<11} {'median_us':>9} {'p10_us':>9} {'p90_us':>9} {'floor_us':>8} {'x':>7} {'error':>8} {'first_s':>7}  variant")  # fmt: skip
     ours_failed = False
     for case in selected:
-        if cases.why_not(case):
-            progress(f"{case.name}: not compared: {cases.why_not(case)}")
+        reason = cases.why_not(case)
+        if not reason and not any(case.direction in one.directions for one in ready.values()):
+            reason = "no provider here can do it"
+        if reason:
+            progress(f"{case.direction} {case.name}: not compared: {reason}")
             continue
         for dtype in case.dtypes:
             if dtype == "fp32" or options.dtype not in (None, dtype):
                 continue
-            progress(f"{case.name} {dtype}")
+            progress(f"{case.direction} {case.name} {dtype}")
             if options.once:
                 together.once(case, dtype)
                 continue

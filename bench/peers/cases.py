@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 
+DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -27,6 +28,8 @@ class Case:
     scale: float | None
     tags: tuple
     seed: int
+    directions: tuple = ("forward",)
+    direction: str = "forward"  # of `directions`: the one that is looked at
 
     def __getattr__(self, axis):
         try:
@@ -57,6 +60,9 @@ def _expand(entry):
 
 def _parse(entry):
     axes = dict(entry["axes"])
+    directions = tuple(entry.get("directions", ("forward",)))
+    if directions == ("step",):
+        axes.setdefault("T", 1)
     axes.setdefault("HQ", axes["H"])
     axes.setdefault("V", axes["K"])
     decay = entry["decay"]
@@ -74,6 +80,8 @@ def _parse(entry):
         scale=entry.get("scale"),
         tags=tuple(entry["tags"]),
         seed=entry.get("seed", 0),
+        directions=directions,
+        direction=directions[0],
     )
 
 
@@ -94,6 +102,14 @@ def select(cases, glob="", tag=""):
     return chosen
 
 
+def in_directions(cases, direction=""):
+    """Each case in each of its directions (or in `direction` only): all of one direction, then all of the next."""
+    found = [dataclasses.replace(case, direction=one) for one in DIRECTIONS for case in cases if one in case.directions and direction in ("", one)]
+    if not found:
+        raise CaseError(f"no such case has direction {direction}")
+    return found
+
+
 def why_not(case):
     """"" or why a side by side cannot be made of the case: peers disagree on everything beyond the plain call."""
     if case.cu_seqlens is not None:
@@ -107,6 +123,8 @@ def why_not(case):
 
 def cost(case):
     """(bytes, flops) as the tandem program counts them: each tensor once; the chunked algorithm at C = 64."""
+    if case.direction != "forward":
+        raise CaseError(f"{case.name}: no cost is known of direction {case.direction}")
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
     decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
     values = B * T * (2 * HQ * K + 2 * H * V)

@@ -10,6 +10,7 @@ class Provider:
     """One way to compute an op. A file in providers/ holds one or a few; nothing else names them."""
 
     op = "gla"
+    directions = ("forward",)  # those of cases.DIRECTIONS that it can do; case.direction says which is wanted
     name = ""  # in the results file
     packages = ()  # distributions whose versions are recorded
     settings = ("",)  # tuning choices of the peer itself; the first is its default
@@ -24,8 +25,9 @@ class Provider:
         return ""
 
     def prepare(self, case, dtype, tensors, setting):
-        """A call without arguments that returns o [B,T,H,V], capturable in a CUDA graph. Work that a user of the peer
-        would not do at every call (its own layout, its own names of things) is done here, untimed."""
+        """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}), capturable in a
+        CUDA graph. Work that a user of the peer would not do at every call (its own layout, its own names of things) is
+        done here, untimed."""
         raise NotImplementedError
 
     def variant(self, case, setting):

@@ -1,4 +1,4 @@
-"""The definition of gla forward in fp64, token by token, on a few (batch, head) pairs."""
+"""The definition of gla in fp64, token by token, on a few (batch, head) pairs."""
 
 
 def sample_heads(case, most=16):
@@ -9,8 +9,11 @@ def sample_heads(case, most=16):
 
 
 def define(case, tensors, heads):
-    """o in fp64 [pairs,T,V]."""
+    """The outputs of the case's direction by name, in fp64, pairs first: o [pairs,T,V]."""
     import torch
+
+    if case.direction != "forward":
+        raise ValueError(f"{case.name}: no reference of direction {case.direction}")
 
     group = case.H // case.HQ
 
@@ -30,14 +33,17 @@ def define(case, tensors, heads):
     for t in range(case.T):
         state = keep[:, t, None, None] * state + k[:, t, :, None] * v[:, t, None, :]
         o[:, t] = (q[:, t, None, :] @ state)[:, 0]
-    return case.softmax_scale * o
+    return {"o": case.softmax_scale * o}
 
 
-def relative_rms(o, expected, heads):
-    """Of an output [B,T,H,V]; infinite where it holds a NaN anywhere, in a sampled head or not."""
+def relative_rms(outputs, expected, heads):
+    """Of the worst output [B,T,H,...]; infinite where one is missing or holds a NaN, in a sampled head or not."""
     import torch
 
-    if not torch.isfinite(o).all():
-        return float("inf")
-    ours = torch.stack([o[b, :, h] for b, h in heads]).double()
-    return ((ours - expected).norm() / expected.norm()).item()
+    worst = 0.0
+    for name, right in expected.items():
+        if name not in outputs or not torch.isfinite(outputs[name]).all():
+            return float("inf")
+        ours = torch.stack([outputs[name][b, :, h] for b, h in heads]).double()
+        worst = max(worst, ((ours - right).norm() / right.norm()).item())
+    return worst

@@ -29,7 +29,7 @@ class Entry:
     def __init__(self, provider, case, dtype):
         self.provider = provider
         bytes_, flops = cases.cost(case)
-        self.row = {"op": provider.op, "direction": "forward", "case": case.name, "dtype": dtype, "provider": provider.name,
+        self.row = {"op": provider.op, "direction": case.direction, "case": case.name, "dtype": dtype, "provider": provider.name,
                     "variant": provider.variant(case, provider.settings[0]), "bytes": bytes_, "flops": flops}  # fmt: skip
         if provider.note:
             self.row["note"] = provider.note
@@ -64,7 +64,7 @@ class SideBySide:
         expected = reference.define(case, tensors, heads)
         count = sets_for(case, self.l2_bytes)
         sets = [tensors] + [{name: x.clone() for name, x in tensors.items()} for _ in range(count - 1)]
-        entries = [Entry(provider, case, dtype) for provider in self.providers.values()]
+        entries = [Entry(provider, case, dtype) for provider in self._able(case)]
         for entry in entries:
             self._guarded(entry, lambda entry=entry: self._prepare(entry, case, dtype, sets, expected, heads))
         for _ in range(self.options.rounds):
@@ -78,15 +78,18 @@ class SideBySide:
                 entry.timer.close()
         return [entry.row for entry in entries]
 
+    def _able(self, case):
+        return [one for one in self.providers.values() if case.direction in one.directions]
+
     def once(self, case, dtype):
         """One call of each provider, unchecked and untimed, for profilers."""
         tensors = inputs.make(case, dtype, self.options.seed, self.device)
-        for provider in self.providers.values():
+        for provider in self._able(case):
             refusal = provider.refusal(case, dtype)
             if not refusal:
                 provider.prepare(case, dtype, tensors, provider.settings[0])()
                 self._synchronize()
-            self.say(f"{case.name} {dtype} {provider.name}: {refusal or 'ran once'}")
+            self.say(f"{case.direction} {case.name} {dtype} {provider.name}: {refusal or 'ran once'}")
 
     def _guarded(self, entry, body):
         try:
@@ -102,10 +105,10 @@ class SideBySide:
 
             torch.cuda.synchronize(self.device)
 
-    def _check(self, entry, o, dtype, expected, heads, when):
+    def _check(self, entry, outputs, dtype, expected, heads, when):
         if not entry.provider.same_function:
             return True
-        error = reference.relative_rms(o, expected, heads)
+        error = reference.relative_rms(outputs, expected, heads)
         entry.row["error"] = {"metric": "rel_rms", "value": results.rounded(error) if math.isfinite(error) else None}
         if error <= WRONG[dtype]:
             return True
@@ -122,11 +125,11 @@ class SideBySide:
         best = None
         for setting in provider.settings if self.options.tune else provider.settings[:1]:
             start = time.monotonic()
-            o = provider.prepare(case, dtype, sets[0], setting)()
+            outputs = provider.prepare(case, dtype, sets[0], setting)()
             self._synchronize()
             seconds = time.monotonic() - start
             entry.row.setdefault("first_call_s", results.rounded(seconds))
-            if not self._check(entry, o, dtype, expected, heads, "before timing"):
+            if not self._check(entry, outputs, dtype, expected, heads, "before timing"):
                 return
             timer = self.make_timer([provider.prepare(case, dtype, one, setting) for one in sets])
             median = results.summarize(timer.replay(2, 5))["median_us"]
@@ -147,8 +150,8 @@ class SideBySide:
 
     def _finish(self, entry, dtype, expected, heads):
         # What the timed graph itself left behind, in its first and its last buffer set.
-        for o in (entry.timer.outputs[0], entry.timer.outputs[-1]):
-            if not self._check(entry, o, dtype, expected, heads, "after timing"):
+        for outputs in (entry.timer.outputs[0], entry.timer.outputs[-1]):
+            if not self._check(entry, outputs, dtype, expected, heads, "after timing"):
                 return
         entry.row.update(results.summarize(entry.samples))
         bytes_, flops = entry.row["bytes"], entry.row["flops"]

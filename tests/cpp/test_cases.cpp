@@ -93,6 +93,61 @@ TEST(Cases, ListsExpandToTheCrossProduct) {
   EXPECT_EQ(cases[7].seed, 7u);
 }
 
+TEST(Cases, DirectionsAreForwardUnlessGiven) {
+  const std::string rest = R"("dtype":["bf16"],"decay":{"kind":"none"},"tags":[]})";
+  const auto cases = parse_cases(
+      "gla",
+      R"([{"name":"a","axes":{"B":1,"T":5,"H":4,"K":8},)" + rest +
+          R"(,{"name":"b","directions":["forward","backward"],"axes":{"B":1,"T":5,"H":4,"K":8},)" +
+          rest + R"(,{"name":"c","directions":["step"],"axes":{"B":1,"H":4,"K":8},)" + rest + "]",
+      "f.json");
+  EXPECT_EQ(cases[0].directions, (std::vector<std::string>{"forward"}));
+  EXPECT_TRUE(cases[1].has_direction("forward") && cases[1].has_direction("backward"));
+  EXPECT_FALSE(cases[1].has_direction("step"));
+  EXPECT_EQ(cases[2].axis("T"), 1);
+}
+
+/// An entry says of each of its tensors what it is, and compares every output.
+TEST(Cases, TensorsAreThoseThatTheEntryNames) {
+  for (const Operation& operation : operations()) {
+    const auto names = [](const std::vector<std::string>& list) {
+      return std::set<std::string>(list.begin(), list.end());
+    };
+    const std::set<std::string> outputs = names(operation.outputs);
+    std::set<std::string> known = names(operation.inputs), seen;
+    known.merge(names(operation.optional_inputs));
+    for (const Case& one : select_cases(load_cases(operation.name), "", "sanitizer")) {
+      if (!one.has_direction(operation.direction)) continue;
+      const TensorSet set = operation.make(one, one.dtypes[0], 1);
+      for (const std::string& name : operation.inputs) EXPECT_NE(set.find(name), nullptr) << name;
+      std::set<std::string> compared;
+      for (const OutputError& error : operation.expect(set, false)->compare(set, set.buffers)) {
+        compared.insert(error.output);
+      }
+      for (const NamedTensor& tensor : set.tensors) {
+        seen.insert(tensor.name);
+        EXPECT_EQ((tensor.output ? outputs : known).count(tensor.name), 1u)
+            << title(operation) << " " << one.name << " " << tensor.name;
+        if (!tensor.output) continue;
+        EXPECT_EQ(compared.count(tensor.name), 1u) << tensor.name;
+      }
+    }
+    known.insert(outputs.begin(), outputs.end());
+    EXPECT_EQ(seen, known) << title(operation);
+  }
+}
+
+TEST(Cases, EveryDirectionHasAnEntry) {
+  for (const Operation& operation : operations()) {
+    for (const Case& one : load_cases(operation.name)) {
+      for (const std::string& direction : one.directions) {
+        EXPECT_NO_THROW(find_operation(operation.name, direction)) << one.name;
+      }
+    }
+  }
+  EXPECT_THROW(find_operation("gla", "sideways"), std::runtime_error);
+}
+
 TEST(Cases, RefusalsNameFileCaseAndField) {
   const std::string good =
       R"({"name":"a","axes":{"B":1,"T":5,"H":4,"K":8},"dtype":["bf16"],"decay":{"kind":"none"},"tags":[]})";
@@ -104,6 +159,14 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
       {"\"tags\":[]", "\"tags\":[],\"colour\":1", "case a: colour: unknown field"},
       {"\"T\":5", "\"T\":5,\"Q\":1", "case a: axes.Q: unknown field"},
       {"\"T\":5,", "", "case a: axes.T: is missing"},
+      {"\"tags\":[]", "\"tags\":[],\"directions\":[\"up\"]",
+       "case a: directions: must be among forward, backward"},
+      {"\"tags\":[]", "\"tags\":[],\"directions\":\"step\"", "case a: directions: must be a list"},
+      {"\"tags\":[]", "\"tags\":[],\"directions\":[]", "case a: directions: must not be empty"},
+      {"\"tags\":[]", "\"tags\":[],\"directions\":[\"forward\",\"forward\"]",
+       "case a: directions: names \"forward\" twice"},
+      {"\"tags\":[]", "\"tags\":[],\"directions\":[\"step\",\"forward\"]",
+       "case a: axes.T: a step is of one token, got 5"},
       {"\"T\":5", "\"T\":-5", "case a: axes.T: must be an integer in [0,2^31), got -5"},
       {"\"T\":5", "\"T\":1.5", "case a: axes.T: must be an integer"},
       {"\"K\":8", "\"K\":0", "case a: axes.K: must be an integer in [1,2^31), got 0"},
@@ -178,7 +241,7 @@ TEST(Cases, RandomNumbersAreNormal) {
 /// B T H (2 C K + ...) worked out by hand for one shape.
 TEST(Cases, CostCountsEachTensorOnce) {
   const Case one = select_cases(load_cases("gla"), "seed039_t1024_d64", "")[0];
-  const Cost cost = kGlaOperation.cost(make_gla(one, DType::kBFloat16, 1));
+  const Cost cost = kGlaForward.cost(make_gla(one, DType::kBFloat16, 1));
   const double tokens = 4.0 * 1024 * 32;
   EXPECT_EQ(cost.bytes, tokens * (4 * 64 * 2 + 4));
   EXPECT_EQ(cost.flops, tokens * 2 * (64 * 64 + 2 * 64 * 64 + 64 * 64));

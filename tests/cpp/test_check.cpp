@@ -35,7 +35,7 @@ void faulty_call(const TensorSet& set, const std::vector<void*>& bases, Device d
   if (g_fault == Fault::kWritesNothing) return;
   if (g_fault == Fault::kRefuses) throw Unsupported("cannot");
   if (g_fault == Fault::kThrows) throw CudaError("fell over");
-  kGlaOperation.call(set, bases, device, context);
+  kGlaForward.call(set, bases, device, context);
   const NamedTensor& o = set.get("o");
   const NamedTensor& q = set.get("q");
   auto* data = static_cast<std::byte*>(bases[o.buffer]) + o.offset;
@@ -61,7 +61,7 @@ void faulty_call(const TensorSet& set, const std::vector<void*>& bases, Device d
 }
 
 CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}) {
-  Operation operation = kGlaOperation;
+  Operation operation = kGlaForward;
   operation.call = faulty_call;
   g_fault = fault;
   Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
@@ -104,7 +104,7 @@ TEST(Check, OnlyCasesForLaterMayBeRefused) {
 
 TEST(Check, NoFp32OnCuda) {
   const Case one = select_cases(load_cases("gla"), "t63_h1_d64", "")[0];
-  const auto results = check_case(kGlaOperation, one, DType::kFloat32, {Device::cuda()}, 1);
+  const auto results = check_case(kGlaForward, one, DType::kFloat32, {Device::cuda()}, 1);
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0].outcome, Outcome::kSkipped);
 }
@@ -114,7 +114,7 @@ TEST(Check, SampledHeads) {
   Case one = select_cases(load_cases("gla"), "many_heads_h75", "")[0];
   one.tags = {"large"};
   g_fault = Fault::kTooLarge;
-  Operation operation = kGlaOperation;
+  Operation operation = kGlaForward;
   operation.call = faulty_call;
   EXPECT_EQ(check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0].outcome,
             Outcome::kFailed);

@@ -78,6 +78,8 @@ TEST_F(Cli, WrongCommandLinesExitWith2) {
   expect("info --loud", 2, "--loud");
   expect("check --case 'no_such_*'", 2, "no case matches no_such_*");
   expect("check nothing", 2, "nothing");
+  expect("check --direction sideways", 2, "--direction");
+  expect("run gla --in a --out b --direction up", 2, "--direction");
   expect("check --tag fast", 2, "--tag");
   expect("check --backend tpu", 2, "--backend");
   expect("check --seed few", 2, "--seed");
@@ -91,7 +93,8 @@ TEST_F(Cli, WrongCommandLinesExitWith2) {
 TEST_F(Cli, InfoSaysWhatThereIs) {
   const Result result = run("info");
   EXPECT_EQ(result.exit_code, 0);
-  for (const std::string text : {"commit ", "build: ", "ops: gla", "gla_forward.cpu.builtin"}) {
+  for (const std::string text :
+       {"commit ", "build: ", "ops: gla forward", "gla_forward.cpu.builtin"}) {
     EXPECT_NE(result.output.find(text), std::string::npos) << text;
   }
   if (cuda_device_count() > 0) return;
@@ -103,7 +106,7 @@ TEST_F(Cli, InfoSaysWhatThereIs) {
 TEST_F(Cli, RunWritesTheOutputs) {
   const std::string in = write_input(4, 2, 4);
   expect("run gla --in " + in + " --out " + path("out") + " --set scale=0.5", 0,
-         "gla on cpu: B1 T3 H1 K4 V2");
+         "gla forward on cpu: B1 T3 H1 K4 V2");
   const SafetensorsFile file = read_safetensors(path("out"));
   ASSERT_EQ(file.tensors.size(), 1u);
   ASSERT_EQ(file.tensors[0].name, "o");
@@ -123,7 +126,8 @@ TEST_F(Cli, RunRefusesInOneLineAndWritesNothing) {
   const std::string in = write_input(4, 2, 4);
   expect("run gla --in " + in + out + " --set scale=much", 1,
          "--set scale: must be a number, got much");
-  expect("run gla --in " + in + out + " --set speed=2", 1, "--set speed: gla has no such setting");
+  expect("run gla --in " + in + out + " --set speed=2", 1,
+         "--set speed: gla forward has no such setting");
   expect("run gla --in " + in + out + " --set output_final_state=maybe", 1,
          "must be true or false");
   std::vector<float> one(1, 1);
@@ -144,6 +148,18 @@ TEST_F(Cli, CheckCountsAndExits) {
   std::ofstream(path("cases.json")) << R"([{"name": "x", "axes": {}}])";
   expect("check gla --cases " + path("cases.json"), 1,
          path("cases.json") + ": case x: axes.B: is missing");
+}
+
+TEST_F(Cli, DirectionsPickTheCall) {
+  const std::string one = "gla --backend cpu --case t63_h1_d64";
+  const Result all = run("check --verbose " + one);
+  EXPECT_EQ(all.output, run("check --verbose --direction forward " + one).output);
+  EXPECT_NE(all.output.find("passed  forward"), std::string::npos) << all.output;
+  EXPECT_NE(all.output.find("gla forward"), std::string::npos) << all.output;
+  std::ofstream(path("cases.json")) << R"([{"name": "x", "axes": {"B": 1, "T": 1, "H": 1, "K": 8},
+      "dtype": ["fp32"], "decay": {"kind": "none"}, "tags": ["check"]}])";
+  expect("check gla --direction step --cases " + path("cases.json"), 2,
+         "no case in direction step");
 }
 
 TEST_F(Cli, BenchMergesIntoTheResultsFile) {

@@ -46,15 +46,15 @@ class Planter {
   Planter(const Layout& layout, DType dtype, Device device)
       : offsets_(layout.offsets),
         device_(device),
-        set_(kGlaOperation.make(parse_cases("gla", layout.json, "test")[0], dtype, 5)) {}
+        set_(kGlaForward.make(parse_cases("gla", layout.json, "test")[0], dtype, 5)) {}
 
   /// Runs every variant that accepts the tensors; returns how many did.
   int check() {
     int variants = 0;
-    for (const VariantInfo& variant : available_variants("gla", device_)) {
-      const ForcedVariant forced(device_, variant.name);
+    for (const std::string& variant : available_variants(kGlaForward, device_)) {
+      const ForcedVariant forced(device_, variant);
       try {
-        check_variant(variant.name);
+        check_variant(variant);
         ++variants;
       } catch (const Unsupported&) {
       }
@@ -66,7 +66,7 @@ class Planter {
   Buffers run(const Buffers& inputs) {
     Placement placement(set_, device_);
     placement.upload(inputs);
-    kGlaOperation.call(set_, placement.bases(), device_, {});
+    kGlaForward.call(set_, placement.bases(), device_, {});
     return placement.download();
   }
 
@@ -162,8 +162,7 @@ TEST(GpuGlaNan, StaysInItsSequenceAndHead) {
 /// -inf forgets exactly, however large the state was.
 TEST(GlaNan, ResetForgetsAHugeState) {
   const Layout& layout = kLayouts[0];
-  TensorSet set =
-      kGlaOperation.make(parse_cases("gla", layout.json, "test")[0], DType::kFloat32, 5);
+  TensorSet set = kGlaForward.make(parse_cases("gla", layout.json, "test")[0], DType::kFloat32, 5);
   const NamedTensor& decay = set.get("log_decay");
   const NamedTensor& state = set.get("initial_state");
   for (std::int64_t h = 0; h < 3; ++h) {
@@ -171,13 +170,13 @@ TEST(GlaNan, ResetForgetsAHugeState) {
           -kInf);
     store(DType::kFloat32, set.buffers[state.buffer].data() + state.offset, h * 64 * 64 + 7, 1e30f);
   }
-  for (const VariantInfo& variant : available_variants("gla", Device::cpu())) {
-    const ForcedVariant forced(Device::cpu(), variant.name);
+  for (const std::string& variant : available_variants(kGlaForward, Device::cpu())) {
+    const ForcedVariant forced(Device::cpu(), variant);
     Placement placement(set, Device::cpu());
-    kGlaOperation.call(set, placement.bases(), Device::cpu(), {});
+    kGlaForward.call(set, placement.bases(), Device::cpu(), {});
     for (const OutputError& error :
-         kGlaOperation.expect(set, false)->compare(set, placement.download())) {
-      EXPECT_TRUE(error.passed) << variant.name << " " << error.output << " " << error.value;
+         kGlaForward.expect(set, false)->compare(set, placement.download())) {
+      EXPECT_TRUE(error.passed) << variant << " " << error.output << " " << error.value;
     }
   }
 }

@@ -51,7 +51,7 @@ RC_GTEST_PROP(GlaProperties, MatchesTheDefinition, ()) {
   RC_PRE(tokens == 0 || tokens * one.axis("H") >= 16);
   const DType dtype = *rc::gen::element(DType::kFloat16, DType::kFloat32);
   const auto seed = *rc::gen::arbitrary<std::uint64_t>();
-  for (const CheckResult& result : check_case(kGlaOperation, one, dtype, {Device::cpu()}, seed)) {
+  for (const CheckResult& result : check_case(kGlaForward, one, dtype, {Device::cpu()}, seed)) {
     if (result.outcome == Outcome::kFailed) RC_FAIL(result.variant + ": " + result.detail);
   }
 }

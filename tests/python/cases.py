@@ -26,15 +26,18 @@ def _expand(line):
                 one["name"] = one["name"].replace("{" + key + "}", str(value))
                 yield from _expand(one)
             return
+    if line.get("directions") == ["step"]:
+        line["axes"]["T"] = 1
     line["axes"].setdefault("V", line["axes"]["K"])
     line["axes"].setdefault("HQ", line["axes"]["H"])
     yield line
 
 
-def load(op, tag):
-    """Cases of the op with this tag that kernels do not refuse yet."""
+def load(op, tag, direction="forward"):
+    """Cases of the op in this direction with this tag that kernels do not refuse yet."""
     lines = json.loads((ROOT / "cases" / f"{op}.json").read_text())
-    return [case for line in lines for case in _expand(line) if tag in case["tags"] and "later" not in case["tags"]]
+    wanted = [line for line in lines if tag in line["tags"] and "later" not in line["tags"] and direction in line.get("directions", ["forward"])]
+    return [case for line in wanted for case in _expand(line)]
 
 
 def _log_decay(distribution, shape, generator, constant):

@@ -55,6 +55,14 @@ class Cases(unittest.TestCase):
         # DESIGN.md: floors of OPS.md at 4.30 TB/s.
         self.assertAlmostEqual(cases.cost(seed)[0] / 4.30e6, 62.9, delta=1)
 
+    def test_each_direction_in_turn(self):
+        both = small(name="both", directions=("backward", "forward"))
+        found = cases.in_directions([both, small()])
+        self.assertEqual([(case.name, case.direction) for case in found], [("both", "forward"), ("small", "forward"), ("both", "backward")])
+        self.assertEqual([case.name for case in cases.in_directions([both, small()], "backward")], ["both"])
+        with self.assertRaisesRegex(cases.CaseError, "direction step"):
+            cases.in_directions([both], "step")
+
     def test_what_cannot_be_compared_is_told(self):
         self.assertEqual(cases.why_not(small(cu_seqlens=(0, 3))), "variable length")
         self.assertEqual(cases.why_not(small(states="both")), "states both")
@@ -160,6 +168,7 @@ class Program(unittest.TestCase):
 
     def test_wrong_names(self):
         self.assertEqual(self.run_program("--case", "nope")[0], 2)
+        self.assertEqual(self.run_program("--case", "varlen_reset", "--direction", "step")[0], 2)
         code, _, err = self.run_program("--providers", "nope")
         self.assertEqual(code, 2)
         self.assertIn("no provider is named nope", err)
@@ -170,7 +179,7 @@ class Program(unittest.TestCase):
         self.assertIn("mamba2", out)
 
     def test_rows_print(self):
-        row = {"case": "a", "dtype": "bf16", "provider": "fla"}
+        row = {"direction": "forward", "case": "a", "dtype": "bf16", "provider": "fla"}
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             program.print_row({**row, "failure": "refused: no"}, None)
@@ -230,7 +239,7 @@ class Reference(unittest.TestCase):
             tensors = inputs.make(case, "bf16", 3, "cpu")
             heads = reference.sample_heads(case)
             self.assertEqual(len(heads), 8)
-            error = reference.relative_rms(quadratic(case, tensors), reference.define(case, tensors, heads), heads)
+            error = reference.relative_rms({"o": quadratic(case, tensors)}, reference.define(case, tensors, heads), heads)
             self.assertLess(error, 1e-12)
 
     def test_samples_reach_both_ends(self):
@@ -241,7 +250,9 @@ class Reference(unittest.TestCase):
     def test_nan_anywhere_never_passes(self):
         o = torch.zeros(2, 3, 4, 8)
         o[1, 2, 3, 7] = math.nan
-        self.assertEqual(reference.relative_rms(o, torch.ones(1, 3, 8, dtype=torch.float64), [(0, 0)]), math.inf)
+        expected = {"o": torch.ones(1, 3, 8, dtype=torch.float64)}
+        self.assertEqual(reference.relative_rms({"o": o}, expected, [(0, 0)]), math.inf)
+        self.assertEqual(reference.relative_rms({}, expected, [(0, 0)]), math.inf)  # nor does an output that is not there
 
 
 @needs_torch
@@ -253,10 +264,10 @@ class Peers(unittest.TestCase):
         peer._call = call
         self.assertEqual(peer.refusal(case, "bf16"), "")
         tensors = inputs.make(case, "bf16", 5, "cpu")
-        o = peer.prepare(case, "bf16", tensors, peer.settings[0])()
-        self.assertEqual(o.shape, tensors["v"].shape)
+        outputs = peer.prepare(case, "bf16", tensors, peer.settings[0])()
+        self.assertEqual(outputs["o"].shape, tensors["v"].shape)
         heads = reference.sample_heads(case)
-        self.assertLess(reference.relative_rms(o, reference.define(case, tensors, heads), heads), limit)
+        self.assertLess(reference.relative_rms(outputs, reference.define(case, tensors, heads), heads), limit)
 
     def test_fla(self):
         def simple_gla(q, k, v, g=None, g_gamma=None, scale=None):
@@ -325,7 +336,7 @@ class FakeTimer:
 def fake(name_, **methods):
     def prepare(self, case, dtype, tensors, setting):
         def call():
-            return quadratic(case, tensors)
+            return {"o": quadratic(case, tensors)}
 
         call.who = name_
         return call
@@ -359,12 +370,12 @@ class SideBySide(unittest.TestCase):
             raise RuntimeError("ptxas died:\n  register file full")
 
         def wrong(self, case, dtype, tensors, setting):
-            return lambda: 1.1 * quadratic(case, tensors)
+            return lambda: {"o": 1.1 * quadratic(case, tensors)}
 
         def drifts(self, case, dtype, tensors, setting):  # right at first, then not
             self.calls = getattr(self, "calls", 0) + 1
             factor = 1.0 if self.calls == 1 else math.nan
-            return lambda: factor * quadratic(case, tensors)
+            return lambda: {"o": factor * quadratic(case, tensors)}
 
         rows, said = self.compare(
             fake("crashes", prepare=crash), fake("wrong", prepare=wrong), fake("refuses", refusal=lambda self, case, dtype: "too small"), fake("good"),
@@ -387,7 +398,7 @@ class SideBySide(unittest.TestCase):
 
         def prepare(self, case, dtype, tensors, setting):
             def call():
-                return quadratic(case, tensors)
+                return {"o": quadratic(case, tensors)}
 
             call.who = setting
             return call
@@ -401,8 +412,13 @@ class SideBySide(unittest.TestCase):
         self.assertEqual((rows["a"]["variant"], rows["a"]["median_us"]), ("fast", 10.0))
         self.assertEqual((untuned["a"]["variant"], untuned["a"]["median_us"]), ("slow", 30.0))
 
+    def test_only_providers_of_the_direction_take_part(self):
+        rows, _ = self.compare(fake("good"), fake("other", directions=("backward",)))
+        self.assertEqual(list(rows), ["good"])
+        self.assertEqual(rows["good"]["direction"], "forward")
+
     def test_a_yardstick_has_no_error(self):
-        rows, _ = self.compare(fake("other", same_function=False, prepare=lambda self, case, dtype, tensors, setting: lambda: tensors["v"]))
+        rows, _ = self.compare(fake("other", same_function=False, prepare=lambda self, case, dtype, tensors, setting: lambda: {"o": tensors["v"]}))
         self.assertNotIn("error", rows["other"])
         self.assertIn("median_us", rows["other"])
 

@@ -22,7 +22,7 @@ class Fla(Provider):
     def prepare(self, case, dtype, tensors, setting):
         decay = tensors.get("log_decay")
         named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
-        return lambda: self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale, **named)[0]
+        return lambda: {"o": self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale, **named)[0]}
 
     def variant(self, case, setting):
         return self.function

@@ -35,7 +35,7 @@ class Mamba2(Provider):
         x = (case.softmax_scale * tensors["v"].float() / dt.unsqueeze(-1)).to(tensors["v"].dtype)
         A = torch.full((case.H,), -1.0, device=dt.device)
         chunk = int(setting.removeprefix("chunk"))
-        return lambda: self._call(x, dt, A, tensors["k"], tensors["q"], chunk)
+        return lambda: {"o": self._call(x, dt, A, tensors["k"], tensors["q"], chunk)}
 
 
 def _without_package_imports():

@@ -29,7 +29,7 @@ class SdpaCudnn(Provider):
 
         def call():
             with torch.nn.attention.sdpa_kernel(self._backend):
-                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=case.softmax_scale)
+                return {"o": torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=case.softmax_scale)}
 
         return call
 

@@ -31,7 +31,7 @@ class Tandem(Provider):
             self._variants[case.name] = chosen_variant(self._library, case, dtype, tensors)
         if self._op is None:
             return c_call(self._library, "tandem_bench_gla", case, dtype, tensors)
-        return lambda: self._op(tensors["q"], tensors["k"], tensors["v"], tensors.get("log_decay"), scale=case.scale)[0]
+        return lambda: {"o": self._op(tensors["q"], tensors["k"], tensors["v"], tensors.get("log_decay"), scale=case.scale)[0]}
 
     def variant(self, case, setting):
         return self._variants.get(case.name, "")
@@ -63,7 +63,7 @@ def c_call(library, function, case, dtype, tensors):
         stream = torch.cuda.current_stream(o.device).cuda_stream
         library.call(f"{function}_forward", ctypes.byref(call), ctypes.c_void_p(workspace.data_ptr()),
                      ctypes.c_size_t(workspace.numel()), ctypes.c_void_p(stream))  # fmt: skip
-        return o
+        return {"o": o}
 
     run.keeps = tensors  # the C description holds addresses only
     return run

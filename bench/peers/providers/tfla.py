@@ -37,6 +37,6 @@ class Tfla(Provider):
 
         def call():
             o = self._call(q, k, v, let_in, forget, normalize=False, chunk_size=chunk, autocast_kernel_dtype=q.dtype)
-            return o.transpose(1, 2)
+            return {"o": o.transpose(1, 2)}
 
         return call
