@@ -1,13 +1,13 @@
 #include "cases.h"
 
-#include <fmt/format.h>
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
+
+#include "case_line.h"
+#include "lengths.h"
 
 namespace tandem::tools {
 
@@ -15,11 +15,6 @@ namespace tandem::tools {
 const char* embedded_cases(const std::string& op);
 
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-template <class Value>
-using Words = std::vector<std::pair<const char*, Value>>;
 
 const Words<DType> kDtypes = {
     {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}, {"fp32", DType::kFloat32}};
@@ -37,6 +32,9 @@ const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::k
                                                  {"zero", DecayDistribution::kZero},
                                                  {"alternating", DecayDistribution::kAlternating},
                                                  {"positive", DecayDistribution::kPositive}};
+const Words<LengthRule::Distribution> kLengths = {
+    {"equal", LengthRule::Distribution::kEqual},
+    {"log_uniform", LengthRule::Distribution::kLogUniform}};
 const Words<States> kStates = {{"none", States::kNone},
                                {"initial", States::kInitial},
                                {"final", States::kFinal},
@@ -47,108 +45,6 @@ const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed"
                                  {"misaligned", Strides::kMisaligned}, {"odd", Strides::kOdd},
                                  {"broadcast", Strides::kBroadcast}};
 
-/// One object of the file while it is read: errors name the file, the case and the field.
-struct Line {
-  std::string file;
-  std::string name;
-
-  [[noreturn]] void refuse(const std::string& field, const std::string& text) const {
-    throw std::runtime_error(fmt::format("{}: case {}: {}: {}", file, name, field, text));
-  }
-
-  void only_fields(const Json& object, const std::string& where,
-                   const std::vector<std::string>& known) const {
-    if (!object.is_object()) refuse(where, "must be an object");
-    for (const auto& [key, value] : object.items()) {
-      if (std::find(known.begin(), known.end(), key) == known.end()) {
-        refuse(where.empty() ? key : where + "." + key,
-               fmt::format("unknown field (known: {})", fmt::join(known, ", ")));
-      }
-    }
-  }
-
-  const Json& required(const Json& object, const std::string& where, const std::string& key) const {
-    if (!object.contains(key)) refuse(where.empty() ? key : where + "." + key, "is missing");
-    return object.at(key);
-  }
-
-  template <class Value>
-  Value word(const Json& value, const std::string& field, const Words<Value>& words) const {
-    std::vector<std::string> known;
-    for (const auto& [text, meaning] : words) {
-      if (value.is_string() && value.get<std::string>() == text) return meaning;
-      known.push_back(text);
-    }
-    refuse(field, fmt::format("must be one of {}, got {}", fmt::join(known, ", "), value.dump()));
-  }
-
-  /// A list of words, none twice.
-  std::vector<std::string> words(const Json& list, const std::string& field,
-                                 const std::vector<std::string>& known) const {
-    if (!list.is_array()) refuse(field, "must be a list");
-    std::vector<std::string> found;
-    for (const Json& word : list) {
-      if (!word.is_string() || std::find(known.begin(), known.end(), word) == known.end()) {
-        refuse(field, fmt::format("must be among {}, got {}", fmt::join(known, ", "), word.dump()));
-      }
-      if (std::find(found.begin(), found.end(), word) != found.end()) {
-        refuse(field, "names " + word.dump() + " twice");
-      }
-      found.push_back(word);
-    }
-    return found;
-  }
-
-  std::int64_t integer(const Json& value, const std::string& field, std::int64_t least) const {
-    constexpr std::int64_t kMost = std::int64_t{1} << 31;
-    if (!value.is_number_integer() || value.get<std::int64_t>() < least ||
-        value.get<std::int64_t>() >= kMost) {
-      refuse(field, fmt::format("must be an integer in [{},2^31), got {}", least, value.dump()));
-    }
-    return value.get<std::int64_t>();
-  }
-};
-
-/// The value as it appears in a name: T=64 -> "64", "normal" -> "normal".
-std::string name_text(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-/// Expands the first list among the fields that may be lists, then the rest; calls `add` on each
-/// result.
-template <class Add>
-void expand(const Line& line, const Json& object, const Add& add) {
-  std::vector<std::pair<std::string, Json::json_pointer>> fields;
-  if (object.contains("axes") && object.at("axes").is_object()) {
-    for (const auto& [axis, value] : object.at("axes").items()) {
-      fields.emplace_back(axis, Json::json_pointer("/axes") / axis);
-    }
-  }
-  fields.emplace_back("kind", Json::json_pointer("/decay/kind"));
-  fields.emplace_back("distribution", Json::json_pointer("/decay/distribution"));
-  for (const std::string key : {"states", "strides", "scale"}) {
-    fields.emplace_back(key, Json::json_pointer("/" + key));
-  }
-  for (const auto& [key, pointer] : fields) {
-    if (!object.contains(pointer) || !object.at(pointer).is_array()) continue;
-    if (object.at(pointer).empty()) line.refuse(key, "must not be an empty list");
-    for (const Json& value : object.at(pointer)) {
-      Json one = object;
-      one[pointer] = value;
-      std::string name = one.at("name");
-      const std::string placeholder = "{" + key + "}";
-      const auto at = name.find(placeholder);
-      if (at == std::string::npos) {
-        line.refuse(key, "is a list, so the name must contain " + placeholder);
-      }
-      one["name"] = name.replace(at, placeholder.size(), name_text(value));
-      expand(line, one, add);
-    }
-    return;
-  }
-  add(object);
-}
-
 void check_gla(const Line& line, Case& one) {
   one.axes.emplace("V", one.axis("K"));
   one.axes.emplace("HQ", one.axis("H"));
@@ -158,6 +54,7 @@ void check_gla(const Line& line, Case& one) {
   }
   if (!one.cu_seqlens) return;
   if (one.axis("B") != 1) line.refuse("cu_seqlens", "needs B = 1");
+  if (one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
   const auto& offsets = *one.cu_seqlens;
   if (offsets.empty()) line.refuse("cu_seqlens", "must not be empty");
   if (!std::is_sorted(offsets.begin(), offsets.end()) || offsets.back() > one.axis("T")) {
@@ -165,10 +62,33 @@ void check_gla(const Line& line, Case& one) {
   }
 }
 
+std::vector<std::int32_t> parse_lengths(const Line& line, const Json& lengths, const Case& one) {
+  line.only_fields(lengths, "lengths", {"distribution", "sequences", "smallest", "largest"});
+  LengthRule rule;
+  rule.distribution = line.word(line.required(lengths, "lengths", "distribution"),
+                                "lengths.distribution", kLengths);
+  const auto number = [&](const char* key) {
+    return line.integer(line.required(lengths, "lengths", key), std::string("lengths.") + key, 1);
+  };
+  rule.sequences = number("sequences");
+  const std::int64_t tokens = one.axis("T");
+  if (rule.distribution == LengthRule::Distribution::kLogUniform) {
+    rule.smallest = static_cast<double>(number("smallest"));
+    rule.largest = static_cast<double>(number("largest"));
+    if (rule.largest < rule.smallest) line.refuse("lengths.largest", "must not be below smallest");
+    if (tokens < rule.sequences) {
+      line.refuse("lengths.sequences", fmt::format("must be at most T = {}", tokens));
+    }
+  } else {
+    line.only_fields(lengths, "lengths", {"distribution", "sequences"});
+  }
+  return draw_cu_seqlens(rule, tokens, one.seed);
+}
+
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
   line.only_fields(object, "",
                    {"name", "directions", "axes", "dtype", "decay", "states", "cu_seqlens",
-                    "strides", "scale", "tags", "seed"});
+                    "lengths", "strides", "scale", "tags", "seed"});
   Case one;
   one.name = object.at("name");
   if (one.name.find_first_of("{}") != std::string::npos) {
@@ -222,6 +142,10 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
   if (object.contains("seed")) {
     one.seed = static_cast<std::uint64_t>(line.integer(object.at("seed"), "seed", 0));
   }
+  if (object.contains("lengths")) {
+    if (one.cu_seqlens) line.refuse("lengths", "cannot be given beside cu_seqlens");
+    one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
+  }
   if (op == "gla") check_gla(line, one);
   return one;
 }
@@ -235,7 +159,8 @@ const std::vector<std::string>& direction_names() {
 }
 
 const std::vector<std::string>& tag_names() {
-  static const std::vector<std::string> names = {"check", "bench", "large", "sanitizer", "later"};
+  static const std::vector<std::string> names = {"check", "bench",     "large",
+                                                 "huge",  "sanitizer", "later"};
   return names;
 }
 
@@ -282,7 +207,7 @@ std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
                                const std::string& tag) {
   std::erase_if(cases, [&](const Case& one) {
     return (!glob.empty() && fnmatch(glob.c_str(), one.name.c_str(), 0) != 0) ||
-           (!tag.empty() && !one.tagged(tag));
+           (!tag.empty() && !one.tagged(tag)) || (one.tagged("huge") && tag != "huge");
   });
   return cases;
 }

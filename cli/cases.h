@@ -9,13 +9,15 @@
 //   decay*      {kind: none | constant | per_token, distribution: see DecayDistribution}
 //   states      none (default) | initial | final | both | in_place
 //   cu_seqlens  the offsets themselves, N+1 of them
+//   lengths     instead of them {distribution: equal | log_uniform, sequences, and for log_uniform
+//               smallest, largest}: see lengths.h; drawn from the case's seed
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
 //   scale       default K^-0.5
 //   tags*       check, bench, large (checked on sampled heads), sanitizer, later (kernels may still
-//               refuse it)
+//               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
-// An axis, decay.distribution, decay.kind, states, strides and scale may be a list: the line then
-// stands for the cross product.
+// An axis, decay.distribution, decay.kind, states, strides and scale may be a list, an axis also a
+// range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -94,7 +96,8 @@ std::vector<Case> parse_cases(const std::string& op, const std::string& json,
 /// The table of `op` that this program was built with, or `file` when it is not empty.
 std::vector<Case> load_cases(const std::string& op, const std::string& file = "");
 
-/// Cases whose name matches the glob (empty: all) and that carry the tag (empty: any).
+/// Cases whose name matches the glob (empty: all) and that carry the tag (empty: any but huge; a
+/// case tagged huge is selected by that tag only).
 std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
                                const std::string& tag);
 

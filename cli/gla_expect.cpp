@@ -126,7 +126,12 @@ class GlaExpectation : public Expectation {
  private:
   /// Keeps the first and last head and some between: about a second of work on two cores.
   void sample() {
-    const double cost = static_cast<double>(problem_.T) * problem_.K * problem_.V;
+    double tokens = 0;
+    for (const Head& head : heads_) {
+      tokens += static_cast<double>(head.tokens.end - head.tokens.begin);
+    }
+    const double average = tokens / std::max<double>(heads_.size(), 1);
+    const double cost = average * problem_.K * problem_.V;
     const std::size_t wanted = std::max<std::size_t>(4, static_cast<std::size_t>(4e8 / (cost + 1)));
     if (heads_.size() <= wanted) return;
     std::vector<Head> kept;

@@ -38,6 +38,8 @@ tandem_bench_gla describe(const TensorSet& set, const std::vector<void*>& bases,
   call.log_decay = {const_cast<float*>(g.data), g.batch_stride, g.time_stride, g.head_stride};
   call.initial_state = problem.initial_state;
   call.final_state = problem.final_state;
+  call.N = problem.N;
+  call.cu_seqlens = problem.cu_seqlens;
   return call;
 }
 

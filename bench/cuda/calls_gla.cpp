@@ -21,7 +21,7 @@ GlaForwardArgs arguments(const tandem_bench_gla& call) {
   const Device device = Device::cuda(call.device);
   const DType dtype = call.dtype == TANDEM_BENCH_BF16 ? DType::kBFloat16 : DType::kFloat16;
   const Dims qk{call.B, call.T, call.HQ, call.K}, v{call.B, call.T, call.H, call.V};
-  const Dims state{call.B, call.H, call.K, call.V};
+  const Dims state{call.N, call.H, call.K, call.V};
   GlaForwardArgs args;
   args.q = view(call.q, dtype, qk, device);
   args.k = view(call.k, dtype, qk, device);
@@ -43,6 +43,10 @@ GlaForwardArgs arguments(const tandem_bench_gla& call) {
   };
   if (call.initial_state) args.initial_state = states(call.initial_state);
   if (call.final_state) args.final_state = states(call.final_state);
+  if (call.cu_seqlens) {
+    args.cu_seqlens = TensorView::contiguous(const_cast<int*>(call.cu_seqlens), DType::kInt32,
+                                             {call.N + 1}, device);
+  }
   return args;
 }
 

@@ -18,7 +18,7 @@ struct tandem_bench_activation {
   long long head_stride;
 };
 
-/// The dense forward of include/tandem/ops/gla.h, on device memory.
+/// The forward of include/tandem/ops/gla.h, on device memory.
 struct tandem_bench_gla {
   int device;
   int dtype;  ///< of q, k, v, o
@@ -34,11 +34,13 @@ struct tandem_bench_gla {
   struct tandem_bench_activation v;          ///< [B,T,H,V]
   struct tandem_bench_activation o;          ///< [B,T,H,V]
   struct tandem_bench_activation log_decay;  ///< fp32; data null: none; strides 0 along absent axes
-  const float* initial_state;                ///< [B,H,K,V] or null
-  float* final_state;                        ///< [B,H,K,V] or null
+  const float* initial_state;                ///< [N,H,K,V] or null
+  float* final_state;                        ///< [N,H,K,V] or null
+  long long N;                               ///< sequences: B in a dense batch
+  const int* cu_seqlens;                     ///< [N+1], or null in a dense batch
 };
 
-/// Fails for what the baseline refuses: K or V no multiple of 8.
+/// Fails for what the baseline refuses: K or V no multiple of 8, cu_seqlens.
 int tandem_bench_unfused_gla_workspace_bytes(const struct tandem_bench_gla* call, size_t* bytes);
 
 /// Enqueues the call. Capturable after one direct call on the device, which creates the cuBLASLt

@@ -265,6 +265,7 @@ void check_call(const tandem_bench_gla& call) {
           "dtype must be bf16 or fp16");
   require(call.B >= 0 && call.T >= 0 && call.H > 0 && call.HQ > 0 && call.H % call.HQ == 0,
           "B, T must be at least 0, HQ must divide H");
+  require(call.cu_seqlens == nullptr, "takes dense batches only, not cu_seqlens");
   require(call.K > 0 && call.K % kVector == 0 && call.V > 0 && call.V % kVector == 0,
           "K and V must be multiples of 8, got " + std::to_string(call.K) + " and " +
               std::to_string(call.V));

@@ -7,6 +7,8 @@ import json
 import pathlib
 import re
 
+from . import lengths
+
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -42,8 +44,17 @@ class Case:
         return self.K**-0.5 if self.scale is None else self.scale
 
 
+def spread(value):
+    """"1..130" as a list; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    first, last = value.split("..")
+    return list(range(int(first), int(last) + 1))
+
+
 def _expand(entry):
-    """One entry for each combination of the lists in axes, decay, states, scale and strides."""
+    """One entry for each combination of the lists (or ranges) in axes, decay, states, scale and strides."""
+    entry = {**entry, "axes": {axis: spread(value) for axis, value in entry["axes"].items()}}
     lists = []  # (path, values)
     for field in ("axes", "decay"):
         lists += [((field, key), value) for key, value in entry.get(field, {}).items() if isinstance(value, list)]
@@ -67,6 +78,9 @@ def _parse(entry):
     axes.setdefault("V", axes["K"])
     decay = entry["decay"]
     words = {**axes, **{key: entry[key] for key in ("states", "scale", "strides") if key in entry}, **decay}
+    offsets = entry.get("cu_seqlens")
+    if "lengths" in entry:
+        offsets = lengths.cu_seqlens(entry["lengths"], axes["T"], entry.get("seed", 0))
     dtypes = entry["dtype"] if isinstance(entry["dtype"], list) else [entry["dtype"]]
     return Case(
         name=re.sub(r"\{(\w+)\}", lambda match: str(words[match[1]]), entry["name"]),
@@ -76,7 +90,7 @@ def _parse(entry):
         distribution=decay.get("distribution", "normal"),
         states=entry.get("states", "none"),
         strides=entry.get("strides", "contiguous"),
-        cu_seqlens=tuple(entry["cu_seqlens"]) if "cu_seqlens" in entry else None,
+        cu_seqlens=None if offsets is None else tuple(offsets),
         scale=entry.get("scale"),
         tags=tuple(entry["tags"]),
         seed=entry.get("seed", 0),
@@ -95,8 +109,9 @@ def load(op, path=None):
 
 
 def select(cases, glob="", tag=""):
-    """Those whose name fits `glob` and that have the tag, where these are given."""
+    """Those whose name fits `glob` and that have the tag, where these are given; one tagged huge only by that tag."""
     chosen = [case for case in cases if (not glob or fnmatch.fnmatchcase(case.name, glob)) and (not tag or tag in case.tags)]
+    chosen = [case for case in chosen if tag == "huge" or "huge" not in case.tags]
     if not chosen:
         raise CaseError("no case" + (f" is named {glob}" if glob else "") + (f" is tagged {tag}" if tag else ""))
     return chosen
@@ -112,8 +127,6 @@ def in_directions(cases, direction=""):
 
 def why_not(case):
     """"" or why a side by side cannot be made of the case: peers disagree on everything beyond the plain call."""
-    if case.cu_seqlens is not None:
-        return "variable length"
     if case.states != "none":
         return f"states {case.states}"
     if case.strides != "contiguous":
@@ -128,4 +141,6 @@ def cost(case):
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
     decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
     values = B * T * (2 * HQ * K + 2 * H * V)
-    return 2 * values + 4 * decays, 2 * B * T * H * (64 * K + 2 * K * V + 64 * V)
+    offsets = () if case.cu_seqlens is None else case.cu_seqlens
+    tokens = offsets[-1] - offsets[0] if offsets else B * T  # those of some sequence
+    return 2 * values + 4 * decays + 4 * len(offsets), 2 * tokens * H * (64 * K + 2 * K * V + 64 * V)

@@ -31,7 +31,8 @@ def decay(case, generator, device):
 
 
 def make(case, dtype, seed, device):
-    """{q, k, v, log_decay}, contiguous [B,T,heads,D]; log_decay is absent without a decay."""
+    """{q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay, cu_seqlens (int32)
+    in a dense batch."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed + case.seed)
@@ -44,4 +45,6 @@ def make(case, dtype, seed, device):
     log_decay = decay(case, generator, device)
     if log_decay is not None:
         tensors["log_decay"] = log_decay
+    if case.cu_seqlens is not None:
+        tensors["cu_seqlens"] = torch.tensor(case.cu_seqlens, dtype=torch.int32, device=device)
     return tensors

@@ -26,7 +26,7 @@ class GlaCall(ctypes.Structure):
         ("device", ctypes.c_int), ("dtype", ctypes.c_int), ("B", ctypes.c_longlong), ("T", ctypes.c_longlong),
         ("H", ctypes.c_int), ("HQ", ctypes.c_int), ("K", ctypes.c_int), ("V", ctypes.c_int), ("scale", ctypes.c_float),
         ("q", Activation), ("k", Activation), ("v", Activation), ("o", Activation), ("log_decay", Activation),
-        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p),
+        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong), ("cu_seqlens", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -82,9 +82,10 @@ def gla_call(case, dtype, tensors, output):
         strides = {4: lambda: x.stride()[:3], 3: x.stride, 1: lambda: (0, 0, x.stride(0))}[x.dim()]()
         return Activation(x.data_ptr(), *strides)
 
-    decay = tensors.get("log_decay")
+    decay, offsets = tensors.get("log_decay"), tensors.get("cu_seqlens")
     return GlaCall(
         tensors["q"].device.index, DTYPES[dtype], case.B, case.T, case.H, case.HQ, case.K, case.V, case.softmax_scale,
         activation(tensors["q"]), activation(tensors["k"]), activation(tensors["v"]), activation(output),
         Activation() if decay is None else activation(decay), None, None,
+        case.B if offsets is None else len(offsets) - 1, None if offsets is None else offsets.data_ptr(),
     )  # fmt: skip

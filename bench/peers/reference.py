@@ -28,11 +28,19 @@ def define(case, tensors, heads):
         keep = torch.stack([decay[h].double().exp().expand(case.T) for _, h in heads])
     else:
         keep = torch.stack([decay[b, :, h].double().exp() for b, h in heads])
-    state = torch.zeros(len(heads), case.K, case.V, dtype=torch.float64, device=q.device)
-    o = torch.empty(len(heads), case.T, case.V, dtype=torch.float64, device=q.device)
-    for t in range(case.T):
-        state = keep[:, t, None, None] * state + k[:, t, :, None] * v[:, t, None, :]
-        o[:, t] = (q[:, t, None, :] @ state)[:, 0]
+    # All sequences a token at a time, the longest first: those that have a token p are the first `live`.
+    offsets = case.cu_seqlens or (0, case.T)
+    pieces = sorted(((end - begin, begin) for begin, end in zip(offsets, offsets[1:])), reverse=True)
+    begins = torch.tensor([begin for _, begin in pieces], device=q.device)
+    live = len(pieces)
+    state = torch.zeros(len(heads), live, case.K, case.V, dtype=torch.float64, device=q.device)
+    o = torch.zeros(len(heads), case.T, case.V, dtype=torch.float64, device=q.device)
+    for p in range(pieces[0][0] if pieces else 0):
+        while pieces[live - 1][0] <= p:
+            live -= 1
+        t = begins[:live] + p if live > 1 else slice(pieces[0][1] + p, pieces[0][1] + p + 1)
+        state = keep[:, t, None, None] * state[:, :live] + k[:, t, :, None] * v[:, t, None, :]
+        o[:, t] = (q[:, t, None, :] @ state)[:, :, 0]
     return {"o": case.softmax_scale * o}
 
 

@@ -2,12 +2,14 @@
 // and field.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
 
 #include "cases.h"
 #include "gla.h"
+#include "lengths.h"
 
 namespace tandem::tools {
 namespace {
@@ -17,14 +19,23 @@ struct Shape {
 };
 
 TEST(Cases, EveryForwardCaseOfOpsIsThere) {
-  const std::map<std::string, Shape> named = {
-      {"seed039_t1024_d64", {4, 1024, 32, 64}},      {"seed039_t4096_d64", {4, 4096, 32, 64}},
-      {"seed039_t4096_d128", {4, 4096, 32, 128}},    {"train_b8h16_t4096_d128", {8, 4096, 16, 128}},
-      {"long_b4h32_t16384_d64", {4, 16384, 32, 64}}, {"few_b1h16_t8192_d128", {1, 8192, 16, 128}},
-      {"few_b1h8_t32768_d128", {1, 32768, 8, 128}},  {"few_b1h32_t2048_d128", {1, 2048, 32, 128}},
-      {"fla_b1h96_t8192_d128", {1, 8192, 96, 128}},  {"fla_b2h16_t16384_d128", {2, 16384, 16, 128}},
-      {"fla_b4h16_t2048_d128", {4, 2048, 16, 128}},  {"fla_b4h64_t4096_d128", {4, 4096, 64, 128}},
-      {"fla_b8h32_t2048_d256", {8, 2048, 32, 256}},  {"fla_b8h8_t1024_d64", {8, 1024, 8, 64}}};
+  const std::map<std::string, Shape> named = {{"seed039_t1024_d64", {4, 1024, 32, 64}},
+                                              {"seed039_t4096_d64", {4, 4096, 32, 64}},
+                                              {"seed039_t4096_d128", {4, 4096, 32, 128}},
+                                              {"train_b8h16_t4096_d128", {8, 4096, 16, 128}},
+                                              {"long_b4h32_t16384_d64", {4, 16384, 32, 64}},
+                                              {"few_b1h16_t8192_d128", {1, 8192, 16, 128}},
+                                              {"few_b1h8_t32768_d128", {1, 32768, 8, 128}},
+                                              {"few_b1h32_t2048_d128", {1, 2048, 32, 128}},
+                                              {"fla_b1h96_t8192_d128", {1, 8192, 96, 128}},
+                                              {"fla_b2h16_t16384_d128", {2, 16384, 16, 128}},
+                                              {"fla_b4h16_t2048_d128", {4, 2048, 16, 128}},
+                                              {"fla_b4h64_t4096_d128", {4, 4096, 64, 128}},
+                                              {"fla_b8h32_t2048_d256", {8, 2048, 32, 256}},
+                                              {"fla_b8h8_t1024_d64", {8, 1024, 8, 64}},
+                                              {"varlen_mixed_h16_d128", {1, 131072, 16, 128}},
+                                              {"varlen_equal_h16_d128", {1, 131072, 16, 128}},
+                                              {"varlen_equal_n32_h16_d128", {1, 131072, 16, 128}}};
   std::size_t found = 0;
   for (const Case& one : select_cases(load_cases("gla"), "", "bench")) {
     ASSERT_EQ(named.count(one.name), 1u) << one.name;
@@ -71,11 +82,87 @@ TEST(Cases, TheTableCoversWhatTheIssueAsksFor) {
   EXPECT_FALSE(select_cases(load_cases("gla"), "", "sanitizer").empty());
 }
 
+/// Lengths of the sequences of a case.
+std::vector<std::int64_t> lengths_of(const std::string& name) {
+  const Case one = select_cases(load_cases("gla"), name, "").at(0);
+  std::vector<std::int64_t> lengths;
+  for (std::size_t n = 0; n + 1 < one.cu_seqlens->size(); ++n) {
+    lengths.push_back((*one.cu_seqlens)[n + 1] - (*one.cu_seqlens)[n]);
+  }
+  EXPECT_EQ(one.cu_seqlens->front(), 0);
+  EXPECT_EQ(one.cu_seqlens->back(), one.axis("T"));
+  return lengths;
+}
+
+/// Mixed and equal: as many sequences of as many tokens.
+TEST(Cases, DrawnLengths) {
+  std::vector<std::int64_t> mixed = lengths_of("varlen_mixed_h16_d128");
+  // tests/python/test_peers.py holds bench/peers to the same numbers.
+  EXPECT_EQ((std::vector<std::int64_t>(mixed.begin(), mixed.begin() + 6)),
+            (std::vector<std::int64_t>{9, 4, 6, 34, 313, 102}));
+  std::sort(mixed.begin(), mixed.end());
+  EXPECT_EQ(mixed.size(), 1000u);
+  EXPECT_GE(mixed.front(), 1);
+  // Scaled by 131072 / (1000 * 4095 / ln 4096) = 0.27.
+  EXPECT_NEAR(static_cast<double>(mixed.back()), 0.27 * 4096, 0.02 * 4096);
+  EXPECT_NEAR(static_cast<double>(mixed[500]), 0.27 * 64, 8);
+  const auto equal = lengths_of("varlen_equal_h16_d128");
+  EXPECT_EQ(equal.size(), 1000u);
+  for (const std::int64_t length : equal) EXPECT_TRUE(length == 131 || length == 132) << length;
+  EXPECT_EQ(lengths_of("varlen_equal_n32_h16_d128"), std::vector<std::int64_t>(32, 4096));
+}
+
+TEST(Cases, DrawnLengthsAreWhole) {
+  const auto draw = [](std::int64_t sequences, std::int64_t tokens, std::uint64_t seed) {
+    return draw_cu_seqlens({LengthRule::Distribution::kLogUniform, sequences, 1, 1000}, tokens,
+                           seed);
+  };
+  EXPECT_EQ(draw(3, 3, 1), (std::vector<std::int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(draw(1, 77, 1), (std::vector<std::int32_t>{0, 77}));
+  EXPECT_EQ(draw(50, 5000, 1), draw(50, 5000, 1));
+  EXPECT_NE(draw(50, 5000, 1), draw(50, 5000, 2));
+}
+
+/// Every T up to two chunks and two; every decay where a sequence is long and heads are few.
+TEST(Cases, ShortAndLongSequencesAreCovered) {
+  std::set<std::int64_t> lengths;
+  for (const Case& one : select_cases(load_cases("gla"), "every_*", "check")) {
+    lengths.insert(one.axis("T"));
+    EXPECT_EQ(one.states, States::kBoth);
+  }
+  EXPECT_EQ(lengths.size(), 130u);
+  EXPECT_EQ(*lengths.begin(), 1);
+  EXPECT_EQ(*lengths.rbegin(), 130);
+  for (const std::string glob : {"split_*_h1_*", "split_*_h2_*"}) {
+    std::set<DecayDistribution> distributions;
+    for (const Case& one : select_cases(load_cases("gla"), glob, "check")) {
+      EXPECT_GE(one.axis("T"), 8192);
+      EXPECT_EQ(one.states, States::kBoth);
+      distributions.insert(one.distribution);
+    }
+    EXPECT_EQ(distributions.size(), 11u) << glob;
+  }
+}
+
+/// Tensors of more than 2^31 elements, all four; selected by nothing but their tag.
+TEST(Cases, HugeOnesAreAskedFor) {
+  bool keys = false, values = false;
+  for (const Case& one : select_cases(load_cases("gla"), "", "huge")) {
+    EXPECT_TRUE(one.tagged("large")) << one.name;
+    const std::int64_t tokens = one.axis("B") * one.axis("T");
+    keys |= tokens * one.axis("HQ") * one.axis("K") > std::int64_t{1} << 31;
+    values |= tokens * one.axis("H") * one.axis("V") > std::int64_t{1} << 31;
+  }
+  EXPECT_TRUE(keys && values);
+  EXPECT_TRUE(select_cases(load_cases("gla"), "huge_*", "").empty());
+  EXPECT_TRUE(select_cases(load_cases("gla"), "huge_*", "large").empty());
+}
+
 TEST(Cases, SelectByGlobAndTag) {
   const auto all = load_cases("gla");
   EXPECT_EQ(select_cases(all, "seed039_*", "").size(), 3u);
   EXPECT_EQ(select_cases(all, "seed039_*", "check").size(), 0u);
-  EXPECT_EQ(select_cases(all, "", "").size(), all.size());
+  EXPECT_EQ(select_cases(all, "", "").size() + select_cases(all, "", "huge").size(), all.size());
 }
 
 TEST(Cases, ListsExpandToTheCrossProduct) {
@@ -91,6 +178,12 @@ TEST(Cases, ListsExpandToTheCrossProduct) {
   EXPECT_EQ(cases[7].axis("V"), 8);
   EXPECT_EQ(cases[7].dtypes, (std::vector<DType>{DType::kBFloat16, DType::kFloat32}));
   EXPECT_EQ(cases[7].seed, 7u);
+  const auto range = parse_cases("gla", R"([{"name": "t{T}", "axes": {"B": 1, "T": "9..11", "H": 4,
+      "K": 8}, "dtype": ["bf16"], "decay": {"kind": "none"}, "tags": []}])",
+                                 "f.json");
+  ASSERT_EQ(range.size(), 3u);
+  EXPECT_EQ(range[2].name, "t11");
+  EXPECT_EQ(range[2].axis("T"), 11);
 }
 
 TEST(Cases, DirectionsAreForwardUnlessGiven) {
@@ -173,6 +266,11 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
       {"\"K\":8", "\"K\":8,\"HQ\":3", "case a: axes.HQ: must divide H"},
       {"\"T\":5", "\"T\":[5,6]", "case a: T: is a list, so the name must contain {T}"},
       {"\"T\":5", "\"T\":[]", "case a: T: must not be an empty list"},
+      {"\"T\":5", "\"T\":\"1..3\"", "case a: T: is a list, so the name must contain {T}"},
+      {"\"T\":5", "\"T\":\"3..1\"",
+       "case a: axes.T: must be an integer, a list of them or a range"},
+      {"\"T\":5", "\"T\":\"1..x\"", "case a: axes.T: must be an integer, a list"},
+      {"\"T\":5", "\"T\":\"5\"", "case a: axes.T: must be an integer, a list"},
       {"\"name\":\"a\"", "\"name\":\"a{T}\"",
        "name: has a placeholder for a field that is not a list"},
       {"[\"bf16\"]", "\"bf16\"", "case a: dtype: must be a list"},
@@ -190,6 +288,24 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
       {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[3,2]",
        "case a: cu_seqlens: must not decrease or pass T"},
       {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[]", "case a: cu_seqlens: must not be empty"},
+      {"\"tags\":[]", "\"tags\":[],\"lengths\":{\"distribution\":\"odd\",\"sequences\":2}",
+       "case a: lengths.distribution: must be one of equal, log_uniform"},
+      {"\"tags\":[]", "\"tags\":[],\"lengths\":{\"distribution\":\"equal\"}",
+       "case a: lengths.sequences: is missing"},
+      {"\"tags\":[]",
+       "\"tags\":[],\"lengths\":{\"distribution\":\"equal\",\"sequences\":2,\"largest\":3}",
+       "case a: lengths.largest: unknown field"},
+      {"\"tags\":[]",
+       "\"tags\":[],\"lengths\":{\"distribution\":\"log_uniform\",\"sequences\":6,\"smallest\":1,"
+       "\"largest\":3}",
+       "case a: lengths.sequences: must be at most T = 5"},
+      {"\"tags\":[]",
+       "\"tags\":[],\"lengths\":{\"distribution\":\"log_uniform\",\"sequences\":2,\"smallest\":4,"
+       "\"largest\":3}",
+       "case a: lengths.largest: must not be below smallest"},
+      {"\"tags\":[]",
+       "\"tags\":[],\"cu_seqlens\":[0],\"lengths\":{\"distribution\":\"equal\",\"sequences\":2}",
+       "case a: lengths: cannot be given beside cu_seqlens"},
       {"\"tags\":[]", "\"tags\":[],\"seed\":-1", "case a: seed: must be an integer"},
       {"\"name\":\"a\"", "\"name\":4", "case number 0: name: must be a string"},
       {"\"name\":\"a\",", "", "case number 0: name: is missing"},

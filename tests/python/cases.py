@@ -4,16 +4,24 @@ import copy
 import json
 import math
 import pathlib
+import sys
 import zlib
 
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from bench.peers.lengths import cu_seqlens  # noqa: E402
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def _expand(line):
-    """The cases that a line with lists among its fields stands for."""
+    """The cases that a line with lists or ranges among its fields stands for."""
+    for axis, value in line["axes"].items():
+        if isinstance(value, str):  # "1..130"
+            first, last = value.split("..")
+            line["axes"][axis] = list(range(int(first), int(last) + 1))
     fields = [(line["axes"], key) for key in line["axes"]]
     fields += [(line["decay"], key) for key in ("kind", "distribution")]
     fields += [(line, key) for key in ("states", "strides", "scale")]
@@ -30,6 +38,8 @@ def _expand(line):
         line["axes"]["T"] = 1
     line["axes"].setdefault("V", line["axes"]["K"])
     line["axes"].setdefault("HQ", line["axes"]["H"])
+    if "lengths" in line:
+        line["cu_seqlens"] = cu_seqlens(line["lengths"], line["axes"]["T"], line.get("seed", 0))
     yield line
 
 

@@ -64,9 +64,24 @@ class Cases(unittest.TestCase):
             cases.in_directions([both], "step")
 
     def test_what_cannot_be_compared_is_told(self):
-        self.assertEqual(cases.why_not(small(cu_seqlens=(0, 3))), "variable length")
         self.assertEqual(cases.why_not(small(states="both")), "states both")
         self.assertEqual(cases.why_not(small(strides="odd")), "strides odd")
+
+    def test_lengths_are_those_of_the_tandem_program(self):
+        # tests/cpp/test_cases.cpp holds the program to the same numbers.
+        offsets = cases.select(cases.load("gla"), "varlen_mixed_h16_d128")[0].cu_seqlens
+        self.assertEqual([b - a for a, b in zip(offsets[:6], offsets[1:7])], [9, 4, 6, 34, 313, 102])
+        self.assertEqual((len(offsets), offsets[0], offsets[-1]), (1001, 0, 131072))
+        self.assertTrue(all(a < b for a, b in zip(offsets, offsets[1:])))
+        equal = cases.select(cases.load("gla"), "varlen_equal_n32_h16_d128")[0].cu_seqlens
+        self.assertEqual(equal, tuple(range(0, 131073, 4096)))
+
+    def test_ranges_and_huge_cases(self):
+        found = cases.load("gla")
+        self.assertEqual(len(cases.select(found, "every_t*_d64")), 130)
+        self.assertTrue(all("huge" in case.tags for case in cases.select(found, tag="huge")))
+        with self.assertRaises(cases.CaseError):
+            cases.select(found, "huge_*")
 
     def test_nothing_selected_or_readable(self):
         with self.assertRaisesRegex(cases.CaseError, "no case is named nope"):
@@ -173,6 +188,18 @@ class Program(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("no provider is named nope", err)
 
+    def test_whose_failure_counts(self):
+        def counts(provider, failure, tags=("bench",)):
+            return program.is_ours_to_mend({"provider": provider, **({"failure": failure} if failure else {})}, small(tags=tags))
+
+        self.assertTrue(counts("tandem", "wrong result"))
+        self.assertTrue(counts("tandem", "refused: no"))
+        self.assertTrue(counts("unfused", "wrong result"))
+        self.assertFalse(counts("unfused", "refused: dense batches only"))
+        self.assertFalse(counts("fla", "wrong result"))
+        self.assertFalse(counts("tandem", ""))
+        self.assertFalse(counts("tandem", "refused: no", ("bench", "later")))
+
     def test_list(self):
         code, out, _ = self.run_program("--list")
         self.assertEqual(code, 0)
@@ -216,6 +243,11 @@ class Inputs(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "no decay distribution odd"):
             decays("odd")
 
+    def test_offsets(self):
+        self.assertNotIn("cu_seqlens", inputs.make(small(), "bf16", 1, "cpu"))
+        offsets = inputs.make(small(axes={"B": 1}, cu_seqlens=(0, 3, 70)), "bf16", 1, "cpu")["cu_seqlens"]
+        self.assertEqual((offsets.dtype, offsets.tolist()), (torch.int32, [0, 3, 70]))
+
     def test_other_kinds_of_decay(self):
         self.assertEqual(tuple(inputs.make(small(decay_kind="constant"), "fp16", 1, "cpu")["log_decay"].shape), (4,))
         self.assertNotIn("log_decay", inputs.make(small(decay_kind="none"), "fp16", 1, "cpu"))
@@ -229,13 +261,18 @@ def quadratic(case, tensors):
     decay = tensors.get("log_decay", torch.zeros(case.H)).double()
     sums = decay.expand(case.B, case.T, case.H).cumsum(1).transpose(1, 2)
     reach = (sums[..., :, None] - sums[..., None, :]).exp().tril()
+    if case.cu_seqlens is not None:  # 0 across a boundary, and outside every sequence
+        which = torch.bucketize(torch.arange(case.T), torch.tensor(case.cu_seqlens), right=True)
+        inside = (which > 0) & (which < len(case.cu_seqlens))
+        reach = reach * ((which[:, None] == which) & inside)
     return (case.softmax_scale * ((q @ k.transpose(2, 3)) * reach) @ v).transpose(1, 2)
 
 
 @needs_torch
 class Reference(unittest.TestCase):
     def test_against_masked_attention(self):
-        for case in (small(), small(axes={"HQ": 2, "K": 8}), small(decay_kind="constant", scale=-0.5), small(decay_kind="none")):
+        varlen = [small(axes={"B": 1, "H": 8, "HQ": 8}, cu_seqlens=offsets) for offsets in ((0, 70), (3, 3, 20, 21, 21, 60, 60), (0, 1, 70))]
+        for case in (small(), small(axes={"HQ": 2, "K": 8}), small(decay_kind="constant", scale=-0.5), small(decay_kind="none"), *varlen):
             tensors = inputs.make(case, "bf16", 3, "cpu")
             heads = reference.sample_heads(case)
             self.assertEqual(len(heads), 8)
@@ -270,23 +307,32 @@ class Peers(unittest.TestCase):
         self.assertLess(reference.relative_rms(outputs, reference.define(case, tensors, heads), heads), limit)
 
     def test_fla(self):
-        def simple_gla(q, k, v, g=None, g_gamma=None, scale=None):
+        def simple_gla(q, k, v, g=None, g_gamma=None, scale=None, cu_seqlens=None):
+            self.assertEqual(cu_seqlens is None or cu_seqlens.tolist(), case.cu_seqlens is None or list(case.cu_seqlens))
             decay = {} if g is None and g_gamma is None else {"log_decay": g if g is not None else g_gamma}
             return quadratic(dataclasses.replace(case, scale=scale), {"q": q, "k": k, "v": v, **decay}), None
 
-        for case in (small(), small(decay_kind="constant"), small(decay_kind="none")):
+        for case in (small(), small(decay_kind="constant"), small(decay_kind="none"), small(axes={"B": 1}, cu_seqlens=(0, 9, 70))):
             self.check("fla", case, simple_gla, 1e-12)
         self.assertIn("grouped", provider.discover("gla")["fla"].refusal(small(axes={"HQ": 2}), "bf16"))
 
     def test_mamba2(self):
-        def ssd(x, dt, A, B, C, chunk_size):  # h = exp(dt A) h + dt x B^T, y = h C
+        def ssd(x, dt, A, B, C, chunk_size, seq_idx=None):  # h = exp(dt A) h + dt x B^T, y = h C
             self.assertEqual(chunk_size, 256)
+            if case.cu_seqlens is not None:
+                self.assertEqual(seq_idx.tolist(), [[0] * 9 + [2] * 61])
             tensors = {"q": C, "k": B, "v": x.double() * dt[..., None], "log_decay": dt * A}
             return quadratic(dataclasses.replace(case, scale=1.0), tensors)
 
-        for case in (small(axes={"HQ": 2}), small(distribution="normal_bench", scale=-0.5)):
+        packed = small(axes={"B": 1}, cu_seqlens=(0, 9, 9, 70))
+        for case in (small(axes={"HQ": 2}), small(distribution="normal_bench", scale=-0.5), packed):
             self.check("mamba2", case, ssd, 3e-3)  # x is rounded to bf16
         self.assertTrue(provider.discover("gla")["mamba2"].refusal(small(decay_kind="none"), "bf16"))
+        self.assertIn("some sequence", provider.discover("gla")["mamba2"].refusal(dataclasses.replace(packed, cu_seqlens=(0, 9)), "bf16"))
+
+    def test_dense_batches_only(self):
+        for name in ("unfused", "tfla", "sdpa_cudnn"):
+            self.assertEqual(provider.discover("gla")[name].refusal(small(axes={"B": 1}, cu_seqlens=(0, 70)), "bf16"), "dense batches only")
 
     def test_tfla(self):
         def mlstm(q, k, v, i, f, normalize, chunk_size, autocast_kernel_dtype):  # C = sigmoid(f) C + sigmoid(i) k v^T
@@ -314,6 +360,11 @@ class Peers(unittest.TestCase):
         self.assertEqual((call.q.batch_stride, call.q.time_stride, call.q.head_stride), (2 * 70 * 8, 8, 70 * 8))
         self.assertEqual((call.log_decay.batch_stride, call.log_decay.time_stride, call.log_decay.head_stride), (280, 4, 1))
         self.assertEqual(call.o.data, tensors["v"].data_ptr())
+        self.assertEqual((call.N, call.cu_seqlens), (2, None))
+        tensors["cu_seqlens"] = torch.tensor([0, 9, 70], dtype=torch.int32)
+        with unittest.mock.patch.object(torch.Tensor, "device", types.SimpleNamespace(index=0)):
+            call = library.gla_call(case, "fp16", tensors, tensors["v"])
+        self.assertEqual((call.N, call.cu_seqlens), (2, tensors["cu_seqlens"].data_ptr()))
 
 
 class FakeTimer:

@@ -9,6 +9,7 @@ class Fla(Provider):
     name = "fla"
     packages = ("fla-core",)  # flash-linear-attention is its layers and models
     function = "chunk_simple_gla"
+    _last = None  # (case, its offsets)
 
     def load(self):
         self._call = getattr(importlib.import_module("fla.ops.simple_gla"), self.function)
@@ -22,7 +23,18 @@ class Fla(Provider):
     def prepare(self, case, dtype, tensors, setting):
         decay = tensors.get("log_decay")
         named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
+        if case.cu_seqlens is not None:
+            named["cu_seqlens"] = self._offsets(case, tensors["q"].device)
         return lambda: {"o": self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale, **named)[0]}
+
+    def _offsets(self, case, device):
+        """One int64 tensor for all buffer sets: fla keeps what it derives from it by identity, and deriving it waits for
+        the device, which a capture must not."""
+        import torch
+
+        if self._last is None or self._last[0] != case.name:
+            self._last = case.name, torch.tensor(case.cu_seqlens, dtype=torch.int64, device=device)
+        return self._last[1]
 
     def variant(self, case, setting):
         return self.function

@@ -26,6 +26,8 @@ class Mamba2(Provider):
         return {package: sys.modules["mamba_ssm"].__version__}
 
     def refusal(self, case, dtype):
+        if case.cu_seqlens is not None and (case.cu_seqlens[0], case.cu_seqlens[-1]) != (0, case.T):
+            return "needs every token in some sequence"
         return "" if case.decay_kind == "per_token" else "needs a decay at every token"
 
     def prepare(self, case, dtype, tensors, setting):
@@ -35,7 +37,12 @@ class Mamba2(Provider):
         x = (case.softmax_scale * tensors["v"].float() / dt.unsqueeze(-1)).to(tensors["v"].dtype)
         A = torch.full((case.H,), -1.0, device=dt.device)
         chunk = int(setting.removeprefix("chunk"))
-        return lambda: {"o": self._call(x, dt, A, tensors["k"], tensors["q"], chunk)}
+        named = {}
+        if case.cu_seqlens is not None:  # its own term: which sequence each token is of
+            lengths = tensors["cu_seqlens"].diff()
+            which = torch.arange(len(lengths), dtype=torch.int32, device=dt.device)
+            named["seq_idx"] = which.repeat_interleave(lengths, output_size=case.T).unsqueeze(0)
+        return lambda: {"o": self._call(x, dt, A, tensors["k"], tensors["q"], chunk, **named)}
 
 
 def _without_package_imports():

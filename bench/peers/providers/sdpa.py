@@ -15,6 +15,8 @@ class SdpaCudnn(Provider):
         self._backend = getattr(torch.nn.attention.SDPBackend, self.backend)
 
     def refusal(self, case, dtype):
+        if case.cu_seqlens is not None:
+            return "dense batches only"
         return "" if case.H == case.HQ and case.K == case.V else "needs equal heads and K = V"
 
     def versions(self):

@@ -31,7 +31,8 @@ class Tandem(Provider):
             self._variants[case.name] = chosen_variant(self._library, case, dtype, tensors)
         if self._op is None:
             return c_call(self._library, "tandem_bench_gla", case, dtype, tensors)
-        return lambda: {"o": self._op(tensors["q"], tensors["k"], tensors["v"], tensors.get("log_decay"), scale=case.scale)[0]}
+        named = {"scale": case.scale, "cu_seqlens": tensors.get("cu_seqlens")}
+        return lambda: {"o": self._op(tensors["q"], tensors["k"], tensors["v"], tensors.get("log_decay"), **named)[0]}
 
     def variant(self, case, setting):
         return self._variants.get(case.name, "")

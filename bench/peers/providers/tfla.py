@@ -20,6 +20,8 @@ class Tfla(Provider):
         self._call = module.mlstm_siging_chunkwise__xl_chunk
 
     def refusal(self, case, dtype):
+        if case.cu_seqlens is not None:
+            return "dense batches only"
         if case.decay_kind != "per_token":
             return "needs a decay at every token"
         if case.H != case.HQ:

@@ -12,6 +12,8 @@ class Unfused(Provider):
         self._library = Library("libtandem_bench.so")
 
     def refusal(self, case, dtype):
+        if case.cu_seqlens is not None:
+            return "dense batches only"
         return "" if case.K % 8 == 0 and case.V % 8 == 0 else "K and V must be multiples of 8"
 
     def prepare(self, case, dtype, tensors, setting):

@@ -1,0 +1,88 @@
+// One object of a case table while it is read: fields are taken out of it, lists in it expanded.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tandem::tools {
+
+using Json = nlohmann::ordered_json;
+
+template <class Value>
+using Words = std::vector<std::pair<const char*, Value>>;
+
+/// Errors name the file, the case and the field.
+struct Line {
+  std::string file;
+  std::string name;
+
+  [[noreturn]] void refuse(const std::string& field, const std::string& text) const {
+    throw std::runtime_error(fmt::format("{}: case {}: {}: {}", file, name, field, text));
+  }
+
+  void only_fields(const Json& object, const std::string& where,
+                   const std::vector<std::string>& known) const {
+    if (!object.is_object()) refuse(where, "must be an object");
+    for (const auto& [key, value] : object.items()) {
+      if (std::find(known.begin(), known.end(), key) == known.end()) {
+        refuse(where.empty() ? key : where + "." + key,
+               fmt::format("unknown field (known: {})", fmt::join(known, ", ")));
+      }
+    }
+  }
+
+  const Json& required(const Json& object, const std::string& where, const std::string& key) const {
+    if (!object.contains(key)) refuse(where.empty() ? key : where + "." + key, "is missing");
+    return object.at(key);
+  }
+
+  template <class Value>
+  Value word(const Json& value, const std::string& field, const Words<Value>& words) const {
+    std::vector<std::string> known;
+    for (const auto& [text, meaning] : words) {
+      if (value.is_string() && value.get<std::string>() == text) return meaning;
+      known.push_back(text);
+    }
+    refuse(field, fmt::format("must be one of {}, got {}", fmt::join(known, ", "), value.dump()));
+  }
+
+  /// A list of words, none twice.
+  std::vector<std::string> words(const Json& list, const std::string& field,
+                                 const std::vector<std::string>& known) const {
+    if (!list.is_array()) refuse(field, "must be a list");
+    std::vector<std::string> found;
+    for (const Json& word : list) {
+      if (!word.is_string() || std::find(known.begin(), known.end(), word) == known.end()) {
+        refuse(field, fmt::format("must be among {}, got {}", fmt::join(known, ", "), word.dump()));
+      }
+      if (std::find(found.begin(), found.end(), word) != found.end()) {
+        refuse(field, "names " + word.dump() + " twice");
+      }
+      found.push_back(word);
+    }
+    return found;
+  }
+
+  std::int64_t integer(const Json& value, const std::string& field, std::int64_t least) const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    if (!value.is_number_integer() || value.get<std::int64_t>() < least ||
+        value.get<std::int64_t>() >= kMost) {
+      refuse(field, fmt::format("must be an integer in [{},2^31), got {}", least, value.dump()));
+    }
+    return value.get<std::int64_t>();
+  }
+};
+
+/// Calls `add` on each single case that the object stands for: axes written "1..130" become lists,
+/// and lists the cross product.
+void expand(const Line& line, Json object, const std::function<void(const Json&)>& add);
+
+}  // namespace tandem::tools
