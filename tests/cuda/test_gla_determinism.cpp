@@ -1,0 +1,187 @@
+// gla_forward gives the same bits whatever else the GPU does: 100 calls beside a busy stream, 100
+// replays of a captured graph. A replay goes by the cu_seqlens that are in memory at that time.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backend.h"
+#include "check.h"
+#include "gla.h"
+#include "tandem/error.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr int kRepeats = 100;
+
+void require(cudaError_t status) {
+  if (status != cudaSuccess) throw CudaError(cudaGetErrorString(status));
+}
+
+/// Does not wait for the default stream, on which the tools copy.
+struct SideStream {
+  SideStream() { require(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking)); }
+  ~SideStream() { cudaStreamDestroy(handle); }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  cudaStream_t handle = nullptr;
+};
+
+/// A call on tensors and scratch memory of its own.
+class DeviceCall {
+ public:
+  explicit DeviceCall(const Case& one)
+      : set_(make_gla(one, DType::kBFloat16, 1)),
+        placement_(set_, Device::cuda()),
+        workspace_bytes_(
+            kGlaForward.workspace_bytes(set_, placement_.bases(), placement_.device())),
+        workspace_(0, std::max<std::size_t>(workspace_bytes_, 256)) {}
+
+  void enqueue(cudaStream_t stream) {
+    kGlaForward.call(set_, placement_.bases(), placement_.device(),
+                     {.stream = {stream}, .workspace = {workspace_.data(), workspace_bytes_}});
+  }
+
+  /// NaN in all outputs: what is there afterwards was written by the calls behind this.
+  void poison(cudaStream_t stream) {
+    for (const NamedTensor& tensor : set_.tensors) {
+      if (!tensor.output) continue;
+      auto* data = static_cast<std::byte*>(placement_.bases()[tensor.buffer]) + tensor.offset;
+      require(cudaMemsetAsync(data, 0xff, span_bytes(tensor), stream));
+    }
+  }
+
+  /// Puts other contents in the place of an input.
+  void replace(const char* name, const TensorSet& from) {
+    const std::size_t i = set_.get(name).buffer;
+    gpu::upload(placement_.bases()[i], from.buffers[i].data(), from.buffers[i].size());
+  }
+
+  Buffers results() { return placement_.download(); }  // waits for every stream
+  const TensorSet& set() const { return set_; }
+
+ private:
+  TensorSet set_;
+  Placement placement_;
+  std::size_t workspace_bytes_;
+  gpu::Memory workspace_;
+};
+
+/// A call as an executable graph.
+class Graph {
+ public:
+  Graph(DeviceCall& call, cudaStream_t stream) {
+    call.enqueue(stream);  // loads the kernels, which a capture must not
+    require(cudaStreamSynchronize(stream));
+    require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    call.enqueue(stream);
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    require(status);
+  }
+  ~Graph() { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void replay(cudaStream_t stream) { require(cudaGraphLaunch(executable_, stream)); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+Case parse(const std::string& fields) {
+  return parse_cases("gla",
+                     R"([{"name": "a", "dtype": ["bf16"], "states": "both", "tags": [],
+                          "decay": {"kind": "per_token", "distribution": "normal_bench"}, )" +
+                         fields + "}]",
+                     "test")[0];
+}
+
+struct Shape {
+  const char* name;
+  const char* fields;
+};
+
+constexpr Shape kShapes[] = {
+    {"ManyHeads", R"("axes": {"B": 4, "T": 1024, "H": 32, "K": 128})"},
+    {"FewHeads", R"("axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
+    {"ManySequences", R"("axes": {"B": 1, "T": 20000, "H": 4, "K": 64}, "lengths": {
+        "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
+
+class GpuGlaDeterminism : public testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    const std::string reason = cuda_missing_reason();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+
+  /// `repeat` enqueues the call in some way; each time beside a different amount of other work.
+  template <class Repeat>
+  static void expect_same_bits(DeviceCall& call, cudaStream_t stream, const Repeat& repeat) {
+    DeviceCall load(parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})"));
+    const SideStream busy;
+    call.poison(stream);
+    repeat();
+    const Buffers first = call.results();
+    const auto errors = expect_gla(call.set(), true)->compare(call.set(), first);
+    for (const OutputError& error : errors) ASSERT_TRUE(error.passed) << describe(errors);
+    for (int i = 0; i < kRepeats; ++i) {
+      for (int j = 0; j < 1 + i % 5; ++j) load.enqueue(busy.handle);
+      call.poison(stream);
+      repeat();
+      ASSERT_EQ(find_difference(call.set(), first, call.results()), "") << "repeat " << i;
+    }
+  }
+};
+
+TEST_P(GpuGlaDeterminism, CallsBesideABusyStream) {
+  DeviceCall call(parse(GetParam().fields));
+  const SideStream stream;
+  expect_same_bits(call, stream.handle, [&] { call.enqueue(stream.handle); });
+}
+
+TEST_P(GpuGlaDeterminism, ReplaysOfAGraph) {
+  DeviceCall call(parse(GetParam().fields));
+  const SideStream stream;
+  Graph graph(call, stream.handle);
+  expect_same_bits(call, stream.handle, [&] { graph.replay(stream.handle); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaDeterminism, testing::ValuesIn(kShapes),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
+  if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  Case one = parse(R"("axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
+                      "lengths": {"distribution": "equal", "sequences": 6})");
+  DeviceCall replayed(one);
+  const SideStream stream;
+  Graph graph(replayed, stream.handle);
+  const std::vector<std::int32_t> contents[] = {{0, 500, 1000, 1500, 2000, 2500, 3000},
+                                                {0, 0, 1, 64, 65, 2990, 3000},
+                                                {0, 3000, 3000, 3000, 3000, 3000, 3000},
+                                                {100, 100, 130, 1000, 1000, 1064, 2900},
+                                                {5, 5, 5, 5, 5, 5, 5},
+                                                {0, 500, 1000, 1500, 2000, 2500, 3000}};
+  for (const auto& offsets : contents) {
+    one.cu_seqlens = offsets;
+    DeviceCall direct(one);
+    direct.enqueue(stream.handle);
+    replayed.replace("cu_seqlens", direct.set());
+    replayed.poison(stream.handle);
+    graph.replay(stream.handle);
+    const Buffers after = replayed.results();
+    const auto errors = expect_gla(direct.set(), false)->compare(direct.set(), after);
+    for (const OutputError& error : errors) {
+      EXPECT_TRUE(error.passed) << testing::PrintToString(offsets) << ": " << describe(errors);
+    }
+    EXPECT_EQ(find_difference(direct.set(), direct.results(), after), "")
+        << testing::PrintToString(offsets);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::tools
