@@ -10,7 +10,7 @@ help:
 	@echo "make test      build and run every test that this machine can run"
 	@echo "make bench     measure the ops on this machine's GPU, or its CPU, and render the results"
 	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
-	@echo "make wheel     build the wheel of the Python package in dist/"
+	@echo "make wheel     build the wheel of the Python package in dist/, and test it"
 	@echo "make format    clang-format over the sources"
 
 demo:
@@ -37,7 +37,8 @@ bench:
 wheel:
 	@scripts/bootstrap wheel
 	@scripts/bootstrap_python
-	@scripts/wheel
+	@scripts/wheel build/wheel
+	@scripts/test_python build/wheel
 
 format:
 	@scripts/format
