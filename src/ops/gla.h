@@ -22,9 +22,10 @@ struct DecayTensor {
   std::int64_t head_stride = 0;
 };
 
-/// GlaForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
-struct GlaForwardProblem {
-  DType dtype = DType::kBFloat16;  // of q, k, v and o
+/// What the state's recurrence reads, after every check, and its axes: every op over tokens has
+/// these.
+struct GlaRecurrence {
+  DType dtype = DType::kBFloat16;  // of all activations
   Device device;
   std::int64_t B = 0;
   std::int64_t T = 0;
@@ -33,15 +34,19 @@ struct GlaForwardProblem {
   int HQ = 0;
   int K = 0;
   int V = 0;
-  float scale = 1.0f;
-  StridedTensor q;
   StridedTensor k;
   StridedTensor v;
-  StridedTensor o;
   DecayTensor log_decay;
-  const float* initial_state = nullptr;      // [N,H,K,V] or null
-  float* final_state = nullptr;              // [N,H,K,V] or null
   const std::int32_t* cu_seqlens = nullptr;  // [N+1] or null
+};
+
+/// GlaForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
+struct GlaForwardProblem : GlaRecurrence {
+  float scale = 1.0f;
+  StridedTensor q;
+  StridedTensor o;
+  const float* initial_state = nullptr;  // [N,H,K,V] or null
+  float* final_state = nullptr;          // [N,H,K,V] or null
 };
 
 /// Throws InvalidArgument when the arguments do not fit together.

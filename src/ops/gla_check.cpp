@@ -1,0 +1,143 @@
+#include "ops/gla_check.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace tandem {
+namespace {
+
+/// The two innermost extents, as ints.
+void check_extents(const Argument& argument, const char* names) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  const Dims& shape = argument.view.shape;
+  for (int axis = 2; axis < 4; ++axis) {
+    if (shape[axis] < 1 || shape[axis] > kLargest) {
+      refuse(argument.op, std::string(argument.name) + " must have " + names +
+                              " in [1,2^31), got shape " + to_string(shape));
+    }
+  }
+}
+
+/// Sets N too.
+void check_sequences(const Argument& cu_seqlens, GlaRecurrence& recurrence) {
+  const char* op = cu_seqlens.op;
+  if (recurrence.B != 1) {
+    refuse(op, "cu_seqlens needs B = 1, got B = " + std::to_string(recurrence.B));
+  }
+  check_rank(cu_seqlens, "[N+1]", 1);
+  const std::int64_t length = cu_seqlens.view.shape[0];
+  if (length < 1) refuse(op, "cu_seqlens must have shape [N+1] with N >= 0, got [0]");
+  check_contiguous_operand(cu_seqlens, "[N+1]", {length}, DType::kInt32, recurrence.device);
+  recurrence.N = length - 1;
+  recurrence.cu_seqlens = static_cast<const std::int32_t*>(cu_seqlens.view.data);
+}
+
+}  // namespace
+
+void check_activation_dtype(const Argument& argument) {
+  const DType dtype = argument.view.dtype;
+  const bool fp32_here = argument.view.device.type == DeviceType::kCpu;
+  if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) return;
+  if (fp32_here && dtype == DType::kFloat32) return;
+  refuse(argument.op, std::string(argument.name) + " must have dtype bf16 or fp16" +
+                          (fp32_here ? " or fp32" : "") + " on " + to_string(argument.view.device) +
+                          ", got " + to_string(dtype));
+}
+
+void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
+                      Device device) {
+  check_shape(argument, axes, shape);
+  check_dtype(argument, dtype);
+  check_device(argument, device);
+  check_data(argument);
+  check_alignment(argument);
+  check_unit_innermost_stride(argument);
+}
+
+void check_contiguous_operand(const Argument& argument, const char* axes, const Dims& shape,
+                              DType dtype, Device device) {
+  check_shape(argument, axes, shape);
+  check_dtype(argument, dtype);
+  check_device(argument, device);
+  check_data(argument);
+  check_alignment(argument);
+  check_contiguous(argument);
+}
+
+StridedTensor strided(const TensorView& view) {
+  return {view.data, view.strides[0], view.strides[1], view.strides[2]};
+}
+
+DecayTensor check_decay(const Argument& log_decay, const char* axes, const Dims& shape,
+                        Device device) {
+  const TensorView& view = log_decay.view;
+  const std::string expected = std::string("[H] or ") + axes;
+  const int last = shape.rank() - 1;
+  if (view.shape.rank() == shape.rank() + 1) {
+    throw Unsupported("[" + std::string(log_decay.op) + "] log_decay must have shape " + expected +
+                      ", got " + to_string(view.shape) +
+                      ": a decay per key channel is not built yet");
+  }
+  const bool constant = view.shape.rank() == 1;
+  if (constant) {
+    check_shape(log_decay, "[H]", {shape[last]});
+  } else {
+    check_rank(log_decay, expected.c_str(), shape.rank());
+    check_shape(log_decay, axes, shape);
+  }
+  check_dtype(log_decay, DType::kFloat32);
+  check_device(log_decay, device);
+  check_data(log_decay);
+  check_alignment(log_decay);
+  const auto* data = static_cast<const float*>(view.data);
+  if (constant) return {data, 0, 0, view.strides[0]};
+  return {data, view.strides[0], last == 2 ? view.strides[1] : 0, view.strides[last]};
+}
+
+GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const TensorView& v,
+                               const std::optional<TensorView>& log_decay,
+                               const std::optional<TensorView>& cu_seqlens) {
+  const char* op = keys.op;
+  const Argument values{op, "v", v};
+  check_rank(keys, "[B,T,HQ,K]", 4);
+  check_rank(values, "[B,T,H,V]", 4);
+  check_extents(keys, "HQ and K");
+  check_extents(values, "H and V");
+  GlaRecurrence recurrence;
+  const Dims& shape = keys.view.shape;
+  recurrence.dtype = keys.view.dtype;
+  recurrence.device = keys.view.device;
+  recurrence.B = recurrence.N = shape[0];
+  recurrence.T = shape[1];
+  recurrence.HQ = static_cast<int>(shape[2]);
+  recurrence.K = static_cast<int>(shape[3]);
+  recurrence.H = static_cast<int>(v.shape[2]);
+  recurrence.V = static_cast<int>(v.shape[3]);
+  const DType dtype = recurrence.dtype;
+  const Device device = recurrence.device;
+  const std::int64_t B = recurrence.B, T = recurrence.T, H = recurrence.H, V = recurrence.V;
+
+  check_activation_dtype(keys);
+  check_activation(keys, "[B,T,HQ,K]", shape, dtype, device);
+  check_activation({op, "k", k}, "[B,T,HQ,K]", shape, dtype, device);
+  check_activation(values, "[B,T,H,V]", {B, T, H, V}, dtype, device);
+  if (H % recurrence.HQ != 0) {
+    refuse(op, std::string(keys.name) + " must have a number of heads HQ that divides H = " +
+                   std::to_string(H) + ", got HQ = " + std::to_string(recurrence.HQ));
+  }
+  recurrence.k = strided(k);
+  recurrence.v = strided(v);
+  if (cu_seqlens) check_sequences({op, "cu_seqlens", *cu_seqlens}, recurrence);
+  if (log_decay) {
+    recurrence.log_decay = check_decay({op, "log_decay", *log_decay}, "[B,T,H]", {B, T, H}, device);
+  }
+  return recurrence;
+}
+
+void check_device_type(const char* op, Device tensors, const DeviceProperties& device) {
+  if (tensors.type == device.type) return;
+  refuse(op, "device must be of the tensors' type, " + to_string(tensors) + ", got " + device.name);
+}
+
+}  // namespace tandem

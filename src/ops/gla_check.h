@@ -1,0 +1,39 @@
+// Checks that gla's ops share; each throws InvalidArgument "[op] argument expected, got".
+#pragma once
+
+#include <optional>
+
+#include "core/check.h"
+#include "core/strided_tensor.h"
+#include "ops/gla.h"
+
+namespace tandem {
+
+/// bf16 or fp16, on the CPU also fp32.
+void check_activation_dtype(const Argument& argument);
+
+/// Everything that q, k, v and o share.
+void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
+                      Device device);
+
+/// Everything that a contiguous operand (states, cu_seqlens) must satisfy.
+void check_contiguous_operand(const Argument& argument, const char* axes, const Dims& shape,
+                              DType dtype, Device device);
+
+/// Of an activation [B,T,heads,dim] that has passed its checks.
+StridedTensor strided(const TensorView& view);
+
+/// log_decay, [H] or of `shape`, which `axes` names: [B,T,H], or [B,H] of one token each.
+DecayTensor check_decay(const Argument& log_decay, const char* axes, const Dims& shape,
+                        Device device);
+
+/// k, v, log_decay and cu_seqlens against each other and against `keys`, which has k's shape and
+/// dtype: q, or k itself where an op has no q.
+GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const TensorView& v,
+                               const std::optional<TensorView>& log_decay,
+                               const std::optional<TensorView>& cu_seqlens);
+
+/// Of a workspace query: the properties must be of a device of the tensors' type.
+void check_device_type(const char* op, Device tensors, const DeviceProperties& device);
+
+}  // namespace tandem
