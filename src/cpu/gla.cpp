@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "core/check.h"
 #include "cpu/gla_chunk.h"
 #include "cpu/parallel.h"
 #include "ops/gla.h"
@@ -119,39 +118,6 @@ class WaveWalk {
   std::vector<GlaScratch<Operand>> scratch_;
 };
 
-/// Throws for cu_seqlens that decrease or leave [0,T].
-void check_cu_seqlens(const GlaForwardProblem& p) {
-  if (!p.cu_seqlens) return;
-  std::int64_t previous = 0;
-  for (std::int64_t i = 0; i <= p.N; ++i) {
-    const std::int64_t value = p.cu_seqlens[i];
-    const std::string got = "got cu_seqlens[" + std::to_string(i) + "] = " + std::to_string(value);
-    if (value < 0 || value > p.T) {
-      refuse("gla_forward",
-             "cu_seqlens must lie in [0,T] = [0," + std::to_string(p.T) + "], " + got);
-    }
-    if (value < previous) {
-      refuse("gla_forward",
-             "cu_seqlens must not decrease, " + got + " after " + std::to_string(previous));
-    }
-    previous = value;
-  }
-}
-
-/// The longest first.
-std::vector<GlaRow> rows_of(const GlaForwardProblem& p) {
-  std::vector<GlaRow> rows;
-  for (std::int64_t n = 0; n < p.N; ++n) {
-    const std::int64_t begin = p.cu_seqlens ? p.cu_seqlens[n] : 0;
-    const std::int64_t end = p.cu_seqlens ? p.cu_seqlens[n + 1] : p.T;
-    for (int h = 0; h < p.H; ++h) rows.push_back({n, h, p.cu_seqlens ? 0 : n, begin, end});
-  }
-  std::stable_sort(rows.begin(), rows.end(), [](const GlaRow& a, const GlaRow& b) {
-    return a.end - a.begin > b.end - b.begin;
-  });
-  return rows;
-}
-
 /// Whether rows, handed to whichever thread is free, keep all threads busy nearly to the end.
 bool rows_fill(const std::vector<GlaRow>& rows, int threads) {
   std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> loads;
@@ -170,7 +136,9 @@ bool rows_fill(const std::vector<GlaRow>& rows, int threads) {
 
 template <typename Operand>
 void run(const GlaForwardProblem& problem, MatmulProvider provider) {
-  const std::vector<GlaRow> rows = rows_of(problem);
+  std::vector<GlaRow> rows = gla_rows(problem);
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const GlaRow& a, const GlaRow& b) { return a.chunks() > b.chunks(); });
   const GlaChunkSteps<Operand> steps(problem, provider);
   const int threads = parallel_threads();
   if (threads == 1 || problem.T <= kChunk || rows_fill(rows, threads)) {
@@ -183,26 +151,13 @@ void run(const GlaForwardProblem& problem, MatmulProvider provider) {
   }
 }
 
-/// o is 0 at tokens outside every sequence.
-void clear_outside(const GlaForwardProblem& p) {
-  if (!p.cu_seqlens) return;
-  const auto clear = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      void* row = element_at(p.dtype, p.o.data, t * p.o.time_stride);
-      fill_rows_with_zero(p.H, p.V, {p.dtype, row, p.o.head_stride});
-    }
-  };
-  clear(0, p.cu_seqlens[0]);
-  clear(p.cu_seqlens[p.N], p.T);
-}
-
 }  // namespace
 
 void gla_forward(const GlaForwardProblem& problem) {
-  check_cu_seqlens(problem);
+  check_cu_seqlens("gla_forward", problem);
   const MatmulProvider provider = default_matmul_provider();
   isa();  // throws before anything is written
-  clear_outside(problem);
+  clear_outside(problem, problem.o, problem.H, problem.V);
   if (problem.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
     run<BFloat16>(problem, provider);
   } else {
@@ -211,8 +166,8 @@ void gla_forward(const GlaForwardProblem& problem) {
 }
 
 std::vector<VariantInfo> gla_variants() {
-  return {{"gla", "gla_forward.cpu.onednn", matmul_unavailable_reason(MatmulProvider::kOneDnn)},
-          {"gla", "gla_forward.cpu.builtin", ""}};
+  const std::string onednn = matmul_unavailable_reason(MatmulProvider::kOneDnn);
+  return {{"gla", "gla_forward.cpu.onednn", onednn}, {"gla", "gla_forward.cpu.builtin", ""}};
 }
 
 }  // namespace tandem::cpu

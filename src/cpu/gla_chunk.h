@@ -16,33 +16,11 @@
 
 #include "cpu/decay.h"
 #include "cpu/elementwise.h"
+#include "cpu/gla_rows.h"
 #include "cpu/matmul.h"
 #include "ops/gla.h"
 
 namespace tandem::cpu {
-
-/// One sequence and head.
-struct GlaRow {
-  std::int64_t n;
-  int h;
-  std::int64_t b;
-  std::int64_t begin;
-  std::int64_t end;
-
-  std::int64_t chunks() const { return (end - begin + kChunk - 1) / kChunk; }
-};
-
-/// Part of a row.
-struct GlaChunk {
-  const GlaRow* row;
-  std::int64_t begin;
-  int length;
-};
-
-inline GlaChunk chunk_of(const GlaRow& row, std::int64_t index) {
-  const std::int64_t begin = row.begin + index * kChunk;
-  return {&row, begin, static_cast<int>(std::min<std::int64_t>(kChunk, row.end - begin))};
-}
 
 /// Rows of an operand, usable by a matrix product.
 template <typename Operand>
@@ -72,16 +50,118 @@ struct GlaScratch {
   std::vector<float> out;
 };
 
+/// What a chunk does to the state, from k, v and the decay alone.
 template <typename Operand>
-class GlaChunkSteps {
+class GlaUpdateSteps {
  public:
   static constexpr bool kBf16 = std::is_same_v<Operand, BFloat16>;
   static constexpr DType kOperandType = kBf16 ? DType::kBFloat16 : DType::kFloat32;
 
-  GlaChunkSteps(const GlaForwardProblem& problem, MatmulProvider provider)
-      : p_(problem), provider_(provider) {}
+  GlaUpdateSteps(const GlaRecurrence& recurrence, MatmulProvider provider)
+      : r_(recurrence), provider_(provider) {}
 
-  std::int64_t state_size() const { return std::int64_t{p_.K} * p_.V; }
+  std::int64_t state_size() const { return std::int64_t{r_.K} * r_.V; }
+  GlaScratch<Operand> make_scratch() const { return {r_.K, r_.V}; }
+
+  /// Log decays from a token of the row on, r_.log_decay.time_stride apart; null: no decay.
+  const float* log_decay_at(const GlaRow& row, std::int64_t token) const {
+    const DecayTensor& g = r_.log_decay;
+    if (!g.data) return nullptr;
+    return g.data + row.b * g.batch_stride + token * g.time_stride + row.h * g.head_stride;
+  }
+
+  /// The chunk's decay and operands, before any other step.
+  void load(const GlaChunk& chunk, GlaScratch<Operand>& s) const {
+    compute_decay(log_decay_at(*chunk.row, chunk.begin), r_.log_decay.time_stride, chunk.length,
+                  s.decay);
+    s.k = rows_of(r_.k, chunk, key_head(chunk), r_.K, s.k_buffer);
+    s.v = rows_of(r_.v, chunk, chunk.row->h, r_.V, s.v_buffer);
+  }
+
+  /// Asks for what load() reads ahead of time: the rows lie far apart, and the hardware does not
+  /// foresee them.
+  void prefetch(const GlaChunk& chunk) const {
+    prefetch_rows(r_.k, chunk, key_head(chunk), r_.K);
+    prefetch_rows(r_.v, chunk, chunk.row->h, r_.V);
+  }
+
+  /// What the chunk adds to the state.
+  void compute_update(GlaScratch<Operand>& s, float* update) const {
+    const int K = r_.K, V = r_.V;
+    const int last = s.decay.length - 1;
+    const int begin = s.decay.begin[last];  // nothing older reaches the end
+    const Operand* v = s.v.data + begin * s.v.stride;
+    scale_rows(s.decay.to_end + begin, last + 1 - begin, K, s.k.data + begin * s.k.stride,
+               s.k.stride, s.keys.data());
+    product(K, V, last + 1 - begin, {s.keys.data(), K, true}, {v, s.v.stride}, update, V);
+  }
+
+ protected:
+  int key_head(const GlaChunk& chunk) const { return chunk.row->h / (r_.H / r_.HQ); }
+
+  void product(std::int64_t M, std::int64_t N, std::int64_t K, const MatmulOperand& a,
+               const MatmulOperand& b, float* c, std::int64_t c_stride,
+               bool accumulate = false) const {
+    matmul(provider_, {.M = M,
+                       .N = N,
+                       .K = K,
+                       .dtype = kOperandType,
+                       .a = a,
+                       .b = b,
+                       .c = c,
+                       .c_stride = c_stride,
+                       .accumulate = accumulate});
+  }
+
+  void prefetch_rows(const StridedTensor& tensor, const GlaChunk& chunk, int head,
+                     int columns) const {
+    constexpr std::int64_t kLine = 64;
+    const std::int64_t bytes = columns * size_of(r_.dtype);
+    const std::int64_t offset = chunk.row->b * tensor.batch_stride + head * tensor.head_stride;
+    for (int i = 0; i < chunk.length; ++i) {
+      const void* row =
+          element_at(r_.dtype, tensor.data, offset + (chunk.begin + i) * tensor.time_stride);
+      for (std::int64_t byte = 0; byte < bytes; byte += kLine) {
+        __builtin_prefetch(static_cast<const char*>(row) + byte, 0, 2);
+      }
+    }
+  }
+
+  /// A chunk's rows as they lie in the tensor, or in `buffer` where a product cannot use them so.
+  OperandRows<Operand> rows_of(const StridedTensor& tensor, const GlaChunk& chunk, int head,
+                               int columns, std::vector<Operand>& buffer) const {
+    const std::int64_t offset = chunk.row->b * tensor.batch_stride +
+                                chunk.begin * tensor.time_stride + head * tensor.head_stride;
+    const void* data = element_at(r_.dtype, tensor.data, offset);
+    if (r_.dtype == kOperandType && tensor.time_stride >= columns) {
+      return {static_cast<const Operand*>(data), tensor.time_stride};
+    }
+    if constexpr (kBf16) {
+      const Operand* source = static_cast<const Operand*>(data);
+      for (int i = 0; i < chunk.length; ++i) {
+        std::copy_n(source + i * tensor.time_stride, columns, buffer.data() + i * columns);
+      }
+    } else {
+      rows_to_float({r_.dtype, data, tensor.time_stride}, chunk.length, columns, buffer.data(),
+                    columns);
+    }
+    return {buffer.data(), columns};
+  }
+
+  const GlaRecurrence& r_;
+  MatmulProvider provider_;
+};
+
+/// All steps of a chunk.
+template <typename Operand>
+class GlaChunkSteps : public GlaUpdateSteps<Operand> {
+  using Base = GlaUpdateSteps<Operand>;
+
+ public:
+  using Base::kBf16, Base::kOperandType, Base::state_size;
+
+  GlaChunkSteps(const GlaForwardProblem& problem, MatmulProvider provider)
+      : Base(problem, provider), p_(problem) {}
 
   /// Elements [begin, begin + size) of the row's initial state.
   void read_initial_state(const GlaRow& row, std::int64_t begin, std::int64_t size,
@@ -100,33 +180,16 @@ class GlaChunkSteps {
     if (p_.final_state) std::copy_n(state, size, p_.final_state + offset);
   }
 
-  /// The chunk's decay and operands, before either step.
-  void load(const GlaChunk& chunk, GlaScratch<Operand>& s) const {
-    const GlaRow& row = *chunk.row;
-    const DecayTensor& g = p_.log_decay;
-    const std::int64_t offset =
-        row.b * g.batch_stride + chunk.begin * g.time_stride + row.h * g.head_stride;
-    compute_decay(g.data ? g.data + offset : nullptr, g.time_stride, chunk.length, s.decay);
-    const int hq = row.h / (p_.H / p_.HQ);
-    s.k = rows_of(p_.k, chunk, hq, p_.K, s.k_buffer);
-    s.v = rows_of(p_.v, chunk, row.h, p_.V, s.v_buffer);
-  }
-
-  /// Asks for a chunk's rows ahead of time: they lie far apart, and the hardware does not foresee
-  /// them.
   void prefetch(const GlaChunk& chunk) const {
-    const int hq = chunk.row->h / (p_.H / p_.HQ);
-    prefetch_rows(p_.q, chunk, hq, p_.K);
-    prefetch_rows(p_.k, chunk, hq, p_.K);
-    prefetch_rows(p_.v, chunk, chunk.row->h, p_.V);
+    Base::prefetch(chunk);
+    prefetch_rows(p_.q, chunk, key_head(chunk), p_.K);
     prefetch_rows(p_.o, chunk, chunk.row->h, p_.V);
   }
 
   /// o of the chunk, from the state before it.
   void write_output(const GlaChunk& chunk, const Operand* state, GlaScratch<Operand>& s) const {
     const int L = chunk.length, K = p_.K, V = p_.V;
-    const int hq = chunk.row->h / (p_.H / p_.HQ);
-    const OperandRows<Operand> q = rows_of(p_.q, chunk, hq, K, s.q_buffer);
+    const OperandRows<Operand> q = rows_of(p_.q, chunk, key_head(chunk), K, s.q_buffer);
     float* out = s.out.data();
     product(L, L, K, {q.data, q.stride}, {s.k.data, s.k.stride, true}, s.scores.data(), kChunk);
     apply_causal_decay(s.decay, s.scores.data(), s.weights.data());
@@ -138,19 +201,6 @@ class GlaChunkSteps {
     rows_from_float(out, V, L, V, p_.scale,
                     {p_.dtype, element_at(p_.dtype, p_.o.data, offset), p_.o.time_stride});
   }
-
-  /// What the chunk adds to the state.
-  void compute_update(GlaScratch<Operand>& s, float* update) const {
-    const int K = p_.K, V = p_.V;
-    const int last = s.decay.length - 1;
-    const int begin = s.decay.begin[last];  // nothing older reaches the end
-    const Operand* v = s.v.data + begin * s.v.stride;
-    scale_rows(s.decay.to_end + begin, last + 1 - begin, K, s.k.data + begin * s.k.stride,
-               s.k.stride, s.keys.data());
-    product(K, V, last + 1 - begin, {s.keys.data(), K, true}, {v, s.v.stride}, update, V);
-  }
-
-  GlaScratch<Operand> make_scratch() const { return {p_.K, p_.V}; }
 
   /// The state as an operand: itself, or rounded into `copy`.
   const Operand* as_operand(const float* state, std::int64_t size, Operand* copy) const {
@@ -173,58 +223,11 @@ class GlaChunkSteps {
     write_final_state(row, 0, state_size(), state.data());
   }
 
+ protected:
+  using Base::key_head, Base::prefetch_rows, Base::product, Base::rows_of;
+
  private:
-  void product(std::int64_t M, std::int64_t N, std::int64_t K, const MatmulOperand& a,
-               const MatmulOperand& b, float* c, std::int64_t c_stride,
-               bool accumulate = false) const {
-    matmul(provider_, {.M = M,
-                       .N = N,
-                       .K = K,
-                       .dtype = kOperandType,
-                       .a = a,
-                       .b = b,
-                       .c = c,
-                       .c_stride = c_stride,
-                       .accumulate = accumulate});
-  }
-
-  void prefetch_rows(const StridedTensor& tensor, const GlaChunk& chunk, int head,
-                     int columns) const {
-    constexpr std::int64_t kLine = 64;
-    const std::int64_t bytes = columns * size_of(p_.dtype);
-    const std::int64_t offset = chunk.row->b * tensor.batch_stride + head * tensor.head_stride;
-    for (int i = 0; i < chunk.length; ++i) {
-      const void* row =
-          element_at(p_.dtype, tensor.data, offset + (chunk.begin + i) * tensor.time_stride);
-      for (std::int64_t byte = 0; byte < bytes; byte += kLine) {
-        __builtin_prefetch(static_cast<const char*>(row) + byte, 0, 2);
-      }
-    }
-  }
-
-  /// A chunk's rows as they lie in the tensor, or in `buffer` where a product cannot use them so.
-  OperandRows<Operand> rows_of(const StridedTensor& tensor, const GlaChunk& chunk, int head,
-                               int columns, std::vector<Operand>& buffer) const {
-    const std::int64_t offset = chunk.row->b * tensor.batch_stride +
-                                chunk.begin * tensor.time_stride + head * tensor.head_stride;
-    const void* data = element_at(p_.dtype, tensor.data, offset);
-    if (p_.dtype == kOperandType && tensor.time_stride >= columns) {
-      return {static_cast<const Operand*>(data), tensor.time_stride};
-    }
-    if constexpr (kBf16) {
-      const Operand* source = static_cast<const Operand*>(data);
-      for (int i = 0; i < chunk.length; ++i) {
-        std::copy_n(source + i * tensor.time_stride, columns, buffer.data() + i * columns);
-      }
-    } else {
-      rows_to_float({p_.dtype, data, tensor.time_stride}, chunk.length, columns, buffer.data(),
-                    columns);
-    }
-    return {buffer.data(), columns};
-  }
-
   const GlaForwardProblem& p_;
-  MatmulProvider provider_;
 };
 
 }  // namespace tandem::cpu

@@ -1,0 +1,46 @@
+// How gla's work is cut on the CPU: rows (one sequence and head) and their chunks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/decay.h"
+#include "ops/gla.h"
+
+namespace tandem::cpu {
+
+/// One sequence and head.
+struct GlaRow {
+  std::int64_t n;
+  int h;
+  std::int64_t b;
+  std::int64_t begin;
+  std::int64_t end;
+
+  std::int64_t chunks() const { return (end - begin + kChunk - 1) / kChunk; }
+};
+
+/// Part of a row.
+struct GlaChunk {
+  const GlaRow* row;
+  std::int64_t begin;
+  int length;
+};
+
+inline GlaChunk chunk_of(const GlaRow& row, std::int64_t index) {
+  const std::int64_t begin = row.begin + index * kChunk;
+  return {&row, begin, static_cast<int>(std::min<std::int64_t>(kChunk, row.end - begin))};
+}
+
+/// Throws InvalidArgument in the name of `op` for cu_seqlens that decrease or leave [0,T].
+void check_cu_seqlens(const char* op, const GlaRecurrence& recurrence);
+
+/// Every sequence and head, by sequences, then heads. After check_cu_seqlens.
+std::vector<GlaRow> gla_rows(const GlaRecurrence& recurrence);
+
+/// Zeros in `tensor` [B,T,heads,dim] at tokens outside every sequence.
+void clear_outside(const GlaRecurrence& recurrence, const StridedTensor& tensor, int heads,
+                   int dim);
+
+}  // namespace tandem::cpu
