@@ -1,6 +1,7 @@
 #include "cpu/decay.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu/exp2.h"
 #include "cpu/isa.h"
@@ -108,6 +109,16 @@ void compute_decay(const float* log_decay, std::int64_t stride, int length, Chun
   std::fill(decay.from_start + first_reset, decay.from_start + length, 0.0f);
   std::fill(decay.to_end, decay.to_end + begin, 0.0f);
   decay.total = decay.from_start[length - 1];
+}
+
+double sum_log_decay(const float* log_decay, std::int64_t stride, std::int64_t length) {
+  if (!log_decay) return 0.0;
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < length; ++i) {
+    const float g = log_decay[i * stride];
+    sum += g < kResetLogDecay ? -std::numeric_limits<double>::infinity() : g;
+  }
+  return sum;
 }
 
 void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights) {

@@ -32,6 +32,10 @@ struct ChunkDecay {
 /// Factors of `length` tokens whose log decays are `stride` apart; null: no decay.
 void compute_decay(const float* log_decay, std::int64_t stride, int length, ChunkDecay& decay);
 
+/// The sum of log decays as compute_decay takes them, in any number: -inf with a reset among them,
+/// 0 without decay.
+double sum_log_decay(const float* log_decay, std::int64_t stride, std::int64_t length);
+
 /// weights(i,j) = scores(i,j) exp(G_i - G_j) for j <= i, 0 for j > i and across resets.
 /// Both [kChunk][kChunk], all of the first `length` rows.
 void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights);

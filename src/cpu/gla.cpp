@@ -167,7 +167,10 @@ void gla_forward(const GlaForwardProblem& problem) {
 
 std::vector<VariantInfo> gla_variants() {
   const std::string onednn = matmul_unavailable_reason(MatmulProvider::kOneDnn);
-  return {{"gla", "gla_forward.cpu.onednn", onednn}, {"gla", "gla_forward.cpu.builtin", ""}};
+  return {{"gla", "gla_forward.cpu.onednn", onednn},
+          {"gla", "gla_forward.cpu.builtin", ""},
+          {"gla", "gla_state_forward.cpu.onednn", onednn},
+          {"gla", "gla_state_forward.cpu.builtin", ""}};
 }
 
 }  // namespace tandem::cpu

@@ -1,20 +1,32 @@
 // gla's CUDA entry points in a build without CUDA.
+#include <string>
+
 #include "ops/gla.h"
 #include "tandem/error.h"
 
 namespace tandem::cuda {
 namespace {
 
-[[noreturn]] void unsupported() {
-  throw Unsupported("[gla_forward] tensors on a CUDA device: " + cuda_unavailable_reason());
+[[noreturn]] void unsupported(const char* op) {
+  throw Unsupported("[" + std::string(op) +
+                    "] tensors on a CUDA device: " + cuda_unavailable_reason());
 }
 
 }  // namespace
 
-void gla_forward(const GlaForwardProblem&, const Context&) { unsupported(); }
+void gla_forward(const GlaForwardProblem&, const Context&) { unsupported("gla_forward"); }
 
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem&, const DeviceProperties&) {
-  unsupported();
+  unsupported("gla_forward");
+}
+
+void gla_state_forward(const GlaStateForwardProblem&, const Context&) {
+  unsupported("gla_state_forward");
+}
+
+std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem&,
+                                              const DeviceProperties&) {
+  unsupported("gla_state_forward");
 }
 
 std::vector<VariantInfo> gla_variants(const DeviceProperties&) { return {}; }

@@ -39,8 +39,9 @@ void check_overlaps(const GlaForwardArgs& args) {
 }  // namespace
 
 GlaForwardProblem make_problem(const GlaForwardArgs& args) {
-  GlaForwardProblem problem{
-      check_recurrence({kOp, "q", args.q}, args.k, args.v, args.log_decay, args.cu_seqlens)};
+  GlaForwardProblem problem;
+  static_cast<GlaRecurrence&>(problem) =
+      check_recurrence({kOp, "q", args.q}, args.k, args.v, args.log_decay, args.cu_seqlens);
   check_activation({kOp, "o", args.o}, "[B,T,H,V]", {problem.B, problem.T, problem.H, problem.V},
                    problem.dtype, problem.device);
   const double scale = args.scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));

@@ -49,12 +49,20 @@ struct GlaForwardProblem : GlaRecurrence {
   float* final_state = nullptr;          // [N,H,K,V] or null
 };
 
-/// Throws InvalidArgument when the arguments do not fit together.
+/// GlaStateForwardArgs after every check.
+struct GlaStateForwardProblem : GlaRecurrence {
+  float* state = nullptr;            // [N,H,K,V]
+  float* total_log_decay = nullptr;  // [N,H]
+};
+
+/// Throw InvalidArgument when the arguments do not fit together.
 GlaForwardProblem make_problem(const GlaForwardArgs& args);
+GlaStateForwardProblem make_problem(const GlaStateForwardArgs& args);
 
 namespace cpu {
-/// Throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
+/// These throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void gla_forward(const GlaForwardProblem& problem);
+void gla_state_forward(const GlaStateForwardProblem& problem);
 std::vector<VariantInfo> gla_variants();
 }  // namespace cpu
 
@@ -62,6 +70,9 @@ namespace cuda {
 void gla_forward(const GlaForwardProblem& problem, const Context& context);
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
                                         const DeviceProperties& device);
+void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context);
+std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
+                                              const DeviceProperties& device);
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device);
 }  // namespace cuda
 

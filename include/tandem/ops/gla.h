@@ -53,4 +53,38 @@ void gla_forward(const GlaForwardArgs& args, const Context& context = {});
 /// tensor data. Throws as gla_forward does.
 std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device);
 
+/// The state that a span of tokens leaves behind when it begins with none, and how much of a state
+/// before the span outlives it:
+///
+///   state = sum_t exp(g_{t+1} + ... + g_T) k_t v_t^T        total_log_decay = sum_t g_t
+///   state after the span = exp(total_log_decay) * state before it + state
+///
+/// This is what sequence parallelism needs. Of a sequence cut into P consecutive parts, rank p
+/// holds part p: each rank calls gla_state_forward, the ranks exchange the results (K*V + 1 numbers
+/// per head, whatever T is), and each forms the state that its part begins with, in order,
+///
+///   S_0 = the sequence's initial state or 0,   S_{p+1} = exp(total_log_decay_p) S_p + state_p
+///
+/// which is the initial_state of its gla_forward. Outputs and the last final_state are then those
+/// of the uncut sequence. A part may be empty. exp(-inf) = 0 must forget S_p whatever it holds.
+///
+/// Axes, dtypes and strides as in GlaForwardArgs.
+struct GlaStateForwardArgs {
+  TensorView k;                                         ///< [B,T,HQ,K]
+  TensorView v;                                         ///< [B,T,H,V]
+  std::optional<TensorView> log_decay = std::nullopt;   ///< absent, [H] or [B,T,H], fp32
+  std::optional<TensorView> cu_seqlens = std::nullopt;  ///< int32 [N+1], B = 1
+  TensorView state;  ///< out fp32 [B,H,K,V]; [N,H,K,V] with cu_seqlens; 0 without tokens
+  /// out fp32 [B,H]; [N,H] with cu_seqlens. 0 without tokens or decay, -inf where a token forgets
+  /// everything before it: its exp(log_decay) is 0 in fp32.
+  TensorView total_log_decay;
+};
+
+/// Runs, and throws, as gla_forward does.
+void gla_state_forward(const GlaStateForwardArgs& args, const Context& context = {});
+
+/// As gla_forward_workspace_bytes.
+std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
+                                              const DeviceProperties& device);
+
 }  // namespace tandem

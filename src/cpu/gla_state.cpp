@@ -1,0 +1,138 @@
+// gla_state_forward on the CPU. Rows are cut into segments of 512 tokens; a thread walks a segment
+// chunk by chunk (gla_chunk.h) from a state of 0, and the states of a row's segments are combined
+// in their order, S = exp(total) * S + S_segment. The cuts do not depend on the number of threads,
+// and so the bits do not either.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cpu/gla_chunk.h"
+#include "cpu/parallel.h"
+#include "ops/gla.h"
+
+namespace tandem::cpu {
+namespace {
+
+constexpr std::int64_t kSegmentTokens = 8 * kChunk;
+constexpr int kWavePerThread = 8;      // segments: enough that threads end at about the same time
+constexpr std::int64_t kSlice = 1024;  // elements of the state
+
+struct Segment {
+  GlaRow tokens;  // a part of its row
+  bool first;     // of its row
+  double total_log_decay = 0;
+};
+
+/// A row without tokens has one empty segment.
+std::vector<Segment> segments_of(const std::vector<GlaRow>& rows) {
+  std::vector<Segment> segments;
+  for (const GlaRow& row : rows) {
+    GlaRow part = row;
+    do {
+      part.end = std::min(row.end, part.begin + kSegmentTokens);
+      segments.push_back({part, part.begin == row.begin});
+      part.begin = part.end;
+    } while (part.begin < row.end);
+  }
+  return segments;
+}
+
+template <typename Operand>
+class SegmentWalk {
+ public:
+  SegmentWalk(const GlaStateForwardProblem& problem, MatmulProvider provider)
+      : p_(problem),
+        steps_(problem, provider),
+        size_(steps_.state_size()),
+        segments_(segments_of(gla_rows(problem))),
+        threads_(parallel_threads()),
+        most_(std::min<std::int64_t>(kWavePerThread * threads_, std::ssize(segments_))),
+        states_(std::make_unique_for_overwrite<float[]>(most_ * size_)) {
+    for (int i = 0; i < threads_; ++i) {
+      scratch_.push_back(steps_.make_scratch());
+      updates_.emplace_back(size_);
+    }
+  }
+
+  void run() {
+    for (std::int64_t first = 0; first < std::ssize(segments_); first += most_) {
+      const std::int64_t count = std::min(most_, std::ssize(segments_) - first);
+      Segment* wave = segments_.data() + first;
+      parallel_for(count, threads_, Schedule::kDynamic, [&](std::int64_t i, int thread) {
+        walk(wave[i], wave[i].first ? state_of(wave[i]) : states_.get() + i * size_, thread);
+      });
+      const std::int64_t slices = (size_ + kSlice - 1) / kSlice;
+      parallel_for(slices, threads_, Schedule::kStatic, [&](std::int64_t slice, int) {
+        combine(wave, count, slice * kSlice, std::min(kSlice, size_ - slice * kSlice));
+      });
+    }
+    write_totals();
+  }
+
+ private:
+  float* state_of(const Segment& segment) const {
+    return p_.state + (segment.tokens.n * p_.H + segment.tokens.h) * size_;
+  }
+
+  /// The segment's own end state and total log-decay.
+  void walk(Segment& segment, float* state, int thread) {
+    const GlaRow& tokens = segment.tokens;
+    GlaScratch<Operand>& s = scratch_[thread];
+    float* update = updates_[thread].data();
+    if (tokens.chunks() == 0) std::fill_n(state, size_, 0.0f);
+    for (std::int64_t c = 0; c < tokens.chunks(); ++c) {
+      steps_.load(chunk_of(tokens, c), s);
+      if (c + 1 < tokens.chunks()) steps_.prefetch(chunk_of(tokens, c + 1));
+      steps_.compute_update(s, c == 0 ? state : update);
+      if (c > 0) update_state(s.decay.total, update, size_, state);
+    }
+    segment.total_log_decay = sum_log_decay(steps_.log_decay_at(tokens, tokens.begin),
+                                            p_.log_decay.time_stride, tokens.end - tokens.begin);
+  }
+
+  /// Elements [begin, begin + size) of the states, from segment to segment.
+  void combine(const Segment* wave, std::int64_t count, std::int64_t begin,
+               std::int64_t size) const {
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (wave[i].first) continue;
+      const auto total = static_cast<float>(std::exp(wave[i].total_log_decay));
+      update_state(total, states_.get() + i * size_ + begin, size, state_of(wave[i]) + begin);
+    }
+  }
+
+  void write_totals() const {
+    double total = 0;
+    for (const Segment& segment : segments_) {
+      total = segment.total_log_decay + (segment.first ? 0 : total);
+      const GlaRow& row = segment.tokens;
+      p_.total_log_decay[row.n * p_.H + row.h] = static_cast<float>(total);
+    }
+  }
+
+  const GlaStateForwardProblem& p_;
+  GlaUpdateSteps<Operand> steps_;
+  std::int64_t size_;  // of a state
+  std::vector<Segment> segments_;
+  int threads_;
+  std::int64_t most_;                // segments of a wave
+  std::unique_ptr<float[]> states_;  // [most][K,V], of segments that are not the first of a row
+  std::vector<GlaScratch<Operand>> scratch_;
+  std::vector<std::vector<float>> updates_;
+};
+
+}  // namespace
+
+void gla_state_forward(const GlaStateForwardProblem& problem) {
+  check_cu_seqlens("gla_state_forward", problem);
+  const MatmulProvider provider = default_matmul_provider();
+  isa();  // throws before anything is written
+  if (problem.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
+    SegmentWalk<BFloat16>(problem, provider).run();
+  } else {
+    SegmentWalk<float>(problem, provider).run();
+  }
+}
+
+}  // namespace tandem::cpu
