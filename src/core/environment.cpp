@@ -1,5 +1,6 @@
 #include "core/environment.h"
 
+#include <charconv>
 #include <cstdlib>
 #include <initializer_list>
 #include <string>
@@ -47,6 +48,19 @@ CpuIsaSwitch cpu_isa_switch() {
 std::string variant_switch() {
   const char* text = std::getenv("TANDEM_VARIANT");
   return text == nullptr ? "" : text;
+}
+
+int gla_segments_switch() {
+  const char* text = std::getenv("TANDEM_GLA_SEGMENTS");
+  if (text == nullptr || *text == '\0') return 0;
+  int segments = 0;
+  const std::string_view whole(text);
+  const auto [end, error] = std::from_chars(whole.begin(), whole.end(), segments);
+  if (error != std::errc() || end != whole.end() || segments < 1 || segments > 1024) {
+    throw InvalidArgument("[environment] TANDEM_GLA_SEGMENTS must be a number from 1 to 1024, got " +
+                          std::string(text));
+  }
+  return segments;
 }
 
 }  // namespace tandem

@@ -18,4 +18,8 @@ CpuIsaSwitch cpu_isa_switch();
 /// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use; "" when unset.
 std::string variant_switch();
 
+/// TANDEM_GLA_SEGMENTS=<1 to 1024>: into how many segments gla_forward cuts sequences on a GPU; 0
+/// when unset: it chooses.
+int gla_segments_switch();
+
 }  // namespace tandem

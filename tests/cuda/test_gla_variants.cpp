@@ -7,6 +7,9 @@
 
 #include <cstdlib>
 
+#include "cuda/gla/forward_plan.h"
+#include "cuda/gla/segments.h"
+#include "cuda/gla/state_variants.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {
@@ -31,14 +34,16 @@ GlaForwardArgs contiguous_args(std::int64_t B, std::int64_t T, int HQ, int H, in
 std::string first_accepting(const GlaForwardArgs& args) {
   const GlaForwardProblem problem = make_problem(args);
   for (const ForwardVariant& variant : forward_variants()) {
-    if (variant.supports(problem).empty()) return variant.name;
+    if (reason_against(variant, problem, plan_tiles(problem)).empty()) return variant.name;
   }
   return "none";
 }
 
-const ForwardVariant& variant_named(const std::string& name) {
+/// Why the variant of this name refuses.
+std::string reason_of(const std::string& name, const GlaForwardArgs& args) {
+  const GlaForwardProblem problem = make_problem(args);
   for (const ForwardVariant& variant : forward_variants()) {
-    if (variant.name == name) return variant;
+    if (variant.name == name) return reason_against(variant, problem, plan_tiles(problem));
   }
   throw std::out_of_range(name);
 }
@@ -52,21 +57,25 @@ TEST(GlaVariants, SmallestTileThatHoldsTheWidthsIsFirst) {
             "gla_forward.sm90.bf16.c64_k128_v64");
   EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 128, 128, DType::kFloat16)),
             "gla_forward.sm90.fp16.c64_k128_v128");
+  EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 64, 256)),
+            "gla_forward.sm90.bf16.c64_k64_v128");
+  EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 136, 256)),
+            "gla_forward.sm90.bf16.c64_k256_v64");
 }
 
 TEST(GlaVariants, WhatTmaCannotReadGoesToGather) {
   GlaForwardArgs args = contiguous_args(2, 256, 4, 4, 64, 64);
   args.k.data = static_cast<char*>(args.k.data) + 2;
   EXPECT_EQ(first_accepting(args), "gla_forward.sm90.bf16.c64_k64_v64.gather");
-  const auto& tma = variant_named("gla_forward.sm90.bf16.c64_k64_v64");
-  EXPECT_EQ(tma.supports(make_problem(args)), "k does not start at a multiple of 16 bytes");
+  const std::string tma = "gla_forward.sm90.bf16.c64_k64_v64";
+  EXPECT_EQ(reason_of(tma, args), "k does not start at a multiple of 16 bytes");
 
   args = contiguous_args(2, 256, 4, 4, 20, 64);
-  EXPECT_EQ(tma.supports(make_problem(args)),
+  EXPECT_EQ(reason_of(tma, args),
             "q has a head stride of 40 bytes, not a positive multiple of 16 below 2^40");
   args = contiguous_args(2, 256, 4, 4, 64, 64);
   args.v.strides[0] = 0;  // one sequence's values for the whole batch
-  EXPECT_EQ(tma.supports(make_problem(args)),
+  EXPECT_EQ(reason_of(tma, args),
             "v has a batch stride of 0 bytes, not a positive multiple of 16 below 2^40");
   EXPECT_EQ(first_accepting(args), "gla_forward.sm90.bf16.c64_k64_v64.gather");
   EXPECT_EQ(first_accepting(contiguous_args(2, 0, 4, 4, 64, 64)),
@@ -74,15 +83,116 @@ TEST(GlaVariants, WhatTmaCannotReadGoesToGather) {
 }
 
 TEST(GlaVariants, ReasonsNameTheLimit) {
-  const auto& variant = variant_named("gla_forward.sm90.bf16.c64_k64_v64");
   const auto reason = [&](const GlaForwardArgs& args) {
-    return variant.supports(make_problem(args));
+    return reason_of("gla_forward.sm90.bf16.c64_k64_v64", args);
   };
   EXPECT_EQ(reason(contiguous_args(1, 1, 1, 1, 64, 64, DType::kFloat16)), "takes bf16, got fp16");
   EXPECT_EQ(reason(contiguous_args(1, 1, 1, 1, 128, 64)), "takes K <= 64, got 128");
   EXPECT_EQ(reason(contiguous_args(1, 1, 1, 1, 64, 96)), "takes V <= 64, got 96");
   EXPECT_EQ(reason(contiguous_args(1, std::int64_t{1} << 31, 1, 1, 64, 64)),
             "takes T < 2^31 - 64, got 2147483648");
+  EXPECT_EQ(
+      reason_of("gla_forward.sm90.bf16.c64_k128_v128", contiguous_args(1, 1, 1, 1, 128, 1 << 24)),
+      "takes K * V < 2^31, got 2147483648");
+}
+
+TEST(GlaVariants, StateTakesAnyWidthInTiles) {
+  const auto first = [](int K, int V) {
+    GlaStateForwardProblem problem;
+    static_cast<GlaRecurrence&>(problem) = make_problem(contiguous_args(2, 256, 4, 4, K, V));
+    for (const StateForwardVariant& variant : state_forward_variants()) {
+      if (reason_against(variant, problem, plan_tiles(problem)).empty()) return variant.name;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(first(64, 64), "gla_state_forward.sm90.bf16.c64_k64_v64");
+  EXPECT_EQ(first(64, 72), "gla_state_forward.sm90.bf16.c64_k64_v128");
+  EXPECT_EQ(first(256, 512), "gla_state_forward.sm90.bf16.c64_k128_v128");
+}
+
+struct Decision {
+  const char* what;
+  std::int64_t B, T;
+  int H, K;
+  int segments;
+};
+
+/// Into how many segments a sequence is cut on an H200: few heads are, full machines are not.
+TEST(GlaPlan, DecisionsOnAnH200) {
+  const Decision decisions[] = {
+      {"seed039_t4096_d64", 4, 4096, 32, 64, 1},
+      {"seed039_t1024_d64", 4, 1024, 32, 64, 1},
+      {"train_b8h16_t4096_d128", 8, 4096, 16, 128, 1},
+      {"long_b4h32_t16384_d64", 4, 16384, 32, 64, 1},
+      {"few_b1h16_t8192_d128", 1, 8192, 16, 128, 8},
+      {"few_b1h8_t32768_d128", 1, 32768, 8, 128, 15},
+      {"few_b1h32_t2048_d128", 1, 2048, 32, 128, 4},
+      {"fla_b1h96_t8192_d128", 1, 8192, 96, 128, 1},
+      {"fla_b2h16_t16384_d128", 2, 16384, 16, 128, 4},
+      {"fla_b4h16_t2048_d128", 4, 2048, 16, 128, 1},
+      {"fla_b4h64_t4096_d128", 4, 4096, 64, 128, 1},
+      {"fla_b8h32_t2048_d256", 8, 2048, 32, 256, 1},
+      {"fla_b8h8_t1024_d64", 8, 1024, 8, 64, 1},
+      {"one head, short", 1, 512, 1, 128, 1},
+      {"one head, long", 1, 1 << 20, 1, 64, 104},
+      {"one token", 1, 1, 1, 128, 1},
+      {"no token", 1, 0, 1, 128, 1},
+  };
+  for (const Decision& one : decisions) {
+    const GlaForwardProblem problem =
+        make_problem(contiguous_args(one.B, one.T, one.H, one.H, one.K, one.K));
+    const int value_dim = one.K == 256 ? 64 : one.K;
+    const ForwardPlan plan = plan_forward(problem, one.K, value_dim, DeviceProperties::h200());
+    EXPECT_EQ(plan.segments, one.segments) << one.what;
+    EXPECT_EQ(plan.items, one.B * one.H * (one.K / value_dim) * plan.segments) << one.what;
+    EXPECT_LE(plan.blocks, 132u) << one.what;
+    EXPECT_EQ(plan.workspace_bytes == 0, plan.segments == 1) << one.what;
+  }
+}
+
+TEST(GlaPlan, SwitchForcesTheSegments) {
+  const GlaForwardProblem problem = make_problem(contiguous_args(1, 200, 2, 2, 64, 64));
+  const auto segments = [&](const char* forced) {
+    setenv("TANDEM_GLA_SEGMENTS", forced, 1);
+    const int got = plan_forward(problem, 64, 64, DeviceProperties::h200()).segments;
+    unsetenv("TANDEM_GLA_SEGMENTS");
+    return got;
+  };
+  EXPECT_EQ(segments("3"), 3);
+  EXPECT_EQ(segments("100"), 4);  // one per chunk
+  EXPECT_EQ(segments(""), 1);
+  for (const char* bad : {"0", "-1", "2x", "1025"}) {
+    setenv("TANDEM_GLA_SEGMENTS", bad, 1);
+    try {
+      plan_forward(problem, 64, 64, DeviceProperties::h200());
+      FAIL() << bad << " was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "[environment] TANDEM_GLA_SEGMENTS must be a number from 1 to 1024, got " +
+                    std::string(bad));
+    }
+    unsetenv("TANDEM_GLA_SEGMENTS");
+  }
+}
+
+TEST(GlaPlan, SegmentsCoverTheSequenceInWholeChunks) {
+  for (const int length : {64, 65, 128, 1000, 2048, 8192, 8200, 32768, 1 << 20}) {
+    const int chunks = (length + 63) / 64;
+    for (const int segments : {1, 2, 3, 4, 7, 8, 16, 100, 132, 1024}) {
+      if (segments > chunks) continue;
+      EXPECT_EQ(segment_begin(length, segments, 0), 0);
+      EXPECT_EQ(segment_begin(length, segments, segments), length);
+      int longest = 0;
+      for (int i = 0; i < segments; ++i) {
+        const int begin = segment_begin(length, segments, i);
+        const int tokens = segment_begin(length, segments, i + 1) - begin;
+        EXPECT_EQ(begin % 64, 0) << length << " in " << segments;
+        EXPECT_GT(tokens, 0) << length << " in " << segments << ", segment " << i;
+        longest = std::max(longest, tokens);
+      }
+      EXPECT_LE(longest, 64 * (2 * (chunks / segments) + 2)) << length << " in " << segments;
+    }
+  }
 }
 
 TEST(GlaVariants, WorkspaceIsAskedForAnyDevice) {
@@ -126,14 +236,17 @@ TEST(GlaVariants, TensorMapPlans) {
   GlaForwardArgs args = contiguous_args(2, 300, 2, 4, 96, 128);
   // q is the first part of a packed [B,T,2*HQ*K] buffer.
   args.q.strides = {std::int64_t{300} * 384, 384, 96, 1};
-  const ForwardTilePlans plans = plan_tiles(make_problem(args));
-  EXPECT_EQ(plans.q.problem, "");
-  EXPECT_EQ(plans.q.base, args.q.data);
-  EXPECT_EQ(plans.q.extents, (std::array<std::uint64_t, 4>{96, 2, 300, 2}));
-  EXPECT_EQ(plans.q.stride_bytes, (std::array<std::uint64_t, 3>{192, 768, 300 * 768}));
-  EXPECT_EQ(plans.q.box, (std::array<std::uint32_t, 4>{64, 1, 64, 1}));
-  EXPECT_EQ(plans.o.extents, (std::array<std::uint64_t, 4>{128, 4, 300, 2}));
-  EXPECT_EQ(plans.o.stride_bytes, (std::array<std::uint64_t, 3>{256, 1024, 300 * 1024}));
+  const GlaTilePlans tiles = plan_tiles(make_problem(args));
+  ASSERT_EQ(tiles.plans.size(), 4u);
+  const TensorMapPlan& q = tiles.plans[0];
+  const TensorMapPlan& o = tiles.plans[3];
+  EXPECT_EQ(tiles.problem, "");
+  EXPECT_EQ(q.base, args.q.data);
+  EXPECT_EQ(q.extents, (std::array<std::uint64_t, 4>{96, 2, 300, 2}));
+  EXPECT_EQ(q.stride_bytes, (std::array<std::uint64_t, 3>{192, 768, 300 * 768}));
+  EXPECT_EQ(q.box, (std::array<std::uint32_t, 4>{64, 1, 64, 1}));
+  EXPECT_EQ(o.extents, (std::array<std::uint64_t, 4>{128, 4, 300, 2}));
+  EXPECT_EQ(o.stride_bytes, (std::array<std::uint64_t, 3>{256, 1024, 300 * 1024}));
 }
 
 TEST(GlaVariants, NoDeviceIsSaidByTheCall) {

@@ -1,25 +1,29 @@
 // gla_forward_kernel: chunkwise gated linear attention with a scalar decay.
 //
-// One CTA walks one (sequence, head) in chunks of C = 64 tokens and keeps the state transposed,
-// St [V,K], in fp32 registers. Per chunk, with G the inclusive sum of its decays (parts/decay.cuh):
+// A CTA walks items, each the tokens of one (sequence, head) for 64 or 128 columns of V, in chunks
+// of C = 64 tokens, and keeps the state transposed, St [V,K], in fp32 registers. Per chunk, with G
+// the inclusive sum of its decays (parts/decay.cuh):
 //   P_ij = scale * 2^(G_i - G_j) * (q_i . k_j), j <= i     [C,C]   intra role
 //   Ot   = St Qt * scale 2^G_i + Vt Pt                     [V,C]   state role
 //   St   = 2^G_C St + (Vt 2^(G_C - G_j)) K                 [V,K]   state role
 // With the state transposed, St and Vt are register operands of wgmma, and columns of V are
 // independent: each 64 of them belong to one state warpgroup, which never talks to another.
+// Few heads (Config::kSplit): an item is a segment of a sequence, see forward_segments.cuh.
 //
 // Role    threads                    registers  work
-//   load  warp 0, one thread                40  q, k, v of later chunks by TMA (3-6 stages)
+//   load  warp 0, one thread             32-40  q, k, v of later chunks by TMA (2-6 stages)
 //         warp 1                                decay factors of later chunks
-//   intra warpgroup 1                   88-128  Q Kt, decay, mask -> P (2 slots)
-//   state warpgroup 2; 3 if V > 64     192-240  Ot, St; o through shared memory and TMA
-// Where TMA cannot read a tensor, the load role's 96 other threads copy (forward_load.cuh).
-// Shared memory: 174 KB at K = V = 64, 179 KB at 128.
+//         warp 3, one thread                    the next items (4 slots)
+//   intra warpgroup 1                   80-128  Q Kt, decay, mask -> P (2 slots)
+//   state warpgroup 2; 3 if V > 64     192-256  Ot, St; o through shared memory and TMA
+// Where TMA cannot read a tensor, warps 0 and 2 copy. Shared memory: 182 KB at K = V = 64, 195 KB
+// at 128, 170 KB at K = 256.
 //
 // Time chart; '=' tensor cores, '-' arithmetic, '~' asynchronous copies:
 //   load    ~~~ chunk n+2 ~~~  ~~~ chunk n+3 ~~~
 //   intra   =Q Kt (n+1)= -decay, mask-  =Q Kt (n+2)= -decay, mask-
-//   state   -St to bf16- =St Qt= =Vt Pt= -decay V- =V K=, under which o is scaled and stored
+//   state   -St to bf16- =St Qt= =Vt Pt= =V K=, under the first two V is decayed, under the third o
+//           is scaled and stored
 // load waits for input.empty and arrives on input.full; intra waits for input.full and intra.empty
 // and arrives on intra.full; state waits for both full and arrives on both empty.
 // Only the state role is serial in time. With two, one's arithmetic runs under the other's wgmma.
@@ -28,14 +32,14 @@
 // 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200.
 // Numerics: decays, state and both parts of o are fp32. Rounded to 16 bits, once each: P, St as
 // operand of St Qt, the decayed V, and o. 2^x by ex2.approx (2 ulp).
-// Limits: K, V <= 128. Chunks of one head are serial: with fewer heads than SMs, SMs idle.
+// Limits: K <= 256. q and k are read again, through the L2, for each tile of V.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/forward_intra.cuh"
 #include "cuda/gla/forward_load.cuh"
-#include "cuda/gla/forward_state.cuh"
+#include "cuda/gla/forward_recurrence.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda {
@@ -48,42 +52,52 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
+  if (params.tma && threadIdx.x == 32) {
+    for (const CUtensorMap* map : {&params.q_map, &params.k_map, &params.v_map, &params.o_map}) {
+      prefetch_tensor_map(*map);
+    }
+  }
   if (threadIdx.x == 0) {
     constexpr int kStateThreads = 128 * Config::kStateGroups;
     constexpr int kDecayThreads = 32;
-    shared.input.init((params.tma ? 1 : kGatherThreads) + kDecayThreads, kStateThreads);
+    const int copying_threads = params.tma ? 1 : kGatherThreads;
+    shared.item_ring.init(1, copying_threads + kDecayThreads + 128 + kStateThreads);
+    shared.input.init(copying_threads + kDecayThreads, kStateThreads);
     shared.intra.init(128, kStateThreads);
+    shared.span_done.init(kStateThreads);
     fence_barriers_initialised();
   }
   __syncthreads();
 
-  const Span span = find_span(params.problem);
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
-    if (warp == 1) {
-      prepare_decay(params, shared, span);
+    if (warp == 3) {
+      if (threadIdx.x % 32 == 0) schedule_items(params, shared);
+    } else if (warp == 1) {
+      prepare_decay(params, shared);
     } else if (!params.tma) {
-      load_with_threads(params, shared, span, warp == 0 ? threadIdx.x : threadIdx.x - 32);
+      load_with_threads(params, shared);
     } else if (threadIdx.x == 0) {
-      load_with_tma(params, shared, span);
+      load_with_tma(params, shared);
     }
   } else if (warpgroup == 1) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kIntraRegisters>();
-    run_intra(params, shared, span);
+    run_intra(params, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kStateRegisters>();
-    run_state(params, shared, span, warpgroup - 2);
+    run_state(params, shared, warpgroup - 2);
   }
 }
 
 template <class Config>
-void launch_forward(const char* name, const GlaForwardParams& params, void* stream) {
+void launch_forward(const char* name, const GlaForwardParams& params, unsigned blocks,
+                    void* stream) {
   static_assert(sizeof(ForwardShared<Config>) <= Config::kSharedLimit);
-  const GlaForwardProblem& problem = params.problem;
-  const std::int64_t sequences = problem.N > 0 ? problem.N : 1;  // 1: someone must zero o
   launch_kernel(name, gla_forward_kernel<Config>,
-                {static_cast<unsigned>(sequences * problem.H), Config::kThreads,
-                 sizeof(ForwardShared<Config>)},
+                {.blocks = blocks,
+                 .threads = Config::kThreads,
+                 .shared_bytes = sizeof(ForwardShared<Config>),
+                 .overlaps_previous = params.schedule.overlaps_previous},
                 static_cast<cudaStream_t>(stream), params);
 }
 

@@ -3,14 +3,14 @@
 
 namespace tandem::cuda {
 
-template void launch_forward<ForwardConfig<__nv_bfloat16, 64, 64>>(const char*,
-                                                                   const GlaForwardParams&, void*);
-template void launch_forward<ForwardConfig<__nv_bfloat16, 64, 128>>(const char*,
-                                                                    const GlaForwardParams&, void*);
-template void launch_forward<ForwardConfig<__nv_bfloat16, 128, 64>>(const char*,
-                                                                    const GlaForwardParams&, void*);
-template void launch_forward<ForwardConfig<__nv_bfloat16, 128, 128>>(const char*,
-                                                                     const GlaForwardParams&,
-                                                                     void*);
+#define TANDEM_FORWARD(key_dim, value_dim)                                        \
+  template void launch_forward<ForwardConfig<__nv_bfloat16, key_dim, value_dim>>( \
+      const char*, const GlaForwardParams&, unsigned, void*);
+TANDEM_FORWARD(64, 64)
+TANDEM_FORWARD(64, 128)
+TANDEM_FORWARD(128, 64)
+TANDEM_FORWARD(128, 128)
+TANDEM_FORWARD(256, 64)
+#undef TANDEM_FORWARD
 
 }  // namespace tandem::cuda

@@ -3,14 +3,19 @@
 
 namespace tandem::cuda {
 
-/// `kKeyDim` and `kValueDim` are the padded widths: 64 or 128.
-template <class ElementT, int kKeyDimT, int kValueDimT>
+/// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
+/// or 128; at K = 256 two warpgroups' states do not fit the registers. Wider V is several items.
+/// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
+/// earlier segments.
+template <class ElementT, int kKeyDimT, int kValueDimT, bool kSplitT = false>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kChunk =
       64;  // tokens per tile: one wgmma M, two tokens per lane of the decay warp
   static constexpr int kKeyDim = kKeyDimT;
+  static constexpr int kKeyTile = kKeyDim < 128 ? kKeyDim : 128;  // of one product of the state
   static constexpr int kValueDim = kValueDimT;
+  static constexpr bool kSplit = kSplitT;
 
   // One warpgroup loads, one forms the intra-chunk weights, one per 64 value columns keeps the
   // state.
@@ -22,16 +27,25 @@ struct ForwardConfig {
   static constexpr int kValueBytes = kChunk * kValueDim * 2;
   static constexpr int kStageBytes = 2 * kKeyBytes + kValueBytes;
   // As many chunks in flight as fit: about 40 KB per SM hide the memory's latency.
-  static constexpr int kStages = kStageBytes <= 24576 ? 6 : kStageBytes <= 40960 ? 4 : 3;
+  static constexpr int kStages = kStageBytes <= 24576   ? 6
+                                 : kStageBytes <= 40960 ? 4
+                                 : kStageBytes <= 49152 ? 3
+                                                        : 2;
   static constexpr int kIntraStages = 2;
+  static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
+
+  // why: 128 registers of state leave room for one accumulator of o, not two.
+  static constexpr bool kOneOutputAccumulator = kKeyDim > 128;
 
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
-  static constexpr int kLoadRegisters = 40;
-  static constexpr int kIntraRegisters = kStateGroups == 1 ? 128 : 88;
-  static constexpr int kStateRegisters = kStateGroups == 1 ? 240 : 192;
+  static constexpr bool kTight = kStateGroups == 2 && kKeyDim == 128;
+  static constexpr int kLoadRegisters = kTight ? 32 : 40;
+  static constexpr int kIntraRegisters = kTight ? 80 : kStateGroups == 2 ? 88 : 128;
+  static constexpr int kStateRegisters = kTight ? 200 : kStateGroups == 2 ? 192 : 256;
 
   static constexpr int kSharedLimit = 232448;  // bytes per block on sm_90
-  static_assert(kKeyDim % 64 == 0 && kKeyDim <= 128 && kValueDim % 64 == 0 && kValueDim <= 128);
+  static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
+  static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(kLoadRegisters + kIntraRegisters + kStateGroups * kStateRegisters <=
                 65536 / kThreads / 8 * 8 * (kThreads / 128));
 };

@@ -1,105 +1,137 @@
-// The load role of gla_forward_kernel: q, k and v of later chunks into the ring, by TMA or by
-// threads, and each chunk's decay factors.
+// The load role of gla_forward_kernel: which items come next, q, k and v of later chunks into the
+// ring, by TMA or by threads, and each chunk's decay factors.
 #pragma once
 
+#include <cuda_device_runtime_api.h>
+
 #include "cuda/gla/forward_shared.cuh"
-#include "cuda/parts/tma.cuh"
+#include "cuda/gla/load.cuh"
 
 namespace tandem::cuda {
 
 template <class Config>
-__device__ void load_with_tma(const GlaForwardParams& params, ForwardShared<Config>& shared,
-                              const Span& span) {
-  const int query_head = span.head / (params.problem.H / params.problem.HQ);
-  typename ForwardShared<Config>::InputRing::Position at;
-  for (int chunk = 0; chunk < span.chunks<Config>(); ++chunk, at.advance()) {
-    const int time = static_cast<int>(span.begin) + chunk * Config::kChunk;
-    auto& stage = shared.stages[at.stage];
-    Barrier& full = shared.input.full[at.stage];
-    shared.input.wait_empty(at);
-    full.arrive_and_expect(Config::kStageBytes);
-    for (int column = 0; column < Config::kKeyDim; column += kPanelColumns) {
-      const TileCoordinate from{column, query_head, time, span.batch};
-      load_panel(params.q_map, full, stage.q + column * Config::kChunk * 2, from);
-      load_panel(params.k_map, full, stage.k + column * Config::kChunk * 2, from);
-    }
-    for (int column = 0; column < Config::kValueDim; column += kPanelColumns) {
-      load_panel(params.v_map, full, stage.v + column * Config::kChunk * 2,
-                 {column, span.head, time, span.batch});
-    }
+__device__ Item find_item(const GlaForwardParams& params, int index) {
+  const GlaForwardProblem& problem = params.problem;
+  const ForwardSchedule& schedule = params.schedule;
+  const int sequences = static_cast<int>(problem.N);
+  Item item;
+  item.first_column = index % schedule.value_tiles * Config::kValueDim;
+  index /= schedule.value_tiles;
+  item.head = index % problem.H;
+  index /= problem.H;
+  item.segment = index / sequences;
+  std::int64_t n = index % sequences;
+  if (schedule.order != nullptr) n = schedule.order[n];
+  set_sequence(item, problem, n);
+
+  const std::int64_t sequence_head = n * problem.H + item.head;
+  const std::int64_t state_size = std::int64_t{problem.K} * problem.V;
+  if constexpr (Config::kSplit) keep_segment(item, item.segment, schedule.segments);
+  if (problem.initial_state != nullptr && item.segment == 0) {
+    item.initial_state = problem.initial_state + sequence_head * state_size;
   }
+  if (problem.final_state != nullptr && item.segment == schedule.segments - 1) {
+    item.final_state = problem.final_state + sequence_head * state_size;
+  }
+  return item;
 }
 
-/// Threads of the load warpgroup that copy when TMA cannot: all but the decay warp.
-constexpr int kGatherThreads = 96;
-
-/// Copies up to 64 rows of `dim` elements into panels of `width` columns, zeros elsewhere.
-template <class Element>
-__device__ void gather_tile(char* tile, int width, const Element* first_row,
-                            std::int64_t row_stride, int rows, int dim, int thread) {
-  const int pieces_per_row = width / 8;
-  for (int piece = thread; piece < 64 * pieces_per_row; piece += kGatherThreads) {
-    const int row = piece / pieces_per_row;
-    const int column = piece % pieces_per_row * 8;
-    alignas(16) Element values[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const bool inside = row < rows && column + i < dim;
-      values[i] = inside ? first_row[row * row_stride + column + i] : Element(0.0f);
-    }
-    char* panel = tile + column / kPanelColumns * panel_bytes(64);
-    *reinterpret_cast<uint4*>(panel + panel_offset(row, column % kPanelColumns / 8)) =
-        *reinterpret_cast<const uint4*>(values);
+/// One thread.
+template <class Config>
+__device__ void schedule_items(const GlaForwardParams& params, ForwardShared<Config>& shared) {
+  const ForwardSchedule& schedule = params.schedule;
+  if (schedule.order != nullptr) cudaGridDependencySynchronize();
+  typename ForwardShared<Config>::ItemRing::Position at;
+  unsigned index = blockIdx.x;
+  while (true) {
+    const bool exists = index < static_cast<unsigned>(schedule.items);
+    const Item item = exists ? find_item<Config>(params, index) : Item{};
+    shared.item_ring.wait_empty(at);
+    shared.items[at.stage] = item;
+    shared.item_ring.full[at.stage].arrive();
+    at.advance();
+    if (!exists) return;
+    index =
+        schedule.ticket != nullptr ? gridDim.x + atomicAdd(schedule.ticket, 1u) : index + gridDim.x;
   }
 }
 
 template <class Config>
-__device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<Config>& shared,
-                                  const Span& span, int thread) {
+__device__ void load_with_tma(const GlaForwardParams& params, ForwardShared<Config>& shared) {
+  const GlaForwardProblem& problem = params.problem;
+  typename ForwardShared<Config>::InputRing::Position at;
+  ItemReader<Config> reader(shared);
+  for (Item item; reader.next(item);) {
+    const int query_head = item.head / (problem.H / problem.HQ);
+    const auto load = [&](int chunk, bool with_queries) {
+      const int time = item.begin + chunk * Config::kChunk;
+      const TileCoordinate from{0, query_head, time, item.batch};
+      auto& stage = shared.stages[at.stage];
+      Barrier& full = shared.input.full[at.stage];
+      shared.input.wait_empty(at);
+      full.arrive_and_expect(Config::kStageBytes - (with_queries ? 0 : Config::kKeyBytes));
+      if (with_queries) load_tile(params.q_map, full, stage.q, Config::kKeyDim, from);
+      load_tile(params.k_map, full, stage.k, Config::kKeyDim, from);
+      load_tile(params.v_map, full, stage.v, Config::kValueDim,
+                {item.first_column, item.head, time, item.batch});
+      at.advance();
+    };
+    for (int chunk = span_chunks<Config>(params, item) - 1; chunk >= 0; --chunk) {
+      load(chunk, false);
+    }
+    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
+  }
+}
+
+template <class Config>
+__device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<Config>& shared) {
   using Element = typename Config::Element;
   const GlaForwardProblem& problem = params.problem;
-  const int query_head = span.head / (problem.H / problem.HQ);
   typename ForwardShared<Config>::InputRing::Position at;
-  for (int chunk = 0; chunk < span.chunks<Config>(); ++chunk, at.advance()) {
-    const std::int64_t time = span.begin + std::int64_t{chunk} * Config::kChunk;
-    const int rows = span.valid_tokens(chunk, Config::kChunk);
-    auto& stage = shared.stages[at.stage];
-    shared.input.wait_empty(at);
-    gather_tile(stage.q, Config::kKeyDim,
-                token_row<Element>(problem.q, span.batch, time, query_head), problem.q.time_stride,
-                rows, problem.K, thread);
-    gather_tile(stage.k, Config::kKeyDim,
-                token_row<Element>(problem.k, span.batch, time, query_head), problem.k.time_stride,
-                rows, problem.K, thread);
-    gather_tile(stage.v, Config::kValueDim,
-                token_row<Element>(problem.v, span.batch, time, span.head), problem.v.time_stride,
-                rows, problem.V, thread);
-    fence_shared_for_async_proxy();
-    shared.input.full[at.stage].arrive();
+  ItemReader<Config> reader(shared);
+  for (Item item; reader.next(item);) {
+    const TileCoordinate keys{0, item.head / (problem.H / problem.HQ), 0, item.batch};
+    const TileCoordinate values{item.first_column, item.head, 0, item.batch};
+    const auto load = [&](int chunk, bool with_queries) {
+      const int time = item.begin + chunk * Config::kChunk;
+      const int rows = item.valid_tokens(chunk, Config::kChunk);
+      auto& stage = shared.stages[at.stage];
+      shared.input.wait_empty(at);
+      if (with_queries) {
+        gather_tile<Element>(stage.q, Config::kKeyDim, problem.q, problem.K, rows, keys, time);
+      }
+      gather_tile<Element>(stage.k, Config::kKeyDim, problem.k, problem.K, rows, keys, time);
+      gather_tile<Element>(stage.v, Config::kValueDim, problem.v, problem.V, rows, values, time);
+      fence_shared_for_async_proxy();
+      shared.input.full[at.stage].arrive();
+      at.advance();
+    };
+    for (int chunk = span_chunks<Config>(params, item) - 1; chunk >= 0; --chunk) {
+      load(chunk, false);
+    }
+    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
 }
 
+/// One warp.
 template <class Config>
-__device__ void prepare_decay(const GlaForwardParams& params, ForwardShared<Config>& shared,
-                              const Span& span) {
-  const DecayTensor& decay = params.problem.log_decay;
-  const float* of_head = decay.data + span.batch * decay.batch_stride +
-                         span.begin * decay.time_stride + span.head * decay.head_stride;
-  const auto load = [&](std::int64_t token) {
-    const bool present = decay.data != nullptr && token < span.length;
-    return present ? of_head[token * decay.time_stride] : 0.0f;
-  };
-  const std::int64_t lane_token = threadIdx.x % 32 * 2;
-  float2 next = {load(lane_token), load(lane_token + 1)};
+__device__ void prepare_decay(const GlaForwardParams& params, ForwardShared<Config>& shared) {
+  const GlaForwardProblem& problem = params.problem;
   typename ForwardShared<Config>::InputRing::Position at;
-  for (int chunk = 0; chunk < span.chunks<Config>(); ++chunk, at.advance()) {
-    // why: the next chunk's loads are under way while this chunk waits for its stage.
-    const float2 own = next;
-    const std::int64_t token = std::int64_t{chunk + 1} * Config::kChunk + lane_token;
-    next = {load(token), load(token + 1)};
-    shared.input.wait_empty(at);
-    compute_chunk_decay(own, params.problem.scale, shared.decay[at.stage]);
-    shared.input.full[at.stage].arrive();
+  ItemReader<Config> reader(shared);
+  for (Item item; reader.next(item);) {
+    const auto prepare = [&](int chunks, int first, int step) {
+      DecayStream decays(shared.log_decays, problem.log_decay, item, first, step);
+      for (int i = 0; i < chunks; ++i, at.advance()) {
+        const float2 own = decays.next();
+        shared.input.wait_empty(at);
+        compute_chunk_decay(own, problem.scale, shared.decay[at.stage]);
+        shared.input.full[at.stage].arrive();
+      }
+    };
+    const int of_span = span_chunks<Config>(params, item);
+    if (of_span > 0) prepare(of_span, of_span - 1, -1);
+    prepare(item.chunks<Config>(), 0, 1);
   }
 }
 

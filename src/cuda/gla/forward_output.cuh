@@ -1,4 +1,4 @@
-// The state role's way out: o from its two accumulators to device memory.
+// The state role's way out: o of one chunk from registers to device memory.
 #pragma once
 
 #include "cuda/gla/forward_shared.cuh"
@@ -7,73 +7,65 @@
 
 namespace tandem::cuda {
 
+/// Ot *= the factors from the state before the chunk to its tokens.
+template <int kChunk>
+__device__ void scale_by_token(float (&o)[kChunk / 2], const float (&from_state)[kChunk]) {
+#pragma unroll
+  for (int block = 0; block < kChunk / 8; ++block) {
+    const float2 factor = *reinterpret_cast<const float2*>(&from_state[fragment_column(block)]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[4 * block + i] *= i % 2 ? factor.y : factor.x;
+  }
+}
+
 /// Rows [0, rows) of an o panel by ordinary stores: a partial tile, or a tensor that TMA cannot
-/// write.
+/// write. `aligned`: bases and strides are multiples of 16 bytes.
 template <class Element>
-__device__ void store_panel_rows(const char* panel, const StridedTensor& o, const Span& span,
-                                 std::int64_t time, int rows, int first_column, int columns) {
-  for (int element = threadIdx.x % 128; element < rows * kPanelColumns; element += 128) {
-    const int row = element / kPanelColumns;
-    const int column = element % kPanelColumns;
-    if (column >= columns) continue;
-    const char* at = panel + panel_offset(row, column / 8) + column % 8 * 2;
-    token_row<Element>(o, span.batch, time + row, span.head)[first_column + column] =
-        *reinterpret_cast<const Element*>(at);
+__device__ void store_panel_rows(const char* panel, const StridedTensor& o, const Item& item,
+                                 int time, int rows, int first_column, int columns, bool aligned) {
+  constexpr int kPieces = kPanelColumns / 8;
+  int i = threadIdx.x % 128;
+  asm volatile("" : "+r"(i));  // why: nothing of this rare path is worth a register of the walk
+  for (; i < rows * kPieces; i += 128) {
+    const int row = i / kPieces;
+    const int column = i % kPieces * 8;
+    Element* to = token_row<Element>(o, item.batch, time + row, item.head) + first_column + column;
+    const char* from = panel + panel_offset(row, i % kPieces);
+    if (aligned && column + 8 <= columns) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      continue;
+    }
+    for (int k = 0; k < min(8, columns - column); ++k) {
+      to[k] = reinterpret_cast<const Element*>(from)[k];
+    }
   }
 }
 
-/// Tokens outside every sequence: before the first (written by its CTA) and behind the last.
-template <class Element>
-__device__ void clear_uncovered(const GlaForwardProblem& problem, const Span& span, int group) {
-  const std::int64_t n = span.sequence_head / problem.H;
-  const auto clear = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t time = begin; time < end; ++time) {
-      Element* row = token_row<Element>(problem.o, 0, time, span.head);
-      const int column = 64 * group + threadIdx.x % 128;
-      if (threadIdx.x % 128 < 64 && column < problem.V) row[column] = Element(0.0f);
-    }
-  };
-  const std::int64_t first = problem.N > 0 ? clamped_boundary(problem, 0) : problem.T;
-  const std::int64_t last = problem.N > 0 ? clamped_boundary(problem, problem.N) : problem.T;
-  if (n == 0) clear(0, first);
-  if (n == problem.N - 1) clear(last, problem.T);
-}
-
-/// Ot of one chunk from its two parts -> o in device memory.
+/// Ot of one chunk -> o in device memory, through one of the warpgroup's two panels in turn.
 template <class Config>
-__device__ void store_output(const GlaForwardParams& params, const Span& span, int chunk, int group,
-                             float (&inter)[32], const float (&intra)[32],
-                             const ChunkDecay<Config::kChunk>& decay, char* panel) {
+__device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk, int group,
+                             const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
-#pragma unroll
-  for (int block = 0; block < Config::kChunk / 8; ++block) {
-    const float2 factor =
-        *reinterpret_cast<const float2*>(&decay.from_state[fragment_column(block)]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float& value = inter[4 * block + i];
-      value = value * (i % 2 ? factor.y : factor.x) + intra[4 * block + i];
-    }
-  }
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[4];
-    accumulator_to_operand<Element>(inter, step, packed);
+    accumulator_to_operand<Element>(o, step, packed);
     store_columns(panel, step, packed);
   }
-  const std::int64_t time = span.begin + std::int64_t{chunk} * Config::kChunk;
-  const int valid = span.valid_tokens(chunk, Config::kChunk);
-  const int first_column = 64 * group;
+  const int time = item.begin + chunk * Config::kChunk;
+  const int valid = item.valid_tokens(chunk, Config::kChunk);
+  const int first_column = item.first_column + 64 * group;
   fence_shared_for_async_proxy();
+  // why before the barrier: behind it the other panel, which the store before reads, is free.
+  if (threadIdx.x % 128 == 0) wait_stores_read();
   sync_warpgroup(2 + group);
   if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
     if (threadIdx.x % 128 == 0) {
-      store_panel(params.o_map, panel,
-                  {first_column, span.head, static_cast<int>(time), span.batch});
+      store_panel(params.o_map, panel, {first_column, item.head, time, item.batch});
     }
   } else {
-    store_panel_rows<Element>(panel, params.problem.o, span, time, valid, first_column,
-                              params.problem.V - first_column);
+    store_panel_rows<Element>(panel, params.problem.o, item, time, valid, first_column,
+                              params.problem.V - first_column, params.tma);
   }
 }
 

@@ -1,4 +1,5 @@
-// What gla_forward_kernel receives: the checked problem, and the tensor maps where TMA can be used.
+// What gla_forward_kernel receives: the checked problem, how it is cut into items, and the tensor
+// maps where TMA can be used.
 #pragma once
 
 #include <cuda.h>
@@ -7,6 +8,25 @@
 
 namespace tandem::cuda {
 
+/// What a CTA tells those of later segments: how it changes the state. Indexed by item.
+struct SegmentExchange {
+  float* states = nullptr;         // [items, padded K * columns of V], in the order of registers
+  float* factors = nullptr;        // [items, warps of the state role]
+  std::uint32_t* ready = nullptr;  // [items, warps of the state role]: 0, 1 when both are there
+};
+
+/// Items of a call, (segment, sequence, head, tile of V) from the outermost axis. A CTA begins with
+/// the item of its own index; the next one is `gridDim.x` further, or what the ticket says.
+struct ForwardSchedule {
+  int items = 0;
+  int value_tiles = 1;
+  int segments = 1;                     // per sequence, dense batches only
+  const std::int32_t* order = nullptr;  // [N] sequences, longest first; null: as they come
+  std::uint32_t* ticket = nullptr;      // items taken so far beyond the first of each CTA
+  SegmentExchange exchange;             // when split
+  bool overlaps_previous = false;       // order, ticket or exchange come from a kernel just before
+};
+
 struct GlaForwardParams {
   CUtensorMap q_map;
   CUtensorMap k_map;
@@ -14,11 +34,14 @@ struct GlaForwardParams {
   CUtensorMap o_map;
   bool tma = false;  // the maps are set; else threads copy
   GlaForwardProblem problem;
+  ForwardSchedule schedule;
 };
 
-/// Launches gla_forward_kernel<Config>; `name` is the variant's, for errors. Instantiated in
+/// Launches gla_forward_kernel<Config> on `blocks` CTAs, which may start while the kernel before
+/// them on the stream still runs; `name` is the variant's, for errors. Instantiated in
 /// forward_*.cu.
 template <class Config>
-void launch_forward(const char* name, const GlaForwardParams& params, void* stream);
+void launch_forward(const char* name, const GlaForwardParams& params, unsigned blocks,
+                    void* stream);
 
 }  // namespace tandem::cuda

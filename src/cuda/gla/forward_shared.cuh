@@ -1,6 +1,7 @@
-// What the roles of gla_forward_kernel share: shared memory, and the tokens that a CTA walks.
+// What the roles of gla_forward_kernel share: shared memory, and the way through the items.
 #pragma once
 
+#include "cuda/gla/decay_stream.cuh"
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/forward_params.h"
 #include "cuda/parts/decay.cuh"
@@ -16,57 +17,49 @@ struct ForwardShared {
     alignas(1024) char k[Config::kKeyBytes];    // [C,K]
     alignas(1024) char v[Config::kValueBytes];  // [C,V]
   };
+  using ItemRing = Ring<Config::kItemSlots>;
   using InputRing = Ring<Config::kStages>;
   using IntraRing = Ring<Config::kIntraStages>;
 
   Stage stages[Config::kStages];
   alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];  // [C,C]
-  alignas(1024) char o[Config::kStateGroups][panel_bytes(Config::kChunk)];  // [C,64]
+  alignas(1024) char o[Config::kStateGroups][Config::kIntraStages]
+                      [panel_bytes(Config::kChunk)];  // [C,64], taken in turn with p
   ChunkDecay<Config::kChunk> decay[Config::kStages];
+  DecayStream::Buffer log_decays;
+  Item items[Config::kItemSlots];
+  ItemRing item_ring;
   InputRing input;
   IntraRing intra;
+  Barrier span_done;  // of a split walk: the state role has read its segment once
 };
 
-/// The tokens of one (sequence, head).
-struct Span {
-  int batch;
-  int head;
-  std::int64_t sequence_head;  // index into [N,H]
-  std::int64_t begin;
-  std::int64_t length;
+/// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how
+/// the segment changes the state: all, if there is a later segment.
+template <class Config>
+__device__ int span_chunks(const GlaForwardParams& params, const Item& item) {
+  const bool read = Config::kSplit && item.segment < params.schedule.segments - 1;
+  return read ? item.chunks<Config>() : 0;
+}
 
-  template <class Config>
-  __device__ int chunks() const {
-    return static_cast<int>((length + Config::kChunk - 1) / Config::kChunk);
+/// A role's way through the items of its CTA; every thread of the role calls next().
+template <class Config>
+class ItemReader {
+ public:
+  explicit __device__ ItemReader(ForwardShared<Config>& shared) : shared_(shared) {}
+
+  /// False when there are no more.
+  __device__ bool next(Item& item) {
+    shared_.item_ring.wait_full(at_);
+    item = shared_.items[at_.stage];
+    shared_.item_ring.empty[at_.stage].arrive();
+    at_.advance();
+    return item.batch != Item::kNone;
   }
-  __device__ int valid_tokens(int chunk, int chunk_size) const {
-    return static_cast<int>(
-        min(length - std::int64_t{chunk} * chunk_size, std::int64_t{chunk_size}));
-  }
+
+ private:
+  ForwardShared<Config>& shared_;
+  typename ForwardShared<Config>::ItemRing::Position at_;
 };
-
-__device__ inline std::int64_t clamped_boundary(const GlaForwardProblem& problem, std::int64_t n) {
-  return min(max(std::int64_t{problem.cu_seqlens[n]}, std::int64_t{0}), problem.T);
-}
-
-__device__ inline Span find_span(const GlaForwardProblem& problem) {
-  const std::int64_t n = blockIdx.x / problem.H;
-  Span span{0, static_cast<int>(blockIdx.x % problem.H), blockIdx.x, 0, 0};
-  if (problem.cu_seqlens == nullptr) {
-    span.batch = static_cast<int>(n);
-    span.length = problem.T;
-  } else if (n < problem.N) {
-    span.begin = clamped_boundary(problem, n);
-    span.length = max(clamped_boundary(problem, n + 1) - span.begin, std::int64_t{0});
-  }
-  return span;
-}
-
-template <class Element>
-__device__ inline Element* token_row(const StridedTensor& tensor, int batch, std::int64_t time,
-                                     int head) {
-  return static_cast<Element*>(tensor.data) + batch * tensor.batch_stride +
-         time * tensor.time_stride + head * tensor.head_stride;
-}
 
 }  // namespace tandem::cuda

@@ -1,60 +1,74 @@
-// The variants of gla_forward on CUDA, in the order in which they are tried. Host only.
+// The variants of gla_forward on CUDA, and the launches that make up a call. Host only.
+#include "cuda/gla/variants.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "core/environment.h"
 #include "cuda/gla/forward_config.h"
-#include "cuda/gla/forward_params.h"
-#include "cuda/gla/variants.h"
-#include "cuda/runtime/cuda_check.h"
+#include "cuda/gla/forward_plan.h"
+#include "cuda/gla/schedule.h"
+#include "cuda/gla/state_variants.h"
+#include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
 namespace {
 
-template <class Element, int kKeyDim, int kValueDim>
-void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
-  using Config = ForwardConfig<Element, kKeyDim, kValueDim>;
-  table.push_back({"gla_forward.sm90." + to_string(dtype) + ".c" + std::to_string(Config::kChunk) +
-                       "_k" + std::to_string(kKeyDim) + "_v" + std::to_string(kValueDim) +
-                       (tma ? "" : ".gather"),
-                   dtype, kKeyDim, kValueDim, tma, &launch_forward<Config>});
-}
+constexpr const char* kOp = "gla_forward";
 
 template <class Element>
-void add_widths(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
+void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
+  const auto add = [&]<int kKeyDim, int kValueDim>() {
+    using Whole = ForwardConfig<Element, kKeyDim, kValueDim>;
+    using Split = ForwardConfig<Element, kKeyDim, kValueDim, true>;
+    static_assert(Whole::kChunk == kGlaChunk);
+    table.push_back({variant_name(kOp, dtype, kKeyDim, kValueDim, tma),
+                     dtype,
+                     kKeyDim,
+                     kValueDim,
+                     tma,
+                     {&launch_forward<Whole>, &launch_forward<Split>}});
+  };
 #ifndef TANDEM_CUDA_DEV
-  add_variants<Element, 64, 64>(table, dtype, tma);
-  add_variants<Element, 64, 128>(table, dtype, tma);
-  add_variants<Element, 128, 64>(table, dtype, tma);
+  add.template operator()<64, 64>();
+  add.template operator()<64, 128>();
+  add.template operator()<128, 64>();
 #endif
-  add_variants<Element, 128, 128>(table, dtype, tma);
+  add.template operator()<128, 128>();
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<256, 64>();
+#endif
 }
 
-/// Why no call can use a variant on such a device, "" when some can.
-std::string device_problem(const DeviceProperties& device) {
-  if (device.compute_major == 9 && device.compute_minor == 0) return "";
-  return "needs compute capability 9.0, " + device.name + " has " +
-         std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
+struct ForwardChoice {
+  GlaTilePlans tiles;
+  const ForwardVariant& variant;
+  ForwardPlan plan;
+};
+
+ForwardChoice choose(const GlaForwardProblem& problem, const DeviceProperties& device) {
+  GlaTilePlans tiles = plan_tiles(problem);
+  const ForwardVariant& variant =
+      choose_variant(kOp, forward_variants(), problem, tiles, device, variant_switch());
+  return {std::move(tiles), variant,
+          plan_forward(problem, variant.key_dim, variant.value_dim, device)};
 }
 
-/// The first variant that accepts the problem, or Unsupported with every variant's reason.
-const ForwardVariant& choose(const GlaForwardProblem& problem, const DeviceProperties& device) {
-  const std::string wanted = variant_switch();
-  std::string reasons;
-  for (const ForwardVariant& variant : forward_variants()) {
-    std::string reason = device_problem(device);
-    if (reason.empty() && !wanted.empty() && wanted != variant.name) {
-      reason = "TANDEM_VARIANT asks for " + wanted;
-    }
-    if (reason.empty()) reason = variant.supports(problem);
-    if (reason.empty()) return variant;
-    reasons += "\n  " + variant.name + ": " + reason;
-  }
-  throw Unsupported("[gla_forward] no variant on " + device.name +
-                    " takes these arguments:" + reasons);
+/// The order of sequences of different lengths, and zeros outside all of them.
+void prepare_order(const GlaForwardProblem& problem, std::int32_t* order, std::uint32_t* ticket,
+                   void* stream) {
+  GlaScheduleParams params;
+  params.cu_seqlens = problem.cu_seqlens;
+  params.N = problem.N;
+  params.T = problem.T;
+  params.order = order;
+  params.ticket = ticket;
+  params.H = problem.H;
+  params.V = problem.V;
+  params.o = problem.o;
+  launch_schedule(params, stream);
 }
 
 }  // namespace
@@ -63,9 +77,9 @@ const std::vector<ForwardVariant>& forward_variants() {
   static const std::vector<ForwardVariant> table = [] {
     std::vector<ForwardVariant> rows;
     for (const bool tma : {true, false}) {
-      add_widths<__nv_bfloat16>(rows, DType::kBFloat16, tma);
+      add_variants<__nv_bfloat16>(rows, DType::kBFloat16, tma);
 #ifndef TANDEM_CUDA_DEV
-      add_widths<__half>(rows, DType::kFloat16, tma);
+      add_variants<__half>(rows, DType::kFloat16, tma);
 #endif
     }
     return rows;
@@ -73,67 +87,74 @@ const std::vector<ForwardVariant>& forward_variants() {
   return table;
 }
 
-ForwardTilePlans plan_tiles(const GlaForwardProblem& problem) {
-  constexpr int kRows = 64;  // ForwardConfig::kChunk of every variant
-  const TileExtents keys{problem.B, problem.T, problem.HQ, problem.K};
-  const TileExtents values{problem.B, problem.T, problem.H, problem.V};
-  return {plan_tile("q", problem.q, problem.dtype, keys, kRows),
-          plan_tile("k", problem.k, problem.dtype, keys, kRows),
-          plan_tile("v", problem.v, problem.dtype, values, kRows),
-          plan_tile("o", problem.o, problem.dtype, values, kRows)};
+GlaTilePlans plan_tiles(const GlaForwardProblem& problem) {
+  GlaTilePlans tiles;
+  tiles.add("q", problem.q, problem, problem.HQ, problem.K);
+  tiles.add("k", problem.k, problem, problem.HQ, problem.K);
+  tiles.add("v", problem.v, problem, problem.H, problem.V);
+  tiles.add("o", problem.o, problem, problem.H, problem.V);
+  return tiles;
 }
 
-std::string ForwardVariant::supports(const GlaForwardProblem& problem) const {
-  if (problem.dtype != dtype)
-    return "takes " + to_string(dtype) + ", got " + to_string(problem.dtype);
-  if (problem.K > key_dim) {
-    return "takes K <= " + std::to_string(key_dim) + ", got " + std::to_string(problem.K);
-  }
-  if (problem.V > value_dim) {
-    return "takes V <= " + std::to_string(value_dim) + ", got " + std::to_string(problem.V);
-  }
-  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
-  if (problem.T > kLargest - 64) return "takes T < 2^31 - 64, got " + std::to_string(problem.T);
-  if (problem.N * problem.H > kLargest) {
-    return "takes at most 2^31 - 1 sequences times heads, got " +
-           std::to_string(problem.N * problem.H);
-  }
-  if (!tma) return "";
-  const ForwardTilePlans plans = plan_tiles(problem);
-  for (const TensorMapPlan* plan : {&plans.q, &plans.k, &plans.v, &plans.o}) {
-    if (!plan->problem.empty()) return plan->problem;
-  }
-  return "";
+std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
+                           const GlaTilePlans& tiles) {
+  std::string reason = width_reason("K", problem.K, variant.key_dim);
+  if (!reason.empty()) return reason;
+  // Wider V is several items; a tile of 64 columns leaves them to the wider tile, where there is
+  // one.
+  if (variant.value_dim == 64 && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
+  return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
 }
 
 void gla_forward(const GlaForwardProblem& problem, const Context& context) {
-  const ForwardVariant& variant = choose(problem, device_properties(problem.device));
+  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
   if (problem.B == 0) return;
   const DeviceGuard guard(problem.device.index);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* const stream = context.stream.handle;
+
   GlaForwardParams params;
   params.problem = problem;
   params.tma = variant.tma;
-  if (variant.tma) {
-    const ForwardTilePlans plans = plan_tiles(problem);
-    params.q_map = encode(plans.q);
-    params.k_map = encode(plans.k);
-    params.v_map = encode(plans.v);
-    params.o_map = encode(plans.o);
+  if (params.tma) {
+    params.q_map = encode(tiles.plans[0]);
+    params.k_map = encode(tiles.plans[1]);
+    params.v_map = encode(tiles.plans[2]);
+    params.o_map = encode(tiles.plans[3]);
   }
-  variant.launch(variant.name.c_str(), params, context.stream.handle);
+  ForwardSchedule& schedule = params.schedule;
+  schedule.items = plan.items;
+  schedule.value_tiles = plan.value_tiles;
+  schedule.segments = plan.segments;
+  schedule.overlaps_previous = plan.workspace_bytes > 0;  // something is prepared in it
+  if (plan.split()) {
+    schedule.exchange = {scratch.at<float>(plan.states), scratch.at<float>(plan.factors),
+                         scratch.at<std::uint32_t>(plan.ready)};
+    launch_clear(schedule.exchange.ready, plan.flags, stream);
+  }
+  if (problem.cu_seqlens != nullptr) {
+    auto* order = scratch.at<std::int32_t>(plan.order);
+    schedule.order = order;
+    schedule.ticket = scratch.at<std::uint32_t>(plan.ticket);
+    prepare_order(problem, order, schedule.ticket, stream);
+  }
+  const auto launch = plan.split() ? variant.launch.split : variant.launch.whole;
+  if (plan.items > 0) launch(variant.name.c_str(), params, plan.blocks, stream);
 }
 
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
                                         const DeviceProperties& device) {
-  choose(problem, device);
-  return 0;  // states stay in registers
+  return choose(problem, device).plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device) {
   std::vector<VariantInfo> infos;
-  for (const ForwardVariant& variant : forward_variants()) {
-    infos.push_back({"gla", variant.name, device_problem(device)});
-  }
+  const auto add = [&](const auto& table) {
+    for (const auto& variant : table)
+      infos.push_back({"gla", variant.name, device_problem(device)});
+  };
+  add(forward_variants());
+  add(state_forward_variants());
   return infos;
 }
 

@@ -1,10 +1,11 @@
 // Decay factors of one chunk of a scalar-decay recurrence, in base 2.
 //
 // With G_i the inclusive sum of the chunk's decays, token j reaches token i with factor 2^(G_i -
-// G_j), never above 1 for decays <= 0. A decay that leaves nothing of an fp32 number (2^g == 0;
-// -inf among them) is a reset: it enters the sum as 0, and the window [window_begin[i], i] says
-// which tokens reach i. Differences inside a window then never meet -inf, and sums stay small
-// enough to subtract exactly.
+// G_j), never above 1 for decays <= 0. Decays enter the sum no lower than -256: that is -inf as far
+// as a factor goes (2^-126 is the smallest that is not flushed to 0, which leaves growth of 2^130
+// in between), differences never meet -inf, and sums of r such resets still resolve differences to
+// r
+// * 1.5e-5.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,11 @@
 namespace tandem::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
-/// 2^-150 rounds to 0 in fp32, subnormals included.
-constexpr float kResetLog2 = -150.0f;
+constexpr float kForgetLog2 = -256.0f;
 
 template <int kChunk>
 struct alignas(16) ChunkDecay {
-  float log2_sum[kChunk];    // G_i, resets counted as 0
-  int window_begin[kChunk];  // the last reset at or before i, or -1: all of the past reaches i
+  float log2_sum[kChunk];    // G_i
   float from_state[kChunk];  // scale * factor from the state before the chunk to token i
   float to_state[kChunk];    // factor from token j to the state after the chunk
   float state_to_state;      // factor from the state before to the state after
@@ -32,13 +31,6 @@ __device__ inline float fast_exp2(float x) {
   return result;
 }
 
-/// Factor from token j to token i >= j, given row i's sum and window.
-__device__ inline float decay_factor(float log2_sum_i, int window_begin_i, float log2_sum_j,
-                                     int j) {
-  const float factor = fast_exp2(log2_sum_i - log2_sum_j);  // why first: no branch around it
-  return j >= window_begin_i ? factor : 0.0f;
-}
-
 /// One warp. Lane l brings the natural-log decays of tokens 2l and 2l+1 (0 past the sequence's
 /// end).
 template <int kChunk>
@@ -46,45 +38,29 @@ __device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkD
   static_assert(kChunk == 64, "two tokens per lane");
   constexpr unsigned kWarp = 0xFFFFFFFFu;
   const int lane = threadIdx.x % 32;
-  const float g0 = log_decay.x * kLog2E;
-  const float g1 = log_decay.y * kLog2E;
-  const bool reset0 = g0 < kResetLog2;
-  const bool reset1 = g1 < kResetLog2;
-  const float own0 = reset0 ? 0.0f : g0;
-  const float own1 = reset1 ? 0.0f : g1;
-  const int begin0 = reset0 ? 2 * lane : -1;
+  const auto to_log2 = [](float natural) {
+    const float log2 = natural * kLog2E;
+    return log2 < kForgetLog2 ? kForgetLog2 : log2;  // NaN stays
+  };
+  const float first = to_log2(log_decay.x);
+  const float second = to_log2(log_decay.y);
 
-  float sum = own0 + own1;
-  int begin = reset1 ? 2 * lane + 1 : begin0;
+  float sum = first + second;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
-    const float earlier_sum = __shfl_up_sync(kWarp, sum, distance);
-    const int earlier_begin = __shfl_up_sync(kWarp, begin, distance);
-    if (lane >= distance) {
-      sum += earlier_sum;
-      begin = max(begin, earlier_begin);
-    }
+    const float earlier = __shfl_up_sync(kWarp, sum, distance);
+    if (lane >= distance) sum += earlier;
   }
   const float total = __shfl_sync(kWarp, sum, 31);
-  const int last_begin = __shfl_sync(kWarp, begin, 31);
-  float sum_before = __shfl_up_sync(kWarp, sum, 1);
-  int begin_before = __shfl_up_sync(kWarp, begin, 1);
-  if (lane == 0) {
-    sum_before = 0.0f;
-    begin_before = -1;
-  }
-
-  const float sums[2] = {sum_before + own0, sum};
-  const int begins[2] = {max(begin_before, begin0), begin};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int token = 2 * lane + i;
-    out.log2_sum[token] = sums[i];
-    out.window_begin[token] = begins[i];
-    out.from_state[token] = begins[i] < 0 ? scale * fast_exp2(sums[i]) : 0.0f;
-    out.to_state[token] = token >= last_begin ? fast_exp2(total - sums[i]) : 0.0f;
-  }
-  if (lane == 0) out.state_to_state = last_begin < 0 ? fast_exp2(total) : 0.0f;
+  const float before = __shfl_up_sync(kWarp, sum, 1);
+  const float2 sums = {(lane == 0 ? 0.0f : before) + first, sum};
+  const auto store = [&](float(&to)[kChunk], float x, float y) {
+    *reinterpret_cast<float2*>(&to[2 * lane]) = {x, y};
+  };
+  store(out.log2_sum, sums.x, sums.y);
+  store(out.from_state, scale * fast_exp2(sums.x), scale * fast_exp2(sums.y));
+  store(out.to_state, fast_exp2(total - sums.x), fast_exp2(total - sums.y));
+  if (lane == 0) out.state_to_state = fast_exp2(total);
 }
 
 }  // namespace tandem::cuda

@@ -10,7 +10,10 @@ namespace tandem::cuda {
 struct LaunchShape {
   unsigned blocks;
   unsigned threads;
-  std::size_t shared_bytes;
+  std::size_t shared_bytes = 0;
+  /// May start while the kernel before it on the stream runs (programmatic dependent launch): the
+  /// kernel calls cudaGridDependencySynchronize() before it reads what that one writes.
+  bool overlaps_previous = false;
 };
 
 template <class Params>
@@ -25,6 +28,11 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = shape.overlaps_previous ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 

@@ -1,0 +1,117 @@
+#include "cuda/gla/forward_plan.h"
+
+#include <algorithm>
+
+#include "core/environment.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr std::int64_t kChunk = 64;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// What things take on an H200, in microseconds, fitted to its times (docs/ops/gla.md).
+constexpr double kCall = 5.0;         // launch, first loads, last stores
+constexpr double kExchange = 3.0;     // publishing a segment's state, waiting for the others'
+constexpr double kPerSegment = 0.75;  // taking one published state
+constexpr double kBytesPerMicrosecond = 4.2e6;  // of the whole device
+
+/// One chunk of one CTA, where the memory does not bind.
+double walk_chunk_time(int key_dim) { return key_dim == 64 ? 0.8 : key_dim == 128 ? 1.45 : 2.2; }
+double span_chunk_time(int key_dim) { return key_dim == 64 ? 0.5 : key_dim == 128 ? 0.9 : 1.5; }
+
+/// All CTAs' passes over their chunks, bound by latency or by the memory.
+double pass_time(const SplitShape& shape, int segments, double chunk_time, double chunk_bytes) {
+  const std::int64_t chunks = ceil_div(shape.chunks, segments);
+  const std::int64_t rounds = ceil_div(shape.items * segments, shape.multiprocessors);
+  const double all_bytes = static_cast<double>(shape.items * shape.chunks) * chunk_bytes;
+  return std::max(static_cast<double>(rounds * chunks) * chunk_time,
+                  all_bytes / kBytesPerMicrosecond);
+}
+
+double predicted_time(const SplitShape& shape, int segments) {
+  const double k_and_v = kChunk * (shape.key_dim + shape.value_dim) * 2.0;
+  const double walk =
+      kCall + pass_time(shape, segments, walk_chunk_time(shape.key_dim), 2 * k_and_v);
+  if (segments == 1) return walk;
+  return walk + kExchange + kPerSegment * (segments - 1) +
+         pass_time(shape, segments, span_chunk_time(shape.key_dim), k_and_v);
+}
+
+std::size_t append(std::size_t& bytes, std::int64_t elements) {
+  const std::size_t at = bytes;
+  bytes += (static_cast<std::size_t>(elements) * 4 + 255) / 256 * 256;
+  return at;
+}
+
+/// Forced by the switch, else `chosen()`; 1 where sequences cannot be cut.
+template <class Choose>
+int segments_of(const GlaRecurrence& problem, std::int64_t walks, Choose chosen) {
+  const std::int64_t chunks = ceil_div(problem.T, kChunk);
+  if (problem.cu_seqlens != nullptr || walks == 0 || chunks < 2) return 1;
+  const int forced = gla_segments_switch();
+  return forced > 0 ? static_cast<int>(std::min<std::int64_t>(forced, chunks)) : chosen(chunks);
+}
+
+}  // namespace
+
+int choose_segments(const SplitShape& shape) {
+  constexpr double kClearly = 0.9;  // the prediction is off by less
+  int best = 1;
+  double best_time = kClearly * predicted_time(shape, 1);
+  const std::int64_t most =
+      std::min<std::int64_t>(shape.chunks, shape.multiprocessors / shape.items);
+  for (int segments = 2; segments <= most; ++segments) {
+    const double time = predicted_time(shape, segments);
+    if (time < best_time) {
+      best = segments;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                         const DeviceProperties& device) {
+  ForwardPlan plan;
+  plan.value_tiles = static_cast<int>(ceil_div(problem.V, value_dim));
+  const std::int64_t walks = problem.N * problem.H * plan.value_tiles;
+  plan.segments = segments_of(problem, walks, [&](std::int64_t chunks) {
+    return choose_segments({walks, chunks, key_dim, value_dim, device.multiprocessors});
+  });
+  plan.items = static_cast<int>(walks * plan.segments);
+  plan.blocks = static_cast<unsigned>(
+      plan.split() ? plan.items : std::min(plan.items, std::max(device.multiprocessors, 1)));
+  if (plan.split()) {
+    plan.flags = plan.items * (value_dim / 16);  // a warp keeps 16 columns of V
+    plan.states = append(plan.workspace_bytes, std::int64_t{plan.items} * key_dim * value_dim);
+    plan.factors = append(plan.workspace_bytes, plan.flags);
+    plan.ready = append(plan.workspace_bytes, plan.flags);
+  }
+  if (problem.cu_seqlens != nullptr) {
+    plan.order = append(plan.workspace_bytes, problem.N);
+    plan.ticket = append(plan.workspace_bytes, 1);
+  }
+  return plan;
+}
+
+StateForwardPlan plan_state_forward(const GlaStateForwardProblem& problem, int key_dim,
+                                    int value_dim, const DeviceProperties& device) {
+  constexpr std::int64_t kFewestChunks = 8;  // per segment, or the second kernel costs more
+  StateForwardPlan plan;
+  const std::int64_t walks =
+      problem.N * problem.H * ceil_div(problem.K, key_dim) * ceil_div(problem.V, value_dim);
+  plan.segments = segments_of(problem, walks, [&](std::int64_t chunks) {
+    const std::int64_t most = std::min(device.multiprocessors / walks, chunks / kFewestChunks);
+    return static_cast<int>(std::max<std::int64_t>(most, 1));
+  });
+  if (plan.split()) {
+    const std::int64_t segments = problem.N * problem.H * plan.segments;
+    plan.states = append(plan.workspace_bytes, segments * problem.K * problem.V);
+    plan.total_log_decay = append(plan.workspace_bytes, segments);
+  }
+  return plan;
+}
+
+}  // namespace tandem::cuda

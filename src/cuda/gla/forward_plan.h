@@ -1,0 +1,59 @@
+// How a forward call is cut over the device: tiles of V, segments of the sequence, CTAs, and the
+// workspace that this needs. A pure function of shapes and device properties.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/gla.h"
+
+namespace tandem::cuda {
+
+/// What the choice of segments depends on.
+struct SplitShape {
+  std::int64_t items = 0;   // walks of whole sequences: N * H * tiles of V
+  std::int64_t chunks = 0;  // of 64 tokens, per sequence
+  int key_dim = 0;          // padded K
+  int value_dim = 0;        // columns of V per walk
+  int multiprocessors = 0;
+};
+
+/// Segments per sequence: 1 where a split is not predicted to be clearly faster. At most one per
+/// chunk.
+int choose_segments(const SplitShape& shape);
+
+struct ForwardPlan {
+  int value_tiles = 1;
+  int segments = 1;
+  int items = 0;
+  int flags = 0;        // items times warps of the state role
+  unsigned blocks = 0;  // CTAs: one per multiprocessor at most, which take item after item
+
+  // Offsets into the workspace, 256-byte aligned.
+  std::size_t states = 0;   // fp32 [items, padded K * columns of V] when split
+  std::size_t factors = 0;  // fp32 [flags] when split
+  std::size_t ready = 0;    // uint32 [flags] when split
+  std::size_t order = 0;    // int32 [N] with cu_seqlens
+  std::size_t ticket = 0;   // uint32 with cu_seqlens
+  std::size_t workspace_bytes = 0;
+
+  bool split() const { return segments > 1; }
+};
+
+ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                         const DeviceProperties& device);
+
+/// The same for gla_state_forward, whose CTAs each keep a tile of the state.
+struct StateForwardPlan {
+  int segments = 1;
+  std::size_t states = 0;           // offset of fp32 [N,H,segments,K,V] when split
+  std::size_t total_log_decay = 0;  // offset of fp32 [N,H,segments] when split
+  std::size_t workspace_bytes = 0;
+
+  bool split() const { return segments > 1; }
+};
+
+StateForwardPlan plan_state_forward(const GlaStateForwardProblem& problem, int key_dim,
+                                    int value_dim, const DeviceProperties& device);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,150 @@
+// The state role of gla_forward_kernel: the recurrence over chunks, and o.
+#pragma once
+
+#include <cuda_device_runtime_api.h>
+
+#include "cuda/gla/forward_output.cuh"
+#include "cuda/gla/forward_segments.cuh"
+#include "cuda/parts/wgmma.cuh"
+
+namespace tandem::cuda {
+
+/// Tile `index` of St rounded, the A operand of St Qt.
+template <class Config>
+using StateOperand = std::uint32_t[StateRegisters<Config>::kSteps][4];
+
+template <class Config>
+__device__ void round_state(StateOperand<Config>& operand, const StateRegisters<Config>& state,
+                            int index) {
+#pragma unroll
+  for (int step = 0; step < StateRegisters<Config>::kSteps; ++step) {
+    accumulator_to_operand<typename Config::Element>(state.tile[index], step, operand[step]);
+  }
+}
+
+/// Issues `o` (+)= St Qt over one tile of K.
+template <class Config>
+__device__ void multiply_state(float (&o)[32], const StateOperand<Config>& operand, const char* q,
+                               int index) {
+  constexpr int kSteps = StateRegisters<Config>::kSteps;
+  wgmma_begin();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    wgmma_rs<typename Config::Element, 64, Major::K>(
+        o, operand[step], k_major_descriptor(q, kSteps * index + step), index + step > 0);
+  }
+  wgmma_commit();
+}
+
+/// Issues `o` (+)= Vt Pt.
+template <class Config>
+__device__ void multiply_intra(float (&o)[32], const char* v_panel, const char* p,
+                               bool accumulate) {
+#pragma unroll
+  for (int step = 0; step < Config::kChunk / 16; ++step) {
+    wgmma_ss<typename Config::Element, 64, Major::MN, Major::K>(
+        o, mn_major_descriptor(v_panel, step), k_major_descriptor(p, step), accumulate || step > 0);
+  }
+  wgmma_commit();
+}
+
+/// Issues St += decayed Vt K.
+template <class Config>
+__device__ void update_state(StateRegisters<Config>& state,
+                             const std::uint32_t (&values)[Config::kChunk / 16][4], const char* k) {
+  wgmma_begin();
+#pragma unroll
+  for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
+    const char* k_tile = k + index * Config::kChunk * Config::kKeyTile * 2;
+#pragma unroll
+    for (int step = 0; step < Config::kChunk / 16; ++step) {
+      wgmma_rs<typename Config::Element, Config::kKeyTile, Major::MN>(
+          state.tile[index], values[step], mn_major_descriptor(k_tile, step), true);
+    }
+  }
+  wgmma_commit();
+}
+
+/// One chunk: leaves Ot in `o`, and St with its last product still under way.
+template <class Config>
+__device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
+                           const typename ForwardShared<Config>::Stage& stage, const char* v_panel,
+                           const char* p, const ChunkDecay<Config::kChunk>& decay) {
+  using Element = typename Config::Element;
+  constexpr int kSteps = Config::kChunk / 16;
+  StateOperand<Config> operand;
+  std::uint32_t values[kSteps][4];
+  if constexpr (Config::kOneOutputAccumulator) {
+#pragma unroll
+    for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
+      round_state<Config>(operand, state, index);
+      multiply_state<Config>(o, operand, stage.q, index);
+      wgmma_wait<0>();
+      fence_registers(o);
+    }
+    state.scale(decay.state_to_state);
+    scale_by_token(o, decay.from_state);
+    wgmma_begin();
+    multiply_intra<Config>(o, v_panel, p, true);
+    load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
+    update_state<Config>(state, values, stage.k);
+    wgmma_wait<1>();
+    fence_registers(o);
+  } else {
+    float intra[32];
+    round_state<Config>(operand, state, 0);
+    state.scale(decay.state_to_state);
+    multiply_state<Config>(o, operand, stage.q, 0);
+    multiply_intra<Config>(intra, v_panel, p, false);
+    // why in two: what registers allow while the products hold the state's operand.
+    constexpr int kEarly = Config::kTight ? 2 : kSteps;
+    load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
+    if constexpr (kEarly < kSteps) {
+      wgmma_wait<1>();
+      load_decayed_values<Element, kEarly, kSteps>(values, v_panel, decay.to_state);
+    }
+    update_state<Config>(state, values, stage.k);
+    wgmma_wait<1>();
+    fence_registers(o);
+    fence_registers(intra);
+    scale_by_token(o, decay.from_state);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) o[i] += intra[i];
+  }
+}
+
+template <class Config>
+__device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>& shared,
+                          int group) {
+  typename ForwardShared<Config>::InputRing::Position in;
+  typename ForwardShared<Config>::IntraRing::Position p_at;
+  if constexpr (Config::kSplit) cudaGridDependencySynchronize();  // who has cleared exchange.ready
+  ItemReader<Config> reader(shared);
+  for (Item item; reader.next(item);) {
+    StateRegisters<Config> state;
+    if constexpr (Config::kSplit) {
+      enter_segment(params, shared, item, state, group, in);
+    } else {
+      state.begin(params, item, group);
+    }
+    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
+      const auto& stage = shared.stages[in.stage];
+      shared.input.wait_full(in);
+      shared.intra.wait_full(p_at);
+      float o[32];
+      walk_chunk<Config>(state, o, stage, stage.v + group * panel_bytes(Config::kChunk),
+                         shared.p[p_at.stage], shared.decay[in.stage]);
+      // Under the state's product: the output.
+      shared.intra.empty[p_at.stage].arrive();
+      store_output<Config>(params, item, chunk, group, o, shared.o[group][p_at.stage]);
+      wgmma_wait<0>();
+      state.fence();
+      shared.input.empty[in.stage].arrive();
+    }
+    state.end(params, item, group);
+    if constexpr (Config::kSplit) break;  // a segment is all that a CTA walks
+  }
+  if (threadIdx.x % 128 == 0) wait_stores_read();
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,159 @@
+// Split walks: how CTAs of one sequence hand the state on.
+//
+// Each CTA first reads its segment's k and v, last chunk to first, and publishes what the segment
+// does to the state (a factor and a state, as gla_state_forward_kernel); the first one folds the
+// initial state in. Then it takes what all earlier segments published, in their order:
+//   S = published_0;   S = factor_r S + published_r,  r = 1, 2, ...
+// why no deadlock: a CTA waits only for CTAs of smaller index, which the device starts no later
+// than it, and which publish without waiting for anyone.
+#pragma once
+
+#include <cuda/atomic>
+
+#include "cuda/gla/forward_shared.cuh"
+#include "cuda/gla/span.cuh"
+
+namespace tandem::cuda {
+
+/// St of one warpgroup: 64 columns of V by tiles of at most 128 columns of K, fp32.
+template <class Config>
+struct StateRegisters {
+  static constexpr int kTiles = Config::kKeyDim / Config::kKeyTile;
+  static constexpr int kSteps = Config::kKeyTile / 16;
+  float tile[kTiles][Config::kKeyTile / 2];
+
+  __device__ void scale(float factor) {
+#pragma unroll
+    for (auto& values : tile) {
+#pragma unroll
+      for (float& value : values) value *= factor;
+    }
+  }
+  __device__ void fence() {
+#pragma unroll
+    for (auto& values : tile) fence_registers(values);
+  }
+  /// One tile of the item's initial state.
+  __device__ void begin_tile(const GlaForwardParams& params, const Item& item, int group,
+                             int index) {
+#pragma unroll
+    for (float& value : tile[index]) value = 0.0f;
+    if (item.initial_state != nullptr) {
+      load_state(tile[index], item.initial_state, place(params, item, group, index));
+    }
+  }
+  __device__ void begin(const GlaForwardParams& params, const Item& item, int group) {
+#pragma unroll
+    for (int index = 0; index < kTiles; ++index) begin_tile(params, item, group, index);
+  }
+  /// To the item's final state, where it is wanted.
+  __device__ void end(const GlaForwardParams& params, const Item& item, int group) const {
+    if (item.final_state == nullptr) return;
+#pragma unroll
+    for (int index = 0; index < kTiles; ++index) {
+      store_state(tile[index], item.final_state, place(params, item, group, index));
+    }
+  }
+  __device__ static StateTile place(const GlaForwardParams& params, const Item& item, int group,
+                                    int index) {
+    return {params.problem.K, params.problem.V, index * Config::kKeyTile,
+            item.first_column + 64 * group};
+  }
+};
+
+/// This thread's place in a published state: 16 bytes of each thread of the warpgroup in turn.
+template <class Config>
+__device__ float4* exchange_slot(const GlaForwardParams& params, int index, int group) {
+  constexpr int kFloats = Config::kKeyDim * Config::kValueDim;
+  return reinterpret_cast<float4*>(params.schedule.exchange.states + std::int64_t{index} * kFloats +
+                                   group * (kFloats / Config::kStateGroups)) +
+         threadIdx.x % 128;
+}
+
+/// This warp's place in a segment's factors and flags. why per warp: each thread takes what the
+/// same thread of other CTAs published, so no barrier is needed.
+template <class Config>
+__device__ int exchange_word(int index) {
+  constexpr int kFirstWarp = 8;  // of the state role
+  return index * (4 * Config::kStateGroups) + threadIdx.x / 32 - kFirstWarp;
+}
+
+using ReadyFlag = ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>;
+
+/// Publishes what the segment does to the state; leaves in `state` the initial state of the first
+/// segment, else 0.
+template <class Config>
+__device__ void publish_segment(const GlaForwardParams& params, const Item& item,
+                                StateRegisters<Config>& state, const StateRegisters<Config>& own,
+                                float factor, int group) {
+  float4* slot = exchange_slot<Config>(params, blockIdx.x, group);
+#pragma unroll
+  for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
+    state.begin_tile(params, item, group, index);  // why here: takes the registers of `own`
+    const auto& before = state.tile[index];
+    const auto& added = own.tile[index];
+#pragma unroll
+    for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
+      *slot = {factor * before[i] + added[i], factor * before[i + 1] + added[i + 1],
+               factor * before[i + 2] + added[i + 2], factor * before[i + 3] + added[i + 3]};
+    }
+  }
+  const SegmentExchange& exchange = params.schedule.exchange;
+  const int word = exchange_word<Config>(blockIdx.x);
+  if (threadIdx.x % 32 == 0) exchange.factors[word] = factor;
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ReadyFlag(exchange.ready[word]).store(1, ::cuda::memory_order_release);
+}
+
+/// The state before the segment, from all earlier ones.
+template <class Config>
+__device__ void receive_state(const GlaForwardParams& params, const Item& item,
+                              StateRegisters<Config>& state, int group) {
+  const SegmentExchange& exchange = params.schedule.exchange;
+  const int items_per_segment = params.schedule.items / params.schedule.segments;
+  const int first = blockIdx.x % items_per_segment;
+  for (int segment = threadIdx.x % 32; segment < item.segment; segment += 32) {
+    const ReadyFlag ready(
+        exchange.ready[exchange_word<Config>(first + segment * items_per_segment)]);
+    while (ready.load(::cuda::memory_order_acquire) == 0) {
+    }
+  }
+  __syncwarp();
+  for (int segment = 0; segment < item.segment; ++segment) {
+    const int index = first + segment * items_per_segment;
+    const float factor = exchange.factors[exchange_word<Config>(index)];
+    const float4* slot = exchange_slot<Config>(params, index, group);
+#pragma unroll
+    for (auto& tile : state.tile) {
+#pragma unroll
+      for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
+        const float4 published = *slot;
+        tile[i] = factor * tile[i] + published.x;
+        tile[i + 1] = factor * tile[i + 1] + published.y;
+        tile[i + 2] = factor * tile[i + 2] + published.z;
+        tile[i + 3] = factor * tile[i + 3] + published.w;
+      }
+    }
+  }
+}
+
+/// The state before the segment.
+template <class Config>
+__device__ void enter_segment(const GlaForwardParams& params, ForwardShared<Config>& shared,
+                              const Item& item, StateRegisters<Config>& state, int group,
+                              typename ForwardShared<Config>::InputRing::Position& in) {
+  const bool has_later = item.segment + 1 < params.schedule.segments;
+  if (has_later) {
+    StateRegisters<Config> own{};
+    constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
+    const float factor =
+        sum_span<Config, kColumns>(own.tile, shared, item, group, in, [](auto&, int) {});
+    shared.span_done.arrive();
+    publish_segment(params, item, state, own, factor, group);
+  } else {
+    state.begin(params, item, group);
+  }
+  if (item.segment > 0) receive_state(params, item, state, group);
+}
+
+}  // namespace tandem::cuda

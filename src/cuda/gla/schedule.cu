@@ -1,0 +1,104 @@
+// gla_schedule_kernel: sequences by length, longest first, so that the CTAs that take them one
+// after another end together; and zeros where o belongs to no sequence.
+//
+// Block 0 sorts by counting: a sequence's bucket is the leading three bits of its number of chunks,
+// so lengths within a bucket differ by less than a quarter. Which of them comes first is left to
+// the atomics: the order changes who computes an item, never its result. The other blocks write
+// zeros.
+#include <cuda_device_runtime_api.h>
+
+#include "cuda/gla/item.cuh"
+#include "cuda/gla/schedule.h"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kClearingBlocks = 64;
+constexpr int kBuckets = 128;
+constexpr int kChunk = 64;
+
+/// Smaller for longer sequences.
+__device__ int bucket_of(const GlaScheduleParams& params, std::int64_t n) {
+  const int length = clamped_boundary(params.cu_seqlens, n + 1, params.T) -
+                     clamped_boundary(params.cu_seqlens, n, params.T);
+  const auto chunks = static_cast<unsigned>((max(length, 0) + kChunk - 1) / kChunk);
+  if (chunks == 0) return kBuckets - 1;
+  const int exponent = 31 - __clz(chunks);
+  const int mantissa = exponent >= 2 ? chunks >> (exponent - 2) & 3 : chunks << (2 - exponent) & 3;
+  return kBuckets - 2 - (4 * exponent + mantissa);
+}
+
+__device__ void sort_sequences(const GlaScheduleParams& params) {
+  __shared__ int next[kBuckets];  // how many are in a bucket, then where its next one goes
+  if (threadIdx.x < kBuckets) next[threadIdx.x] = 0;
+  __syncthreads();
+  for (std::int64_t n = threadIdx.x; n < params.N; n += kThreads) {
+    atomicAdd(&next[bucket_of(params, n)], 1);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int first = 0;
+    for (int& bucket : next) {
+      const int count = bucket;
+      bucket = first;
+      first += count;
+    }
+    *params.ticket = 0;
+  }
+  __syncthreads();
+  for (std::int64_t n = threadIdx.x; n < params.N; n += kThreads) {
+    params.order[atomicAdd(&next[bucket_of(params, n)], 1)] = static_cast<std::int32_t>(n);
+  }
+}
+
+/// Tokens [begin, end).
+__device__ void clear_tokens(const GlaScheduleParams& params, std::int64_t begin,
+                             std::int64_t end) {
+  const std::int64_t row = std::int64_t{params.H} * params.V;
+  const std::int64_t first = std::int64_t{blockIdx.x - 1} * kThreads + threadIdx.x;
+  for (std::int64_t i = first; i < (end - begin) * row; i += kClearingBlocks * kThreads) {
+    const int head = static_cast<int>(i % row / params.V);
+    token_row<std::uint16_t>(params.o, 0, begin + i / row, head)[i % params.V] = 0;
+  }
+}
+
+__global__ __launch_bounds__(kThreads) void gla_schedule_kernel(
+    const __grid_constant__ GlaScheduleParams params) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  if (blockIdx.x == 0) {
+    sort_sequences(params);
+  } else if (params.N == 0) {
+    clear_tokens(params, 0, params.T);
+  } else {
+    clear_tokens(params, 0, clamped_boundary(params.cu_seqlens, 0, params.T));
+    clear_tokens(params, clamped_boundary(params.cu_seqlens, params.N, params.T), params.T);
+  }
+}
+
+struct ClearParams {
+  std::uint32_t* flags;
+  std::int64_t count;
+};
+
+__global__ __launch_bounds__(kThreads) void gla_clear_kernel(
+    const __grid_constant__ ClearParams params) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  for (std::int64_t i = threadIdx.x; i < params.count; i += kThreads) params.flags[i] = 0;
+}
+
+}  // namespace
+
+void launch_clear(std::uint32_t* flags, std::int64_t count, void* stream) {
+  launch_kernel("gla_clear", gla_clear_kernel, {.blocks = 1, .threads = kThreads},
+                static_cast<cudaStream_t>(stream), ClearParams{flags, count});
+}
+
+void launch_schedule(const GlaScheduleParams& params, void* stream) {
+  launch_kernel("gla_schedule", gla_schedule_kernel,
+                {.blocks = 1 + kClearingBlocks, .threads = kThreads},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda

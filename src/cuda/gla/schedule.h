@@ -1,0 +1,25 @@
+// What is prepared on the device for a walk: the order in which CTAs take sequences of different
+// length, or cleared flags.
+#pragma once
+
+#include "ops/gla.h"
+
+namespace tandem::cuda {
+
+struct GlaScheduleParams {
+  const std::int32_t* cu_seqlens = nullptr;  // [N+1]
+  std::int64_t N = 0;
+  std::int64_t T = 0;
+  std::int32_t* order = nullptr;    // out [N]: sequences, longest first
+  std::uint32_t* ticket = nullptr;  // out: 0
+  int H = 0;
+  int V = 0;
+  StridedTensor o;  // out, 16-bit elements [1,T,H,V]: 0 at tokens outside every sequence
+};
+
+void launch_schedule(const GlaScheduleParams& params, void* stream);
+
+/// Clears the flags of a split walk.
+void launch_clear(std::uint32_t* flags, std::int64_t count, void* stream);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,41 @@
+// What the kernels behind gla_state_forward receive.
+#pragma once
+
+#include <cuda.h>
+
+#include "ops/gla.h"
+
+namespace tandem::cuda {
+
+/// States and total log-decays of segments, each on its own. `states` is [N,H,segments,K,V],
+/// `total_log_decay` [N,H,segments].
+struct GlaStateForwardParams {
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  bool tma = false;  // the maps are set; else threads copy
+  GlaRecurrence problem;
+  int segments = 1;
+  float* states = nullptr;
+  float* total_log_decay = nullptr;
+};
+
+/// Launches gla_state_forward_kernel<Config>; `name` is the variant's, for errors. Instantiated in
+/// state_forward_*.cu.
+template <class Config>
+void launch_state_forward(const char* name, const GlaStateForwardParams& params, void* stream);
+
+/// What gla_state_combine_kernel makes of the states of segments.
+struct GlaStateCombineParams {
+  std::int64_t sequence_heads = 0;  // N * H
+  std::int64_t state_size = 0;      // K * V
+  int segments = 1;
+  const float* segment_states = nullptr;     // [N,H,segments,K,V]
+  const float* segment_log_decay = nullptr;  // [N,H,segments]
+  float* state = nullptr;                    // out [N,H,K,V]
+  float* total_log_decay = nullptr;          // out [N,H]
+};
+
+/// Launches gla_state_combine_kernel behind launch_state_forward on the same stream.
+void launch_state_combine(const GlaStateCombineParams& params, void* stream);
+
+}  // namespace tandem::cuda

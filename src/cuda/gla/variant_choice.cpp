@@ -1,0 +1,49 @@
+#include "cuda/gla/variant_choice.h"
+
+namespace tandem::cuda {
+
+std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool tma) {
+  return std::string(op) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kGlaChunk) + "_k" +
+         std::to_string(key_dim) + "_v" + std::to_string(value_dim) + (tma ? "" : ".gather");
+}
+
+void GlaTilePlans::add(const char* name, const StridedTensor& tensor, const GlaRecurrence& of,
+                       int heads, int dim) {
+  plans.push_back(plan_tile(name, tensor, of.dtype, {of.B, of.T, heads, dim}, kGlaChunk));
+  if (problem.empty()) problem = plans.back().problem;
+}
+
+std::string device_problem(const DeviceProperties& device) {
+  if (device.compute_major == 9 && device.compute_minor == 0) return "";
+  return "needs compute capability 9.0, " + device.name + " has " +
+         std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
+}
+
+std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
+                          const GlaTilePlans& tiles) {
+  if (problem.dtype != dtype) {
+    return "takes " + to_string(dtype) + ", got " + to_string(problem.dtype);
+  }
+  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
+  if (problem.T > kLargest - kGlaChunk) {
+    return "takes T < 2^31 - 64, got " + std::to_string(problem.T);
+  }
+  const std::int64_t state = std::int64_t{problem.K} * problem.V;
+  if (state > kLargest) return "takes K * V < 2^31, got " + std::to_string(state);
+  constexpr std::int64_t kNarrowestTile = 64;
+  const std::int64_t walks =
+      problem.N * problem.H * (problem.V / kNarrowestTile + 1) * (problem.K / kNarrowestTile + 1);
+  if (walks > kLargest) {
+    return "takes at most 2^31 - 1 sequences times heads times tiles of 64 columns, got " +
+           std::to_string(walks);
+  }
+  return tma ? tiles.problem : "";
+}
+
+std::string width_reason(const char* axis, int width, int limit) {
+  if (width <= limit) return "";
+  return "takes " + std::string(axis) + " <= " + std::to_string(limit) + ", got " +
+         std::to_string(width);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,49 @@
+// A call's scratch memory: the caller's, or stream-ordered memory for the call's duration.
+#pragma once
+
+#include "cuda/runtime/cuda_check.h"
+#include "tandem/context.h"
+
+namespace tandem::cuda {
+
+class ScratchMemory {
+ public:
+  /// On the current device. Throws InvalidArgument when the caller's workspace is too small or not
+  /// aligned to 256 bytes; `op` is named in errors.
+  ScratchMemory(const char* op, const Context& context, std::size_t bytes)
+      : stream_(static_cast<cudaStream_t>(context.stream.handle)) {
+    if (bytes == 0) return;
+    const Workspace& workspace = context.workspace;
+    if (workspace.data == nullptr) {
+      cuda_check(cudaMallocAsync(&owned_, bytes, stream_), op);
+      data_ = static_cast<char*>(owned_);
+      return;
+    }
+    const std::string prefix = "[" + std::string(op) + "] workspace must ";
+    if (workspace.bytes < bytes) {
+      throw InvalidArgument(prefix + "have at least " + std::to_string(bytes) + " bytes, got " +
+                            std::to_string(workspace.bytes));
+    }
+    if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
+      throw InvalidArgument(prefix + "be aligned to 256 bytes");
+    }
+    data_ = static_cast<char*>(workspace.data);
+  }
+  ~ScratchMemory() {
+    if (owned_ != nullptr) cudaFreeAsync(owned_, stream_);
+  }
+  ScratchMemory(const ScratchMemory&) = delete;
+  ScratchMemory& operator=(const ScratchMemory&) = delete;
+
+  template <class T>
+  T* at(std::size_t offset) const {
+    return reinterpret_cast<T*>(data_ + offset);
+  }
+
+ private:
+  cudaStream_t stream_;
+  void* owned_ = nullptr;
+  char* data_ = nullptr;
+};
+
+}  // namespace tandem::cuda
