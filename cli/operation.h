@@ -88,5 +88,6 @@ std::string title(const Operation& operation);
 bool has_variant(const Operation& operation, const std::string& variant);
 
 extern const Operation kGlaForward;
+extern const Operation kGlaState;
 
 }  // namespace tandem::tools
