@@ -1,8 +1,9 @@
-"""tandem.ops.gla on a Hopper GPU: the cases against the fp64 definition, streams, graphs, torch.compile."""
+"""tandem.ops.gla and gla_state on a Hopper GPU: the cases against the fp64 definition, streams, graphs, torch.compile."""
 
 import unittest
 
 import tandem
+import test_gla_state
 import test_torch
 import torch
 from reference import check_gla, relative_rms
@@ -152,6 +153,24 @@ class Autograd(test_torch.Autograd):
 @unittest.skipIf(WHY, WHY)
 class Autocast(test_torch.Autocast):
     device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StateCases(test_gla_state.Cases):
+    device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StateRanks(test_gla_state.Ranks):
+    device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StateTorch(test_gla_state.Torch):
+    device = "cuda"
+
+    # Needs no device, and is tested with the CPU.
+    test_meta_tensors = None
 
 
 if __name__ == "__main__":
