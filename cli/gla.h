@@ -13,6 +13,8 @@
 namespace tandem::tools {
 
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);
+std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
 TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla(const TensorSet& set, bool sampled);
 
