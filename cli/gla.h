@@ -1,5 +1,5 @@
 // gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp,
-// gla_unfused.cpp, and gla_state.cpp for the direction "state".
+// gla_unfused.cpp; gla_state.cpp for the direction "state", gla_step.cpp for "step".
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 namespace tandem::tools {
 
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed);
-TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);
-std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
 TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla(const TensorSet& set, bool sampled);
+std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
 
 /// The checked problem with each buffer of the set at `bases[i]` on `device`.
 GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device);
