@@ -229,6 +229,34 @@ std::tuple<Tensor, Tensor> gla_state_forward(const Tensor& k, const Tensor& v,
   return translate_errors([&] { return gla_state_forward_checked(k, v, log_decay, cu_seqlens); });
 }
 
+Tensor gla_step_checked(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                        const std::optional<Tensor>& log_decay, std::optional<double> scale,
+                        const Tensor& state) {
+  constexpr const char* kOp = "gla_step";
+  const Tensor q = with_unit_innermost_stride(q_in);
+  const Tensor k = with_unit_innermost_stride(k_in);
+  const Tensor v = with_unit_innermost_stride(v_in);
+  tandem::GlaStepArgs args;
+  args.q = view({kOp, "q", kActivations, q});
+  args.k = view({kOp, "k", kActivations, k});
+  args.v = view({kOp, "v", kActivations, v});
+  args.log_decay = optional_view(kOp, "log_decay", "fp32", log_decay);
+  args.scale = scale;
+  args.state = view({kOp, "state", "fp32 or bf16", state});
+  const Tensor o = torch::stable::new_empty(v, v.sizes());
+  args.o = view({kOp, "o", kActivations, o});
+  tandem::Context context;
+  if (tandem::built_with_cuda()) context.stream = current_stream(args.q.device);
+  tandem::gla_step(args, context);
+  return o;
+}
+
+Tensor gla_step(const Tensor& q, const Tensor& k, const Tensor& v,
+                const std::optional<Tensor>& log_decay, std::optional<double> scale,
+                const Tensor& state) {
+  return translate_errors([&] { return gla_step_checked(q, k, v, log_decay, scale, state); });
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(tandem, m) {
@@ -238,16 +266,21 @@ STABLE_TORCH_LIBRARY(tandem, m) {
   m.def(
       "gla_state_forward(Tensor k, Tensor v, Tensor? log_decay, Tensor? cu_seqlens) "
       "-> (Tensor, Tensor)");
+  m.def(
+      "gla_step(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor(a!) state) "
+      "-> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) {
   m.impl("gla_forward", TORCH_BOX(&gla_forward));
   m.impl("gla_state_forward", TORCH_BOX(&gla_state_forward));
+  m.impl("gla_step", TORCH_BOX(&gla_step));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, m) {
   m.impl("gla_forward", TORCH_BOX(&gla_forward));
   m.impl("gla_state_forward", TORCH_BOX(&gla_state_forward));
+  m.impl("gla_step", TORCH_BOX(&gla_step));
 }
 
 /// For tandem/_extension.py, which calls it through ctypes: "" where a CUDA device can be used,
