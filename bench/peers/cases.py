@@ -137,12 +137,16 @@ def why_not(case):
 
 
 def cost(case):
-    """(bytes, flops) as the tandem program counts them: each tensor once; the chunked algorithm at C = 64."""
-    if case.direction != "forward":
+    """(bytes, flops) as the tandem program counts them: each tensor once, a step's state read and written; the chunked
+    algorithm at C = 64, or a step's two products with a vector."""
+    if case.direction not in ("forward", "step"):
         raise CaseError(f"{case.name}: no cost is known of direction {case.direction}")
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
     decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
     values = B * T * (2 * HQ * K + 2 * H * V)
+    if case.direction == "step":
+        elements = B * H * K * V
+        return 2 * values + 4 * decays + 2 * elements * (4 if case.state_dtype == "fp32" else 2), 4 * elements
     offsets = () if case.cu_seqlens is None else case.cu_seqlens
     tokens = offsets[-1] - offsets[0] if offsets else B * T  # those of some sequence
     return 2 * values + 4 * decays + 4 * len(offsets), 2 * tokens * H * (64 * K + 2 * K * V + 64 * V)
