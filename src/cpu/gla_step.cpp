@@ -34,20 +34,24 @@ struct StateColumns {
   float* sum;      // out [columns]: q^T S
 };
 
+/// One row: what one key does. Parameters, because there __restrict outlives inlining.
+template <typename Stored>
+TANDEM_ALWAYS_INLINE void step_row(Stored* __restrict row, const float* __restrict v,
+                                   float* __restrict sum, int columns, float decay, float k,
+                                   float q) {
+  for (int j = 0; j < columns; ++j) {
+    const float kept = decay == 0.0f ? 0.0f : decay * to_float(row[j]);
+    const float value = kept + k * v[j];
+    row[j] = from_float<Stored>(value);
+    sum[j] += q * value;
+  }
+}
+
 template <typename Stored>
 TANDEM_ALWAYS_INLINE void step_loop(const StateColumns<Stored>& s) {
-  const float* __restrict v = s.v;
-  float* __restrict sum = s.sum;
-  std::fill_n(sum, s.columns, 0.0f);
+  std::fill_n(s.sum, s.columns, 0.0f);
   for (int i = 0; i < s.K; ++i) {
-    Stored* __restrict row = s.data + i * s.key_stride;
-    const float q = s.q[i], k = s.k[i], decay = s.decay;
-    for (int j = 0; j < s.columns; ++j) {
-      const float kept = decay == 0.0f ? 0.0f : decay * to_float(row[j]);
-      const float value = kept + k * v[j];
-      row[j] = from_float<Stored>(value);
-      sum[j] += q * value;
-    }
+    step_row(s.data + i * s.key_stride, s.v, s.sum, s.columns, s.decay, s.k[i], s.q[i]);
   }
 }
 

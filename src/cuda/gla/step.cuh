@@ -10,23 +10,25 @@
 //   keys 1, 17, 33, ...     t8     t9     ...   t15
 //   ...
 //   keys 15, 31, ...        t120   ...          t127     warp 3
-// A row of the tile is 128 bytes, 16 per thread. Tiles of a head, and heads, are neighbouring CTAs,
-// so that what runs at one time reads neighbouring memory.
+// A row of the tile is 128 bytes, 16 per thread; with bf16 storage that is 8 x 8 columns. Tiles of
+// a head, and heads, are neighbouring CTAs, so that what runs at one time reads neighbouring
+// memory.
 //
 // Time chart of a CTA; others on the same SM are elsewhere in theirs:
 //   thread   ~8 rows of S~~~~~~~~~~~~~~  -update, q^T S-  ~8 rows of S~  -sum over threads-  ~o~
-//            ~q, k, v to shared memory~
+//            ~q, k, v to shared memory~ |barrier
 // With 128 rows or fewer it passes once; for each 128 further keys the first three steps again.
-// Registers per thread: 64, of them 32 rows in flight; 8 CTAs of 16 KB in flight on an SM. Shared
-// memory: 1.7 KB, q and k of the pass, v, and each warp's part of o.
+// Registers per thread (fp32 storage): 80 at most, 32 of them for rows in flight, so that 6 CTAs
+// with 16 KB in flight each share an SM. Shared memory: 1.7 KB, q and k of the pass, v, each warp's
+// part of o.
 //
 // Floor: S read and written once, 2 * 4 B H K V bytes with fp32 storage; q, k, v, o and the decay
-// are below 2 % of it. Three flops per element of S are nothing.
+// are below 2 % of it. Five flops per element of S are nothing.
 // Numerics: all fp32; bf16 storage rounds S once, after o has been formed from it. The sum over K
 // is in fixed order: 8 rows in a thread, then threads of a warp pairwise, then warps in turn. e^g
-// by expf (2 ulp); where it is 0 the old state is dropped whatever it holds, NaN included.
-// Limits: B * H * tiles below 2^31. K > 128 shares the machine less well: rows of later passes are
-// not loaded ahead.
+// by expf; where it is 0 the old state is dropped whatever it holds, NaN included.
+// Limits: B * H * tiles below 2^31, K below 2^31 - 1024. K > 128 shares the machine less well: rows
+// of later passes are not loaded ahead.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -56,7 +58,7 @@ struct StepPlace {
 template <class Config>
 __device__ StepPlace find_step_place(const GlaStepProblem& problem) {
   // why unsigned: 64-bit division takes a hundred instructions, before the first load.
-  const unsigned tiles = (problem.V + Config::kColumns - 1) / Config::kColumns;
+  const unsigned tiles = (problem.V - 1) / Config::kColumns + 1;
   const unsigned state = blockIdx.x / tiles;
   return {state / problem.H, static_cast<int>(state % problem.H),
           static_cast<int>(blockIdx.x % tiles) * Config::kColumns};
@@ -177,7 +179,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void gla_st
 
 template <class Config>
 void launch_step(const char* name, const GlaStepProblem& problem, void* stream) {
-  const std::int64_t tiles = (problem.V + Config::kColumns - 1) / Config::kColumns;
+  const std::int64_t tiles = (problem.V - 1) / Config::kColumns + 1;
   launch_kernel(name, gla_step_kernel<Config>,
                 {static_cast<unsigned>(problem.B * problem.H * tiles), Config::kThreads, 0},
                 static_cast<cudaStream_t>(stream), problem);

@@ -57,6 +57,7 @@ std::string StepVariant::supports(const GlaStepProblem& problem) const {
     return "takes V a multiple of " + std::to_string(vector) + ", got " + std::to_string(problem.V);
   }
   constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
+  if (problem.K > kLargest - 1023) return "takes K < 2^31 - 1024, got " + std::to_string(problem.K);
   const std::int64_t tiles = (problem.V - 1) / columns + 1;
   if (problem.B > kLargest / (problem.H * tiles)) {
     return "takes at most 2^31 - 1 batches times heads times tiles of V, got " +
