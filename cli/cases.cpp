@@ -40,6 +40,7 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"final", States::kFinal},
                                {"both", States::kBoth},
                                {"in_place", States::kInPlace}};
+const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
                                  {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
                                  {"misaligned", Strides::kMisaligned}, {"odd", Strides::kOdd},
@@ -87,8 +88,8 @@ std::vector<std::int32_t> parse_lengths(const Line& line, const Json& lengths, c
 
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
   line.only_fields(object, "",
-                   {"name", "directions", "axes", "dtype", "decay", "states", "cu_seqlens",
-                    "lengths", "strides", "scale", "tags", "seed"});
+                   {"name", "directions", "axes", "dtype", "decay", "states", "state_dtype",
+                    "cu_seqlens", "lengths", "strides", "scale", "tags", "seed"});
   Case one;
   one.name = object.at("name");
   if (one.name.find_first_of("{}") != std::string::npos) {
@@ -122,6 +123,9 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     line.refuse("decay.distribution", "needs a decay kind other than none");
   }
   if (object.contains("states")) one.states = line.word(object.at("states"), "states", kStates);
+  if (object.contains("state_dtype")) {
+    one.state_dtype = line.word(object.at("state_dtype"), "state_dtype", kStateDtypes);
+  }
   if (object.contains("strides")) {
     one.strides = line.word(object.at("strides"), "strides", kStrides);
   }

@@ -7,7 +7,8 @@
 //               HQ (default H)
 //   dtype*      a list; every dtype is run under the same name
 //   decay*      {kind: none | constant | per_token, distribution: see DecayDistribution}
-//   states      none (default) | initial | final | both | in_place
+//   states      none (default) | initial | final | both | in_place; a step's is always in place
+//   state_dtype of a step's state: fp32 (default) | bf16
 //   cu_seqlens  the offsets themselves, N+1 of them
 //   lengths     instead of them {distribution: equal | log_uniform, sequences, and for log_uniform
 //               smallest, largest}: see lengths.h; drawn from the case's seed
@@ -16,8 +17,8 @@
 //   tags*       check, bench, large (checked on sampled heads), sanitizer, later (kernels may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
-// An axis, decay.distribution, decay.kind, states, strides and scale may be a list, an axis also a
-// range, "1..130": the line then stands for the cross product.
+// An axis, decay.distribution, decay.kind, states, state_dtype, strides and scale may be a list, an
+// axis also a range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -68,6 +69,7 @@ struct Case {
   DecayKind decay = DecayKind::kNone;
   DecayDistribution distribution = DecayDistribution::kNormal;
   States states = States::kNone;
+  DType state_dtype = DType::kFloat32;
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;

@@ -90,12 +90,52 @@ GlaForwardProblem host_problem(const TensorSet& set) {
   return problem_at(set, bases, Device::cpu());
 }
 
-TokenRange tokens_of(const GlaForwardProblem& problem, std::int64_t n) {
-  if (!problem.cu_seqlens) return {0, problem.T};
+TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n) {
+  if (!recurrence.cu_seqlens) return {0, recurrence.T};
   const auto boundary = [&](std::int64_t i) {
-    return std::clamp<std::int64_t>(problem.cu_seqlens[i], 0, problem.T);
+    return std::clamp<std::int64_t>(recurrence.cu_seqlens[i], 0, recurrence.T);
   };
   return {boundary(n), std::max(boundary(n), boundary(n + 1))};
+}
+
+double token_count(const GlaRecurrence& recurrence) {
+  double tokens = 0;
+  for (std::int64_t n = 0; n < recurrence.N; ++n) {
+    const TokenRange range = tokens_of(recurrence, n);
+    tokens += static_cast<double>(range.end - range.begin);
+  }
+  return tokens;
+}
+
+std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool sampled) {
+  const std::int64_t all = recurrence.N * recurrence.H;
+  const double average = token_count(recurrence) / std::max<double>(recurrence.N, 1);
+  const double cost = average * recurrence.K * recurrence.V;
+  const auto affordable = static_cast<std::int64_t>(4e8 / (cost + 1));
+  const std::int64_t wanted = sampled ? std::min(all, std::max<std::int64_t>(4, affordable)) : all;
+  std::vector<std::int64_t> heads;
+  for (std::int64_t i = 0; i < wanted; ++i) {
+    heads.push_back(wanted == all ? i : i * (all - 1) / (wanted - 1));
+  }
+  return heads;
+}
+
+double bytes_of(const TensorSet& set) {
+  double bytes = 0;
+  for (const NamedTensor& tensor : set.tensors) {
+    double elements = 1;
+    for (int i = 0; i < tensor.shape.rank(); ++i) {
+      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
+    }
+    bytes += elements * static_cast<double>(size_of(tensor.dtype));
+  }
+  return bytes;
+}
+
+std::string gla_shape(const Dims& keys, const Dims& values) {
+  const std::string heads = keys[2] == values[2] ? fmt::format("H{}", values[2])
+                                                 : fmt::format("H{}/{}", values[2], keys[2]);
+  return fmt::format("B{} T{} {} K{} V{}", keys[0], keys[1], heads, keys[3], values[3]);
 }
 
 namespace {
@@ -107,29 +147,11 @@ Cost cost(const TensorSet& set) {
   const GlaForwardProblem problem = host_problem(set);
   const double K = problem.K, V = problem.V;
   constexpr double C = 64;
-  double tokens = 0;
-  for (std::int64_t n = 0; n < problem.N; ++n) {
-    const TokenRange range = tokens_of(problem, n);
-    tokens += static_cast<double>(range.end - range.begin);
-  }
-  Cost cost;
-  cost.flops = tokens * problem.H * 2 * (C * K + 2 * K * V + C * V);
-  for (const NamedTensor& tensor : set.tensors) {
-    double elements = 1;  // of a broadcast axis only one is read
-    for (int i = 0; i < tensor.shape.rank(); ++i) {
-      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
-    }
-    cost.bytes += elements * static_cast<double>(size_of(tensor.dtype));
-  }
-  return cost;
+  return {bytes_of(set), token_count(problem) * problem.H * 2 * (C * K + 2 * K * V + C * V)};
 }
 
 std::string shape(const TensorSet& set) {
-  const Dims& q = set.get("q").shape;
-  const Dims& v = set.get("v").shape;
-  const std::string heads =
-      q[2] == v[2] ? fmt::format("H{}", v[2]) : fmt::format("H{}/{}", v[2], q[2]);
-  return fmt::format("B{} T{} {} K{} V{}", q[0], q[1], heads, q[3], v[3]);
+  return gla_shape(set.get("q").shape, set.get("v").shape);
 }
 
 }  // namespace

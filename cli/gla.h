@@ -1,9 +1,11 @@
-// gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp and
-// gla_unfused.cpp.
+// gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp,
+// gla_unfused.cpp; gla_state.cpp for the direction "state", gla_step.cpp for "step".
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "operation.h"
 #include "ops/gla.h"
@@ -11,7 +13,10 @@
 namespace tandem::tools {
 
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla(const TensorSet& set, bool sampled);
+std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
 
 /// The checked problem with each buffer of the set at `bases[i]` on `device`.
 GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device);
@@ -30,6 +35,18 @@ struct TokenRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
-TokenRange tokens_of(const GlaForwardProblem& problem, std::int64_t n);
+TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n);
+/// Of all sequences together.
+double token_count(const GlaRecurrence& recurrence);
+
+/// Sequences and heads to compare, as n * H + h: all or, with `sampled`, the first, the last and
+/// some between, about a second of work on two cores.
+std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool sampled);
+
+/// Every tensor of the call once; of a broadcast axis only one element.
+double bytes_of(const TensorSet& set);
+
+/// "B4 T1024 H32 K64 V64".
+std::string gla_shape(const Dims& keys, const Dims& values);
 
 }  // namespace tandem::tools

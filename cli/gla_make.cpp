@@ -69,8 +69,23 @@ float decay_value(DecayDistribution distribution, const RandomStream& random, st
   return 0;
 }
 
-/// q, k and v in one buffer, each row of a token holding all three.
-void add_packed(TensorSet& set, DType dtype, const Dims& qk, const Dims& v) {
+/// The shapes of a case.
+struct Shapes {
+  Dims qk, v, state;
+  std::int64_t shift = 0;  // elements that tensors lie off their alignment
+};
+
+Shapes shapes_of(const Case& one) {
+  const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H");
+  const std::int64_t K = one.axis("K"), V = one.axis("V");
+  const std::int64_t N = one.cu_seqlens ? static_cast<std::int64_t>(one.cu_seqlens->size()) - 1 : B;
+  const bool shifted = one.strides == Strides::kMisaligned || one.strides == Strides::kOdd;
+  return {{B, T, one.axis("HQ"), K}, {B, T, H, V}, {N, H, K, V}, shifted ? 1 : 0};
+}
+
+/// q, k and v in one buffer, each row of a token holding all three; without `queries` the place of
+/// q is a gap.
+void add_packed(TensorSet& set, DType dtype, const Dims& qk, const Dims& v, bool queries) {
   const std::int64_t width = 2 * qk[2] * qk[3] + v[2] * v[3];
   const std::int64_t T = qk[1];
   NamedTensor row{"q", dtype, {qk[0], T, width}, {T * width, width, 1}, 0, 0, false};
@@ -85,55 +100,64 @@ void add_packed(TensorSet& set, DType dtype, const Dims& qk, const Dims& v) {
   slice("q", qk);
   slice("k", qk);
   slice("v", v);
+  if (!queries) set.tensors.erase(set.tensors.end() - 3);
+}
+
+void add_activation(TensorSet& set, const Case& one, const char* name, DType dtype,
+                    const Dims& shape, bool output) {
+  add_tensor(set, name, dtype, shape, activation_strides(one.strides, shape, output), output,
+             shapes_of(one).shift);
+}
+
+void add_log_decay(TensorSet& set, const Case& one, const RandomStream& random) {
+  const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H");
+  const bool constant = one.decay == DecayKind::kConstant;
+  const Dims shape = constant ? Dims{H} : Dims{B, T, H};
+  const NamedTensor& decay =
+      add_tensor(set, "log_decay", DType::kFloat32, shape, decay_strides(one.strides, shape), false,
+                 shapes_of(one).shift);
+  std::byte* data = set.buffers[decay.buffer].data() + decay.offset;
+  for_each_element(decay, [&](std::int64_t offset, std::int64_t i) {
+    store(DType::kFloat32, data, offset,
+          decay_value(one.distribution, random, i, constant ? 0 : i / H % T, constant));
+  });
+}
+
+/// k, v, log_decay and cu_seqlens, filled, and q if the call has it.
+TensorSet make_inputs(const Case& one, DType dtype, std::uint64_t seed, bool queries) {
+  const auto [qk, v, state, shift] = shapes_of(one);
+  TensorSet set;
+  if (one.strides == Strides::kPacked) {
+    add_packed(set, dtype, qk, v, queries);
+  } else {
+    if (queries) add_activation(set, one, "q", dtype, qk, false);
+    add_activation(set, one, "k", dtype, qk, false);
+    add_activation(set, one, "v", dtype, v, false);
+  }
+  // why no smaller k: errors are relative, so a state that grows with T is no harder; fp16 stays in
+  // range.
+  for (const NamedTensor& tensor : set.tensors) {
+    fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
+  }
+  if (one.decay != DecayKind::kNone) {
+    add_log_decay(set, one, RandomStream(seed + one.seed, "log_decay"));
+  }
+  if (one.cu_seqlens) {
+    const NamedTensor& offsets =
+        add_tensor(set, "cu_seqlens", DType::kInt32, {state[0] + 1}, {1}, false, shift);
+    std::memcpy(set.buffers[offsets.buffer].data() + offsets.offset, one.cu_seqlens->data(),
+                one.cu_seqlens->size() * sizeof(std::int32_t));
+  }
+  return set;
 }
 
 }  // namespace
 
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
-  const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H"), HQ = one.axis("HQ");
-  const std::int64_t K = one.axis("K"), V = one.axis("V");
-  const std::int64_t N = one.cu_seqlens ? static_cast<std::int64_t>(one.cu_seqlens->size()) - 1 : B;
-  const Dims qk{B, T, HQ, K}, v{B, T, H, V}, state{N, H, K, V};
-  const std::int64_t shift =
-      one.strides == Strides::kMisaligned || one.strides == Strides::kOdd ? 1 : 0;
-  TensorSet set;
+  const auto [qk, v, state, shift] = shapes_of(one);
+  TensorSet set = make_inputs(one, dtype, seed, true);
   if (one.scale) set.scalars["scale"] = *one.scale;
-
-  const auto activation = [&](const char* name, const Dims& shape, bool output) {
-    add_tensor(set, name, dtype, shape, activation_strides(one.strides, shape, output), output,
-               shift);
-  };
-  if (one.strides == Strides::kPacked) {
-    add_packed(set, dtype, qk, v);
-  } else {
-    activation("q", qk, false);
-    activation("k", qk, false);
-    activation("v", v, false);
-  }
-  // why no smaller k: errors are relative, so a state that grows with T is no harder; fp16 stays in
-  // range.
-  for (const char* name : {"q", "k", "v"}) {
-    fill_normal(set.get(name), set.buffers, RandomStream(seed + one.seed, name));
-  }
-  if (one.decay != DecayKind::kNone) {
-    const bool constant = one.decay == DecayKind::kConstant;
-    const Dims shape = constant ? Dims{H} : Dims{B, T, H};
-    const NamedTensor& decay = add_tensor(set, "log_decay", DType::kFloat32, shape,
-                                          decay_strides(one.strides, shape), false, shift);
-    std::byte* data = set.buffers[decay.buffer].data() + decay.offset;
-    const RandomStream random(seed + one.seed, "log_decay");
-    for_each_element(decay, [&](std::int64_t offset, std::int64_t i) {
-      store(DType::kFloat32, data, offset,
-            decay_value(one.distribution, random, i, constant ? 0 : i / H % T, constant));
-    });
-  }
-  if (one.cu_seqlens) {
-    const NamedTensor& offsets =
-        add_tensor(set, "cu_seqlens", DType::kInt32, {N + 1}, {1}, false, shift);
-    std::memcpy(set.buffers[offsets.buffer].data() + offsets.offset, one.cu_seqlens->data(),
-                one.cu_seqlens->size() * sizeof(std::int32_t));
-  }
-  activation("o", v, true);
+  add_activation(set, one, "o", dtype, v, true);
   const bool in_place = one.states == States::kInPlace;
   if (one.states == States::kInitial || one.states == States::kBoth || in_place) {
     NamedTensor initial = add_tensor(set, "initial_state", DType::kFloat32, state,
@@ -148,6 +172,16 @@ TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
   if (one.states == States::kFinal || one.states == States::kBoth) {
     add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true, shift);
   }
+  return set;
+}
+
+TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed) {
+  const auto [qk, v, state, shift] = shapes_of(one);
+  TensorSet set = make_inputs(one, dtype, seed, false);
+  const Dims total{state[0], state[1]};
+  add_tensor(set, "state", DType::kFloat32, state, contiguous_strides(state), true, shift);
+  add_tensor(set, "total_log_decay", DType::kFloat32, total, contiguous_strides(total), true,
+             shift);
   return set;
 }
 

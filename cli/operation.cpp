@@ -7,7 +7,7 @@
 namespace tandem::tools {
 
 const std::vector<Operation>& operations() {
-  static const std::vector<Operation> all = {kGlaForward};
+  static const std::vector<Operation> all = {kGlaForward, kGlaState, kGlaStep};
   return all;
 }
 

@@ -88,5 +88,7 @@ std::string title(const Operation& operation);
 bool has_variant(const Operation& operation, const std::string& variant);
 
 extern const Operation kGlaForward;
+extern const Operation kGlaState;
+extern const Operation kGlaStep;
 
 }  // namespace tandem::tools

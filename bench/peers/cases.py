@@ -31,6 +31,7 @@ class Case:
     tags: tuple
     seed: int
     directions: tuple = ("forward",)
+    state_dtype: str = "fp32"  # of a step's state
     direction: str = "forward"  # of `directions`: the one that is looked at
 
     def __getattr__(self, axis):
@@ -53,12 +54,12 @@ def spread(value):
 
 
 def _expand(entry):
-    """One entry for each combination of the lists (or ranges) in axes, decay, states, scale and strides."""
+    """One entry for each combination of the lists (or ranges) in axes, decay, states, state_dtype, scale and strides."""
     entry = {**entry, "axes": {axis: spread(value) for axis, value in entry["axes"].items()}}
     lists = []  # (path, values)
     for field in ("axes", "decay"):
         lists += [((field, key), value) for key, value in entry.get(field, {}).items() if isinstance(value, list)]
-    lists += [((key,), entry[key]) for key in ("states", "scale", "strides") if isinstance(entry.get(key), list)]
+    lists += [((key,), entry[key]) for key in ("states", "state_dtype", "scale", "strides") if isinstance(entry.get(key), list)]
     for values in itertools.product(*(values for _, values in lists)):
         one = json.loads(json.dumps(entry))
         for (path, _), value in zip(lists, values):
@@ -77,7 +78,7 @@ def _parse(entry):
     axes.setdefault("HQ", axes["H"])
     axes.setdefault("V", axes["K"])
     decay = entry["decay"]
-    words = {**axes, **{key: entry[key] for key in ("states", "scale", "strides") if key in entry}, **decay}
+    words = {**axes, **{key: entry[key] for key in ("states", "state_dtype", "scale", "strides") if key in entry}, **decay}
     offsets = entry.get("cu_seqlens")
     if "lengths" in entry:
         offsets = lengths.cu_seqlens(entry["lengths"], axes["T"], entry.get("seed", 0))
@@ -89,6 +90,7 @@ def _parse(entry):
         decay_kind=decay["kind"],
         distribution=decay.get("distribution", "normal"),
         states=entry.get("states", "none"),
+        state_dtype=entry.get("state_dtype", "fp32"),
         strides=entry.get("strides", "contiguous"),
         cu_seqlens=None if offsets is None else tuple(offsets),
         scale=entry.get("scale"),
@@ -135,12 +137,16 @@ def why_not(case):
 
 
 def cost(case):
-    """(bytes, flops) as the tandem program counts them: each tensor once; the chunked algorithm at C = 64."""
-    if case.direction != "forward":
+    """(bytes, flops) as the tandem program counts them: each tensor once, a step's state read and written; the chunked
+    algorithm at C = 64, or a step's two products with a vector."""
+    if case.direction not in ("forward", "step"):
         raise CaseError(f"{case.name}: no cost is known of direction {case.direction}")
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
     decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
     values = B * T * (2 * HQ * K + 2 * H * V)
+    if case.direction == "step":
+        elements = B * H * K * V
+        return 2 * values + 4 * decays + 2 * elements * (4 if case.state_dtype == "fp32" else 2), 4 * elements
     offsets = () if case.cu_seqlens is None else case.cu_seqlens
     tokens = offsets[-1] - offsets[0] if offsets else B * T  # those of some sequence
     return 2 * values + 4 * decays + 4 * len(offsets), 2 * tokens * H * (64 * K + 2 * K * V + 64 * V)

@@ -2,7 +2,7 @@
 
 import math
 
-DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
+DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def decay(case, generator, device):
@@ -32,7 +32,7 @@ def decay(case, generator, device):
 
 def make(case, dtype, seed, device):
     """{q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay, cu_seqlens (int32)
-    in a dense batch."""
+    in a dense batch. For a step also the state before it, [B,H,K,V]."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed + case.seed)
@@ -47,4 +47,7 @@ def make(case, dtype, seed, device):
         tensors["log_decay"] = log_decay
     if case.cu_seqlens is not None:
         tensors["cu_seqlens"] = torch.tensor(case.cu_seqlens, dtype=torch.int32, device=device)
+    if case.direction == "step":
+        state = torch.randn((case.B, case.H, case.K, case.V), generator=generator, device=device)
+        tensors["state"] = state.to(getattr(torch, DTYPE_NAMES[case.state_dtype]))
     return tensors

@@ -12,6 +12,8 @@ def define(case, tensors, heads):
     """The outputs of the case's direction by name, in fp64, pairs first: o [pairs,T,V]."""
     import torch
 
+    if case.direction == "step":
+        return define_step(case, tensors, heads)
     if case.direction != "forward":
         raise ValueError(f"{case.name}: no reference of direction {case.direction}")
 
@@ -42,6 +44,24 @@ def define(case, tensors, heads):
         state = keep[:, t, None, None] * state[:, :live] + k[:, t, :, None] * v[:, t, None, :]
         o[:, t] = (q[:, t, None, :] @ state)[:, :, 0]
     return {"o": case.softmax_scale * o}
+
+
+def define_step(case, tensors, heads):
+    """o [pairs,1,V] and the new state [pairs,1,K,V]."""
+    import torch
+
+    group = case.H // case.HQ
+    outputs = {"o": [], "state": []}
+    for b, h in heads:
+        q, k, v = (tensors[name][b, 0, h // share].double() for name, share in (("q", group), ("k", group), ("v", 1)))
+        state = tensors["state"][b, h].double()
+        if "log_decay" in tensors:
+            decay = tensors["log_decay"]
+            state = (decay[h] if decay.dim() == 1 else decay[b, 0, h]).double().exp() * state
+        state = state + torch.outer(k, v)
+        outputs["o"].append(case.softmax_scale * (q @ state)[None])
+        outputs["state"].append(state[None])
+    return {name: torch.stack(pairs) for name, pairs in outputs.items()}
 
 
 def relative_rms(outputs, expected, heads):

@@ -133,42 +133,47 @@ tandem::Context context(const Tensor& tensor, tandem::Device device,
   return context;
 }
 
+constexpr const char* kActivations = "bf16, fp16 or fp32";
+
+std::optional<TensorView> optional_view(const char* op, const char* name, const char* dtypes,
+                                        const std::optional<Tensor>& tensor) {
+  return tensor ? std::optional(view({op, name, dtypes, *tensor})) : std::nullopt;
+}
+
+/// How many states gla has: cu_seqlens', or B. Whatever shapes the library will refuse.
+std::int64_t sequences(const Tensor& keys, const std::optional<Tensor>& cu_seqlens) {
+  const bool lists = cu_seqlens && cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 0;
+  return lists ? cu_seqlens->size(0) - 1 : keys.size(0);
+}
+
 std::tuple<Tensor, std::optional<Tensor>> gla_forward_checked(
     const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
     const std::optional<Tensor>& log_decay, std::optional<double> scale,
     const std::optional<Tensor>& initial_state_in, bool output_final_state,
     const std::optional<Tensor>& cu_seqlens_in) {
   constexpr const char* kOp = "gla_forward";
-  constexpr const char* kActivations = "bf16, fp16 or fp32";
   const Tensor q = with_unit_innermost_stride(q_in);
   const Tensor k = with_unit_innermost_stride(k_in);
   const Tensor v = with_unit_innermost_stride(v_in);
   const std::optional<Tensor> initial_state = contiguous(initial_state_in);
   const std::optional<Tensor> cu_seqlens = contiguous(as_int32(cu_seqlens_in));
 
-  const auto optional_view = [&](const char* name, const char* dtypes,
-                                 const std::optional<Tensor>& tensor) {
-    return tensor ? std::optional(view({kOp, name, dtypes, *tensor})) : std::nullopt;
-  };
   tandem::GlaForwardArgs args;
   args.q = view({kOp, "q", kActivations, q});
   args.k = view({kOp, "k", kActivations, k});
   args.v = view({kOp, "v", kActivations, v});
-  args.log_decay = optional_view("log_decay", "fp32", log_decay);
+  args.log_decay = optional_view(kOp, "log_decay", "fp32", log_decay);
   args.scale = scale;
-  args.initial_state = optional_view("initial_state", "fp32", initial_state);
-  args.cu_seqlens = optional_view("cu_seqlens", "int32 or int64", cu_seqlens);
+  args.initial_state = optional_view(kOp, "initial_state", "fp32", initial_state);
+  args.cu_seqlens = optional_view(kOp, "cu_seqlens", "int32 or int64", cu_seqlens);
 
   const Tensor o = torch::stable::new_empty(v, v.sizes());
   args.o = view({kOp, "o", kActivations, o});
   std::optional<Tensor> final_state;
   // Of another rank the library refuses q or v; there is no state to allocate.
   if (output_final_state && q.dim() == 4 && v.dim() == 4) {
-    const std::int64_t N = cu_seqlens && cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 0
-                               ? cu_seqlens->size(0) - 1
-                               : q.size(0);
-    final_state =
-        torch::stable::new_empty(v, {N, v.size(2), q.size(3), v.size(3)}, ScalarType::Float);
+    final_state = torch::stable::new_empty(
+        v, {sequences(q, cu_seqlens), v.size(2), q.size(3), v.size(3)}, ScalarType::Float);
     args.final_state = view({kOp, "final_state", "fp32", *final_state});
   }
   std::optional<Tensor> scratch;
@@ -189,17 +194,94 @@ std::tuple<Tensor, std::optional<Tensor>> gla_forward(
   });
 }
 
+std::tuple<Tensor, Tensor> gla_state_forward_checked(const Tensor& k_in, const Tensor& v_in,
+                                                     const std::optional<Tensor>& log_decay,
+                                                     const std::optional<Tensor>& cu_seqlens_in) {
+  constexpr const char* kOp = "gla_state_forward";
+  const Tensor k = with_unit_innermost_stride(k_in);
+  const Tensor v = with_unit_innermost_stride(v_in);
+  const std::optional<Tensor> cu_seqlens = contiguous(as_int32(cu_seqlens_in));
+  tandem::GlaStateForwardArgs args;
+  args.k = view({kOp, "k", kActivations, k});
+  args.v = view({kOp, "v", kActivations, v});
+  args.log_decay = optional_view(kOp, "log_decay", "fp32", log_decay);
+  args.cu_seqlens = optional_view(kOp, "cu_seqlens", "int32 or int64", cu_seqlens);
+
+  // Of another rank the library refuses k or v; there is nothing to allocate.
+  const bool ranks = k.dim() == 4 && v.dim() == 4;
+  const std::int64_t N = ranks ? sequences(k, cu_seqlens) : 0, H = ranks ? v.size(2) : 0;
+  const Tensor state = torch::stable::new_empty(
+      v, {N, H, ranks ? k.size(3) : 0, ranks ? v.size(3) : 0}, ScalarType::Float);
+  const Tensor total = torch::stable::new_empty(v, {N, H}, ScalarType::Float);
+  args.state = view({kOp, "state", "fp32", state});
+  args.total_log_decay = view({kOp, "total_log_decay", "fp32", total});
+  std::optional<Tensor> scratch;
+  const auto workspace_bytes = [&](const tandem::DeviceProperties& device) {
+    return tandem::gla_state_forward_workspace_bytes(args, device);
+  };
+  tandem::gla_state_forward(args, context(k, args.k.device, workspace_bytes, scratch));
+  return {state, total};
+}
+
+std::tuple<Tensor, Tensor> gla_state_forward(const Tensor& k, const Tensor& v,
+                                             const std::optional<Tensor>& log_decay,
+                                             const std::optional<Tensor>& cu_seqlens) {
+  return translate_errors([&] { return gla_state_forward_checked(k, v, log_decay, cu_seqlens); });
+}
+
+Tensor gla_step_checked(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                        const std::optional<Tensor>& log_decay, std::optional<double> scale,
+                        const Tensor& state) {
+  constexpr const char* kOp = "gla_step";
+  const Tensor q = with_unit_innermost_stride(q_in);
+  const Tensor k = with_unit_innermost_stride(k_in);
+  const Tensor v = with_unit_innermost_stride(v_in);
+  tandem::GlaStepArgs args;
+  args.q = view({kOp, "q", kActivations, q});
+  args.k = view({kOp, "k", kActivations, k});
+  args.v = view({kOp, "v", kActivations, v});
+  args.log_decay = optional_view(kOp, "log_decay", "fp32", log_decay);
+  args.scale = scale;
+  args.state = view({kOp, "state", "fp32 or bf16", state});
+  const Tensor o = torch::stable::new_empty(v, v.sizes());
+  args.o = view({kOp, "o", kActivations, o});
+  tandem::Context context;
+  if (tandem::built_with_cuda()) context.stream = current_stream(args.q.device);
+  tandem::gla_step(args, context);
+  return o;
+}
+
+Tensor gla_step(const Tensor& q, const Tensor& k, const Tensor& v,
+                const std::optional<Tensor>& log_decay, std::optional<double> scale,
+                const Tensor& state) {
+  return translate_errors([&] { return gla_step_checked(q, k, v, log_decay, scale, state); });
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(tandem, m) {
   m.def(
       "gla_forward(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, "
       "Tensor? initial_state, bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)");
+  m.def(
+      "gla_state_forward(Tensor k, Tensor v, Tensor? log_decay, Tensor? cu_seqlens) "
+      "-> (Tensor, Tensor)");
+  m.def(
+      "gla_step(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor(a!) state) "
+      "-> Tensor");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) { m.impl("gla_forward", TORCH_BOX(&gla_forward)); }
+STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) {
+  m.impl("gla_forward", TORCH_BOX(&gla_forward));
+  m.impl("gla_state_forward", TORCH_BOX(&gla_state_forward));
+  m.impl("gla_step", TORCH_BOX(&gla_step));
+}
 
-STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, m) { m.impl("gla_forward", TORCH_BOX(&gla_forward)); }
+STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, m) {
+  m.impl("gla_forward", TORCH_BOX(&gla_forward));
+  m.impl("gla_state_forward", TORCH_BOX(&gla_state_forward));
+  m.impl("gla_step", TORCH_BOX(&gla_step));
+}
 
 /// For tandem/_extension.py, which calls it through ctypes: "" where a CUDA device can be used,
 /// else why not.

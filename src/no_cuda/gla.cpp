@@ -29,6 +29,9 @@ std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem&,
   unsupported("gla_state_forward");
 }
 
+void gla_step(const GlaStepProblem&, const Context&) { unsupported("gla_step"); }
+
 std::vector<VariantInfo> gla_variants(const DeviceProperties&) { return {}; }
+std::vector<VariantInfo> gla_step_variants(const DeviceProperties&) { return {}; }
 
 }  // namespace tandem::cuda

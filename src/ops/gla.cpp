@@ -1,7 +1,6 @@
 // gla: arguments -> checked problem -> backend. Host only.
 #include "ops/gla.h"
 
-#include <cmath>
 #include <string>
 
 #include "core/check.h"
@@ -44,9 +43,7 @@ GlaForwardProblem make_problem(const GlaForwardArgs& args) {
       check_recurrence({kOp, "q", args.q}, args.k, args.v, args.log_decay, args.cu_seqlens);
   check_activation({kOp, "o", args.o}, "[B,T,H,V]", {problem.B, problem.T, problem.H, problem.V},
                    problem.dtype, problem.device);
-  const double scale = args.scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));
-  if (!std::isfinite(scale)) refuse(kOp, "scale must be finite, got " + std::to_string(scale));
-  problem.scale = static_cast<float>(scale);
+  problem.scale = check_scale(kOp, args.scale, problem.K);
 
   const char* state_axes = args.cu_seqlens ? "[N,H,K,V]" : "[B,H,K,V]";
   const Dims state_shape{problem.N, problem.H, problem.K, problem.V};

@@ -55,15 +55,35 @@ struct GlaStateForwardProblem : GlaRecurrence {
   float* total_log_decay = nullptr;  // [N,H]
 };
 
+/// A [B,H,K,V] state whose innermost stride is 1. Strides in elements.
+struct StateTensor {
+  void* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t key_stride = 0;
+};
+
+/// GlaStepArgs after every check: T = 1, time strides are 0.
+struct GlaStepProblem : GlaRecurrence {
+  float scale = 1.0f;
+  StridedTensor q;
+  StridedTensor o;
+  DType state_dtype = DType::kFloat32;  // fp32 or bf16
+  StateTensor state;
+};
+
 /// Throw InvalidArgument when the arguments do not fit together.
 GlaForwardProblem make_problem(const GlaForwardArgs& args);
 GlaStateForwardProblem make_problem(const GlaStateForwardArgs& args);
+GlaStepProblem make_problem(const GlaStepArgs& args);
 
 namespace cpu {
-/// These throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
+/// The first two throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void gla_forward(const GlaForwardProblem& problem);
 void gla_state_forward(const GlaStateForwardProblem& problem);
+void gla_step(const GlaStepProblem& problem);
 std::vector<VariantInfo> gla_variants();
+std::vector<VariantInfo> gla_step_variants();
 }  // namespace cpu
 
 namespace cuda {
@@ -73,7 +93,9 @@ std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
 void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context);
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
                                               const DeviceProperties& device);
+void gla_step(const GlaStepProblem& problem, const Context& context);
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device);
+std::vector<VariantInfo> gla_step_variants(const DeviceProperties& device);
 }  // namespace cuda
 
 }  // namespace tandem

@@ -1,23 +1,12 @@
 #include "ops/gla_check.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 
 namespace tandem {
 namespace {
-
-/// The two innermost extents, as ints.
-void check_extents(const Argument& argument, const char* names) {
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
-  const Dims& shape = argument.view.shape;
-  for (int axis = 2; axis < 4; ++axis) {
-    if (shape[axis] < 1 || shape[axis] > kLargest) {
-      refuse(argument.op, std::string(argument.name) + " must have " + names +
-                              " in [1,2^31), got shape " + to_string(shape));
-    }
-  }
-}
 
 /// Sets N too.
 void check_sequences(const Argument& cu_seqlens, GlaRecurrence& recurrence) {
@@ -34,6 +23,17 @@ void check_sequences(const Argument& cu_seqlens, GlaRecurrence& recurrence) {
 }
 
 }  // namespace
+
+void check_extents(const Argument& argument, const char* names) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  const Dims& shape = argument.view.shape;
+  for (int axis = shape.rank() - 2; axis < shape.rank(); ++axis) {
+    if (shape[axis] < 1 || shape[axis] > kLargest) {
+      refuse(argument.op, std::string(argument.name) + " must have " + names +
+                              " in [1,2^31), got shape " + to_string(shape));
+    }
+  }
+}
 
 void check_activation_dtype(const Argument& argument) {
   const DType dtype = argument.view.dtype;
@@ -63,6 +63,18 @@ void check_contiguous_operand(const Argument& argument, const char* axes, const 
   check_data(argument);
   check_alignment(argument);
   check_contiguous(argument);
+}
+
+void check_head_groups(const Argument& keys, int H, int HQ) {
+  if (H % HQ == 0) return;
+  refuse(keys.op, std::string(keys.name) + " must have a number of heads HQ that divides H = " +
+                      std::to_string(H) + ", got HQ = " + std::to_string(HQ));
+}
+
+float check_scale(const char* op, std::optional<double> scale, int K) {
+  const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(K)));
+  if (!std::isfinite(value)) refuse(op, "scale must be finite, got " + std::to_string(value));
+  return static_cast<float>(value);
 }
 
 StridedTensor strided(const TensorView& view) {
@@ -122,10 +134,7 @@ GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const 
   check_activation(keys, "[B,T,HQ,K]", shape, dtype, device);
   check_activation({op, "k", k}, "[B,T,HQ,K]", shape, dtype, device);
   check_activation(values, "[B,T,H,V]", {B, T, H, V}, dtype, device);
-  if (H % recurrence.HQ != 0) {
-    refuse(op, std::string(keys.name) + " must have a number of heads HQ that divides H = " +
-                   std::to_string(H) + ", got HQ = " + std::to_string(recurrence.HQ));
-  }
+  check_head_groups(keys, recurrence.H, recurrence.HQ);
   recurrence.k = strided(k);
   recurrence.v = strided(v);
   if (cu_seqlens) check_sequences({op, "cu_seqlens", *cu_seqlens}, recurrence);

@@ -9,6 +9,9 @@
 
 namespace tandem {
 
+/// The two innermost extents, which `names` names: at least 1, and ints.
+void check_extents(const Argument& argument, const char* names);
+
 /// bf16 or fp16, on the CPU also fp32.
 void check_activation_dtype(const Argument& argument);
 
@@ -19,6 +22,12 @@ void check_activation(const Argument& argument, const char* axes, const Dims& sh
 /// Everything that a contiguous operand (states, cu_seqlens) must satisfy.
 void check_contiguous_operand(const Argument& argument, const char* axes, const Dims& shape,
                               DType dtype, Device device);
+
+/// HQ must divide H. `keys` is q, or k where an op has no q.
+void check_head_groups(const Argument& keys, int H, int HQ);
+
+/// The scale, K^-0.5 when absent, which must be finite.
+float check_scale(const char* op, std::optional<double> scale, int K);
 
 /// Of an activation [B,T,heads,dim] that has passed its checks.
 StridedTensor strided(const TensorView& view);

@@ -3,9 +3,20 @@
 #include "ops/gla.h"
 
 namespace tandem {
+namespace {
+
+void append(std::vector<VariantInfo>& all, const std::vector<VariantInfo>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
 
 std::vector<VariantInfo> variants(const DeviceProperties& device) {
-  return device.type == DeviceType::kCpu ? cpu::gla_variants() : cuda::gla_variants(device);
+  const bool cpu = device.type == DeviceType::kCpu;
+  std::vector<VariantInfo> all;
+  append(all, cpu ? cpu::gla_variants() : cuda::gla_variants(device));
+  append(all, cpu ? cpu::gla_step_variants() : cuda::gla_step_variants(device));
+  return all;
 }
 
 }  // namespace tandem

@@ -38,6 +38,7 @@ TEST(Cases, EveryForwardCaseOfOpsIsThere) {
                                               {"varlen_equal_n32_h16_d128", {1, 131072, 16, 128}}};
   std::size_t found = 0;
   for (const Case& one : select_cases(load_cases("gla"), "", "bench")) {
+    if (!one.has_direction("forward")) continue;
     ASSERT_EQ(named.count(one.name), 1u) << one.name;
     const Shape& shape = named.at(one.name);
     EXPECT_EQ(one.axis("B"), shape.B) << one.name;
@@ -50,6 +51,17 @@ TEST(Cases, EveryForwardCaseOfOpsIsThere) {
     ++found;
   }
   EXPECT_EQ(found, named.size());
+}
+
+TEST(Cases, DecodeIsAStepAndMovesTheStateTwice) {
+  const auto cases = select_cases(load_cases("gla"), "decode_b64h32_d128", "bench");
+  ASSERT_EQ(cases.size(), 1u);
+  EXPECT_EQ(cases[0].directions, (std::vector<std::string>{"step"}));
+  const Operation& step = find_operation("gla", "step");
+  const TensorSet set = step.make(cases[0], DType::kBFloat16, 1);
+  EXPECT_EQ(step.shape(set), "B64 H32 K128 V128 state fp32");
+  constexpr double kState = 64.0 * 32 * 128 * 128 * 4, kActivation = 64.0 * 32 * 128 * 2;
+  EXPECT_EQ(step.cost(set).bytes, 2 * kState + 4 * kActivation + 64 * 32 * 4);
 }
 
 TEST(Cases, TheTableCoversWhatTheIssueAsksFor) {
@@ -192,12 +204,16 @@ TEST(Cases, DirectionsAreForwardUnlessGiven) {
       "gla",
       R"([{"name":"a","axes":{"B":1,"T":5,"H":4,"K":8},)" + rest +
           R"(,{"name":"b","directions":["forward","backward"],"axes":{"B":1,"T":5,"H":4,"K":8},)" +
-          rest + R"(,{"name":"c","directions":["step"],"axes":{"B":1,"H":4,"K":8},)" + rest + "]",
+          rest +
+          R"(,{"name":"c","directions":["step"],"axes":{"B":1,"H":4,"K":8},"state_dtype":"bf16",)" +
+          rest + "]",
       "f.json");
   EXPECT_EQ(cases[0].directions, (std::vector<std::string>{"forward"}));
   EXPECT_TRUE(cases[1].has_direction("forward") && cases[1].has_direction("backward"));
   EXPECT_FALSE(cases[1].has_direction("step"));
   EXPECT_EQ(cases[2].axis("T"), 1);
+  EXPECT_EQ(cases[1].state_dtype, DType::kFloat32);
+  EXPECT_EQ(cases[2].state_dtype, DType::kBFloat16);
 }
 
 /// An entry says of each of its tensors what it is, and compares every output.
@@ -282,6 +298,11 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
       {"\"tags\":[]", "\"tags\":[\"fast\"]", "case a: tags: must be among check, bench"},
       {"\"tags\":[]", "\"tags\":[],\"states\":\"all\"",
        "case a: states: must be one of none, initial"},
+      {"\"tags\":[]", "\"tags\":[],\"state_dtype\":\"fp16\"",
+       "case a: state_dtype: must be one of fp32, bf16, got \"fp16\""},
+      {"\"T\":5,\"H\":4,\"K\":8}",
+       "\"H\":4,\"K\":8},\"directions\":[\"step\"],\"cu_seqlens\":[0,1]",
+       "case a: cu_seqlens: a step has none"},
       {"\"tags\":[]", "\"tags\":[],\"strides\":3", "case a: strides: must be one of contiguous"},
       {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[0,9]",
        "case a: cu_seqlens: must not decrease or pass T"},

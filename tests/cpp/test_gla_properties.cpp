@@ -56,5 +56,15 @@ RC_GTEST_PROP(GlaProperties, MatchesTheDefinition, ()) {
   }
 }
 
+RC_GTEST_PROP(GlaStateProperties, MatchesTheDefinition, ()) {
+  const Case one = arbitrary_case();
+  RC_PRE(one.axis("H") * one.axis("K") * one.axis("V") >= 64);  // as above
+  const DType dtype = *rc::gen::element(DType::kFloat16, DType::kFloat32);
+  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
+  for (const CheckResult& result : check_case(kGlaState, one, dtype, {Device::cpu()}, seed)) {
+    if (result.outcome == Outcome::kFailed) RC_FAIL(result.variant + ": " + result.detail);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::tools

@@ -195,7 +195,8 @@ std::pair<int, std::string> tandem(const std::string& arguments) {
 }
 
 TEST_F(ProfileRun, WithoutCountersTheTimeIsReported) {
-  const std::string call = "profile gla --backend cpu --case t64_h1_d64 --dtype bf16 --replays 3 ";
+  const std::string call =
+      "profile gla --direction forward --backend cpu --case t64_h1_d64 --dtype bf16 --replays 3 ";
   const auto [code, text] = tandem(call + "--log " + path("log") + " --note first");
   EXPECT_EQ(code, 0) << text;
   EXPECT_NE(text.find("no counters, time only: "), std::string::npos) << text;

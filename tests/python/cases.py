@@ -24,7 +24,7 @@ def _expand(line):
             line["axes"][axis] = list(range(int(first), int(last) + 1))
     fields = [(line["axes"], key) for key in line["axes"]]
     fields += [(line["decay"], key) for key in ("kind", "distribution")]
-    fields += [(line, key) for key in ("states", "strides", "scale")]
+    fields += [(line, key) for key in ("states", "state_dtype", "strides", "scale")]
     for owner, key in fields:
         if isinstance(owner.get(key), list):
             for value in owner[key]:

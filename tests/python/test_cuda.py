@@ -1,8 +1,10 @@
-"""tandem.ops.gla on a Hopper GPU: the cases against the fp64 definition, streams, graphs, torch.compile."""
+"""tandem.ops.gla, gla_state, gla_step on a Hopper GPU: the cases against the fp64 definition, streams, graphs, torch.compile."""
 
 import unittest
 
 import tandem
+import test_gla_state
+import test_gla_step
 import test_torch
 import torch
 from reference import check_gla, relative_rms
@@ -152,6 +154,53 @@ class Autograd(test_torch.Autograd):
 @unittest.skipIf(WHY, WHY)
 class Autocast(test_torch.Autocast):
     device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StateCases(test_gla_state.Cases):
+    device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StateRanks(test_gla_state.Ranks):
+    device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StateTorch(test_gla_state.Torch):
+    device = "cuda"
+
+    # Needs no device, and is tested with the CPU.
+    test_meta_tensors = None
+
+
+@unittest.skipIf(WHY, WHY)
+class StepCases(test_gla_step.Cases):
+    device = "cuda"
+    dtypes = ("bf16", "fp16")
+
+
+@unittest.skipIf(WHY, WHY)
+class StepArguments(test_gla_step.Arguments):
+    device = "cuda"
+
+
+@unittest.skipIf(WHY, WHY)
+class StepTorch(test_gla_step.Torch):
+    device = "cuda"
+
+    def test_in_a_cuda_graph(self):
+        q, k, v, state, g = self.inputs()
+        expected_state = state.clone()
+        for _ in range(3):
+            expected = tandem.ops.gla_step(q, k, v, expected_state, g)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # captured, not run
+            o = tandem.ops.gla_step(q, k, v, state, g)
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+        self.assertTrue(torch.equal(o, expected) and torch.equal(state, expected_state))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,9 @@ class Cases(unittest.TestCase):
         self.assertEqual((seed.B, seed.T, seed.H, seed.HQ, seed.K, seed.V), (4, 4096, 32, 32, 64, 64))
         # DESIGN.md: floors of OPS.md at 4.30 TB/s.
         self.assertAlmostEqual(cases.cost(seed)[0] / 4.30e6, 62.9, delta=1)
+        decode = cases.select(found, "decode_b64h32_d128")[0]
+        self.assertEqual((decode.direction, decode.T), ("step", 1))
+        self.assertAlmostEqual(cases.cost(decode)[0] / 4.30e6, 62.9, delta=1)
 
     def test_each_direction_in_turn(self):
         both = small(name="both", directions=("backward", "forward"))
@@ -316,6 +319,37 @@ class Peers(unittest.TestCase):
             self.check("fla", case, simple_gla, 1e-12)
         self.assertIn("grouped", provider.discover("gla")["fla"].refusal(small(axes={"HQ": 2}), "bf16"))
 
+    def test_a_step(self):
+        """fla's and Tandem's call, by a recurrence of one token that shares no code with the reference."""
+        case = small(axes={"T": 1}, directions=("step",), direction="step")
+        tensors = inputs.make(case, "bf16", 5, "cpu")
+        heads = reference.sample_heads(case)
+        expected = reference.define(case, tensors, heads)
+
+        def token(q, k, v, g, state):
+            state = state.double() * g.double().exp()[..., None, None] + torch.einsum("bhk,bhv->bhkv", k.double(), v.double())
+            return case.softmax_scale * torch.einsum("bhk,bhkv->bhv", q.double(), state), state
+
+        def recurrent(q, k, v, g, scale, initial_state, output_final_state):
+            o, state = token(q[:, 0], k[:, 0], v[:, 0], g[:, 0], initial_state)
+            return o[:, None], state
+
+        def in_place(q, k, v, state, log_decay, scale):
+            o, new = token(q[:, 0], k[:, 0], v[:, 0], log_decay[:, 0], state)
+            state.copy_(new)
+            return o[:, None]
+
+        fla, ours = (provider.discover("gla")[name] for name in ("fla_recurrent", "tandem"))
+        fla._call, ours._step, ours._library = recurrent, in_place, None
+        for peer in (fla, ours):
+            self.assertEqual((peer.refusal(case, "bf16"), "step" in peer.directions), ("", True))
+            call = peer.prepare(case, "bf16", tensors, "")
+            self.assertLess(reference.relative_rms(call(), expected, heads), 1e-6)
+        self.assertGreater(reference.relative_rms(call(), expected, heads), 0.1)  # the second token
+        call.restart()
+        self.assertLess(reference.relative_rms(call(), expected, heads), 1e-6)
+        self.assertIn("fp32 only", fla.refusal(dataclasses.replace(case, state_dtype="bf16"), "bf16"))
+
     def test_mamba2(self):
         def ssd(x, dt, A, B, C, chunk_size, seq_idx=None):  # h = exp(dt A) h + dt x B^T, y = h C
             self.assertEqual(chunk_size, 256)
@@ -379,6 +413,9 @@ class FakeTimer:
     def replay(self, warm_up, replays):
         FakeTimer.order.append(self.name)
         return [10.0] * replays
+
+    def restart(self):
+        pass
 
     def close(self):
         self.outputs = []

@@ -1,4 +1,4 @@
-"""flash-linear-attention: simple GLA in chunks (states in memory) and fused (states on chip)."""
+"""flash-linear-attention: simple GLA in chunks (states in memory), fused (states on chip), and one token at a time."""
 
 import importlib
 
@@ -43,3 +43,27 @@ class Fla(Provider):
 class FlaFused(Fla):
     name = "fla_fused"
     function = "fused_chunk_simple_gla"
+
+
+class FlaRecurrent(Fla):
+    """What fla's layers call to decode: reads one state and writes another."""
+
+    name = "fla_recurrent"
+    directions = ("step",)
+    function = "fused_recurrent_simple_gla"
+
+    def refusal(self, case, dtype):
+        if case.state_dtype != "fp32":
+            return "returns states in fp32 only"
+        return super().refusal(case, dtype)
+
+    def prepare(self, case, dtype, tensors, setting):
+        decay = tensors.get("log_decay")
+        named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
+
+        def run():
+            o, state = self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale,
+                                  initial_state=tensors["state"], output_final_state=True, **named)  # fmt: skip
+            return {"o": o, "state": state.unsqueeze(1)}
+
+        return run

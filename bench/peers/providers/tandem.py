@@ -9,16 +9,18 @@ from ..provider import Provider
 
 class Tandem(Provider):
     name = "tandem"
+    directions = ("forward", "step")
 
     def load(self):
-        self._op = self._library = None
+        self._op = self._step = self._library = None
         self._variants = {}
         try:
             self._library = Library("libtandem_calls.so")
         except LibraryError as error:
             missing = error
         try:
-            self._op = importlib.import_module("tandem.ops").gla
+            ops = importlib.import_module("tandem.ops")
+            self._op, self._step = ops.gla, ops.gla_step
         except Exception as error:  # not installed, or for another torch
             if self._library is None:
                 raise LibraryError(f"neither the package ({error}) nor the library ({missing})") from error
@@ -26,7 +28,12 @@ class Tandem(Provider):
     def versions(self):
         return {"tandem_call": "libtandem_calls.so" if self._op is None else "tandem.ops.gla"}
 
+    def refusal(self, case, dtype):
+        return "a step is called through the PyTorch package" if case.direction == "step" and self._step is None else ""
+
     def prepare(self, case, dtype, tensors, setting):
+        if case.direction == "step":
+            return step_call(self._step, case, tensors)
         if self._library:
             self._variants[case.name] = chosen_variant(self._library, case, dtype, tensors)
         if self._op is None:
@@ -36,6 +43,18 @@ class Tandem(Provider):
 
     def variant(self, case, setting):
         return self._variants.get(case.name, "")
+
+
+def step_call(op, case, tensors):
+    """One token on a state of its own, which is updated in place."""
+    state = tensors["state"].clone()
+
+    def run():
+        o = op(tensors["q"], tensors["k"], tensors["v"], state, tensors.get("log_decay"), scale=case.scale)
+        return {"o": o, "state": state.unsqueeze(1)}
+
+    run.restart = lambda: state.copy_(tensors["state"])
+    return run
 
 
 def chosen_variant(library, case, dtype, tensors):

@@ -87,4 +87,24 @@ void gla_state_forward(const GlaStateForwardArgs& args, const Context& context =
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
                                               const DeviceProperties& device);
 
+/// One token per sequence, for decoding: the recurrence above with the state in place.
+///   S = exp(g) S + k v^T,  o = scale * q^T S
+/// Axes, dtypes and strides as in GlaForwardArgs, without the time axis.
+struct GlaStepArgs {
+  TensorView q;                                        ///< [B,HQ,K]
+  TensorView k;                                        ///< [B,HQ,K]
+  TensorView v;                                        ///< [B,H,V]
+  std::optional<TensorView> log_decay = std::nullopt;  ///< fp32: absent, [H] or [B,H]
+  std::optional<double> scale = std::nullopt;          ///< default K^-0.5
+  /// In and out [B,H,K,V], fp32 or bf16 as stored; arithmetic is fp32 either way. Innermost stride
+  /// 1, other strides free (a slice of a larger cache); at full speed where base and strides are
+  /// multiples of 16 bytes and V of 4 (fp32) or 8 (bf16). May not overlap the other tensors.
+  TensorView state;
+  TensorView o;  ///< out [B,H,V], of the state before it is rounded to its storage
+};
+
+/// As gla_forward on one token, and needs no workspace. The call replaces `state`: enqueue it once
+/// per token. Throws InvalidArgument, Unsupported or CudaError, all before anything is written.
+void gla_step(const GlaStepArgs& args, const Context& context = {});
+
 }  // namespace tandem

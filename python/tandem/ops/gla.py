@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem._extension import reraise
+from tandem.ops._autocast import autocast
 
 
 def gla(
@@ -74,12 +75,7 @@ def gla(
         >>> torch.allclose(rest.float(), o[:, b].float(), rtol=0.02, atol=0.02)
         True
     """
-    device = q.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
-        # By hand: torch.library.register_autocast would cast log_decay and the state too. fp64 is left alone,
-        # as torch's own ops leave it, and refused.
-        dtype = torch.get_autocast_dtype(device)
-        q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+    q, k, v = autocast(q, k, v)
     if log_decay is not None and log_decay.is_floating_point():
         log_decay = log_decay.float()
     try:

@@ -6,9 +6,9 @@
 
 #include <utility>
 
-#include "core/environment.h"
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/state_forward_config.h"
+#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
@@ -40,8 +40,9 @@ struct StateForwardChoice {
 
 StateForwardChoice choose(const GlaStateForwardProblem& problem, const DeviceProperties& device) {
   GlaTilePlans tiles = plan_tiles(problem);
-  const StateForwardVariant& variant =
-      choose_variant(kOp, state_forward_variants(), problem, tiles, device, variant_switch());
+  const StateForwardVariant& variant = choose_variant(
+      kOp, state_forward_variants(), device,
+      [&](const StateForwardVariant& one) { return reason_against(one, problem, tiles); });
   return {std::move(tiles), variant,
           plan_state_forward(problem, variant.key_dim, variant.value_dim, device)};
 }

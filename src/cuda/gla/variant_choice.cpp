@@ -13,12 +13,6 @@ void GlaTilePlans::add(const char* name, const StridedTensor& tensor, const GlaR
   if (problem.empty()) problem = plans.back().problem;
 }
 
-std::string device_problem(const DeviceProperties& device) {
-  if (device.compute_major == 9 && device.compute_minor == 0) return "";
-  return "needs compute capability 9.0, " + device.name + " has " +
-         std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
-}
-
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
                           const GlaTilePlans& tiles) {
   if (problem.dtype != dtype) {

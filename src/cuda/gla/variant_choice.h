@@ -1,5 +1,5 @@
-// How a gla op picks one of its variants: the rows of its table, their reasons against a problem,
-// and the copies that TMA would make.
+// What the tables of gla's variants over chunks share: their rows, reasons against a problem, and
+// the copies that TMA would make.
 #pragma once
 
 #include <string>
@@ -7,7 +7,6 @@
 
 #include "cuda/runtime/tensor_map.h"
 #include "ops/gla.h"
-#include "tandem/error.h"
 
 namespace tandem::cuda {
 
@@ -38,34 +37,11 @@ struct GlaTilePlans {
            int dim);
 };
 
-/// Why no call can use a variant on such a device, "" when some can.
-std::string device_problem(const DeviceProperties& device);
-
 /// What variants of every gla op ask of a problem: "" or what is wrong.
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
                           const GlaTilePlans& tiles);
 
 /// "takes K <= 64, got 128", or "".
 std::string width_reason(const char* axis, int width, int limit);
-
-/// The first variant that accepts the problem and is `wanted` (any when empty). Throws Unsupported
-/// with every variant's reason; `op` is named in it.
-template <class Variant, class Problem>
-const Variant& choose_variant(const char* op, const std::vector<Variant>& table,
-                              const Problem& problem, const GlaTilePlans& tiles,
-                              const DeviceProperties& device, const std::string& wanted) {
-  std::string reasons;
-  for (const Variant& variant : table) {
-    std::string reason = device_problem(device);
-    if (reason.empty() && !wanted.empty() && wanted != variant.name) {
-      reason = "TANDEM_VARIANT asks for " + wanted;
-    }
-    if (reason.empty()) reason = reason_against(variant, problem, tiles);
-    if (reason.empty()) return variant;
-    reasons += "\n  " + variant.name + ": " + reason;
-  }
-  throw Unsupported("[" + std::string(op) + "] no variant on " + device.name +
-                    " takes these arguments:" + reasons);
-}
 
 }  // namespace tandem::cuda

@@ -6,11 +6,11 @@
 
 #include <utility>
 
-#include "core/environment.h"
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
+#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
@@ -50,8 +50,9 @@ struct ForwardChoice {
 
 ForwardChoice choose(const GlaForwardProblem& problem, const DeviceProperties& device) {
   GlaTilePlans tiles = plan_tiles(problem);
-  const ForwardVariant& variant =
-      choose_variant(kOp, forward_variants(), problem, tiles, device, variant_switch());
+  const ForwardVariant& variant = choose_variant(
+      kOp, forward_variants(), device,
+      [&](const ForwardVariant& one) { return reason_against(one, problem, tiles); });
   return {std::move(tiles), variant,
           plan_forward(problem, variant.key_dim, variant.value_dim, device)};
 }
@@ -150,8 +151,7 @@ std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device) {
   std::vector<VariantInfo> infos;
   const auto add = [&](const auto& table) {
-    for (const auto& variant : table)
-      infos.push_back({"gla", variant.name, device_problem(device)});
+    for (const auto& variant : table) infos.push_back({"gla", variant.name, sm90_problem(device)});
   };
   add(forward_variants());
   add(state_forward_variants());

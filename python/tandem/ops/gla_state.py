@@ -1,0 +1,91 @@
+"""What a span of tokens does to the state of gated linear attention: the hook for sequence parallelism."""
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from tandem._extension import reraise
+from tandem.ops._autocast import autocast
+
+
+def gla_state(
+    k: Tensor, v: Tensor, log_decay: Tensor | None = None, *, cu_seqlens: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The state that a span of tokens leaves behind when it begins with none, and its total log-decay::
+
+        state = sum_t exp(g_{t+1} + ... + g_T) k_t v_t^T        total_log_decay = sum_t g_t
+        state after the span = exp(total_log_decay) * state before it + state
+
+    Of a sequence cut into consecutive parts, each on a device of its own, every device calls this on its part, all
+    exchange the results (K*V + 1 numbers per head, however long the parts are), and each forms the state that its
+    part begins with: ``initial_state`` of :func:`tandem.ops.gla`.
+
+    Args:
+        k: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32. Axes and strides as in :func:`tandem.ops.gla`.
+        v: [B,T,H,V], as k.
+        log_decay: [H] (constant per head) or [B,T,H] (per token), taken as fp32; None is no decay.
+        cu_seqlens: int32 or int64 [N+1], needs B = 1: each sequence is a span of its own. Sequences may be empty.
+
+    Returns:
+        state, fp32 [B,H,K,V] (with cu_seqlens [N,H,K,V]), and total_log_decay, fp32 [B,H] ([N,H]): 0 without
+        tokens or decay, -inf where a token forgets everything before it.
+
+    Under autocast k and v are cast to its dtype; log_decay stays fp32.
+
+    Raises:
+        ValueError: a shape, dtype, device or value breaks the above.
+        NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
+            CUDA. Also from ``backward()``: this op has no gradient yet.
+        RuntimeError: CUDA failed.
+
+    Example, a sequence on three ranks (in one process; between devices, ``torch.distributed.all_gather`` passes
+    state and total)::
+
+        >>> import torch
+        >>> import tandem
+        >>> B, T, H, K, V = 2, 100, 4, 64, 32
+        >>> q, k = torch.randn(2, B, T, H, K, dtype=torch.bfloat16).unbind()
+        >>> v = torch.randn(B, T, H, V, dtype=torch.bfloat16)
+        >>> g = torch.nn.functional.logsigmoid(torch.randn(B, T, H)) / 16
+        >>> ranks = [slice(0, 40), slice(40, 41), slice(41, T)]
+        >>> gathered = [tandem.ops.gla_state(k[:, r], v[:, r], g[:, r]) for r in ranks]
+        >>> begin, outputs = torch.zeros(B, H, K, V), []
+        >>> for r, (state, total) in zip(ranks, gathered):
+        ...     outputs.append(tandem.ops.gla(q[:, r], k[:, r], v[:, r], g[:, r], initial_state=begin)[0])
+        ...     begin = total.exp()[..., None, None] * begin + state
+        >>> o, final = tandem.ops.gla(q, k, v, g, output_final_state=True)
+        >>> torch.allclose(torch.cat(outputs, dim=1).float(), o.float(), rtol=0.02, atol=0.02)
+        True
+        >>> torch.allclose(begin, final, rtol=0.02, atol=0.05)
+        True
+    """
+    k, v = autocast(k, v)
+    if log_decay is not None and log_decay.is_floating_point():
+        log_decay = log_decay.float()
+    try:
+        return torch.ops.tandem.gla_state_forward(k, v, log_decay, cu_seqlens)
+    except RuntimeError as error:
+        reraise(error)
+
+
+@torch.library.register_fake("tandem::gla_state_forward")
+def _fake(k: Tensor, v: Tensor, log_decay: Tensor | None, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
+    # why: torch calls this, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
+    for name, tensor in {"v": v, "log_decay": log_decay, "cu_seqlens": cu_seqlens}.items():
+        if tensor is not None and tensor.device != k.device:
+            raise ValueError(f"[gla_state_forward] {name} must be on {k.device}, got {tensor.device}")
+    sequences = k.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
+    state = v.new_empty((sequences, v.size(2), k.size(3), v.size(3)), dtype=torch.float32)
+    return state, v.new_empty((sequences, v.size(2)), dtype=torch.float32)
+
+
+def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None) -> NoReturn:
+    raise NotImplementedError(
+        "[gla_state_backward] tandem.ops.gla_state has no gradient yet: call it under torch.no_grad(), or on tensors "
+        "that do not require one"
+    )
+
+
+# why: without it torch would only warn, and return tensors that are cut from the graph.
+torch.library.register_autograd("tandem::gla_state_forward", _backward)

@@ -1,0 +1,98 @@
+"""One token of gated linear attention, for decoding."""
+
+import torch
+from torch import Tensor
+
+from tandem._extension import reraise
+from tandem.ops._autocast import autocast
+
+
+def gla_step(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    log_decay: Tensor | None = None,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """One token of :func:`tandem.ops.gla` per sequence; ``state`` is updated in place::
+
+        state = exp(g) state + k v^T
+        o = scale * q^T state
+
+    Axes: B sequences, HQ query and key heads, H value heads (HQ divides H; head h reads query and key head
+    h / (H/HQ)), K key dim, V value dim. All tensors are on one device.
+
+    Args:
+        q: [B,HQ,K], or [B,1,HQ,K] with the time axis of ``gla``; bf16 or fp16, on the CPU also fp32.
+        k: as q.
+        v: [B,H,V] or [B,1,H,V], as q. Strides of q, k and v are free; only an innermost stride other than 1 makes
+            a copy.
+        state: [B,H,K,V], fp32 or bf16, overwritten with the new state: the final state of ``gla``, or zeros.
+            Arithmetic is fp32 whatever it is stored as; bf16 halves the time and rounds at every token. Innermost
+            stride 1, other strides free, so that it may be a slice of a larger cache; at full speed where they are
+            multiples of 16 bytes.
+        log_decay: g, the natural logarithm of the decay, [H] (constant per head) or [B,H] or [B,1,H]; None is no
+            decay. Taken as fp32; other floating dtypes are converted. -inf forgets the old state, exactly.
+        scale: factor of the output, K^-0.5 when None.
+
+    Returns:
+        o, of v's shape and dtype, contiguous.
+
+    Under autocast q, k and v are cast to its dtype; log_decay and the state stay as they are.
+
+    Raises:
+        ValueError: a shape, dtype, device or stride breaks the above.
+        NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. Also where a
+            gradient would be needed: there is none.
+        RuntimeError: CUDA failed.
+
+    Example, a prompt at once and then token by token::
+
+        >>> import torch
+        >>> import tandem
+        >>> B, T, H, K, V = 2, 12, 4, 64, 32
+        >>> q, k = torch.randn(2, B, T, H, K, dtype=torch.bfloat16).unbind()
+        >>> v = torch.randn(B, T, H, V, dtype=torch.bfloat16)
+        >>> g = torch.nn.functional.logsigmoid(torch.randn(B, T, H)) / 16
+        >>> o, final_state = tandem.ops.gla(q, k, v, g, output_final_state=True)
+        >>> _, state = tandem.ops.gla(q[:, :8], k[:, :8], v[:, :8], g[:, :8], output_final_state=True)
+        >>> steps = [tandem.ops.gla_step(q[:, t], k[:, t], v[:, t], state, g[:, t]) for t in range(8, T)]
+        >>> torch.allclose(torch.stack(steps, 1).float(), o[:, 8:].float(), rtol=0.02, atol=0.02)
+        True
+        >>> torch.allclose(state, final_state, rtol=0.02, atol=0.02)
+        True
+    """
+    inputs = [x for x in (q, k, v, state, log_decay) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        raise NotImplementedError("[gla_step] has no gradient: call it under torch.no_grad(), or train with tandem.ops.gla")
+    q, k, v = autocast(q, k, v)
+    if log_decay is not None and log_decay.is_floating_point():
+        log_decay = log_decay.float()
+    # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
+    with_time = v.dim() == 4 and v.size(1) == 1
+    q, k, v = (x.squeeze(1) if x.dim() == 4 else x for x in (q, k, v))
+    if log_decay is not None and log_decay.dim() == 3:
+        log_decay = log_decay.squeeze(1)
+    try:
+        o = torch.ops.tandem.gla_step(q, k, v, log_decay, scale, state)
+    except RuntimeError as error:
+        reraise(error)
+    return o.unsqueeze(1) if with_time else o
+
+
+@torch.library.register_fake("tandem::gla_step")
+def _fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None,
+    scale: float | None,
+    state: Tensor,
+) -> Tensor:
+    # why: torch calls this, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
+    for name, tensor in {"k": k, "v": v, "log_decay": log_decay, "state": state}.items():
+        if tensor is not None and tensor.device != q.device:
+            raise ValueError(f"[gla_step] {name} must be on {q.device}, got {tensor.device}")
+    return v.new_empty(v.shape)

@@ -1,0 +1,30 @@
+// The table behind cuda::gla_step, for its tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ops/gla.h"
+
+namespace tandem::cuda {
+
+struct StepVariant {
+  std::string name;
+  DType dtype;
+  DType state_dtype;
+  int vector;   // columns per load: V and the state's layout must allow it
+  int columns;  // of a CTA's tile
+  void (*launch)(const char* name, const GlaStepProblem& problem, void* stream);
+
+  /// "" when the variant can run the problem, else why not.
+  std::string supports(const GlaStepProblem& problem) const;
+};
+
+const std::vector<StepVariant>& step_variants();
+
+/// Launches gla_step_kernel<Config>; `name` is the variant's, for errors. Instantiated in
+/// step_*.cu.
+template <class Config>
+void launch_step(const char* name, const GlaStepProblem& problem, void* stream);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,40 @@
+// The choice among an op's variants: what every table shares. Host only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/environment.h"
+#include "tandem/device.h"
+#include "tandem/error.h"
+
+namespace tandem::cuda {
+
+/// Why no call can use an sm_90 variant on such a device, "" when some can.
+inline std::string sm90_problem(const DeviceProperties& device) {
+  if (device.compute_major == 9 && device.compute_minor == 0) return "";
+  return "needs compute capability 9.0, " + device.name + " has " +
+         std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
+}
+
+/// The first variant that accepts the problem, or Unsupported with every variant's reason.
+/// `reason_against(variant)` is "" when it accepts.
+template <class Variant, class ReasonAgainst>
+const Variant& choose_variant(const char* call, const std::vector<Variant>& table,
+                              const DeviceProperties& device, ReasonAgainst reason_against) {
+  const std::string wanted = variant_switch();
+  std::string reasons;
+  for (const Variant& variant : table) {
+    std::string reason = sm90_problem(device);
+    if (reason.empty() && !wanted.empty() && wanted != variant.name) {
+      reason = "TANDEM_VARIANT asks for " + wanted;
+    }
+    if (reason.empty()) reason = reason_against(variant);
+    if (reason.empty()) return variant;
+    reasons += "\n  " + variant.name + ": " + reason;
+  }
+  throw Unsupported("[" + std::string(call) + "] no variant on " + device.name +
+                    " takes these arguments:" + reasons);
+}
+
+}  // namespace tandem::cuda

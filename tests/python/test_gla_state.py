@@ -1,0 +1,179 @@
+"""tandem.ops.gla_state: the cases of cases/gla.json, ranks against the uncut sequence, what it refuses, torch."""
+
+import unittest
+
+import tandem
+import torch
+from reference import TOLERANCE, gla, relative_rms
+
+from cases import DTYPES, gla_inputs, load
+
+OP = torch.ops.tandem.gla_state_forward.default
+
+
+def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cpu"):
+    """k, v, log_decay."""
+    k = torch.randn(B, T, HQ or H, K, device=device).to(dtype)
+    v = torch.randn(B, T, H, V, device=device).to(dtype)
+    return k, v, torch.nn.functional.logsigmoid(torch.randn(B, T, H, device=device)) / 16
+
+
+def definition(k, v, log_decay=None, cu_seqlens=None):
+    """In fp64."""
+    B, T = k.shape[:2]
+    H = v.size(2)
+    _, state = gla(k, k, v, log_decay, cu_seqlens=cu_seqlens)
+    decay = torch.zeros(B, T, H, device=k.device) if log_decay is None else log_decay.expand(B, T, H)
+    # A decay that leaves nothing of an fp32 number forgets everything, as -inf does.
+    decay = decay.double().masked_fill(decay.double().exp().float() == 0, -torch.inf)
+    if cu_seqlens is None:
+        return state, decay.sum(dim=1)
+    offsets = cu_seqlens.tolist()
+    spans = [decay[0, begin:end].sum(dim=0) for begin, end in zip(offsets, offsets[1:], strict=False)]
+    return state, torch.stack(spans) if spans else decay.new_zeros(0, H)
+
+
+class Cases(unittest.TestCase):
+    device = "cpu"
+
+    def check(self, k, v, log_decay=None, cu_seqlens=None):
+        state, total = tandem.ops.gla_state(k, v, log_decay, cu_seqlens=cu_seqlens)
+        expected_state, expected_total = definition(k, v, log_decay, cu_seqlens)
+        tolerance = TOLERANCE[k.dtype] if log_decay is not None else 1e-5
+        self.assertEqual((state.dtype, state.shape), (torch.float32, expected_state.shape))
+        self.assertLess(relative_rms(state, expected_state), tolerance, "state")
+        self.assertEqual((total.dtype, total.shape), (torch.float32, expected_total.shape))
+        self.assertTrue(torch.allclose(total.double(), expected_total, rtol=1e-5, atol=1e-6), "total_log_decay")
+
+    def test_every_small_case_in_every_dtype(self):
+        cases = [case for case in load("gla", "check", "state") if case["axes"]["T"] <= 200]
+        self.assertGreater(len(cases), 50)
+        for case in cases:
+            for name in case["dtype"]:
+                if name == "fp32" and self.device != "cpu":
+                    continue
+                with self.subTest(case["name"], dtype=name):
+                    given = gla_inputs(case, DTYPES[name], self.device)
+                    self.check(given["k"], given["v"], given.get("log_decay"), given.get("cu_seqlens"))
+
+
+class Ranks(unittest.TestCase):
+    device = "cpu"
+
+    def compare(self, log_decay, cuts, dtype, k, v, q):
+        def part(x, p):
+            return x if x is None or x.dim() == 1 else x[:, cuts[p] : cuts[p + 1]]
+
+        ranks = range(len(cuts) - 1)
+        gathered = [tandem.ops.gla_state(part(k, p), part(v, p), part(log_decay, p)) for p in ranks]
+        begin = torch.randn(gathered[0][0].shape, device=self.device)
+        expected = tandem.ops.gla(q, k, v, log_decay, initial_state=begin, output_final_state=True)
+        outputs = []
+        for p, (state, total) in enumerate(gathered):
+            arguments = (part(x, p) for x in (q, k, v, log_decay))
+            o, final = tandem.ops.gla(*arguments, initial_state=begin, output_final_state=True)
+            outputs.append(o)
+            begin = total.exp()[..., None, None] * begin + state
+        for got, exact in zip((torch.cat(outputs, dim=1), final, begin), (*expected, expected[1]), strict=True):
+            self.assertLess(relative_rms(got, exact.double()), 2 * TOLERANCE[dtype])
+
+    def test_ranks_equal_the_uncut_sequence(self):
+        torch.manual_seed(0)
+        for dtype in (torch.bfloat16, torch.float16):
+            q, _, _ = inputs(T=700, HQ=2, dtype=dtype, device=self.device)
+            k, v, g = inputs(T=700, HQ=2, dtype=dtype, device=self.device)
+            reset = g.masked_fill(torch.rand_like(g) < 1 / 64, -torch.inf)
+            for name, log_decay in {"none": None, "constant": g[0, 0], "per token": g, "reset": reset}.items():
+                for cuts in ([0, 700], [0, 0, 1, 70, 70, 71, 690, 700, 700], list(range(0, 701, 100))):
+                    with self.subTest(name, dtype=dtype, cuts=cuts):
+                        self.compare(log_decay, cuts, dtype, k, v, q)
+
+
+class Arguments(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        self.k, self.v, self.g = inputs()
+
+    def refuses(self, error, text, *args, **kwargs):
+        with self.assertRaises(error) as caught:
+            tandem.ops.gla_state(*args, **kwargs)
+        self.assertEqual(type(caught.exception), error)
+        self.assertIn("[gla_state_forward] " + text, str(caught.exception))
+
+    def assert_equal(self, got, expected):
+        for a, b in zip(got, expected, strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_layouts_dtypes_and_offsets_that_are_converted(self):
+        k, v, g = self.k, self.v, self.g
+        columns = v.transpose(-1, -2).contiguous().transpose(-1, -2)
+        self.assert_equal(tandem.ops.gla_state(k, columns, g), tandem.ops.gla_state(k, v, g))
+        half = g.to(torch.bfloat16)
+        self.assert_equal(tandem.ops.gla_state(k, v, half), tandem.ops.gla_state(k, v, half.float()))
+        offsets = torch.tensor([0, 30, 30, 70])
+        one = (k[:1], v[:1], g[:1])
+        got = tandem.ops.gla_state(*one, cu_seqlens=offsets)
+        self.assertEqual((got[0].shape, got[1].shape), ((3, 4, 64, 32), (3, 4)))
+        self.assert_equal(got, tandem.ops.gla_state(*one, cu_seqlens=offsets.int()))
+
+    def test_refusals(self):
+        k, v, g = self.k, self.v, self.g
+        self.refuses(ValueError, "v must have shape [B,T,H,V] = [2,70,4,32], got [2,69,4,32]", k, v[:, :69], g)
+        self.refuses(ValueError, "k must have shape [B,T,HQ,K], got [70,4,64]", k[0], v[0])
+        self.refuses(ValueError, "k must have dtype bf16, fp16 or fp32, got Double", k.double(), v)
+        self.refuses(ValueError, "log_decay must have dtype fp32, got Long", k, v, g.long())
+        self.refuses(ValueError, "cu_seqlens needs B = 1", k, v, cu_seqlens=torch.tensor([0, 70]))
+        offsets = torch.tensor([0, 71])
+        self.refuses(ValueError, "cu_seqlens must lie in [0,T]", k[:1], v[:1], cu_seqlens=offsets)
+        self.refuses(ValueError, "v must be on cpu, got meta", k, v.to("meta"))
+        self.refuses(NotImplementedError, "log_decay must have shape [H] or [B,T,H]", k, v, k.float())
+
+
+class Torch(unittest.TestCase):
+    device = "cpu"
+
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+
+    def test_opcheck(self):
+        k, v, g = inputs(B=1, HQ=2, device=self.device)
+        offsets = torch.tensor([0, 30, 70], device=self.device)
+        for arguments in ((k, v, g, None), (k, v, g[0, 0], offsets), (k, v, None, offsets.int())):
+            torch.library.opcheck(OP, arguments)
+
+    def test_one_graph_for_every_time(self):
+        def span(k, v, g):
+            state, total = tandem.ops.gla_state(torch.nn.functional.silu(k), v, g)
+            return state * 2, total.exp()
+
+        compiled = torch.compile(span, fullgraph=True, dynamic=True, backend="aot_eager")
+        for T in (70, 5, 1000):
+            arguments = inputs(T=T, device=self.device)
+            for a, b in zip(compiled(*arguments), span(*arguments), strict=True):
+                self.assertLess(relative_rms(a, b.double()), 5e-3)
+
+    def test_meta_tensors(self):
+        state, total = tandem.ops.gla_state(*inputs(device="meta"))
+        self.assertEqual((state.shape, total.shape), ((2, 4, 64, 32), (2, 4)))
+
+    def test_autocast_casts_k_and_v_and_not_log_decay(self):
+        k, v, g = inputs(dtype=torch.float32, device=self.device)
+        g = g.clamp(-1e-3)  # bf16 would round its exponential to 1
+        expected = tandem.ops.gla_state(k.bfloat16(), v.bfloat16(), g)
+        with torch.autocast(self.device, torch.bfloat16):
+            got = tandem.ops.gla_state(k, v, g)
+        for a, b in zip(got, expected, strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_backward_says_that_it_is_not_there(self):
+        for which in range(3):
+            arguments = inputs(device=self.device)
+            arguments[which].requires_grad_()
+            for result in tandem.ops.gla_state(*arguments):
+                with self.assertRaisesRegex(NotImplementedError, r"\[gla_state_backward\] .* has no gradient yet"):
+                    result.sum().backward(retain_graph=True)
+
+
+if __name__ == "__main__":
+    unittest.main()

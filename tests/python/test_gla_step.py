@@ -1,0 +1,156 @@
+"""tandem.ops.gla_step on the CPU: its cases against the fp64 definition, steps against gla, torch's machinery."""
+
+import unittest
+
+import tandem
+import torch
+from reference import TOLERANCE, gla, relative_rms
+
+from cases import DTYPES, gla_inputs, load
+
+OP = torch.ops.tandem.gla_step.default
+
+
+def inputs(B=3, H=4, HQ=2, K=64, V=40, dtype=torch.bfloat16, state_dtype=torch.float32, device="cpu"):
+    """q, k, v, state, log_decay."""
+    q, k = torch.randn(2, B, HQ, K, device=device).to(dtype).unbind()
+    v = torch.randn(B, H, V, device=device).to(dtype)
+    state = torch.randn(B, H, K, V, device=device).to(state_dtype)
+    return q, k, v, state, torch.nn.functional.logsigmoid(torch.randn(B, H, device=device)) / 16
+
+
+class StepCase(unittest.TestCase):
+    device = "cpu"
+
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+
+    def inputs(self, **kwargs):
+        return inputs(device=self.device, **kwargs)
+
+    def check(self, arguments, state, **kwargs):
+        """Of gla's arguments with T = 1: o and the new state against the definition."""
+        kept = state.clone()
+        expected_o, expected_state = gla(**arguments, initial_state=kept)
+        o = tandem.ops.gla_step(arguments["q"], arguments["k"], arguments["v"], state, arguments.get("log_decay"), **kwargs)
+        self.assertEqual((o.shape, o.dtype, o.is_contiguous()), (arguments["v"].shape, arguments["v"].dtype, True))
+        self.assertLess(relative_rms(o, expected_o), TOLERANCE[o.dtype])
+        self.assertLess(relative_rms(state, expected_state), TOLERANCE[state.dtype])
+
+
+class Cases(StepCase):
+    dtypes = ("bf16", "fp16", "fp32")
+
+    def test_every_case_in_every_dtype(self):
+        cases = load("gla", "check", "step")
+        self.assertGreater(len(cases), 100)
+        for case in cases:
+            for name in set(case["dtype"]).intersection(self.dtypes):
+                with self.subTest(case["name"], dtype=name):
+                    arguments = gla_inputs(case, DTYPES[name], self.device)
+                    arguments.pop("output_final_state")
+                    H, K, V = (case["axes"][axis] for axis in "HKV")
+                    state = torch.randn(case["axes"]["B"], H, K, V, device=self.device)
+                    self.check(arguments, state.to(DTYPES[case.get("state_dtype", "fp32")]), scale=arguments["scale"])
+
+
+class Arguments(StepCase):
+    def test_a_sequence_in_steps(self):
+        B, T, H, K, V = 2, 70, 4, 64, 32
+        q, k = torch.randn(2, B, T, H, K, device=self.device).to(torch.bfloat16).unbind()
+        v = torch.randn(B, T, H, V, device=self.device).to(torch.bfloat16)
+        g = torch.nn.functional.logsigmoid(torch.randn(B, T, H, device=self.device)) / 16
+        expected_o, expected_state = gla(q, k, v, g)
+        state = torch.zeros(B, H, K, V, device=self.device)
+        steps = [tandem.ops.gla_step(q[:, t], k[:, t], v[:, t], state, g[:, t]) for t in range(T)]
+        self.assertLess(relative_rms(torch.stack(steps, 1), expected_o), 3e-3)
+        self.assertLess(relative_rms(state, expected_state), 1e-5)
+
+    def test_the_time_axis_may_be_there(self):
+        q, k, v, state, g = self.inputs()
+        other = state.clone()
+        expected = tandem.ops.gla_step(q, k, v, state, g)
+        got = tandem.ops.gla_step(q[:, None], k[:, None], v[:, None], other, g[:, None])
+        self.assertEqual(got.shape, (3, 1, 4, 40))
+        self.assertTrue(torch.equal(got[:, 0], expected) and torch.equal(other, state))
+
+    def test_a_slice_of_a_cache(self):
+        q, k, v, state, g = self.inputs()
+        cache = torch.full((3, 5, 4, 64, 48), 7.0, device=self.device)
+        cache[:, 2, :, :, :40] = state
+        expected = tandem.ops.gla_step(q, k, v, state, g)
+        got = tandem.ops.gla_step(q, k, v, cache[:, 2, :, :, :40], g)
+        self.assertTrue(torch.equal(got, expected) and torch.equal(cache[:, 2, :, :, :40], state))
+        cache[:, 2, :, :, :40] = 7.0
+        self.assertTrue((cache == 7.0).all())
+
+    def test_minus_infinity_forgets_nan(self):
+        q, k, v, state, g = self.inputs(HQ=4)
+        state.fill_(float("nan"))
+        o = tandem.ops.gla_step(q, k, v, state, torch.full_like(g, -torch.inf))
+        self.assertLess(relative_rms(state, k[..., :, None].double() * v[..., None, :].double()), 1e-6)
+        self.assertTrue(o.isfinite().all())
+
+    def test_autocast_casts_q_k_v_only(self):
+        q, k, v, state, g = self.inputs(dtype=torch.float32)
+        other = state.clone()
+        expected = tandem.ops.gla_step(q.bfloat16(), k.bfloat16(), v.bfloat16(), state, g)
+        with torch.autocast(self.device, torch.bfloat16):
+            got = tandem.ops.gla_step(q, k, v, other, g)
+        self.assertTrue(torch.equal(got, expected) and torch.equal(other, state))
+
+    def test_refusals(self):
+        q, k, v, state, g = self.inputs()
+        kept = state.clone()
+        for error, text, arguments in (
+            (ValueError, "[gla_step] k must have shape [B,HQ,K] = [3,2,64], got [3,2,63]", (q, k[..., :63], v, state, g)),
+            (ValueError, "q must have shape [B,HQ,K], got [3,2,2,64]", (q[:, None].expand(3, 2, 2, 64), k, v, state, g)),
+            (ValueError, "state must have shape [B,H,K,V] = [3,4,64,40], got [3,4,40,64]", (q, k, v, state.transpose(2, 3), g)),
+            (ValueError, "state must have dtype fp32 or bf16, got fp16", (q, k, v, state.half(), g)),
+            (ValueError, "state must have dtype fp32 or bf16, got Double", (q, k, v, state.double(), g)),
+            (ValueError, "log_decay must have shape [B,H] = [3,4], got [3,2]", (q, k, v, state, g[:, :2])),
+            (ValueError, "state must not overlap itself", (q, k, v, state[:1].expand(3, 4, 64, 40), g)),
+            (NotImplementedError, "[gla_step] has no gradient", (q, k, v, state, g.clone().requires_grad_())),
+        ):
+            with self.subTest(text), self.assertRaises(error) as caught:
+                tandem.ops.gla_step(*arguments)
+            self.assertIn(text, str(caught.exception))
+        self.assertTrue(torch.equal(state, kept))
+        with torch.no_grad():
+            tandem.ops.gla_step(q, k, v, state, g.requires_grad_())
+
+
+class Torch(StepCase):
+    def test_opcheck(self):
+        q, k, v, state, g = self.inputs()
+        for arguments in (
+            (q, k, v, g, None, state),
+            (q, k, v, g[0], 0.5, state.bfloat16()),
+            (q, k, v.transpose(0, 1).contiguous().transpose(0, 1), None, None, state),
+        ):
+            torch.library.opcheck(OP, arguments)
+
+    def test_compiled_updates_the_state(self):
+        def tokens(q, k, v, state, g):
+            first = tandem.ops.gla_step(q, k, v, state, g)
+            return first + tandem.ops.gla_step(k, q, v, state, g)
+
+        compiled = torch.compile(tokens, fullgraph=True, dynamic=True, backend="aot_eager")
+        for B in (3, 5):
+            q, k, v, state, g = self.inputs(B=B)
+            other = state.clone()
+            expected = tokens(q, k, v, state, g)
+            self.assertTrue(torch.equal(compiled(q, k, v, other, g), expected))
+            self.assertTrue(torch.equal(other, state))
+
+    def test_fake_results_are_like_the_real_ones(self):
+        arguments = self.inputs()
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = tandem.ops.gla_step(*(mode.from_tensor(x) for x in arguments))
+        real = tandem.ops.gla_step(*arguments)
+        self.assertEqual((fake.shape, fake.stride(), fake.dtype, fake.device), (real.shape, real.stride(), real.dtype, real.device))
+
+
+if __name__ == "__main__":
+    unittest.main()
