@@ -57,8 +57,9 @@ int gla_segments_switch() {
   const std::string_view whole(text);
   const auto [end, error] = std::from_chars(whole.begin(), whole.end(), segments);
   if (error != std::errc() || end != whole.end() || segments < 1 || segments > 1024) {
-    throw InvalidArgument("[environment] TANDEM_GLA_SEGMENTS must be a number from 1 to 1024, got " +
-                          std::string(text));
+    throw InvalidArgument(
+        "[environment] TANDEM_GLA_SEGMENTS must be a number from 1 to 1024, got " +
+        std::string(text));
   }
   return segments;
 }

@@ -19,7 +19,8 @@ TANDEM_ALWAYS_INLINE void factors_loop(ChunkDecay& decay) {
 }
 
 template <typename T>
-TANDEM_ALWAYS_INLINE void causal_loop(const ChunkDecay& decay, const float* scores, T* weights) {
+TANDEM_ALWAYS_INLINE void causal_loop(const ChunkDecay& decay, const float* scores, T* weights,
+                                      float factor) {
   for (int i = 0; i < decay.length; ++i) {
     const float* __restrict row = scores + i * kChunk;
     T* __restrict out = weights + i * kChunk;
@@ -27,10 +28,35 @@ TANDEM_ALWAYS_INLINE void causal_loop(const ChunkDecay& decay, const float* scor
     const int begin = decay.begin[i];
     const int end = i / 16 * 16 + 16;  // why: whole vectors; what lies past i is selected away
     for (int j = 0; j < end; ++j) {
-      const float value = row[j] * exp2((high - decay.high[j]) + (low - decay.low[j]));
+      const float value = factor * row[j] * exp2((high - decay.high[j]) + (low - decay.low[j]));
       out[j] = from_float<T>((j >= begin) & (j <= i) ? value : 0.0f);
     }
     for (int j = end; j < kChunk; ++j) out[j] = T{};
+  }
+}
+
+TANDEM_ALWAYS_INLINE void pairs_loop(const ChunkDecay& decay, const float* scores,
+                                     const float* value_scores, float* gradient) {
+  float columns[kChunk] = {};  // over the rows from i on
+  for (int i = decay.length - 1; i >= 0; --i) {
+    const float* __restrict row = scores + i * kChunk;
+    const float* __restrict value_row = value_scores + i * kChunk;
+    const float high = decay.high[i], low = decay.low[i];
+    const int begin = decay.begin[i];
+    const int end = i / 16 * 16 + 16;
+    float lanes[16] = {};
+    for (int j = 0; j < end; j += 16) {
+      for (int lane = 0; lane < 16; ++lane) {
+        const int at = j + lane;
+        const float factor = exp2((high - decay.high[at]) + (low - decay.low[at]));
+        const float value = row[at] * value_row[at] * factor;
+        columns[at] += (at >= begin) & (at < i) ? value : 0.0f;
+        lanes[lane] += at < i ? columns[at] : 0.0f;
+      }
+    }
+    float sum = 0.0f;
+    for (const float lane : lanes) sum += lane;
+    gradient[i] = sum;
   }
 }
 
@@ -57,24 +83,35 @@ TANDEM_ALWAYS_INLINE void update_loop(float total, const float* __restrict updat
   }
 }
 
-#define TANDEM_CAUSAL (const ChunkDecay& decay, const float* scores, T* weights)
+TANDEM_ALWAYS_INLINE void add_decayed_loop(float total, const float* __restrict state,
+                                           std::int64_t count, float* __restrict sum) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += total * state[i];
+}
+
+#define TANDEM_CAUSAL (const ChunkDecay& decay, const float* scores, T* weights, float factor)
 #define TANDEM_SCALE                                                                           \
   (const float* factors, int length, std::int64_t columns, const T* from, std::int64_t stride, \
    T* to)
 
 TANDEM_FOR_EACH_ISA(factors, (ChunkDecay & decay), factors_loop(decay))
+TANDEM_FOR_EACH_ISA(pairs,
+                    (const ChunkDecay& decay, const float* scores, const float* value_scores,
+                     float* gradient),
+                    pairs_loop(decay, scores, value_scores, gradient))
 TANDEM_FOR_EACH_ISA(update, (float total, const float* update, std::int64_t count, float* state),
                     update_loop(total, update, count, state))
+TANDEM_FOR_EACH_ISA(add_decayed, (float total, const float* state, std::int64_t count, float* sum),
+                    add_decayed_loop(total, state, count, sum))
 
 namespace fp32 {
 using T = float;
-TANDEM_FOR_EACH_ISA(causal, TANDEM_CAUSAL, causal_loop(decay, scores, weights))
+TANDEM_FOR_EACH_ISA(causal, TANDEM_CAUSAL, causal_loop(decay, scores, weights, factor))
 TANDEM_FOR_EACH_ISA(scale, TANDEM_SCALE, scale_loop(factors, length, columns, from, stride, to))
 }  // namespace fp32
 
 namespace bf16 {
 using T = BFloat16;
-TANDEM_FOR_EACH_ISA(causal, TANDEM_CAUSAL, causal_loop(decay, scores, weights))
+TANDEM_FOR_EACH_ISA(causal, TANDEM_CAUSAL, causal_loop(decay, scores, weights, factor))
 TANDEM_FOR_EACH_ISA(scale, TANDEM_SCALE, scale_loop(factors, length, columns, from, stride, to))
 }  // namespace bf16
 
@@ -108,6 +145,7 @@ void compute_decay(const float* log_decay, std::int64_t stride, int length, Chun
   compute_factors(decay);
   std::fill(decay.from_start + first_reset, decay.from_start + length, 0.0f);
   std::fill(decay.to_end, decay.to_end + begin, 0.0f);
+  decay.first_reset = first_reset;
   decay.total = decay.from_start[length - 1];
 }
 
@@ -121,12 +159,19 @@ double sum_log_decay(const float* log_decay, std::int64_t stride, std::int64_t l
   return sum;
 }
 
-void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights) {
-  TANDEM_CALL_FOR_ISA(isa(), fp32::causal, decay, scores, weights)
+void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights,
+                        float factor) {
+  TANDEM_CALL_FOR_ISA(isa(), fp32::causal, decay, scores, weights, factor)
 }
 
-void apply_causal_decay(const ChunkDecay& decay, const float* scores, BFloat16* weights) {
-  TANDEM_CALL_FOR_ISA(isa(), bf16::causal, decay, scores, weights)
+void apply_causal_decay(const ChunkDecay& decay, const float* scores, BFloat16* weights,
+                        float factor) {
+  TANDEM_CALL_FOR_ISA(isa(), bf16::causal, decay, scores, weights, factor)
+}
+
+void sum_causal_pairs(const ChunkDecay& decay, const float* scores, const float* value_scores,
+                      float* gradient) {
+  TANDEM_CALL_FOR_ISA(isa(), pairs, decay, scores, value_scores, gradient)
 }
 
 void scale_rows(const float* factors, int length, std::int64_t columns, float* x) {
@@ -145,6 +190,11 @@ void scale_rows(const float* factors, int length, std::int64_t columns, const BF
 
 void update_state(float total, const float* update, std::int64_t count, float* state) {
   TANDEM_CALL_FOR_ISA(isa(), update, total, update, count, state)
+}
+
+void add_decayed(float total, const float* state, std::int64_t count, float* sum) {
+  if (total == 0.0f) return;
+  TANDEM_CALL_FOR_ISA(isa(), add_decayed, total, state, count, sum)
 }
 
 }  // namespace tandem::cpu

@@ -24,6 +24,7 @@ struct ChunkDecay {
   float low[kChunk];
   int begin[kChunk];  ///< the last reset at or before the token, or 0: the oldest token it still
                       ///< sees
+  int first_reset;    ///< the oldest reset, or length: tokens before it see what came before
   float from_start[kChunk];  ///< from before the chunk to the token
   float to_end[kChunk];      ///< from the token to the chunk's end
   float total = 1.0f;        ///< over the whole chunk
@@ -36,10 +37,18 @@ void compute_decay(const float* log_decay, std::int64_t stride, int length, Chun
 /// 0 without decay.
 double sum_log_decay(const float* log_decay, std::int64_t stride, std::int64_t length);
 
-/// weights(i,j) = scores(i,j) exp(G_i - G_j) for j <= i, 0 for j > i and across resets.
+/// weights(i,j) = factor scores(i,j) exp(G_i - G_j) for j <= i, 0 for j > i and across resets.
 /// Both [kChunk][kChunk], all of the first `length` rows.
-void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights);
-void apply_causal_decay(const ChunkDecay& decay, const float* scores, BFloat16* weights);
+void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights,
+                        float factor = 1.0f);
+void apply_causal_decay(const ChunkDecay& decay, const float* scores, BFloat16* weights,
+                        float factor = 1.0f);
+
+/// gradient(t) = the sum over j < t <= i of scores(i,j) value_scores(i,j) exp(G_i - G_j), not
+/// across resets: what the pairs inside a chunk add to the gradient by g_t. Both scores as above.
+/// No two terms cancel by construction, which a difference of running sums would make them do.
+void sum_causal_pairs(const ChunkDecay& decay, const float* scores, const float* value_scores,
+                      float* gradient);
 
 /// Rows i of x [length][columns] by factors[i]; a factor of 0 gives 0 whatever x holds.
 void scale_rows(const float* factors, int length, std::int64_t columns, float* x);
@@ -52,5 +61,8 @@ void scale_rows(const float* factors, int length, std::int64_t columns, const BF
 
 /// state = total * state + update; a total of 0 forgets the state whatever it holds.
 void update_state(float total, const float* update, std::int64_t count, float* state);
+
+/// sum += total * state; a total of 0 adds nothing, whatever the state holds.
+void add_decayed(float total, const float* state, std::int64_t count, float* sum);
 
 }  // namespace tandem::cpu

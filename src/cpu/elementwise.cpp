@@ -52,6 +52,36 @@ TANDEM_ALWAYS_INLINE void from_float_any(const float* from, std::int64_t from_st
   }
 }
 
+template <typename T>
+TANDEM_ALWAYS_INLINE void dot_loop(const ConstRows& a, const float* b, std::int64_t b_stride,
+                                   std::int64_t rows, std::int64_t columns, float* out) {
+  constexpr int kLanes = 16;  // why: a sum of one accumulator is not vectorised
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const T* __restrict x = static_cast<const T*>(a.data) + i * a.stride;
+    const float* __restrict y = b + i * b_stride;
+    float lanes[kLanes] = {};
+    std::int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] += to_float(x[j + lane]) * y[j + lane];
+      }
+    }
+    float sum = 0.0f;
+    for (; j < columns; ++j) sum += to_float(x[j]) * y[j];
+    for (const float lane : lanes) sum += lane;
+    out[i] = sum;
+  }
+}
+
+TANDEM_ALWAYS_INLINE void dot_any(const ConstRows& a, const float* b, std::int64_t b_stride,
+                                  std::int64_t rows, std::int64_t columns, float* out) {
+  switch (a.dtype) {
+    case DType::kBFloat16: return dot_loop<BFloat16>(a, b, b_stride, rows, columns, out);
+    case DType::kFloat16: return dot_loop<Float16>(a, b, b_stride, rows, columns, out);
+    default: return dot_loop<float>(a, b, b_stride, rows, columns, out);
+  }
+}
+
 TANDEM_FOR_EACH_ISA(to_float,
                     (const ConstRows& from, std::int64_t rows, std::int64_t columns, float* to,
                      std::int64_t to_stride),
@@ -60,6 +90,11 @@ TANDEM_FOR_EACH_ISA(from_float,
                     (const float* from, std::int64_t from_stride, std::int64_t rows,
                      std::int64_t columns, float factor, const Rows& to),
                     from_float_any(from, from_stride, rows, columns, factor, to))
+
+TANDEM_FOR_EACH_ISA(dot,
+                    (const ConstRows& a, const float* b, std::int64_t b_stride, std::int64_t rows,
+                     std::int64_t columns, float* out),
+                    dot_any(a, b, b_stride, rows, columns, out))
 
 }  // namespace
 
@@ -71,6 +106,11 @@ void rows_to_float(const ConstRows& from, std::int64_t rows, std::int64_t column
 void rows_from_float(const float* from, std::int64_t from_stride, std::int64_t rows,
                      std::int64_t columns, float factor, const Rows& to) {
   TANDEM_CALL_FOR_ISA(isa(), from_float, from, from_stride, rows, columns, factor, to)
+}
+
+void dot_rows(const ConstRows& a, const float* b, std::int64_t b_stride, std::int64_t rows,
+              std::int64_t columns, float* out) {
+  TANDEM_CALL_FOR_ISA(isa(), dot, a, b, b_stride, rows, columns, out)
 }
 
 void fill_rows_with_zero(std::int64_t rows, std::int64_t columns, const Rows& to) {

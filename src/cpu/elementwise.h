@@ -35,6 +35,10 @@ void rows_to_float(const ConstRows& from, std::int64_t rows, std::int64_t column
 void rows_from_float(const float* from, std::int64_t from_stride, std::int64_t rows,
                      std::int64_t columns, float factor, const Rows& to);
 
+/// out(i) = row i of a times row i of b. In fp32.
+void dot_rows(const ConstRows& a, const float* b, std::int64_t b_stride, std::int64_t rows,
+              std::int64_t columns, float* out);
+
 void fill_rows_with_zero(std::int64_t rows, std::int64_t columns, const Rows& to);
 
 }  // namespace tandem::cpu

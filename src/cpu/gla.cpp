@@ -170,7 +170,11 @@ std::vector<VariantInfo> gla_variants() {
   return {{"gla", "gla_forward.cpu.onednn", onednn},
           {"gla", "gla_forward.cpu.builtin", ""},
           {"gla", "gla_state_forward.cpu.onednn", onednn},
-          {"gla", "gla_state_forward.cpu.builtin", ""}};
+          {"gla", "gla_state_forward.cpu.builtin", ""},
+          {"gla", "gla_backward.cpu.onednn", onednn},
+          {"gla", "gla_backward.cpu.builtin", ""},
+          {"gla", "gla_state_backward.cpu.onednn", onednn},
+          {"gla", "gla_state_backward.cpu.builtin", ""}};
 }
 
 }  // namespace tandem::cpu

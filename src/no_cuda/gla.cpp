@@ -31,6 +31,21 @@ std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem&,
 
 void gla_step(const GlaStepProblem&, const Context&) { unsupported("gla_step"); }
 
+void gla_backward(const GlaBackwardProblem&, const Context&) { unsupported("gla_backward"); }
+
+std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem&, const DeviceProperties&) {
+  unsupported("gla_backward");
+}
+
+void gla_state_backward(const GlaStateBackwardProblem&, const Context&) {
+  unsupported("gla_state_backward");
+}
+
+std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem&,
+                                               const DeviceProperties&) {
+  unsupported("gla_state_backward");
+}
+
 std::vector<VariantInfo> gla_variants(const DeviceProperties&) { return {}; }
 std::vector<VariantInfo> gla_step_variants(const DeviceProperties&) { return {}; }
 

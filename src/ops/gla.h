@@ -72,16 +72,54 @@ struct GlaStepProblem : GlaRecurrence {
   StateTensor state;
 };
 
+/// As DecayTensor, to be written.
+struct DecayGradient {
+  float* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t time_stride = 0;
+  std::int64_t head_stride = 0;
+  bool per_token = false;  // else [H]
+};
+
+/// GlaBackwardArgs after every check. What is null is not wanted (or, d_final_state, 0).
+struct GlaBackwardProblem {
+  GlaForwardProblem forward;  // the call that is differentiated, without its outputs
+  StridedTensor d_o;
+  const float* d_final_state = nullptr;  // [N,H,K,V]
+  StridedTensor dq;
+  StridedTensor dk;
+  StridedTensor dv;
+  DecayGradient d_log_decay;
+  float* d_initial_state = nullptr;  // [N,H,K,V]
+
+  /// Whether some gradient needs the forward's states, or the gradients by them.
+  bool needs_states() const { return dq.data || d_log_decay.data; }
+  bool needs_state_gradients() const {
+    return dk.data || dv.data || d_log_decay.data || d_initial_state;
+  }
+};
+
+/// GlaStateBackwardArgs after every check: the recurrence's k is q, and its v is d_o.
+struct GlaStateBackwardProblem : GlaRecurrence {
+  float scale = 1.0f;
+  float* d_state = nullptr;          // [N,H,K,V]
+  float* total_log_decay = nullptr;  // [N,H]
+};
+
 /// Throw InvalidArgument when the arguments do not fit together.
 GlaForwardProblem make_problem(const GlaForwardArgs& args);
 GlaStateForwardProblem make_problem(const GlaStateForwardArgs& args);
 GlaStepProblem make_problem(const GlaStepArgs& args);
+GlaBackwardProblem make_problem(const GlaBackwardArgs& args);
+GlaStateBackwardProblem make_problem(const GlaStateBackwardArgs& args);
 
 namespace cpu {
 /// The first two throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void gla_forward(const GlaForwardProblem& problem);
 void gla_state_forward(const GlaStateForwardProblem& problem);
 void gla_step(const GlaStepProblem& problem);
+void gla_backward(const GlaBackwardProblem& problem);
+void gla_state_backward(const GlaStateBackwardProblem& problem);
 std::vector<VariantInfo> gla_variants();
 std::vector<VariantInfo> gla_step_variants();
 }  // namespace cpu
@@ -94,6 +132,12 @@ void gla_state_forward(const GlaStateForwardProblem& problem, const Context& con
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
                                               const DeviceProperties& device);
 void gla_step(const GlaStepProblem& problem, const Context& context);
+void gla_backward(const GlaBackwardProblem& problem, const Context& context);
+std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
+                                         const DeviceProperties& device);
+void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context);
+std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem& problem,
+                                               const DeviceProperties& device);
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device);
 std::vector<VariantInfo> gla_step_variants(const DeviceProperties& device);
 }  // namespace cuda

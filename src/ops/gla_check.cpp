@@ -109,9 +109,9 @@ DecayTensor check_decay(const Argument& log_decay, const char* axes, const Dims&
 
 GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const TensorView& v,
                                const std::optional<TensorView>& log_decay,
-                               const std::optional<TensorView>& cu_seqlens) {
+                               const std::optional<TensorView>& cu_seqlens, const char* v_name) {
   const char* op = keys.op;
-  const Argument values{op, "v", v};
+  const Argument values{op, v_name, v};
   check_rank(keys, "[B,T,HQ,K]", 4);
   check_rank(values, "[B,T,H,V]", 4);
   check_extents(keys, "HQ and K");

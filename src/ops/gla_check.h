@@ -36,11 +36,12 @@ StridedTensor strided(const TensorView& view);
 DecayTensor check_decay(const Argument& log_decay, const char* axes, const Dims& shape,
                         Device device);
 
-/// k, v, log_decay and cu_seqlens against each other and against `keys`, which has k's shape and
-/// dtype: q, or k itself where an op has no q.
+/// k, v (called `v_name`), log_decay and cu_seqlens against each other and against `keys`, which
+/// has k's shape and dtype: q, or k itself where an op has no q.
 GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const TensorView& v,
                                const std::optional<TensorView>& log_decay,
-                               const std::optional<TensorView>& cu_seqlens);
+                               const std::optional<TensorView>& cu_seqlens,
+                               const char* v_name = "v");
 
 /// Of a workspace query: the properties must be of a device of the tensors' type.
 void check_device_type(const char* op, Device tensors, const DeviceProperties& device);

@@ -107,4 +107,65 @@ struct GlaStepArgs {
 /// per token. Throws InvalidArgument, Unsupported or CudaError, all before anything is written.
 void gla_step(const GlaStepArgs& args, const Context& context = {});
 
+/// The gradient of a scalar loss through gla_forward. The inputs are those of the forward call;
+/// d_o and d_final_state are the loss's gradients by its outputs. Only the gradients that are asked
+/// for are computed. With dS_t the gradient by S_t (docs/ops/gla_backward.md derives the rest):
+///
+///   dS_t = scale * q_t d_o_t^T + exp(g_{t+1}) dS_{t+1}      dS_{T+1} = d_final_state or 0
+///   dq_t = scale * S_t d_o_t    dk_t = dS_t v_t    dv_t = dS_t^T k_t
+///   dg_t = exp(g_t) <S_{t-1}, dS_t>                         0 where g_t = -inf
+///
+/// Heads that share a query/key head add up in dq and dk, and tokens and batches in the gradient of
+/// a constant decay, always in the same order. Gradients at tokens outside every sequence are 0; an
+/// empty sequence has d_initial_state = d_final_state. No output may overlap an input or another
+/// output.
+struct GlaBackwardArgs {
+  TensorView q;                                              ///< [B,T,HQ,K]
+  TensorView k;                                              ///< [B,T,HQ,K]
+  TensorView v;                                              ///< [B,T,H,V]
+  std::optional<TensorView> log_decay = std::nullopt;        ///< as in GlaForwardArgs
+  std::optional<double> scale = std::nullopt;                ///< default K^-0.5
+  std::optional<TensorView> initial_state = std::nullopt;    ///< as in GlaForwardArgs
+  std::optional<TensorView> cu_seqlens = std::nullopt;       ///< as in GlaForwardArgs
+  TensorView d_o;                                            ///< [B,T,H,V], q's dtype
+  std::optional<TensorView> d_final_state = std::nullopt;    ///< fp32 [B,H,K,V] or [N,H,K,V]
+  std::optional<TensorView> dq = std::nullopt;               ///< out, as q
+  std::optional<TensorView> dk = std::nullopt;               ///< out, as k
+  std::optional<TensorView> dv = std::nullopt;               ///< out, as v
+  std::optional<TensorView> d_log_decay = std::nullopt;      ///< out fp32, log_decay's shape
+  std::optional<TensorView> d_initial_state = std::nullopt;  ///< out fp32, as d_final_state
+};
+
+/// Runs and throws as gla_forward does; bitwise repeatable, too.
+void gla_backward(const GlaBackwardArgs& args, const Context& context = {});
+
+/// As gla_forward_workspace_bytes.
+std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
+                                         const DeviceProperties& device);
+
+/// What a span of tokens adds to the gradient by the state before it, from q, d_o and the decay
+/// alone, and the span's total log-decay. For a sequence cut into spans, each on its own device:
+///
+///   d_state of the span's begin = exp(total_log_decay) * d_state of its end + d_state
+///
+/// so the spans' results, combined from the last to the first, give each its d_final_state.
+struct GlaStateBackwardArgs {
+  TensorView q;                                         ///< [B,T,HQ,K]
+  TensorView d_o;                                       ///< [B,T,H,V]
+  std::optional<TensorView> log_decay = std::nullopt;   ///< absent, [H] or [B,T,H], fp32
+  std::optional<double> scale = std::nullopt;           ///< default K^-0.5
+  std::optional<TensorView> cu_seqlens = std::nullopt;  ///< int32 [N+1], B = 1
+  TensorView d_state;  ///< out fp32 [B,H,K,V]; [N,H,K,V] with cu_seqlens; 0 without tokens
+  /// out fp32 [B,H]; [N,H] with cu_seqlens. 0 without tokens or decay, -inf where a token forgets
+  /// everything before it: its exp(log_decay) is 0 in fp32.
+  TensorView total_log_decay;
+};
+
+/// Runs and throws as gla_forward does.
+void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context = {});
+
+/// As gla_forward_workspace_bytes.
+std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
+                                               const DeviceProperties& device);
+
 }  // namespace tandem

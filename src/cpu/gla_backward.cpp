@@ -1,0 +1,65 @@
+// gla's backward on the CPU: chunks of 64 tokens, matrix products inside a chunk
+// (cpu/gla_backward_chunk.h), the states and the gradients by them from chunk to chunk
+// (cpu/gla_backward_walk.h).
+#include <cstdint>
+
+#include "cpu/gla_backward_walk.h"
+#include "cpu/gla_rows.h"
+#include "ops/gla.h"
+
+namespace tandem::cpu {
+namespace {
+
+/// Zeros at tokens outside every sequence.
+void clear_gradients_outside(const GlaBackwardProblem& p) {
+  const GlaForwardProblem& f = p.forward;
+  if (p.dq.data) clear_outside(f, p.dq, f.HQ, f.K);
+  if (p.dk.data) clear_outside(f, p.dk, f.HQ, f.K);
+  if (p.dv.data) clear_outside(f, p.dv, f.H, f.V);
+  const DecayGradient& g = p.d_log_decay;
+  if (!g.data || !g.per_token || !f.cu_seqlens) return;
+  for (std::int64_t t = 0; t < f.T; ++t) {
+    if (t >= f.cu_seqlens[0] && t < f.cu_seqlens[f.N]) continue;
+    for (int h = 0; h < f.H; ++h) g.data[t * g.time_stride + h * g.head_stride] = 0.0f;
+  }
+}
+
+void run(const GlaBackwardProblem& problem) {
+  const MatmulProvider provider = default_matmul_provider();
+  isa();  // throws before anything is written
+  clear_gradients_outside(problem);
+  if (problem.forward.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
+    GlaBackwardWalk<BFloat16>(problem, provider).run();
+  } else {
+    GlaBackwardWalk<float>(problem, provider).run();
+  }
+}
+
+}  // namespace
+
+void gla_backward(const GlaBackwardProblem& problem) {
+  check_cu_seqlens("gla_backward", problem.forward);
+  run(problem);
+}
+
+void gla_state_backward(const GlaStateBackwardProblem& problem) {
+  check_cu_seqlens("gla_state_backward", problem);
+  // The gradient by an initial state does not depend on k and v: any will do, and q and d_o, which
+  // the problem has in their places, are read anyway.
+  GlaBackwardProblem backward;
+  static_cast<GlaRecurrence&>(backward.forward) = problem;
+  backward.forward.scale = problem.scale;
+  backward.forward.q = problem.k;
+  backward.d_o = problem.v;
+  backward.d_initial_state = problem.d_state;
+  run(backward);
+  const DecayTensor& g = problem.log_decay;
+  for (const GlaRow& row : gla_rows(problem)) {
+    const std::int64_t first =
+        row.b * g.batch_stride + row.begin * g.time_stride + row.h * g.head_stride;
+    problem.total_log_decay[row.n * problem.H + row.h] = static_cast<float>(
+        sum_log_decay(g.data ? g.data + first : nullptr, g.time_stride, row.end - row.begin));
+  }
+}
+
+}  // namespace tandem::cpu
