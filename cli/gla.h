@@ -1,5 +1,6 @@
 // gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp,
-// gla_unfused.cpp; gla_state.cpp for the direction "state", gla_step.cpp for "step".
+// gla_unfused.cpp; gla_backward.cpp and gla_backward_expect.cpp for the direction "backward",
+// gla_state.cpp for "state", gla_step.cpp for "step".
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,13 @@ TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
+
+/// Strides of an activation [B,T,heads,D] of a case.
+Dims activation_strides(Strides kind, const Dims& shape, bool output);
+
+TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed);
+std::unique_ptr<Expectation> expect_gla_backward(const TensorSet& set, bool sampled);
+GlaBackwardProblem host_backward_problem(const TensorSet& set);
 
 /// The checked problem with each buffer of the set at `bases[i]` on `device`.
 GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device);

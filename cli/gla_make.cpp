@@ -7,9 +7,7 @@
 #include "gla.h"
 
 namespace tandem::tools {
-namespace {
 
-/// Strides of an activation [B,T,heads,D]; `shared` is how many heads one stored head serves.
 Dims activation_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t T = std::max<std::int64_t>(shape[1], 1), heads = shape[2], D = shape[3];
   const auto gaps = [&](std::int64_t head, std::int64_t token, std::int64_t batch) {
@@ -26,6 +24,8 @@ Dims activation_strides(Strides kind, const Dims& shape, bool output) {
     default: return contiguous_strides(shape);
   }
 }
+
+namespace {
 
 Dims decay_strides(Strides kind, const Dims& shape) {
   if (shape.rank() == 1) {

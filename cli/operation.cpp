@@ -7,7 +7,7 @@
 namespace tandem::tools {
 
 const std::vector<Operation>& operations() {
-  static const std::vector<Operation> all = {kGlaForward, kGlaState, kGlaStep};
+  static const std::vector<Operation> all = {kGlaForward, kGlaBackward, kGlaState, kGlaStep};
   return all;
 }
 

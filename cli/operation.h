@@ -90,5 +90,6 @@ bool has_variant(const Operation& operation, const std::string& variant);
 extern const Operation kGlaForward;
 extern const Operation kGlaState;
 extern const Operation kGlaStep;
+extern const Operation kGlaBackward;
 
 }  // namespace tandem::tools
