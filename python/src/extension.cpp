@@ -20,6 +20,7 @@ namespace {
 using tandem::TensorView;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 
 // Torch makes a RuntimeError of every exception (before 2.15 some become ValueError).
 // tandem/_extension.py knows how these texts begin, and raises what they say.
@@ -257,6 +258,71 @@ Tensor gla_step(const Tensor& q, const Tensor& k, const Tensor& v,
   return translate_errors([&] { return gla_step_checked(q, k, v, log_decay, scale, state); });
 }
 
+using GlaGradients =
+    std::tuple<OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor>;
+
+GlaGradients gla_backward_checked(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                                  const OptionalTensor& log_decay, std::optional<double> scale,
+                                  const OptionalTensor& initial_state_in,
+                                  const OptionalTensor& cu_seqlens_in, const Tensor& d_o_in,
+                                  const OptionalTensor& d_final_state_in, bool wants_dq,
+                                  bool wants_dk, bool wants_dv, bool wants_d_log_decay,
+                                  bool wants_d_initial_state) {
+  constexpr const char* kOp = "gla_backward";
+  const Tensor q = with_unit_innermost_stride(q_in);
+  const Tensor k = with_unit_innermost_stride(k_in);
+  const Tensor v = with_unit_innermost_stride(v_in);
+  const Tensor d_o = with_unit_innermost_stride(d_o_in);
+  const OptionalTensor initial_state = contiguous(initial_state_in);
+  const OptionalTensor cu_seqlens = contiguous(as_int32(cu_seqlens_in));
+  const OptionalTensor d_final_state = contiguous(d_final_state_in);
+
+  tandem::GlaBackwardArgs args;
+  args.q = view({kOp, "q", kActivations, q});
+  args.k = view({kOp, "k", kActivations, k});
+  args.v = view({kOp, "v", kActivations, v});
+  args.log_decay = optional_view(kOp, "log_decay", "fp32", log_decay);
+  args.scale = scale;
+  args.initial_state = optional_view(kOp, "initial_state", "fp32", initial_state);
+  args.cu_seqlens = optional_view(kOp, "cu_seqlens", "int32 or int64", cu_seqlens);
+  args.d_o = view({kOp, "d_o", kActivations, d_o});
+  args.d_final_state = optional_view(kOp, "d_final_state", "fp32", d_final_state);
+
+  /// A new tensor like `input`, when it is wanted.
+  const auto gradient = [&](bool wanted, const char* name, const OptionalTensor& input,
+                            std::optional<TensorView>& argument) {
+    OptionalTensor output;
+    if (!wanted || !input) return output;
+    output = torch::stable::new_empty(*input, input->sizes());
+    argument = view({kOp, name, kActivations, *output});
+    return output;
+  };
+  GlaGradients gradients = {
+      gradient(wants_dq, "dq", q, args.dq), gradient(wants_dk, "dk", k, args.dk),
+      gradient(wants_dv, "dv", v, args.dv),
+      gradient(wants_d_log_decay, "d_log_decay", log_decay, args.d_log_decay),
+      gradient(wants_d_initial_state, "d_initial_state", initial_state, args.d_initial_state)};
+  OptionalTensor scratch;
+  const auto workspace_bytes = [&](const tandem::DeviceProperties& device) {
+    return tandem::gla_backward_workspace_bytes(args, device);
+  };
+  tandem::gla_backward(args, context(q, args.q.device, workspace_bytes, scratch));
+  return gradients;
+}
+
+GlaGradients gla_backward(const Tensor& q, const Tensor& k, const Tensor& v,
+                          const OptionalTensor& log_decay, std::optional<double> scale,
+                          const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                          const Tensor& d_o, const OptionalTensor& d_final_state, bool wants_dq,
+                          bool wants_dk, bool wants_dv, bool wants_d_log_decay,
+                          bool wants_d_initial_state) {
+  return translate_errors([&] {
+    return gla_backward_checked(q, k, v, log_decay, scale, initial_state, cu_seqlens, d_o,
+                                d_final_state, wants_dq, wants_dk, wants_dv, wants_d_log_decay,
+                                wants_d_initial_state);
+  });
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(tandem, m) {
@@ -269,17 +335,24 @@ STABLE_TORCH_LIBRARY(tandem, m) {
   m.def(
       "gla_step(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor(a!) state) "
       "-> Tensor");
+  m.def(
+      "gla_backward(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, "
+      "Tensor? initial_state, Tensor? cu_seqlens, Tensor d_o, Tensor? d_final_state, "
+      "bool wants_dq, bool wants_dk, bool wants_dv, bool wants_d_log_decay, "
+      "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) {
   m.impl("gla_forward", TORCH_BOX(&gla_forward));
   m.impl("gla_state_forward", TORCH_BOX(&gla_state_forward));
+  m.impl("gla_backward", TORCH_BOX(&gla_backward));
   m.impl("gla_step", TORCH_BOX(&gla_step));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, m) {
   m.impl("gla_forward", TORCH_BOX(&gla_forward));
   m.impl("gla_state_forward", TORCH_BOX(&gla_state_forward));
+  m.impl("gla_backward", TORCH_BOX(&gla_backward));
   m.impl("gla_step", TORCH_BOX(&gla_step));
 }
 

@@ -26,7 +26,7 @@ def gla(q, k, v, log_decay=None, *, scale=None, initial_state=None, cu_seqlens=N
     if offsets is not None:
         pieces = [(n, n + 1, slice(None), offsets[n], offsets[n + 1]) for n in range(N)]
     for first, last, rows, begin, end in pieces:
-        S = state[first:last]
+        S = state[first:last].clone()  # not a view, so that autograd can differentiate this
         for t in range(begin, end):
             S = decay[rows, t, :, None, None] * S + k[rows, t, :, :, None] * v[rows, t, :, None, :]
             o[rows, t] = scale * (q[rows, t, :, None, :] @ S).squeeze(-2)

@@ -50,12 +50,15 @@ def gla(
         o [B,T,H,V] in v's dtype, contiguous, and the final state, fp32 [B,H,K,V] (with cu_seqlens [N,H,K,V]), or
         None without output_final_state.
 
+    Differentiable in q, k, v, log_decay and initial_state, once; what does not require a gradient costs none.
+    Gradients have their tensor's dtype, that of log_decay is 0 where it is -inf.
+
     Under autocast q, k and v are cast to its dtype; log_decay and the state stay fp32.
 
     Raises:
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
-            CUDA. Also from ``backward()``: this op has no gradient yet.
+            CUDA. From ``backward()`` too, and for second derivatives everywhere.
         RuntimeError: CUDA failed.
 
     Example, one sequence in two pieces::
@@ -107,12 +110,67 @@ def _fake(
     return o, v.new_empty((sequences, v.size(2), q.size(3), v.size(3)), dtype=torch.float32)
 
 
-def _backward(ctx: Any, d_o: Tensor, d_final_state: Tensor | None) -> NoReturn:
-    raise NotImplementedError(
-        "[gla_backward] tandem.ops.gla has no gradient yet: call it under torch.no_grad(), or on tensors that do "
-        "not require one"
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
+    q, k, v, log_decay, ctx.scale, initial_state, _, cu_seqlens = inputs
+    ctx.save_for_backward(q, k, v, log_decay, initial_state, cu_seqlens)
+    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
+
+
+def _backward(ctx: Any, d_o: Tensor | None, d_final_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, log_decay, initial_state, cu_seqlens = ctx.saved_tensors
+    if d_o is None:
+        d_o = torch.zeros_like(v)
+    wants_dq, wants_dk, wants_dv, wants_d_log_decay, _, wants_d_initial_state, _, _ = ctx.needs_input_grad
+    try:
+        dq, dk, dv, d_log_decay, d_initial_state = torch.ops.tandem.gla_backward(
+            q,
+            k,
+            v,
+            log_decay,
+            ctx.scale,
+            initial_state,
+            cu_seqlens,
+            d_o,
+            d_final_state,
+            wants_dq,
+            wants_dk,
+            wants_dv,
+            wants_d_log_decay,
+            wants_d_initial_state,
+        )
+    except RuntimeError as error:
+        reraise(error)
+    return dq, dk, dv, d_log_decay, None, d_initial_state, None, None
+
+
+torch.library.register_autograd("tandem::gla_forward", _backward, setup_context=_setup_context)
+
+
+@torch.library.register_fake("tandem::gla_backward")
+def _fake_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None,
+    scale: float | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    d_o: Tensor,
+    d_final_state: Tensor | None,
+    *wants: bool,
+) -> tuple[Tensor | None, ...]:
+    inputs = (q, k, v, log_decay, initial_state)
+    return tuple(
+        x.new_empty(x.shape) if wanted and x is not None else None for x, wanted in zip(inputs, wants, strict=True)
     )
 
 
-# why: without it torch would only warn, and return tensors that are cut from the graph.
-torch.library.register_autograd("tandem::gla_forward", _backward)
+def _double_backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+    raise NotImplementedError(
+        "[gla_backward] tandem.ops.gla has no second derivative: do not differentiate through a gradient that was "
+        "taken with create_graph=True"
+    )
+
+
+# why: without it torch would return second derivatives that are cut from the graph.
+torch.library.register_autograd("tandem::gla_backward", _double_backward)

@@ -1,0 +1,290 @@
+"""The gradients of tandem.ops.gla on the CPU, against fp64 autograd of the recurrence, and how autograd uses them."""
+
+import math
+import shutil
+import unittest
+
+import tandem
+import torch
+from reference import TOLERANCE, gla, relative_rms
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from cases import DTYPES, gla_inputs, load
+
+NAMES = ("q", "k", "v", "log_decay", "initial_state")
+OP = torch.ops.tandem.gla_backward.default
+
+
+def differentiate(op, inputs, d_o, d_final_state):
+    """The gradients of <o, d_o> + <final_state, d_final_state> by the tensors of `inputs` that are in NAMES."""
+    leaves = {name: inputs[name].detach().requires_grad_() for name in NAMES if inputs.get(name) is not None}
+    o, final_state = op(**{**inputs, **leaves})
+    outputs, gradients = [o], [d_o.to(o.dtype)]
+    if d_final_state is not None:
+        outputs.append(final_state)
+        gradients.append(d_final_state.to(final_state.dtype))
+    pairs = [(x, dx) for x, dx in zip(outputs, gradients, strict=True) if x.requires_grad]
+    if not pairs:  # a definition without a token
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    results = torch.autograd.grad(
+        [x for x, _ in pairs], list(leaves.values()), [dx for _, dx in pairs], allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(leaves, results, strict=True))
+
+
+def draw(B=1, T=70, H=4, K=16, V=24, HQ=None, dtype=torch.float32):
+    """q, k, v, log_decay."""
+    q, k = torch.randn(2, B, T, HQ or H, K).to(dtype).unbind()
+    return q, k, torch.randn(B, T, H, V).to(dtype), torch.nn.functional.logsigmoid(torch.randn(B, T, H)) / 4
+
+
+def gradients_of(inputs, loss):
+    """loss(*leaves) differentiated by all of them."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    return torch.autograd.grad(loss(*leaves), leaves)
+
+
+def small(case):
+    """Few tokens: autograd of the definition is slow."""
+    axes = case["axes"]
+    return 0 < axes["T"] <= 130 and axes["B"] * axes["T"] * axes["H"] * axes["K"] * axes["V"] <= 1 << 21
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the results of every gla_backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.results = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is OP:
+            self.results.append(result)
+        return result
+
+
+class BackwardCase(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+
+    def assert_close(self, got, expected, tolerance=1e-5):
+        for a, b in zip(got, expected, strict=True):
+            self.assertEqual(a.shape, b.shape)
+            self.assertLess(relative_rms(a, b.double()), tolerance)
+
+
+class AgainstTheDefinition(BackwardCase):
+    def check(self, case, dtype):
+        inputs = gla_inputs(case, dtype)
+        generator = torch.Generator().manual_seed(7)
+        d_o = torch.randn(inputs["v"].shape, generator=generator).to(dtype)
+        d_final_state = None
+        if inputs["output_final_state"]:
+            shape = gla(**inputs)[1].shape
+            d_final_state = torch.randn(shape, generator=generator)
+        got = differentiate(tandem.ops.gla, inputs, d_o, d_final_state)
+        wide = {name: x.double() if name in NAMES and x is not None else x for name, x in inputs.items()}
+        expected = differentiate(gla, wide, d_o, d_final_state)
+        terms = (wide["q"] * expected["q"]).sum(-1).square().mean().sqrt().item()
+        for name, right in expected.items():
+            source = inputs[name]
+            self.assertEqual((got[name].dtype, got[name].shape), (source.dtype, source.shape))
+            error = (got[name].double() - right).square().mean().sqrt().item()
+            size = right.square().mean().sqrt().item()
+            limit = TOLERANCE[dtype] * size
+            if name == "log_decay":
+                self.assertTrue((got[name][source == -math.inf] == 0).all())
+                # A constant decay's gradient is a sum over tokens, which may cancel.
+                tokens = math.sqrt(d_o.shape[0] * d_o.shape[1]) if source.dim() == 1 else 1
+                limit = 2 * TOLERANCE[dtype] * (size + 1e-3 * tokens * terms)
+            self.assertLessEqual(error, limit, name)
+
+    def test_every_small_case_in_every_dtype(self):
+        cases = [case for case in load("gla", "check", "backward") if small(case)]
+        self.assertGreater(len(cases), 60)
+        for case in cases:
+            for name in case["dtype"]:
+                with self.subTest(case["name"], dtype=name):
+                    self.check(case, DTYPES[name])
+
+    def test_no_tokens(self):
+        for case in load("gla", "check", "backward"):
+            if case["axes"]["T"] == 0 and case.get("states") == "both":
+                inputs = gla_inputs(case, torch.float32)
+                d_final_state = torch.randn(inputs["initial_state"].shape)
+                got = differentiate(tandem.ops.gla, inputs, torch.zeros_like(inputs["v"]), d_final_state)
+                self.assertTrue(torch.equal(got["initial_state"], d_final_state))
+
+
+class Autograd(BackwardCase):
+    def test_only_what_requires_a_gradient_is_computed(self):
+        arguments = {**dict(zip(NAMES, draw(HQ=2), strict=False)), "initial_state": torch.randn(1, 4, 16, 24)}
+        d_o = torch.randn(1, 70, 4, 24)
+        everything = differentiate(tandem.ops.gla, arguments, d_o, None)
+        for i, name in enumerate(NAMES):
+            leaf = arguments[name].detach().requires_grad_()
+            o, _ = tandem.ops.gla(**{**arguments, name: leaf})
+            with Recorder() as recorder:
+                (gradient,) = torch.autograd.grad(o, leaf, d_o)
+            self.assertTrue(torch.equal(gradient, everything[name]), name)
+            self.assertEqual([x is not None for x in recorder.results[0]], [j == i for j in range(5)], name)
+
+    def test_an_output_that_the_loss_does_not_use(self):
+        inputs = draw()
+
+        def loss(of_o, of_state):
+            def call(q, k, v, g):
+                o, state = tandem.ops.gla(q, k, v, g, output_final_state=True)
+                return (o.sum() if of_o else 0) + (state.sum() if of_state else 0)
+
+            return call
+
+        both = gradients_of(inputs, loss(True, True))
+        of_state = gradients_of(inputs, loss(False, True))
+        self.assert_close([a + b for a, b in zip(gradients_of(inputs, loss(True, False)), of_state, strict=True)], both)
+        self.assertEqual(of_state[0].abs().max(), 0)
+
+    def test_gradients_of_any_layout(self):
+        inputs = draw()
+        weight = torch.randn(24, 1, 4, 70)
+        loss = lambda *x: (tandem.ops.gla(*x)[0].permute(3, 0, 2, 1) * weight).sum()  # noqa: E731
+        right = lambda *x: (tandem.ops.gla(*x)[0] * weight.permute(1, 3, 2, 0).contiguous()).sum()  # noqa: E731
+        for a, b in zip(gradients_of(inputs, loss), gradients_of(inputs, right), strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_log_decay_of_another_dtype(self):
+        q, k, v, g = draw()
+        half = g.to(torch.bfloat16)
+        (got,) = gradients_of([half], lambda x: tandem.ops.gla(q, k, v, x)[0].square().sum())
+        (right,) = gradients_of([half.float()], lambda x: tandem.ops.gla(q, k, v, x)[0].square().sum())
+        self.assertEqual(got.dtype, torch.bfloat16)
+        self.assertTrue(torch.equal(got, right.to(torch.bfloat16)))
+
+    def test_sequences_of_lists(self):
+        inputs = draw()
+        offsets = torch.tensor([0, 30, 30, 65])
+        got = gradients_of(inputs, lambda *x: tandem.ops.gla(*x, cu_seqlens=offsets)[0].square().sum())
+        right = gradients_of(
+            inputs,
+            lambda *x: sum(tandem.ops.gla(*(y[:, a:b] for y in x))[0].square().sum() for a, b in ((0, 30), (30, 65))),
+        )
+        for a, b in zip(got, right, strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_a_second_derivative_is_refused(self):
+        q, k, v, g = draw()
+        for x in (q, k, v, g):
+            x.requires_grad_()
+        (dq,) = torch.autograd.grad(tandem.ops.gla(q, k, v, g)[0].sum(), q, create_graph=True)
+        with self.assertRaisesRegex(NotImplementedError, r"\[gla_backward\] tandem.ops.gla has no second derivative"):
+            dq.sum().backward()
+
+    def test_same_bits_every_time(self):
+        inputs = draw(T=300, HQ=2, dtype=torch.bfloat16)
+        loss = lambda *x: tandem.ops.gla(*x)[0].float().square().sum()  # noqa: E731
+        first = gradients_of(inputs, loss)
+        for _ in range(5):
+            for a, b in zip(gradients_of(inputs, loss), first, strict=True):
+                self.assertTrue(torch.equal(a, b))
+
+    def test_checkpoint(self):
+        inputs = draw()
+
+        def layer(*x):
+            return tandem.ops.gla(*x)[0].square()
+
+        got = gradients_of(inputs, lambda *x: checkpoint(layer, *x, use_reentrant=False).sum())
+        for a, b in zip(got, gradients_of(inputs, lambda *x: layer(*x).sum()), strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_autocast(self):
+        inputs = draw()
+
+        def layer(*x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return tandem.ops.gla(*x)[0].float().square().sum()
+
+        got = gradients_of(inputs, layer)
+        self.assertEqual([x.dtype for x in got], [torch.float32] * 4)
+        right = gradients_of(inputs, lambda q, k, v, g: layer(q.bfloat16(), k.bfloat16(), v.bfloat16(), g))
+        for a, b in zip(got, right, strict=True):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_descent(self):
+        # A loss that only the op's parameters explain goes down along the gradient.
+        q, k, v, g = draw()
+        target = torch.randn(1, 70, 4, 24)
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        optimizer = torch.optim.Adam(leaves, 0.05)
+        losses = []
+        for _ in range(30):
+            loss = (tandem.ops.gla(q, k, v, g)[0] - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], losses[0] / 2)
+
+
+class Compile(BackwardCase):
+    def test_opcheck(self):
+        q, k, v, g = draw(HQ=2)
+        state, d_o, offsets = torch.randn(1, 4, 16, 24), torch.randn(1, 70, 4, 24), torch.tensor([0, 30, 70])
+        for arguments in (
+            (q, k, v, g, None, None, None, d_o, None, True, True, True, True, False),
+            (q, k, v, g, 0.5, state, None, d_o, state, True, True, True, True, True),
+            (q, k, v, g[0, 0], None, None, None, d_o, None, False, False, False, True, False),
+            (q, k, v, None, None, state.repeat(2, 1, 1, 1), offsets, d_o, None, False, True, False, False, True),
+        ):
+            torch.library.opcheck(OP, arguments)
+
+    def compare(self, backend):
+        def step(q, k, v, g, state):
+            o, final = tandem.ops.gla(
+                torch.nn.functional.silu(q), k, v, g, initial_state=state, output_final_state=True
+            )
+            return o.square().sum() + final.sum()
+
+        compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=backend)
+        for T in (70, 100):
+            inputs = (*draw(T=T, HQ=2), torch.randn(1, 4, 16, 24))
+            self.assert_close(gradients_of(inputs, compiled), gradients_of(inputs, step))
+
+    def test_aot_eager(self):
+        self.compare("aot_eager")
+
+    @unittest.skipUnless(
+        shutil.which("c++") or shutil.which("g++") or shutil.which("gcc"), "no C++ compiler here for torch's inductor"
+    )
+    def test_inductor(self):
+        self.compare("inductor")
+
+    def test_some_gradients_only(self):
+        q, k, v, g = draw()
+        loss = lambda v: tandem.ops.gla(q, k, v, g)[0].square().sum()  # noqa: E731
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        self.assert_close(gradients_of([v], compiled), gradients_of([v], loss))
+
+
+class Refusals(BackwardCase):
+    def test_they_name_op_and_argument(self):
+        q, k, v, g = draw()
+        arguments = [q, k, v, g, None, None, None, v, None, True, True, True, True, True]
+        for position, value, text in (
+            (7, v[:, :69], "[gla_backward] d_o must have shape [B,T,H,V] = [1,70,4,24], got [1,69,4,24]"),
+            (7, v.bfloat16(), "[gla_backward] d_o must have dtype fp32, got bf16"),
+            (8, torch.zeros(1, 4, 24, 16), "[gla_backward] d_final_state must have shape [B,H,K,V] = [1,4,16,24]"),
+            (0, q.double(), "[gla_backward] q must have dtype bf16, fp16 or fp32, got Double"),
+        ):
+            wrong = [*arguments]
+            wrong[position] = value
+            with self.assertRaises(RuntimeError) as caught:
+                OP(*wrong)
+            self.assertIn("ValueError: " + text, str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
