@@ -25,8 +25,8 @@ struct CheckResult {
 };
 
 /// One result per variant that accepts the case in the entry's direction; where none does, one that
-/// is skipped when the case is tagged `later` or its dtype is not for the backend, and failed
-/// otherwise.
+/// is skipped when the case is tagged `later`, its dtype is not for the backend, or CUDA has no
+/// kernel of the entry yet, and failed otherwise.
 ///
 /// A variant passes when outputs are within their limits of the definition, all that was not to be
 /// written (inputs, guards, gaps) is untouched, and a second run gives the same bits.

@@ -18,6 +18,8 @@ class EveryCase : public testing::TestWithParam<DType> {
     const auto cases = select_cases(load_cases("gla"), "", "check");
     for (const Operation& operation : operations()) {
       if (operation.name != std::string("gla")) continue;
+      const bool on_cuda = device.type == DeviceType::kCuda;
+      if (on_cuda && available_variants(operation, device).empty()) continue;  // no kernel yet
       int passed = 0, found = 0;
       for (const Case& one : cases) {
         if (!one.has_direction(operation.direction)) continue;
