@@ -205,8 +205,8 @@ TEST(GlaStateBackwardRefusals, NameOpArgumentExpectedAndGot) {
          a.total_log_decay = shaped(a.total_log_decay, Dims{4, 2});
        },
        "total_log_decay must have shape [B,H] = [2,4], got [4,2]"},
-      {"", [](StateArgs& a) { a.d_state.data = a.q.data; },
-       "d_state must not overlap q, got views that share memory"},
+      {"", [](StateArgs& a) { a.total_log_decay.data = a.q.data; },
+       "total_log_decay must not overlap q, got views that share memory"},
       {"", [](StateArgs& a) { a.scale = std::numeric_limits<double>::quiet_NaN(); },
        "scale must be finite, got nan"},
   };
