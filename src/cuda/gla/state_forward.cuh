@@ -136,7 +136,7 @@ __device__ void prepare_span_decay(const GlaStateForwardParams& params,
     shared.input.wait_empty(at);
     compute_chunk_decay(own, 1.0f, shared.decay[at.stage]);
     shared.input.full[at.stage].arrive();
-    total += own.x + own.y;
+    total += forget_to_infinity(own.x) + forget_to_infinity(own.y);
   }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {

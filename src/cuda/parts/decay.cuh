@@ -3,9 +3,8 @@
 // With G_i the inclusive sum of the chunk's decays, token j reaches token i with factor 2^(G_i -
 // G_j), never above 1 for decays <= 0. Decays enter the sum no lower than -256: that is -inf as far
 // as a factor goes (2^-126 is the smallest that is not flushed to 0, which leaves growth of 2^130
-// in between), differences never meet -inf, and sums of r such resets still resolve differences to
-// r
-// * 1.5e-5.
+// in between), differences never meet -inf, and behind r such resets in one chunk factors are still
+// good to r * 6e-5.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +21,12 @@ struct alignas(16) ChunkDecay {
   float to_state[kChunk];    // factor from token j to the state after the chunk
   float state_to_state;      // factor from the state before to the state after
 };
+
+/// A natural-log decay whose factor rounds to 0 in fp32, as -inf: what a sum of decays reports.
+__device__ inline float forget_to_infinity(float log_decay) {
+  constexpr float kVanishes = -104.0f;  // 2^-150 and less
+  return log_decay < kVanishes ? -__int_as_float(0x7F800000) : log_decay;
+}
 
 /// 2^x within 2 ulp, subnormal results flushed to 0.
 __device__ inline float fast_exp2(float x) {
