@@ -59,13 +59,15 @@ struct Line {
                                  const std::vector<std::string>& known) const {
     if (!list.is_array()) refuse(field, "must be a list");
     std::vector<std::string> found;
-    for (const Json& word : list) {
-      if (!word.is_string() || std::find(known.begin(), known.end(), word) == known.end()) {
-        refuse(field, fmt::format("must be among {}, got {}", fmt::join(known, ", "), word.dump()));
+    const auto holds = [](const std::vector<std::string>& words, const std::string& word) {
+      return std::find(words.begin(), words.end(), word) != words.end();
+    };
+    for (const Json& item : list) {
+      const std::string word = item.is_string() ? item.get<std::string>() : "";
+      if (!holds(known, word)) {
+        refuse(field, fmt::format("must be among {}, got {}", fmt::join(known, ", "), item.dump()));
       }
-      if (std::find(found.begin(), found.end(), word) != found.end()) {
-        refuse(field, "names " + word.dump() + " twice");
-      }
+      if (holds(found, word)) refuse(field, "names " + item.dump() + " twice");
       found.push_back(word);
     }
     return found;
