@@ -46,6 +46,8 @@ std::string reason_of(const std::string& name, const GlaStepArgs& args) {
 
 TEST(GlaStepVariants, DtypesAndAlignedWidthsChoose) {
   EXPECT_EQ(first_accepting(contiguous_args(64, 32, 32, 128, 128)),
+            "gla_step.sm90.bf16.state_fp32.v64");
+  EXPECT_EQ(first_accepting(contiguous_args(1, 32, 32, 128, 128)),
             "gla_step.sm90.bf16.state_fp32.v32");
   EXPECT_EQ(first_accepting(contiguous_args(1, 4, 8, 200, 136, DType::kBFloat16, DType::kFloat16)),
             "gla_step.sm90.fp16.state_bf16.v64");
@@ -62,6 +64,8 @@ TEST(GlaStepVariants, ReasonsNameTheLimit) {
   EXPECT_EQ(reason_of(fp32, contiguous_args(2, 1, 1, 8, 8, DType::kBFloat16)),
             "takes a state in fp32, got bf16");
   EXPECT_EQ(reason_of(fp32, contiguous_args(2, 1, 1, 8, 6)), "takes V a multiple of 4, got 6");
+  EXPECT_EQ(reason_of("gla_step.sm90.bf16.state_fp32.v64", contiguous_args(2, 1, 1, 8, 128)),
+            "takes at least 528 tiles of 64 columns, got 4");
   EXPECT_EQ(reason_of(bf16, contiguous_args(2, 1, 1, 8, 12, DType::kBFloat16)),
             "takes V a multiple of 8, got 12");
   EXPECT_EQ(reason_of(fp32, contiguous_args(std::int64_t{1} << 24, 64, 64, 8, 64)),

@@ -43,6 +43,11 @@ template <class ElementT, class StoredT>
 using StepVectorConfig =
     StepConfig<ElementT, StoredT, StepTile{16 / static_cast<int>(sizeof(StoredT)), 8, 128, 8}>;
 
+/// 256 bytes of a row, where that still makes CTAs enough: an H200 writes and reads longer runs
+/// faster. fp32 states.
+template <class ElementT>
+using StepWideConfig = StepConfig<ElementT, float, StepTile{4, 16, 256, 8}>;
+
 /// Any alignment and any V: one column per thread.
 template <class ElementT, class StoredT>
 using StepScalarConfig = StepConfig<ElementT, StoredT, StepTile{1, 32, 128, 16}>;

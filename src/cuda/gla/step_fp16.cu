@@ -3,6 +3,7 @@
 
 namespace tandem::cuda {
 
+template void launch_step<StepWideConfig<__half>>(const char*, const GlaStepProblem&, void*);
 template void launch_step<StepVectorConfig<__half, float>>(const char*, const GlaStepProblem&,
                                                            void*);
 template void launch_step<StepVectorConfig<__half, __nv_bfloat16>>(const char*,

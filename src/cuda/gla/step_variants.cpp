@@ -12,14 +12,18 @@ namespace tandem::cuda {
 namespace {
 
 template <class Config>
-void add_variant(std::vector<StepVariant>& table, DType dtype, DType state_dtype) {
+void add_variant(std::vector<StepVariant>& table, DType dtype, DType state_dtype,
+                 int fewest_tiles = 0) {
   table.push_back({"gla_step.sm90." + to_string(dtype) + ".state_" + to_string(state_dtype) + ".v" +
                        std::to_string(Config::kColumns) + (Config::kVector > 1 ? "" : ".scalar"),
-                   dtype, state_dtype, Config::kVector, Config::kColumns, &launch_step<Config>});
+                   dtype, state_dtype, Config::kVector, Config::kColumns, fewest_tiles,
+                   &launch_step<Config>});
 }
 
 template <class Element>
 void add_variants(std::vector<StepVariant>& table, DType dtype) {
+  constexpr int kFourPerMultiprocessor = 528;
+  add_variant<StepWideConfig<Element>>(table, dtype, DType::kFloat32, kFourPerMultiprocessor);
   add_variant<StepVectorConfig<Element, float>>(table, dtype, DType::kFloat32);
   add_variant<StepVectorConfig<Element, __nv_bfloat16>>(table, dtype, DType::kBFloat16);
   add_variant<StepScalarConfig<Element, float>>(table, dtype, DType::kFloat32);
@@ -63,6 +67,11 @@ std::string StepVariant::supports(const GlaStepProblem& problem) const {
     return "takes at most 2^31 - 1 batches times heads times tiles of V, got " +
            std::to_string(problem.B) + " x " + std::to_string(problem.H) + " x " +
            std::to_string(tiles);
+  }
+  if (problem.B * problem.H * tiles < fewest_tiles) {
+    return "takes at least " + std::to_string(fewest_tiles) + " tiles of " +
+           std::to_string(columns) + " columns, got " +
+           std::to_string(problem.B * problem.H * tiles);
   }
   return vector == 1 ? "" : layout_problem(problem);
 }

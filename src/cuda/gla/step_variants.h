@@ -12,8 +12,9 @@ struct StepVariant {
   std::string name;
   DType dtype;
   DType state_dtype;
-  int vector;   // columns per load: V and the state's layout must allow it
-  int columns;  // of a CTA's tile
+  int vector;        // columns per load: V and the state's layout must allow it
+  int columns;       // of a CTA's tile
+  int fewest_tiles;  // what narrower tiles make more of is left to them
   void (*launch)(const char* name, const GlaStepProblem& problem, void* stream);
 
   /// "" when the variant can run the problem, else why not.
