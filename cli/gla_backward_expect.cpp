@@ -39,7 +39,7 @@ class GlaBackwardExpectation : public Expectation {
     inside_.resize(p_.T, !p_.cu_seqlens);
     for (std::int64_t n = 0; n < p_.N; ++n) {
       const TokenRange tokens = tokens_of(p_, n);
-      if (p_.cu_seqlens) std::fill(&inside_[tokens.begin], &inside_[tokens.end], 1);
+      if (p_.cu_seqlens) std::fill(inside_.begin() + tokens.begin, inside_.begin() + tokens.end, 1);
       for (int hq = 0; hq < p_.HQ; ++hq) {
         groups_.push_back({p_.cu_seqlens ? 0 : n, n, hq, tokens, {}, {}, {}});
       }
