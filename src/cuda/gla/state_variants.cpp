@@ -1,14 +1,8 @@
 // The variants of gla_state_forward on CUDA, and the launches that make up a call. Host only.
 #include "cuda/gla/state_variants.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <utility>
-
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/state_forward_config.h"
-#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
@@ -32,34 +26,19 @@ void add_variants(std::vector<StateForwardVariant>& table, DType dtype, bool tma
   add.template operator()<128, 128>();
 }
 
-struct StateForwardChoice {
-  GlaTilePlans tiles;
-  const StateForwardVariant& variant;
-  StateForwardPlan plan;
-};
-
-StateForwardChoice choose(const GlaStateForwardProblem& problem, const DeviceProperties& device) {
-  GlaTilePlans tiles = plan_tiles(problem);
-  const StateForwardVariant& variant = choose_variant(
-      kOp, state_forward_variants(), device,
-      [&](const StateForwardVariant& one) { return reason_against(one, problem, tiles); });
-  return {std::move(tiles), variant,
-          plan_state_forward(problem, variant.key_dim, variant.value_dim, device)};
+GlaChoice<StateForwardVariant, StateForwardPlan> choose(const GlaStateForwardProblem& problem,
+                                                        const DeviceProperties& device) {
+  return choose_gla(kOp, state_forward_variants(), problem, plan_tiles(problem), device,
+                    plan_state_forward);
 }
 
 }  // namespace
 
 const std::vector<StateForwardVariant>& state_forward_variants() {
-  static const std::vector<StateForwardVariant> table = [] {
-    std::vector<StateForwardVariant> rows;
-    for (const bool tma : {true, false}) {
-      add_variants<__nv_bfloat16>(rows, DType::kBFloat16, tma);
-#ifndef TANDEM_CUDA_DEV
-      add_variants<__half>(rows, DType::kFloat16, tma);
-#endif
-    }
-    return rows;
-  }();
+  static const auto table =
+      table_of_variants<StateForwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
+        add_variants<Element>(rows, dtype, tma);
+      });
   return table;
 }
 

@@ -1,10 +1,15 @@
-// What the tables of gla's variants over chunks share: their rows, reasons against a problem, and
-// the copies that TMA would make.
+// What the tables of gla's variants over chunks share: their rows, reasons against a problem, the
+// copies that TMA would make, and the choice for a call.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
 #include "ops/gla.h"
 
@@ -22,6 +27,19 @@ struct GlaVariant {
   bool tma;
   Launch launch;
 };
+
+/// Rows in the order in which they are tried, by `add_rows.operator()<Element>(table, dtype, tma)`.
+template <class Variant, class AddRows>
+std::vector<Variant> table_of_variants(AddRows add_rows) {
+  std::vector<Variant> table;
+  for (const bool tma : {true, false}) {
+    add_rows.template operator()<__nv_bfloat16>(table, DType::kBFloat16, tma);
+#ifndef TANDEM_CUDA_DEV
+    add_rows.template operator()<__half>(table, DType::kFloat16, tma);
+#endif
+  }
+  return table;
+}
 
 /// "gla_forward.sm90.bf16.c64_k128_v128", with ".gather" where TMA is not used.
 std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool tma);
@@ -43,5 +61,26 @@ std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
 
 /// "takes K <= 64, got 128", or "".
 std::string width_reason(const char* axis, int width, int limit);
+
+/// The variant for a problem, and how a call runs it.
+template <class Variant, class Plan>
+struct GlaChoice {
+  GlaTilePlans tiles;
+  const Variant& variant;
+  Plan plan;
+};
+
+/// `make_plan` is plan_forward or its like for another op (cuda/gla/forward_plan.h).
+template <class Variant, class Problem, class Plan>
+GlaChoice<Variant, Plan> choose_gla(const char* op, const std::vector<Variant>& table,
+                                    const Problem& problem, GlaTilePlans tiles,
+                                    const DeviceProperties& device,
+                                    Plan (*make_plan)(const Problem&, int key_dim, int value_dim,
+                                                      const DeviceProperties&)) {
+  const Variant& variant = choose_variant(
+      op, table, device, [&](const Variant& one) { return reason_against(one, problem, tiles); });
+  return {std::move(tiles), variant,
+          make_plan(problem, variant.key_dim, variant.value_dim, device)};
+}
 
 }  // namespace tandem::cuda

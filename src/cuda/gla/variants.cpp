@@ -1,16 +1,10 @@
 // The variants of gla_forward on CUDA, and the launches that make up a call. Host only.
 #include "cuda/gla/variants.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <utility>
-
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
-#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
@@ -42,19 +36,9 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
 #endif
 }
 
-struct ForwardChoice {
-  GlaTilePlans tiles;
-  const ForwardVariant& variant;
-  ForwardPlan plan;
-};
-
-ForwardChoice choose(const GlaForwardProblem& problem, const DeviceProperties& device) {
-  GlaTilePlans tiles = plan_tiles(problem);
-  const ForwardVariant& variant = choose_variant(
-      kOp, forward_variants(), device,
-      [&](const ForwardVariant& one) { return reason_against(one, problem, tiles); });
-  return {std::move(tiles), variant,
-          plan_forward(problem, variant.key_dim, variant.value_dim, device)};
+GlaChoice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
+                                              const DeviceProperties& device) {
+  return choose_gla(kOp, forward_variants(), problem, plan_tiles(problem), device, plan_forward);
 }
 
 /// The order of sequences of different lengths, and zeros outside all of them.
@@ -75,16 +59,10 @@ void prepare_order(const GlaForwardProblem& problem, std::int32_t* order, std::u
 }  // namespace
 
 const std::vector<ForwardVariant>& forward_variants() {
-  static const std::vector<ForwardVariant> table = [] {
-    std::vector<ForwardVariant> rows;
-    for (const bool tma : {true, false}) {
-      add_variants<__nv_bfloat16>(rows, DType::kBFloat16, tma);
-#ifndef TANDEM_CUDA_DEV
-      add_variants<__half>(rows, DType::kFloat16, tma);
-#endif
-    }
-    return rows;
-  }();
+  static const auto table =
+      table_of_variants<ForwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
+        add_variants<Element>(rows, dtype, tma);
+      });
   return table;
 }
 
@@ -127,7 +105,6 @@ void gla_forward(const GlaForwardProblem& problem, const Context& context) {
   schedule.items = plan.items;
   schedule.value_tiles = plan.value_tiles;
   schedule.segments = plan.segments;
-  schedule.overlaps_previous = plan.workspace_bytes > 0;  // something is prepared in it
   if (plan.split()) {
     schedule.exchange = {scratch.at<float>(plan.states), scratch.at<float>(plan.factors),
                          scratch.at<std::uint32_t>(plan.ready)};
