@@ -40,6 +40,7 @@
 #include "cuda/gla/forward_intra.cuh"
 #include "cuda/gla/forward_load.cuh"
 #include "cuda/gla/forward_recurrence.cuh"
+#include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda {
@@ -67,6 +68,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     shared.span_done.init(kStateThreads);
     fence_barriers_initialised();
   }
+  follow_stream();
   __syncthreads();
 
   if (warpgroup == 0) {
@@ -96,8 +98,7 @@ void launch_forward(const char* name, const GlaForwardParams& params, unsigned b
   launch_kernel(name, gla_forward_kernel<Config>,
                 {.blocks = blocks,
                  .threads = Config::kThreads,
-                 .shared_bytes = sizeof(ForwardShared<Config>),
-                 .overlaps_previous = params.schedule.overlaps_previous},
+                 .shared_bytes = sizeof(ForwardShared<Config>)},
                 static_cast<cudaStream_t>(stream), params);
 }
 

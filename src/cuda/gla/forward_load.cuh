@@ -2,8 +2,6 @@
 // ring, by TMA or by threads, and each chunk's decay factors.
 #pragma once
 
-#include <cuda_device_runtime_api.h>
-
 #include "cuda/gla/forward_shared.cuh"
 #include "cuda/gla/load.cuh"
 
@@ -40,7 +38,6 @@ __device__ Item find_item(const GlaForwardParams& params, int index) {
 template <class Config>
 __device__ void schedule_items(const GlaForwardParams& params, ForwardShared<Config>& shared) {
   const ForwardSchedule& schedule = params.schedule;
-  if (schedule.order != nullptr) cudaGridDependencySynchronize();
   typename ForwardShared<Config>::ItemRing::Position at;
   unsigned index = blockIdx.x;
   while (true) {

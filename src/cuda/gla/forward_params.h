@@ -24,7 +24,6 @@ struct ForwardSchedule {
   const std::int32_t* order = nullptr;  // [N] sequences, longest first; null: as they come
   std::uint32_t* ticket = nullptr;      // items taken so far beyond the first of each CTA
   SegmentExchange exchange;             // when split
-  bool overlaps_previous = false;       // order, ticket or exchange come from a kernel just before
 };
 
 struct GlaForwardParams {
@@ -37,9 +36,8 @@ struct GlaForwardParams {
   ForwardSchedule schedule;
 };
 
-/// Launches gla_forward_kernel<Config> on `blocks` CTAs, which may start while the kernel before
-/// them on the stream still runs; `name` is the variant's, for errors. Instantiated in
-/// forward_*.cu.
+/// Launches gla_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for errors.
+/// Instantiated in forward_*.cu.
 template <class Config>
 void launch_forward(const char* name, const GlaForwardParams& params, unsigned blocks,
                     void* stream);

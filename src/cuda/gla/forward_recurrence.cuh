@@ -1,8 +1,6 @@
 // The state role of gla_forward_kernel: the recurrence over chunks, and o.
 #pragma once
 
-#include <cuda_device_runtime_api.h>
-
 #include "cuda/gla/forward_output.cuh"
 #include "cuda/gla/forward_segments.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -118,7 +116,6 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
                           int group) {
   typename ForwardShared<Config>::InputRing::Position in;
   typename ForwardShared<Config>::IntraRing::Position p_at;
-  if constexpr (Config::kSplit) cudaGridDependencySynchronize();  // who has cleared exchange.ready
   ItemReader<Config> reader(shared);
   for (Item item; reader.next(item);) {
     StateRegisters<Config> state;

@@ -5,10 +5,9 @@
 // so lengths within a bucket differ by less than a quarter. Which of them comes first is left to
 // the atomics: the order changes who computes an item, never its result. The other blocks write
 // zeros.
-#include <cuda_device_runtime_api.h>
-
 #include "cuda/gla/item.cuh"
 #include "cuda/gla/schedule.h"
+#include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda {
@@ -66,7 +65,7 @@ __device__ void clear_tokens(const GlaScheduleParams& params, std::int64_t begin
 
 __global__ __launch_bounds__(kThreads) void gla_schedule_kernel(
     const __grid_constant__ GlaScheduleParams params) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  follow_stream_before_own_kernel();
   if (blockIdx.x == 0) {
     sort_sequences(params);
   } else if (params.N == 0) {
@@ -84,7 +83,7 @@ struct ClearParams {
 
 __global__ __launch_bounds__(kThreads) void gla_clear_kernel(
     const __grid_constant__ ClearParams params) {
-  cudaTriggerProgrammaticLaunchCompletion();
+  follow_stream_before_own_kernel();
   for (std::int64_t i = threadIdx.x; i < params.count; i += kThreads) params.flags[i] = 0;
 }
 

@@ -3,10 +3,9 @@
 //   S = 0;   S = exp(total_i) S + state_i,  i = 0, 1, ...
 //
 // One thread per element of a (sequence, head)'s state, in the order of the segments.
-#include <cuda_device_runtime_api.h>
-
 #include "cuda/gla/state_forward_params.h"
 #include "cuda/parts/decay.cuh"
+#include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda {
@@ -15,7 +14,7 @@ namespace {
 constexpr unsigned kThreads = 256;
 
 __global__ void gla_state_combine_kernel(const __grid_constant__ GlaStateCombineParams params) {
-  cudaGridDependencySynchronize();
+  follow_stream();
   const std::int64_t element = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t sequence_head = element / params.state_size;
   const std::int64_t offset = element % params.state_size;
@@ -39,11 +38,10 @@ __global__ void gla_state_combine_kernel(const __grid_constant__ GlaStateCombine
 
 void launch_state_combine(const GlaStateCombineParams& params, void* stream) {
   const std::int64_t elements = params.sequence_heads * params.state_size;
-  launch_kernel("gla_state_combine", gla_state_combine_kernel,
-                {.blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads),
-                 .threads = kThreads,
-                 .overlaps_previous = true},
-                static_cast<cudaStream_t>(stream), params);
+  launch_kernel(
+      "gla_state_combine", gla_state_combine_kernel,
+      {.blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads), .threads = kThreads},
+      static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace tandem::cuda

@@ -22,7 +22,6 @@
 // Limits: a tile of S per CTA: wider K or V are several, which read k or v again through the L2.
 #pragma once
 
-#include <cuda_device_runtime_api.h>
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/decay_stream.cuh"
@@ -31,6 +30,7 @@
 #include "cuda/gla/state_forward_config.h"
 #include "cuda/gla/state_forward_params.h"
 #include "cuda/parts/ring.cuh"
+#include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda {
@@ -185,7 +185,6 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_state_forward_kernel(
   auto& shared = *reinterpret_cast<StateForwardShared<Config>*>(shared_memory);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  cudaTriggerProgrammaticLaunchCompletion();  // what follows waits for this kernel's end by itself
 
   if (threadIdx.x == 0) {
     constexpr int kDecayThreads = 32;
@@ -193,6 +192,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_state_forward_kernel(
                       128 * Config::kStateGroups);
     fence_barriers_initialised();
   }
+  follow_stream();
   __syncthreads();
 
   const StateForwardItem found = find_state_item<Config>(params);

@@ -36,6 +36,7 @@
 #include "cuda/gla/step_config.h"
 #include "cuda/gla/step_variants.h"
 #include "cuda/parts/stored_vector.cuh"
+#include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda {
@@ -138,6 +139,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void gla_st
   Stored* const first = static_cast<Stored*>(state.data) + place.batch * state.batch_stride +
                         place.head * state.head_stride + place.first_column + column;
   float sum[Config::kVector] = {};
+  follow_stream();
 
   for (int first_key = 0; first_key < problem.K; first_key += Config::kRows) {
     Stored* const rows = first + (first_key + row) * state.key_stride;

@@ -1,4 +1,6 @@
-// One kernel launch with its shared-memory limit raised and its errors checked.
+// One kernel launch with its shared-memory limit raised and its errors checked. It may start while
+// the kernel before it on the stream runs: see cuda/parts/stream_order.cuh, whose follow_stream()
+// every kernel calls.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,9 +13,6 @@ struct LaunchShape {
   unsigned blocks;
   unsigned threads;
   std::size_t shared_bytes = 0;
-  /// May start while the kernel before it on the stream runs (programmatic dependent launch): the
-  /// kernel calls cudaGridDependencySynchronize() before it reads what that one writes.
-  bool overlaps_previous = false;
 };
 
 template <class Params>
@@ -32,7 +31,7 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
-  config.numAttrs = shape.overlaps_previous ? 1 : 0;
+  config.numAttrs = 1;
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 
