@@ -518,5 +518,137 @@ class SideBySide(unittest.TestCase):
         self.assertEqual(side_by_side.sets_for(case, bytes_ * 1000), 256)
 
 
+from bench.peers import timer  # noqa: E402
+
+
+class FakeCuda:
+    """What GraphTimer uses of torch.cuda. wait() is a wait for the device; as in older torch, a
+    capture that it ended leaves the capture's stream current and the allocator in its pool."""
+
+    def __init__(self):
+        self.mode, self.current, self.captures = 0, "first", 0
+        self.capturing = self.spoilt = False
+        self.pools = []  # that the allocator is in
+        self.released = []
+
+    def wait(self):
+        if self.mode == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+        if self.capturing:
+            self.spoilt = True
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextlib.contextmanager
+    def graph(self, graph, pool, stream):
+        before, self.current, self.capturing = self.current, stream, True
+        self.pools.append(pool)
+        self.captures += 1
+        try:
+            yield
+        finally:
+            self.capturing = False
+            if self.spoilt:
+                self.spoilt = False
+                raise RuntimeError("operation failed due to a previous error during capture")
+            self.current = before
+            self.pools.remove(pool)
+
+    def set_mode(self, mode):
+        self.mode = mode
+
+    def end_pool(self, device, pool):
+        if pool not in self.pools:
+            raise RuntimeError("not recording to the pool")
+        self.pools.remove(pool)
+
+    @contextlib.contextmanager
+    def in_place(self):
+        queue = unittest.mock.MagicMock()  # a stream, and what is on it
+        event = types.SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 0.5)
+        fakes = {
+            "Stream": lambda: queue, "current_stream": lambda: queue, "stream": self.stream,
+            "CUDAGraph": unittest.mock.MagicMock, "graph": self.graph, "synchronize": lambda: None,
+            "get_sync_debug_mode": lambda: self.mode, "set_sync_debug_mode": self.set_mode,
+            "graph_pool_handle": lambda: (0, self.captures + 1), "current_device": lambda: 0,
+            "Event": lambda enable_timing: event,
+        }  # fmt: skip
+        ends = {
+            "_cuda_endAllocateToPool": self.end_pool,
+            "_cuda_releasePool": lambda device, pool: self.released.append(pool),
+        }
+        replaced = unittest.mock.patch.multiple
+        with replaced(torch.cuda, **fakes), replaced(torch._C, create=True, **ends):
+            yield
+
+
+@needs_torch
+class Timer(unittest.TestCase):
+    def setUp(self):
+        self.cuda = FakeCuda()
+        patch = self.cuda.in_place()
+        patch.__enter__()
+        self.addCleanup(patch.__exit__, None, None, None)
+
+    def usable(self):
+        """Whether the next peer can be timed as if nothing had been."""
+        self.assertEqual((self.cuda.mode, self.cuda.current, self.cuda.pools), (0, "first", []))
+        plain = timer.GraphTimer([lambda: {"o": 1}, lambda: {"o": 2}])
+        self.assertEqual((plain.outputs, plain.replay(2, 3)), ([{"o": 1}, {"o": 2}], [250.0] * 3))
+        self.assertEqual(self.cuda.pools, [])
+
+    def test_a_call_that_waits_is_refused_before_any_capture(self):
+        told = r"waits for the device .*test_peers.*\.py:\d+\).*500 us per call"
+        with self.assertRaisesRegex(timer.CannotCapture, told):
+            timer.GraphTimer([self.cuda.wait])
+        self.assertEqual(self.cuda.captures, 0)
+        self.usable()
+
+    def test_a_call_that_stops_waiting_is_timed(self):
+        waited = []
+
+        def first_only():
+            if not waited:
+                self.cuda.wait()
+            waited.append(1)
+            return {}
+
+        timer.GraphTimer([first_only])
+        self.assertEqual((len(waited), self.cuda.captures), (3, 1))  # warm up, check, capture
+
+    def test_a_failed_capture_is_cleaned_up_and_names_its_cause(self):
+        def unseen():
+            if self.cuda.capturing:
+                self.cuda.wait()
+
+        with self.assertRaisesRegex(timer.CannotCapture, "not permitted when") as caught:
+            timer.GraphTimer([unseen])
+        self.assertIn("CannotCapture: the capture", side_by_side.describe(caught.exception))
+        self.assertEqual(self.cuda.released, [(0, 1)])
+        self.usable()
+
+    def test_an_error_of_python_in_a_capture_is_cleaned_up_by_torch(self):
+        def raises():
+            if self.cuda.capturing:
+                raise ValueError("odd shape")
+
+        with self.assertRaisesRegex(timer.CannotCapture, "ValueError: odd shape"):
+            timer.GraphTimer([raises])
+        self.assertEqual(self.cuda.released, [])  # torch released the pool itself: not twice
+        self.usable()
+
+    def test_any_other_error_stays_what_it_is(self):
+        with self.assertRaisesRegex(ZeroDivisionError, "zero"):
+            timer.GraphTimer([lambda: 1 / 0])
+        self.usable()
+
+
 if __name__ == "__main__":
     unittest.main()
