@@ -650,5 +650,49 @@ class Timer(unittest.TestCase):
         self.usable()
 
 
+@needs_torch
+class Packed(unittest.TestCase):
+    """fla on sequences of several lengths: it asks the device for a number in every call."""
+
+    def test_fla_reads_from_the_device_once(self):
+        case = small(axes={"B": 1}, cu_seqlens=(0, 9, 70))
+        tensors = inputs.make(case, "bf16", 5, "cpu")
+        peer = provider.discover("gla")["fla"]
+        chunks, reads, answers = torch.tensor([0, 1, 2]), [], []
+        true_item = torch.Tensor.item
+
+        def simple_gla(q, k, v, g, scale, cu_seqlens):
+            answers.append((cu_seqlens, chunks[-1].item()))
+            return v, None
+
+        def item(tensor):
+            reads.append(1)
+            return true_item(tensor)
+
+        peer._call = simple_gla
+        with unittest.mock.patch.object(torch.Tensor, "item", item):
+            for _ in range(3):  # as for several buffer sets
+                peer.prepare(case, "bf16", {name: x.clone() for name, x in tensors.items()}, "")()
+            self.assertEqual(chunks[0].item(), 0)  # outside the call nothing is remembered
+        self.assertEqual((len(reads), [value for _, value in answers]), (2, [2, 2, 2]))
+        self.assertTrue(all(offsets is answers[0][0] for offsets, _ in answers))
+        other = dataclasses.replace(case, name="other", cu_seqlens=(0, 70))
+        chunks.fill_(1)
+        peer.prepare(other, "bf16", tensors, "")()
+        self.assertEqual(answers[-1][1], 1)  # another case is asked for again
+
+    def test_the_row_tells_of_it(self):
+        packed = small(axes={"B": 1}, cu_seqlens=(0, 9, 70))
+        found = provider.discover("gla")
+
+        def note(name, case):
+            return side_by_side.Entry(found[name], case, "bf16").row.get("note", "")
+
+        self.assertIn("in every call", note("fla", packed))
+        for name, case in (("fla", small()), ("fla_fused", packed), ("unfused", small())):
+            self.assertEqual(note(name, case), "")
+        self.assertIn("dt = -log_decay", note("mamba2", packed))
+
+
 if __name__ == "__main__":
     unittest.main()
