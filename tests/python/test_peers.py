@@ -703,5 +703,79 @@ class Globs(unittest.TestCase):
             cases.select(cases.load("gla"), "nope,none")
 
 
+@needs_torch
+class StepProgram(unittest.TestCase):
+    """python -m bench.peers gla --direction step, the GPU and both kernels replaced."""
+
+    def test_rows_of_a_step(self):
+        def token(q, k, v, g, state):
+            q, k, v = (x.float().unsqueeze(-2) for x in (q, k, v))
+            state = state * g.exp()[..., None, None] + k.mT * v
+            return (q @ state).squeeze(-2), state
+
+        class Ours(provider.Provider):
+            name, directions = "tandem", ("forward", "step")
+
+            def prepare(self, case, dtype, tensors, setting):
+                def op(q, k, v, state, log_decay, scale):
+                    o, new = token(q[:, 0], k[:, 0], v[:, 0], log_decay[:, 0], state)
+                    state.copy_(new)
+                    return case.softmax_scale * o[:, None]
+
+                return step_call(op, case, tensors)
+
+        def recurrent(q, k, v, g, scale, initial_state, output_final_state):
+            o, state = token(q[:, 0], k[:, 0], v[:, 0], g[:, 0], initial_state)
+            return scale * o[:, None], state
+
+        class Timed(FakeTimer):
+            def __init__(self, calls):
+                self.calls = calls
+                super().__init__(calls)
+
+            def restart(self):
+                for call in self.calls:
+                    getattr(call, "restart", lambda: None)()
+                self.outputs = [call() for call in self.calls]
+
+        found = provider.discover("gla")
+        step_call = sys.modules[type(found["tandem"]).__module__].step_call
+        peer = found["fla_recurrent"]
+        peer._call, peer.load, peer.versions = recurrent, lambda: None, dict
+        ceilings = {"copy_tbps": 4.0, "bf16_tflops": 700.0}
+        built = types.SimpleNamespace(
+            commit=lambda: "abc", device_state=lambda index: {}, ceilings=lambda index: ceilings
+        )
+        properties = types.SimpleNamespace(L2_cache_size=0)
+        with contextlib.ExitStack() as stack:
+            for target, name, value in (
+                (provider, "discover", lambda op: {"tandem": Ours(), "fla_recurrent": peer}),
+                (program, "require_gpu", lambda: torch.device("cpu")),
+                (library, "Library", lambda name: built),
+                (torch.cuda, "get_device_properties", lambda device: properties),
+                (torch.cuda, "get_device_name", lambda device: "a GPU"),
+                (torch.cuda, "empty_cache", lambda: None),
+                (side_by_side.SideBySide, "make_timer", Timed),
+            ):
+                stack.enter_context(unittest.mock.patch.object(target, name, value))
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            asked = "--direction step --dtype bf16 --case decode_b1h32*,step_v64_state_bf16 --json"
+            code = program.main(["gla", *asked.split(), str(folder / "gla.json")])
+            rows = json.loads((folder / "gla.json").read_text())["rows"]
+        self.addCleanup(torch.set_grad_enabled, True)
+        self.assertEqual(code, 0)
+        told = {(row["case"], row["provider"]): row for row in rows}
+        self.assertEqual({row["direction"] for row in rows}, {"step"})
+        for name in ("tandem", "fla_recurrent"):
+            row = told["decode_b1h32_d128", name]
+            self.assertEqual(row["median_us"], 10.0)
+            self.assertEqual(row["bytes"], 2 * 32 * 512 + 4 * 32 + 2 * 32 * 128 * 128 * 4)
+            self.assertLess(row["error"]["value"], 5e-3)
+        self.assertIn("fp32 only", told["step_v64_state_bf16", "fla_recurrent"]["failure"])
+        self.assertIn("median_us", told["step_v64_state_bf16", "tandem"])
+
+
 if __name__ == "__main__":
     unittest.main()
