@@ -8,6 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 
 from . import cases, library, provider, results
 from .side_by_side import SideBySide, progress
@@ -27,7 +28,7 @@ def arguments(argv):
         epilog="exit codes: 0 measured; 1 Tandem or the unfused baseline failed; 2 wrong usage; 3 no GPU, torch or library here",
     )
     parser.add_argument("op", choices=sorted(path.stem for path in (cases.ROOT / "cases").glob("*.json")))
-    parser.add_argument("--case", default="", help="names that fit this pattern (default: the cases tagged bench)")
+    parser.add_argument("--case", default="", help="patterns of names, by comma (default: what is tagged bench)")
     parser.add_argument("--tag", default="", help="only cases with this tag")
     parser.add_argument("--direction", default="", choices=cases.DIRECTIONS, help="default: all that the cases name and a provider can do")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), help="default: both, where the case has both")
@@ -176,7 +177,9 @@ def measure(options, argv):
             if options.once:
                 together.once(case, dtype)
                 continue
+            start = time.monotonic()
             rows = together.run(case, dtype)
+            progress(f"  {time.monotonic() - start:.1f} s")
             ours = next((row.get("median_us") for row in rows if row["provider"] == "tandem"), None)
             for row in rows:
                 print_row(row, ours)

@@ -110,12 +110,17 @@ def load(op, path=None):
         raise CaseError(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def select(cases, glob="", tag=""):
-    """Those whose name fits `glob` and that have the tag, where these are given; one tagged huge only by that tag."""
-    chosen = [case for case in cases if (not glob or fnmatch.fnmatchcase(case.name, glob)) and (not tag or tag in case.tags)]
+def select(cases, globs="", tag=""):
+    """Those whose name fits one of `globs` (separated by commas) and that have the tag, where these
+    are given; one tagged huge only by that tag."""
+
+    def named(case):
+        return not globs or any(fnmatch.fnmatchcase(case.name, glob) for glob in globs.split(","))
+
+    chosen = [case for case in cases if named(case) and (not tag or tag in case.tags)]
     chosen = [case for case in chosen if tag == "huge" or "huge" not in case.tags]
     if not chosen:
-        raise CaseError("no case" + (f" is named {glob}" if glob else "") + (f" is tagged {tag}" if tag else ""))
+        raise CaseError("no case" + (f" is named {globs}" if globs else "") + (f" is tagged {tag}" if tag else ""))
     return chosen
 
 

@@ -15,7 +15,7 @@ class Provider:
     packages = ()  # distributions whose versions are recorded
     settings = ("",)  # tuning choices of the peer itself; the first is its default
     same_function = True  # False: a yardstick of the same shape, not checked
-    note = ""  # what a reader of the numbers must know
+    note = ""  # what a reader of the numbers must know; note_on(case) where it depends on the case
 
     def load(self):
         """Imports what is needed. An exception says why the provider cannot be here."""
@@ -23,6 +23,9 @@ class Provider:
     def refusal(self, case, dtype):
         """"" or why it cannot do this case."""
         return ""
+
+    def note_on(self, case):
+        return self.note
 
     def prepare(self, case, dtype, tensors, setting):
         """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}; of a step also "state"

@@ -31,8 +31,8 @@ class Entry:
         bytes_, flops = cases.cost(case)
         self.row = {"op": provider.op, "direction": case.direction, "case": case.name, "dtype": dtype, "provider": provider.name,
                     "variant": provider.variant(case, provider.settings[0]), "bytes": bytes_, "flops": flops}  # fmt: skip
-        if provider.note:
-            self.row["note"] = provider.note
+        if provider.note_on(case):
+            self.row["note"] = provider.note_on(case)
         self.timer = None
         self.samples = []
 

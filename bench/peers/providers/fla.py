@@ -1,6 +1,8 @@
 """flash-linear-attention: simple GLA in chunks (states in memory), fused (states on chip), and one token at a time."""
 
+import contextlib
 import importlib
+import unittest.mock
 
 from ..provider import Provider
 
@@ -9,7 +11,12 @@ class Fla(Provider):
     name = "fla"
     packages = ("fla-core",)  # flash-linear-attention is its layers and models
     function = "chunk_simple_gla"
-    _last = None  # (case, its offsets)
+    varlen_note = (
+        "with cu_seqlens it reads the number of chunks back from the device in every call (item() "
+        "in chunk_fwd_h), which no CUDA graph can hold: the graph has the value of the first call, "
+        "so that its wait for the device is not in the time"
+    )
+    _last = None  # (case, its offsets, what was read from the device)
 
     def load(self):
         self._call = getattr(importlib.import_module("fla.ops.simple_gla"), self.function)
@@ -23,9 +30,15 @@ class Fla(Provider):
     def prepare(self, case, dtype, tensors, setting):
         decay = tensors.get("log_decay")
         named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
-        if case.cu_seqlens is not None:
-            named["cu_seqlens"] = self._offsets(case, tensors["q"].device)
-        return lambda: {"o": self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale, **named)[0]}
+
+        def call():
+            q, k, v = (tensors[name] for name in "qkv")
+            return {"o": self._call(q, k, v, scale=case.softmax_scale, **named)[0]}
+
+        if case.cu_seqlens is None:
+            return call
+        named["cu_seqlens"], read = self._offsets(case, tensors["q"].device)
+        return with_remembered_reads(call, read) if self.varlen_note else call
 
     def _offsets(self, case, device):
         """One int64 tensor for all buffer sets: fla keeps what it derives from it by identity, and deriving it waits for
@@ -33,8 +46,12 @@ class Fla(Provider):
         import torch
 
         if self._last is None or self._last[0] != case.name:
-            self._last = case.name, torch.tensor(case.cu_seqlens, dtype=torch.int64, device=device)
-        return self._last[1]
+            offsets = torch.tensor(case.cu_seqlens, dtype=torch.int64, device=device)
+            self._last = case.name, offsets, {}
+        return self._last[1:]
+
+    def note_on(self, case):
+        return self.note if case.cu_seqlens is None else self.varlen_note
 
     def variant(self, case, setting):
         return self.function
@@ -43,6 +60,7 @@ class Fla(Provider):
 class FlaFused(Fla):
     name = "fla_fused"
     function = "fused_chunk_simple_gla"
+    varlen_note = ""
 
 
 class FlaRecurrent(Fla):
@@ -67,3 +85,31 @@ class FlaRecurrent(Fla):
             return {"o": o, "state": state.unsqueeze(1)}
 
         return run
+
+
+def with_remembered_reads(call, values):
+    """The call with item() of a tensor that it has read before answered from `values` ({address:
+    (tensor, value)}): right as long as nothing writes to that tensor, and nothing does to what fla
+    derives from cu_seqlens."""
+
+    def run():
+        with remembered_reads(values):
+            return call()
+
+    return run
+
+
+@contextlib.contextmanager
+def remembered_reads(values):
+    import torch
+
+    read = torch.Tensor.item
+
+    def item(tensor):
+        address = tensor.data_ptr()
+        if address not in values:
+            values[address] = tensor, read(tensor)  # kept: its address must stay its own
+        return values[address][1]
+
+    with unittest.mock.patch.object(torch.Tensor, "item", item):
+        yield
