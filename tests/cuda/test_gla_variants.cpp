@@ -175,22 +175,20 @@ TEST(GlaPlan, SwitchForcesTheSegments) {
   }
 }
 
-TEST(GlaPlan, SegmentsCoverTheSequenceInWholeChunks) {
-  for (const int length : {64, 65, 128, 1000, 2048, 8192, 8200, 32768, 1 << 20}) {
-    const int chunks = (length + 63) / 64;
+TEST(GlaPlan, SegmentsCoverTheSequence) {
+  for (const int chunks : {1, 2, 16, 32, 33, 128, 129, 512, 1 << 14}) {
     for (const int segments : {1, 2, 3, 4, 7, 8, 16, 100, 132, 1024}) {
       if (segments > chunks) continue;
-      EXPECT_EQ(segment_begin(length, segments, 0), 0);
-      EXPECT_EQ(segment_begin(length, segments, segments), length);
+      EXPECT_EQ(segment_begin_chunk(chunks, segments, 0), 0);
+      EXPECT_EQ(segment_begin_chunk(chunks, segments, segments), chunks);
       int longest = 0;
       for (int i = 0; i < segments; ++i) {
-        const int begin = segment_begin(length, segments, i);
-        const int tokens = segment_begin(length, segments, i + 1) - begin;
-        EXPECT_EQ(begin % 64, 0) << length << " in " << segments;
-        EXPECT_GT(tokens, 0) << length << " in " << segments << ", segment " << i;
-        longest = std::max(longest, tokens);
+        const int length =
+            segment_begin_chunk(chunks, segments, i + 1) - segment_begin_chunk(chunks, segments, i);
+        EXPECT_GT(length, 0) << chunks << " in " << segments << ", segment " << i;
+        longest = std::max(longest, length);
       }
-      EXPECT_LE(longest, 64 * (2 * (chunks / segments) + 2)) << length << " in " << segments;
+      EXPECT_LE(longest, 2 * (chunks / segments) + 2) << chunks << " in " << segments;
     }
   }
 }

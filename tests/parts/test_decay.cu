@@ -17,7 +17,7 @@ __global__ void all_factors(const float* log_decay, float scale, float* factors,
                             ChunkDecay<kChunk>* out) {
   __shared__ ChunkDecay<kChunk> decay;
   const int lane = threadIdx.x;
-  compute_chunk_decay({log_decay[2 * lane], log_decay[2 * lane + 1]}, scale, decay);
+  compute_chunk_decay<false>({log_decay[2 * lane], log_decay[2 * lane + 1]}, scale, decay);
   __syncwarp();
   for (int i = 0; i < kChunk; ++i) {
     for (int j = lane; j <= i; j += 32) {

@@ -1,35 +1,285 @@
-// The variants of gla_backward and gla_state_backward on CUDA: none yet. Host only.
-#include <string>
+// gla_backward on CUDA: a forward walk per gradient, and the launches that make up a call. Host
+// only.
+//
+// Each gradient is a gated linear attention of other tensors (docs/ops/gla_backward.md):
+//   dq_i = scale sum_{j<=i} D_ij (do_i . v_j) k_j      a forward of q: do, k: v, v: k
+//   dk_j = scale sum_{i>=j} D_ij (v_j . do_i) q_i      from the last token on, q: v, k: do, v: q
+//   dv_j = scale sum_{i>=j} D_ij (k_j . q_i) do_i      from the last token on, q: k, k: q, v: do
+// whose states are S transposed, dS transposed and dS.
+#include "cuda/gla/backward_variants.h"
 
-#include "ops/gla.h"
-#include "tandem/error.h"
+#include <algorithm>
+
+#include "cuda/gla/decay_gradient.h"
+#include "cuda/gla/forward_config.h"
 
 namespace tandem::cuda {
 namespace {
 
-[[noreturn]] void unsupported(const char* op, Device device) {
-  throw Unsupported("[" + std::string(op) + "] tensors on " + to_string(device) +
-                    ": there is no CUDA kernel yet");
+constexpr const char* kOp = "gla_backward";
+constexpr int kWidest = 256;  // of K and V: both are a walk's K in turn
+
+/// The walks over tiles of one pair of widths.
+struct WalkTiles {
+  DType dtype;
+  int key_dim;
+  int value_dim;
+  ForwardLaunch forward;
+  ForwardLaunch reverse;
+};
+
+template <class Element>
+void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
+  const auto add = [&]<int kKeyDim, int kValueDim>() {
+    const auto launch = []<Walk kWalk>() -> ForwardLaunch {
+      return {&launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
+              &launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
+    };
+    table.push_back({dtype, kKeyDim, kValueDim, launch.template operator()<Walk::kForward>(),
+                     launch.template operator()<Walk::kReverse>()});
+  };
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<64, 64>();
+  add.template operator()<64, 128>();
+  add.template operator()<128, 64>();
+#endif
+  add.template operator()<128, 128>();
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<256, 64>();
+#endif
+}
+
+/// The narrowest tiles that hold a walk.
+const WalkTiles& tiles_for(DType dtype, int K, int V) {
+  static const std::vector<WalkTiles> table = [] {
+    std::vector<WalkTiles> rows;
+    add_tiles<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_tiles<__half>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return *std::find_if(table.begin(), table.end(), [&](const WalkTiles& one) {
+    const bool wide_enough = V <= 64 || one.value_dim == 128 || one.key_dim == 256;
+    return one.dtype == dtype && K <= one.key_dim && wide_enough;
+  });
+}
+
+/// The walk for a gradient that is written to `o`, without its launches.
+BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradient gradient,
+                       const StridedTensor& o) {
+  const GlaForwardProblem& f = backward.forward;
+  BackwardWalk walk;
+  walk.gradient = gradient;
+  walk.problem = f;
+  walk.problem.o = o;
+  walk.problem.final_state = nullptr;
+  const auto set = [&](const StridedTensor& q, const StridedTensor& k, const StridedTensor& v) {
+    walk.problem.q = q;
+    walk.problem.k = k;
+    walk.problem.v = v;
+  };
+  if (gradient == BackwardWalk::Gradient::kV) {
+    set(f.k, f.q, backward.d_o);
+    walk.state_strides = {f.V, 1};
+  } else {
+    const bool of_q = gradient == BackwardWalk::Gradient::kQ;
+    if (of_q) {
+      set(backward.d_o, f.v, f.k);
+    } else {
+      set(f.v, backward.d_o, f.q);
+    }
+    walk.x = of_q ? f.q : f.k;
+    walk.problem.HQ = f.H;
+    walk.problem.K = f.V;
+    walk.problem.V = f.K;
+    walk.heads_per_value = f.H / f.HQ;
+    walk.state_strides = {1, f.V};
+    walk.dots = backward.d_log_decay.data != nullptr;
+    walk.sums_heads = f.H != f.HQ;
+  }
+  if (gradient != BackwardWalk::Gradient::kQ) walk.problem.initial_state = backward.d_final_state;
+  return walk;
+}
+
+bool is_reverse(const BackwardWalk& walk) { return walk.gradient != BackwardWalk::Gradient::kQ; }
+
+/// A contiguous [B,T,H,D] tensor of 16-bit elements, rows padded to 16 bytes.
+StridedTensor scratch_output(void* data, const GlaForwardProblem& problem, int D) {
+  const std::int64_t row = (D + 7) / 8 * 8;
+  return {data, problem.T * problem.H * row, problem.H * row, row};
+}
+
+const BackwardVariant& choose(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+  const GlaTilePlans tiles = plan_tiles(problem);
+  return choose_variant(kOp, backward_variants(), device, [&](const BackwardVariant& one) {
+    return reason_against(one, problem, tiles);
+  });
+}
+
+DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
+                                          const BackwardPlan& plan, const ScratchMemory& scratch) {
+  const GlaForwardProblem& f = problem.forward;
+  DecayGradientParams params;
+  params.B = f.B;
+  params.T = f.T;
+  params.N = f.N;
+  params.H = f.H;
+  params.cu_seqlens = f.cu_seqlens;
+  params.log_decay = f.log_decay;
+  params.d_log_decay = problem.d_log_decay;
+  params.parts = plan.parts;
+  params.query_rows = scratch.at<float>(plan.query_rows);
+  params.key_rows = scratch.at<float>(plan.key_rows);
+  params.anchors = scratch.at<float>(plan.anchors);
+  params.groups = plan.groups;
+  params.splits = plan.decay_splits;
+  params.sums = scratch.at<float>(plan.decay_sums);
+  return params;
+}
+
+void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, BackwardWalk walk,
+         const BackwardVariant& variant, const ScratchMemory& scratch, void* stream) {
+  const StridedTensor wanted = walk.problem.o;
+  const bool through_scratch = walk.sums_heads || wanted.data == nullptr;
+  if (through_scratch) {
+    walk.problem.o =
+        scratch_output(scratch.at<char>(plan.output), backward.forward, walk.problem.V);
+  }
+  GlaForwardParams params;
+  params.problem = walk.problem;
+  params.heads_per_value = walk.heads_per_value;
+  params.state_strides = walk.state_strides;
+  if (walk.dots) {
+    params.dots.x = walk.x;
+    params.dots.rows = scratch.at<float>(is_reverse(walk) ? plan.key_rows : plan.query_rows);
+    params.dots.anchors = scratch.at<float>(plan.anchors);
+    params.dots.states = scratch.at<uint4>(plan.states);
+    params.dots.groups = plan.groups;
+  }
+  if (variant.tma) {
+    const GlaForwardProblem& problem = walk.problem;
+    const int value_heads = problem.H / walk.heads_per_value;
+    GlaTilePlans tiles;
+    tiles.add("q", problem.q, problem, problem.HQ, problem.K);
+    tiles.add("k", problem.k, problem, problem.HQ, problem.K);
+    tiles.add("v", problem.v, problem, value_heads, problem.V);
+    tiles.add("o", problem.o, problem, problem.H, problem.V);
+    if (walk.dots) tiles.add("x", walk.x, problem, value_heads, problem.V);
+    encode_maps(params, tiles);
+    if (walk.dots) params.x_map = encode(tiles.plans[4]);
+  }
+  run_walk(variant.name, walk.launch, walk.plan, params, scratch, stream);
+  if (walk.sums_heads && wanted.data != nullptr) {
+    const GlaForwardProblem& f = backward.forward;
+    launch_sum_heads({f.dtype, f.B, f.T, f.H, f.HQ, f.K, walk.problem.o, wanted}, stream);
+  }
 }
 
 }  // namespace
 
-void gla_backward(const GlaBackwardProblem& problem, const Context&) {
-  unsupported("gla_backward", problem.forward.device);
+const std::vector<BackwardVariant>& backward_variants() {
+  static const std::vector<BackwardVariant> table =
+      table_of_variants<BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
+        rows.push_back({std::string(kOp) + ".sm90." + to_string(dtype) + ".c" +
+                            std::to_string(kGlaChunk) + (tma ? "" : ".gather"),
+                        dtype, tma});
+      });
+  return table;
+}
+
+GlaTilePlans plan_tiles(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  GlaTilePlans tiles = plan_tiles(f, false);
+  tiles.add("d_o", problem.d_o, f, f.H, f.V);
+  if (problem.dq.data) tiles.add("dq", problem.dq, f, f.HQ, f.K);
+  if (problem.dk.data) tiles.add("dk", problem.dk, f, f.HQ, f.K);
+  if (problem.dv.data) tiles.add("dv", problem.dv, f, f.H, f.V);
+  return tiles;
+}
+
+std::string reason_against(const BackwardVariant& variant, const GlaBackwardProblem& problem,
+                           const GlaTilePlans& tiles) {
+  const GlaForwardProblem& f = problem.forward;
+  std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
+  if (reason.empty()) reason = width_reason("K", f.K, kWidest);
+  if (reason.empty()) reason = width_reason("V", f.V, kWidest);
+  return reason;
+}
+
+BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+  using Gradient = BackwardWalk::Gradient;
+  const GlaForwardProblem& f = problem.forward;
+  const bool decays = problem.d_log_decay.data != nullptr;
+  BackwardPlan plan;
+  if (problem.dq.data || decays) {
+    plan.walks.push_back(make_walk(problem, Gradient::kQ, problem.dq));
+  }
+  if (problem.dk.data || decays || (problem.d_initial_state && !problem.dv.data)) {
+    plan.walks.push_back(make_walk(problem, Gradient::kK, problem.dk));
+  }
+  if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv));
+  const auto last = plan.walks.rbegin();
+  if (last != plan.walks.rend() && is_reverse(*last)) {
+    last->problem.final_state = problem.d_initial_state;
+  }
+
+  std::size_t& bytes = plan.workspace_bytes;
+  bool through_scratch = false;
+  int key_dim = 0;
+  for (BackwardWalk& walk : plan.walks) {
+    const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
+    walk.launch = is_reverse(walk) ? tiles.reverse : tiles.forward;
+    walk.plan = plan_forward(walk.problem, tiles.key_dim, tiles.value_dim, device);
+    bytes = std::max(bytes, walk.plan.workspace_bytes);
+    through_scratch |= walk.sums_heads || walk.problem.o.data == nullptr;
+    if (!walk.dots) continue;
+    plan.parts = walk.plan.value_tiles * (tiles.value_dim / 64);
+    key_dim = tiles.key_dim;
+  }
+  const auto append = [&](std::int64_t size) {
+    const std::size_t at = bytes;
+    bytes += (static_cast<std::size_t>(size) + 255) / 256 * 256;
+    return at;
+  };
+  if (through_scratch) plan.output = append(scratch_output(nullptr, f, f.K).batch_stride * f.B * 2);
+  if (!decays) return plan;
+
+  // States of a group of chunks take no more than the wider of q and v does.
+  plan.groups.chunks = std::max(1, std::min(key_dim, 64 * plan.parts) / kGlaChunk);
+  const int tokens = plan.groups.chunks * kGlaChunk;
+  plan.groups.count = static_cast<int>(
+      f.cu_seqlens != nullptr ? f.T / tokens + f.N : f.N * ((f.T + tokens - 1) / tokens));
+  const std::int64_t part_rows = std::int64_t{plan.parts} * f.B * f.T * f.H;
+  plan.query_rows = append(4 * part_rows);
+  plan.key_rows = append(4 * part_rows);
+  const std::int64_t part_groups = std::int64_t{plan.parts} * f.H * plan.groups.count;
+  plan.anchors = append(4 * part_groups);
+  plan.states = append(part_groups * key_dim * 64 * 2);
+  constexpr std::int64_t kGroupsPerCta = 8, kMostSplits = 64;
+  plan.decay_splits =
+      static_cast<unsigned>(std::clamp<std::int64_t>(f.T / tokens / kGroupsPerCta, 1, kMostSplits));
+  if (!problem.d_log_decay.per_token) plan.decay_sums = append(4 * f.N * f.H * plan.decay_splits);
+  return plan;
+}
+
+void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
+  const DeviceProperties device = device_properties(problem.forward.device);
+  const BackwardVariant& variant = choose(problem, device);
+  const BackwardPlan plan = plan_backward(problem, device);
+  const DeviceGuard guard(problem.forward.device.index);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* const stream = context.stream.handle;
+  for (const BackwardWalk& walk : plan.walks) run(problem, plan, walk, variant, scratch, stream);
+  if (problem.d_log_decay.data != nullptr) {
+    launch_decay_gradient(decay_gradient_params(problem, plan, scratch), stream);
+  }
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
-                                         const DeviceProperties&) {
-  unsupported("gla_backward", problem.forward.device);
-}
-
-void gla_state_backward(const GlaStateBackwardProblem& problem, const Context&) {
-  unsupported("gla_state_backward", problem.device);
-}
-
-std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem& problem,
-                                               const DeviceProperties&) {
-  unsupported("gla_state_backward", problem.device);
+                                         const DeviceProperties& device) {
+  choose(problem, device);
+  return plan_backward(problem, device).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

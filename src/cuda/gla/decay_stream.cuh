@@ -15,10 +15,11 @@ class DecayStream {
   static constexpr int kAhead = 4;
   using Buffer = float[kAhead][64];
 
-  /// `first` is the first chunk of `item` that next() returns, the others follow by `step`.
-  __device__ DecayStream(Buffer& buffer, const DecayTensor& decay, const Item& item, int first,
+  /// The first chunk that next() returns lies `offset` tokens behind the item's begin, the others
+  /// follow by `step` chunks.
+  __device__ DecayStream(Buffer& buffer, const DecayTensor& decay, const Item& item, int offset,
                          int step)
-      : buffer_(buffer), decay_(decay), item_(item), next_chunk_(first), step_(step) {
+      : buffer_(buffer), decay_(decay), item_(item), offset_(offset), step_(64 * step) {
     head_ = decay.data + item.batch * decay.batch_stride + item.head * decay.head_stride +
             std::int64_t{item.begin} * decay.time_stride;
     for (int i = 0; i < kAhead; ++i) request(i);
@@ -41,7 +42,7 @@ class DecayStream {
  private:
   __device__ void request(int slot) {
     const int lane_token = threadIdx.x % 32 * 2;
-    const int token = next_chunk_ * 64 + lane_token;
+    const int token = offset_ + lane_token;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool inside = decay_.data != nullptr && token + i >= 0 && token + i < item_.length;
@@ -50,14 +51,14 @@ class DecayStream {
           inside ? head_ + std::int64_t{token + i} * decay_.time_stride : head_, inside);
     }
     cutlass::arch::cp_async_fence();
-    next_chunk_ += step_;
+    offset_ += step_;
   }
 
   Buffer& buffer_;
   const DecayTensor& decay_;
   const Item& item_;
   const float* head_;
-  int next_chunk_;
+  int offset_;  // of the chunk to be asked for next
   int step_;
   int slot_ = 0;
 };

@@ -3,11 +3,19 @@
 
 namespace tandem::cuda {
 
+/// What a walk makes.
+enum class Walk {
+  kOutput,   // o of a forward
+  kForward,  // dq of a backward, and what the gradient by the decays needs of it
+  kReverse,  // dk or dv, from the last token to the first, and the same
+};
+
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
 /// or 128; at K = 256 two warpgroups' states do not fit the registers. Wider V is several items.
 /// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
 /// earlier segments.
-template <class ElementT, int kKeyDimT, int kValueDimT, bool kSplitT = false>
+template <class ElementT, int kKeyDimT, int kValueDimT, bool kSplitT = false,
+          Walk kWalk = Walk::kOutput>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kChunk =
@@ -16,6 +24,8 @@ struct ForwardConfig {
   static constexpr int kKeyTile = kKeyDim < 128 ? kKeyDim : 128;  // of one product of the state
   static constexpr int kValueDim = kValueDimT;
   static constexpr bool kSplit = kSplitT;
+  static constexpr bool kReverse = kWalk == Walk::kReverse;
+  static constexpr bool kDots = kWalk != Walk::kOutput;  // cuda/gla/decay_dots.h
 
   // One warpgroup loads, one forms the intra-chunk weights, one per 64 value columns keeps the
   // state.

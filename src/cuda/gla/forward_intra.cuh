@@ -9,10 +9,10 @@
 namespace tandem::cuda {
 
 /// P = scale * decay * mask (.) QKt for this thread's fragment, rounded and stored as a panel
-/// [i][j].
+/// [i][j]. Tokens from `valid` on belong to another sequence.
 template <class Config>
 __device__ void store_intra(const float (&qk)[32], const ChunkDecay<Config::kChunk>& decay,
-                            float scale, char* p) {
+                            float scale, int valid, char* p) {
   const int row = fragment_row();
   const int own_step =
       threadIdx.x % 128 / 32;  // the 16 columns on the diagonal of this warp's rows
@@ -20,7 +20,7 @@ __device__ void store_intra(const float (&qk)[32], const ChunkDecay<Config::kChu
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[4] = {};
-    if (step <= own_step) {
+    if (Config::kReverse ? step >= own_step : step <= own_step) {
       float weighted[8];
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
@@ -30,9 +30,12 @@ __device__ void store_intra(const float (&qk)[32], const ChunkDecay<Config::kChu
         const float factor[2] = {fast_exp2(sum[half] - sum_j.x), fast_exp2(sum[half] - sum_j.y)};
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          // why a select of the product: 0 * NaN. A token behind i may hold anything.
-          const bool causal = step < own_step || j + k <= row + 8 * half;
-          weighted[i + k] = causal ? scale * factor[k] * qk[8 * step + i + k] : 0.0f;
+          // why a select of the product: 0 * NaN. A token that the walk meets after i may hold
+          // anything.
+          const int ahead = Config::kReverse ? j + k - (row + 8 * half) : row + 8 * half - (j + k);
+          bool reaches = step != own_step || ahead >= 0;
+          if constexpr (Config::kReverse) reaches = reaches && j + k < valid;
+          weighted[i + k] = reaches ? scale * factor[k] * qk[8 * step + i + k] : 0.0f;
         }
       }
       accumulator_to_operand<typename Config::Element>(weighted, 0, packed);
@@ -47,7 +50,8 @@ __device__ void run_intra(const GlaForwardParams& params, ForwardShared<Config>&
   typename ForwardShared<Config>::InputRing::Position in;
   typename ForwardShared<Config>::IntraRing::Position out;
   ItemReader<Config> reader(shared);
-  for (Item item; reader.next(item);) {
+  while (const Item* next = reader.next()) {
+    const Item item = *next;
     if constexpr (Config::kSplit) {
       const int skipped = span_chunks<Config>(params, item);
       if (skipped > 0) shared.span_done.wait(0);
@@ -67,8 +71,9 @@ __device__ void run_intra(const GlaForwardParams& params, ForwardShared<Config>&
       shared.intra.wait_empty(out);
       wgmma_wait<0>();
       fence_registers(qk);
-      store_intra<Config>(qk, shared.decay[in.stage], params.problem.scale, shared.p[out.stage]);
-      const int valid = item.valid_tokens(chunk, Config::kChunk);
+      const int valid = item.valid_tokens<Config>(chunk);
+      store_intra<Config>(qk, shared.decay[in.stage], params.problem.scale, valid,
+                          shared.p[out.stage]);
       if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
         clear_rows(stage.k, Config::kKeyBytes, valid);
         clear_rows(stage.v, Config::kValueBytes, valid);

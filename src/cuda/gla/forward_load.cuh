@@ -24,7 +24,7 @@ __device__ Item find_item(const GlaForwardParams& params, int index) {
 
   const std::int64_t sequence_head = n * problem.H + item.head;
   const std::int64_t state_size = std::int64_t{problem.K} * problem.V;
-  if constexpr (Config::kSplit) keep_segment(item, item.segment, schedule.segments);
+  if constexpr (Config::kSplit) keep_segment<Config>(item, item.segment, schedule.segments);
   if (problem.initial_state != nullptr && item.segment == 0) {
     item.initial_state = problem.initial_state + sequence_head * state_size;
   }
@@ -58,10 +58,12 @@ __device__ void load_with_tma(const GlaForwardParams& params, ForwardShared<Conf
   const GlaForwardProblem& problem = params.problem;
   typename ForwardShared<Config>::InputRing::Position at;
   ItemReader<Config> reader(shared);
-  for (Item item; reader.next(item);) {
+  while (const Item* next = reader.next()) {
+    const Item item = *next;
     const int query_head = item.head / (problem.H / problem.HQ);
+    const int value_head = item.head / params.heads_per_value;
     const auto load = [&](int chunk, bool with_queries) {
-      const int time = item.begin + chunk * Config::kChunk;
+      const int time = item.chunk_begin<Config>(chunk);
       const TileCoordinate from{0, query_head, time, item.batch};
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
@@ -70,7 +72,7 @@ __device__ void load_with_tma(const GlaForwardParams& params, ForwardShared<Conf
       if (with_queries) load_tile(params.q_map, full, stage.q, Config::kKeyDim, from);
       load_tile(params.k_map, full, stage.k, Config::kKeyDim, from);
       load_tile(params.v_map, full, stage.v, Config::kValueDim,
-                {item.first_column, item.head, time, item.batch});
+                {item.first_column, value_head, time, item.batch});
       at.advance();
     };
     for (int chunk = span_chunks<Config>(params, item) - 1; chunk >= 0; --chunk) {
@@ -86,12 +88,14 @@ __device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<
   const GlaForwardProblem& problem = params.problem;
   typename ForwardShared<Config>::InputRing::Position at;
   ItemReader<Config> reader(shared);
-  for (Item item; reader.next(item);) {
+  while (const Item* next = reader.next()) {
+    const Item item = *next;
     const TileCoordinate keys{0, item.head / (problem.H / problem.HQ), 0, item.batch};
-    const TileCoordinate values{item.first_column, item.head, 0, item.batch};
+    const TileCoordinate values{item.first_column, item.head / params.heads_per_value, 0,
+                                item.batch};
     const auto load = [&](int chunk, bool with_queries) {
-      const int time = item.begin + chunk * Config::kChunk;
-      const int rows = item.valid_tokens(chunk, Config::kChunk);
+      const int time = item.chunk_begin<Config>(chunk);
+      const int rows = item.valid_tokens<Config>(chunk);
       auto& stage = shared.stages[at.stage];
       shared.input.wait_empty(at);
       if (with_queries) {
@@ -116,13 +120,15 @@ __device__ void prepare_decay(const GlaForwardParams& params, ForwardShared<Conf
   const GlaForwardProblem& problem = params.problem;
   typename ForwardShared<Config>::InputRing::Position at;
   ItemReader<Config> reader(shared);
-  for (Item item; reader.next(item);) {
+  while (const Item* next = reader.next()) {
+    const Item item = *next;
     const auto prepare = [&](int chunks, int first, int step) {
-      DecayStream decays(shared.log_decays, problem.log_decay, item, first, step);
+      DecayStream decays(shared.log_decays, problem.log_decay, item,
+                         item.chunk_offset<Config>(first), Config::kReverse ? -step : step);
       for (int i = 0; i < chunks; ++i, at.advance()) {
         const float2 own = decays.next();
         shared.input.wait_empty(at);
-        compute_chunk_decay(own, problem.scale, shared.decay[at.stage]);
+        compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage]);
         shared.input.full[at.stage].arrive();
       }
     };

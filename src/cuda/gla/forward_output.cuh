@@ -52,8 +52,8 @@ __device__ void store_output(const GlaForwardParams& params, const Item& item, i
     accumulator_to_operand<Element>(o, step, packed);
     store_columns(panel, step, packed);
   }
-  const int time = item.begin + chunk * Config::kChunk;
-  const int valid = item.valid_tokens(chunk, Config::kChunk);
+  const int time = item.chunk_begin<Config>(chunk);
+  const int valid = item.valid_tokens<Config>(chunk);
   const int first_column = item.first_column + 64 * group;
   fence_shared_for_async_proxy();
   // why before the barrier: behind it the other panel, which the store before reads, is free.

@@ -4,6 +4,8 @@
 
 #include <cuda.h>
 
+#include "cuda/gla/decay_dots.h"
+#include "cuda/gla/state_strides.h"
 #include "ops/gla.h"
 
 namespace tandem::cuda {
@@ -26,14 +28,20 @@ struct ForwardSchedule {
   SegmentExchange exchange;             // when split
 };
 
+/// One walk. Those of a backward are forwards of other tensors, some from the last token to the
+/// first: `problem` then names them by their roles in the walk (backward_variants.cpp).
 struct GlaForwardParams {
   CUtensorMap q_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
   CUtensorMap o_map;
-  bool tma = false;  // the maps are set; else threads copy
+  CUtensorMap x_map;  // of dots.x
+  bool tma = false;   // the maps are set; else threads copy
   GlaForwardProblem problem;
+  int heads_per_value = 1;       // that share a head of v
+  StateStrides state_strides{};  // of initial and final states
   ForwardSchedule schedule;
+  DecayDots dots;
 };
 
 /// Launches gla_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for errors.

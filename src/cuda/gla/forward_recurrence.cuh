@@ -1,6 +1,7 @@
 // The state role of gla_forward_kernel: the recurrence over chunks, and o.
 #pragma once
 
+#include "cuda/gla/forward_dots.cuh"
 #include "cuda/gla/forward_output.cuh"
 #include "cuda/gla/forward_segments.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -63,9 +64,12 @@ __device__ void update_state(StateRegisters<Config>& state,
   wgmma_commit();
 }
 
-/// One chunk: leaves Ot in `o`, and St with its last product still under way.
+/// One chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the place of
+/// its P, of its panel of o, and of what `dots` has for it.
 template <class Config>
-__device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
+__device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRole<Config>& dots,
+                           const Item& item, int chunk,
+                           typename ForwardShared<Config>::IntraRing::Position at,
                            const typename ForwardShared<Config>::Stage& stage, const char* v_panel,
                            const char* p, const ChunkDecay<Config::kChunk>& decay) {
   using Element = typename Config::Element;
@@ -76,12 +80,15 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
 #pragma unroll
     for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
       round_state<Config>(operand, state, index);
+      dots.keep(item, chunk, index, operand);
       multiply_state<Config>(o, operand, stage.q, index);
       wgmma_wait<0>();
       fence_registers(o);
     }
     state.scale(decay.state_to_state);
+    dots.meet(item, chunk, state);
     scale_by_token(o, decay.from_state);
+    dots.add_inter(item, chunk, o, at);
     wgmma_begin();
     multiply_intra<Config>(o, v_panel, p, true);
     load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
@@ -91,9 +98,11 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
   } else {
     float intra[32];
     round_state<Config>(operand, state, 0);
+    dots.keep(item, chunk, 0, operand);
     state.scale(decay.state_to_state);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
+    dots.meet(item, chunk, state);
     // why in two: what registers allow while the products hold the state's operand.
     constexpr int kEarly = Config::kTight ? 2 : kSteps;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
@@ -106,6 +115,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     fence_registers(o);
     fence_registers(intra);
     scale_by_token(o, decay.from_state);
+    dots.add_inter(item, chunk, o, at);
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] += intra[i];
   }
@@ -116,8 +126,11 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
                           int group) {
   typename ForwardShared<Config>::InputRing::Position in;
   typename ForwardShared<Config>::IntraRing::Position p_at;
+  DotsRole<Config> dots(params, shared, group);
   ItemReader<Config> reader(shared);
-  for (Item item; reader.next(item);) {
+  while (const Item* next = reader.next()) {
+    const Item& item = *next;
+    dots.begin(item, p_at);
     StateRegisters<Config> state;
     if constexpr (Config::kSplit) {
       enter_segment(params, shared, item, state, group, in);
@@ -129,11 +142,14 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
       shared.input.wait_full(in);
       shared.intra.wait_full(p_at);
       float o[32];
-      walk_chunk<Config>(state, o, stage, stage.v + group * panel_bytes(Config::kChunk),
-                         shared.p[p_at.stage], shared.decay[in.stage]);
+      walk_chunk<Config>(state, o, dots, item, chunk, p_at, stage,
+                         stage.v + group * panel_bytes(Config::kChunk), shared.p[p_at.stage],
+                         shared.decay[in.stage]);
       // Under the state's product: the output.
       shared.intra.empty[p_at.stage].arrive();
+      dots.add(o, p_at);
       store_output<Config>(params, item, chunk, group, o, shared.o[group][p_at.stage]);
+      dots.finish(item, chunk, p_at);
       wgmma_wait<0>();
       state.fence();
       shared.input.empty[in.stage].arrive();

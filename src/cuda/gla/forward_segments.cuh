@@ -56,7 +56,7 @@ struct StateRegisters {
   }
   __device__ static StateTile place(const GlaForwardParams& params, const Item& item, int group,
                                     int index) {
-    return {params.problem.K, params.problem.V, index * Config::kKeyTile,
+    return {params.problem.K, params.problem.V, params.state_strides, index * Config::kKeyTile,
             item.first_column + 64 * group};
   }
 };

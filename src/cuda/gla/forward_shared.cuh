@@ -1,6 +1,8 @@
 // What the roles of gla_forward_kernel share: shared memory, and the way through the items.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/gla/decay_stream.cuh"
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/forward_params.h"
@@ -9,6 +11,16 @@
 #include "cuda/parts/ring.cuh"
 
 namespace tandem::cuda {
+
+/// Of the state role's way to the gradient by the decays (forward_dots.cuh): per warpgroup, in turn
+/// with p.
+template <class Config>
+struct DotsShared {
+  Barrier x_loaded[Config::kStateGroups][Config::kIntraStages];
+  float rows[Config::kStateGroups][Config::kIntraStages][4][Config::kChunk];  // by warps
+  float anchor[Config::kStateGroups][Config::kIntraStages][4];
+};
+struct NoDots {};
 
 template <class Config>
 struct ForwardShared {
@@ -32,6 +44,7 @@ struct ForwardShared {
   InputRing input;
   IntraRing intra;
   Barrier span_done;  // of a split walk: the state role has read its segment once
+  [[no_unique_address]] std::conditional_t<Config::kDots, DotsShared<Config>, NoDots> dots;
 };
 
 /// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how
@@ -48,18 +61,23 @@ class ItemReader {
  public:
   explicit __device__ ItemReader(ForwardShared<Config>& shared) : shared_(shared) {}
 
-  /// False when there are no more.
-  __device__ bool next(Item& item) {
+  /// The next item, null when there are no more. Valid until the next call: who has no register to
+  /// spare reads it where it lies.
+  __device__ const Item* next() {
+    if (holds_) {
+      shared_.item_ring.empty[at_.stage].arrive();
+      at_.advance();
+    }
+    holds_ = true;
     shared_.item_ring.wait_full(at_);
-    item = shared_.items[at_.stage];
-    shared_.item_ring.empty[at_.stage].arrive();
-    at_.advance();
-    return item.batch != Item::kNone;
+    const Item* item = &shared_.items[at_.stage];
+    return item->batch != Item::kNone ? item : nullptr;
   }
 
  private:
   ForwardShared<Config>& shared_;
   typename ForwardShared<Config>::ItemRing::Position at_;
+  bool holds_ = false;
 };
 
 }  // namespace tandem::cuda

@@ -1,4 +1,8 @@
 // What one CTA walks at a time: the tokens of one head, in chunks, and the states at both ends.
+//
+// A gradient's walk runs from the last token to the first (Config::kReverse). Chunks are then
+// numbered from the last one on, so that roles count upwards in either case; only where a chunk
+// lies in time differs.
 #pragma once
 
 #include "cuda/gla/segments.h"
@@ -13,18 +17,30 @@ struct Item {
   int batch = kNone;  // kNone: there are no more items
   int head = 0;
   int first_column = 0;  // of V
-  int segment = 0;       // of the sequence, where it is split
+  int sequence = 0;
+  int segment = 0;  // of the sequence, where it is split; in the order of the walk
   int begin = 0;
   int length = 0;
-  const float* initial_state = nullptr;  // [K,V]; null: 0
-  float* final_state = nullptr;          // [K,V]; null: not wanted
+  int sequence_begin = 0;
+  const float* initial_state = nullptr;  // where the walk begins, [K,V]; null: 0
+  float* final_state = nullptr;          // where it ends, [K,V]; null: not wanted
 
   template <class Config>
   __device__ int chunks() const {
     return (length + Config::kChunk - 1) / Config::kChunk;
   }
-  __device__ int valid_tokens(int chunk, int chunk_size) const {
-    return min(length - chunk * chunk_size, chunk_size);
+  /// Tokens from the item's begin to the chunk.
+  template <class Config>
+  __device__ int chunk_offset(int chunk) const {
+    return (Config::kReverse ? chunks<Config>() - 1 - chunk : chunk) * Config::kChunk;
+  }
+  template <class Config>
+  __device__ int chunk_begin(int chunk) const {
+    return begin + chunk_offset<Config>(chunk);
+  }
+  template <class Config>
+  __device__ int valid_tokens(int chunk) const {
+    return min(length - chunk_offset<Config>(chunk), Config::kChunk);
   }
 };
 
@@ -37,8 +53,9 @@ __device__ inline int clamped_boundary(const std::int32_t* cu_seqlens, std::int6
 /// Sets the tokens of sequence n: all T of batch n, or what cu_seqlens says.
 template <class Problem>
 __device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n) {
+  item.sequence = static_cast<int>(n);
   if (problem.cu_seqlens == nullptr) {
-    item.batch = static_cast<int>(n);
+    item.batch = item.sequence;
     item.begin = 0;
     item.length = static_cast<int>(problem.T);
   } else {
@@ -46,12 +63,23 @@ __device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n)
     item.begin = clamped_boundary(problem.cu_seqlens, n, problem.T);
     item.length = max(clamped_boundary(problem.cu_seqlens, n + 1, problem.T) - item.begin, 0);
   }
+  item.sequence_begin = item.begin;
 }
 
-/// Keeps segment `index` of the item's tokens, cut into `segments` (cuda/gla/segments.h).
-__device__ inline void keep_segment(Item& item, int index, int segments) {
-  const int begin = segment_begin(item.length, segments, index);
-  item.length = segment_begin(item.length, segments, index + 1) - begin;
+/// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
+/// (cuda/gla/segments.h).
+template <class Config>
+__device__ void keep_segment(Item& item, int index, int segments) {
+  const int chunks = item.chunks<Config>();
+  int first = segment_begin_chunk(chunks, segments, index);
+  int last = segment_begin_chunk(chunks, segments, index + 1);
+  if constexpr (Config::kReverse) {
+    const int from_end = first;
+    first = chunks - last;
+    last = chunks - from_end;
+  }
+  const int begin = min(first * Config::kChunk, item.length);
+  item.length = min(last * Config::kChunk, item.length) - begin;
   item.begin += begin;
 }
 

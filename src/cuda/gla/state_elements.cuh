@@ -1,14 +1,16 @@
 // A warpgroup's tile of the transposed state, in registers, and the state [K,V] in device memory.
 #pragma once
 
+#include "cuda/gla/state_strides.h"
 #include "cuda/parts/fragment.cuh"
 
 namespace tandem::cuda {
 
-/// Where a warpgroup's tile St [64 of V, 2 * kCount of K] lies in a state [K,V].
+/// Where a warpgroup's tile St [64 of V, 2 * kCount of K] lies in a state.
 struct StateTile {
   int K;
   int V;
+  StateStrides strides;
   int first_key;
   int first_value;
 
@@ -25,7 +27,9 @@ struct StateTile {
       for (int k = 0; k < 4; ++k) {
         const int own_key = key + k % 2;
         const int own_value = value + k / 2 * 8;
-        if (own_key < K && own_value < V) visit(i + k, own_key * V + own_value);
+        if (own_key < K && own_value < V) {
+          visit(i + k, own_key * strides.key + own_value * strides.value);
+        }
       }
     }
   }

@@ -72,7 +72,7 @@ __device__ StateForwardItem find_state_item(const GlaStateForwardParams& params)
   const std::int64_t n = index % problem.N;
   const int segment = static_cast<int>(index / problem.N);
   set_sequence(found.item, problem, n);
-  keep_segment(found.item, segment, params.segments);
+  keep_segment<Config>(found.item, segment, params.segments);
   found.segment_index = (n * problem.H + found.item.head) * params.segments + segment;
   found.item.final_state =
       params.states + found.segment_index * (std::int64_t{problem.K} * problem.V);
@@ -87,7 +87,7 @@ __device__ void load_span_with_tma(const GlaStateForwardParams& params,
   const int query_head = item.head / (params.problem.H / params.problem.HQ);
   typename StateForwardShared<Config>::InputRing::Position at;
   for (int chunk = item.chunks<Config>() - 1; chunk >= 0; --chunk, at.advance()) {
-    const int time = item.begin + chunk * Config::kChunk;
+    const int time = item.chunk_begin<Config>(chunk);
     auto& stage = shared.stages[at.stage];
     Barrier& full = shared.input.full[at.stage];
     shared.input.wait_empty(at);
@@ -110,8 +110,8 @@ __device__ void load_span_with_threads(const GlaStateForwardParams& params,
   const TileCoordinate values{item.first_column, item.head, 0, item.batch};
   typename StateForwardShared<Config>::InputRing::Position at;
   for (int chunk = item.chunks<Config>() - 1; chunk >= 0; --chunk, at.advance()) {
-    const int time = item.begin + chunk * Config::kChunk;
-    const int rows = item.valid_tokens(chunk, Config::kChunk);
+    const int time = item.chunk_begin<Config>(chunk);
+    const int rows = item.valid_tokens<Config>(chunk);
     auto& stage = shared.stages[at.stage];
     shared.input.wait_empty(at);
     gather_tile<Element>(stage.k, Config::kKeyDim, problem.k, problem.K, rows, keys, time);
@@ -129,12 +129,13 @@ __device__ void prepare_span_decay(const GlaStateForwardParams& params,
   const Item& item = found.item;
   float total = 0.0f;
   const int last = item.chunks<Config>() - 1;
-  DecayStream decays(shared.log_decays, params.problem.log_decay, item, last, -1);
+  DecayStream decays(shared.log_decays, params.problem.log_decay, item,
+                     item.chunk_offset<Config>(last), Config::kReverse ? 1 : -1);
   typename StateForwardShared<Config>::InputRing::Position at;
   for (int chunk = last; chunk >= 0; --chunk, at.advance()) {
     const float2 own = decays.next();
     shared.input.wait_empty(at);
-    compute_chunk_decay(own, 1.0f, shared.decay[at.stage]);
+    compute_chunk_decay<Config::kReverse>(own, params.scale, shared.decay[at.stage]);
     shared.input.full[at.stage].arrive();
     total += forget_to_infinity(own.x) + forget_to_infinity(own.y);
   }
@@ -168,14 +169,17 @@ __device__ void accumulate_span(const GlaStateForwardParams& params,
   float state[1][Config::kKeyDim / 2] = {};  // St, rows first_column + 64*group + [0,64)
   typename StateForwardShared<Config>::InputRing::Position at;
   sum_span<Config, Config::kKeyDim>(state, shared, item, group, at, [&](auto& stage, int chunk) {
-    const int valid = item.valid_tokens(chunk, Config::kChunk);
+    const int valid = item.valid_tokens<Config>(chunk);
     if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
       clear_partial_chunk<Config>(stage, valid, group);
     }
   });
-  store_state(
-      state[0], item.final_state,
-      {params.problem.K, params.problem.V, found.first_key, item.first_column + 64 * group});
+  store_state(state[0], item.final_state,
+              {params.problem.K,
+               params.problem.V,
+               {params.problem.V, 1},
+               found.first_key,
+               item.first_column + 64 * group});
 }
 
 template <class Config>

@@ -1,15 +1,5 @@
 // gla_state_forward_kernel on bf16 tensors.
-#include "cuda/gla/state_forward.cuh"
+#include "cuda/gla/state_forward_instances.cuh"
 
-namespace tandem::cuda {
-
-#define TANDEM_STATE_FORWARD(key_dim, value_dim)                                             \
-  template void launch_state_forward<StateForwardConfig<__nv_bfloat16, key_dim, value_dim>>( \
-      const char*, const GlaStateForwardParams&, void*);
-TANDEM_STATE_FORWARD(64, 64)
-TANDEM_STATE_FORWARD(64, 128)
-TANDEM_STATE_FORWARD(128, 64)
-TANDEM_STATE_FORWARD(128, 128)
-#undef TANDEM_STATE_FORWARD
-
-}  // namespace tandem::cuda
+TANDEM_STATE_FORWARD_INSTANCES(__nv_bfloat16, false)
+TANDEM_STATE_FORWARD_INSTANCES(__nv_bfloat16, true)

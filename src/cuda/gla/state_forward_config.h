@@ -4,12 +4,13 @@
 namespace tandem::cuda {
 
 /// A CTA walks a tile of the state: `kKeyDim` columns of K by `kValueDim` of V, each 64 or 128.
-template <class ElementT, int kKeyDimT, int kValueDimT>
+template <class ElementT, int kKeyDimT, int kValueDimT, bool kReverseT = false>
 struct StateForwardConfig {
   using Element = ElementT;
   static constexpr int kChunk = 64;
   static constexpr int kKeyDim = kKeyDimT;
   static constexpr int kValueDim = kValueDimT;
+  static constexpr bool kReverse = kReverseT;
 
   // One warpgroup loads, one per 64 value columns keeps the state.
   static constexpr int kStateGroups = kValueDim / 64;

@@ -7,13 +7,15 @@
 
 namespace tandem::cuda {
 
-/// States and total log-decays of segments, each on its own. `states` is [N,H,segments,K,V],
+/// States and total log-decays of segments, each on its own; in a reverse walk the gradients by the
+/// states before them, k being q and v d_o. `states` is [N,H,segments,K,V],
 /// `total_log_decay` [N,H,segments].
 struct GlaStateForwardParams {
   CUtensorMap k_map;
   CUtensorMap v_map;
   bool tma = false;  // the maps are set; else threads copy
   GlaRecurrence problem;
+  float scale = 1.0f;  // of what a reverse walk adds
   int segments = 1;
   float* states = nullptr;
   float* total_log_decay = nullptr;

@@ -1,4 +1,5 @@
-// The variants of gla_state_forward on CUDA, and the launches that make up a call. Host only.
+// The variants of gla_state_forward and gla_state_backward on CUDA, and the launches that make up a
+// call. Host only.
 #include "cuda/gla/state_variants.h"
 
 #include "cuda/gla/forward_plan.h"
@@ -8,15 +9,16 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr const char* kOp = "gla_state_forward";
+constexpr const char* kForward = "gla_state_forward";
+constexpr const char* kBackward = "gla_state_backward";
 
-template <class Element>
+template <class Element, bool kReverse>
 void add_variants(std::vector<StateForwardVariant>& table, DType dtype, bool tma) {
   const auto add = [&]<int kKeyDim, int kValueDim>() {
-    using Config = StateForwardConfig<Element, kKeyDim, kValueDim>;
+    using Config = StateForwardConfig<Element, kKeyDim, kValueDim, kReverse>;
     static_assert(Config::kChunk == kGlaChunk);
-    table.push_back({variant_name(kOp, dtype, kKeyDim, kValueDim, tma), dtype, kKeyDim, kValueDim,
-                     tma, &launch_state_forward<Config>});
+    table.push_back({variant_name(kReverse ? kBackward : kForward, dtype, kKeyDim, kValueDim, tma),
+                     dtype, kKeyDim, kValueDim, tma, &launch_state_forward<Config>});
   };
 #ifndef TANDEM_CUDA_DEV
   add.template operator()<64, 64>();
@@ -26,43 +28,40 @@ void add_variants(std::vector<StateForwardVariant>& table, DType dtype, bool tma
   add.template operator()<128, 128>();
 }
 
-GlaChoice<StateForwardVariant, StateForwardPlan> choose(const GlaStateForwardProblem& problem,
+/// A call in either direction: of a backward, k is q, v is d_o, and the state its gradient.
+struct StateCall {
+  const char* op;
+  const char* k;  // what the arguments are called
+  const char* v;
+  const std::vector<StateForwardVariant>& table;
+  GlaStateForwardProblem problem;
+  float scale;
+};
+
+StateCall call_of(const GlaStateForwardProblem& problem) {
+  return {kForward, "k", "v", state_forward_variants(), problem, 1.0f};
+}
+
+StateCall call_of(const GlaStateBackwardProblem& problem) {
+  GlaStateForwardProblem walk;
+  static_cast<GlaRecurrence&>(walk) = problem;
+  walk.state = problem.d_state;
+  walk.total_log_decay = problem.total_log_decay;
+  return {kBackward, "q", "d_o", state_backward_variants(), walk, problem.scale};
+}
+
+GlaChoice<StateForwardVariant, StateForwardPlan> choose(const StateCall& call,
                                                         const DeviceProperties& device) {
-  return choose_gla(kOp, state_forward_variants(), problem, plan_tiles(problem), device,
-                    plan_state_forward);
+  return choose_gla(call.op, call.table, call.problem, plan_tiles(call.problem, call.k, call.v),
+                    device, plan_state_forward);
 }
 
-}  // namespace
-
-const std::vector<StateForwardVariant>& state_forward_variants() {
-  static const auto table =
-      table_of_variants<StateForwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
-        add_variants<Element>(rows, dtype, tma);
-      });
-  return table;
-}
-
-GlaTilePlans plan_tiles(const GlaStateForwardProblem& problem) {
-  GlaTilePlans tiles;
-  tiles.add("k", problem.k, problem, problem.HQ, problem.K);
-  tiles.add("v", problem.v, problem, problem.H, problem.V);
-  return tiles;
-}
-
-std::string reason_against(const StateForwardVariant& variant,
-                           const GlaStateForwardProblem& problem, const GlaTilePlans& tiles) {
-  // Wider states are several tiles; those of 64 columns leave them to the wider tile.
-  std::string reason;
-  if (variant.key_dim == 64) reason = width_reason("K", problem.K, 64);
-  if (reason.empty() && variant.value_dim == 64) reason = width_reason("V", problem.V, 64);
-  return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
-}
-
-void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context) {
-  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
+void run(const StateCall& call, const Context& context) {
+  const GlaStateForwardProblem& problem = call.problem;
+  const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device));
   if (problem.N == 0) return;
   const DeviceGuard guard(problem.device.index);
-  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  const ScratchMemory scratch(call.op, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
 
   GlaStateForwardParams params;
@@ -72,6 +71,7 @@ void gla_state_forward(const GlaStateForwardProblem& problem, const Context& con
     params.v_map = encode(tiles.plans[1]);
   }
   params.problem = problem;
+  params.scale = call.scale;
   params.segments = plan.segments;
   params.states = plan.split() ? scratch.at<float>(plan.states) : problem.state;
   params.total_log_decay =
@@ -90,9 +90,58 @@ void gla_state_forward(const GlaStateForwardProblem& problem, const Context& con
   launch_state_combine(combine, stream);
 }
 
+template <bool kReverse>
+std::vector<StateForwardVariant> make_table() {
+  return table_of_variants<StateForwardVariant>(
+      []<class Element>(auto& rows, DType dtype, bool tma) {
+        add_variants<Element, kReverse>(rows, dtype, tma);
+      });
+}
+
+}  // namespace
+
+const std::vector<StateForwardVariant>& state_forward_variants() {
+  static const auto table = make_table<false>();
+  return table;
+}
+
+const std::vector<StateForwardVariant>& state_backward_variants() {
+  static const auto table = make_table<true>();
+  return table;
+}
+
+GlaTilePlans plan_tiles(const GlaStateForwardProblem& problem, const char* k, const char* v) {
+  GlaTilePlans tiles;
+  tiles.add(k, problem.k, problem, problem.HQ, problem.K);
+  tiles.add(v, problem.v, problem, problem.H, problem.V);
+  return tiles;
+}
+
+std::string reason_against(const StateForwardVariant& variant,
+                           const GlaStateForwardProblem& problem, const GlaTilePlans& tiles) {
+  // Wider states are several tiles; those of 64 columns leave them to the wider tile.
+  std::string reason;
+  if (variant.key_dim == 64) reason = width_reason("K", problem.K, 64);
+  if (reason.empty() && variant.value_dim == 64) reason = width_reason("V", problem.V, 64);
+  return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
+}
+
+void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context) {
+  run(call_of(problem), context);
+}
+
+void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context) {
+  run(call_of(problem), context);
+}
+
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
                                               const DeviceProperties& device) {
-  return choose(problem, device).plan.workspace_bytes;
+  return choose(call_of(problem), device).plan.workspace_bytes;
+}
+
+std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem& problem,
+                                               const DeviceProperties& device) {
+  return choose(call_of(problem), device).plan.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -1,4 +1,4 @@
-// The table behind cuda::gla_state_forward, for its tests.
+// The tables behind cuda::gla_state_forward and cuda::gla_state_backward, for their tests.
 #pragma once
 
 #include "cuda/gla/state_forward_params.h"
@@ -9,9 +9,12 @@ namespace tandem::cuda {
 using StateForwardVariant = GlaVariant<void (*)(const char*, const GlaStateForwardParams&, void*)>;
 
 const std::vector<StateForwardVariant>& state_forward_variants();
+/// The same walks from the first token to the last.
+const std::vector<StateForwardVariant>& state_backward_variants();
 
-/// Of k and v.
-GlaTilePlans plan_tiles(const GlaStateForwardProblem& problem);
+/// Of k and v, or what the op calls them.
+GlaTilePlans plan_tiles(const GlaStateForwardProblem& problem, const char* k = "k",
+                        const char* v = "v");
 
 /// "" when the variant can run the problem, else why not.
 std::string reason_against(const StateForwardVariant& variant,

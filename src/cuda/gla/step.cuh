@@ -182,9 +182,10 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void gla_st
 template <class Config>
 void launch_step(const char* name, const GlaStepProblem& problem, void* stream) {
   const std::int64_t tiles = (problem.V - 1) / Config::kColumns + 1;
-  launch_kernel(name, gla_step_kernel<Config>,
-                {static_cast<unsigned>(problem.B * problem.H * tiles), Config::kThreads, 0},
-                static_cast<cudaStream_t>(stream), problem);
+  launch_kernel(
+      name, gla_step_kernel<Config>,
+      {.blocks = static_cast<unsigned>(problem.B * problem.H * tiles), .threads = Config::kThreads},
+      static_cast<cudaStream_t>(stream), problem);
 }
 
 }  // namespace tandem::cuda

@@ -1,11 +1,10 @@
 // The variants of gla_forward on CUDA, and the launches that make up a call. Host only.
 #include "cuda/gla/variants.h"
 
+#include "cuda/gla/backward_variants.h"
 #include "cuda/gla/forward_config.h"
-#include "cuda/gla/forward_plan.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
-#include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
 namespace {
@@ -66,12 +65,12 @@ const std::vector<ForwardVariant>& forward_variants() {
   return table;
 }
 
-GlaTilePlans plan_tiles(const GlaForwardProblem& problem) {
+GlaTilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output) {
   GlaTilePlans tiles;
   tiles.add("q", problem.q, problem, problem.HQ, problem.K);
   tiles.add("k", problem.k, problem, problem.HQ, problem.K);
   tiles.add("v", problem.v, problem, problem.H, problem.V);
-  tiles.add("o", problem.o, problem, problem.H, problem.V);
+  if (with_output) tiles.add("o", problem.o, problem, problem.H, problem.V);
   return tiles;
 }
 
@@ -85,22 +84,16 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
   return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
 }
 
-void gla_forward(const GlaForwardProblem& problem, const Context& context) {
-  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
-  if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
-  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
-  void* const stream = context.stream.handle;
+void encode_maps(GlaForwardParams& params, const GlaTilePlans& tiles) {
+  params.tma = true;
+  params.q_map = encode(tiles.plans[0]);
+  params.k_map = encode(tiles.plans[1]);
+  params.v_map = encode(tiles.plans[2]);
+  params.o_map = encode(tiles.plans[3]);
+}
 
-  GlaForwardParams params;
-  params.problem = problem;
-  params.tma = variant.tma;
-  if (params.tma) {
-    params.q_map = encode(tiles.plans[0]);
-    params.k_map = encode(tiles.plans[1]);
-    params.v_map = encode(tiles.plans[2]);
-    params.o_map = encode(tiles.plans[3]);
-  }
+void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,
+              GlaForwardParams params, const ScratchMemory& scratch, void* stream) {
   ForwardSchedule& schedule = params.schedule;
   schedule.items = plan.items;
   schedule.value_tiles = plan.value_tiles;
@@ -110,14 +103,26 @@ void gla_forward(const GlaForwardProblem& problem, const Context& context) {
                          scratch.at<std::uint32_t>(plan.ready)};
     launch_clear(schedule.exchange.ready, plan.flags, stream);
   }
-  if (problem.cu_seqlens != nullptr) {
+  if (params.problem.cu_seqlens != nullptr) {
     auto* order = scratch.at<std::int32_t>(plan.order);
     schedule.order = order;
     schedule.ticket = scratch.at<std::uint32_t>(plan.ticket);
-    prepare_order(problem, order, schedule.ticket, stream);
+    prepare_order(params.problem, order, schedule.ticket, stream);
   }
-  const auto launch = plan.split() ? variant.launch.split : variant.launch.whole;
-  if (plan.items > 0) launch(variant.name.c_str(), params, plan.blocks, stream);
+  if (plan.items == 0) return;
+  (plan.split() ? launch.split : launch.whole)(name.c_str(), params, plan.blocks, stream);
+}
+
+void gla_forward(const GlaForwardProblem& problem, const Context& context) {
+  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
+  if (problem.B == 0) return;
+  const DeviceGuard guard(problem.device.index);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  GlaForwardParams params;
+  params.problem = problem;
+  params.state_strides = {problem.V, 1};
+  if (variant.tma) encode_maps(params, tiles);
+  run_walk(variant.name, variant.launch, plan, params, scratch, context.stream.handle);
 }
 
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
@@ -132,6 +137,8 @@ std::vector<VariantInfo> gla_variants(const DeviceProperties& device) {
   };
   add(forward_variants());
   add(state_forward_variants());
+  add(backward_variants());
+  add(state_backward_variants());
   return infos;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include "cuda/gla/forward_params.h"
+#include "cuda/gla/forward_plan.h"
 #include "cuda/gla/variant_choice.h"
+#include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
 
@@ -15,11 +17,19 @@ using ForwardVariant = GlaVariant<ForwardLaunch>;
 
 const std::vector<ForwardVariant>& forward_variants();
 
-/// Of q, k, v and o.
-GlaTilePlans plan_tiles(const GlaForwardProblem& problem);
+/// Of q, k, v and, in a call, o.
+GlaTilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output = true);
 
 /// "" when the variant can run the problem, else why not.
 std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
                            const GlaTilePlans& tiles);
+
+/// Sets the maps of q, k, v and o.
+void encode_maps(GlaForwardParams& params, const GlaTilePlans& tiles);
+
+/// Launches a walk and what prepares it; `params.schedule` is made here, from the plan and its
+/// workspace. `name` is the variant's, for errors.
+void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,
+              GlaForwardParams params, const ScratchMemory& scratch, void* stream);
 
 }  // namespace tandem::cuda

@@ -14,10 +14,11 @@ namespace tandem::cuda {
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kForgetLog2 = -256.0f;
 
+/// Of a walk over the chunks in either direction: "before" and "after" are meant along the walk.
 template <int kChunk>
 struct alignas(16) ChunkDecay {
-  float log2_sum[kChunk];    // G_i
-  float from_state[kChunk];  // scale * factor from the state before the chunk to token i
+  float log2_sum[kChunk];    // token j reaches token i with factor 2^(log2_sum[i] - log2_sum[j])
+  float from_state[kChunk];  // factor from the state before the chunk to token i
   float to_state[kChunk];    // factor from token j to the state after the chunk
   float state_to_state;      // factor from the state before to the state after
 };
@@ -37,8 +38,9 @@ __device__ inline float fast_exp2(float x) {
 }
 
 /// One warp. Lane l brings the natural-log decays of tokens 2l and 2l+1 (0 past the sequence's
-/// end).
-template <int kChunk>
+/// end). `scale` is part of what leaves a query: of from_state, and in a reverse walk, where
+/// queries are what enters the state, of to_state.
+template <bool kReverse, int kChunk>
 __device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkDecay<kChunk>& out) {
   static_assert(kChunk == 64, "two tokens per lane");
   constexpr unsigned kWarp = 0xFFFFFFFFu;
@@ -62,9 +64,13 @@ __device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkD
   const auto store = [&](float(&to)[kChunk], float x, float y) {
     *reinterpret_cast<float2*>(&to[2 * lane]) = {x, y};
   };
-  store(out.log2_sum, sums.x, sums.y);
-  store(out.from_state, scale * fast_exp2(sums.x), scale * fast_exp2(sums.y));
-  store(out.to_state, fast_exp2(total - sums.x), fast_exp2(total - sums.y));
+  constexpr float kSign = kReverse ? -1.0f : 1.0f;
+  store(out.log2_sum, kSign * sums.x, kSign * sums.y);
+  // From the chunk's begin to a token, and from a token to the chunk's end.
+  store(kReverse ? out.to_state : out.from_state, scale * fast_exp2(sums.x),
+        scale * fast_exp2(sums.y));
+  store(kReverse ? out.from_state : out.to_state, fast_exp2(total - sums.x),
+        fast_exp2(total - sums.y));
   if (lane == 0) out.state_to_state = fast_exp2(total);
 }
 

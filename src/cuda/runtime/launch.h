@@ -11,6 +11,7 @@ namespace tandem::cuda {
 
 struct LaunchShape {
   unsigned blocks;
+  unsigned blocks_y = 1;
   unsigned threads;
   std::size_t shared_bytes = 0;
 };
@@ -23,7 +24,7 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
                                   static_cast<int>(shape.shared_bytes)),
              name);
   cudaLaunchConfig_t config{};
-  config.gridDim = shape.blocks;
+  config.gridDim = {shape.blocks, shape.blocks_y, 1};
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;

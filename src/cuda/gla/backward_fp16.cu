@@ -1,0 +1,5 @@
+// The walks of a backward on fp16 tensors.
+#include "cuda/gla/forward_instances.cuh"
+
+TANDEM_FORWARD_INSTANCES(__half, false, Walk::kForward)
+TANDEM_FORWARD_INSTANCES(__half, false, Walk::kReverse)

@@ -1,0 +1,5 @@
+// The walks of a backward on split sequences of fp16 tensors.
+#include "cuda/gla/forward_instances.cuh"
+
+TANDEM_FORWARD_INSTANCES(__half, true, Walk::kForward)
+TANDEM_FORWARD_INSTANCES(__half, true, Walk::kReverse)

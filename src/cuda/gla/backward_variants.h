@@ -1,0 +1,58 @@
+// The tables behind cuda::gla_backward, for its tests.
+#pragma once
+
+#include "cuda/gla/variants.h"
+
+namespace tandem::cuda {
+
+/// Every walk of a call picks its tiles by itself; a variant is a dtype and a way to copy.
+struct BackwardVariant {
+  std::string name;
+  DType dtype;
+  bool tma;
+};
+
+const std::vector<BackwardVariant>& backward_variants();
+
+/// Of q, k, v, d_o and the wanted gradients.
+GlaTilePlans plan_tiles(const GlaBackwardProblem& problem);
+
+/// "" when the variant can run the problem, else why not.
+std::string reason_against(const BackwardVariant& variant, const GlaBackwardProblem& problem,
+                           const GlaTilePlans& tiles);
+
+/// A gradient as a forward walk over other tensors, under the names that they have in the walk.
+struct BackwardWalk {
+  enum class Gradient { kQ, kK, kV };
+
+  Gradient gradient;
+  GlaForwardProblem problem;     // o: where the walk writes
+  StridedTensor x;               // q or k: what o is multiplied with for the gradient by the decays
+  int heads_per_value = 1;       // that share a head of the walk's v
+  StateStrides state_strides{};  // of the states that the walk begins and ends with
+  bool dots = false;             // whether the gradient by the decays is wanted of it
+  bool sums_heads = false;       // o is per head, and summed over those that share one afterwards
+  ForwardLaunch launch;
+  ForwardPlan plan;
+};
+
+/// What a call launches, and its workspace, in which the walks share the first `walk_bytes`.
+struct BackwardPlan {
+  std::vector<BackwardWalk> walks;  // dq, dk, dv, those that are needed
+  int parts = 0;                    // of 64 columns of K
+  DecayGroups groups;
+  unsigned decay_splits = 1;  // CTAs per (sequence, head) of the gradient by the decays
+
+  // Offsets, 256-byte aligned.
+  std::size_t output = 0;      // 16 bits [B,T,H,K up to a multiple of 8]: of a walk that needs one
+  std::size_t query_rows = 0;  // fp32 [parts,B,H,T]: q . dq
+  std::size_t key_rows = 0;    // fp32 [parts,B,H,T]: k . dk
+  std::size_t anchors = 0;     // fp32 [parts,H,groups]
+  std::size_t states = 0;      // 16 bits [parts,H,groups,padded V,64]
+  std::size_t decay_sums = 0;  // fp32 [N,H,splits], for a constant decay
+  std::size_t workspace_bytes = 0;
+};
+
+BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,40 @@
+// What the walks of a backward leave behind for the gradient by the decays, and where.
+//
+// With F the gradient that flows through the state between two tokens, <S, dS> there,
+//   dg_t = F before t,   F before t = F after t + q_t . dq_t - k_t . dk_t
+// so row sums and one F for every group of chunks are enough (docs/ops/gla_backward.md).
+#pragma once
+
+#include <vector_types.h>
+
+#include <cstdint>
+
+#include "core/strided_tensor.h"
+
+namespace tandem::cuda {
+
+/// Groups of chunks that share an anchor: F behind the group's first chunk.
+struct DecayGroups {
+  int chunks = 1;  // per group
+  int count = 0;   // of all sequences: the slots of a head
+
+  /// Slot of a sequence's first group. Packed sequences leave gaps, for none knows where the ones
+  /// before it end: one that begins at token b has at most b / tokens + n groups before it.
+  constexpr int first_slot(bool packed, int sequence, int sequence_begin, int T) const {
+    const int tokens = 64 * chunks;
+    return packed ? sequence_begin / tokens + sequence
+                  : sequence * static_cast<int>((std::int64_t{T} + tokens - 1) / tokens);
+  }
+};
+
+/// Of one walk whose outputs are columns of dq or dk, cut into parts of 64. Null rows: not wanted.
+struct DecayDots {
+  StridedTensor x;           // q of dq, k of dk
+  float* rows = nullptr;     // out [parts,B,H,T]: sums of the part's columns of x (.) o
+  uint4* states = nullptr;   // [parts,H,groups,padded K/16,128]: S before each group, 16 bits; the
+                             // walk for dq writes it, the walk for dk reads it
+  float* anchors = nullptr;  // out [parts,H,groups]: the part's share of F, by the walk for dk
+  DecayGroups groups;
+};
+
+}  // namespace tandem::cuda

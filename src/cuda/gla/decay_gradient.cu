@@ -1,0 +1,257 @@
+// gla_decay_gradient_kernel: row sums of the walks -> d_log_decay.
+//
+// With D_t = q_t . dq_t - k_t . dk_t and F the flow behind a group's first chunk (decay_dots.h),
+//   dg_t = F + sum of D over t..end of the first chunk               t in the first chunk
+//   dg_t = F - sum of D over begin of the second chunk..t - 1        t in a later chunk
+// so no sum runs over more than a group. A warp per group, two tokens per lane. Across a reset
+// nothing flows: dg_t is 0 there.
+// A constant decay has one gradient: dg summed over all tokens, per CTA here, over CTAs in
+// gla_decay_sum_kernel, always in the same order.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "cuda/gla/decay_gradient.h"
+#include "cuda/gla/item.cuh"
+#include "cuda/parts/decay.cuh"
+#include "cuda/parts/stream_order.cuh"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr unsigned kWarp = 0xFFFFFFFFu;
+
+/// The CTA's (sequence, head).
+struct DecayRow {
+  int batch;
+  int head;
+  int sequence;
+  int begin;
+  int length;
+};
+
+__device__ DecayRow find_row(const DecayGradientParams& params) {
+  DecayRow row;
+  row.head = blockIdx.x % params.H;
+  row.sequence = blockIdx.x / params.H;
+  row.batch = row.sequence;
+  row.begin = 0;
+  row.length = static_cast<int>(params.T);
+  if (params.cu_seqlens != nullptr) {
+    row.batch = 0;
+    row.begin = clamped_boundary(params.cu_seqlens, row.sequence, params.T);
+    row.length =
+        max(clamped_boundary(params.cu_seqlens, row.sequence + 1, params.T) - row.begin, 0);
+  }
+  return row;
+}
+
+__device__ float* gradient_at(const DecayGradientParams& params, const DecayRow& row,
+                              std::int64_t time) {
+  const DecayGradient& to = params.d_log_decay;
+  return to.data + row.batch * to.batch_stride + time * to.time_stride + row.head * to.head_stride;
+}
+
+/// D of the token `offset` behind the row's begin, 0 outside.
+__device__ float difference(const DecayGradientParams& params, const DecayRow& row, int offset) {
+  if (offset >= row.length) return 0.0f;
+  const std::int64_t part = params.B * params.H * params.T;
+  const std::int64_t at =
+      (std::int64_t{row.batch} * params.H + row.head) * params.T + row.begin + offset;
+  float of_q = 0.0f, of_k = 0.0f;
+  for (int i = 0; i < params.parts; ++i) {
+    of_q += params.query_rows[i * part + at];
+    of_k += params.key_rows[i * part + at];
+  }
+  return of_q - of_k;
+}
+
+/// Writes or adds up dg of one token.
+__device__ void put(const DecayGradientParams& params, const DecayRow& row, int offset, float dg,
+                    float& sum) {
+  if (offset >= row.length) return;
+  const DecayTensor& g = params.log_decay;
+  const std::int64_t time = row.begin + offset;
+  const float log_decay =
+      g.data[row.batch * g.batch_stride + time * g.time_stride + row.head * g.head_stride];
+  const bool forgets = forget_to_infinity(log_decay) == -__int_as_float(0x7F800000);
+  const float value = forgets ? 0.0f : dg;
+  if (params.d_log_decay.per_token) {
+    *gradient_at(params, row, time) = value;
+  } else {
+    sum += value;
+  }
+}
+
+__device__ float inclusive_sum(float value) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float earlier = __shfl_up_sync(kWarp, value, distance);
+    if (static_cast<int>(threadIdx.x % 32) >= distance) value += earlier;
+  }
+  return value;
+}
+
+/// Sums over the lanes behind this one.
+__device__ float sum_behind(float value) {
+  const int lane = threadIdx.x % 32;
+  float sum = __shfl_down_sync(kWarp, value, 1);
+  if (lane == 31) sum = 0.0f;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const float later = __shfl_down_sync(kWarp, sum, distance);
+    if (lane + distance < 32) sum += later;
+  }
+  return sum;
+}
+
+__device__ void differentiate_group(const DecayGradientParams& params, const DecayRow& row,
+                                    int group, float& sum) {
+  const int slot = params.groups.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin,
+                                            static_cast<int>(params.T)) +
+                   group;
+  float flow = 0.0f;
+  for (int i = 0; i < params.parts; ++i) {
+    flow += params.anchors[(std::int64_t{i} * params.H + row.head) * params.groups.count + slot];
+  }
+#pragma unroll 1
+  for (int chunk = 0; chunk < params.groups.chunks; ++chunk) {
+    const int first = (group * params.groups.chunks + chunk) * 64;
+    if (first >= row.length) return;
+    const int token = first + 2 * (threadIdx.x % 32);
+    const float2 d = {difference(params, row, token), difference(params, row, token + 1)};
+    if (chunk == 0) {
+      const float behind = sum_behind(d.x + d.y);
+      put(params, row, token, flow + (d.x + (d.y + behind)), sum);
+      put(params, row, token + 1, flow + (d.y + behind), sum);
+    } else {
+      const float through = inclusive_sum(d.x + d.y);
+      float before = __shfl_up_sync(kWarp, through, 1);
+      if (threadIdx.x % 32 == 0) before = 0.0f;
+      put(params, row, token, flow - before, sum);
+      put(params, row, token + 1, flow - (before + d.x), sum);
+      flow -= __shfl_sync(kWarp, through, 31);
+    }
+  }
+}
+
+/// The sum over a CTA, valid in thread 0.
+__device__ float sum_block(float value) {
+  __shared__ float of_warp[kWarps];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kWarp, value, distance);
+  }
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = 0.0f;
+  for (const float part : of_warp) total += part;
+  return total;
+}
+
+/// Tokens [begin, end) of a head belong to no sequence.
+__device__ void clear_outside(const DecayGradientParams& params, const DecayRow& row, int begin,
+                              int end) {
+  if (!params.d_log_decay.per_token) return;
+  for (int time = begin + threadIdx.x; time < end; time += kThreads) {
+    *gradient_at(params, row, time) = 0.0f;
+  }
+}
+
+// why 3 CTAs: without a number ptxas settles for 64 registers, and spills.
+__global__ __launch_bounds__(kThreads, 3) void gla_decay_gradient_kernel(
+    const __grid_constant__ DecayGradientParams params) {
+  follow_stream();
+  const int T = static_cast<int>(params.T);
+  if (params.N == 0) {  // no sequence: of packed ones, every token is outside
+    const DecayRow row{0, static_cast<int>(blockIdx.x), 0, 0, 0};
+    if (params.cu_seqlens != nullptr) clear_outside(params, row, 0, T);
+    return;
+  }
+  const DecayRow row = find_row(params);
+  if (params.cu_seqlens != nullptr && blockIdx.y == 0) {
+    if (row.sequence == 0) clear_outside(params, row, 0, row.begin);
+    if (row.sequence == params.N - 1) clear_outside(params, row, row.begin + row.length, T);
+  }
+  const int tokens = 64 * params.groups.chunks;
+  const int groups = (row.length + tokens - 1) / tokens;
+  float sum = 0.0f;
+  for (int group = blockIdx.y * kWarps + threadIdx.x / 32; group < groups;
+       group += gridDim.y * kWarps) {
+    differentiate_group(params, row, group, sum);
+  }
+  if (params.d_log_decay.per_token) return;
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) params.sums[blockIdx.x * gridDim.y + blockIdx.y] = sum;
+}
+
+__global__ __launch_bounds__(kThreads) void gla_decay_sum_kernel(
+    const __grid_constant__ DecayGradientParams params) {
+  follow_stream();
+  const int head = blockIdx.x;
+  const std::int64_t count = params.N * params.splits;
+  float sum = 0.0f;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const std::int64_t sequence = i / params.splits;
+    sum += params.sums[(sequence * params.H + head) * params.splits + i % params.splits];
+  }
+  sum = sum_block(sum);
+  if (threadIdx.x == 0) params.d_log_decay.data[head * params.d_log_decay.head_stride] = sum;
+}
+
+template <class Element>
+__global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
+    const __grid_constant__ SumHeadsParams params) {
+  follow_stream();
+  const std::int64_t count = params.B * params.T * params.HQ * params.D;
+  const int share = params.H / params.HQ;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * kThreads) {
+    const int column = static_cast<int>(i % params.D);
+    const std::int64_t row = i / params.D;
+    const int head = static_cast<int>(row % params.HQ);
+    const std::int64_t token = row / params.HQ;
+    const int batch = static_cast<int>(token / params.T);
+    const std::int64_t time = token % params.T;
+    float sum = 0.0f;
+    for (int j = 0; j < share; ++j) {
+      sum += static_cast<float>(
+          token_row<Element>(params.from, batch, time, head * share + j)[column]);
+    }
+    token_row<Element>(params.to, batch, time, head)[column] = static_cast<Element>(sum);
+  }
+}
+
+}  // namespace
+
+void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  const std::int64_t rows = std::max<std::int64_t>(params.N, 1) * params.H;
+  launch_kernel(
+      "gla_decay_gradient", gla_decay_gradient_kernel,
+      {.blocks = static_cast<unsigned>(rows), .blocks_y = params.splits, .threads = kThreads}, on,
+      params);
+  if (params.d_log_decay.per_token) return;
+  launch_kernel("gla_decay_sum", gla_decay_sum_kernel,
+                {.blocks = static_cast<unsigned>(params.H), .threads = kThreads}, on, params);
+}
+
+void launch_sum_heads(const SumHeadsParams& params, void* stream) {
+  constexpr std::int64_t kMostBlocks = 132 * 16;
+  const std::int64_t count = params.B * params.T * params.HQ * params.D;
+  if (count == 0) return;
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>((count + kThreads - 1) / kThreads, kMostBlocks));
+  const auto launch = [&](auto kernel) {
+    launch_kernel("gla_sum_heads", kernel, {.blocks = blocks, .threads = kThreads},
+                  static_cast<cudaStream_t>(stream), params);
+  };
+  launch(params.dtype == DType::kBFloat16 ? gla_sum_heads_kernel<__nv_bfloat16>
+                                          : gla_sum_heads_kernel<__half>);
+}
+
+}  // namespace tandem::cuda

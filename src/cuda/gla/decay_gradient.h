@@ -1,0 +1,44 @@
+// The kernels behind the walks of a backward: the gradient by the decays, and sums over heads.
+#pragma once
+
+#include "cuda/gla/decay_dots.h"
+#include "ops/gla.h"
+
+namespace tandem::cuda {
+
+/// Row sums and anchors of the walks (decay_dots.h) -> d_log_decay.
+struct DecayGradientParams {
+  std::int64_t B = 0;
+  std::int64_t T = 0;
+  std::int64_t N = 0;
+  int H = 0;
+  const std::int32_t* cu_seqlens = nullptr;
+  DecayTensor log_decay;
+  DecayGradient d_log_decay;
+  int parts = 1;
+  const float* query_rows = nullptr;  // [parts,B,H,T]
+  const float* key_rows = nullptr;    // [parts,B,H,T]
+  const float* anchors = nullptr;     // [parts,H,groups]
+  DecayGroups groups;
+  unsigned splits = 1;    // CTAs per (sequence, head)
+  float* sums = nullptr;  // [N,H,splits], for a constant decay
+};
+
+void launch_decay_gradient(const DecayGradientParams& params, void* stream);
+
+/// to [B,T,HQ,D] = the sums over the H / HQ heads of `from` [B,T,H,D] that share a head of `to`, in
+/// their order.
+struct SumHeadsParams {
+  DType dtype = DType::kBFloat16;
+  std::int64_t B = 0;
+  std::int64_t T = 0;
+  int H = 0;
+  int HQ = 0;
+  int D = 0;
+  StridedTensor from;
+  StridedTensor to;
+};
+
+void launch_sum_heads(const SumHeadsParams& params, void* stream);
+
+}  // namespace tandem::cuda
