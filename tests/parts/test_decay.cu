@@ -12,15 +12,18 @@ namespace {
 constexpr int kChunk = 64;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// Factors of one chunk: [i][j], and the three kinds of state factors.
+/// Factors of one chunk and the token behind it: from token j to token i at [i][j], where the walk
+/// meets j first, and the three kinds of state factors.
+template <bool kReverse>
 __global__ void all_factors(const float* log_decay, float scale, float* factors,
                             ChunkDecay<kChunk>* out) {
   __shared__ ChunkDecay<kChunk> decay;
   const int lane = threadIdx.x;
-  compute_chunk_decay<false>({log_decay[2 * lane], log_decay[2 * lane + 1]}, scale, decay);
+  const LogDecays own{{log_decay[2 * lane], log_decay[2 * lane + 1]}, log_decay[kChunk]};
+  compute_chunk_decay<kReverse>(own, scale, decay);
   __syncwarp();
   for (int i = 0; i < kChunk; ++i) {
-    for (int j = lane; j <= i; j += 32) {
+    for (int j = lane; j < kChunk; j += 32) {
       factors[i * kChunk + j] = fast_exp2(decay.log2_sum[i] - decay.log2_sum[j]);
     }
   }
@@ -37,24 +40,37 @@ double expected_factor(const std::vector<float>& log_decay, int j, int i) {
 class GpuDecay : public GpuPart {
  protected:
   static void check(const std::function<float(int)>& log_decay_at, double tolerance) {
-    std::vector<float> g(kChunk);
-    for (int t = 0; t < kChunk; ++t) g[t] = log_decay_at(t);
+    std::vector<float> g(kChunk + 1);
+    for (int t = 0; t <= kChunk; ++t) g[t] = log_decay_at(t);
     DeviceArray<float> log_decay(g), factors(kChunk * kChunk);
     DeviceArray<ChunkDecay<kChunk>> chunk(1);
     const float scale = 0.125f;
-    all_factors<<<1, 32>>>(log_decay.device, scale, factors.device, chunk.device);
-    finish();
-    factors.download();
-    const ChunkDecay<kChunk>& decay = chunk.download()[0];
     const auto near = [&](double got, double expected) {
       ASSERT_NEAR(got, expected, tolerance * expected + 1e-37);
     };
+    const int last = kChunk - 1;
+
+    all_factors<false><<<1, 32>>>(log_decay.device, scale, factors.device, chunk.device);
+    finish();
+    factors.download();
+    const ChunkDecay<kChunk> forward = chunk.download()[0];
     for (int i = 0; i < kChunk; ++i) {
       for (int j = 0; j <= i; ++j) near(factors.host[i * kChunk + j], expected_factor(g, j, i));
-      near(decay.from_state[i], scale * expected_factor(g, -1, i));
-      near(decay.to_state[i], expected_factor(g, i, kChunk - 1));
+      near(forward.from_state[i], scale * expected_factor(g, -1, i));
+      near(forward.to_state[i], expected_factor(g, i, last));
     }
-    near(decay.state_to_state, expected_factor(g, -1, kChunk - 1));
+    near(forward.state_to_state, expected_factor(g, -1, last));
+
+    all_factors<true><<<1, 32>>>(log_decay.device, scale, factors.device, chunk.device);
+    finish();
+    factors.download();
+    const ChunkDecay<kChunk> reverse = chunk.download()[0];
+    for (int i = 0; i < kChunk; ++i) {
+      for (int j = i; j < kChunk; ++j) near(factors.host[i * kChunk + j], expected_factor(g, i, j));
+      near(reverse.from_state[i], expected_factor(g, i, kChunk));
+      near(reverse.to_state[i], scale * expected_factor(g, 0, i));
+    }
+    near(reverse.state_to_state, expected_factor(g, 0, kChunk));
   }
 };
 

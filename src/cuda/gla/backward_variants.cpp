@@ -96,7 +96,7 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradien
     walk.heads_per_value = f.H / f.HQ;
     walk.state_strides = {1, f.V};
     walk.dots = backward.d_log_decay.data != nullptr;
-    walk.sums_heads = f.H != f.HQ;
+    walk.sums_heads = f.H != f.HQ && o.data != nullptr;
   }
   if (gradient != BackwardWalk::Gradient::kQ) walk.problem.initial_state = backward.d_final_state;
   return walk;
@@ -104,17 +104,19 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradien
 
 bool is_reverse(const BackwardWalk& walk) { return walk.gradient != BackwardWalk::Gradient::kQ; }
 
-/// A contiguous [B,T,H,D] tensor of 16-bit elements, rows padded to 16 bytes.
-StridedTensor scratch_output(void* data, const GlaForwardProblem& problem, int D) {
-  const std::int64_t row = (D + 7) / 8 * 8;
-  return {data, problem.T * problem.H * row, problem.H * row, row};
-}
-
 const BackwardVariant& choose(const GlaBackwardProblem& problem, const DeviceProperties& device) {
   const GlaTilePlans tiles = plan_tiles(problem);
   return choose_variant(kOp, backward_variants(), device, [&](const BackwardVariant& one) {
     return reason_against(one, problem, tiles);
   });
+}
+
+/// The map of a tensor whose tiles have no problem (plan_tiles).
+CUtensorMap tile_map(const StridedTensor& tensor, const GlaRecurrence& problem, int heads,
+                     int dim) {
+  GlaTilePlans tiles;
+  tiles.add("", tensor, problem, heads, dim);
+  return encode(tiles.plans[0]);
 }
 
 DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
@@ -131,48 +133,48 @@ DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
   params.parts = plan.parts;
   params.query_rows = scratch.at<float>(plan.query_rows);
   params.key_rows = scratch.at<float>(plan.key_rows);
-  params.anchors = scratch.at<float>(plan.anchors);
+  params.key_state_rows = scratch.at<float>(plan.key_state_rows);
+  params.flows = scratch.at<float>(plan.flows);
   params.groups = plan.groups;
   params.splits = plan.decay_splits;
   params.sums = scratch.at<float>(plan.decay_sums);
   return params;
 }
 
-void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, BackwardWalk walk,
+void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const BackwardWalk& walk,
          const BackwardVariant& variant, const ScratchMemory& scratch, void* stream) {
-  const StridedTensor wanted = walk.problem.o;
-  const bool through_scratch = walk.sums_heads || wanted.data == nullptr;
-  if (through_scratch) {
-    walk.problem.o =
-        scratch_output(scratch.at<char>(plan.output), backward.forward, walk.problem.V);
-  }
   GlaForwardParams params;
   params.problem = walk.problem;
   params.heads_per_value = walk.heads_per_value;
   params.state_strides = walk.state_strides;
+  if (walk.sums_heads) {
+    params.problem.o = {};
+    params.wide_output = scratch.at<float>(plan.wide_output);
+  }
   if (walk.dots) {
     params.dots.x = walk.x;
     params.dots.rows = scratch.at<float>(is_reverse(walk) ? plan.key_rows : plan.query_rows);
-    params.dots.anchors = scratch.at<float>(plan.anchors);
+    params.dots.state_rows = scratch.at<float>(plan.key_state_rows);
     params.dots.states = scratch.at<uint4>(plan.states);
+    params.dots.flows = scratch.at<float>(plan.flows);
     params.dots.groups = plan.groups;
   }
   if (variant.tma) {
-    const GlaForwardProblem& problem = walk.problem;
+    const GlaForwardProblem& problem = params.problem;
     const int value_heads = problem.H / walk.heads_per_value;
-    GlaTilePlans tiles;
-    tiles.add("q", problem.q, problem, problem.HQ, problem.K);
-    tiles.add("k", problem.k, problem, problem.HQ, problem.K);
-    tiles.add("v", problem.v, problem, value_heads, problem.V);
-    tiles.add("o", problem.o, problem, problem.H, problem.V);
-    if (walk.dots) tiles.add("x", walk.x, problem, value_heads, problem.V);
-    encode_maps(params, tiles);
-    if (walk.dots) params.x_map = encode(tiles.plans[4]);
+    params.tma = true;
+    params.q_map = tile_map(problem.q, problem, problem.HQ, problem.K);
+    params.k_map = tile_map(problem.k, problem, problem.HQ, problem.K);
+    params.v_map = tile_map(problem.v, problem, value_heads, problem.V);
+    if (problem.o.data) params.o_map = tile_map(problem.o, problem, problem.H, problem.V);
+    if (walk.dots) params.x_map = tile_map(walk.x, problem, value_heads, problem.V);
   }
   run_walk(variant.name, walk.launch, walk.plan, params, scratch, stream);
-  if (walk.sums_heads && wanted.data != nullptr) {
+  if (walk.sums_heads) {
     const GlaForwardProblem& f = backward.forward;
-    launch_sum_heads({f.dtype, f.B, f.T, f.H, f.HQ, f.K, walk.problem.o, wanted}, stream);
+    launch_sum_heads(
+        {f.dtype, f.B, f.T, f.N, f.H, f.HQ, f.K, f.cu_seqlens, params.wide_output, walk.problem.o},
+        stream);
   }
 }
 
@@ -225,14 +227,14 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   }
 
   std::size_t& bytes = plan.workspace_bytes;
-  bool through_scratch = false;
+  bool sums_heads = false;
   int key_dim = 0;
   for (BackwardWalk& walk : plan.walks) {
     const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
     walk.launch = is_reverse(walk) ? tiles.reverse : tiles.forward;
     walk.plan = plan_forward(walk.problem, tiles.key_dim, tiles.value_dim, device);
     bytes = std::max(bytes, walk.plan.workspace_bytes);
-    through_scratch |= walk.sums_heads || walk.problem.o.data == nullptr;
+    sums_heads |= walk.sums_heads;
     if (!walk.dots) continue;
     plan.parts = walk.plan.value_tiles * (tiles.value_dim / 64);
     key_dim = tiles.key_dim;
@@ -242,7 +244,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     bytes += (static_cast<std::size_t>(size) + 255) / 256 * 256;
     return at;
   };
-  if (through_scratch) plan.output = append(scratch_output(nullptr, f, f.K).batch_stride * f.B * 2);
+  if (sums_heads) plan.wide_output = append(4 * f.B * f.T * f.H * f.K);
   if (!decays) return plan;
 
   // States of a group of chunks take no more than the wider of q and v does.
@@ -253,8 +255,9 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   const std::int64_t part_rows = std::int64_t{plan.parts} * f.B * f.T * f.H;
   plan.query_rows = append(4 * part_rows);
   plan.key_rows = append(4 * part_rows);
+  plan.key_state_rows = append(4 * part_rows);
   const std::int64_t part_groups = std::int64_t{plan.parts} * f.H * plan.groups.count;
-  plan.anchors = append(4 * part_groups);
+  plan.flows = append(4 * part_groups);
   plan.states = append(part_groups * key_dim * 64 * 2);
   constexpr std::int64_t kGroupsPerCta = 8, kMostSplits = 64;
   plan.decay_splits =

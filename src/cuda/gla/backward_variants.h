@@ -31,7 +31,7 @@ struct BackwardWalk {
   int heads_per_value = 1;       // that share a head of the walk's v
   StateStrides state_strides{};  // of the states that the walk begins and ends with
   bool dots = false;             // whether the gradient by the decays is wanted of it
-  bool sums_heads = false;       // o is per head, and summed over those that share one afterwards
+  bool sums_heads = false;       // o is fp32 and per head, summed over those that share one
   ForwardLaunch launch;
   ForwardPlan plan;
 };
@@ -44,12 +44,13 @@ struct BackwardPlan {
   unsigned decay_splits = 1;  // CTAs per (sequence, head) of the gradient by the decays
 
   // Offsets, 256-byte aligned.
-  std::size_t output = 0;      // 16 bits [B,T,H,K up to a multiple of 8]: of a walk that needs one
-  std::size_t query_rows = 0;  // fp32 [parts,B,H,T]: q . dq
-  std::size_t key_rows = 0;    // fp32 [parts,B,H,T]: k . dk
-  std::size_t anchors = 0;     // fp32 [parts,H,groups]
-  std::size_t states = 0;      // 16 bits [parts,H,groups,padded V,64]
-  std::size_t decay_sums = 0;  // fp32 [N,H,splits], for a constant decay
+  std::size_t wide_output = 0;     // fp32 [B,T,H,K], where heads share q and k
+  std::size_t query_rows = 0;      // fp32 [parts,B,H,T]: q . dq
+  std::size_t key_rows = 0;        // fp32 [parts,B,H,T]: k . dk, from inside the chunk
+  std::size_t key_state_rows = 0;  // fp32 [parts,B,H,T]: k . dk, from the state
+  std::size_t flows = 0;           // fp32 [parts,H,groups]
+  std::size_t states = 0;          // 16 bits [parts,H,groups,padded V,64]
+  std::size_t decay_sums = 0;      // fp32 [N,H,splits], for a constant decay
   std::size_t workspace_bytes = 0;
 };
 

@@ -13,7 +13,7 @@
 
 namespace tandem::cuda {
 
-/// Groups of chunks that share an anchor: F behind the group's first chunk.
+/// Groups of chunks that share one F.
 struct DecayGroups {
   int chunks = 1;  // per group
   int count = 0;   // of all sequences: the slots of a head
@@ -28,12 +28,17 @@ struct DecayGroups {
 };
 
 /// Of one walk whose outputs are columns of dq or dk, cut into parts of 64. Null rows: not wanted.
+/// x is q of dq and k of dk; rows are sums of the part's columns of x (.) o.
 struct DecayDots {
-  StridedTensor x;           // q of dq, k of dk
-  float* rows = nullptr;     // out [parts,B,H,T]: sums of the part's columns of x (.) o
-  uint4* states = nullptr;   // [parts,H,groups,padded K/16,128]: S before each group, 16 bits; the
-                             // walk for dq writes it, the walk for dk reads it
-  float* anchors = nullptr;  // out [parts,H,groups]: the part's share of F, by the walk for dk
+  StridedTensor x;
+  // Out [parts,B,H,T]. Of dq: of all of o. Of dk: of what comes from inside the chunk, and of what
+  // comes from the state.
+  float* rows = nullptr;
+  float* state_rows = nullptr;
+  uint4* states = nullptr;  // [parts,H,groups,padded K/16,128]: S before each group, 16 bits; the
+                            // walk for dq writes it, the walk for dk reads it
+  float* flows = nullptr;  // out [parts,H,groups]: the part's share of what flows through a group's
+                           // first chunk, by the walk for dk
   DecayGroups groups;
 };
 

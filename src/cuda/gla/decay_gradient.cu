@@ -1,12 +1,13 @@
 // gla_decay_gradient_kernel: row sums of the walks -> d_log_decay.
 //
-// With D_t = q_t . dq_t - k_t . dk_t and F the flow behind a group's first chunk (decay_dots.h),
-//   dg_t = F + sum of D over t..end of the first chunk               t in the first chunk
-//   dg_t = F - sum of D over begin of the second chunk..t - 1        t in a later chunk
-// so no sum runs over more than a group. A warp per group, two tokens per lane. Across a reset
-// nothing flows: dg_t is 0 there.
-// A constant decay has one gradient: dg summed over all tokens, per CTA here, over CTAs in
-// gla_decay_sum_kernel, always in the same order.
+// With a_t = q_t . dq_t, and k_t . dk_t in two parts, b_t from the state behind the chunk and c_t
+// from inside it, and F what flows through a group's first chunk (decay_dots.h),
+//   dg_t = F + sum of b before t + sum of a - c from t to the chunk's end      t in the first chunk
+//   dg_t = F1 - sum of a - b - c from the first chunk's end to before t        t in a later chunk
+// with F1 = F + sum of b over the first chunk: no sum runs over more than a group. A warp per
+// group, two tokens per lane. Across a reset nothing flows: dg_t is 0 there. A constant decay has
+// one gradient: dg summed over all tokens, per CTA here, over CTAs in gla_decay_sum_kernel, always
+// in the same order.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -56,18 +57,25 @@ __device__ float* gradient_at(const DecayGradientParams& params, const DecayRow&
   return to.data + row.batch * to.batch_stride + time * to.time_stride + row.head * to.head_stride;
 }
 
-/// D of the token `offset` behind the row's begin, 0 outside.
-__device__ float difference(const DecayGradientParams& params, const DecayRow& row, int offset) {
-  if (offset >= row.length) return 0.0f;
+/// a - c and b of a token.
+struct RowSums {
+  float intra;
+  float state;
+};
+
+/// Of the token `offset` behind the row's begin; 0 outside.
+__device__ RowSums row_sums(const DecayGradientParams& params, const DecayRow& row, int offset) {
+  if (offset >= row.length) return {};
   const std::int64_t part = params.B * params.H * params.T;
   const std::int64_t at =
       (std::int64_t{row.batch} * params.H + row.head) * params.T + row.begin + offset;
-  float of_q = 0.0f, of_k = 0.0f;
+  float a = 0.0f, b = 0.0f, c = 0.0f;
   for (int i = 0; i < params.parts; ++i) {
-    of_q += params.query_rows[i * part + at];
-    of_k += params.key_rows[i * part + at];
+    a += params.query_rows[i * part + at];
+    b += params.key_state_rows[i * part + at];
+    c += params.key_rows[i * part + at];
   }
-  return of_q - of_k;
+  return {a - c, b};
 }
 
 /// Writes or adds up dg of one token.
@@ -96,6 +104,13 @@ __device__ float inclusive_sum(float value) {
   return value;
 }
 
+/// Of an inclusive sum: over the lanes before this one, and over all.
+__device__ float sum_before(float inclusive) {
+  const float before = __shfl_up_sync(kWarp, inclusive, 1);
+  return threadIdx.x % 32 == 0 ? 0.0f : before;
+}
+__device__ float last_lane(float inclusive) { return __shfl_sync(kWarp, inclusive, 31); }
+
 /// Sums over the lanes behind this one.
 __device__ float sum_behind(float value) {
   const int lane = threadIdx.x % 32;
@@ -116,25 +131,29 @@ __device__ void differentiate_group(const DecayGradientParams& params, const Dec
                    group;
   float flow = 0.0f;
   for (int i = 0; i < params.parts; ++i) {
-    flow += params.anchors[(std::int64_t{i} * params.H + row.head) * params.groups.count + slot];
+    flow += params.flows[(std::int64_t{i} * params.H + row.head) * params.groups.count + slot];
   }
 #pragma unroll 1
   for (int chunk = 0; chunk < params.groups.chunks; ++chunk) {
     const int first = (group * params.groups.chunks + chunk) * 64;
     if (first >= row.length) return;
     const int token = first + 2 * (threadIdx.x % 32);
-    const float2 d = {difference(params, row, token), difference(params, row, token + 1)};
+    const RowSums x = row_sums(params, row, token);
+    const RowSums y = row_sums(params, row, token + 1);
     if (chunk == 0) {
-      const float behind = sum_behind(d.x + d.y);
-      put(params, row, token, flow + (d.x + (d.y + behind)), sum);
-      put(params, row, token + 1, flow + (d.y + behind), sum);
+      const float through = inclusive_sum(x.state + y.state);
+      const float before = flow + sum_before(through);
+      const float behind = sum_behind(x.intra + y.intra);
+      put(params, row, token, before + (x.intra + (y.intra + behind)), sum);
+      put(params, row, token + 1, before + x.state + (y.intra + behind), sum);
+      flow += last_lane(through);
     } else {
+      const float2 d = {x.intra - x.state, y.intra - y.state};
       const float through = inclusive_sum(d.x + d.y);
-      float before = __shfl_up_sync(kWarp, through, 1);
-      if (threadIdx.x % 32 == 0) before = 0.0f;
+      const float before = sum_before(through);
       put(params, row, token, flow - before, sum);
       put(params, row, token + 1, flow - (before + d.x), sum);
-      flow -= __shfl_sync(kWarp, through, 31);
+      flow -= last_lane(through);
     }
   }
 }
@@ -203,26 +222,32 @@ __global__ __launch_bounds__(kThreads) void gla_decay_sum_kernel(
   if (threadIdx.x == 0) params.d_log_decay.data[head * params.d_log_decay.head_stride] = sum;
 }
 
+/// A warp per row of `to`.
 template <class Element>
 __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
     const __grid_constant__ SumHeadsParams params) {
   follow_stream();
-  const std::int64_t count = params.B * params.T * params.HQ * params.D;
+  const std::int64_t rows = params.B * params.T * params.HQ;
   const int share = params.H / params.HQ;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
-       i += std::int64_t{gridDim.x} * kThreads) {
-    const int column = static_cast<int>(i % params.D);
-    const std::int64_t row = i / params.D;
+  int first = 0, last = static_cast<int>(params.T);
+  if (params.cu_seqlens != nullptr) {
+    last = params.N == 0 ? 0 : clamped_boundary(params.cu_seqlens, params.N, params.T);
+    first = params.N == 0 ? 0 : clamped_boundary(params.cu_seqlens, 0, params.T);
+  }
+  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < rows;
+       row += std::int64_t{gridDim.x} * kWarps) {
     const int head = static_cast<int>(row % params.HQ);
     const std::int64_t token = row / params.HQ;
     const int batch = static_cast<int>(token / params.T);
     const std::int64_t time = token % params.T;
-    float sum = 0.0f;
-    for (int j = 0; j < share; ++j) {
-      sum += static_cast<float>(
-          token_row<Element>(params.from, batch, time, head * share + j)[column]);
+    const bool inside = time >= first && time < last;
+    const float* from = params.from + (token * params.H + head * share) * params.D;
+    Element* to = token_row<Element>(params.to, batch, time, head);
+    for (int column = threadIdx.x % 32; column < params.D; column += 32) {
+      float sum = 0.0f;
+      for (int i = 0; inside && i < share; ++i) sum += from[std::int64_t{i} * params.D + column];
+      to[column] = static_cast<Element>(sum);
     }
-    token_row<Element>(params.to, batch, time, head)[column] = static_cast<Element>(sum);
   }
 }
 
@@ -241,11 +266,11 @@ void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
 }
 
 void launch_sum_heads(const SumHeadsParams& params, void* stream) {
-  constexpr std::int64_t kMostBlocks = 132 * 16;
-  const std::int64_t count = params.B * params.T * params.HQ * params.D;
-  if (count == 0) return;
+  constexpr std::int64_t kMostBlocks = 132 * 8;
+  const std::int64_t rows = params.B * params.T * params.HQ;
+  if (rows == 0) return;
   const auto blocks =
-      static_cast<unsigned>(std::min<std::int64_t>((count + kThreads - 1) / kThreads, kMostBlocks));
+      static_cast<unsigned>(std::min<std::int64_t>((rows + kWarps - 1) / kWarps, kMostBlocks));
   const auto launch = [&](auto kernel) {
     launch_kernel("gla_sum_heads", kernel, {.blocks = blocks, .threads = kThreads},
                   static_cast<cudaStream_t>(stream), params);

@@ -16,9 +16,10 @@ struct DecayGradientParams {
   DecayTensor log_decay;
   DecayGradient d_log_decay;
   int parts = 1;
-  const float* query_rows = nullptr;  // [parts,B,H,T]
-  const float* key_rows = nullptr;    // [parts,B,H,T]
-  const float* anchors = nullptr;     // [parts,H,groups]
+  const float* query_rows = nullptr;      // [parts,B,H,T]: q . dq
+  const float* key_rows = nullptr;        // [parts,B,H,T]: k . dk, from inside the chunk
+  const float* key_state_rows = nullptr;  // [parts,B,H,T]: k . dk, from the state
+  const float* flows = nullptr;           // [parts,H,groups]
   DecayGroups groups;
   unsigned splits = 1;    // CTAs per (sequence, head)
   float* sums = nullptr;  // [N,H,splits], for a constant decay
@@ -27,15 +28,17 @@ struct DecayGradientParams {
 void launch_decay_gradient(const DecayGradientParams& params, void* stream);
 
 /// to [B,T,HQ,D] = the sums over the H / HQ heads of `from` [B,T,H,D] that share a head of `to`, in
-/// their order.
+/// their order; zeros at tokens of no sequence.
 struct SumHeadsParams {
   DType dtype = DType::kBFloat16;
   std::int64_t B = 0;
   std::int64_t T = 0;
+  std::int64_t N = 0;
   int H = 0;
   int HQ = 0;
   int D = 0;
-  StridedTensor from;
+  const std::int32_t* cu_seqlens = nullptr;
+  const float* from = nullptr;
   StridedTensor to;
 };
 

@@ -4,22 +4,30 @@
 #include <cutlass/arch/memory_sm80.h>
 
 #include "cuda/gla/item.cuh"
+#include "cuda/parts/decay.cuh"
 
 namespace tandem::cuda {
 
-/// One warp. Lane l copies and reads the decays of tokens 2l and 2l+1 of each chunk of 64: nothing
-/// is shared between lanes.
+/// One warp. Lane l copies and reads the decays of tokens 2l and 2l+1 of each chunk of 64, the last
+/// lane that of the token behind the chunk, for walks that run backwards: nothing is shared between
+/// lanes.
+template <bool kReverse>
 class DecayStream {
  public:
   // why so many: a chunk may take less than half a microsecond, the memory takes more than one.
   static constexpr int kAhead = 4;
-  using Buffer = float[kAhead][64];
+  using Buffer = float[kAhead][68];
 
   /// The first chunk that next() returns lies `offset` tokens behind the item's begin, the others
-  /// follow by `step` chunks.
-  __device__ DecayStream(Buffer& buffer, const DecayTensor& decay, const Item& item, int offset,
-                         int step)
-      : buffer_(buffer), decay_(decay), item_(item), offset_(offset), step_(64 * step) {
+  /// follow by `step` chunks. `reach`: tokens from the item's begin that have a decay.
+  __device__ DecayStream(Buffer& buffer, const DecayTensor& decay, const Item& item, int reach,
+                         int offset, int step)
+      : buffer_(buffer),
+        decay_(decay),
+        item_(item),
+        reach_(reach),
+        offset_(offset),
+        step_(64 * step) {
     head_ = decay.data + item.batch * decay.batch_stride + item.head * decay.head_stride +
             std::int64_t{item.begin} * decay.time_stride;
     for (int i = 0; i < kAhead; ++i) request(i);
@@ -29,26 +37,35 @@ class DecayStream {
   DecayStream(const DecayStream&) = delete;
   DecayStream& operator=(const DecayStream&) = delete;
 
-  /// Natural-log decays of this lane's two tokens, 0 outside the item.
-  __device__ float2 next() {
+  /// Of the next chunk; own ones are 0 outside the item, the one behind beyond the reach.
+  __device__ LogDecays next() {
     cutlass::arch::cp_async_wait<kAhead - 1>();
     const int token = threadIdx.x % 32 * 2;
-    const float2 pair = *reinterpret_cast<const float2*>(&buffer_[slot_][token]);
+    LogDecays decays{*reinterpret_cast<const float2*>(&buffer_[slot_][token]), 0.0f};
+    if constexpr (kReverse) {
+      decays.behind = __shfl_sync(0xFFFFFFFFu, buffer_[slot_][64], kLastLane);
+    }
     request(slot_);
     slot_ = (slot_ + 1) % kAhead;
-    return pair;
+    return decays;
   }
 
  private:
+  static constexpr int kLastLane = 31;
+
   __device__ void request(int slot) {
     const int lane_token = threadIdx.x % 32 * 2;
-    const int token = offset_ + lane_token;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const bool inside = decay_.data != nullptr && token + i >= 0 && token + i < item_.length;
+    const auto copy = [&](int place, int limit) {
+      const int token = offset_ + place;
+      const bool inside = decay_.data != nullptr && token >= 0 && token < limit;
       cutlass::arch::cp_async_zfill<4>(
-          &buffer_[slot][lane_token + i],
-          inside ? head_ + std::int64_t{token + i} * decay_.time_stride : head_, inside);
+          &buffer_[slot][place], inside ? head_ + std::int64_t{token} * decay_.time_stride : head_,
+          inside);
+    };
+    copy(lane_token, item_.length);
+    copy(lane_token + 1, item_.length);
+    if constexpr (kReverse) {
+      if (threadIdx.x % 32 == kLastLane) copy(64, reach_);
     }
     cutlass::arch::cp_async_fence();
     offset_ += step_;
@@ -58,6 +75,7 @@ class DecayStream {
   const DecayTensor& decay_;
   const Item& item_;
   const float* head_;
+  int reach_;
   int offset_;  // of the chunk to be asked for next
   int step_;
   int slot_ = 0;

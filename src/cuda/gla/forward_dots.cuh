@@ -1,12 +1,12 @@
 // The state role's part in the gradient by the decays: row sums of x (.) o, where o is dq or dk and
-// x is q or k, and the flow <S, dS> behind the first chunk of each group (decay_dots.h).
+// x is q or k, and what flows through the first chunk of each group (decay_dots.h).
 //
-// Both come from fp32 registers, before o is rounded. The flow is the sum of what passes the chunk,
-// e^{G_C} <S before, dS after>, and of what enters in it, sum_j k_j . (dS after v_j) e^{G_C - G_j}:
-// the second part from the same numbers as the row sums, so that it cancels against them where
-// decays leave nothing of it. S before the chunk was kept by the walk for dq, rounded.
-// x lies in the panel that o of the chunk will leave through: each warp reads the 16 columns that
-// it writes later.
+// All from fp32 registers, before o is rounded. Of dk, what comes from the state and what comes
+// from inside the chunk are summed apart: where decays leave nothing of the gradient, the second
+// cancels against q . dq to the last bit, which sums with the first would not.
+// The flow is e^{G_C} <S before the chunk, dS behind it>, S being what the walk for dq kept,
+// rounded. x lies in the panel that o of the chunk will leave through: each warp reads the 16
+// columns that it writes later.
 #pragma once
 
 #include "cuda/gla/forward_segments.cuh"
@@ -15,12 +15,14 @@
 
 namespace tandem::cuda {
 
-/// What one state warpgroup keeps for it during an item; nothing where Config::kDots is false.
+/// What one state warpgroup does for it; nothing where Config::kDots is false.
 template <class Config>
 class DotsRole {
   using Element = typename Config::Element;
   using Position = typename ForwardShared<Config>::IntraRing::Position;
+  using State = StateRegisters<Config>;
   static constexpr bool kFlow = Config::kReverse;
+  static constexpr int kStateSteps = State::kTiles * State::kSteps;
 
  public:
   __device__ DotsRole(const GlaForwardParams& params, ForwardShared<Config>& shared, int group)
@@ -28,10 +30,40 @@ class DotsRole {
 
   /// Before an item's first chunk, which will be at `at`.
   __device__ void begin(const Item& item, Position at) {
-    if constexpr (Config::kDots) {
-      if (threadIdx.x % 128 == 0) wait_stores_read();
-      request(item, 0, at);
+    if constexpr (Config::kDots) request(item, 0, at);
+  }
+
+  /// Awaits a chunk's inputs, and meanwhile what the walk for dq kept of it; forms the flow.
+  /// `state` is dS behind the chunk, but for the decay of the token there.
+  __device__ void meet(const Item& item, int chunk, const State& state,
+                       typename ForwardShared<Config>::InputRing::Position in) {
+    if constexpr (kFlow) {
+      flow_ = 0.0f;
+      if (begins_group(item, chunk)) {
+        uint4 kept_state[kStateSteps];
+        const uint4* from = kept(item, chunk);
+#pragma unroll
+        for (int i = 0; i < kStateSteps; ++i) kept_state[i] = from[128 * i];
+        shared_.input.wait_full(in);
+#pragma unroll
+        for (int i = 0; i < kStateSteps; ++i) {
+          const float(&tile)[Config::kKeyTile / 2] = state.tile[i / State::kSteps];
+          const int first = 8 * (i % State::kSteps);
+          const std::uint32_t pairs[4] = {kept_state[i].x, kept_state[i].y, kept_state[i].z,
+                                          kept_state[i].w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const float2 pair = unpack_pair<Element>(pairs[j]);
+            flow_ += pair.x * tile[first + 2 * j];
+            flow_ += pair.y * tile[first + 2 * j + 1];
+          }
+        }
+        const auto& decay = shared_.decay[in.stage];
+        flow_ *= decay.state_to_state * fast_exp2(-decay.log2_sum[0]);
+        return;
+      }
     }
+    shared_.input.wait_full(in);
   }
 
   /// The rounded state before a chunk: tile `index` of it.
@@ -48,24 +80,19 @@ class DotsRole {
     }
   }
 
-  /// dS behind a chunk, already times the chunk's factor.
-  __device__ void meet(const Item& item, int chunk, const StateRegisters<Config>& state) {
+  /// While products run: asks for what the next chunk needs, x and, into the L2, S.
+  __device__ void ask(const Item& item, int chunk, Position at) const {
+    if constexpr (Config::kDots) {
+      at.advance();
+      request(item, chunk + 1, at);
+    }
     if constexpr (kFlow) {
-      flow_ = 0.0f;
-      if (!begins_group(item, chunk)) return;
-      const uint4* from = kept(item, chunk);
+      if (chunk + 1 >= item.template chunks<Config>() || !begins_group(item, chunk + 1)) return;
+      const uint4* from = kept(item, chunk + 1) + threadIdx.x % 128 * 7;  // lines of 8
 #pragma unroll
-      for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
-#pragma unroll
-        for (int step = 0; step < StateRegisters<Config>::kSteps; ++step, from += 128) {
-          const uint4 packed = *from;
-          const std::uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float2 pair = unpack_pair<Element>(pairs[i]);
-            flow_ += pair.x * state.tile[index][8 * step + 2 * i];
-            flow_ += pair.y * state.tile[index][8 * step + 2 * i + 1];
-          }
+      for (int i = 0; i < kStateSteps; i += 8) {
+        if (threadIdx.x % 128 < 16 * (kStateSteps - i)) {
+          asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
         }
       }
     }
@@ -76,86 +103,72 @@ class DotsRole {
     if constexpr (Config::kDots) {
       if (params_.dots.rows == nullptr) return;
       await_x(item, chunk, at);
-      if constexpr (kFlow) {
-        if (!begins_group(item, chunk)) return;
-        const int valid = item.template valid_tokens<Config>(chunk);
-        multiply_x(o, at, [&](int block, int parity, float product) {
-          if (fragment_column(block) + parity < valid) flow_ += product;
-        });
-      }
+      if constexpr (kFlow) sum_rows(o, at, 1);
     }
   }
-
-  /// All of o: sums of this warp's columns.
+  /// The part that comes from inside the chunk; where that is never alone, all of o.
+  __device__ void add_intra(const float (&intra)[32], Position at) {
+    if constexpr (kFlow) {
+      if (params_.dots.rows != nullptr) sum_rows(intra, at, 0);
+    }
+  }
+  /// All of o.
   __device__ void add(const float (&o)[32], Position at) {
     if constexpr (Config::kDots) {
       if (params_.dots.rows == nullptr) return;
-      float sums[16] = {};
-      multiply_x(o, at, [&](int block, int parity, float product) {
-        sums[2 * block + parity] += product;
-      });
-      // Over the 8 lanes that hold the same tokens; lane l ends with those of tokens 2l and 2l+1.
-      halve<8>(sums);
-      halve<4>(sums);
-      halve<2>(sums);
-      const int lane = threadIdx.x % 32;
-      auto& own = shared_.dots.rows[group_][at.stage][threadIdx.x % 128 / 32];
-      *reinterpret_cast<float2*>(&own[2 * lane]) = {sums[0], sums[1]};
+      if constexpr (!kFlow || Config::kOneOutputAccumulator) sum_rows(o, at, 0);
       if constexpr (kFlow) {
 #pragma unroll
         for (int distance = 16; distance > 0; distance /= 2) {
           flow_ += __shfl_xor_sync(0xFFFFFFFFu, flow_, distance);
         }
-        if (lane == 0) shared_.dots.anchor[group_][at.stage][threadIdx.x % 128 / 32] = flow_;
+        if (threadIdx.x % 32 == 0) shared_.dots.flow[group_][at.stage][warp()] = flow_;
       }
     }
   }
 
-  /// Behind the warpgroup's barrier that follows add(): writes the sums, and asks for the next x.
-  __device__ void finish(const Item& item, int chunk, Position at) {
+  /// Behind the warpgroup's barrier that follows add().
+  __device__ void finish(const Item& item, int chunk, Position at) const {
     if constexpr (Config::kDots) {
       const DecayDots& dots = params_.dots;
       if (dots.rows == nullptr) return;
       const int thread = threadIdx.x % 128;
       const GlaForwardProblem& problem = params_.problem;
-      const auto sum_warps = [](auto&& of_warp) {
-        return of_warp(0) + of_warp(1) + (of_warp(2) + of_warp(3));
-      };
       if (thread < item.template valid_tokens<Config>(chunk)) {
         const auto& rows = shared_.dots.rows[group_][at.stage];
+        const auto sum = [&](int kind) {
+          const auto& of = rows[kind];
+          return of[0][thread] + of[1][thread] + (of[2][thread] + of[3][thread]);
+        };
         const std::int64_t row = (part(item) * problem.B + item.batch) * problem.H + item.head;
-        dots.rows[row * problem.T + item.template chunk_begin<Config>(chunk) + thread] =
-            sum_warps([&](int warp) { return rows[warp][thread]; });
+        const std::int64_t to = row * problem.T + item.template chunk_begin<Config>(chunk) + thread;
+        float own = sum(0);
+        if constexpr (kFlow) {
+          const float from_state = sum(1);
+          if constexpr (Config::kOneOutputAccumulator) own -= from_state;
+          dots.state_rows[to] = from_state;
+        }
+        dots.rows[to] = own;
       }
       if constexpr (kFlow) {
         if (thread == 0 && begins_group(item, chunk)) {
-          const auto& anchor = shared_.dots.anchor[group_][at.stage];
-          dots.anchors[slot(item, chunk)] = sum_warps([&](int warp) { return anchor[warp]; });
+          const auto& flow = shared_.dots.flow[group_][at.stage];
+          dots.flows[slot(item, chunk)] = flow[0] + flow[1] + (flow[2] + flow[3]);
         }
       }
-      at.advance();
-      request(item, chunk + 1, at);
     }
   }
 
  private:
-  /// Adds the sums of two lanes: each of them keeps `kCount`, the lower lane the first ones.
-  template <int kCount>
-  static __device__ void halve(float (&sums)[16]) {
-    constexpr int kDistance = 2 * kCount;
-    const bool upper = threadIdx.x % 32 & kDistance;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float given = upper ? sums[i] : sums[kCount + i];
-      const float kept = upper ? sums[kCount + i] : sums[i];
-      sums[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, kDistance);
-    }
-  }
+  static __device__ int warp() { return threadIdx.x % 128 / 32; }
   /// Which 64 columns of the whole output.
   __device__ std::int64_t part(const Item& item) const { return item.first_column / 64 + group_; }
-  static __device__ int sequence_chunk(const Item& item, int chunk) {
-    return (item.begin - item.sequence_begin + item.template chunk_offset<Config>(chunk)) /
-           Config::kChunk;
+  /// Where the item's sequence begins: only those of equal length are cut.
+  __device__ int sequence_begin(const Item& item) const {
+    return params_.problem.cu_seqlens != nullptr ? item.begin : 0;
+  }
+  __device__ int sequence_chunk(const Item& item, int chunk) const {
+    return (item.template chunk_begin<Config>(chunk) - sequence_begin(item)) / Config::kChunk;
   }
   __device__ bool begins_group(const Item& item, int chunk) const {
     return params_.dots.rows != nullptr &&
@@ -164,36 +177,61 @@ class DotsRole {
   __device__ std::int64_t slot(const Item& item, int chunk) const {
     const DecayGroups& groups = params_.dots.groups;
     const int first = groups.first_slot(params_.problem.cu_seqlens != nullptr, item.sequence,
-                                        item.sequence_begin, static_cast<int>(params_.problem.T));
+                                        sequence_begin(item), static_cast<int>(params_.problem.T));
     return (part(item) * params_.problem.H + item.head) * groups.count + first +
            sequence_chunk(item, chunk) / groups.chunks;
   }
   __device__ uint4* kept(const Item& item, int chunk) const {
-    return params_.dots.states + slot(item, chunk) * (Config::kKeyDim / 16 * 128) +
-           threadIdx.x % 128;
+    return params_.dots.states + slot(item, chunk) * (kStateSteps * 128) + threadIdx.x % 128;
   }
   __device__ char* panel(Position at) const { return shared_.o[group_][at.stage]; }
 
-  /// Visits (block of 8 tokens, parity, product) of each of this thread's elements of o.
-  template <class Visit>
-  __device__ void multiply_x(const float (&o)[32], Position at, Visit visit) const {
+  /// Sums of x (.) o over this warp's columns: half of the chunk's tokens at a time, for registers.
+  __device__ void sum_rows(const float (&o)[32], Position at, int kind) const {
+    auto& own = shared_.dots.rows[group_][at.stage][kind][warp()];
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int step = 0; step < Config::kChunk / 16; ++step) {
-      std::uint32_t x[4];
-      load_columns(panel(at), step, x);
+    for (int half = 0; half < 2; ++half) {
+      float sums[8] = {};  // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = unpack_pair<Element>(x[i]);
-        visit(2 * step + i / 2, 0, pair.x * o[8 * step + 2 * i]);
-        visit(2 * step + i / 2, 1, pair.y * o[8 * step + 2 * i + 1]);
+      for (int step = 2 * half; step < 2 * half + 2; ++step) {
+        std::uint32_t x[4];
+        load_columns(panel(at), step, x);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 pair = unpack_pair<Element>(x[i]);
+          const int block = 2 * (step - 2 * half) + i / 2;
+          sums[2 * block] += pair.x * o[8 * step + 2 * i];
+          sums[2 * block + 1] += pair.y * o[8 * step + 2 * i + 1];
+        }
       }
+      // Over the 8 lanes that hold the same tokens, each of which keeps one.
+      halve<4>(sums);
+      halve<2>(sums);
+      halve<1>(sums);
+      own[32 * half + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[0];
     }
   }
 
-  /// Has TMA bring x of a chunk into the panel, which nobody uses any more.
+  /// Adds the sums of two lanes: each of them keeps `kCount`, the lower lane the first ones.
+  template <int kCount>
+  static __device__ void halve(float (&sums)[8]) {
+    constexpr int kDistance = 4 * kCount;
+    const bool upper = threadIdx.x % 32 & kDistance;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float given = upper ? sums[i] : sums[kCount + i];
+      const float kept = upper ? sums[kCount + i] : sums[i];
+      sums[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, kDistance);
+    }
+  }
+
+  /// Has TMA bring x of a chunk into its panel. why that is free: the panel's last o was stored a
+  /// chunk ago, behind the warpgroup's barrier of the chunk since.
   __device__ void request(const Item& item, int chunk, Position at) const {
     if (params_.dots.rows == nullptr || !params_.tma || threadIdx.x % 128 != 0) return;
     if (chunk >= item.template chunks<Config>()) return;
+    wait_stores_read();
     Barrier& loaded = shared_.dots.x_loaded[group_][at.stage];
     loaded.arrive_and_expect(panel_bytes(Config::kChunk));
     load_panel(params_.x_map, loaded, panel(at),
@@ -209,10 +247,11 @@ class DotsRole {
     // This warp's 16 columns: two pieces of 64 rows.
     const StridedTensor& x = params_.dots.x;
     const int valid = item.template valid_tokens<Config>(chunk);
-    const int first_piece = threadIdx.x % 128 / 32 * 2;
+    int i = threadIdx.x % 32;
+    asm volatile("" : "+r"(i));  // why: see store_panel_rows
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < 2 * Config::kChunk; i += 32) {
-      const int row = i / 2, piece = first_piece + i % 2;
+    for (; i < 2 * Config::kChunk; i += 32) {
+      const int row = i / 2, piece = 2 * warp() + i % 2;
       const int column = item.first_column + 64 * group_ + 8 * piece;
       const Element* from =
           token_row<Element>(x, item.batch, item.template chunk_begin<Config>(chunk) + row,

@@ -121,12 +121,15 @@ __device__ void prepare_decay(const GlaForwardParams& params, ForwardShared<Conf
   typename ForwardShared<Config>::InputRing::Position at;
   ItemReader<Config> reader(shared);
   while (const Item* next = reader.next()) {
-    const Item item = *next;
+    const Item& item = *next;
+    const bool packed = problem.cu_seqlens != nullptr;
+    const int reach = packed ? item.length : static_cast<int>(problem.T) - item.begin;
     const auto prepare = [&](int chunks, int first, int step) {
-      DecayStream decays(shared.log_decays, problem.log_decay, item,
-                         item.chunk_offset<Config>(first), Config::kReverse ? -step : step);
+      DecayStream<Config::kReverse> decays(shared.log_decays, problem.log_decay, item, reach,
+                                           item.chunk_offset<Config>(first),
+                                           Config::kReverse ? -step : step);
       for (int i = 0; i < chunks; ++i, at.advance()) {
-        const float2 own = decays.next();
+        const LogDecays own = decays.next();
         shared.input.wait_empty(at);
         compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage]);
         shared.input.full[at.stage].arrive();

@@ -41,11 +41,40 @@ __device__ void store_panel_rows(const char* panel, const StridedTensor& o, cons
   }
 }
 
+/// Ot of one chunk -> what is to be summed over heads, fp32.
+template <class Config>
+__device__ void store_wide(const GlaForwardParams& params, const Item& item, int chunk, int group,
+                           const float (&o)[32]) {
+  const GlaForwardProblem& problem = params.problem;
+  const int valid = item.valid_tokens<Config>(chunk);
+  const int column = item.first_column + 64 * group + fragment_row();
+  const std::int64_t time = std::int64_t{item.batch} * problem.T + item.chunk_begin<Config>(chunk);
+  float* const first = params.wide_output + (time * problem.H + item.head) * problem.V + column;
+  const std::int64_t row = std::int64_t{problem.H} * problem.V;
+  int token = fragment_column(0);
+#pragma unroll
+  for (int i = 0; i < Config::kChunk / 2; i += 4, token += 8) {
+    asm volatile("" : "+r"(token));  // why: see StateTile::for_each
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool inside = token + k % 2 < valid && column + k / 2 * 8 < problem.V;
+      if (inside) first[(token + k % 2) * row + k / 2 * 8] = o[i + k];
+    }
+  }
+}
+
 /// Ot of one chunk -> o in device memory, through one of the warpgroup's two panels in turn.
 template <class Config>
 __device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk, int group,
                              const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
+  if constexpr (Config::kDots) {
+    if (params.problem.o.data == nullptr) {
+      if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, group, o);
+      sync_warpgroup(2 + group);
+      return;
+    }
+  }
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[4];
@@ -66,6 +95,7 @@ __device__ void store_output(const GlaForwardParams& params, const Item& item, i
   } else {
     store_panel_rows<Element>(panel, params.problem.o, item, time, valid, first_column,
                               params.problem.V - first_column, params.tma);
+    if constexpr (Config::kDots) sync_warpgroup(2 + group);  // TMA may soon fill the panel
   }
 }
 

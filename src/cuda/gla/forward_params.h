@@ -42,6 +42,7 @@ struct GlaForwardParams {
   StateStrides state_strides{};  // of initial and final states
   ForwardSchedule schedule;
   DecayDots dots;
+  float* wide_output = nullptr;  // [B,T,H,V], of a backward: instead of o
 };
 
 /// Launches gla_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for errors.

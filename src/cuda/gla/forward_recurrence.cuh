@@ -86,7 +86,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
       fence_registers(o);
     }
     state.scale(decay.state_to_state);
-    dots.meet(item, chunk, state);
+    dots.ask(item, chunk, at);
     scale_by_token(o, decay.from_state);
     dots.add_inter(item, chunk, o, at);
     wgmma_begin();
@@ -102,7 +102,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     state.scale(decay.state_to_state);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
-    dots.meet(item, chunk, state);
+    dots.ask(item, chunk, at);
     // why in two: what registers allow while the products hold the state's operand.
     constexpr int kEarly = Config::kTight ? 2 : kSteps;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
@@ -116,6 +116,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     fence_registers(intra);
     scale_by_token(o, decay.from_state);
     dots.add_inter(item, chunk, o, at);
+    dots.add_intra(intra, at);
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] += intra[i];
   }
@@ -139,7 +140,7 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
       const auto& stage = shared.stages[in.stage];
-      shared.input.wait_full(in);
+      dots.meet(item, chunk, state, in);
       shared.intra.wait_full(p_at);
       float o[32];
       walk_chunk<Config>(state, o, dots, item, chunk, p_at, stage,
@@ -154,6 +155,7 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
       state.fence();
       shared.input.empty[in.stage].arrive();
     }
+    if constexpr (Config::kReverse) state.scale(first_factor(params.problem.log_decay, item));
     state.end(params, item, group);
     if constexpr (Config::kSplit) break;  // a segment is all that a CTA walks
   }

@@ -2,8 +2,10 @@
 //
 // Each CTA first reads its segment's k and v, last chunk to first, and publishes what the segment
 // does to the state (a factor and a state, as gla_state_forward_kernel); the first one folds the
-// initial state in. Then it takes what all earlier segments published, in their order:
-//   S = published_0;   S = factor_r S + published_r,  r = 1, 2, ...
+// initial state in. Then it takes what all earlier segments published, the last of them first,
+// with R the factor of those already taken:
+//   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0
+// why in this order: earlier segments are longer and publish later.
 // why no deadlock: a CTA waits only for CTAs of smaller index, which the device starts no later
 // than it, and which publish without waiting for anyone.
 #pragma once
@@ -112,28 +114,26 @@ __device__ void receive_state(const GlaForwardParams& params, const Item& item,
   const SegmentExchange& exchange = params.schedule.exchange;
   const int items_per_segment = params.schedule.items / params.schedule.segments;
   const int first = blockIdx.x % items_per_segment;
-  for (int segment = threadIdx.x % 32; segment < item.segment; segment += 32) {
-    const ReadyFlag ready(
-        exchange.ready[exchange_word<Config>(first + segment * items_per_segment)]);
+  float later = 1.0f;  // what the segments between put on the one that comes next
+  for (int segment = item.segment - 1; segment >= 0; --segment) {
+    const int index = first + segment * items_per_segment;
+    const int word = exchange_word<Config>(index);
+    const ReadyFlag ready(exchange.ready[word]);
     while (ready.load(::cuda::memory_order_acquire) == 0) {
     }
-  }
-  __syncwarp();
-  for (int segment = 0; segment < item.segment; ++segment) {
-    const int index = first + segment * items_per_segment;
-    const float factor = exchange.factors[exchange_word<Config>(index)];
     const float4* slot = exchange_slot<Config>(params, index, group);
 #pragma unroll
     for (auto& tile : state.tile) {
 #pragma unroll
       for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
         const float4 published = *slot;
-        tile[i] = factor * tile[i] + published.x;
-        tile[i + 1] = factor * tile[i + 1] + published.y;
-        tile[i + 2] = factor * tile[i + 2] + published.z;
-        tile[i + 3] = factor * tile[i + 3] + published.w;
+        tile[i] += later * published.x;
+        tile[i + 1] += later * published.y;
+        tile[i + 2] += later * published.z;
+        tile[i + 3] += later * published.w;
       }
     }
+    later *= exchange.factors[word];
   }
 }
 

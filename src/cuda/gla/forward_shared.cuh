@@ -17,8 +17,9 @@ namespace tandem::cuda {
 template <class Config>
 struct DotsShared {
   Barrier x_loaded[Config::kStateGroups][Config::kIntraStages];
-  float rows[Config::kStateGroups][Config::kIntraStages][4][Config::kChunk];  // by warps
-  float anchor[Config::kStateGroups][Config::kIntraStages][4];
+  // By warps: of all of o, or in a reverse walk of what comes from the state, and of the rest.
+  float rows[Config::kStateGroups][Config::kIntraStages][2][4][Config::kChunk];
+  float flow[Config::kStateGroups][Config::kIntraStages][4];
 };
 struct NoDots {};
 
@@ -38,7 +39,7 @@ struct ForwardShared {
   alignas(1024) char o[Config::kStateGroups][Config::kIntraStages]
                       [panel_bytes(Config::kChunk)];  // [C,64], taken in turn with p
   ChunkDecay<Config::kChunk> decay[Config::kStages];
-  DecayStream::Buffer log_decays;
+  typename DecayStream<Config::kReverse>::Buffer log_decays;
   Item items[Config::kItemSlots];
   ItemRing item_ring;
   InputRing input;
@@ -64,20 +65,19 @@ class ItemReader {
   /// The next item, null when there are no more. Valid until the next call: who has no register to
   /// spare reads it where it lies.
   __device__ const Item* next() {
-    if (holds_) {
-      shared_.item_ring.empty[at_.stage].arrive();
-      at_.advance();
-    }
-    holds_ = true;
-    shared_.item_ring.wait_full(at_);
-    const Item* item = &shared_.items[at_.stage];
+    using Position = typename ForwardShared<Config>::ItemRing::Position;
+    constexpr int kSlots = Config::kItemSlots;
+    if (taken_ > 0) shared_.item_ring.empty[(taken_ - 1) % kSlots].arrive();
+    const Position at{static_cast<int>(taken_ % kSlots), taken_ / kSlots % 2};
+    ++taken_;
+    shared_.item_ring.wait_full(at);
+    const Item* item = &shared_.items[at.stage];
     return item->batch != Item::kNone ? item : nullptr;
   }
 
  private:
   ForwardShared<Config>& shared_;
-  typename ForwardShared<Config>::ItemRing::Position at_;
-  bool holds_ = false;
+  std::uint32_t taken_ = 0;  // why not a position: one register, through all of an item
 };
 
 }  // namespace tandem::cuda

@@ -21,7 +21,6 @@ struct Item {
   int segment = 0;  // of the sequence, where it is split; in the order of the walk
   int begin = 0;
   int length = 0;
-  int sequence_begin = 0;
   const float* initial_state = nullptr;  // where the walk begins, [K,V]; null: 0
   float* final_state = nullptr;          // where it ends, [K,V]; null: not wanted
 
@@ -63,7 +62,6 @@ __device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n)
     item.begin = clamped_boundary(problem.cu_seqlens, n, problem.T);
     item.length = max(clamped_boundary(problem.cu_seqlens, n + 1, problem.T) - item.begin, 0);
   }
-  item.sequence_begin = item.begin;
 }
 
 /// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
@@ -81,6 +79,13 @@ __device__ void keep_segment(Item& item, int index, int segments) {
   const int begin = min(first * Config::kChunk, item.length);
   item.length = min(last * Config::kChunk, item.length) - begin;
   item.begin += begin;
+}
+
+/// The factor of an item's first token, 1 without one: what a reverse walk leaves to be applied.
+__device__ inline float first_factor(const DecayTensor& decay, const Item& item) {
+  if (decay.data == nullptr || item.length == 0) return 1.0f;
+  return expf(decay.data[item.batch * decay.batch_stride + item.begin * decay.time_stride +
+                         item.head * decay.head_stride]);
 }
 
 template <class Element>

@@ -68,6 +68,8 @@ __global__ __launch_bounds__(kThreads) void gla_schedule_kernel(
   follow_stream_before_own_kernel();
   if (blockIdx.x == 0) {
     sort_sequences(params);
+  } else if (params.o.data == nullptr) {
+    return;
   } else if (params.N == 0) {
     clear_tokens(params, 0, params.T);
   } else {

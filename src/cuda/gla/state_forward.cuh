@@ -45,7 +45,7 @@ struct StateForwardShared {
 
   Stage stages[Config::kStages];
   ChunkDecay<Config::kChunk> decay[Config::kStages];
-  DecayStream::Buffer log_decays;
+  typename DecayStream<Config::kReverse>::Buffer log_decays;
   InputRing input;
 };
 
@@ -129,15 +129,16 @@ __device__ void prepare_span_decay(const GlaStateForwardParams& params,
   const Item& item = found.item;
   float total = 0.0f;
   const int last = item.chunks<Config>() - 1;
-  DecayStream decays(shared.log_decays, params.problem.log_decay, item,
-                     item.chunk_offset<Config>(last), Config::kReverse ? 1 : -1);
+  DecayStream<Config::kReverse> decays(shared.log_decays, params.problem.log_decay, item,
+                                       item.length, item.chunk_offset<Config>(last),
+                                       Config::kReverse ? 1 : -1);
   typename StateForwardShared<Config>::InputRing::Position at;
   for (int chunk = last; chunk >= 0; --chunk, at.advance()) {
-    const float2 own = decays.next();
+    const LogDecays log_decay = decays.next();
     shared.input.wait_empty(at);
-    compute_chunk_decay<Config::kReverse>(own, params.scale, shared.decay[at.stage]);
+    compute_chunk_decay<Config::kReverse>(log_decay, params.scale, shared.decay[at.stage]);
     shared.input.full[at.stage].arrive();
-    total += forget_to_infinity(own.x) + forget_to_infinity(own.y);
+    total += forget_to_infinity(log_decay.own.x) + forget_to_infinity(log_decay.own.y);
   }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -174,6 +175,11 @@ __device__ void accumulate_span(const GlaStateForwardParams& params,
       clear_partial_chunk<Config>(stage, valid, group);
     }
   });
+  if constexpr (Config::kReverse) {
+    const float factor = first_factor(params.problem.log_decay, item);
+#pragma unroll
+    for (float& value : state[0]) value *= factor;
+  }
   store_state(state[0], item.final_state,
               {params.problem.K,
                params.problem.V,

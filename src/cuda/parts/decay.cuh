@@ -37,11 +37,22 @@ __device__ inline float fast_exp2(float x) {
   return result;
 }
 
-/// One warp. Lane l brings the natural-log decays of tokens 2l and 2l+1 (0 past the sequence's
-/// end). `scale` is part of what leaves a query: of from_state, and in a reverse walk, where
-/// queries are what enters the state, of to_state.
+/// Natural-log decays: of this lane's two tokens of a chunk, and of the token behind the chunk; 0
+/// where there is no token.
+struct LogDecays {
+  float2 own;
+  float behind;
+};
+
+/// One warp; lane l brings tokens 2l and 2l+1. `scale` is part of what leaves a query: of
+/// from_state, and in a reverse walk, where queries are what enters the state, of to_state.
+///
+/// The state of a reverse walk is the gradient by the state *behind* the last token walked, without
+/// that token's own decay, which the next chunk applies. why: with the decay in it, a chunk whose
+/// decays are all strong would enter the state by operands that 16 bits cannot hold.
 template <bool kReverse, int kChunk>
-__device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkDecay<kChunk>& out) {
+__device__ inline void compute_chunk_decay(const LogDecays& log_decay, float scale,
+                                           ChunkDecay<kChunk>& out) {
   static_assert(kChunk == 64, "two tokens per lane");
   constexpr unsigned kWarp = 0xFFFFFFFFu;
   const int lane = threadIdx.x % 32;
@@ -49,8 +60,8 @@ __device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkD
     const float log2 = natural * kLog2E;
     return log2 < kForgetLog2 ? kForgetLog2 : log2;  // NaN stays
   };
-  const float first = to_log2(log_decay.x);
-  const float second = to_log2(log_decay.y);
+  const float first = to_log2(log_decay.own.x);
+  const float second = to_log2(log_decay.own.y);
 
   float sum = first + second;
 #pragma unroll
@@ -64,14 +75,19 @@ __device__ inline void compute_chunk_decay(float2 log_decay, float scale, ChunkD
   const auto store = [&](float(&to)[kChunk], float x, float y) {
     *reinterpret_cast<float2*>(&to[2 * lane]) = {x, y};
   };
-  constexpr float kSign = kReverse ? -1.0f : 1.0f;
-  store(out.log2_sum, kSign * sums.x, kSign * sums.y);
-  // From the chunk's begin to a token, and from a token to the chunk's end.
-  store(kReverse ? out.to_state : out.from_state, scale * fast_exp2(sums.x),
-        scale * fast_exp2(sums.y));
-  store(kReverse ? out.from_state : out.to_state, fast_exp2(total - sums.x),
-        fast_exp2(total - sums.y));
-  if (lane == 0) out.state_to_state = fast_exp2(total);
+  if constexpr (kReverse) {
+    const float begin = __shfl_sync(kWarp, first, 0);
+    const float end = total + to_log2(log_decay.behind);
+    store(out.log2_sum, -sums.x, -sums.y);
+    store(out.from_state, fast_exp2(end - sums.x), fast_exp2(end - sums.y));
+    store(out.to_state, scale * fast_exp2(sums.x - begin), scale * fast_exp2(sums.y - begin));
+    if (lane == 0) out.state_to_state = fast_exp2(end - begin);
+  } else {
+    store(out.log2_sum, sums.x, sums.y);
+    store(out.from_state, scale * fast_exp2(sums.x), scale * fast_exp2(sums.y));
+    store(out.to_state, fast_exp2(total - sums.x), fast_exp2(total - sums.y));
+    if (lane == 0) out.state_to_state = fast_exp2(total);
+  }
 }
 
 }  // namespace tandem::cuda
