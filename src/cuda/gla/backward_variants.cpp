@@ -24,8 +24,7 @@ struct WalkTiles {
   DType dtype;
   int key_dim;
   int value_dim;
-  ForwardLaunch forward;
-  ForwardLaunch reverse;
+  ForwardLaunch launch[3];  // by Gradient
 };
 
 template <class Element>
@@ -35,8 +34,12 @@ void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
       return {&launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
               &launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
     };
-    table.push_back({dtype, kKeyDim, kValueDim, launch.template operator()<Walk::kForward>(),
-                     launch.template operator()<Walk::kReverse>()});
+    table.push_back(
+        {dtype,
+         kKeyDim,
+         kValueDim,
+         {launch.template operator()<Walk::kQuery>(), launch.template operator()<Walk::kKey>(),
+          launch.template operator()<Walk::kValue>()}});
   };
 #ifndef TANDEM_CUDA_DEV
   add.template operator()<64, 64>();
@@ -231,7 +234,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   int key_dim = 0;
   for (BackwardWalk& walk : plan.walks) {
     const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
-    walk.launch = is_reverse(walk) ? tiles.reverse : tiles.forward;
+    walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     walk.plan = plan_forward(walk.problem, tiles.key_dim, tiles.value_dim, device);
     bytes = std::max(bytes, walk.plan.workspace_bytes);
     sums_heads |= walk.sums_heads;
@@ -257,7 +260,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   plan.key_rows = append(4 * part_rows);
   plan.key_state_rows = append(4 * part_rows);
   const std::int64_t part_groups = std::int64_t{plan.parts} * f.H * plan.groups.count;
-  plan.flows = append(4 * part_groups);
+  plan.flows = append(4 * 128 * part_groups);
   plan.states = append(part_groups * key_dim * 64 * 2);
   constexpr std::int64_t kGroupsPerCta = 8, kMostSplits = 64;
   plan.decay_splits =

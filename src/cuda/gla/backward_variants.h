@@ -48,7 +48,7 @@ struct BackwardPlan {
   std::size_t query_rows = 0;      // fp32 [parts,B,H,T]: q . dq
   std::size_t key_rows = 0;        // fp32 [parts,B,H,T]: k . dk, from inside the chunk
   std::size_t key_state_rows = 0;  // fp32 [parts,B,H,T]: k . dk, from the state
-  std::size_t flows = 0;           // fp32 [parts,H,groups]
+  std::size_t flows = 0;           // fp32 [parts,H,groups,128]
   std::size_t states = 0;          // 16 bits [parts,H,groups,padded V,64]
   std::size_t decay_sums = 0;      // fp32 [N,H,splits], for a constant decay
   std::size_t workspace_bytes = 0;

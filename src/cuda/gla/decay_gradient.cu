@@ -95,6 +95,14 @@ __device__ void put(const DecayGradientParams& params, const DecayRow& row, int 
   }
 }
 
+__device__ float sum_warp(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kWarp, value, distance);
+  }
+  return value;
+}
+
 __device__ float inclusive_sum(float value) {
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -124,15 +132,24 @@ __device__ float sum_behind(float value) {
   return sum;
 }
 
+/// F of a group: its shares of all parts.
+__device__ float sum_shares(const DecayGradientParams& params, int head, int slot) {
+  float flow = 0.0f;
+  for (int i = 0; i < params.parts; ++i) {
+    const float* of_part =
+        params.flows + ((std::int64_t{i} * params.H + head) * params.groups.count + slot) * 128;
+#pragma unroll
+    for (int j = 0; j < 128; j += 32) flow += of_part[j + threadIdx.x % 32];
+  }
+  return sum_warp(flow);
+}
+
 __device__ void differentiate_group(const DecayGradientParams& params, const DecayRow& row,
                                     int group, float& sum) {
   const int slot = params.groups.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin,
                                             static_cast<int>(params.T)) +
                    group;
-  float flow = 0.0f;
-  for (int i = 0; i < params.parts; ++i) {
-    flow += params.flows[(std::int64_t{i} * params.H + row.head) * params.groups.count + slot];
-  }
+  float flow = sum_shares(params, row.head, slot);
 #pragma unroll 1
   for (int chunk = 0; chunk < params.groups.chunks; ++chunk) {
     const int first = (group * params.groups.chunks + chunk) * 64;
@@ -161,10 +178,7 @@ __device__ void differentiate_group(const DecayGradientParams& params, const Dec
 /// The sum over a CTA, valid in thread 0.
 __device__ float sum_block(float value) {
   __shared__ float of_warp[kWarps];
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(kWarp, value, distance);
-  }
+  value = sum_warp(value);
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   float total = 0.0f;

@@ -19,7 +19,7 @@ struct DecayGradientParams {
   const float* query_rows = nullptr;      // [parts,B,H,T]: q . dq
   const float* key_rows = nullptr;        // [parts,B,H,T]: k . dk, from inside the chunk
   const float* key_state_rows = nullptr;  // [parts,B,H,T]: k . dk, from the state
-  const float* flows = nullptr;           // [parts,H,groups]
+  const float* flows = nullptr;           // [parts,H,groups,128]
   DecayGroups groups;
   unsigned splits = 1;    // CTAs per (sequence, head)
   float* sums = nullptr;  // [N,H,splits], for a constant decay

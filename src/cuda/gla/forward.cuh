@@ -66,11 +66,6 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     shared.input.init(copying_threads + kDecayThreads, kStateThreads);
     shared.intra.init(128, kStateThreads);
     shared.span_done.init(kStateThreads);
-    if constexpr (Config::kDots) {
-      for (auto& of_group : shared.dots.x_loaded) {
-        for (Barrier& loaded : of_group) loaded.init(1);
-      }
-    }
     fence_barriers_initialised();
   }
   follow_stream();

@@ -5,9 +5,10 @@ namespace tandem::cuda {
 
 /// What a walk makes.
 enum class Walk {
-  kOutput,   // o of a forward
-  kForward,  // dq of a backward, and what the gradient by the decays needs of it
-  kReverse,  // dk or dv, from the last token to the first, and the same
+  kOutput,  // o of a forward
+  kQuery,   // dq of a backward
+  kKey,     // dk, from the last token to the first
+  kValue,   // dv, likewise
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
@@ -24,8 +25,8 @@ struct ForwardConfig {
   static constexpr int kKeyTile = kKeyDim < 128 ? kKeyDim : 128;  // of one product of the state
   static constexpr int kValueDim = kValueDimT;
   static constexpr bool kSplit = kSplitT;
-  static constexpr bool kReverse = kWalk == Walk::kReverse;
-  static constexpr bool kDots = kWalk != Walk::kOutput;  // cuda/gla/decay_dots.h
+  static constexpr bool kReverse = kWalk == Walk::kKey || kWalk == Walk::kValue;
+  static constexpr bool kDots = kWalk == Walk::kQuery || kWalk == Walk::kKey;  // decay_dots.h
 
   // One warpgroup loads, one forms the intra-chunk weights, one per 64 value columns keeps the
   // state.
@@ -35,7 +36,8 @@ struct ForwardConfig {
   // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
   static constexpr int kKeyBytes = kChunk * kKeyDim * 2;
   static constexpr int kValueBytes = kChunk * kValueDim * 2;
-  static constexpr int kStageBytes = 2 * kKeyBytes + kValueBytes;
+  static constexpr int kFactorBytes = kDots ? kValueBytes : 0;
+  static constexpr int kStageBytes = 2 * kKeyBytes + kValueBytes + kFactorBytes;
   // As many chunks in flight as fit: about 40 KB per SM hide the memory's latency.
   static constexpr int kStages = kStageBytes <= 24576   ? 6
                                  : kStageBytes <= 40960 ? 4

@@ -5,13 +5,11 @@
 // from inside the chunk are summed apart: where decays leave nothing of the gradient, the second
 // cancels against q . dq to the last bit, which sums with the first would not.
 // The flow is e^{G_C} <S before the chunk, dS behind it>, S being what the walk for dq kept,
-// rounded. x lies in the panel that o of the chunk will leave through: each warp reads the 16
-// columns that it writes later.
+// rounded.
 #pragma once
 
 #include "cuda/gla/forward_segments.cuh"
 #include "cuda/parts/fragment.cuh"
-#include "cuda/parts/tma.cuh"
 
 namespace tandem::cuda {
 
@@ -21,25 +19,20 @@ class DotsRole {
   using Element = typename Config::Element;
   using Position = typename ForwardShared<Config>::IntraRing::Position;
   using State = StateRegisters<Config>;
-  static constexpr bool kFlow = Config::kReverse;
+  static constexpr bool kFlow = Config::kDots && Config::kReverse;
   static constexpr int kStateSteps = State::kTiles * State::kSteps;
 
  public:
   __device__ DotsRole(const GlaForwardParams& params, ForwardShared<Config>& shared, int group)
       : params_(params), shared_(shared), group_(group) {}
 
-  /// Before an item's first chunk, which will be at `at`.
-  __device__ void begin(const Item& item, Position at) {
-    if constexpr (Config::kDots) request(item, 0, at);
-  }
-
   /// Awaits a chunk's inputs, and meanwhile what the walk for dq kept of it; forms the flow.
   /// `state` is dS behind the chunk, but for the decay of the token there.
   __device__ void meet(const Item& item, int chunk, const State& state,
                        typename ForwardShared<Config>::InputRing::Position in) {
     if constexpr (kFlow) {
-      flow_ = 0.0f;
       if (begins_group(item, chunk)) {
+        float flow = 0.0f;
         uint4 kept_state[kStateSteps];
         const uint4* from = kept(item, chunk);
 #pragma unroll
@@ -54,12 +47,13 @@ class DotsRole {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
             const float2 pair = unpack_pair<Element>(pairs[j]);
-            flow_ += pair.x * tile[first + 2 * j];
-            flow_ += pair.y * tile[first + 2 * j + 1];
+            flow += pair.x * tile[first + 2 * j];
+            flow += pair.y * tile[first + 2 * j + 1];
           }
         }
         const auto& decay = shared_.decay[in.stage];
-        flow_ *= decay.state_to_state * fast_exp2(-decay.log2_sum[0]);
+        flow *= decay.state_to_state * fast_exp2(-decay.log2_sum[0]);
+        params_.dots.flows[slot(item, chunk) * 128 + threadIdx.x % 128] = flow;
         return;
       }
     }
@@ -80,12 +74,8 @@ class DotsRole {
     }
   }
 
-  /// While products run: asks for what the next chunk needs, x and, into the L2, S.
-  __device__ void ask(const Item& item, int chunk, Position at) const {
-    if constexpr (Config::kDots) {
-      at.advance();
-      request(item, chunk + 1, at);
-    }
+  /// While products run: S of the next chunk, into the L2.
+  __device__ void prefetch(const Item& item, int chunk) const {
     if constexpr (kFlow) {
       if (chunk + 1 >= item.template chunks<Config>() || !begins_group(item, chunk + 1)) return;
       const uint4* from = kept(item, chunk + 1) + threadIdx.x % 128 * 7;  // lines of 8
@@ -98,40 +88,30 @@ class DotsRole {
     }
   }
 
-  /// The part of o that comes from the state.
-  __device__ void add_inter(const Item& item, int chunk, const float (&o)[32], Position at) {
-    if constexpr (Config::kDots) {
-      if (params_.dots.rows == nullptr) return;
-      await_x(item, chunk, at);
-      if constexpr (kFlow) sum_rows(o, at, 1);
-    }
-  }
-  /// The part that comes from inside the chunk; where that is never alone, all of o.
-  __device__ void add_intra(const float (&intra)[32], Position at) {
+  /// The part of o that comes from the state. `x` is the chunk's.
+  __device__ void add_inter(const float (&o)[32], const char* x, Position at) const {
     if constexpr (kFlow) {
-      if (params_.dots.rows != nullptr) sum_rows(intra, at, 0);
+      if (wants_dots<Config>(params_)) sum_rows(o, x, at, 1);
     }
   }
-  /// All of o.
-  __device__ void add(const float (&o)[32], Position at) {
-    if constexpr (Config::kDots) {
-      if (params_.dots.rows == nullptr) return;
-      if constexpr (!kFlow || Config::kOneOutputAccumulator) sum_rows(o, at, 0);
-      if constexpr (kFlow) {
-#pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) {
-          flow_ += __shfl_xor_sync(0xFFFFFFFFu, flow_, distance);
-        }
-        if (threadIdx.x % 32 == 0) shared_.dots.flow[group_][at.stage][warp()] = flow_;
-      }
+  /// The part that comes from inside the chunk.
+  __device__ void add_intra(const float (&intra)[32], const char* x, Position at) const {
+    if constexpr (kFlow) {
+      if (wants_dots<Config>(params_)) sum_rows(intra, x, at, 0);
+    }
+  }
+  /// All of o, where the second part is not wanted or never alone.
+  __device__ void add(const float (&o)[32], const char* x, Position at) const {
+    if constexpr (Config::kDots && (!kFlow || Config::kOneOutputAccumulator)) {
+      if (wants_dots<Config>(params_)) sum_rows(o, x, at, 0);
     }
   }
 
   /// Behind the warpgroup's barrier that follows add().
   __device__ void finish(const Item& item, int chunk, Position at) const {
     if constexpr (Config::kDots) {
+      if (!wants_dots<Config>(params_)) return;
       const DecayDots& dots = params_.dots;
-      if (dots.rows == nullptr) return;
       const int thread = threadIdx.x % 128;
       const GlaForwardProblem& problem = params_.problem;
       if (thread < item.template valid_tokens<Config>(chunk)) {
@@ -150,12 +130,6 @@ class DotsRole {
         }
         dots.rows[to] = own;
       }
-      if constexpr (kFlow) {
-        if (thread == 0 && begins_group(item, chunk)) {
-          const auto& flow = shared_.dots.flow[group_][at.stage];
-          dots.flows[slot(item, chunk)] = flow[0] + flow[1] + (flow[2] + flow[3]);
-        }
-      }
     }
   }
 
@@ -171,7 +145,7 @@ class DotsRole {
     return (item.template chunk_begin<Config>(chunk) - sequence_begin(item)) / Config::kChunk;
   }
   __device__ bool begins_group(const Item& item, int chunk) const {
-    return params_.dots.rows != nullptr &&
+    return wants_dots<Config>(params_) &&
            sequence_chunk(item, chunk) % params_.dots.groups.chunks == 0;
   }
   __device__ std::int64_t slot(const Item& item, int chunk) const {
@@ -184,10 +158,10 @@ class DotsRole {
   __device__ uint4* kept(const Item& item, int chunk) const {
     return params_.dots.states + slot(item, chunk) * (kStateSteps * 128) + threadIdx.x % 128;
   }
-  __device__ char* panel(Position at) const { return shared_.o[group_][at.stage]; }
 
   /// Sums of x (.) o over this warp's columns: half of the chunk's tokens at a time, for registers.
-  __device__ void sum_rows(const float (&o)[32], Position at, int kind) const {
+  __device__ void sum_rows(const float (&o)[32], const char* x_tile, Position at, int kind) const {
+    const char* panel = x_tile + group_ * panel_bytes(Config::kChunk);
     auto& own = shared_.dots.rows[group_][at.stage][kind][warp()];
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -196,7 +170,7 @@ class DotsRole {
 #pragma unroll
       for (int step = 2 * half; step < 2 * half + 2; ++step) {
         std::uint32_t x[4];
-        load_columns(panel(at), step, x);
+        load_columns(panel, step, x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = unpack_pair<Element>(x[i]);
@@ -226,53 +200,9 @@ class DotsRole {
     }
   }
 
-  /// Has TMA bring x of a chunk into its panel. why that is free: the panel's last o was stored a
-  /// chunk ago, behind the warpgroup's barrier of the chunk since.
-  __device__ void request(const Item& item, int chunk, Position at) const {
-    if (params_.dots.rows == nullptr || !params_.tma || threadIdx.x % 128 != 0) return;
-    if (chunk >= item.template chunks<Config>()) return;
-    wait_stores_read();
-    Barrier& loaded = shared_.dots.x_loaded[group_][at.stage];
-    loaded.arrive_and_expect(panel_bytes(Config::kChunk));
-    load_panel(params_.x_map, loaded, panel(at),
-               {item.first_column + 64 * group_, item.head / params_.heads_per_value,
-                item.template chunk_begin<Config>(chunk), item.batch});
-  }
-
-  __device__ void await_x(const Item& item, int chunk, Position at) const {
-    if (params_.tma) {
-      shared_.dots.x_loaded[group_][at.stage].wait(at.parity);
-      return;
-    }
-    // This warp's 16 columns: two pieces of 64 rows.
-    const StridedTensor& x = params_.dots.x;
-    const int valid = item.template valid_tokens<Config>(chunk);
-    int i = threadIdx.x % 32;
-    asm volatile("" : "+r"(i));  // why: see store_panel_rows
-#pragma unroll 1
-    for (; i < 2 * Config::kChunk; i += 32) {
-      const int row = i / 2, piece = 2 * warp() + i % 2;
-      const int column = item.first_column + 64 * group_ + 8 * piece;
-      const Element* from =
-          token_row<Element>(x, item.batch, item.template chunk_begin<Config>(chunk) + row,
-                             item.head / params_.heads_per_value) +
-          column;
-      alignas(16) Element values[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const bool inside = row < valid && column + j < params_.problem.V;
-        values[j] = inside ? from[j] : Element(0.0f);
-      }
-      *reinterpret_cast<uint4*>(panel(at) + panel_offset(row, piece)) =
-          *reinterpret_cast<const uint4*>(values);
-    }
-    __syncwarp();
-  }
-
   const GlaForwardParams& params_;
   ForwardShared<Config>& shared_;
   const int group_;
-  float flow_ = 0.0f;
 };
 
 }  // namespace tandem::cuda

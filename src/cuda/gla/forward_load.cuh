@@ -68,11 +68,14 @@ __device__ void load_with_tma(const GlaForwardParams& params, ForwardShared<Conf
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
       shared.input.wait_empty(at);
-      full.arrive_and_expect(Config::kStageBytes - (with_queries ? 0 : Config::kKeyBytes));
+      const bool with_x = with_queries && wants_dots<Config>(params);
+      full.arrive_and_expect(Config::kStageBytes - (with_queries ? 0 : Config::kKeyBytes) -
+                             (with_x ? 0 : Config::kFactorBytes));
       if (with_queries) load_tile(params.q_map, full, stage.q, Config::kKeyDim, from);
       load_tile(params.k_map, full, stage.k, Config::kKeyDim, from);
-      load_tile(params.v_map, full, stage.v, Config::kValueDim,
-                {item.first_column, value_head, time, item.batch});
+      const TileCoordinate values{item.first_column, value_head, time, item.batch};
+      load_tile(params.v_map, full, stage.v, Config::kValueDim, values);
+      if (with_x) load_tile(params.x_map, full, stage.x(), Config::kValueDim, values);
       at.advance();
     };
     for (int chunk = span_chunks<Config>(params, item) - 1; chunk >= 0; --chunk) {
@@ -103,6 +106,10 @@ __device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<
       }
       gather_tile<Element>(stage.k, Config::kKeyDim, problem.k, problem.K, rows, keys, time);
       gather_tile<Element>(stage.v, Config::kValueDim, problem.v, problem.V, rows, values, time);
+      if (with_queries && wants_dots<Config>(params)) {
+        gather_tile<Element>(stage.x(), Config::kValueDim, params.dots.x, problem.V, rows, values,
+                             time);
+      }
       fence_shared_for_async_proxy();
       shared.input.full[at.stage].arrive();
       at.advance();

@@ -95,7 +95,6 @@ __device__ void store_output(const GlaForwardParams& params, const Item& item, i
   } else {
     store_panel_rows<Element>(panel, params.problem.o, item, time, valid, first_column,
                               params.problem.V - first_column, params.tma);
-    if constexpr (Config::kDots) sync_warpgroup(2 + group);  // TMA may soon fill the panel
   }
 }
 

@@ -86,9 +86,9 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
       fence_registers(o);
     }
     state.scale(decay.state_to_state);
-    dots.ask(item, chunk, at);
+    dots.prefetch(item, chunk);
     scale_by_token(o, decay.from_state);
-    dots.add_inter(item, chunk, o, at);
+    dots.add_inter(o, stage.x(), at);
     wgmma_begin();
     multiply_intra<Config>(o, v_panel, p, true);
     load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
@@ -102,7 +102,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     state.scale(decay.state_to_state);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
-    dots.ask(item, chunk, at);
+    dots.prefetch(item, chunk);
     // why in two: what registers allow while the products hold the state's operand.
     constexpr int kEarly = Config::kTight ? 2 : kSteps;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
@@ -115,8 +115,8 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     fence_registers(o);
     fence_registers(intra);
     scale_by_token(o, decay.from_state);
-    dots.add_inter(item, chunk, o, at);
-    dots.add_intra(intra, at);
+    dots.add_inter(o, stage.x(), at);
+    dots.add_intra(intra, stage.x(), at);
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] += intra[i];
   }
@@ -131,7 +131,6 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
   ItemReader<Config> reader(shared);
   while (const Item* next = reader.next()) {
     const Item& item = *next;
-    dots.begin(item, p_at);
     StateRegisters<Config> state;
     if constexpr (Config::kSplit) {
       enter_segment(params, shared, item, state, group, in);
@@ -148,7 +147,7 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
                          shared.decay[in.stage]);
       // Under the state's product: the output.
       shared.intra.empty[p_at.stage].arrive();
-      dots.add(o, p_at);
+      dots.add(o, stage.x(), p_at);
       store_output<Config>(params, item, chunk, group, o, shared.o[group][p_at.stage]);
       dots.finish(item, chunk, p_at);
       wgmma_wait<0>();

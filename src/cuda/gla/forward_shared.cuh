@@ -16,19 +16,21 @@ namespace tandem::cuda {
 /// with p.
 template <class Config>
 struct DotsShared {
-  Barrier x_loaded[Config::kStateGroups][Config::kIntraStages];
   // By warps: of all of o, or in a reverse walk of what comes from the state, and of the rest.
   float rows[Config::kStateGroups][Config::kIntraStages][2][4][Config::kChunk];
-  float flow[Config::kStateGroups][Config::kIntraStages][4];
 };
 struct NoDots {};
 
 template <class Config>
 struct ForwardShared {
   struct Stage {
-    alignas(1024) char q[Config::kKeyBytes];    // [C,K]
-    alignas(1024) char k[Config::kKeyBytes];    // [C,K]
-    alignas(1024) char v[Config::kValueBytes];  // [C,V]
+    alignas(1024) char q[Config::kKeyBytes];  // [C,K]
+    alignas(1024) char k[Config::kKeyBytes];  // [C,K]
+    // [C,V], and where Config::kDots, x of DecayDots behind it.
+    alignas(1024) char v[Config::kValueBytes + Config::kFactorBytes];
+
+    __device__ char* x() { return v + Config::kValueBytes; }
+    __device__ const char* x() const { return v + Config::kValueBytes; }
   };
   using ItemRing = Ring<Config::kItemSlots>;
   using InputRing = Ring<Config::kStages>;
@@ -54,6 +56,12 @@ template <class Config>
 __device__ int span_chunks(const GlaForwardParams& params, const Item& item) {
   const bool read = Config::kSplit && item.segment < params.schedule.segments - 1;
   return read ? item.chunks<Config>() : 0;
+}
+
+/// Whether the walk makes its part of the gradient by the decays.
+template <class Config>
+__device__ bool wants_dots(const GlaForwardParams& params) {
+  return Config::kDots && params.dots.rows != nullptr;
 }
 
 /// A role's way through the items of its CTA; every thread of the role calls next().
