@@ -2,7 +2,8 @@
 
 import ctypes
 import pathlib
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -29,9 +30,12 @@ def cuda_unavailable_reason() -> str:
     return str(_library.tandem_cuda_unavailable_reason(), encoding="utf-8")
 
 
-def reraise(error: RuntimeError) -> NoReturn:
-    """Raises what an op reported. Torch passes on no class from C++: the text begins with it."""
-    name, _, text = str(error).partition(": ")
-    if name in _ERRORS:
-        raise _ERRORS[name](text) from None
-    raise error
+def call(op: Callable[..., Any], *arguments: Any) -> Any:
+    """What the op returns. Torch passes on no class of an exception from C++: the text begins with it."""
+    try:
+        return op(*arguments)
+    except RuntimeError as error:
+        name, _, text = str(error).partition(": ")
+        if name in _ERRORS:
+            raise _ERRORS[name](text) from None
+        raise

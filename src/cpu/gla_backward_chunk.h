@@ -31,7 +31,8 @@ struct GlaBackwardScratch {
         value_weights(kChunk * kChunk),
         dq(std::size_t{kChunk} * K),
         dk(std::size_t{kChunk} * K),
-        dv(std::size_t{kChunk} * V) {}
+        dv(std::size_t{kChunk} * V),
+        update(static_cast<std::size_t>(K) * V) {}
 
   GlaScratch<Operand> forward;
   OperandRows<Operand> q, d_o;
@@ -40,6 +41,7 @@ struct GlaBackwardScratch {
   std::vector<Operand> value_weights;
   std::vector<float> dq, dk;  // [length,K]
   std::vector<float> dv;      // [length,V]
+  std::vector<float> update;  // [K,V]
   float from_start[kChunk];   // times scale
   // Of each token, as far as dq and dk come from outside the chunk.
   float q_dq[kChunk];

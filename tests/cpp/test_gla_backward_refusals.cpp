@@ -3,73 +3,57 @@
 // before.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "tandem/tandem.h"
+#include "refusals.h"
 
 namespace tandem {
 namespace {
 
 constexpr std::int64_t kB = 2, kT = 5, kH = 4, kHQ = 2, kK = 8, kV = 16;
 
+using Args = GlaBackwardArgs;
+using StateArgs = GlaStateBackwardArgs;
+
 /// Valid arguments over memory of their own, for a test to spoil.
 struct Call {
   Call() {
-    args.q = tensor(0, {kB, kT, kHQ, kK});
-    args.k = tensor(1, {kB, kT, kHQ, kK});
-    args.v = tensor(2, {kB, kT, kH, kV});
-    args.log_decay = tensor(3, {kB, kT, kH});
-    args.initial_state = tensor(4, {kB, kH, kK, kV});
-    args.d_o = tensor(5, {kB, kT, kH, kV});
-    args.d_final_state = tensor(6, {kB, kH, kK, kV});
-    args.dq = tensor(7, args.q.shape);
-    args.dk = tensor(8, args.k.shape);
-    args.dv = tensor(9, args.v.shape);
-    args.d_log_decay = tensor(10, {kB, kT, kH});
-    args.d_initial_state = tensor(11, {kB, kH, kK, kV});
+    args.q = memory.tensor({kB, kT, kHQ, kK});
+    args.k = memory.tensor({kB, kT, kHQ, kK});
+    args.v = memory.tensor({kB, kT, kH, kV});
+    args.log_decay = memory.tensor({kB, kT, kH});
+    args.initial_state = memory.tensor({kB, kH, kK, kV});
+    args.d_o = memory.tensor({kB, kT, kH, kV});
+    args.d_final_state = memory.tensor({kB, kH, kK, kV});
+    args.dq = memory.tensor(args.q.shape);
+    args.dk = memory.tensor(args.k.shape);
+    args.dv = memory.tensor(args.v.shape);
+    args.d_log_decay = memory.tensor({kB, kT, kH});
+    args.d_initial_state = memory.tensor({kB, kH, kK, kV});
     state_args.q = args.q;
     state_args.d_o = args.d_o;
     state_args.log_decay = args.log_decay;
     state_args.d_state = *args.d_initial_state;
-    state_args.total_log_decay = tensor(12, {kB, kH});
+    state_args.total_log_decay = memory.tensor({kB, kH});
   }
 
-  TensorView tensor(int index, const Dims& shape) {
-    memory[index].assign(shape.product() + 8, 0.25f);
-    return TensorView::contiguous(memory[index].data(), DType::kFloat32, shape);
-  }
-
-  std::vector<float> memory[13];
-  GlaBackwardArgs args;
-  GlaStateBackwardArgs state_args;
+  CallMemory memory;
+  Args args;
+  StateArgs state_args;
 };
-
-TensorView shaped(const TensorView& view, const Dims& shape) {
-  return TensorView::contiguous(view.data, view.dtype, shape, view.device);
-}
-
-template <class Args>
-struct Refusal {
-  const char* name;
-  std::function<void(Args&)> spoil;
-  std::string text;
-};
-
-using Args = GlaBackwardArgs;
 
 const std::vector<Refusal<Args>>& refusals() {
   static const std::vector<Refusal<Args>> table = {
       {"k_shape",
        [](Args& a) {
-         a.k = shaped(a.k, Dims{2, 4, 2, 8});
+         a.k = shaped(a.k, {2, 4, 2, 8});
        },
        "k must have shape [B,T,HQ,K] = [2,5,2,8], got [2,4,2,8]"},
       {"d_o_shape",
        [](Args& a) {
-         a.d_o = shaped(a.d_o, Dims{2, 5, 4, 8});
+         a.d_o = shaped(a.d_o, {2, 5, 4, 8});
        },
        "d_o must have shape [B,T,H,V] = [2,5,4,16], got [2,5,4,8]"},
       {"d_o_dtype", [](Args& a) { a.d_o.dtype = DType::kFloat16; },
@@ -80,21 +64,21 @@ const std::vector<Refusal<Args>>& refusals() {
        "d_o must have innermost stride 1, got strides [320,64,16,2]"},
       {"d_final_shape",
        [](Args& a) {
-         a.d_final_state = shaped(*a.d_final_state, Dims{2, 4, 16, 8});
+         a.d_final_state = shaped(*a.d_final_state, {2, 4, 16, 8});
        },
        "d_final_state must have shape [B,H,K,V] = [2,4,8,16], got [2,4,16,8]"},
       {"d_final_dtype", [](Args& a) { a.d_final_state->dtype = DType::kFloat16; },
        "d_final_state must have dtype fp32, got fp16"},
       {"dq_shape",
        [](Args& a) {
-         a.dq = shaped(*a.dq, Dims{2, 5, 4, 4});
+         a.dq = shaped(*a.dq, {2, 5, 4, 4});
        },
        "dq must have shape [B,T,HQ,K] = [2,5,2,8], got [2,5,4,4]"},
       {"dk_null", [](Args& a) { a.dk->data = nullptr; },
        "dk must point to [2,5,2,8] elements, got a null pointer"},
       {"dv_dtype", [](Args& a) { a.dv->dtype = DType::kBFloat16; },
        "dv must have dtype fp32, got bf16"},
-      {"d_log_decay_shape", [](Args& a) { a.d_log_decay = shaped(*a.d_log_decay, Dims{4}); },
+      {"d_log_decay_shape", [](Args& a) { a.d_log_decay = shaped(*a.d_log_decay, {4}); },
        "d_log_decay must have shape [B,T,H] = [2,5,4], got [4]"},
       {"d_log_decay_alone", [](Args& a) { a.log_decay.reset(); }, "d_log_decay needs log_decay"},
       {"d_initial_strides", [](Args& a) { a.d_initial_state->strides[2] = 17; },
@@ -122,14 +106,8 @@ class GlaBackwardRefusal : public testing::TestWithParam<Refusal<Args>> {};
 TEST_P(GlaBackwardRefusal, NamesOpArgumentExpectedAndGot) {
   Call call;
   GetParam().spoil(call.args);
-  const Call before = call;
-  try {
-    gla_backward(call.args);
-    FAIL() << "was accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.what(), "[gla_backward] " + GetParam().text);
-  }
-  for (int i = 0; i < 13; ++i) EXPECT_EQ(call.memory[i], before.memory[i]) << i;
+  expect_refused(call.memory, "[gla_backward] " + GetParam().text,
+                 [&] { gla_backward(call.args); });
   EXPECT_THROW(gla_backward_workspace_bytes(call.args, DeviceProperties::cpu()), InvalidArgument);
 }
 
@@ -154,15 +132,9 @@ TEST(GlaBackwardRefusals, SequenceOffsetsOnTheCpu) {
   args.d_o = shaped(call.args.d_o, Dims{1, kT, kH, kV});
   args.dv = shaped(*call.args.dv, Dims{1, kT, kH, kV});
   args.cu_seqlens = TensorView::contiguous(offsets.data(), DType::kInt32, {4});
-  const std::vector<float> before = call.memory[9];
-  try {
-    gla_backward(args);
-    FAIL() << "was accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "[gla_backward] cu_seqlens must not decrease, got cu_seqlens[2] = 2 after 3");
-  }
-  EXPECT_EQ(call.memory[9], before);
+  expect_refused(call.memory,
+                 "[gla_backward] cu_seqlens must not decrease, got cu_seqlens[2] = 2 after 3",
+                 [&] { gla_backward(args); });
 }
 
 TEST(GlaBackwardRefusals, ACudaCallSaysWhatIsMissing) {
@@ -176,15 +148,9 @@ TEST(GlaBackwardRefusals, ACudaCallSaysWhatIsMissing) {
     view->device = Device::cuda();
     view->dtype = DType::kBFloat16;
   }
-  try {
-    gla_backward(args);
-    FAIL() << "was accepted";
-  } catch (const Unsupported& error) {
-    EXPECT_EQ(std::string(error.what()).find("[gla_backward] "), 0u) << error.what();
-  }
+  const std::string text = text_of<Unsupported>([&] { gla_backward(args); });
+  EXPECT_EQ(text.find("[gla_backward] "), 0u) << text;
 }
-
-using StateArgs = GlaStateBackwardArgs;
 
 TEST(GlaStateBackwardRefusals, NameOpArgumentExpectedAndGot) {
   const std::vector<Refusal<StateArgs>> table = {
@@ -213,12 +179,8 @@ TEST(GlaStateBackwardRefusals, NameOpArgumentExpectedAndGot) {
   for (const Refusal<StateArgs>& refusal : table) {
     Call call;
     refusal.spoil(call.state_args);
-    try {
-      gla_state_backward(call.state_args);
-      FAIL() << "was accepted: " << refusal.text;
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.what(), "[gla_state_backward] " + refusal.text);
-    }
+    expect_refused(call.memory, "[gla_state_backward] " + refusal.text,
+                   [&] { gla_state_backward(call.state_args); });
   }
 }
 

@@ -2,184 +2,149 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "tandem/tandem.h"
+#include "refusals.h"
 
 namespace tandem {
 namespace {
 
 constexpr std::int64_t kB = 2, kT = 5, kH = 4, kHQ = 2, kK = 8, kV = 16, kN = 3;
 
+using Args = GlaStateForwardArgs;
+
 /// Valid arguments over memory of their own, for a test to spoil.
 struct Call {
   explicit Call(bool lists = false) {
     const std::int64_t B = lists ? 1 : kB, N = lists ? kN : kB;
-    args.k = tensor(k, {B, kT, kHQ, kK});
-    args.v = tensor(v, {B, kT, kH, kV});
-    args.log_decay = tensor(log_decay, {B, kT, kH});
-    args.state = tensor(state, {N, kH, kK, kV});
-    args.total_log_decay = tensor(total, {N, kH});
+    args.k = memory.tensor({B, kT, kHQ, kK});
+    args.v = memory.tensor({B, kT, kH, kV});
+    args.log_decay = memory.tensor({B, kT, kH});
+    args.state = memory.tensor({N, kH, kK, kV});
+    args.total_log_decay = memory.tensor({N, kH});
     if (!lists) return;
     offsets = {0, 2, 2, kT};
     args.cu_seqlens = TensorView::contiguous(offsets.data(), DType::kInt32, {kN + 1});
   }
 
-  static TensorView tensor(std::vector<float>& data, const Dims& shape) {
-    data.assign(shape.product() + 8, 0.25f);
-    return TensorView::contiguous(data.data(), DType::kFloat32, shape);
-  }
-
-  std::vector<float> k, v, log_decay, state, total;
+  CallMemory memory;
   std::vector<std::int32_t> offsets;
-  GlaStateForwardArgs args;
+  Args args;
 };
 
-struct Refusal {
-  const char* name;
-  bool lists;
-  std::function<void(GlaStateForwardArgs&)> spoil;
-  std::string text;
-};
-
-void reshape(TensorView& view, const Dims& shape) {
-  view = TensorView::contiguous(view.data, view.dtype, shape, view.device);
-}
-
-const std::vector<Refusal>& refusals() {
-  using Args = GlaStateForwardArgs;
-  static const std::vector<Refusal> table = {
-      {"k_rank", false,
+const std::vector<Refusal<Args>>& refusals() {
+  static const std::vector<Refusal<Args>> table = {
+      {"k_rank",
        [](Args& a) {
-         reshape(a.k, Dims{2, 5, 16});
+         a.k = shaped(a.k, {2, 5, 16});
        },
        "k must have shape [B,T,HQ,K], got [2,5,16]"},
-      {"v_rank", false,
+      {"v_rank",
        [](Args& a) {
-         reshape(a.v, Dims{2, 5, 64});
+         a.v = shaped(a.v, {2, 5, 64});
        },
        "v must have shape [B,T,H,V], got [2,5,64]"},
-      {"k_without_width", false,
+      {"k_without_width",
        [](Args& a) {
-         reshape(a.k, Dims{2, 5, 2, 0});
+         a.k = shaped(a.k, {2, 5, 2, 0});
        },
        "k must have HQ and K in [1,2^31), got shape [2,5,2,0]"},
-      {"k_dtype", false, [](Args& a) { a.k.dtype = DType::kInt32; },
+      {"k_dtype", [](Args& a) { a.k.dtype = DType::kInt32; },
        "k must have dtype bf16 or fp16 or fp32 on cpu, got int32"},
-      {"v_time", false,
+      {"v_time",
        [](Args& a) {
-         reshape(a.v, Dims{2, 4, 4, 16});
+         a.v = shaped(a.v, {2, 4, 4, 16});
        },
        "v must have shape [B,T,H,V] = [2,5,4,16], got [2,4,4,16]"},
-      {"v_dtype", false, [](Args& a) { a.v.dtype = DType::kBFloat16; },
+      {"v_dtype", [](Args& a) { a.v.dtype = DType::kBFloat16; },
        "v must have dtype fp32, got bf16"},
-      {"v_device", false, [](Args& a) { a.v.device = Device::cuda(1); },
-       "v must be on cpu, got cuda:1"},
-      {"heads_do_not_divide", false,
+      {"v_device", [](Args& a) { a.v.device = Device::cuda(1); }, "v must be on cpu, got cuda:1"},
+      {"heads_do_not_divide",
        [](Args& a) {
-         reshape(a.k, Dims{2, 5, 3, 4});
+         a.k = shaped(a.k, {2, 5, 3, 4});
        },
        "k must have a number of heads HQ that divides H = 4, got HQ = 3"},
-      {"innermost_stride", false, [](Args& a) { a.k.strides[3] = 2; },
+      {"innermost_stride", [](Args& a) { a.k.strides[3] = 2; },
        "k must have innermost stride 1, got strides [80,16,8,2]"},
-      {"null", false, [](Args& a) { a.v.data = nullptr; },
+      {"null", [](Args& a) { a.v.data = nullptr; },
        "v must point to [2,5,4,16] elements, got a null pointer"},
-      {"decay_rank", false,
+      {"decay_rank",
        [](Args& a) {
-         reshape(*a.log_decay, Dims{5, 4});
+         a.log_decay = shaped(*a.log_decay, {5, 4});
        },
        "log_decay must have shape [H] or [B,T,H], got [5,4]"},
-      {"decay_shape", false,
+      {"decay_shape",
        [](Args& a) {
-         reshape(*a.log_decay, Dims{2, 4, 4});
+         a.log_decay = shaped(*a.log_decay, {2, 4, 4});
        },
        "log_decay must have shape [B,T,H] = [2,5,4], got [2,4,4]"},
-      {"decay_dtype", false, [](Args& a) { a.log_decay->dtype = DType::kFloat16; },
+      {"decay_dtype", [](Args& a) { a.log_decay->dtype = DType::kFloat16; },
        "log_decay must have dtype fp32, got fp16"},
-      {"lists_with_batches", false,
+      {"lists_with_batches",
        [](Args& a) { a.cu_seqlens = TensorView::contiguous(a.k.data, DType::kInt32, {3}); },
        "cu_seqlens needs B = 1, got B = 2"},
-      {"lists_empty", true, [](Args& a) { reshape(*a.cu_seqlens, Dims{0}); },
-       "cu_seqlens must have shape [N+1] with N >= 0, got [0]"},
-      {"state_shape", false,
+      {"lists_empty", [](Args& a) { a.cu_seqlens = shaped(*a.cu_seqlens, {0}); },
+       "cu_seqlens must have shape [N+1] with N >= 0, got [0]", kWithLists},
+      {"state_shape",
        [](Args& a) {
-         reshape(a.state, Dims{2, 4, 16, 8});
+         a.state = shaped(a.state, {2, 4, 16, 8});
        },
        "state must have shape [B,H,K,V] = [2,4,8,16], got [2,4,16,8]"},
-      {"state_shape_lists", true,
+      {"state_shape_lists",
        [](Args& a) {
-         reshape(a.state, Dims{1, 4, 8, 16});
+         a.state = shaped(a.state, {1, 4, 8, 16});
        },
-       "state must have shape [N,H,K,V] = [3,4,8,16], got [1,4,8,16]"},
-      {"state_dtype", false, [](Args& a) { a.state.dtype = DType::kBFloat16; },
+       "state must have shape [N,H,K,V] = [3,4,8,16], got [1,4,8,16]", kWithLists},
+      {"state_dtype", [](Args& a) { a.state.dtype = DType::kBFloat16; },
        "state must have dtype fp32, got bf16"},
-      {"state_strides", false, [](Args& a) { a.state.strides[1] = 256; },
+      {"state_strides", [](Args& a) { a.state.strides[1] = 256; },
        "state must be contiguous, got shape [2,4,8,16] with strides [512,256,16,1]"},
-      {"state_missing", false, [](Args& a) { a.state = {}; },
+      {"state_missing", [](Args& a) { a.state = {}; },
        "state must have shape [B,H,K,V] = [2,4,8,16], got []"},
-      {"total_shape", false,
+      {"total_shape",
        [](Args& a) {
-         reshape(a.total_log_decay, Dims{4, 2});
+         a.total_log_decay = shaped(a.total_log_decay, {4, 2});
        },
        "total_log_decay must have shape [B,H] = [2,4], got [4,2]"},
-      {"total_shape_lists", true,
+      {"total_shape_lists",
        [](Args& a) {
-         reshape(a.total_log_decay, Dims{1, 4});
+         a.total_log_decay = shaped(a.total_log_decay, {1, 4});
        },
-       "total_log_decay must have shape [N,H] = [3,4], got [1,4]"},
-      {"total_null", false, [](Args& a) { a.total_log_decay.data = nullptr; },
+       "total_log_decay must have shape [N,H] = [3,4], got [1,4]", kWithLists},
+      {"total_null", [](Args& a) { a.total_log_decay.data = nullptr; },
        "total_log_decay must point to [2,4] elements, got a null pointer"},
-      {"total_device", false, [](Args& a) { a.total_log_decay.device = Device::cuda(); },
+      {"total_device", [](Args& a) { a.total_log_decay.device = Device::cuda(); },
        "total_log_decay must be on cpu, got cuda:0"},
-      {"state_over_k", false, [](Args& a) { a.state.data = a.k.data; },
+      {"state_over_k", [](Args& a) { a.state.data = a.k.data; },
        "state must not overlap k, got views that share memory"},
-      {"state_over_v", false, [](Args& a) { a.state.data = a.v.data; },
+      {"state_over_v", [](Args& a) { a.state.data = a.v.data; },
        "state must not overlap v, got views that share memory"},
-      {"state_over_decay", false, [](Args& a) { a.state.data = a.log_decay->data; },
+      {"state_over_decay", [](Args& a) { a.state.data = a.log_decay->data; },
        "state must not overlap log_decay, got views that share memory"},
-      {"total_over_decay", false, [](Args& a) { a.total_log_decay.data = a.log_decay->data; },
+      {"total_over_decay", [](Args& a) { a.total_log_decay.data = a.log_decay->data; },
        "total_log_decay must not overlap log_decay, got views that share memory"},
-      {"total_over_lists", true, [](Args& a) { a.total_log_decay.data = a.cu_seqlens->data; },
-       "total_log_decay must not overlap cu_seqlens, got views that share memory"},
-      {"state_over_total", false, [](Args& a) { a.state.data = a.total_log_decay.data; },
+      {"total_over_lists", [](Args& a) { a.total_log_decay.data = a.cu_seqlens->data; },
+       "total_log_decay must not overlap cu_seqlens, got views that share memory", kWithLists},
+      {"state_over_total", [](Args& a) { a.state.data = a.total_log_decay.data; },
        "state must not overlap total_log_decay, got views that share memory"},
   };
   return table;
 }
 
-class GlaStateRefusal : public testing::TestWithParam<Refusal> {};
+class GlaStateRefusal : public testing::TestWithParam<Refusal<Args>> {};
 
 TEST_P(GlaStateRefusal, NamesOpArgumentExpectedAndGot) {
   Call call(GetParam().lists);
   GetParam().spoil(call.args);
-  const Call before = call;
-  try {
-    gla_state_forward(call.args);
-    FAIL() << "was accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.what(), "[gla_state_forward] " + GetParam().text);
-  }
-  EXPECT_EQ(call.state, before.state);
-  EXPECT_EQ(call.total, before.total);
+  expect_refused(call.memory, "[gla_state_forward] " + GetParam().text,
+                 [&] { gla_state_forward(call.args); });
   EXPECT_THROW(gla_state_forward_workspace_bytes(call.args, DeviceProperties::cpu()),
                InvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Argument, GlaStateRefusal, testing::ValuesIn(refusals()),
                          [](const auto& info) { return info.param.name; });
-
-/// What the call throws as Error, "" when it throws nothing.
-template <class Error, class Function>
-std::string text_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(GlaStateRefusals, ValidArgumentsPass) {
   for (const bool lists : {false, true}) {
@@ -191,17 +156,17 @@ TEST(GlaStateRefusals, ValidArgumentsPass) {
 
 TEST(GlaStateRefusals, SequenceOffsetsOnTheCpu) {
   Call call(true);
-  const Call before = call;
+  const auto forward = [&] { gla_state_forward(call.args); };
   call.offsets = {0, 3, 2, 5};
   call.args.cu_seqlens->data = call.offsets.data();
-  EXPECT_EQ(text_of<InvalidArgument>([&] { gla_state_forward(call.args); }),
-            "[gla_state_forward] cu_seqlens must not decrease, got cu_seqlens[2] = 2 after 3");
+  expect_refused(call.memory,
+                 "[gla_state_forward] cu_seqlens must not decrease, got cu_seqlens[2] = 2 after 3",
+                 forward);
   call.offsets = {0, 2, 3, 6};
   call.args.cu_seqlens->data = call.offsets.data();
-  EXPECT_EQ(text_of<InvalidArgument>([&] { gla_state_forward(call.args); }),
-            "[gla_state_forward] cu_seqlens must lie in [0,T] = [0,5], got cu_seqlens[3] = 6");
-  EXPECT_EQ(call.state, before.state);
-  EXPECT_EQ(call.total, before.total);
+  expect_refused(call.memory,
+                 "[gla_state_forward] cu_seqlens must lie in [0,T] = [0,5], got cu_seqlens[3] = 6",
+                 forward);
 }
 
 TEST(GlaStateRefusals, ADecayPerChannelIsNotBuiltYet) {

@@ -5,29 +5,20 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
-#include "backend.h"
 #include "check.h"
 #include "gla.h"
+#include "planting.h"
 
 namespace tandem::tools {
 namespace {
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 Case parse(const std::string& fields) {
   return parse_cases("gla", R"([{"name": "a", )" + fields + R"(, "tags": []}])", "test")[0];
 }
 
-/// `operation` once on the device with these buffers.
-Buffers run(const Operation& operation, const TensorSet& set, const Buffers& buffers,
-            Device device) {
-  Placement placement(set, device);
-  placement.upload(buffers);
-  operation.call(set, placement.bases(), device, {});
-  return placement.download();
+TensorSet make_step(const std::string& fields, DType dtype, std::uint64_t seed) {
+  return make_gla_step(parse(R"("directions": ["step"], )" + fields), dtype, seed);
 }
 
 /// Token t of a tensor [B,T,...] of the whole sequence, to the step's [B,...] (or back).
@@ -52,8 +43,7 @@ void check_steps(const std::string& decay, DType dtype, Device device) {
   const std::string axes = R"("H": 4, "HQ": 2, "K": 40, "V": 72}, "dtype": ["bf16"], "decay": )";
   const TensorSet whole = make_gla(
       parse(R"("axes": {"B": 2, "T": 70, )" + axes + decay + R"(, "states": "both")"), dtype, 3);
-  const TensorSet step =
-      make_gla_step(parse(R"("directions": ["step"], "axes": {"B": 2, )" + axes + decay), dtype, 3);
+  const TensorSet step = make_step(R"("axes": {"B": 2, )" + axes + decay, dtype, 3);
   Buffers sequence = clone(whole.buffers), token = clone(step.buffers);
   const auto bytes_of = [](const TensorSet& set, Buffers& buffers, const char* name) {
     const NamedTensor& tensor = set.get(name);
@@ -97,11 +87,10 @@ void check_steps(Device device) {
 /// A NaN or inf anywhere stays in its batch and head, and -inf forgets it.
 void check_nan(Device device) {
   for (const char* state : {"fp32", "bf16"}) {
-    TensorSet set = make_gla_step(
-        parse(
-            R"("directions": ["step"], "axes": {"B": 3, "H": 2, "K": 40, "V": 72}, "dtype": ["bf16"],
-                 "decay": {"kind": "per_token", "distribution": "normal"}, "state_dtype": ")" +
-            std::string(state) + '"'),
+    TensorSet set = make_step(
+        R"("axes": {"B": 3, "H": 2, "K": 40, "V": 72}, "dtype": ["bf16"],
+             "decay": {"kind": "per_token", "distribution": "normal"}, "state_dtype": ")" +
+            std::string(state) + '"',
         DType::kBFloat16, 5);
     const auto plant = [&](Buffers& buffers, const char* name, std::int64_t head, float value) {
       const NamedTensor& tensor = set.get(name);
@@ -112,9 +101,8 @@ void check_nan(Device device) {
     const Buffers clean = run(kGlaStep, set, set.buffers, device);
     const auto same = [&](const Buffers& dirty, const char* name, std::int64_t head) {
       const NamedTensor& tensor = set.get(name);
-      const std::int64_t bytes = tensor.shape.product() / 6 * size_of(tensor.dtype);
-      return std::memcmp(clean[tensor.buffer].data() + tensor.offset + head * bytes,
-                         dirty[tensor.buffer].data() + tensor.offset + head * bytes, bytes) == 0;
+      const std::int64_t size = tensor.shape.product() / 6;
+      return !differs(tensor, head * size, size, clean, dirty);
     };
     constexpr std::int64_t kHead = 3;
     for (const char* name : {"q", "k", "v", "log_decay", "state"}) {
@@ -143,17 +131,17 @@ TEST(GlaStep, NanStaysInItsHeadAndIsForgotten) { check_nan(Device::cpu()); }
 
 /// Threads share heads, or columns of heads where those are few: the bits are the same.
 TEST(GlaStep, ThreadsDoNotChangeTheBits) {
-  const TensorSet set = make_gla_step(
-      parse(
-          R"("directions": ["step"], "axes": {"B": 1, "H": 3, "K": 70, "V": 200}, "dtype": ["fp16"],
-               "decay": {"kind": "per_token", "distribution": "normal"})"),
+  const TensorSet set = make_step(
+      R"("axes": {"B": 1, "H": 3, "K": 70, "V": 200}, "dtype": ["fp16"],
+           "decay": {"kind": "per_token", "distribution": "normal"})",
       DType::kFloat16, 7);
+  const auto run_once = [&] { return run(kGlaStep, set, set.buffers, Device::cpu()); };
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
-  const Buffers one = run(kGlaStep, set, set.buffers, Device::cpu());
+  const Buffers one = run_once();
   for (const int count : {2, 3, 7}) {
     omp_set_num_threads(count);
-    EXPECT_EQ(find_difference(set, one, run(kGlaStep, set, set.buffers, Device::cpu())), "");
+    EXPECT_EQ(find_difference(set, one, run_once()), "");
   }
   omp_set_num_threads(threads);
 }
@@ -171,10 +159,9 @@ TEST_F(GpuGlaStep, ASequenceInStepsIsTheSequence) { check_steps(Device::cuda());
 TEST_F(GpuGlaStep, NanStaysInItsHeadAndIsForgotten) { check_nan(Device::cuda()); }
 
 TEST_F(GpuGlaStep, ManyRunsGiveTheSameBits) {
-  const TensorSet set = make_gla_step(
-      parse(
-          R"("directions": ["step"], "axes": {"B": 16, "H": 8, "K": 256, "V": 128}, "dtype": ["bf16"],
-               "decay": {"kind": "per_token", "distribution": "normal"})"),
+  const TensorSet set = make_step(
+      R"("axes": {"B": 16, "H": 8, "K": 256, "V": 128}, "dtype": ["bf16"],
+           "decay": {"kind": "per_token", "distribution": "normal"})",
       DType::kBFloat16, 7);
   const Buffers first = run(kGlaStep, set, set.buffers, Device::cuda());
   for (int i = 0; i < 100; ++i) {

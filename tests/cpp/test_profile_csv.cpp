@@ -5,6 +5,8 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <optional>
 
 #include "ncu_csv.h"
 
@@ -33,42 +35,46 @@ std::string lines(const std::vector<std::string>& all) {
   return text;
 }
 
+/// The text has one launch, of gla_forward_kernel, with these counters; without those that are
+/// null.
+void expect_launch(const std::string& text, double profiled_us,
+                   const std::map<std::string, std::optional<double>>& counters) {
+  const auto launches = parse_ncu_csv(text);
+  ASSERT_EQ(launches.size(), 1u);
+  const Counters& launch = launches[0];
+  EXPECT_EQ(short_kernel_name(launch.kernel), "gla_forward_kernel");
+  EXPECT_DOUBLE_EQ(launch.get("profiled_us").value(), profiled_us);  // scaled: rounded
+  for (const auto& [name, value] : counters) EXPECT_EQ(launch.get(name), value) << name;
+}
+
 /// What ncu 2025.3.1 printed on an H200 for few_b1h16_t8192_d128, unchanged.
 TEST(ProfileCsv, RecordedOnAnH200) {
   std::ifstream file(TANDEM_SOURCE_DIR "/tests/data/ncu_gla_forward.csv");
-  const auto launches = parse_ncu_csv(std::string(std::istreambuf_iterator<char>(file), {}));
-  ASSERT_EQ(launches.size(), 1u);
-  const Counters& launch = launches[0];
-  EXPECT_EQ(short_kernel_name(launch.kernel), "gla_forward_kernel");
-  EXPECT_EQ(launch.get("dram_read_bytes"), 101288960.0);
-  EXPECT_EQ(launch.get("dram_write_bytes"), 25326080.0);
-  EXPECT_DOUBLE_EQ(*launch.get("profiled_us"), 208.768);
-  EXPECT_EQ(launch.get("registers"), 128.0);
-  EXPECT_EQ(launch.get("shared_bytes"), 185344.0);
-  EXPECT_EQ(launch.get("l2_bytes"), 257376192.0);
-  EXPECT_EQ(launch.get("wgmma"), 327680.0);
-  EXPECT_EQ(launch.get("tensor_pipe_pct"), 6.33);
-  EXPECT_EQ(launch.get("occupancy_pct"), 21.75);
-  EXPECT_EQ(launch.get("spill_loads"), 0.0);
-  EXPECT_EQ(launch.get("spill_stores"), 0.0);
+  expect_launch(std::string(std::istreambuf_iterator<char>(file), {}), 208.768,
+                {{"dram_read_bytes", 101288960.0},
+                 {"dram_write_bytes", 25326080.0},
+                 {"registers", 128.0},
+                 {"shared_bytes", 185344.0},
+                 {"l2_bytes", 257376192.0},
+                 {"wgmma", 327680.0},
+                 {"tensor_pipe_pct", 6.33},
+                 {"occupancy_pct", 21.75},
+                 {"spill_loads", 0.0},
+                 {"spill_stores", 0.0}});
 }
 
 TEST(ProfileCsv, AllOfAWrittenLaunch) {
-  const auto launches = parse_ncu_csv(lines({kColumns + kMetrics, kUnits, kLaunch}));
-  ASSERT_EQ(launches.size(), 1u);
-  const Counters& launch = launches[0];
-  EXPECT_EQ(short_kernel_name(launch.kernel), "gla_forward_kernel");
-  EXPECT_EQ(launch.get("dram_read_bytes"), 202899456.0);
-  EXPECT_EQ(launch.get("dram_write_bytes"), 67108864.0);
-  EXPECT_DOUBLE_EQ(*launch.get("profiled_us"), 86.112);
-  EXPECT_EQ(launch.get("registers"), 168.0);
-  EXPECT_EQ(launch.get("shared_bytes"), 185344.0);
-  EXPECT_EQ(launch.get("l2_bytes"), 297585664.0);
-  EXPECT_EQ(launch.get("wgmma"), 131072.0);
-  EXPECT_EQ(launch.get("tensor_pipe_pct"), 28.94);
-  EXPECT_EQ(launch.get("occupancy_pct"), 24.81);
-  EXPECT_EQ(launch.get("spill_loads"), 0.0);
-  EXPECT_EQ(launch.get("spill_stores"), std::nullopt) << "was not among the columns";
+  expect_launch(lines({kColumns + kMetrics, kUnits, kLaunch}), 86.112,
+                {{"dram_read_bytes", 202899456.0},
+                 {"dram_write_bytes", 67108864.0},
+                 {"registers", 168.0},
+                 {"shared_bytes", 185344.0},
+                 {"l2_bytes", 297585664.0},
+                 {"wgmma", 131072.0},
+                 {"tensor_pipe_pct", 28.94},
+                 {"occupancy_pct", 24.81},
+                 {"spill_loads", 0.0},
+                 {"spill_stores", std::nullopt}});  // not among the columns
 }
 
 TEST(ProfileCsv, SeveralLaunchesWithinNoise) {

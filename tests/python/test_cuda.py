@@ -1,4 +1,7 @@
-"""tandem.ops.gla, gla_state, gla_step on a Hopper GPU: the cases against the fp64 definition, streams, graphs, torch.compile."""
+"""tandem.ops.gla, gla_state, gla_step on a Hopper GPU.
+
+The cases against the fp64 definition, streams, graphs, torch.compile.
+"""
 
 import unittest
 
@@ -139,56 +142,46 @@ class Streams(unittest.TestCase):
 
 
 @unittest.skipIf(WHY, WHY)
-class Compile(test_torch.Compile):
+class OnGpu:
+    """Before a class of tests for the CPU: the same on a GPU."""
+
     device = "cuda"
-
-    # Needs no device, and is tested with the CPU.
-    test_meta_tensors = None
+    test_meta_tensors = None  # needs no device, and is tested with the CPU
 
 
-@unittest.skipIf(WHY, WHY)
-class Autograd(test_torch.Autograd):
-    device = "cuda"
+class Compile(OnGpu, test_torch.Compile):
+    pass
 
 
-@unittest.skipIf(WHY, WHY)
-class Autocast(test_torch.Autocast):
-    device = "cuda"
+class Autograd(OnGpu, test_torch.Autograd):
+    pass
 
 
-@unittest.skipIf(WHY, WHY)
-class StateCases(test_gla_state.Cases):
-    device = "cuda"
+class Autocast(OnGpu, test_torch.Autocast):
+    pass
 
 
-@unittest.skipIf(WHY, WHY)
-class StateRanks(test_gla_state.Ranks):
-    device = "cuda"
+class StateCases(OnGpu, test_gla_state.Cases):
+    pass
 
 
-@unittest.skipIf(WHY, WHY)
-class StateTorch(test_gla_state.Torch):
-    device = "cuda"
-
-    # Needs no device, and is tested with the CPU.
-    test_meta_tensors = None
+class StateRanks(OnGpu, test_gla_state.Ranks):
+    pass
 
 
-@unittest.skipIf(WHY, WHY)
-class StepCases(test_gla_step.Cases):
-    device = "cuda"
+class StateTorch(OnGpu, test_gla_state.Torch):
+    pass
+
+
+class StepCases(OnGpu, test_gla_step.Cases):
     dtypes = ("bf16", "fp16")
 
 
-@unittest.skipIf(WHY, WHY)
-class StepArguments(test_gla_step.Arguments):
-    device = "cuda"
+class StepArguments(OnGpu, test_gla_step.Arguments):
+    pass
 
 
-@unittest.skipIf(WHY, WHY)
-class StepTorch(test_gla_step.Torch):
-    device = "cuda"
-
+class StepTorch(OnGpu, test_gla_step.Torch):
     def test_in_a_cuda_graph(self):
         q, k, v, state, g = self.inputs()
         expected_state = state.clone()

@@ -26,25 +26,29 @@ inline EndState gla_state_forward_one(const GlaRecurrence& p, std::int64_t n, st
   const std::int64_t begin = p.cu_seqlens ? boundary(n) : 0;
   const std::int64_t end = p.cu_seqlens ? boundary(n + 1) : p.T;
   const std::int64_t hq = h / (p.H / p.HQ);
-  const auto at = [&](const StridedTensor& x, std::int64_t t, std::int64_t head, int i) {
-    return element(p.dtype, x.data,
-                   b * x.batch_stride + t * x.time_stride + head * x.head_stride + i);
-  };
 
   EndState span;
   std::vector<double>& S = span.state;
   S.assign(static_cast<std::size_t>(p.K) * p.V, 0.0);
+  std::vector<double> k(p.K), v(p.V);
   for (std::int64_t t = begin; t < end; ++t) {
+    const auto read = [&](const StridedTensor& x, std::int64_t head, std::vector<double>& row) {
+      const std::int64_t offset = b * x.batch_stride + t * x.time_stride + head * x.head_stride;
+      for (std::size_t i = 0; i < row.size(); ++i) row[i] = element(p.dtype, x.data, offset + i);
+    };
+    read(p.k, hq, k);
+    read(p.v, h, v);
     const DecayTensor& g = p.log_decay;
     const double log_decay =
         g.data ? g.data[b * g.batch_stride + t * g.time_stride + h * g.head_stride] : 0.0;
     const bool resets = static_cast<float>(std::exp(log_decay)) == 0.0f;
+    const double decay = resets ? 0.0 : std::exp(log_decay);
     span.total_log_decay += resets ? -std::numeric_limits<double>::infinity() : log_decay;
     if (resets) std::fill(S.begin(), S.end(), 0.0);  // exactly, whatever S held
     for (int i = 0; i < p.K; ++i) {
       for (int j = 0; j < p.V; ++j) {
         double& s = S[static_cast<std::size_t>(i) * p.V + j];
-        s = (resets ? 0.0 : std::exp(log_decay)) * s + at(p.k, t, hq, i) * at(p.v, t, h, j);
+        s = decay * s + k[i] * v[j];
       }
     }
   }

@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from tandem._extension import reraise
-from tandem.ops._autocast import autocast
+from tandem._extension import call
+from tandem.ops._shared import as_fp32, autocast, check_devices
 
 
 def gla(
@@ -79,12 +79,8 @@ def gla(
         True
     """
     q, k, v = autocast(q, k, v)
-    if log_decay is not None and log_decay.is_floating_point():
-        log_decay = log_decay.float()
-    try:
-        return torch.ops.tandem.gla_forward(q, k, v, log_decay, scale, initial_state, output_final_state, cu_seqlens)
-    except RuntimeError as error:
-        reraise(error)
+    arguments = (q, k, v, as_fp32(log_decay), scale, initial_state, output_final_state, cu_seqlens)
+    return call(torch.ops.tandem.gla_forward, *arguments)
 
 
 @torch.library.register_fake("tandem::gla_forward")
@@ -98,11 +94,8 @@ def _fake(
     output_final_state: bool,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    # why: torch calls this, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
     others = {"k": k, "v": v, "log_decay": log_decay, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
-    for name, tensor in others.items():
-        if tensor is not None and tensor.device != q.device:
-            raise ValueError(f"[gla_forward] {name} must be on {q.device}, got {tensor.device}")
+    check_devices("gla_forward", q, **others)
     o = v.new_empty(v.shape)
     if not output_final_state:
         return o, None
@@ -120,26 +113,11 @@ def _backward(ctx: Any, d_o: Tensor | None, d_final_state: Tensor | None) -> tup
     q, k, v, log_decay, initial_state, cu_seqlens = ctx.saved_tensors
     if d_o is None:
         d_o = torch.zeros_like(v)
-    wants_dq, wants_dk, wants_dv, wants_d_log_decay, _, wants_d_initial_state, _, _ = ctx.needs_input_grad
-    try:
-        dq, dk, dv, d_log_decay, d_initial_state = torch.ops.tandem.gla_backward(
-            q,
-            k,
-            v,
-            log_decay,
-            ctx.scale,
-            initial_state,
-            cu_seqlens,
-            d_o,
-            d_final_state,
-            wants_dq,
-            wants_dk,
-            wants_dv,
-            wants_d_log_decay,
-            wants_d_initial_state,
-        )
-    except RuntimeError as error:
-        reraise(error)
+    wants = (*ctx.needs_input_grad[:4], ctx.needs_input_grad[5])  # q, k, v, log_decay; initial_state
+    dq, dk, dv, d_log_decay, d_initial_state = call(
+        torch.ops.tandem.gla_backward,
+        *(q, k, v, log_decay, ctx.scale, initial_state, cu_seqlens, d_o, d_final_state, *wants),
+    )
     return dq, dk, dv, d_log_decay, None, d_initial_state, None, None
 
 

@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from tandem._extension import reraise
-from tandem.ops._autocast import autocast
+from tandem._extension import call
+from tandem.ops._shared import as_fp32, autocast, check_devices
 
 
 def gla_state(
@@ -61,20 +61,12 @@ def gla_state(
         True
     """
     k, v = autocast(k, v)
-    if log_decay is not None and log_decay.is_floating_point():
-        log_decay = log_decay.float()
-    try:
-        return torch.ops.tandem.gla_state_forward(k, v, log_decay, cu_seqlens)
-    except RuntimeError as error:
-        reraise(error)
+    return call(torch.ops.tandem.gla_state_forward, k, v, as_fp32(log_decay), cu_seqlens)
 
 
 @torch.library.register_fake("tandem::gla_state_forward")
 def _fake(k: Tensor, v: Tensor, log_decay: Tensor | None, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
-    # why: torch calls this, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
-    for name, tensor in {"v": v, "log_decay": log_decay, "cu_seqlens": cu_seqlens}.items():
-        if tensor is not None and tensor.device != k.device:
-            raise ValueError(f"[gla_state_forward] {name} must be on {k.device}, got {tensor.device}")
+    check_devices("gla_state_forward", k, v=v, log_decay=log_decay, cu_seqlens=cu_seqlens)
     sequences = k.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
     state = v.new_empty((sequences, v.size(2), k.size(3), v.size(3)), dtype=torch.float32)
     return state, v.new_empty((sequences, v.size(2)), dtype=torch.float32)

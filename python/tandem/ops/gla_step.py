@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from tandem._extension import reraise
-from tandem.ops._autocast import autocast
+from tandem._extension import call
+from tandem.ops._shared import as_fp32, autocast, check_devices
 
 
 def gla_step(
@@ -66,19 +66,17 @@ def gla_step(
     """
     inputs = [x for x in (q, k, v, state, log_decay) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        raise NotImplementedError("[gla_step] has no gradient: call it under torch.no_grad(), or train with tandem.ops.gla")
+        raise NotImplementedError(
+            "[gla_step] has no gradient: call it under torch.no_grad(), or train with tandem.ops.gla"
+        )
     q, k, v = autocast(q, k, v)
-    if log_decay is not None and log_decay.is_floating_point():
-        log_decay = log_decay.float()
+    log_decay = as_fp32(log_decay)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
     with_time = v.dim() == 4 and v.size(1) == 1
     q, k, v = (x.squeeze(1) if x.dim() == 4 else x for x in (q, k, v))
     if log_decay is not None and log_decay.dim() == 3:
         log_decay = log_decay.squeeze(1)
-    try:
-        o = torch.ops.tandem.gla_step(q, k, v, log_decay, scale, state)
-    except RuntimeError as error:
-        reraise(error)
+    o = call(torch.ops.tandem.gla_step, q, k, v, log_decay, scale, state)
     return o.unsqueeze(1) if with_time else o
 
 
@@ -91,8 +89,5 @@ def _fake(
     scale: float | None,
     state: Tensor,
 ) -> Tensor:
-    # why: torch calls this, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
-    for name, tensor in {"k": k, "v": v, "log_decay": log_decay, "state": state}.items():
-        if tensor is not None and tensor.device != q.device:
-            raise ValueError(f"[gla_step] {name} must be on {q.device}, got {tensor.device}")
+    check_devices("gla_step", q, k=k, v=v, log_decay=log_decay, state=state)
     return v.new_empty(v.shape)

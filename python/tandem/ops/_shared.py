@@ -1,0 +1,29 @@
+"""What the ops do with their arguments before the extension sees them."""
+
+import torch
+from torch import Tensor
+
+
+def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in autocast's dtype where it is enabled for their device, else as they are.
+
+    By hand: torch.library.register_autocast would cast log_decay and states too.
+    """
+    device = tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    # fp64 is left alone, as torch's own ops leave it, and refused.
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x if x.dtype == torch.float64 else x.to(dtype) for x in tensors)
+
+
+def as_fp32(log_decay: Tensor | None) -> Tensor | None:
+    """In fp32; what is not of a floating dtype is left alone, and refused."""
+    return log_decay.float() if log_decay is not None and log_decay.is_floating_point() else log_decay
+
+
+def check_devices(op: str, first: Tensor, **others: Tensor | None) -> None:
+    """For fakes: torch calls them, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device."""
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != first.device:
+            raise ValueError(f"[{op}] {name} must be on {first.device}, got {tensor.device}")

@@ -1,0 +1,359 @@
+"""Tests of what bench/peers runs, on CPU tensors: inputs, the reference, each peer's terms, calls side by side."""
+
+import dataclasses
+import json
+import math
+import types
+import unittest
+import unittest.mock
+
+import torch
+from test_peers import small  # first: it puts the checkout on sys.path
+
+from bench.peers import cases, inputs, library, provider, reference, side_by_side
+
+
+class Inputs(unittest.TestCase):
+    def test_shapes_dtypes_and_seeds(self):
+        case = small(axes={"HQ": 2, "V": 8})
+        one, same, other = (inputs.make(case, "bf16", seed, "cpu") for seed in (1, 1, 2))
+        self.assertEqual(
+            [tuple(one[name].shape) for name in ("q", "k", "v", "log_decay")],
+            [(2, 70, 2, 16), (2, 70, 2, 16), (2, 70, 4, 8), (2, 70, 4)],
+        )
+        self.assertEqual((one["q"].dtype, one["log_decay"].dtype), (torch.bfloat16, torch.float32))
+        self.assertTrue(torch.equal(one["q"], same["q"]))
+        self.assertFalse(torch.equal(one["q"], other["q"]))
+
+    def test_distributions(self):
+        wide = small(axes={"T": 4000})
+
+        def decays(distribution):
+            return inputs.make(dataclasses.replace(wide, distribution=distribution), "bf16", 1, "cpu")["log_decay"]
+
+        # E log_sigmoid(N(0,1)) = -0.806, E log_sigmoid(N(0,1) + 2) = -0.178 (numerical integration).
+        self.assertAlmostEqual(decays("normal").mean().item() * 16, -0.806, delta=0.02)
+        self.assertAlmostEqual(decays("normal_bench").mean().item(), -0.178, delta=0.01)
+        self.assertAlmostEqual(torch.isinf(decays("reset")).float().mean().item(), 1 / 16, delta=0.01)
+        strong = decays("strong")
+        self.assertTrue(-20 <= strong.min() and strong.max() <= -2)
+        q = inputs.make(wide, "bf16", 1, "cpu")["q"].float()
+        self.assertAlmostEqual(q.mean().item(), 0, delta=0.01)
+        self.assertAlmostEqual(q.std().item(), 1, delta=0.01)
+        with self.assertRaisesRegex(ValueError, "no decay distribution odd"):
+            decays("odd")
+
+    def test_offsets(self):
+        self.assertNotIn("cu_seqlens", inputs.make(small(), "bf16", 1, "cpu"))
+        offsets = inputs.make(small(axes={"B": 1}, cu_seqlens=(0, 3, 70)), "bf16", 1, "cpu")["cu_seqlens"]
+        self.assertEqual((offsets.dtype, offsets.tolist()), (torch.int32, [0, 3, 70]))
+
+    def test_other_kinds_of_decay(self):
+        self.assertEqual(tuple(inputs.make(small(decay_kind="constant"), "fp16", 1, "cpu")["log_decay"].shape), (4,))
+        self.assertNotIn("log_decay", inputs.make(small(decay_kind="none"), "fp16", 1, "cpu"))
+
+
+def quadratic(case, tensors):
+    """gla as masked attention in fp64, [B,T,H,V]: shares no code with the recurrence."""
+    group = case.H // case.HQ
+    q, k = (tensors[name].double().repeat_interleave(group, 2).transpose(1, 2) for name in "qk")
+    v = tensors["v"].double().transpose(1, 2)
+    decay = tensors.get("log_decay", torch.zeros(case.H)).double()
+    sums = decay.expand(case.B, case.T, case.H).cumsum(1).transpose(1, 2)
+    reach = (sums[..., :, None] - sums[..., None, :]).exp().tril()
+    if case.cu_seqlens is not None:  # 0 across a boundary, and outside every sequence
+        which = torch.bucketize(torch.arange(case.T), torch.tensor(case.cu_seqlens), right=True)
+        inside = (which > 0) & (which < len(case.cu_seqlens))
+        reach = reach * ((which[:, None] == which) & inside)
+    return (case.softmax_scale * ((q @ k.transpose(2, 3)) * reach) @ v).transpose(1, 2)
+
+
+class Reference(unittest.TestCase):
+    def test_against_masked_attention(self):
+        varlen = [
+            small(axes={"B": 1, "H": 8, "HQ": 8}, cu_seqlens=offsets)
+            for offsets in ((0, 70), (3, 3, 20, 21, 21, 60, 60), (0, 1, 70))
+        ]
+        for case in (
+            small(),
+            small(axes={"HQ": 2, "K": 8}),
+            small(decay_kind="constant", scale=-0.5),
+            small(decay_kind="none"),
+            *varlen,
+        ):
+            tensors = inputs.make(case, "bf16", 3, "cpu")
+            heads = reference.sample_heads(case)
+            self.assertEqual(len(heads), 8)
+            error = reference.relative_rms(
+                {"o": quadratic(case, tensors)}, reference.define(case, tensors, heads), heads
+            )
+            self.assertLess(error, 1e-12)
+
+    def test_samples_reach_both_ends(self):
+        heads = reference.sample_heads(small(axes={"B": 8, "H": 32}))
+        self.assertEqual((len(heads), heads[0], heads[-1]), (16, (0, 0), (7, 31)))
+        self.assertEqual(reference.sample_heads(small(axes={"B": 1, "H": 1})), [(0, 0)])
+
+    def test_nan_anywhere_never_passes(self):
+        o = torch.zeros(2, 3, 4, 8)
+        o[1, 2, 3, 7] = math.nan
+        expected = {"o": torch.ones(1, 3, 8, dtype=torch.float64)}
+        self.assertEqual(reference.relative_rms({"o": o}, expected, [(0, 0)]), math.inf)
+        self.assertEqual(
+            reference.relative_rms({}, expected, [(0, 0)]), math.inf
+        )  # nor does an output that is not there
+
+
+class Peers(unittest.TestCase):
+    """Each peer's terms translated as its own documentation defines them: its kernel replaced by that definition."""
+
+    def check(self, name, case, call, limit):
+        peer = provider.discover("gla")[name]
+        peer._call = call
+        self.assertEqual(peer.refusal(case, "bf16"), "")
+        tensors = inputs.make(case, "bf16", 5, "cpu")
+        outputs = peer.prepare(case, "bf16", tensors, peer.settings[0])()
+        self.assertEqual(outputs["o"].shape, tensors["v"].shape)
+        heads = reference.sample_heads(case)
+        self.assertLess(reference.relative_rms(outputs, reference.define(case, tensors, heads), heads), limit)
+
+    def test_fla(self):
+        def simple_gla(q, k, v, g=None, g_gamma=None, scale=None, cu_seqlens=None):
+            self.assertEqual(
+                cu_seqlens is None or cu_seqlens.tolist(), case.cu_seqlens is None or list(case.cu_seqlens)
+            )
+            decay = {} if g is None and g_gamma is None else {"log_decay": g if g is not None else g_gamma}
+            return quadratic(dataclasses.replace(case, scale=scale), {"q": q, "k": k, "v": v, **decay}), None
+
+        for case in (
+            small(),
+            small(decay_kind="constant"),
+            small(decay_kind="none"),
+            small(axes={"B": 1}, cu_seqlens=(0, 9, 70)),
+        ):
+            self.check("fla", case, simple_gla, 1e-12)
+        self.assertIn("grouped", provider.discover("gla")["fla"].refusal(small(axes={"HQ": 2}), "bf16"))
+
+    def test_a_step(self):
+        """fla's and Tandem's call, by a recurrence of one token that shares no code with the reference."""
+        case = small(axes={"T": 1}, directions=("step",), direction="step")
+        tensors = inputs.make(case, "bf16", 5, "cpu")
+        heads = reference.sample_heads(case)
+        expected = reference.define(case, tensors, heads)
+
+        def token(q, k, v, g, state):
+            state = state.double() * g.double().exp()[..., None, None] + torch.einsum(
+                "bhk,bhv->bhkv", k.double(), v.double()
+            )
+            return case.softmax_scale * torch.einsum("bhk,bhkv->bhv", q.double(), state), state
+
+        def recurrent(q, k, v, g, scale, initial_state, output_final_state):
+            o, state = token(q[:, 0], k[:, 0], v[:, 0], g[:, 0], initial_state)
+            return o[:, None], state
+
+        def in_place(q, k, v, state, log_decay, scale):
+            o, new = token(q[:, 0], k[:, 0], v[:, 0], log_decay[:, 0], state)
+            state.copy_(new)
+            return o[:, None]
+
+        fla, ours = (provider.discover("gla")[name] for name in ("fla_recurrent", "tandem"))
+        fla._call, ours._step, ours._library = recurrent, in_place, None
+        for peer in (fla, ours):
+            self.assertEqual((peer.refusal(case, "bf16"), "step" in peer.directions), ("", True))
+            call = peer.prepare(case, "bf16", tensors, "")
+            self.assertLess(reference.relative_rms(call(), expected, heads), 1e-6)
+        self.assertGreater(reference.relative_rms(call(), expected, heads), 0.1)  # the second token
+        call.restart()
+        self.assertLess(reference.relative_rms(call(), expected, heads), 1e-6)
+        self.assertIn("fp32 only", fla.refusal(dataclasses.replace(case, state_dtype="bf16"), "bf16"))
+
+    def test_mamba2(self):
+        def ssd(x, dt, A, B, C, chunk_size, seq_idx=None):  # h = exp(dt A) h + dt x B^T, y = h C
+            self.assertEqual(chunk_size, 256)
+            if case.cu_seqlens is not None:
+                self.assertEqual(seq_idx.tolist(), [[0] * 9 + [2] * 61])
+            tensors = {"q": C, "k": B, "v": x.double() * dt[..., None], "log_decay": dt * A}
+            return quadratic(dataclasses.replace(case, scale=1.0), tensors)
+
+        packed = small(axes={"B": 1}, cu_seqlens=(0, 9, 9, 70))
+        for case in (small(axes={"HQ": 2}), small(distribution="normal_bench", scale=-0.5), packed):
+            self.check("mamba2", case, ssd, 3e-3)  # x is rounded to bf16
+        self.assertTrue(provider.discover("gla")["mamba2"].refusal(small(decay_kind="none"), "bf16"))
+        self.assertIn(
+            "some sequence",
+            provider.discover("gla")["mamba2"].refusal(dataclasses.replace(packed, cu_seqlens=(0, 9)), "bf16"),
+        )
+
+    def test_dense_batches_only(self):
+        for name in ("unfused", "tfla", "sdpa_cudnn"):
+            self.assertEqual(
+                provider.discover("gla")[name].refusal(small(axes={"B": 1}, cu_seqlens=(0, 70)), "bf16"),
+                "dense batches only",
+            )
+
+    def test_tfla(self):
+        def mlstm(q, k, v, i, f, normalize, chunk_size, autocast_kernel_dtype):  # C = sigmoid(f) C + sigmoid(i) k v^T
+            self.assertFalse(normalize)
+            k = k.double() * torch.sigmoid(i.double())[..., None]
+            decay = torch.nn.functional.logsigmoid(f.double())
+            tensors = {name: x.transpose(1, 2) for name, x in (("q", q), ("k", k), ("v", v), ("log_decay", decay))}
+            return quadratic(dataclasses.replace(case, scale=None), tensors).transpose(1, 2)
+
+        for distribution in ("normal", "normal_bench", "strong"):
+            case = small(distribution=distribution)
+            self.check("tfla", case, mlstm, 1e-5)
+
+    def test_sdpa_is_no_gla(self):
+        self.assertFalse(provider.discover("gla")["sdpa_cudnn"].same_function)
+
+    def test_the_c_description(self):
+        case = small(axes={"HQ": 2, "K": 8})
+        tensors = inputs.make(case, "fp16", 1, "cpu")
+        tensors["q"] = tensors["q"].transpose(1, 2).contiguous().transpose(1, 2)
+        with unittest.mock.patch.object(torch.Tensor, "device", types.SimpleNamespace(index=0)):
+            call = library.gla_call(case, "fp16", tensors, tensors["v"])
+        self.assertEqual((call.dtype, call.B, call.T, call.H, call.HQ, call.K, call.V), (1, 2, 70, 4, 2, 8, 16))
+        self.assertAlmostEqual(call.scale, 8**-0.5, places=6)
+        self.assertEqual((call.q.batch_stride, call.q.time_stride, call.q.head_stride), (2 * 70 * 8, 8, 70 * 8))
+        self.assertEqual(
+            (call.log_decay.batch_stride, call.log_decay.time_stride, call.log_decay.head_stride), (280, 4, 1)
+        )
+        self.assertEqual(call.o.data, tensors["v"].data_ptr())
+        self.assertEqual((call.N, call.cu_seqlens), (2, None))
+        tensors["cu_seqlens"] = torch.tensor([0, 9, 70], dtype=torch.int32)
+        with unittest.mock.patch.object(torch.Tensor, "device", types.SimpleNamespace(index=0)):
+            call = library.gla_call(case, "fp16", tensors, tensors["v"])
+        self.assertEqual((call.N, call.cu_seqlens), (2, tensors["cu_seqlens"].data_ptr()))
+
+
+class FakeTimer:
+    """In place of the CUDA graph: calls once, reports made-up times; `order` tells who was asked when."""
+
+    order = []
+
+    def __init__(self, calls):
+        self.outputs = [call() for call in calls]
+        self.name = getattr(calls[0], "who", "?")
+
+    def replay(self, warm_up, replays):
+        FakeTimer.order.append(self.name)
+        return [10.0] * replays
+
+    def restart(self):
+        pass
+
+    def close(self):
+        self.outputs = []
+
+
+def fake(name_, **methods):
+    def prepare(self, case, dtype, tensors, setting):
+        def call():
+            return {"o": quadratic(case, tensors)}
+
+        call.who = name_
+        return call
+
+    return type(name_, (provider.Provider,), {"name": name_, "prepare": prepare, **methods})()
+
+
+class SideBySide(unittest.TestCase):
+    def compare(self, *providers, tune=False):
+        FakeTimer.order = []
+        options = types.SimpleNamespace(seed=1, tune=tune, rounds=3, repeats=4)
+        state = types.SimpleNamespace(
+            device_state=lambda index: {"driver": "1", "sm_clock_mhz": 1980, "power_w": 500, "throttle_reasons": "0x0"}
+        )
+        said = []
+        together = side_by_side.SideBySide(
+            {one.name: one for one in providers}, state, torch.device("cpu"), 10, options, said.append
+        )
+        together.make_timer = FakeTimer
+        together.ceilings = {"copy_tbps": 4.0, "bf16_tflops": 700.0}
+        return {row["provider"]: row for row in together.run(small(), "bf16")}, said
+
+    def test_rounds_take_turns(self):
+        rows, _ = self.compare(fake("a"), fake("b"))
+        self.assertEqual(FakeTimer.order, ["a", "b", "a", "b", "a", "b", "a", "b"])  # the first two while preparing
+        self.assertEqual(rows["a"]["median_us"], 10.0)
+        self.assertLess(rows["a"]["error"]["value"], 1e-12)
+        self.assertEqual(rows["a"]["sm_clock_mhz"], 1980)
+        self.assertGreater(rows["a"]["floor_us"], 0)
+        self.assertGreaterEqual(rows["a"]["first_call_s"], 0)
+
+    def test_failures_are_rows_and_the_others_go_on(self):
+        def crash(self, case, dtype, tensors, setting):
+            raise RuntimeError("ptxas died:\n  register file full")
+
+        def wrong(self, case, dtype, tensors, setting):
+            return lambda: {"o": 1.1 * quadratic(case, tensors)}
+
+        def drifts(self, case, dtype, tensors, setting):  # right at first, then not
+            self.calls = getattr(self, "calls", 0) + 1
+            factor = 1.0 if self.calls == 1 else math.nan
+            return lambda: {"o": factor * quadratic(case, tensors)}
+
+        rows, said = self.compare(
+            fake("crashes", prepare=crash),
+            fake("wrong", prepare=wrong),
+            fake("refuses", refusal=lambda self, case, dtype: "too small"),
+            fake("good"),
+            fake("drifts", prepare=drifts),
+        )
+        self.assertEqual(rows["crashes"]["failure"], "RuntimeError: ptxas died")
+        self.assertIn("wrong result before timing: relative RMS error 0.1", rows["wrong"]["failure"])
+        self.assertEqual(rows["refuses"]["failure"], "refused: too small")
+        self.assertIn("wrong result after timing", rows["drifts"]["failure"])
+        self.assertIsNone(rows["drifts"]["error"]["value"])
+        self.assertNotIn("median_us", rows["wrong"])
+        self.assertIn("median_us", rows["good"])
+        self.assertTrue(any("ptxas died" in text for text in said))
+        json.dumps(list(rows.values()), allow_nan=False)
+
+    def test_tuning_keeps_the_fastest_setting(self):
+        class Timer(FakeTimer):
+            def replay(self, warm_up, replays):
+                return [{"slow": 30.0, "fast": 10.0}[self.name]] * replays
+
+        def prepare(self, case, dtype, tensors, setting):
+            def call():
+                return {"o": quadratic(case, tensors)}
+
+            call.who = setting
+            return call
+
+        original, globals()["FakeTimer"] = FakeTimer, Timer
+        try:
+            rows, _ = self.compare(fake("a", prepare=prepare, settings=("slow", "fast")), tune=True)
+            untuned, _ = self.compare(fake("a", prepare=prepare, settings=("slow", "fast")))
+        finally:
+            globals()["FakeTimer"] = original
+        self.assertEqual((rows["a"]["variant"], rows["a"]["median_us"]), ("fast", 10.0))
+        self.assertEqual((untuned["a"]["variant"], untuned["a"]["median_us"]), ("slow", 30.0))
+
+    def test_only_providers_of_the_direction_take_part(self):
+        rows, _ = self.compare(fake("good"), fake("other", directions=("backward",)))
+        self.assertEqual(list(rows), ["good"])
+        self.assertEqual(rows["good"]["direction"], "forward")
+
+    def test_a_yardstick_has_no_error(self):
+        rows, _ = self.compare(
+            fake(
+                "other",
+                same_function=False,
+                prepare=lambda self, case, dtype, tensors, setting: lambda: {"o": tensors["v"]},
+            )
+        )
+        self.assertNotIn("error", rows["other"])
+        self.assertIn("median_us", rows["other"])
+
+    def test_cold_cache(self):
+        case = small()
+        bytes_ = cases.cost(case)[0]
+        self.assertEqual(side_by_side.sets_for(case, 0), 2)
+        self.assertEqual(side_by_side.sets_for(case, bytes_), 5)
+        self.assertEqual(side_by_side.sets_for(case, bytes_ * 1000), 256)
+
+
+if __name__ == "__main__":
+    unittest.main()
