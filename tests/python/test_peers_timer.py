@@ -16,7 +16,7 @@ from test_peers import small  # first: it puts the checkout on sys.path
 from test_peers_runs import FakeTimer
 
 from bench.peers import __main__ as program
-from bench.peers import inputs, provider, side_by_side, timer
+from bench.peers import inputs, library, provider, side_by_side, timer
 
 
 class FakeCuda:
