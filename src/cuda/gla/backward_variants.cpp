@@ -250,11 +250,15 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   if (sums_heads) plan.wide_output = append(4 * f.B * f.T * f.H * f.K);
   if (!decays) return plan;
 
-  // States of a group of chunks take no more than the wider of q and v does.
-  plan.groups.chunks = std::max(1, std::min(key_dim, 64 * plan.parts) / kGlaChunk);
-  const int tokens = plan.groups.chunks * kGlaChunk;
-  plan.groups.count = static_cast<int>(
-      f.cu_seqlens != nullptr ? f.T / tokens + f.N : f.N * ((f.T + tokens - 1) / tokens));
+  // States of groups take no more than the wider of q and v does. At least two chunks: at 64
+  // columns states of every chunk would be as much as a tensor more to read and to write.
+  while (plan.groups.shift < 1 || plan.groups.tokens() < std::min(key_dim, 64 * plan.parts)) {
+    ++plan.groups.shift;
+  }
+  const int tokens = plan.groups.tokens();
+  plan.groups.per_sequence = static_cast<int>((f.T + tokens - 1) / tokens);
+  plan.groups.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
+                                                               : f.N * plan.groups.per_sequence);
   const std::int64_t part_rows = std::int64_t{plan.parts} * f.B * f.T * f.H;
   plan.query_rows = append(4 * part_rows);
   plan.key_rows = append(4 * part_rows);

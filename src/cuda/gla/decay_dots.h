@@ -13,17 +13,18 @@
 
 namespace tandem::cuda {
 
-/// Groups of chunks that share one F.
+/// Groups of 2^shift chunks that share one F.
 struct DecayGroups {
-  int chunks = 1;  // per group
-  int count = 0;   // of all sequences: the slots of a head
+  int shift = 0;
+  int per_sequence = 0;  // of sequences of equal length
+  int count = 0;         // of all sequences: the slots of a head
 
+  constexpr int chunks() const { return 1 << shift; }
+  constexpr int tokens() const { return 64 << shift; }
   /// Slot of a sequence's first group. Packed sequences leave gaps, for none knows where the ones
   /// before it end: one that begins at token b has at most b / tokens + n groups before it.
-  constexpr int first_slot(bool packed, int sequence, int sequence_begin, int T) const {
-    const int tokens = 64 * chunks;
-    return packed ? sequence_begin / tokens + sequence
-                  : sequence * static_cast<int>((std::int64_t{T} + tokens - 1) / tokens);
+  constexpr int first_slot(bool packed, int sequence, int sequence_begin) const {
+    return packed ? (sequence_begin >> (6 + shift)) + sequence : sequence * per_sequence;
   }
 };
 

@@ -146,13 +146,12 @@ __device__ float sum_shares(const DecayGradientParams& params, int head, int slo
 
 __device__ void differentiate_group(const DecayGradientParams& params, const DecayRow& row,
                                     int group, float& sum) {
-  const int slot = params.groups.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin,
-                                            static_cast<int>(params.T)) +
-                   group;
+  const int slot =
+      params.groups.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin) + group;
   float flow = sum_shares(params, row.head, slot);
 #pragma unroll 1
-  for (int chunk = 0; chunk < params.groups.chunks; ++chunk) {
-    const int first = (group * params.groups.chunks + chunk) * 64;
+  for (int chunk = 0; chunk < params.groups.chunks(); ++chunk) {
+    const int first = (group * params.groups.chunks() + chunk) * 64;
     if (first >= row.length) return;
     const int token = first + 2 * (threadIdx.x % 32);
     const RowSums x = row_sums(params, row, token);
@@ -210,7 +209,7 @@ __global__ __launch_bounds__(kThreads, 3) void gla_decay_gradient_kernel(
     if (row.sequence == 0) clear_outside(params, row, 0, row.begin);
     if (row.sequence == params.N - 1) clear_outside(params, row, row.begin + row.length, T);
   }
-  const int tokens = 64 * params.groups.chunks;
+  const int tokens = params.groups.tokens();
   const int groups = (row.length + tokens - 1) / tokens;
   float sum = 0.0f;
   for (int group = blockIdx.y * kWarps + threadIdx.x / 32; group < groups;

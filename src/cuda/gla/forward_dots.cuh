@@ -53,7 +53,7 @@ class DotsRole {
         }
         const auto& decay = shared_.decay[in.stage];
         flow *= decay.state_to_state * fast_exp2(-decay.log2_sum[0]);
-        params_.dots.flows[slot(item, chunk) * 128 + threadIdx.x % 128] = flow;
+        params_.dots.flows[slot(item, chunk) * 128 + thread()] = flow;
         return;
       }
     }
@@ -78,32 +78,34 @@ class DotsRole {
   __device__ void prefetch(const Item& item, int chunk) const {
     if constexpr (kFlow) {
       if (chunk + 1 >= item.template chunks<Config>() || !begins_group(item, chunk + 1)) return;
-      const uint4* from = kept(item, chunk + 1) + threadIdx.x % 128 * 7;  // lines of 8
+      const int line = thread();
+      const uint4* from = kept(item, chunk + 1) - line + 8 * line;
 #pragma unroll
       for (int i = 0; i < kStateSteps; i += 8) {
-        if (threadIdx.x % 128 < 16 * (kStateSteps - i)) {
+        if (line < 16 * (kStateSteps - i)) {
           asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
         }
       }
     }
   }
 
-  /// The part of o that comes from the state. `x` is the chunk's.
-  __device__ void add_inter(const float (&o)[32], const char* x, Position at) const {
+  /// o in its two parts, from the state and from inside the chunk. `x` is the chunk's.
+  __device__ void add_parts(const float (&inter)[32], const float (&intra)[32], const char* x,
+                            Position at) const {
     if constexpr (kFlow) {
-      if (wants_dots<Config>(params_)) sum_rows(o, x, at, 1);
+      if (wants_dots<Config>(params_)) sum_rows<2>({&inter, &intra}, {1, 0}, x, at);
     }
   }
-  /// The part that comes from inside the chunk.
-  __device__ void add_intra(const float (&intra)[32], const char* x, Position at) const {
+  /// The part of o from the state, where the other one is never alone.
+  __device__ void add_inter(const float (&inter)[32], const char* x, Position at) const {
     if constexpr (kFlow) {
-      if (wants_dots<Config>(params_)) sum_rows(intra, x, at, 0);
+      if (wants_dots<Config>(params_)) sum_rows<1>({&inter}, {1}, x, at);
     }
   }
-  /// All of o, where the second part is not wanted or never alone.
+  /// All of o, where its parts are not wanted or not there.
   __device__ void add(const float (&o)[32], const char* x, Position at) const {
     if constexpr (Config::kDots && (!kFlow || Config::kOneOutputAccumulator)) {
-      if (wants_dots<Config>(params_)) sum_rows(o, x, at, 0);
+      if (wants_dots<Config>(params_)) sum_rows<1>({&o}, {0}, x, at);
     }
   }
 
@@ -112,7 +114,7 @@ class DotsRole {
     if constexpr (Config::kDots) {
       if (!wants_dots<Config>(params_)) return;
       const DecayDots& dots = params_.dots;
-      const int thread = threadIdx.x % 128;
+      const int thread = DotsRole::thread();
       const GlaForwardProblem& problem = params_.problem;
       if (thread < item.template valid_tokens<Config>(chunk)) {
         const auto& rows = shared_.dots.rows[group_][at.stage];
@@ -134,6 +136,7 @@ class DotsRole {
   }
 
  private:
+  static __device__ int thread() { return threadIdx.x % 128; }
   static __device__ int warp() { return threadIdx.x % 128 / 32; }
   /// Which 64 columns of the whole output.
   __device__ std::int64_t part(const Item& item) const { return item.first_column / 64 + group_; }
@@ -142,31 +145,34 @@ class DotsRole {
     return params_.problem.cu_seqlens != nullptr ? item.begin : 0;
   }
   __device__ int sequence_chunk(const Item& item, int chunk) const {
-    return (item.template chunk_begin<Config>(chunk) - sequence_begin(item)) / Config::kChunk;
+    const int tokens = item.template chunk_begin<Config>(chunk) - sequence_begin(item);
+    return static_cast<unsigned>(tokens) / Config::kChunk;
   }
   __device__ bool begins_group(const Item& item, int chunk) const {
     return wants_dots<Config>(params_) &&
-           sequence_chunk(item, chunk) % params_.dots.groups.chunks == 0;
+           sequence_chunk(item, chunk) % (1u << params_.dots.groups.shift) == 0;
   }
   __device__ std::int64_t slot(const Item& item, int chunk) const {
     const DecayGroups& groups = params_.dots.groups;
     const int first = groups.first_slot(params_.problem.cu_seqlens != nullptr, item.sequence,
-                                        sequence_begin(item), static_cast<int>(params_.problem.T));
+                                        sequence_begin(item));
     return (part(item) * params_.problem.H + item.head) * groups.count + first +
-           sequence_chunk(item, chunk) / groups.chunks;
+           (sequence_chunk(item, chunk) >> groups.shift);
   }
   __device__ uint4* kept(const Item& item, int chunk) const {
-    return params_.dots.states + slot(item, chunk) * (kStateSteps * 128) + threadIdx.x % 128;
+    return params_.dots.states + slot(item, chunk) * (kStateSteps * 128) + thread();
   }
 
-  /// Sums of x (.) o over this warp's columns: half of the chunk's tokens at a time, for registers.
-  __device__ void sum_rows(const float (&o)[32], const char* x_tile, Position at, int kind) const {
+  /// Sums of x (.) o over this warp's columns, of one or two o at once: half of the chunk's tokens
+  /// at a time, for registers.
+  template <int kCount>
+  __device__ void sum_rows(const float (*const (&o)[kCount])[32], const int (&kinds)[kCount],
+                           const char* x_tile, Position at) const {
     const char* panel = x_tile + group_ * panel_bytes(Config::kChunk);
-    auto& own = shared_.dots.rows[group_][at.stage][kind][warp()];
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sums[8] = {};  // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
+      float sums[kCount][8] = {};  // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
 #pragma unroll
       for (int step = 2 * half; step < 2 * half + 2; ++step) {
         std::uint32_t x[4];
@@ -175,28 +181,38 @@ class DotsRole {
         for (int i = 0; i < 4; ++i) {
           const float2 pair = unpack_pair<Element>(x[i]);
           const int block = 2 * (step - 2 * half) + i / 2;
-          sums[2 * block] += pair.x * o[8 * step + 2 * i];
-          sums[2 * block + 1] += pair.y * o[8 * step + 2 * i + 1];
+#pragma unroll
+          for (int n = 0; n < kCount; ++n) {
+            sums[n][2 * block] += pair.x * (*o[n])[8 * step + 2 * i];
+            sums[n][2 * block + 1] += pair.y * (*o[n])[8 * step + 2 * i + 1];
+          }
         }
       }
       // Over the 8 lanes that hold the same tokens, each of which keeps one.
       halve<4>(sums);
       halve<2>(sums);
       halve<1>(sums);
-      own[32 * half + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[0];
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        auto& own = shared_.dots.rows[group_][at.stage][kinds[n]][warp()];
+        own[32 * half + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[n][0];
+      }
     }
   }
 
-  /// Adds the sums of two lanes: each of them keeps `kCount`, the lower lane the first ones.
-  template <int kCount>
-  static __device__ void halve(float (&sums)[8]) {
-    constexpr int kDistance = 4 * kCount;
+  /// Adds the sums of two lanes: each of them keeps `kKept`, the lower lane the first ones.
+  template <int kKept, int kCount>
+  static __device__ void halve(float (&sums)[kCount][8]) {
+    constexpr int kDistance = 4 * kKept;
     const bool upper = threadIdx.x % 32 & kDistance;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float given = upper ? sums[i] : sums[kCount + i];
-      const float kept = upper ? sums[kCount + i] : sums[i];
-      sums[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, kDistance);
+    for (int i = 0; i < kKept; ++i) {
+#pragma unroll
+      for (int n = 0; n < kCount; ++n) {
+        const float given = upper ? sums[n][i] : sums[n][kKept + i];
+        const float kept = upper ? sums[n][kKept + i] : sums[n][i];
+        sums[n][i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, kDistance);
+      }
     }
   }
 

@@ -115,8 +115,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     fence_registers(o);
     fence_registers(intra);
     scale_by_token(o, decay.from_state);
-    dots.add_inter(o, stage.x(), at);
-    dots.add_intra(intra, stage.x(), at);
+    dots.add_parts(o, intra, stage.x(), at);
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] += intra[i];
   }

@@ -62,9 +62,10 @@ __device__ inline void store_rows(void* panel, int step, const std::uint32_t (&p
 /// The same columns stored transposed: accumulator column becomes panel row, row becomes column.
 __device__ inline void store_columns(void* panel, int step, const std::uint32_t (&packed)[4]) {
   const int lane = threadIdx.x % 32;
-  const int row = 16 * step + lane / 16 * 8 + lane % 8;
+  const int row = lane / 16 * 8 + lane % 8;
   const int piece = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
-  void* at = static_cast<char*>(panel) + panel_offset(row, piece);
+  // why the step apart: an offset that the instruction holds, instead of a register per step.
+  void* at = static_cast<char*>(panel) + panel_offset(row, piece) + step * panel_bytes(16);
   cute::SM90_U16x8_STSM_T::copy(packed[0], packed[1], packed[2], packed[3],
                                 *static_cast<cute::uint128_t*>(at));
 }
@@ -73,9 +74,10 @@ __device__ inline void store_columns(void* panel, int step, const std::uint32_t 
 /// contraction runs along the panel's rows.
 __device__ inline void load_columns(const void* panel, int step, std::uint32_t (&a)[4]) {
   const int lane = threadIdx.x % 32;
-  const int row = 16 * step + lane / 16 * 8 + lane % 8;
+  const int row = lane / 16 * 8 + lane % 8;
   const int piece = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
-  const void* at = static_cast<const char*>(panel) + panel_offset(row, piece);
+  const void* at =
+      static_cast<const char*>(panel) + panel_offset(row, piece) + step * panel_bytes(16);
   cute::SM75_U16x8_LDSM_T::copy(*static_cast<const cute::uint128_t*>(at), a[0], a[1], a[2], a[3]);
 }
 
