@@ -216,8 +216,8 @@ __device__ void clear_outside(const DecayGradientParams& params, const DecayRow&
   }
 }
 
-// why 3 CTAs: without a number ptxas settles for 64 registers, and spills.
-__global__ __launch_bounds__(kThreads, 3) void gla_decay_gradient_kernel(
+// why a number of CTAs: without one ptxas settles for 64 registers, and spills.
+__global__ __launch_bounds__(kThreads, 5) void gla_decay_gradient_kernel(
     const __grid_constant__ DecayGradientParams params) {
   follow_stream();
   const int T = static_cast<int>(params.T);
