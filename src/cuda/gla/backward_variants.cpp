@@ -250,11 +250,10 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   if (sums_heads) plan.wide_output = append(4 * f.B * f.T * f.H * f.K);
   if (!decays) return plan;
 
-  // States of groups take no more than the wider of q and v does. At least two chunks: at 64
-  // columns states of every chunk would be as much as a tensor more to read and to write.
-  while (plan.groups.shift < 1 || plan.groups.tokens() < std::min(key_dim, 64 * plan.parts)) {
-    ++plan.groups.shift;
-  }
+  // States of groups take no more than the wider of q and v does. At 64 columns half of that: they
+  // are written and read. Narrower ones have fewer roundings to average, and one F per chunk.
+  if (std::min(f.K, f.V) >= 64) plan.groups.shift = 1;
+  while (plan.groups.tokens() < std::min(key_dim, 64 * plan.parts)) ++plan.groups.shift;
   const int tokens = plan.groups.tokens();
   plan.groups.per_sequence = static_cast<int>((f.T + tokens - 1) / tokens);
   plan.groups.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
@@ -266,9 +265,10 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   const std::int64_t part_groups = std::int64_t{plan.parts} * f.H * plan.groups.count;
   plan.flows = append(4 * 128 * part_groups);
   plan.states = append(part_groups * key_dim * 64 * 2);
-  constexpr std::int64_t kGroupsPerCta = 8, kMostSplits = 64;
-  plan.decay_splits =
-      static_cast<unsigned>(std::clamp<std::int64_t>(f.T / tokens / kGroupsPerCta, 1, kMostSplits));
+  constexpr std::int64_t kGroupsPerCta = 4, kMostSplits = 64;
+  const std::int64_t sequences = f.cu_seqlens != nullptr ? std::max<std::int64_t>(f.N, 1) : 1;
+  plan.decay_splits = static_cast<unsigned>(
+      std::clamp<std::int64_t>(f.T / sequences / tokens / kGroupsPerCta, 1, kMostSplits));
   if (!problem.d_log_decay.per_token) plan.decay_sums = append(4 * f.N * f.H * plan.decay_splits);
   return plan;
 }

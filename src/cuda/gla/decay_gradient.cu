@@ -22,7 +22,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr unsigned kWarp = 0xFFFFFFFFu;
 
@@ -57,39 +57,53 @@ __device__ float* gradient_at(const DecayGradientParams& params, const DecayRow&
   return to.data + row.batch * to.batch_stride + time * to.time_stride + row.head * to.head_stride;
 }
 
-/// a - c and b of a token.
-struct RowSums {
-  float intra;
-  float state;
+/// Of K = 256; what a loop over them is unrolled for, so that all loads are under way at once.
+constexpr int kMostParts = 4;
+
+/// What is needed of a token; a - c and b are sums over parts.
+struct TokenSums {
+  float intra;  // a - c
+  float state;  // b
+  float log_decay;
 };
 
 /// Of the token `offset` behind the row's begin; 0 outside.
-__device__ RowSums row_sums(const DecayGradientParams& params, const DecayRow& row, int offset) {
-  if (offset >= row.length) return {};
+__device__ TokenSums sum_token(const DecayGradientParams& params, const DecayRow& row, int offset) {
+  const bool inside = offset < row.length;
+  const std::int64_t time = row.begin + (inside ? offset : 0);
   const std::int64_t part = params.B * params.H * params.T;
-  const std::int64_t at =
-      (std::int64_t{row.batch} * params.H + row.head) * params.T + row.begin + offset;
-  float a = 0.0f, b = 0.0f, c = 0.0f;
-  for (int i = 0; i < params.parts; ++i) {
-    a += params.query_rows[i * part + at];
-    b += params.key_state_rows[i * part + at];
-    c += params.key_rows[i * part + at];
+  const std::int64_t at = (std::int64_t{row.batch} * params.H + row.head) * params.T + time;
+  const DecayTensor& g = params.log_decay;
+  const float log_decay =
+      g.data[row.batch * g.batch_stride + time * g.time_stride + row.head * g.head_stride];
+  float a[kMostParts], b[kMostParts], c[kMostParts];
+#pragma unroll
+  for (int i = 0; i < kMostParts; ++i) {
+    const bool exists = inside && i < params.parts;
+    a[i] = exists ? params.query_rows[i * part + at] : 0.0f;
+    b[i] = exists ? params.key_state_rows[i * part + at] : 0.0f;
+    c[i] = exists ? params.key_rows[i * part + at] : 0.0f;
   }
-  return {a - c, b};
+  TokenSums sums{0.0f, 0.0f, log_decay};
+  float sum_a = 0.0f, sum_c = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kMostParts; ++i) {
+    sum_a += a[i];
+    sums.state += b[i];
+    sum_c += c[i];
+  }
+  sums.intra = sum_a - sum_c;
+  return sums;
 }
 
 /// Writes or adds up dg of one token.
-__device__ void put(const DecayGradientParams& params, const DecayRow& row, int offset, float dg,
-                    float& sum) {
+__device__ void put(const DecayGradientParams& params, const DecayRow& row, int offset,
+                    float log_decay, float dg, float& sum) {
   if (offset >= row.length) return;
-  const DecayTensor& g = params.log_decay;
-  const std::int64_t time = row.begin + offset;
-  const float log_decay =
-      g.data[row.batch * g.batch_stride + time * g.time_stride + row.head * g.head_stride];
   const bool forgets = forget_to_infinity(log_decay) == -__int_as_float(0x7F800000);
   const float value = forgets ? 0.0f : dg;
   if (params.d_log_decay.per_token) {
-    *gradient_at(params, row, time) = value;
+    *gradient_at(params, row, row.begin + offset) = value;
   } else {
     sum += value;
   }
@@ -134,12 +148,20 @@ __device__ float sum_behind(float value) {
 
 /// F of a group: its shares of all parts.
 __device__ float sum_shares(const DecayGradientParams& params, int head, int slot) {
-  float flow = 0.0f;
-  for (int i = 0; i < params.parts; ++i) {
+  float shares[kMostParts][4];
+#pragma unroll
+  for (int i = 0; i < kMostParts; ++i) {
     const float* of_part =
         params.flows + ((std::int64_t{i} * params.H + head) * params.groups.count + slot) * 128;
 #pragma unroll
-    for (int j = 0; j < 128; j += 32) flow += of_part[j + threadIdx.x % 32];
+    for (int j = 0; j < 4; ++j) {
+      shares[i][j] = i < params.parts ? of_part[32 * j + threadIdx.x % 32] : 0.0f;
+    }
+  }
+  float flow = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kMostParts; ++i) {
+    flow += shares[i][0] + shares[i][1] + (shares[i][2] + shares[i][3]);
   }
   return sum_warp(flow);
 }
@@ -154,21 +176,21 @@ __device__ void differentiate_group(const DecayGradientParams& params, const Dec
     const int first = (group * params.groups.chunks() + chunk) * 64;
     if (first >= row.length) return;
     const int token = first + 2 * (threadIdx.x % 32);
-    const RowSums x = row_sums(params, row, token);
-    const RowSums y = row_sums(params, row, token + 1);
+    const TokenSums x = sum_token(params, row, token);
+    const TokenSums y = sum_token(params, row, token + 1);
     if (chunk == 0) {
       const float through = inclusive_sum(x.state + y.state);
       const float before = flow + sum_before(through);
       const float behind = sum_behind(x.intra + y.intra);
-      put(params, row, token, before + (x.intra + (y.intra + behind)), sum);
-      put(params, row, token + 1, before + x.state + (y.intra + behind), sum);
+      put(params, row, token, x.log_decay, before + (x.intra + (y.intra + behind)), sum);
+      put(params, row, token + 1, y.log_decay, before + x.state + (y.intra + behind), sum);
       flow += last_lane(through);
     } else {
       const float2 d = {x.intra - x.state, y.intra - y.state};
       const float through = inclusive_sum(d.x + d.y);
       const float before = sum_before(through);
-      put(params, row, token, flow - before, sum);
-      put(params, row, token + 1, flow - (before + d.x), sum);
+      put(params, row, token, x.log_decay, flow - before, sum);
+      put(params, row, token + 1, y.log_decay, flow - (before + d.x), sum);
       flow -= last_lane(through);
     }
   }
@@ -194,8 +216,8 @@ __device__ void clear_outside(const DecayGradientParams& params, const DecayRow&
   }
 }
 
-// why 3 CTAs: without a number ptxas settles for 64 registers, and spills.
-__global__ __launch_bounds__(kThreads, 3) void gla_decay_gradient_kernel(
+// why a number of CTAs: without one ptxas settles for 64 registers, and spills.
+__global__ __launch_bounds__(kThreads, 5) void gla_decay_gradient_kernel(
     const __grid_constant__ DecayGradientParams params) {
   follow_stream();
   const int T = static_cast<int>(params.T);

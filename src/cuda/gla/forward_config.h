@@ -39,10 +39,11 @@ struct ForwardConfig {
   static constexpr int kFactorBytes = kDots ? kValueBytes : 0;
   static constexpr int kStageBytes = 2 * kKeyBytes + kValueBytes + kFactorBytes;
   // As many chunks in flight as fit: about 40 KB per SM hide the memory's latency.
-  static constexpr int kStages = kStageBytes <= 24576   ? 6
-                                 : kStageBytes <= 40960 ? 4
-                                 : kStageBytes <= 49152 ? 3
-                                                        : 2;
+  static constexpr int kStages = kStageBytes <= 24576            ? 6
+                                 : kDots && kStageBytes <= 32768 ? 5
+                                 : kStageBytes <= 40960          ? 4
+                                 : kStageBytes <= 49152          ? 3
+                                                                 : 2;
   static constexpr int kIntraStages = 2;
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 

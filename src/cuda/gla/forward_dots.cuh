@@ -109,29 +109,24 @@ class DotsRole {
     }
   }
 
-  /// Behind the warpgroup's barrier that follows add().
+  /// Behind the warpgroup's barrier that follows add(): half of the threads per kind of sum.
   __device__ void finish(const Item& item, int chunk, Position at) const {
     if constexpr (Config::kDots) {
-      if (!wants_dots<Config>(params_)) return;
-      const DecayDots& dots = params_.dots;
-      const int thread = DotsRole::thread();
-      const GlaForwardProblem& problem = params_.problem;
-      if (thread < item.template valid_tokens<Config>(chunk)) {
-        const auto& rows = shared_.dots.rows[group_][at.stage];
-        const auto sum = [&](int kind) {
-          const auto& of = rows[kind];
-          return of[0][thread] + of[1][thread] + (of[2][thread] + of[3][thread]);
-        };
-        const std::int64_t row = (part(item) * problem.B + item.batch) * problem.H + item.head;
-        const std::int64_t to = row * problem.T + item.template chunk_begin<Config>(chunk) + thread;
-        float own = sum(0);
-        if constexpr (kFlow) {
-          const float from_state = sum(1);
-          if constexpr (Config::kOneOutputAccumulator) own -= from_state;
-          dots.state_rows[to] = from_state;
-        }
-        dots.rows[to] = own;
+      const int token = thread() % 64, kind = thread() / 64;
+      if (!wants_dots<Config>(params_) || kind > (kFlow ? 1 : 0)) return;
+      if (token >= item.template valid_tokens<Config>(chunk)) return;
+      const auto& rows = shared_.dots.rows[group_][at.stage];
+      const auto sum = [&](int of) {
+        return rows[of][0][token] + rows[of][1][token] + (rows[of][2][token] + rows[of][3][token]);
+      };
+      float own = sum(kind);
+      if constexpr (kFlow && Config::kOneOutputAccumulator) {
+        if (kind == 0) own -= sum(1);
       }
+      const GlaForwardProblem& problem = params_.problem;
+      const std::int64_t row = (part(item) * problem.B + item.batch) * problem.H + item.head;
+      float* to = kind == 0 ? params_.dots.rows : params_.dots.state_rows;
+      to[row * problem.T + item.template chunk_begin<Config>(chunk) + token] = own;
     }
   }
 

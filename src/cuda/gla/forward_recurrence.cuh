@@ -104,7 +104,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     multiply_intra<Config>(intra, v_panel, p, false);
     dots.prefetch(item, chunk);
     // why in two: what registers allow while the products hold the state's operand.
-    constexpr int kEarly = Config::kTight ? 2 : kSteps;
+    constexpr int kEarly = !Config::kTight ? kSteps : Config::kDots ? 2 : 3;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
     if constexpr (kEarly < kSteps) {
       wgmma_wait<1>();
