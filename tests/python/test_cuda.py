@@ -6,6 +6,7 @@ The cases against the fp64 definition, streams, graphs, torch.compile.
 import unittest
 
 import tandem
+import test_gla_backward
 import test_gla_state
 import test_gla_step
 import test_torch
@@ -194,6 +195,65 @@ class StepTorch(OnGpu, test_gla_step.Torch):
             graph.replay()
         torch.cuda.synchronize()
         self.assertTrue(torch.equal(o, expected) and torch.equal(state, expected_state))
+
+
+class GradientCases(OnGpu, test_gla_backward.AgainstTheDefinition):
+    dtypes = ("bf16", "fp16")
+
+
+@unittest.skipIf(WHY, WHY)
+class Gradients(unittest.TestCase):
+    @staticmethod
+    def leaves(inputs):
+        return [x.detach().requires_grad_() for x in inputs]
+
+    def loss(self, leaves):
+        o, state = tandem.ops.gla(*leaves, output_final_state=True)
+        return (o.float() * self.d_o).sum() + (state * self.d_state).sum()
+
+    def setUp(self):
+        torch.manual_seed(1)
+        self.inputs = test_torch.inputs(B=2, T=300, H=4, V=64, device="cuda")
+        o, state = tandem.ops.gla(*self.inputs, output_final_state=True)
+        self.d_o, self.d_state = torch.randn_like(o, dtype=torch.float32), torch.randn_like(state)
+        leaves = self.leaves(self.inputs)
+        self.expected = torch.autograd.grad(self.loss(leaves), leaves)
+
+    def test_same_bits_again(self):
+        for _ in range(20):
+            leaves = self.leaves(self.inputs)
+            for a, b in zip(torch.autograd.grad(self.loss(leaves), leaves), self.expected, strict=True):
+                self.assertTrue(torch.equal(a, b))
+
+    def test_only_what_requires_a_gradient(self):
+        q, k, v, g = self.inputs
+        v = v.detach().requires_grad_()
+        (dv,) = torch.autograd.grad(self.loss([q, k, v, g]), [v])
+        self.assertTrue(torch.equal(dv, self.expected[2]))
+
+    def test_compiled(self):
+        leaves = self.leaves(self.inputs)
+        loss = torch.compile(self.loss, fullgraph=True)(leaves)
+        for a, b in zip(torch.autograd.grad(loss, leaves), self.expected, strict=True):
+            self.assertLess(relative_rms(a, b), 1e-5)
+
+    def test_a_training_step_in_a_graph(self):
+        leaves = self.leaves(self.inputs)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.autograd.grad(self.loss(leaves), leaves)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            gradients = torch.autograd.grad(self.loss(leaves), leaves)
+        for _ in range(3):
+            for gradient in gradients:
+                gradient.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            for a, b in zip(gradients, self.expected, strict=True):
+                self.assertTrue(torch.equal(a, b))
 
 
 if __name__ == "__main__":
