@@ -33,14 +33,19 @@ struct Tally {
   }
 };
 
+/// The variant, which names its backend, or the backend.
+std::string where(const CheckResult& result) {
+  if (result.variant.empty()) return result.backend;
+  return result.variant == kLibraryChoice ? result.backend + ", " + result.variant : result.variant;
+}
+
 void print_result(const CheckResult& result) {
   const char* word = result.outcome == Outcome::kPassed   ? "passed"
                      : result.outcome == Outcome::kFailed ? "FAILED"
                                                           : "skipped";
-  const std::string where = result.variant.empty() ? result.backend : result.variant;
   const std::string detail = result.detail.empty() ? describe(result.errors) : result.detail;
   fmt::print("{:<7} {:<16} {:<30} {:<4} {:<34} {}\n", word, result.direction, result.case_name,
-             to_string(result.dtype), where, detail);
+             to_string(result.dtype), where(result), detail);
   std::fflush(stdout);
 }
 
@@ -75,7 +80,7 @@ void check(const CheckOptions& options) {
       for (const CheckResult& result : check_case(*operation, one, dtype, devices, options.seed)) {
         ++counts[static_cast<int>(result.outcome)];
         if (!result.variant.empty()) {
-          tallies[{title(*operation), result.variant, dtype}].add(result);
+          tallies[{title(*operation), where(result), dtype}].add(result);
         }
         if (result.outcome == Outcome::kFailed || options.verbose) {
           progress.clear();

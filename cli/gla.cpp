@@ -120,9 +120,16 @@ std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool s
   return heads;
 }
 
-double bytes_of(const TensorSet& set) {
+double bytes_of(const TensorSet& set, const Operation& operation) {
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   double bytes = 0;
   for (const NamedTensor& tensor : set.tensors) {
+    if (!has(operation.inputs, tensor.name) && !has(operation.optional_inputs, tensor.name) &&
+        !has(operation.outputs, tensor.name)) {
+      continue;
+    }
     double elements = 1;
     for (int i = 0; i < tensor.shape.rank(); ++i) {
       elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
@@ -147,7 +154,8 @@ Cost cost(const TensorSet& set) {
   const GlaForwardProblem problem = host_problem(set);
   const double K = problem.K, V = problem.V;
   constexpr double C = 64;
-  return {bytes_of(set), token_count(problem) * problem.H * 2 * (C * K + 2 * K * V + C * V)};
+  return {bytes_of(set, kGlaForward),
+          token_count(problem) * problem.H * 2 * (C * K + 2 * K * V + C * V)};
 }
 
 std::string shape(const TensorSet& set) {

@@ -1,6 +1,6 @@
 // gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp,
 // gla_unfused.cpp; gla_backward.cpp and gla_backward_expect.cpp for the direction "backward",
-// gla_state.cpp for "state", gla_step.cpp for "step".
+// gla_forward_backward.cpp for the two in turn, gla_state.cpp for "state", gla_step.cpp for "step".
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ double token_count(const GlaRecurrence& recurrence);
 /// some between, about a second of work on two cores.
 std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool sampled);
 
-/// Every tensor of the call once; of a broadcast axis only one element.
-double bytes_of(const TensorSet& set);
+/// Every tensor of the operation's call once; of a broadcast axis only one element.
+double bytes_of(const TensorSet& set, const Operation& operation);
 
 /// "B4 T1024 H32 K64 V64".
 std::string gla_shape(const Dims& keys, const Dims& values);

@@ -82,7 +82,7 @@ Cost cost(const TensorSet& set) {
   const double K = problem.K, V = problem.V;
   constexpr double C = 64;
   const double flops = token_count(problem) * problem.H * 2 * (3 * C * K + 2 * C * V + 5 * K * V);
-  return {bytes_of(set), flops};
+  return {bytes_of(set, kGlaBackward), flops};
 }
 
 std::string shape(const TensorSet& set) {

@@ -100,7 +100,7 @@ std::unique_ptr<Expectation> expect(const TensorSet& set, bool sampled) {
 /// A token adds k v^T.
 Cost cost(const TensorSet& set) {
   const GlaStateForwardProblem problem = problem_of(set);
-  return {bytes_of(set), token_count(problem) * problem.H * 2 * problem.K * problem.V};
+  return {bytes_of(set, kGlaState), token_count(problem) * problem.H * 2 * problem.K * problem.V};
 }
 
 std::string shape(const TensorSet& set) {

@@ -120,7 +120,8 @@ class StepExpectation : public Expectation {
 Cost cost(const TensorSet& set) {
   const NamedTensor& state = set.get("state");
   const double elements = static_cast<double>(state.shape.product());
-  return {bytes_of(set) + elements * static_cast<double>(size_of(state.dtype)), 4 * elements};
+  return {bytes_of(set, kGlaStep) + elements * static_cast<double>(size_of(state.dtype)),
+          4 * elements};
 }
 
 std::string shape(const TensorSet& set) {

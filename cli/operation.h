@@ -91,5 +91,6 @@ extern const Operation kGlaForward;
 extern const Operation kGlaState;
 extern const Operation kGlaStep;
 extern const Operation kGlaBackward;
+extern const Operation kGlaForwardBackward;
 
 }  // namespace tandem::tools

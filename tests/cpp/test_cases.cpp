@@ -384,5 +384,24 @@ TEST(Cases, CostCountsEachTensorOnce) {
   EXPECT_EQ(cost.flops, tokens * 2 * (64 * 64 + 2 * 64 * 64 + 64 * 64));
 }
 
+/// 4 activations of the forward and 7 of the backward; the decay twice, and its gradient.
+TEST(Cases, CostOfBothCallsIsTheirSum) {
+  const Case one = select_cases(load_cases("gla"), "seed039_t1024_d64", "")[0];
+  const auto cost = [&](const Operation& operation) {
+    return operation.cost(operation.make(one, DType::kBFloat16, 1));
+  };
+  const Cost both = cost(kGlaForwardBackward);
+  EXPECT_EQ(both.bytes, 4.0 * 1024 * 32 * (11 * 64 * 2 + 3 * 4));
+  EXPECT_EQ(both.bytes, cost(kGlaForward).bytes + cost(kGlaBackward).bytes);
+  EXPECT_EQ(both.flops, cost(kGlaForward).flops + cost(kGlaBackward).flops);
+}
+
+/// The backward reads the state that the forward began with, so this cannot be updated in place.
+TEST(Cases, ForwardAndBackwardShareNoState) {
+  const Case one = select_cases(load_cases("gla"), "states_in_place_t130", "")[0];
+  const TensorSet set = kGlaForwardBackward.make(one, DType::kBFloat16, 1);
+  EXPECT_NE(set.get("final_state").buffer, set.get("initial_state").buffer);
+}
+
 }  // namespace
 }  // namespace tandem::tools

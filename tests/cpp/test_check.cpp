@@ -109,6 +109,17 @@ TEST(Check, NoFp32OnCuda) {
   EXPECT_EQ(results[0].outcome, Outcome::kSkipped);
 }
 
+TEST(Check, ACallOfSeveralFunctionsIsTheLibrarysChoice) {
+  const Case one = select_cases(load_cases("gla"), "states_both_t130", "")[0];
+  const auto results = check_case(kGlaForwardBackward, one, DType::kBFloat16, {Device::cpu()}, 1);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].variant, kLibraryChoice);
+  EXPECT_EQ(results[0].outcome, Outcome::kPassed) << results[0].detail;
+  std::vector<std::string> outputs;
+  for (const OutputError& error : results[0].errors) outputs.push_back(error.output);
+  EXPECT_EQ(outputs, kGlaForwardBackward.outputs);
+}
+
 /// Sampling keeps first and last heads, and finds an error in a sampled one.
 TEST(Check, SampledHeads) {
   Case one = select_cases(load_cases("gla"), "many_heads_h75", "")[0];

@@ -162,6 +162,10 @@ TEST_F(Cli, DirectionsPickTheCall) {
     EXPECT_NE(all.find(text), std::string::npos) << all;
     EXPECT_EQ(forward.find(text), std::string::npos) << forward;
   }
+  const std::string both = one + " --dtype bf16 --replays 1 --direction forward_backward";
+  expect("bench " + both, 0, "library's choice");
+  expect("profile " + both, 0, "library's choice");
+  expect("check --direction forward_backward " + one, 0, "cpu, library's choice");
   std::ofstream(path("cases.json")) << R"([{"name": "x", "axes": {"B": 1, "T": 1, "H": 1, "K": 8},
       "dtype": ["fp32"], "decay": {"kind": "none"}, "tags": ["check"]}])";
   expect("check gla --direction step --cases " + path("cases.json"), 2,

@@ -138,6 +138,7 @@ TEST(GlaBackwardRefusals, SequenceOffsetsOnTheCpu) {
 }
 
 TEST(GlaBackwardRefusals, ACudaCallSaysWhatIsMissing) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "this machine has a CUDA device";
   Call call;
   Args args;
   args.q = call.args.q;
@@ -149,7 +150,7 @@ TEST(GlaBackwardRefusals, ACudaCallSaysWhatIsMissing) {
     view->dtype = DType::kBFloat16;
   }
   const std::string text = text_of<Unsupported>([&] { gla_backward(args); });
-  EXPECT_EQ(text.find("[gla_backward] "), 0u) << text;
+  EXPECT_NE(text.find(cuda_unavailable_reason()), std::string::npos) << text;
 }
 
 TEST(GlaStateBackwardRefusals, NameOpArgumentExpectedAndGot) {
