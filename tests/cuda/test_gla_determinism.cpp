@@ -1,9 +1,11 @@
-// gla_forward gives the same bits whatever else the GPU does: 100 calls beside a busy stream, 100
-// replays of a captured graph. A replay goes by the cu_seqlens that are in memory at that time.
+// gla_forward and gla_backward give the same bits whatever else the GPU does: 100 calls beside a
+// busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that are in memory
+// at that time.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "backend.h"
 #include "check.h"
@@ -31,16 +33,16 @@ struct SideStream {
 /// A call on tensors and scratch memory of its own.
 class DeviceCall {
  public:
-  explicit DeviceCall(const Case& one)
-      : set_(make_gla(one, DType::kBFloat16, 1)),
+  DeviceCall(const Operation& operation, const Case& one)
+      : operation_(operation),
+        set_(operation.make(one, DType::kBFloat16, 1)),
         placement_(set_, Device::cuda()),
-        workspace_bytes_(
-            kGlaForward.workspace_bytes(set_, placement_.bases(), placement_.device())),
+        workspace_bytes_(operation.workspace_bytes(set_, placement_.bases(), placement_.device())),
         workspace_(0, std::max<std::size_t>(workspace_bytes_, 256)) {}
 
   void enqueue(cudaStream_t stream) {
-    kGlaForward.call(set_, placement_.bases(), placement_.device(),
-                     {.stream = {stream}, .workspace = {workspace_.data(), workspace_bytes_}});
+    operation_.call(set_, placement_.bases(), placement_.device(),
+                    {.stream = {stream}, .workspace = {workspace_.data(), workspace_bytes_}});
   }
 
   /// NaN in all outputs: what is there afterwards was written by the calls behind this.
@@ -60,8 +62,12 @@ class DeviceCall {
 
   Buffers results() { return placement_.download(); }  // waits for every stream
   const TensorSet& set() const { return set_; }
+  std::vector<OutputError> compare(const Buffers& after, bool sampled) const {
+    return operation_.expect(set_, sampled)->compare(set_, after);
+  }
 
  private:
+  const Operation& operation_;
   TensorSet set_;
   Placement placement_;
   std::size_t workspace_bytes_;
@@ -111,22 +117,27 @@ constexpr Shape kShapes[] = {
     {"ManySequences", R"("axes": {"B": 1, "T": 20000, "H": 4, "K": 64}, "lengths": {
         "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
 
-class GpuGlaDeterminism : public testing::TestWithParam<Shape> {
+class GpuGlaDeterminism : public testing::TestWithParam<std::tuple<const Operation*, Shape>> {
  protected:
   void SetUp() override {
     const std::string reason = cuda_missing_reason();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
 
+  static DeviceCall make_call() {
+    const auto& [operation, shape] = GetParam();
+    return {*operation, parse(shape.fields)};
+  }
+
   /// `repeat` enqueues the call in some way; each time beside a different amount of other work.
   template <class Repeat>
   static void expect_same_bits(DeviceCall& call, cudaStream_t stream, const Repeat& repeat) {
-    DeviceCall load(parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})"));
+    DeviceCall load(kGlaForward, parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})"));
     const SideStream busy;
     call.poison(stream);
     repeat();
     const Buffers first = call.results();
-    const auto errors = expect_gla(call.set(), true)->compare(call.set(), first);
+    const auto errors = call.compare(first, true);
     for (const OutputError& error : errors) ASSERT_TRUE(error.passed) << describe(errors);
     for (int i = 0; i < kRepeats; ++i) {
       for (int j = 0; j < 1 + i % 5; ++j) load.enqueue(busy.handle);
@@ -138,26 +149,31 @@ class GpuGlaDeterminism : public testing::TestWithParam<Shape> {
 };
 
 TEST_P(GpuGlaDeterminism, CallsBesideABusyStream) {
-  DeviceCall call(parse(GetParam().fields));
+  DeviceCall call = make_call();
   const SideStream stream;
   expect_same_bits(call, stream.handle, [&] { call.enqueue(stream.handle); });
 }
 
 TEST_P(GpuGlaDeterminism, ReplaysOfAGraph) {
-  DeviceCall call(parse(GetParam().fields));
+  DeviceCall call = make_call();
   const SideStream stream;
   Graph graph(call, stream.handle);
   expect_same_bits(call, stream.handle, [&] { graph.replay(stream.handle); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaDeterminism, testing::ValuesIn(kShapes),
-                         [](const auto& info) { return std::string(info.param.name); });
+std::string name_of(const testing::TestParamInfo<GpuGlaDeterminism::ParamType>& info) {
+  return std::string(std::get<0>(info.param)->direction) + std::get<1>(info.param).name;
+}
 
-TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
-  if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaDeterminism,
+                         testing::Combine(testing::Values(&kGlaForward, &kGlaBackward),
+                                          testing::ValuesIn(kShapes)),
+                         name_of);
+
+void check_replays(const Operation& operation) {
   Case one = parse(R"("axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
                       "lengths": {"distribution": "equal", "sequences": 6})");
-  DeviceCall replayed(one);
+  DeviceCall replayed(operation, one);
   const SideStream stream;
   Graph graph(replayed, stream.handle);
   const std::vector<std::int32_t> contents[] = {{0, 500, 1000, 1500, 2000, 2500, 3000},
@@ -168,18 +184,26 @@ TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
                                                 {0, 500, 1000, 1500, 2000, 2500, 3000}};
   for (const auto& offsets : contents) {
     one.cu_seqlens = offsets;
-    DeviceCall direct(one);
+    DeviceCall direct(operation, one);
     direct.enqueue(stream.handle);
     replayed.replace("cu_seqlens", direct.set());
     replayed.poison(stream.handle);
     graph.replay(stream.handle);
     const Buffers after = replayed.results();
-    const auto errors = expect_gla(direct.set(), false)->compare(direct.set(), after);
+    const auto errors = direct.compare(after, false);
     for (const OutputError& error : errors) {
       EXPECT_TRUE(error.passed) << testing::PrintToString(offsets) << ": " << describe(errors);
     }
     EXPECT_EQ(find_difference(direct.set(), direct.results(), after), "")
         << testing::PrintToString(offsets);
+  }
+}
+
+TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
+  if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  for (const Operation* operation : {&kGlaForward, &kGlaBackward}) {
+    SCOPED_TRACE(title(*operation));
+    check_replays(*operation);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "cuda/gla/backward_variants.h"
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/segments.h"
 #include "cuda/gla/state_variants.h"
@@ -190,6 +191,85 @@ TEST(GlaPlan, SegmentsCoverTheSequence) {
       }
       EXPECT_LE(longest, 2 * (chunks / segments) + 2) << chunks << " in " << segments;
     }
+  }
+}
+
+/// All gradients of a contiguous call with a decay per token.
+GlaBackwardArgs backward_args(std::int64_t B, std::int64_t T, int HQ, int H, int K, int V) {
+  const GlaForwardArgs forward = contiguous_args(B, T, HQ, H, K, V);
+  const auto moved = [](TensorView view, std::uintptr_t address) {
+    view.data = reinterpret_cast<void*>(address);
+    return view;
+  };
+  const auto decay = [&](std::uintptr_t address) {
+    return TensorView::contiguous(reinterpret_cast<void*>(address), DType::kFloat32, {B, T, H},
+                                  Device::cuda());
+  };
+  GlaBackwardArgs args;
+  args.q = forward.q;
+  args.k = forward.k;
+  args.v = forward.v;
+  args.d_o = forward.o;
+  args.log_decay = decay(5ull << 44);
+  args.dq = moved(forward.q, 6ull << 44);
+  args.dk = moved(forward.k, 7ull << 44);
+  args.dv = moved(forward.v, 8ull << 44);
+  args.d_log_decay = decay(9ull << 44);
+  return args;
+}
+
+TEST(GlaBackwardVariants, OnePerDtypeAndWayToCopy) {
+  const auto reason = [](const char* name, const GlaBackwardArgs& args) {
+    const GlaBackwardProblem problem = make_problem(args);
+    for (const BackwardVariant& variant : backward_variants()) {
+      if (variant.name == name) return reason_against(variant, problem, plan_tiles(problem));
+    }
+    throw std::out_of_range(name);
+  };
+  GlaBackwardArgs args = backward_args(2, 256, 2, 4, 128, 64);
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64", args), "takes fp16, got bf16");
+  args.dk->data = static_cast<char*>(args.dk->data) + 2;
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", args),
+            "dk does not start at a multiple of 16 bytes");
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64.gather", args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", backward_args(1, 1, 1, 1, 512, 64)),
+            "takes K <= 256, got 512");
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", backward_args(1, 1, 1, 1, 64, 264)),
+            "takes V <= 256, got 264");
+}
+
+TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {
+  using Gradient = BackwardWalk::Gradient;
+  const auto walks = [](const GlaBackwardArgs& args) {
+    std::vector<Gradient> gradients;
+    for (const BackwardWalk& walk :
+         plan_backward(make_problem(args), DeviceProperties::h200()).walks) {
+      gradients.push_back(walk.gradient);
+    }
+    return gradients;
+  };
+  const GlaBackwardArgs all = backward_args(1, 256, 2, 2, 64, 64);
+  EXPECT_THAT(walks(all), testing::ElementsAre(Gradient::kQ, Gradient::kK, Gradient::kV));
+  GlaBackwardArgs one = all;
+  one.dk = one.dv = one.d_log_decay = std::nullopt;
+  EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kQ));
+  one = all;
+  one.dq = one.dk = one.dv = std::nullopt;  // the decay's needs q . dq and k . dk
+  EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kQ, Gradient::kK));
+  one.d_log_decay = std::nullopt;
+  EXPECT_THAT(walks(one), testing::IsEmpty());
+  one.d_initial_state = TensorView::contiguous(reinterpret_cast<void*>(10ull << 44),
+                                               DType::kFloat32, {1, 2, 64, 64}, Device::cuda());
+  EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kK));
+}
+
+TEST(GlaBackwardPlan, KeptStatesTakeNoMoreThanTheWiderOfQAndV) {
+  constexpr std::int64_t B = 2, T = 4096, H = 4;
+  for (const auto& [K, V] : {std::pair{64, 64}, {128, 128}, {256, 256}, {64, 256}, {128, 64}}) {
+    const BackwardPlan plan =
+        plan_backward(make_problem(backward_args(B, T, H, H, K, V)), DeviceProperties::h200());
+    EXPECT_LE(plan.workspace_bytes - plan.states, B * T * H * std::max(K, V) * 2) << K << " " << V;
   }
 }
 
