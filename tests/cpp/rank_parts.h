@@ -1,6 +1,8 @@
 // A sequence that ranks hold in parts, as each would on a device of its own.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -119,5 +121,19 @@ inline std::vector<Case> parallel_cases() {
 
 /// Parts that are uneven, of one token, and empty: at the beginning, inside, at the end.
 inline const std::vector<std::int64_t> kCuts = {0, 0, 1, 70, 70, 71, 130, 690, 700, 700};
+
+/// `Ranks(case, dtype, device).check()` for all of these.
+template <class Ranks>
+void check_ranks(Device device) {
+  std::vector<DType> dtypes = {DType::kBFloat16, DType::kFloat16};
+  if (device.type == DeviceType::kCpu) dtypes.push_back(DType::kFloat32);
+  for (const Case& one : parallel_cases()) {
+    for (const DType dtype : dtypes) {
+      SCOPED_TRACE(to_string(dtype) + " decay " + std::to_string(static_cast<int>(one.decay)) +
+                   " distribution " + std::to_string(static_cast<int>(one.distribution)));
+      Ranks(one, dtype, device).check();
+    }
+  }
+}
 
 }  // namespace tandem::tools

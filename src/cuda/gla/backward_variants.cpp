@@ -29,7 +29,7 @@ struct WalkTiles {
 
 template <class Element>
 void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
-  const auto add = [&]<int kKeyDim, int kValueDim>() {
+  for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
     const auto launch = []<Walk kWalk>() -> ForwardLaunch {
       return {&launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
               &launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
@@ -40,16 +40,7 @@ void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
          kValueDim,
          {launch.template operator()<Walk::kQuery>(), launch.template operator()<Walk::kKey>(),
           launch.template operator()<Walk::kValue>()}});
-  };
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<64, 64>();
-  add.template operator()<64, 128>();
-  add.template operator()<128, 64>();
-#endif
-  add.template operator()<128, 128>();
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<256, 64>();
-#endif
+  });
 }
 
 /// The narrowest tiles that hold a walk.

@@ -41,6 +41,21 @@ std::vector<Variant> table_of_variants(AddRows add_rows) {
   return table;
 }
 
+/// Calls `add.operator()<key_dim, value_dim>()` for the tiles of the forward's kernel, the smallest
+/// first.
+template <class Add>
+void for_each_walk_tile(Add add) {
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<64, 64>();
+  add.template operator()<64, 128>();
+  add.template operator()<128, 64>();
+#endif
+  add.template operator()<128, 128>();
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<256, 64>();
+#endif
+}
+
 /// "gla_forward.sm90.bf16.c64_k128_v128", with ".gather" where TMA is not used.
 std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool tma);
 

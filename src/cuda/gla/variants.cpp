@@ -13,7 +13,7 @@ constexpr const char* kOp = "gla_forward";
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
-  const auto add = [&]<int kKeyDim, int kValueDim>() {
+  for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
     using Whole = ForwardConfig<Element, kKeyDim, kValueDim>;
     using Split = ForwardConfig<Element, kKeyDim, kValueDim, true>;
     static_assert(Whole::kChunk == kGlaChunk);
@@ -23,16 +23,7 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
                      kValueDim,
                      tma,
                      {&launch_forward<Whole>, &launch_forward<Split>}});
-  };
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<64, 64>();
-  add.template operator()<64, 128>();
-  add.template operator()<128, 64>();
-#endif
-  add.template operator()<128, 128>();
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<256, 64>();
-#endif
+  });
 }
 
 GlaChoice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
