@@ -10,6 +10,7 @@ import re
 from . import lengths
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state")
+WITH_GRADIENTS = ("backward", "forward_backward")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -43,6 +44,13 @@ class Case:
     @property
     def softmax_scale(self):
         return self.K**-0.5 if self.scale is None else self.scale
+
+    @property
+    def wants(self):
+        """{input: its gradient's name} in a direction with gradients. A constant decay is a number that nobody trains: peers
+        have no gradient of it."""
+        named = {"q": "dq", "k": "dk", "v": "dv"}
+        return {**named, "log_decay": "d_log_decay"} if self.decay_kind == "per_token" else named
 
 
 def spread(value):
@@ -138,13 +146,18 @@ def why_not(case):
         return f"states {case.states}"
     if case.strides != "contiguous":
         return f"strides {case.strides}"
+    if case.direction in WITH_GRADIENTS and case.H != case.HQ:
+        return "gradients of grouped heads"
     return ""
 
 
 def cost(case):
     """(bytes, flops) as the tandem program counts them: each tensor once, a step's state read and written; the chunked
-    algorithm at C = 64, or a step's two products with a vector."""
-    if case.direction not in ("forward", "step"):
+    algorithm at C = 64, or a step's two products with a vector. A forward and backward costs what the two cost alone."""
+    if case.direction == "forward_backward":
+        alone = [cost(dataclasses.replace(case, direction=one)) for one in ("forward", "backward")]
+        return tuple(map(sum, zip(*alone)))
+    if case.direction not in ("forward", "backward", "step"):
         raise CaseError(f"{case.name}: no cost is known of direction {case.direction}")
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
     decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
@@ -154,4 +167,7 @@ def cost(case):
         return 2 * values + 4 * decays + 2 * elements * (4 if case.state_dtype == "fp32" else 2), 4 * elements
     offsets = () if case.cu_seqlens is None else case.cu_seqlens
     tokens = offsets[-1] - offsets[0] if offsets else B * T  # those of some sequence
+    if case.direction == "backward":  # q, k, dq, dk; v, d_o, dv
+        values = B * T * (4 * HQ * K + 3 * H * V)
+        return 2 * values + 8 * decays + 4 * len(offsets), 2 * tokens * H * (3 * 64 * K + 2 * 64 * V + 5 * K * V)
     return 2 * values + 4 * decays + 4 * len(offsets), 2 * tokens * H * (64 * K + 2 * K * V + 64 * V)

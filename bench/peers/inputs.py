@@ -2,6 +2,8 @@
 
 import math
 
+from . import cases
+
 DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -32,7 +34,7 @@ def decay(case, generator, device):
 
 def make(case, dtype, seed, device):
     """{q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay, cu_seqlens (int32)
-    in a dense batch. For a step also the state before it, [B,H,K,V]."""
+    in a dense batch. For a step also the state before it, [B,H,K,V]; for gradients d_o, like v."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed + case.seed)
@@ -50,4 +52,6 @@ def make(case, dtype, seed, device):
     if case.direction == "step":
         state = torch.randn((case.B, case.H, case.K, case.V), generator=generator, device=device)
         tensors["state"] = state.to(getattr(torch, DTYPE_NAMES[case.state_dtype]))
+    if case.direction in cases.WITH_GRADIENTS:
+        tensors["d_o"] = normal(case.H, case.V)
     return tensors

@@ -15,6 +15,7 @@ class Provider:
     packages = ()  # distributions whose versions are recorded
     settings = ("",)  # tuning choices of the peer itself; the first is its default
     same_function = True  # False: a yardstick of the same shape, not checked
+    limits = {}  # {dtype: {output: largest relative RMS error}} where tighter than side_by_side.WRONG
     note = ""  # what a reader of the numbers must know; note_on(case) where it depends on the case
 
     def load(self):
@@ -29,7 +30,7 @@ class Provider:
 
     def prepare(self, case, dtype, tensors, setting):
         """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}; of a step also "state"
-        [B,1,H,K,V]), capturable in a CUDA graph. A call that updates a tensor in place works on a copy of its own, and has an
+        [B,1,H,K,V]; of a backward the gradients case.wants), capturable in a CUDA graph. A call that updates a tensor in place works on a copy of its own, and has an
         attribute `restart`, a function that puts the start back. Work that a user of the peer would not do at every call (its own layout, its own names of things) is
         done here, untimed."""
         raise NotImplementedError

@@ -60,6 +60,17 @@ class Cases(unittest.TestCase):
         decode = cases.select(found, "decode_b64h32_d128")[0]
         self.assertEqual((decode.direction, decode.T), ("step", 1))
         self.assertAlmostEqual(cases.cost(decode)[0] / 4.30e6, 62.9, delta=1)
+        # What `tandem bench` wrote into bench/results for these.
+        wide = cases.select(found, "seed039_t4096_d128")[0]
+        told = {"backward": (943718400, 128849018880), "forward_backward": (1482686464, 180388626432)}
+        for direction, cost in told.items():
+            self.assertEqual(cases.cost(dataclasses.replace(wide, direction=direction)), cost)
+        with self.assertRaisesRegex(cases.CaseError, "no cost is known of direction state"):
+            cases.cost(dataclasses.replace(wide, direction="state"))
+
+    def test_whose_gradients_are_wanted(self):
+        self.assertEqual(list(small().wants.values()), ["dq", "dk", "dv", "d_log_decay"])
+        self.assertEqual(list(small(decay_kind="constant").wants), ["q", "k", "v"])
 
     def test_each_direction_in_turn(self):
         both = small(name="both", directions=("backward", "forward"))
@@ -75,6 +86,8 @@ class Cases(unittest.TestCase):
     def test_what_cannot_be_compared_is_told(self):
         self.assertEqual(cases.why_not(small(states="both")), "states both")
         self.assertEqual(cases.why_not(small(strides="odd")), "strides odd")
+        self.assertEqual(cases.why_not(small(axes={"HQ": 2})), "")
+        self.assertIn("grouped", cases.why_not(small(axes={"HQ": 2}, direction="backward")))
 
     def test_lengths_are_those_of_the_tandem_program(self):
         # tests/cpp/test_cases.cpp holds the program to the same numbers.

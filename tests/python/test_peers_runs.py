@@ -1,6 +1,7 @@
 """Tests of what bench/peers runs, on CPU tensors: inputs, the reference, each peer's terms, calls side by side."""
 
 import dataclasses
+import importlib.util
 import json
 import math
 import types
@@ -48,6 +49,14 @@ class Inputs(unittest.TestCase):
         offsets = inputs.make(small(axes={"B": 1}, cu_seqlens=(0, 3, 70)), "bf16", 1, "cpu")["cu_seqlens"]
         self.assertEqual((offsets.dtype, offsets.tolist()), (torch.int32, [0, 3, 70]))
 
+    def test_gradients_are_of_the_same_inputs(self):
+        case = small(axes={"V": 8})
+        plain, both = (inputs.make(dataclasses.replace(case, direction=one), "bf16", 1, "cpu")
+                       for one in ("forward", "forward_backward"))  # fmt: skip
+        self.assertEqual((set(both) - set(plain), both["d_o"].shape), ({"d_o"}, plain["v"].shape))
+        self.assertTrue(all(torch.equal(plain[name], both[name]) for name in plain))
+        self.assertFalse(torch.equal(both["d_o"], both["v"]))
+
     def test_other_kinds_of_decay(self):
         self.assertEqual(tuple(inputs.make(small(decay_kind="constant"), "fp16", 1, "cpu")["log_decay"].shape), (4,))
         self.assertNotIn("log_decay", inputs.make(small(decay_kind="none"), "fp16", 1, "cpu"))
@@ -68,7 +77,54 @@ def quadratic(case, tensors):
     return (case.softmax_scale * ((q @ k.transpose(2, 3)) * reach) @ v).transpose(1, 2)
 
 
+@torch.enable_grad()
+def token_by_token(case, tensors):
+    """o and its gradients, [B,T,H,...], in fp64 by autograd of the definition."""
+    leaves = {name: tensors[name].double().requires_grad_() for name in "qkv"}
+    decay = tensors.get("log_decay", torch.zeros(case.H)).double().expand(case.B, case.T, case.H)
+    leaves["log_decay"] = decay.clone().requires_grad_()
+    offsets = case.cu_seqlens or (0, case.T)
+    outputs, state = [], torch.zeros(case.B, case.H, case.K, case.V, dtype=torch.float64)
+    for t in range(case.T):
+        q, k, v, g = (x[:, t] for x in leaves.values())
+        state = torch.zeros_like(state) if t in offsets else state
+        state = g.exp()[..., None, None] * state + k[..., None] * v[..., None, :]
+        inside = offsets[0] <= t < offsets[-1]
+        outputs.append(inside * case.softmax_scale * (q[..., None, :] @ state).squeeze(-2))
+    o = torch.stack(outputs, 1)
+    gradients = torch.autograd.grad(o, list(leaves.values()), tensors["d_o"].double())
+    return {"o": o.detach(), **dict(zip(("dq", "dk", "dv", "d_log_decay"), gradients))}
+
+
 class Reference(unittest.TestCase):
+    def test_gradients_against_autograd(self):
+        for changed in (
+            {},
+            {"axes": {"V": 8}, "scale": -0.5},
+            {"axes": {"T": 64}, "distribution": "minus20"},
+            {"distribution": "reset"},
+            {"distribution": "all_reset"},  # d_log_decay is 0
+            {"decay_kind": "constant"},
+            {"decay_kind": "none"},
+            {"axes": {"B": 1, "T": 200}, "cu_seqlens": (3, 3, 20, 64, 64, 190)},
+        ):
+            for direction in ("backward", "forward_backward"):
+                case = small(direction=direction, **changed)
+                tensors = inputs.make(case, "bf16", 3, "cpu")
+                heads = reference.sample_heads(case)
+                expected = reference.define(case, tensors, heads)
+                names = {"o"} if direction == "forward_backward" else set()
+                self.assertEqual(set(expected), names | set(case.wants.values()))
+                self.assertLess(reference.relative_rms(token_by_token(case, tensors), expected, heads), 1e-13)
+
+    def test_each_output_has_its_error(self):
+        expected = {"dq": torch.ones(1, 3, 8).double(), "dk": torch.zeros(1, 3, 8).double()}
+        right = {name: x.reshape(1, 3, 1, 8) for name, x in expected.items()}
+        self.assertEqual(reference.errors(right, expected, [(0, 0)]), {"dq": 0.0, "dk": 0.0})
+        found = reference.errors({"dq": 1.5 * right["dq"], "dk": None}, expected, [(0, 0)])
+        self.assertEqual(found, {"dq": 0.5, "dk": math.inf})
+        self.assertGreater(reference.errors({**right, "dk": right["dq"]}, expected, [(0, 0)])["dk"], 1e200)
+
     def test_against_masked_attention(self):
         varlen = [
             small(axes={"B": 1, "H": 8, "HQ": 8}, cu_seqlens=offsets)
@@ -104,6 +160,39 @@ class Reference(unittest.TestCase):
         )  # nor does an output that is not there
 
 
+def fake_fla(case, tell=lambda what: None):
+    """As fla's functions are made: one autograd.Function that takes more than tensors and returns (o, None)."""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, g, g_gamma, scale):
+            tell("forward")
+            decay = g if g is not None else g_gamma
+            ctx.save_for_backward(q, k, v, decay)
+            ctx.constant, ctx.scale = g is None, scale
+            return Function.define(ctx, q, k, v, decay).to(v.dtype), None
+
+        @staticmethod
+        def define(ctx, q, k, v, decay):
+            named = {} if decay is None else {"log_decay": decay}
+            return quadratic(dataclasses.replace(case, scale=ctx.scale), {"q": q, "k": k, "v": v, **named})
+
+        @staticmethod
+        def backward(ctx, do, dht):
+            assert dht is None
+            tell("backward")
+            *qkv, decay = (x if x is None else x.detach().requires_grad_() for x in ctx.saved_tensors)
+            of = qkv if ctx.constant else [*qkv, decay]
+            with torch.enable_grad():
+                found = torch.autograd.grad(Function.define(ctx, *qkv, decay), of, do.double())
+            return (*found, *[None] * (6 - len(found)))
+
+    def call(q, k, v, g=None, g_gamma=None, scale=None, cu_seqlens=None):
+        return Function.apply(q, k, v, g, g_gamma, scale)
+
+    return call
+
+
 class Peers(unittest.TestCase):
     """Each peer's terms translated as its own documentation defines them: its kernel replaced by that definition."""
 
@@ -113,7 +202,7 @@ class Peers(unittest.TestCase):
         self.assertEqual(peer.refusal(case, "bf16"), "")
         tensors = inputs.make(case, "bf16", 5, "cpu")
         outputs = peer.prepare(case, "bf16", tensors, peer.settings[0])()
-        self.assertEqual(outputs["o"].shape, tensors["v"].shape)
+        self.assertEqual(outputs["dv" if case.direction == "backward" else "o"].shape, tensors["v"].shape)
         heads = reference.sample_heads(case)
         self.assertLess(reference.relative_rms(outputs, reference.define(case, tensors, heads), heads), limit)
 
@@ -166,6 +255,86 @@ class Peers(unittest.TestCase):
         call.restart()
         self.assertLess(reference.relative_rms(call(), expected, heads), 1e-6)
         self.assertIn("fp32 only", fla.refusal(dataclasses.replace(case, state_dtype="bf16"), "bf16"))
+
+    def test_gradients_of_fla(self):
+        """Both directions by its autograd.Function, here on the definition."""
+        for direction in ("backward", "forward_backward"):
+            for changed in (
+                {},
+                {"decay_kind": "constant"},
+                {"decay_kind": "none"},
+                {"axes": {"B": 1}, "cu_seqlens": (0, 9, 70)},
+            ):
+                case = small(direction=direction, **changed)
+                with torch.no_grad():  # as the program runs
+                    self.check("fla", case, fake_fla(case), 3e-3)
+                    self.check("fla_fused", case, fake_fla(case), 3e-3)
+
+    def test_a_backward_alone_runs_no_forward(self):
+        case, ran = small(direction="backward"), []
+        peer = provider.discover("gla")["fla"]
+        peer._call = fake_fla(case, ran.append)
+        tensors = inputs.make(case, "bf16", 5, "cpu")
+        call = peer.prepare(case, "bf16", tensors, "")
+        self.assertEqual(ran, ["forward"])
+        once, again = call(), call()
+        self.assertEqual(ran, ["forward", "backward", "backward"])
+        self.assertTrue(all(torch.equal(once[name], again[name]) for name in once))  # nothing accumulates
+
+    def test_gradients_are_new_in_every_call(self):
+        case, ran = small(direction="forward_backward"), []
+        peer = provider.discover("gla")["fla"]
+        peer._call = fake_fla(case, ran.append)
+        tensors = inputs.make(case, "bf16", 5, "cpu")
+        call = peer.prepare(case, "bf16", tensors, "")
+        once, again = call(), call()
+        self.assertEqual(ran, ["forward", "backward"] * 2)
+        self.assertEqual(list(once), ["o", "dq", "dk", "dv", "d_log_decay"])
+        for name in once:
+            self.assertTrue(torch.equal(once[name], again[name]))
+            self.assertNotEqual(once[name].data_ptr(), again[name].data_ptr())
+            self.assertIsNone(once[name].grad_fn)  # or what the forward saved would stay
+        self.assertFalse(any(x.requires_grad for x in tensors.values()))
+
+    def test_gradients_of_tandem(self):
+        def op(q, k, v, log_decay, scale, cu_seqlens):
+            return fake_fla(case)(q, k, v, log_decay, scale=scale)
+
+        def backward(q, k, v, log_decay, scale, initial_state, cu_seqlens, d_o, d_final_state, *wants):
+            self.assertEqual((initial_state, d_final_state, wants), (None, None, (True, True, True, True, False)))
+            found = token_by_token(case, {"q": q, "k": k, "v": v, "log_decay": log_decay, "d_o": d_o})
+            return *(found[name] for name in ("dq", "dk", "dv", "d_log_decay")), None
+
+        peer = provider.discover("gla")["tandem"]
+        for direction in ("backward", "forward_backward"):
+            case = small(direction=direction)
+            self.assertIn(f"a {direction} is called through", peer.refusal(case, "bf16"))
+        peer._op, peer._backward = op, backward
+        for direction in ("backward", "forward_backward"):
+            case = small(direction=direction)
+            self.assertEqual((peer.refusal(case, "bf16"), peer.variant(case, "")), ("", "library's choice"))
+            tensors = inputs.make(case, "bf16", 5, "cpu")
+            heads = reference.sample_heads(case)
+            outputs = peer.prepare(case, "bf16", tensors, "")()
+            errors = reference.errors(outputs, reference.define(case, tensors, heads), heads)
+            self.assertLess(max(errors.values()), 3e-3)
+
+    @unittest.skipUnless(importlib.util.find_spec("tandem"), "the package is not installed")
+    def test_gradients_of_the_package(self):
+        peer = provider.discover("gla")["tandem"]
+        peer.load()
+        packed = {"axes": {"B": 1}, "cu_seqlens": (0, 9, 9, 70)}
+        for direction in ("backward", "forward_backward"):
+            for changed in ({}, {"decay_kind": "constant"}, {"decay_kind": "none"}, packed):
+                case = small(direction=direction, **changed)
+                self.assertEqual(peer.refusal(case, "fp16"), "")
+                tensors = inputs.make(case, "fp16", 5, "cpu")
+                heads = reference.sample_heads(case)
+                outputs = peer.prepare(case, "fp16", tensors, "")()
+                self.assertEqual(set(outputs) - {"o"}, set(case.wants.values()))
+                errors = reference.errors(outputs, reference.define(case, tensors, heads), heads)
+                for name, error in errors.items():
+                    self.assertLess(error, side_by_side.limit(peer, "fp16", name))
 
     def test_mamba2(self):
         def ssd(x, dt, A, B, C, chunk_size, seq_idx=None):  # h = exp(dt A) h + dt x B^T, y = h C
@@ -258,7 +427,7 @@ def fake(name_, **methods):
 
 
 class SideBySide(unittest.TestCase):
-    def compare(self, *providers, tune=False):
+    def compare(self, *providers, tune=False, case=None):
         FakeTimer.order = []
         options = types.SimpleNamespace(seed=1, tune=tune, rounds=3, repeats=4)
         state = types.SimpleNamespace(
@@ -270,7 +439,7 @@ class SideBySide(unittest.TestCase):
         )
         together.make_timer = FakeTimer
         together.ceilings = {"copy_tbps": 4.0, "bf16_tflops": 700.0}
-        return {row["provider"]: row for row in together.run(small(), "bf16")}, said
+        return {row["provider"]: row for row in together.run(case or small(), "bf16")}, said
 
     def test_rounds_take_turns(self):
         rows, _ = self.compare(fake("a"), fake("b"))
@@ -336,6 +505,46 @@ class SideBySide(unittest.TestCase):
         self.assertEqual(list(rows), ["good"])
         self.assertEqual(rows["good"]["direction"], "forward")
 
+    def test_a_backward_that_refuses_is_a_row(self):
+        case = small(direction="forward_backward")
+
+        def refuses(what):
+            if what == "backward":
+                raise RuntimeError("Triton >= 3.4.0 and < 3.7.1 on Hopper GPUs produces incorrect results")
+
+        found = provider.discover("gla")
+        chunk, fused = found["fla"], found["fla_fused"]
+        chunk._call, fused._call = fake_fla(case, refuses), fake_fla(case)
+        rows, _ = self.compare(chunk, fused, case=case)
+        self.assertRegex(rows["fla"]["failure"], "RuntimeError: Triton >= 3.4.0 .* incorrect results")
+        self.assertNotIn("median_us", rows["fla"])
+        self.assertIn("median_us", rows["fla_fused"])
+        alone, _ = self.compare(chunk, case=dataclasses.replace(case, direction="backward"))
+        self.assertIn("Triton", alone["fla"]["failure"])
+
+    def test_each_gradient_has_its_limit(self):
+        case = small(direction="backward", directions=("backward",))
+
+        def off_by(factors):
+            def prepare(self, case, dtype, tensors, setting):
+                right = token_by_token(case, tensors)
+                return lambda: {name: factors.get(name, 1) * right[name] for name in case.wants.values()}
+
+            return prepare
+
+        def judged(factors, **named):
+            one = fake("a", prepare=off_by(factors), directions=("backward",), **named)
+            return self.compare(one, case=case)[0]["a"]
+
+        tight = {"limits": provider.discover("gla")["tandem"].limits}
+        self.assertEqual(judged({"dq": 1.002, "d_log_decay": 1.005}, **tight)["error"]["value"], 0.005)
+        self.assertNotIn("failure", judged({"dq": 1.002, "d_log_decay": 1.005}, **tight))
+        self.assertIn("0.004 of dk against fp64, at most 0.003", judged({"dk": 1.004}, **tight)["failure"])
+        self.assertIn("0.007 of d_log_decay", judged({"d_log_decay": 1.007}, **tight)["failure"])
+        self.assertNotIn("failure", judged({"dk": 1.015, "d_log_decay": 1.03}))
+        self.assertRegex(judged({"dk": 1.03, "dv": 1.04})["failure"], "0.03 of dk .*; 0.04 of dv ")
+        self.assertIn("inf of dv", judged({"dv": math.nan})["failure"])
+
     def test_a_yardstick_has_no_error(self):
         rows, _ = self.compare(
             fake(
@@ -353,6 +562,9 @@ class SideBySide(unittest.TestCase):
         self.assertEqual(side_by_side.sets_for(case, 0), 2)
         self.assertEqual(side_by_side.sets_for(case, bytes_), 5)
         self.assertEqual(side_by_side.sets_for(case, bytes_ * 1000), 256)
+        # What a backward reads again is there once.
+        alone, both = (small(axes={"T": 700}, direction=one) for one in ("backward", "forward_backward"))
+        self.assertEqual(side_by_side.sets_for(both, 10**8), side_by_side.sets_for(alone, 10**8))
 
 
 if __name__ == "__main__":

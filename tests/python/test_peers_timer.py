@@ -13,10 +13,10 @@ import unittest.mock
 
 import torch
 from test_peers import small  # first: it puts the checkout on sys.path
-from test_peers_runs import FakeTimer
+from test_peers_runs import FakeTimer, fake_fla, token_by_token
 
 from bench.peers import __main__ as program
-from bench.peers import inputs, library, provider, side_by_side, timer
+from bench.peers import cases, inputs, library, provider, side_by_side, timer
 
 
 class FakeCuda:
@@ -190,8 +190,48 @@ class Packed(unittest.TestCase):
         self.assertIn("dt = -log_decay", note("mamba2", packed))
 
 
-class StepProgram(unittest.TestCase):
-    """python -m bench.peers gla --direction step, the GPU and both kernels replaced."""
+class Timed(FakeTimer):
+    """Puts the start of a step back, as the timer does."""
+
+    def __init__(self, calls):
+        self.calls = calls
+        super().__init__(calls)
+
+    def restart(self):
+        for call in self.calls:
+            getattr(call, "restart", lambda: None)()
+        self.outputs = [call() for call in self.calls]
+
+
+class Program(unittest.TestCase):
+    """python -m bench.peers gla, the GPU and the kernels replaced."""
+
+    def rows(self, asked, *providers):
+        """By case and provider."""
+        ceilings = {"copy_tbps": 4.0, "bf16_tflops": 700.0}
+        built = types.SimpleNamespace(
+            commit=lambda: "abc", device_state=lambda index: {}, ceilings=lambda index: ceilings
+        )
+        properties = types.SimpleNamespace(L2_cache_size=0)
+        self.addCleanup(torch.set_grad_enabled, True)
+        with contextlib.ExitStack() as stack:
+            for target, name, value in (
+                (provider, "discover", lambda op: {one.name: one for one in providers}),
+                (program, "require_gpu", lambda: torch.device("cpu")),
+                (library, "Library", lambda name: built),
+                (torch.cuda, "get_device_properties", lambda device: properties),
+                (torch.cuda, "get_device_name", lambda device: "a GPU"),
+                (torch.cuda, "empty_cache", lambda: None),
+                (side_by_side.SideBySide, "make_timer", Timed),
+            ):
+                stack.enter_context(unittest.mock.patch.object(target, name, value))
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            code = program.main(["gla", *asked.split(), "--json", str(folder / "gla.json")])
+            rows = json.loads((folder / "gla.json").read_text())["rows"]
+        self.assertEqual(code, 0, rows)
+        return {(row["case"], row["provider"]): row for row in rows}
 
     def test_rows_of_a_step(self):
         def token(q, k, v, g, state):
@@ -214,46 +254,13 @@ class StepProgram(unittest.TestCase):
             o, state = token(q[:, 0], k[:, 0], v[:, 0], g[:, 0], initial_state)
             return scale * o[:, None], state
 
-        class Timed(FakeTimer):
-            def __init__(self, calls):
-                self.calls = calls
-                super().__init__(calls)
-
-            def restart(self):
-                for call in self.calls:
-                    getattr(call, "restart", lambda: None)()
-                self.outputs = [call() for call in self.calls]
-
         found = provider.discover("gla")
         step_call = sys.modules[type(found["tandem"]).__module__].step_call
         peer = found["fla_recurrent"]
         peer._call, peer.load, peer.versions = recurrent, lambda: None, dict
-        ceilings = {"copy_tbps": 4.0, "bf16_tflops": 700.0}
-        built = types.SimpleNamespace(
-            commit=lambda: "abc", device_state=lambda index: {}, ceilings=lambda index: ceilings
-        )
-        properties = types.SimpleNamespace(L2_cache_size=0)
-        with contextlib.ExitStack() as stack:
-            for target, name, value in (
-                (provider, "discover", lambda op: {"tandem": Ours(), "fla_recurrent": peer}),
-                (program, "require_gpu", lambda: torch.device("cpu")),
-                (library, "Library", lambda name: built),
-                (torch.cuda, "get_device_properties", lambda device: properties),
-                (torch.cuda, "get_device_name", lambda device: "a GPU"),
-                (torch.cuda, "empty_cache", lambda: None),
-                (side_by_side.SideBySide, "make_timer", Timed),
-            ):
-                stack.enter_context(unittest.mock.patch.object(target, name, value))
-            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-            asked = "--direction step --dtype bf16 --case decode_b1h32*,step_v64_state_bf16 --json"
-            code = program.main(["gla", *asked.split(), str(folder / "gla.json")])
-            rows = json.loads((folder / "gla.json").read_text())["rows"]
-        self.addCleanup(torch.set_grad_enabled, True)
-        self.assertEqual(code, 0)
-        told = {(row["case"], row["provider"]): row for row in rows}
-        self.assertEqual({row["direction"] for row in rows}, {"step"})
+        asked = "--direction step --dtype bf16 --case decode_b1h32*,step_v64_state_bf16"
+        told = self.rows(asked, Ours(), peer)
+        self.assertEqual({row["direction"] for row in told.values()}, {"step"})
         for name in ("tandem", "fla_recurrent"):
             row = told["decode_b1h32_d128", name]
             self.assertEqual(row["median_us"], 10.0)
@@ -261,6 +268,34 @@ class StepProgram(unittest.TestCase):
             self.assertLess(row["error"]["value"], 5e-3)
         self.assertIn("fp32 only", told["step_v64_state_bf16", "fla_recurrent"]["failure"])
         self.assertIn("median_us", told["step_v64_state_bf16", "tandem"])
+
+    def test_rows_with_gradients(self):
+        name = "states_none_t130"
+        (case,) = cases.select(cases.load("gla"), name)
+        found = provider.discover("gla")
+        ours, peer, forward_only = (found[one] for one in ("tandem", "fla", "mamba2"))
+        simple_gla = fake_fla(case)
+        ours._op = lambda q, k, v, g, scale, cu_seqlens: simple_gla(q, k, v, g, scale=case.softmax_scale)
+
+        def backward(*arguments):
+            q, k, v, g, d_o = (arguments[at] for at in (0, 1, 2, 3, 7))
+            got = token_by_token(case, {"q": q, "k": k, "v": v, "log_decay": g, "d_o": d_o})
+            return [got[one] for one in ("dq", "dk", "dv", "d_log_decay")]
+
+        ours._backward, peer._call = backward, simple_gla
+        for one in (ours, peer, forward_only):
+            one.load, one.versions = lambda: None, dict
+        tokens = 2 * 130 * 3
+        forward, alone = tokens * (8 * 64 + 4), tokens * (14 * 64 + 8)
+        for direction, bytes_ in (("backward", alone), ("forward_backward", forward + alone)):
+            told = self.rows(f"--direction {direction} --dtype bf16 --case {name}", ours, peer, forward_only)
+            self.assertEqual(list(told), [(name, "tandem"), (name, "fla")])
+            for row in told.values():
+                self.assertNotIn("failure", row)
+                self.assertEqual((row["direction"], row["median_us"], row["bytes"]), (direction, 10.0, bytes_))
+                self.assertLess(row["error"]["value"], 3e-3)
+            variants = {row["provider"]: row["variant"] for row in told.values()}
+            self.assertEqual(variants, {"tandem": "library's choice", "fla": "chunk_simple_gla"})
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ import contextlib
 import importlib
 import unittest.mock
 
+from ..gradients import backward_alone, forward_backward
 from ..provider import Provider
 
 
 class Fla(Provider):
     name = "fla"
+    directions = ("forward", "backward", "forward_backward")
     packages = ("fla-core",)  # flash-linear-attention is its layers and models
     function = "chunk_simple_gla"
     varlen_note = (
@@ -28,17 +30,16 @@ class Fla(Provider):
         return "" if case.H == case.HQ else "no grouped heads"
 
     def prepare(self, case, dtype, tensors, setting):
-        decay = tensors.get("log_decay")
-        named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
+        named, read = {}, None
+        if case.cu_seqlens is not None:
+            named["cu_seqlens"], read = self._offsets(case, tensors["q"].device)
 
-        def call():
-            q, k, v = (tensors[name] for name in "qkv")
-            return {"o": self._call(q, k, v, scale=case.softmax_scale, **named)[0]}
+        def forward(inputs):
+            return self._call(inputs["q"], inputs["k"], inputs["v"], scale=case.softmax_scale, **decay_of(inputs), **named)[0]
 
-        if case.cu_seqlens is None:
-            return call
-        named["cu_seqlens"], read = self._offsets(case, tensors["q"].device)
-        return with_remembered_reads(call, read) if self.varlen_note else call
+        make = {"forward": plain, "backward": backward_alone, "forward_backward": forward_backward}[case.direction]
+        call = make(case, tensors, forward)
+        return with_remembered_reads(call, read) if read is not None and self.varlen_note else call
 
     def _offsets(self, case, device):
         """One int64 tensor for all buffer sets: fla keeps what it derives from it by identity, and deriving it waits for
@@ -76,15 +77,22 @@ class FlaRecurrent(Fla):
         return super().refusal(case, dtype)
 
     def prepare(self, case, dtype, tensors, setting):
-        decay = tensors.get("log_decay")
-        named = {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
-
         def run():
             o, state = self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale,
-                                  initial_state=tensors["state"], output_final_state=True, **named)  # fmt: skip
+                                  initial_state=tensors["state"], output_final_state=True, **decay_of(tensors))  # fmt: skip
             return {"o": o, "state": state.unsqueeze(1)}
 
         return run
+
+
+def decay_of(tensors):
+    """log_decay under its name in fla."""
+    decay = tensors.get("log_decay")
+    return {} if decay is None else {"g_gamma" if decay.dim() == 1 else "g": decay}
+
+
+def plain(case, tensors, forward):
+    return lambda: {"o": forward(tensors)}
 
 
 def with_remembered_reads(call, values):

@@ -1,0 +1,40 @@
+"""Calls with gradients, of anything that torch can differentiate."""
+
+
+def leaves(case, tensors):
+    """The tensors, those whose gradients are wanted as leaves of a graph of their own. No copies."""
+    return {**tensors, **{name: tensors[name].detach().requires_grad_() for name in case.wants}}
+
+
+def forward_backward(case, tensors, forward):
+    """A call that returns o and the gradients of `forward`, a function of the tensors by name that returns o. Everything
+    is made anew in each call: nothing accumulates, and autograd runs a backward on the stream of its forward, which in a
+    capture must be the graph's."""
+    import torch
+
+    def call():
+        inputs = leaves(case, tensors)
+        with torch.enable_grad():
+            o = forward(inputs)
+        found = torch.autograd.grad(o, [inputs[name] for name in case.wants], tensors["d_o"])
+        return {"o": o.detach(), **dict(zip(case.wants.values(), found))}
+
+    return call
+
+
+def backward_alone(case, tensors, forward):
+    """A call of the backward only, on what one forward saved. For a `forward` that is one torch.autograd.Function of q, k, v
+    and a decay: its backward() is called itself, for torch's engine would run it on the stream of the forward, outside of
+    the capture."""
+    import torch
+
+    inputs = leaves(case, tensors)
+    with torch.enable_grad():
+        node = forward(inputs).grad_fn
+
+    def call():
+        with torch.no_grad():
+            found = node.apply(tensors["d_o"], None)  # None: of the final state
+        return dict(zip(case.wants.values(), found))
+
+    return call
