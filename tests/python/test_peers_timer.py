@@ -13,7 +13,8 @@ import unittest.mock
 
 import torch
 from test_peers import small  # first: it puts the checkout on sys.path
-from test_peers_runs import FakeTimer, fake_fla, token_by_token
+from test_peers_inputs import token_by_token
+from test_peers_runs import FakeTimer, fake_fla
 
 from bench.peers import __main__ as program
 from bench.peers import cases, inputs, library, provider, side_by_side, timer
