@@ -17,7 +17,12 @@ namespace tandem::cuda {
 namespace {
 
 constexpr const char* kOp = "gla_backward";
-constexpr int kWidest = 256;  // of K and V: both are a walk's K in turn
+// Of K and V: both are a walk's K in turn.
+#ifdef TANDEM_CUDA_DEV
+constexpr int kWidest = 128;
+#else
+constexpr int kWidest = 256;
+#endif
 
 /// The walks over tiles of one pair of widths.
 struct WalkTiles {

@@ -46,7 +46,7 @@ struct GlaForwardParams {
 };
 
 /// Launches gla_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for errors.
-/// Instantiated in forward_*.cu.
+/// Instantiated in forward_*.cu and backward_*.cu.
 template <class Config>
 void launch_forward(const char* name, const GlaForwardParams& params, unsigned blocks,
                     void* stream);

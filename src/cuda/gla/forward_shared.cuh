@@ -16,7 +16,7 @@ namespace tandem::cuda {
 /// with p.
 template <class Config>
 struct DotsShared {
-  // By warps: of all of o, or in a reverse walk of what comes from the state, and of the rest.
+  // By warps: of all of o; in a reverse walk of what comes from inside the chunk, and of the rest.
   float rows[Config::kStateGroups][Config::kIntraStages][2][4][Config::kChunk];
 };
 struct NoDots {};

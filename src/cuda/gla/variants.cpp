@@ -46,6 +46,15 @@ void prepare_order(const GlaForwardProblem& problem, std::int32_t* order, std::u
   launch_schedule(params, stream);
 }
 
+/// Sets the maps of q, k, v and o.
+void encode_maps(GlaForwardParams& params, const GlaTilePlans& tiles) {
+  params.tma = true;
+  params.q_map = encode(tiles.plans[0]);
+  params.k_map = encode(tiles.plans[1]);
+  params.v_map = encode(tiles.plans[2]);
+  params.o_map = encode(tiles.plans[3]);
+}
+
 }  // namespace
 
 const std::vector<ForwardVariant>& forward_variants() {
@@ -73,14 +82,6 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
   // one.
   if (variant.value_dim == 64 && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
   return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
-}
-
-void encode_maps(GlaForwardParams& params, const GlaTilePlans& tiles) {
-  params.tma = true;
-  params.q_map = encode(tiles.plans[0]);
-  params.k_map = encode(tiles.plans[1]);
-  params.v_map = encode(tiles.plans[2]);
-  params.o_map = encode(tiles.plans[3]);
 }
 
 void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,

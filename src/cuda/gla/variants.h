@@ -24,9 +24,6 @@ GlaTilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output = tru
 std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
                            const GlaTilePlans& tiles);
 
-/// Sets the maps of q, k, v and o.
-void encode_maps(GlaForwardParams& params, const GlaTilePlans& tiles);
-
 /// Launches a walk and what prepares it; `params.schedule` is made here, from the plan and its
 /// workspace. `name` is the variant's, for errors.
 void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,
