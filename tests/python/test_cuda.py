@@ -1,4 +1,4 @@
-"""tandem.ops.gla, gla_state, gla_step on a Hopper GPU.
+"""tandem.ops.gla, gla_state, gla_state_backward, gla_step on a Hopper GPU.
 
 The cases against the fp64 definition, streams, graphs, torch.compile.
 """
@@ -8,6 +8,7 @@ import unittest
 import tandem
 import test_gla_backward
 import test_gla_state
+import test_gla_state_backward
 import test_gla_step
 import test_torch
 import torch
@@ -171,6 +172,22 @@ class StateRanks(OnGpu, test_gla_state.Ranks):
 
 
 class StateTorch(OnGpu, test_gla_state.Torch):
+    pass
+
+
+class StateGradients(OnGpu, test_gla_state.Gradients):
+    pass
+
+
+class StateBackwardCases(OnGpu, test_gla_state_backward.Cases):
+    pass
+
+
+class StateBackwardRanks(OnGpu, test_gla_state_backward.Ranks):
+    pass
+
+
+class StateBackwardTorch(OnGpu, test_gla_state_backward.Torch):
     pass
 
 
