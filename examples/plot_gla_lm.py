@@ -12,7 +12,7 @@ import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- training -->", "<!-- /training -->"
+BEGIN, END = "<!-- training:begin -->", "<!-- training:end -->"
 TITLES = {"tandem": "Tandem", "fla": "fla", "recurrence": "plain recurrence, fp32"}
 # Light and dark, as in the HTML report.
 COLORS = {"tandem": ("#1a64c8", "#6aa9ff"), "fla": ("#c2410c", "#fb923c"), "recurrence": ("#5d6671", "#9aa5b1")}

@@ -284,12 +284,12 @@ class Training(test_examples.InFolder):
         self.assertTrue(tandem["cuda_graph"] and recurrence["cuda_graph"])
         self.assertLess(sum(tandem["losses"][-10:]) / 10, 3.3)
         for a, b in zip(tandem["losses"], recurrence["losses"], strict=True):
-            self.assertAlmostEqual(a, b, delta=0.1)
+            self.assertAlmostEqual(a, b, delta=0.2)
 
     def test_the_cpu_learns_the_same(self):
         gpu, cpu = (self.train("--device", device, "--steps", "8")["runs"][0] for device in ("cuda", "cpu"))
         for a, b in zip(gpu["losses"], cpu["losses"], strict=True):
-            self.assertAlmostEqual(a, b, delta=0.1)
+            self.assertAlmostEqual(a, b, delta=0.2)
 
 
 if __name__ == "__main__":

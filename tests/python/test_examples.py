@@ -68,7 +68,7 @@ class EveryOp(InFolder):
 
     def setUp(self):
         self.document = self.folder / "training.md"
-        self.document.write_text("before\n<!-- training -->\nold\n<!-- /training -->\nafter\n")
+        self.document.write_text("before\n<!-- training:begin -->\nold\n<!-- training:end -->\nafter\n")
 
     def plot(self, *arguments):
         return run("plot_gla_lm.py", "--docs", self.folder, *arguments, self.folder / "run.json")
@@ -88,7 +88,8 @@ class EveryOp(InFolder):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.plot("--check").returncode, 0)
         text = self.document.read_text()
-        self.assertTrue(text.startswith("before\n<!-- training -->\n") and text.endswith("<!-- /training -->\nafter\n"))
+        self.assertTrue(text.startswith("before\n<!-- training:begin -->\n"))
+        self.assertTrue(text.endswith("<!-- training:end -->\nafter\n"))
         for one in self.results["runs"]:
             self.assertIn(f"{one['validation_loss']:.4f}", text)
         self.assertIn("the spread of the 3 seeds", text)
