@@ -7,8 +7,8 @@
 namespace tandem::tools {
 
 const std::vector<Operation>& operations() {
-  static const std::vector<Operation> all = {kGlaForward, kGlaBackward, kGlaForwardBackward,
-                                             kGlaState, kGlaStep};
+  static const std::vector<Operation> all = {kGlaForward, kGlaBackward,      kGlaForwardBackward,
+                                             kGlaState,   kGlaStateBackward, kGlaStep};
   return all;
 }
 
