@@ -21,6 +21,9 @@ class DotsRole {
   using State = StateRegisters<Config>;
   static constexpr bool kFlow = Config::kDots && Config::kReverse;
   static constexpr int kStateSteps = State::kTiles * State::kSteps;
+  // What the walk for dq kept comes a chunk early where there are registers for it, into the L2 where
+  // there are not.
+  static constexpr bool kHeld = kFlow && Config::kKeyDim == 64;
 
  public:
   __device__ DotsRole(const GlaForwardParams& params, ForwardShared<Config>& shared, int group)
@@ -34,9 +37,12 @@ class DotsRole {
       if (begins_group(item, chunk)) {
         float flow = 0.0f;
         uint4 kept_state[kStateSteps];
-        const uint4* from = kept(item, chunk);
+        if constexpr (kHeld) {
 #pragma unroll
-        for (int i = 0; i < kStateSteps; ++i) kept_state[i] = from[128 * i];
+          for (int i = 0; i < kStateSteps; ++i) kept_state[i] = held_[i];
+        } else {
+          load_kept(item, chunk, kept_state);
+        }
         shared_.input.wait_full(in);
 #pragma unroll
         for (int i = 0; i < kStateSteps; ++i) {
@@ -74,16 +80,20 @@ class DotsRole {
     }
   }
 
-  /// While products run: S of the next chunk, into the L2.
-  __device__ void prefetch(const Item& item, int chunk) const {
+  /// While products run, or before the first chunk: asks for S of a chunk to come.
+  __device__ void prefetch(const Item& item, int chunk) {
     if constexpr (kFlow) {
-      if (chunk + 1 >= item.template chunks<Config>() || !begins_group(item, chunk + 1)) return;
-      const int line = thread();
-      const uint4* from = kept(item, chunk + 1) - line + 8 * line;
+      if (chunk >= item.template chunks<Config>() || !begins_group(item, chunk)) return;
+      if constexpr (kHeld) {
+        load_kept(item, chunk, held_);
+      } else {
+        const int line = thread();
+        const uint4* from = kept(item, chunk) - line + 8 * line;
 #pragma unroll
-      for (int i = 0; i < kStateSteps; i += 8) {
-        if (line < 16 * (kStateSteps - i)) {
-          asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
+        for (int i = 0; i < kStateSteps; i += 8) {
+          if (line < 16 * (kStateSteps - i)) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
+          }
         }
       }
     }
@@ -158,6 +168,12 @@ class DotsRole {
     return params_.dots.states + slot(item, chunk) * (kStateSteps * 128) + thread();
   }
 
+  __device__ void load_kept(const Item& item, int chunk, uint4 (&to)[kStateSteps]) const {
+    const uint4* from = kept(item, chunk);
+#pragma unroll
+    for (int i = 0; i < kStateSteps; ++i) to[i] = from[128 * i];
+  }
+
   /// Sums of x (.) o over this warp's columns, of one or two o at once: half of the chunk's tokens
   /// at a time, for registers.
   template <int kCount>
@@ -214,6 +230,7 @@ class DotsRole {
   const GlaForwardParams& params_;
   ForwardShared<Config>& shared_;
   const int group_;
+  uint4 held_[kHeld ? kStateSteps : 1];
 };
 
 }  // namespace tandem::cuda
