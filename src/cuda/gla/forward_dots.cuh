@@ -8,6 +8,7 @@
 // rounded.
 #pragma once
 
+#include "cuda/gla/forward_row_sums.cuh"
 #include "cuda/gla/forward_segments.cuh"
 #include "cuda/parts/fragment.cuh"
 
@@ -119,30 +120,8 @@ class DotsRole {
     }
   }
 
-  /// Behind the warpgroup's barrier that follows add(): half of the threads per kind of sum.
-  __device__ void finish(const Item& item, int chunk, Position at) const {
-    if constexpr (Config::kDots) {
-      const int token = thread() % 64, kind = thread() / 64;
-      if (!wants_dots<Config>(params_) || kind > (kFlow ? 1 : 0)) return;
-      if (token >= item.template valid_tokens<Config>(chunk)) return;
-      const auto& rows = shared_.dots.rows[group_][at.stage];
-      const auto sum = [&](int of) {
-        return rows[of][0][token] + rows[of][1][token] + (rows[of][2][token] + rows[of][3][token]);
-      };
-      float own = sum(kind);
-      if constexpr (kFlow && Config::kOneOutputAccumulator) {
-        if (kind == 0) own -= sum(1);
-      }
-      const GlaForwardProblem& problem = params_.problem;
-      const std::int64_t row = (part(item) * problem.B + item.batch) * problem.H + item.head;
-      float* to = kind == 0 ? params_.dots.rows : params_.dots.state_rows;
-      to[row * problem.T + item.template chunk_begin<Config>(chunk) + token] = own;
-    }
-  }
-
  private:
   static __device__ int thread() { return threadIdx.x % 128; }
-  static __device__ int warp() { return threadIdx.x % 128 / 32; }
   /// Which 64 columns of the whole output.
   __device__ std::int64_t part(const Item& item) const { return item.first_column / 64 + group_; }
   /// Where the item's sequence begins: only those of equal length are cut.
@@ -174,57 +153,11 @@ class DotsRole {
     for (int i = 0; i < kStateSteps; ++i) to[i] = from[128 * i];
   }
 
-  /// Sums of x (.) o over this warp's columns, of one or two o at once: half of the chunk's tokens
-  /// at a time, for registers.
   template <int kCount>
   __device__ void sum_rows(const float (*const (&o)[kCount])[32], const int (&kinds)[kCount],
-                           const char* x_tile, Position at) const {
-    const char* panel = x_tile + group_ * panel_bytes(Config::kChunk);
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sums[kCount][8] = {};  // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
-#pragma unroll
-      for (int step = 2 * half; step < 2 * half + 2; ++step) {
-        std::uint32_t x[4];
-        load_columns(panel, step, x);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = unpack_pair<Element>(x[i]);
-          const int block = 2 * (step - 2 * half) + i / 2;
-#pragma unroll
-          for (int n = 0; n < kCount; ++n) {
-            sums[n][2 * block] += pair.x * (*o[n])[8 * step + 2 * i];
-            sums[n][2 * block + 1] += pair.y * (*o[n])[8 * step + 2 * i + 1];
-          }
-        }
-      }
-      // Over the 8 lanes that hold the same tokens, each of which keeps one.
-      halve<4>(sums);
-      halve<2>(sums);
-      halve<1>(sums);
-#pragma unroll
-      for (int n = 0; n < kCount; ++n) {
-        auto& own = shared_.dots.rows[group_][at.stage][kinds[n]][warp()];
-        own[32 * half + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[n][0];
-      }
-    }
-  }
-
-  /// Adds the sums of two lanes: each of them keeps `kKept`, the lower lane the first ones.
-  template <int kKept, int kCount>
-  static __device__ void halve(float (&sums)[kCount][8]) {
-    constexpr int kDistance = 4 * kKept;
-    const bool upper = threadIdx.x % 32 & kDistance;
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-#pragma unroll
-      for (int n = 0; n < kCount; ++n) {
-        const float given = upper ? sums[n][i] : sums[n][kKept + i];
-        const float kept = upper ? sums[n][kKept + i] : sums[n][i];
-        sums[n][i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, kDistance);
-      }
-    }
+                           const char* x, Position at) const {
+    put_row_sums<Config>(shared_.dots.rows[group_][at.stage], o, kinds,
+                         x + group_ * panel_bytes(Config::kChunk));
   }
 
   const GlaForwardParams& params_;

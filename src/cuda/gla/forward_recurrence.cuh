@@ -146,10 +146,9 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
                          stage.v + group * panel_bytes(Config::kChunk), shared.p[p_at.stage],
                          shared.decay[in.stage]);
       // Under the state's product: the output.
-      shared.intra.empty[p_at.stage].arrive();
       dots.add(o, stage.x(), p_at);
+      shared.intra.empty[p_at.stage].arrive();
       store_output<Config>(params, item, chunk, group, o, shared.o[group][p_at.stage]);
-      dots.finish(item, chunk, p_at);
       wgmma_wait<0>();
       state.fence();
       shared.input.empty[in.stage].arrive();
