@@ -8,6 +8,7 @@ a graph of torch.compile all of them are RuntimeError, with the class at the beg
 
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state
+from tandem.ops.gla_state_backward import gla_state_backward
 from tandem.ops.gla_step import gla_step
 
-__all__ = ["gla", "gla_state", "gla_step"]
+__all__ = ["gla", "gla_state", "gla_state_backward", "gla_step"]
