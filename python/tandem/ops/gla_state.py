@@ -33,7 +33,7 @@ def gla_state(
 
     Differentiable in k, v and log_decay, once; the gradient of log_decay is 0 where the token forgets everything. So
     autograd through the exchange of states trains on a sequence in parts; :func:`gla_state_backward` does the same
-    with one pass less over each part.
+    without a second backward pass over each part.
 
     Under autocast k and v are cast to its dtype; log_decay stays fp32.
 
