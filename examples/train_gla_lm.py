@@ -110,7 +110,10 @@ def commit() -> str:
     """Of the checkout, as cmake/write_commit.cmake says it."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
+        try:
+            return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
+        except OSError:  # no git here
+            return ""
 
     changes = git("status", "--porcelain", "--", ":/", ":!/bench/results", ":!/docs", ":!/README.md")
     return (git("rev-parse", "--short=7", "HEAD") or "unknown") + ("-dirty" if changes else "")
