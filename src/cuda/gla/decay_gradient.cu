@@ -80,7 +80,8 @@ struct TokenRows {
   }
 };
 
-/// Of the token `offset` behind the row's begin; outside, 0 and any decay. Nothing waits for it yet.
+/// Of the token `offset` behind the row's begin; outside, 0 and any decay. Nothing waits for it
+/// yet.
 template <int kParts>
 __device__ TokenRows<kParts> load_token(const DecayGradientParams& params, const DecayRow& row,
                                         int offset) {
@@ -279,8 +280,12 @@ __device__ void differentiate(const DecayGradientParams& params) {
 /// For up to `kParts` parts: 1, 2 or 4. All loads of two chunks are under way at once, in as many
 /// warps as registers allow: latency is all that this takes.
 template <int kParts>
-__global__ __launch_bounds__(kThreads, kParts == 1 ? 8 : kParts == 2 ? 6 : 5) void gla_decay_gradient_kernel(
-    const __grid_constant__ DecayGradientParams params) {
+__global__ __launch_bounds__(
+    kThreads,
+    kParts == 1 ? 8
+    : kParts == 2
+        ? 6
+        : 5) void gla_decay_gradient_kernel(const __grid_constant__ DecayGradientParams params) {
   if (!params.beside_walk) follow_stream();
   differentiate<kParts>(params);
   // why one CTA: who waits keeps others from the few SMs that are free.

@@ -22,8 +22,8 @@ class DotsRole {
   using State = StateRegisters<Config>;
   static constexpr bool kFlow = Config::kDots && Config::kReverse;
   static constexpr int kStateSteps = State::kTiles * State::kSteps;
-  // What the walk for dq kept comes a chunk early where there are registers for it, into the L2 where
-  // there are not.
+  // What the walk for dq kept comes a chunk early where there are registers for it, into the L2
+  // where there are not.
   static constexpr bool kHeld = kFlow && Config::kKeyDim == 64;
 
  public:

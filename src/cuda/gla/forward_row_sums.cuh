@@ -1,6 +1,6 @@
-// Row sums of x (.) o for the gradient by the decays (decay_dots.h): the state role writes what each
-// of its warps has of them beside the chunk's P, and the intra role, which has time, adds them up
-// when it needs that slot again.
+// Row sums of x (.) o for the gradient by the decays (decay_dots.h): the state role writes what
+// each of its warps has of them beside the chunk's P, and the intra role, which has time, adds them
+// up when it needs that slot again.
 #pragma once
 
 #include "cuda/gla/forward_shared.cuh"
@@ -24,8 +24,9 @@ __device__ void halve_sums(float (&sums)[kCount][8]) {
   }
 }
 
-/// Sums of x (.) o over the columns that this thread, or with DotsShared::kShares == 4 this warp, has
-/// of one or two o. `kinds` names where in `rows` each belongs, `panel` holds the 64 columns of x.
+/// Sums of x (.) o over the columns that this thread, or with DotsShared::kShares == 4 this warp,
+/// has of one or two o. `kinds` names where in `rows` each belongs, `panel` holds the 64 columns of
+/// x.
 template <class Config, int kCount>
 __device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
                              const float (*const (&o)[kCount])[32], const int (&kinds)[kCount],
@@ -34,7 +35,7 @@ __device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
   const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // why halves of the chunk: registers
-    float sums[kCount][8] = {};           // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
+    float sums[kCount][8] = {};  // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
 #pragma unroll
     for (int step = 2 * half; step < 2 * half + 2; ++step) {
       std::uint32_t x[4];
@@ -85,12 +86,14 @@ __device__ void place_row_sums(const GlaForwardParams& params, ForwardShared<Con
     const GlaForwardProblem& problem = params.problem;
     const std::int64_t part = item.first_column / 64;
     const std::int64_t row = (part * problem.B + item.batch) * problem.H + item.head;
-    shared.dots.places[at.stage][at.parity] = {row * problem.T + item.template chunk_begin<Config>(chunk),
-                                 item.template valid_tokens<Config>(chunk)};
+    shared.dots.places[at.stage][at.parity] = {
+        row * problem.T + item.template chunk_begin<Config>(chunk),
+        item.template valid_tokens<Config>(chunk)};
   }
 }
 
-/// The intra role, once the slot is free again: the sums of the chunk that had it, to device memory.
+/// The intra role, once the slot is free again: the sums of the chunk that had it, to device
+/// memory.
 template <class Config>
 __device__ void collect_row_sums(const GlaForwardParams& params, ForwardShared<Config>& shared,
                                  typename ForwardShared<Config>::IntraRing::Position at) {
