@@ -4,6 +4,7 @@
 
 #include "gla.h"
 #include "gla_span.h"
+#include "judge.h"
 #include "reference/gla_state_backward.h"
 
 namespace tandem::tools {
