@@ -30,11 +30,11 @@ def backward_alone(case, tensors, forward):
 
     inputs = leaves(case, tensors)
     with torch.enable_grad():
-        node = forward(inputs).grad_fn
+        o = forward(inputs)  # kept: when it goes, so does what its graph has saved
 
     def call():
         with torch.no_grad():
-            found = node.apply(tensors["d_o"], None)  # None: of the final state
+            found = o.grad_fn.apply(tensors["d_o"], None)  # None: of the final state
         return dict(zip(case.wants.values(), found))
 
     return call
