@@ -4,6 +4,7 @@
 #include "tandem/context.h"
 #include "tandem/device.h"
 #include "tandem/error.h"
+#include "tandem/ops/gated_scan.h"
 #include "tandem/ops/gla.h"
 #include "tandem/tensor.h"
 #include "tandem/variants.h"

@@ -1,5 +1,6 @@
 #include "tandem/variants.h"
 
+#include "ops/gated_scan.h"
 #include "ops/gla.h"
 
 namespace tandem {
@@ -16,6 +17,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
   std::vector<VariantInfo> all;
   append(all, cpu ? cpu::gla_variants() : cuda::gla_variants(device));
   append(all, cpu ? cpu::gla_step_variants() : cuda::gla_step_variants(device));
+  append(all, cpu ? cpu::gated_scan_variants() : cuda::gated_scan_variants(device));
   return all;
 }
 
