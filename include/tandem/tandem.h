@@ -6,5 +6,6 @@
 #include "tandem/error.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/gla.h"
+#include "tandem/ops/linear_scan.h"
 #include "tandem/tensor.h"
 #include "tandem/variants.h"

@@ -20,4 +20,10 @@ struct TokenTensor {
   std::int64_t time_stride = 0;
 };
 
+/// A matrix whose innermost stride is 1. Strides in elements.
+struct MatrixTensor {
+  void* data = nullptr;
+  std::int64_t row_stride = 0;
+};
+
 }  // namespace tandem

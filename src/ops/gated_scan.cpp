@@ -37,28 +37,16 @@ GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args) {
 }
 
 GatedScanBackwardProblem make_problem(const GatedScanBackwardArgs& args) {
-  const ScanInputs scan = ScanInputs::of(args);
   GatedScanBackwardProblem problem;
   GatedScanForwardProblem& f = problem.forward;
-  f = check_inputs({kBackward, "x", args.x}, scan);
-  problem.d_out = check_tokens({kBackward, "d_out", args.d_out}, f);
-  problem.d_final_state = check_state(kBackward, "d_final_state", args.d_final_state, f);
+  f = check_inputs({kBackward, "x", args.x}, ScanInputs::of(args));
+  check_scan_gradients(kBackward, args, f, problem);
   if (args.dx) problem.dx = check_tokens({kBackward, "dx", *args.dx}, f);
-  problem.d_decay = check_decay_gradient(kBackward, args.d_decay, args.d_log_decay, f);
-  problem.d_gate = check_gate_gradient(kBackward, args.d_gate, args.gate, f);
-  problem.d_initial_state = check_state(kBackward, "d_initial_state", args.d_initial_state, f);
 
   Arguments inputs(kBackward), outputs(kBackward);
   inputs.add("x", args.x);
-  scan.add_to(inputs);
-  inputs.add("initial_state", args.initial_state);
-  inputs.add("d_out", args.d_out);
-  inputs.add("d_final_state", args.d_final_state);
   outputs.add("dx", args.dx);
-  outputs.add("d_decay", args.d_decay);
-  outputs.add("d_log_decay", args.d_log_decay);
-  outputs.add("d_gate", args.d_gate);
-  outputs.add("d_initial_state", args.d_initial_state);
+  add_scan_gradients(args, inputs, outputs);
   check_outputs(outputs, inputs);
   return problem;
 }

@@ -36,15 +36,20 @@ struct GatedScanForwardProblem : ScanRecurrence {
   float* final_state = nullptr;  // [N,D] or null
 };
 
-/// GatedScanBackwardArgs after every check. What is null is not wanted (or, d_final_state, 0).
-struct GatedScanBackwardProblem {
-  GatedScanForwardProblem forward;  // the call that is differentiated, without its outputs
+/// What the gradients of every scan are computed from, and those by what it reads beside x. What is
+/// null is not wanted (or, d_final_state, 0).
+struct ScanGradients {
   TokenTensor d_out;
   const float* d_final_state = nullptr;  // [N,D]
-  TokenTensor dx;
   TokenTensor d_decay;  // of decay_dtype, by the decay or its log, whichever was given
   TokenTensor d_gate;
   float* d_initial_state = nullptr;  // [N,D]
+};
+
+/// GatedScanBackwardArgs after every check.
+struct GatedScanBackwardProblem : ScanGradients {
+  GatedScanForwardProblem forward;  // the call that is differentiated, without its outputs
+  TokenTensor dx;
 
   /// Whether some gradient needs the forward's states, or the gradients by them.
   bool needs_states() const { return d_decay.data || d_gate.data; }

@@ -6,16 +6,6 @@
 
 namespace tandem {
 
-void check_activation_dtype(const Argument& argument) {
-  const DType dtype = argument.view.dtype;
-  const bool fp32_here = argument.view.device.type == DeviceType::kCpu;
-  if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) return;
-  if (fp32_here && dtype == DType::kFloat32) return;
-  refuse(argument.op, std::string(argument.name) + " must have dtype bf16 or fp16" +
-                          (fp32_here ? " or fp32" : "") + " on " + to_string(argument.view.device) +
-                          ", got " + to_string(dtype));
-}
-
 void check_head_groups(const Argument& keys, int H, int HQ) {
   if (H % HQ == 0) return;
   refuse(keys.op, std::string(keys.name) + " must have a number of heads HQ that divides H = " +

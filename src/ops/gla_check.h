@@ -9,9 +9,6 @@
 
 namespace tandem {
 
-/// bf16 or fp16, on the CPU also fp32.
-void check_activation_dtype(const Argument& argument);
-
 /// HQ must divide H. `keys` is q, or k where an op has no q.
 void check_head_groups(const Argument& keys, int H, int HQ);
 

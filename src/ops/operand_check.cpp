@@ -16,6 +16,16 @@ void check_extents(const Argument& argument, const char* names, int count) {
   }
 }
 
+void check_activation_dtype(const Argument& argument) {
+  const DType dtype = argument.view.dtype;
+  const bool fp32_here = argument.view.device.type == DeviceType::kCpu;
+  if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) return;
+  if (fp32_here && dtype == DType::kFloat32) return;
+  refuse(argument.op, std::string(argument.name) + " must have dtype bf16 or fp16" +
+                          (fp32_here ? " or fp32" : "") + " on " + to_string(argument.view.device) +
+                          ", got " + to_string(dtype));
+}
+
 void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
                       Device device) {
   check_shape(argument, axes, shape);

@@ -14,6 +14,9 @@ namespace tandem {
 /// The `count` innermost extents, which `names` names: at least 1, and ints.
 void check_extents(const Argument& argument, const char* names, int count);
 
+/// bf16 or fp16, on the CPU also fp32: of ops with matrix products.
+void check_activation_dtype(const Argument& argument);
+
 /// Everything that activations (any strides, the innermost 1) of one call share.
 void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
                       Device device);

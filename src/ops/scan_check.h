@@ -40,6 +40,11 @@ TokenTensor check_tokens(const Argument& argument, const ScanRecurrence& scan);
 float* check_state(const char* op, const char* name, const std::optional<TensorView>& state,
                    const ScanRecurrence& scan);
 
+/// What ScanGradients has, of the arguments of a backward call.
+template <class Args>
+void check_scan_gradients(const char* op, const Args& args, const ScanRecurrence& scan,
+                          ScanGradients& gradients);
+
 /// d_decay or d_log_decay, whichever fits the decay that was given.
 TokenTensor check_decay_gradient(const char* op, const std::optional<TensorView>& d_decay,
                                  const std::optional<TensorView>& d_log_decay,
@@ -54,5 +59,28 @@ TokenTensor check_gate_gradient(const char* op, const std::optional<TensorView>&
 void check_scan_outputs(const char* op, const TensorView& out,
                         const std::optional<TensorView>& final_state,
                         const std::optional<TensorView>& initial_state, const Arguments& inputs);
+
+template <class Args>
+void check_scan_gradients(const char* op, const Args& args, const ScanRecurrence& scan,
+                          ScanGradients& gradients) {
+  gradients.d_out = check_tokens({op, "d_out", args.d_out}, scan);
+  gradients.d_final_state = check_state(op, "d_final_state", args.d_final_state, scan);
+  gradients.d_decay = check_decay_gradient(op, args.d_decay, args.d_log_decay, scan);
+  gradients.d_gate = check_gate_gradient(op, args.d_gate, args.gate, scan);
+  gradients.d_initial_state = check_state(op, "d_initial_state", args.d_initial_state, scan);
+}
+
+/// The arguments of a backward call that every scan has, for check_outputs.
+template <class Args>
+void add_scan_gradients(const Args& args, Arguments& inputs, Arguments& outputs) {
+  ScanInputs::of(args).add_to(inputs);
+  inputs.add("initial_state", args.initial_state);
+  inputs.add("d_out", args.d_out);
+  inputs.add("d_final_state", args.d_final_state);
+  outputs.add("d_decay", args.d_decay);
+  outputs.add("d_log_decay", args.d_log_decay);
+  outputs.add("d_gate", args.d_gate);
+  outputs.add("d_initial_state", args.d_initial_state);
+}
 
 }  // namespace tandem

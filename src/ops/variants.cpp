@@ -2,6 +2,7 @@
 
 #include "ops/gated_scan.h"
 #include "ops/gla.h"
+#include "ops/linear_scan.h"
 
 namespace tandem {
 namespace {
@@ -18,6 +19,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
   append(all, cpu ? cpu::gla_variants() : cuda::gla_variants(device));
   append(all, cpu ? cpu::gla_step_variants() : cuda::gla_step_variants(device));
   append(all, cpu ? cpu::gated_scan_variants() : cuda::gated_scan_variants(device));
+  append(all, cpu ? cpu::linear_scan_variants() : cuda::linear_scan_variants(device));
   return all;
 }
 
