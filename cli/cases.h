@@ -4,7 +4,7 @@
 //   name*       placeholders {T}, {K}, {distribution}... stand for the fields that are given as
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
-//               HQ (default H); gated_scan: B*, T*, D*
+//               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*
 //   dtype*      a list; every dtype is run under the same name
 //   decay*      {kind, distribution: see DecayDistribution}; kind is none | constant | per_token
 //   for

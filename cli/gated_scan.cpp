@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "file_inputs.h"
+#include "scan.h"
 
 namespace tandem::tools {
 namespace {
@@ -57,6 +58,10 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
   return gated_scan_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
 }
 
+TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
+  return make_scan(one, dtype, seed, true);
+}
+
 /// No matrix work: bytes bind.
 Cost cost(const TensorSet& set) { return {bytes_of(set, kGatedScanForward), 0}; }
 
@@ -76,7 +81,7 @@ const Operation kGatedScanForward = {.name = "gated_scan",
                                      .inputs = kInputs,
                                      .optional_inputs = kOptional,
                                      .outputs = {"out", "final_state"},
-                                     .make = make_gated_scan,
+                                     .make = make,
                                      .from_file = from_file,
                                      .call = call,
                                      .workspace_bytes = workspace_bytes,

@@ -1,5 +1,5 @@
 // gated_scan for the tools, split over gated_scan.cpp ("forward"), gated_scan_backward.cpp,
-// gated_scan_forward_backward.cpp, gated_scan_make.cpp and gated_scan_expect.cpp.
+// gated_scan_forward_backward.cpp and gated_scan_expect.cpp.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,6 @@
 
 namespace tandem::tools {
 
-TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
-TensorSet make_gated_scan_backward(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
 

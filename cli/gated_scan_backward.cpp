@@ -6,6 +6,7 @@
 
 #include "file_inputs.h"
 #include "gated_scan.h"
+#include "scan.h"
 
 namespace tandem::tools {
 namespace {
@@ -14,21 +15,16 @@ const std::vector<std::string> kInputs = {"x", "d_out"};
 const std::vector<std::string> kOptional = {"decay",         "log_decay",  "gate",
                                             "initial_state", "cu_seqlens", "d_final_state"};
 
+/// What there can be gradients by.
+const std::vector<std::string> kDifferentiated = {"x", "decay", "log_decay", "gate",
+                                                  "initial_state"};
+
 TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   TensorSet set = read_inputs(file, "gated_scan backward", kInputs, kOptional);
   for (const auto& [name, text] : settings) {
     throw std::runtime_error(fmt::format("--set {}: gated_scan backward has no settings", name));
   }
-  const auto add = [&](const char* output, const char* input) {
-    if (!set.find(input)) return;
-    const NamedTensor like = set.get(input);
-    add_tensor(set, output, like.dtype, like.shape, contiguous_strides(like.shape), true);
-  };
-  add("dx", "x");
-  add("d_decay", "decay");
-  add("d_log_decay", "log_decay");
-  add("d_gate", "gate");
-  add("d_initial_state", "initial_state");
+  add_gradients(set, kDifferentiated);
   return set;
 }
 
@@ -58,6 +54,12 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
   return gated_scan_backward_workspace_bytes(bind(set, bases, device), device_properties(device));
 }
 
+TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_scan(one, dtype, seed, true);
+  differentiate_scan(set, one, seed, kDifferentiated);
+  return set;
+}
+
 Cost cost(const TensorSet& set) { return {bytes_of(set, kGatedScanBackward), 0}; }
 
 std::string shape(const TensorSet& set) { return scan_shape(set.get("x").shape); }
@@ -75,7 +77,7 @@ const Operation kGatedScanBackward = {
     .inputs = kInputs,
     .optional_inputs = kOptional,
     .outputs = {"dx", "d_decay", "d_log_decay", "d_gate", "d_initial_state"},
-    .make = make_gated_scan_backward,
+    .make = make,
     .from_file = from_file,
     .call = call,
     .workspace_bytes = workspace_bytes,

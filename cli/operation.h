@@ -99,5 +99,8 @@ extern const Operation kGlaForwardBackward;
 extern const Operation kGatedScanForward;
 extern const Operation kGatedScanBackward;
 extern const Operation kGatedScanForwardBackward;
+extern const Operation kLinearScanForward;
+extern const Operation kLinearScanBackward;
+extern const Operation kLinearScanForwardBackward;
 
 }  // namespace tandem::tools

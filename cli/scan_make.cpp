@@ -1,17 +1,14 @@
-// gated_scan's tensors from a case: layouts and random inputs.
+// A scan's tensors from a case: layouts and random inputs.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 
 #include "decay_values.h"
-#include "gated_scan.h"
+#include "scan.h"
 
 namespace tandem::tools {
-namespace {
-
-/// Of a tensor [B,T,D].
-Dims strides_of(Strides kind, const Dims& shape, bool output) {
+Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t B = shape[0], T = std::max<std::int64_t>(shape[1], 1), D = shape[2];
   const auto gaps = [&](std::int64_t token, std::int64_t batch) {
     return Dims{T * (D + token) + batch, D + token, 1};
@@ -27,10 +24,11 @@ Dims strides_of(Strides kind, const Dims& shape, bool output) {
   }
 }
 
-/// Elements that tensors lie off their alignment.
-std::int64_t shift_of(const Case& one) {
+std::int64_t scan_shift(const Case& one) {
   return one.strides == Strides::kMisaligned || one.strides == Strides::kOdd ? 1 : 0;
 }
+
+namespace {
 
 const char* decay_name(const Case& one) {
   return one.decay == DecayKind::kLogDecay ? "log_decay" : "decay";
@@ -62,25 +60,26 @@ void fill_decay(const Case& one, const NamedTensor& decay, Buffers& buffers,
 
 }  // namespace
 
-TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
+TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_x) {
   const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
   const DType decay_dtype = one.fp32_decay ? DType::kFloat32 : dtype;
   TensorSet set;
   std::vector<std::string> packed;  // what lies in one buffer
   if (one.strides == Strides::kPacked) {
-    packed.push_back("x");
+    if (with_x) packed.push_back("x");
     if (decay_dtype == dtype) packed.push_back(decay_name(one));
     if (one.gate) packed.push_back("gate");
-    add_packed(set, dtype, shape, packed);
+    if (!packed.empty()) add_packed(set, dtype, shape, packed);
   }
   const auto add = [&](const char* name, DType of, bool output = false) {
     if (set.find(name)) return;
-    add_tensor(set, name, of, shape, strides_of(one.strides, shape, output), output, shift_of(one));
+    add_tensor(set, name, of, shape, scan_strides(one.strides, shape, output), output,
+               scan_shift(one));
   };
   const auto fill = [&](const NamedTensor& tensor) {
     fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
   };
-  add("x", dtype);
+  if (with_x) add("x", dtype);
   add(decay_name(one), decay_dtype);
   if (one.gate) add("gate", dtype);
   for (const NamedTensor& tensor : set.tensors) {
@@ -92,7 +91,7 @@ TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
       one.cu_seqlens ? static_cast<std::int64_t>(one.cu_seqlens->size()) - 1 : shape[0];
   if (one.cu_seqlens) {
     const NamedTensor& offsets =
-        add_tensor(set, "cu_seqlens", DType::kInt32, {N + 1}, {1}, false, shift_of(one));
+        add_tensor(set, "cu_seqlens", DType::kInt32, {N + 1}, {1}, false, scan_shift(one));
     std::memcpy(set.buffers[offsets.buffer].data() + offsets.offset, one.cu_seqlens->data(),
                 one.cu_seqlens->size() * sizeof(std::int32_t));
   }
@@ -100,7 +99,7 @@ TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
   const Dims state{N, shape[2]};
   const auto add_state = [&](const char* name, bool output) {
     return add_tensor(set, name, DType::kFloat32, state, contiguous_strides(state), output,
-                      shift_of(one));
+                      scan_shift(one));
   };
   const bool in_place = one.states == States::kInPlace;
   if (one.states == States::kInitial || one.states == States::kBoth || in_place) {
@@ -116,11 +115,12 @@ TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
   return set;
 }
 
-/// The forward's tensors, its outputs replaced by their gradients, and the inputs' gradients.
-TensorSet make_gated_scan_backward(const Case& one, DType dtype, std::uint64_t seed) {
-  TensorSet set = make_gated_scan(one, dtype, seed);
+void differentiate_scan(TensorSet& set, const Case& one, std::uint64_t seed,
+                        const std::vector<std::string>& inputs) {
   if (one.states == States::kInPlace) {  // no gradient is updated in place
-    set.tensors.pop_back();
+    set.tensors.erase(
+        std::find_if(set.tensors.begin(), set.tensors.end(),
+                     [](const NamedTensor& tensor) { return tensor.name == "final_state"; }));
     const NamedTensor initial = set.get("initial_state");
     add_tensor(set, "final_state", initial.dtype, initial.shape, initial.strides, true);
   }
@@ -130,20 +130,27 @@ TensorSet make_gated_scan_backward(const Case& one, DType dtype, std::uint64_t s
     tensor.output = false;
     fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
   }
-  const auto add = [&](const char* output, const char* input) {
-    if (!set.find(input)) return;
+  for (const std::string& input : inputs) {
+    if (!set.find(input)) continue;
     const NamedTensor like = set.get(input);
     const bool tokens = like.shape.rank() == 3;
-    add_tensor(set, output, like.dtype, like.shape,
-               tokens ? strides_of(one.strides, like.shape, true) : like.strides, true,
-               shift_of(one));
-  };
-  add("dx", "x");
-  add("d_decay", "decay");
-  add("d_log_decay", "log_decay");
-  add("d_gate", "gate");
-  add("d_initial_state", "initial_state");
-  return set;
+    add_tensor(set, gradient_name(input), like.dtype, like.shape,
+               tokens ? scan_strides(one.strides, like.shape, true) : like.strides, true,
+               scan_shift(one));
+  }
+}
+
+std::string gradient_name(const std::string& input) {
+  return input.size() == 1 ? "d" + input : "d_" + input;
+}
+
+void add_gradients(TensorSet& set, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    if (!set.find(input)) continue;
+    const NamedTensor like = set.get(input);
+    add_tensor(set, gradient_name(input), like.dtype, like.shape, contiguous_strides(like.shape),
+               true);
+  }
 }
 
 }  // namespace tandem::tools

@@ -1,4 +1,4 @@
-// Any shape, layout, decay and packing: gated_scan and its gradients are what the definition says.
+// Any shape, layout, decay and packing: the scans and their gradients are what the definitions say.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -16,7 +16,7 @@ std::int64_t in(std::int64_t first, std::int64_t last) {
 Case arbitrary_case() {
   Case one;
   one.name = "property";
-  one.axes = {{"B", in(0, 3)}, {"T", in(0, 300)}, {"D", in(1, 300)}};
+  one.axes = {{"B", in(0, 3)}, {"T", in(0, 300)}, {"D", in(1, 300)}, {"d", in(1, 100)}};
   one.decay = *rc::gen::element(DecayKind::kDecay, DecayKind::kLogDecay);
   one.distribution = *rc::gen::element(
       DecayDistribution::kNormal, DecayDistribution::kNormalBench, DecayDistribution::kStrong,
@@ -58,6 +58,12 @@ void check(const Operation& operation) {
 RC_GTEST_PROP(GatedScanProperties, ForwardMatchesTheDefinition, ()) { check(kGatedScanForward); }
 
 RC_GTEST_PROP(GatedScanProperties, BackwardMatchesTheDefinition, ()) { check(kGatedScanBackward); }
+
+RC_GTEST_PROP(LinearScanProperties, ForwardMatchesTheDefinition, ()) { check(kLinearScanForward); }
+
+RC_GTEST_PROP(LinearScanProperties, BackwardMatchesTheDefinition, ()) {
+  check(kLinearScanBackward);
+}
 
 }  // namespace
 }  // namespace tandem::tools
