@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "gated_scan.h"
+#include "linear_scan.h"
 
 namespace tandem::extension {
 namespace {
@@ -119,6 +120,8 @@ void add_functions(Library& library) {
   library.impl("gla_step", boxed<gla_step>);
   library.impl("gated_scan_forward", boxed<gated_scan_forward>);
   library.impl("gated_scan_backward", boxed<gated_scan_backward>);
+  library.impl("linear_scan_forward", boxed<linear_scan_forward>);
+  library.impl("linear_scan_backward", boxed<linear_scan_backward>);
 }
 
 }  // namespace
@@ -141,6 +144,8 @@ STABLE_TORCH_LIBRARY(tandem, m) {
       "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)");
   m.def(tandem::extension::kGatedScanForwardSchema);
   m.def(tandem::extension::kGatedScanBackwardSchema);
+  m.def(tandem::extension::kLinearScanForwardSchema);
+  m.def(tandem::extension::kLinearScanBackwardSchema);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) { tandem::extension::add_functions(m); }

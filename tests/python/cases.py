@@ -130,7 +130,8 @@ def gla_inputs(case, dtype, device="cpu"):
 
 
 def scan_inputs(case, dtype, device="cpu"):
-    """Keyword arguments of tandem.ops.gated_scan. Drawn on the CPU, so that every device gets the same."""
+    """Keyword arguments of tandem.ops.gated_scan, or of linear_scan where the case has an axis d. Drawn on the CPU,
+    so that every device gets the same."""
     B, T, D = (case["axes"][name] for name in ("B", "T", "D"))
     generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
     kind = case.get("strides", "contiguous")
@@ -149,6 +150,11 @@ def scan_inputs(case, dtype, device="cpu"):
     values = logs if decay["kind"] == "log_decay" else logs.exp()
     names = ("x", "gate") if case.get("gate", "silu") == "silu" else ("x",)
     inputs = {name: laid_out(torch.randn(B, T, D, generator=generator).to(dtype)) for name in names}
+    if "d" in case["axes"]:
+        d = case["axes"]["d"]
+        del inputs["x"]
+        inputs["u"] = torch.randn(B, T, d, generator=generator).to(dtype)
+        inputs["weight"] = (torch.randn(D, d, generator=generator) / math.sqrt(d)).to(dtype)
     inputs[decay["kind"]] = laid_out(values.to(torch.float32 if case.get("decay_dtype") == "fp32" else dtype))
     states = case.get("states", "none")
     sequences = B

@@ -56,6 +56,11 @@ def gated_scan(x, *, decay=None, log_decay=None, gate=None, initial_state=None, 
     return out, torch.cat(ends) if ends else states
 
 
+def linear_scan(u, weight, **kwargs):
+    """out and the final state of tandem.ops.linear_scan, in fp64."""
+    return gated_scan(u.double() @ weight.double().T, **kwargs)
+
+
 def relative_rms(got, expected):
     """Relative RMS error; infinite where `got` has a NaN. 0 for tensors without elements."""
     if expected.numel() == 0:

@@ -10,5 +10,6 @@ from tandem.ops.gated_scan import gated_scan
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state
 from tandem.ops.gla_step import gla_step
+from tandem.ops.linear_scan import linear_scan
 
-__all__ = ["gated_scan", "gla", "gla_state", "gla_step"]
+__all__ = ["gated_scan", "gla", "gla_state", "gla_step", "linear_scan"]
