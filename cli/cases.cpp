@@ -211,8 +211,8 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
 }  // namespace
 
 const std::vector<std::string>& direction_names() {
-  static const std::vector<std::string> names = {"forward", "backward", "forward_backward", "step",
-                                                 "state"};
+  static const std::vector<std::string> names = {"forward", "backward", "forward_backward",
+                                                 "step",    "state",    "state_backward"};
   return names;
 }
 

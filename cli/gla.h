@@ -1,6 +1,7 @@
 // gla for the tools, split over gla.cpp (file, call, cost), gla_make.cpp, gla_expect.cpp,
 // gla_unfused.cpp; gla_backward.cpp and gla_backward_expect.cpp for the direction "backward",
-// gla_forward_backward.cpp for the two in turn, gla_state.cpp for "state", gla_step.cpp for "step".
+// gla_forward_backward.cpp for the two in turn, gla_state.cpp for "state",
+// gla_state_backward.cpp for "state_backward", gla_step.cpp for "step".
 #pragma once
 
 #include <cstdint>

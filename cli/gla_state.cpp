@@ -1,11 +1,9 @@
 // gla_state_forward for the tools: the direction "state" of gla.
-#include <cmath>
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "gla.h"
-#include "judge.h"
+#include "gla_span.h"
 #include "reference/gla_state.h"
 
 namespace tandem::tools {
@@ -35,57 +33,10 @@ GlaStateForwardProblem problem_of(const TensorSet& set) {
   return make_problem(bind(set, host_bases(set), Device::cpu()));
 }
 
-class StateExpectation : public Expectation {
- public:
-  StateExpectation(const TensorSet& set, bool sampled)
-      : problem_(problem_of(set)), heads_(heads_to_check(problem_, sampled)) {
-    spans_.resize(heads_.size());
-#pragma omp parallel for schedule(dynamic)
-    for (std::size_t i = 0; i < heads_.size(); ++i) {
-      const std::int64_t n = heads_[i] / problem_.H;
-      spans_[i] = reference::gla_state_forward_one(problem_, n, heads_[i] % problem_.H);
-    }
-  }
-
-  std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
-    const double limit = problem_.log_decay.data ? error_limit(problem_.dtype) : 1e-5;
-    std::vector<Squares> states, totals;
-    for (std::size_t i = 0; i < heads_.size(); ++i) {
-      const std::vector<double>& state = spans_[i].state;
-      const std::int64_t size = static_cast<std::int64_t>(state.size());
-      const NamedTensor& to = set.get("state");
-      const std::byte* data = after[to.buffer].data() + to.offset;
-      Squares& squares = states.emplace_back();
-      for (std::int64_t j = 0; j < size; ++j) {
-        squares.add(load(DType::kFloat32, data, heads_[i] * size + j), state[j]);
-      }
-      const NamedTensor& total = set.get("total_log_decay");
-      totals.push_back(
-          compare_total(load(DType::kFloat32, after[total.buffer].data() + total.offset, heads_[i]),
-                        spans_[i].total_log_decay));
-    }
-    return {judge("state", states, limit), judge("total_log_decay", totals, 1e-5)};
-  }
-
- private:
-  /// -inf is right or wrong; there is nothing between.
-  static Squares compare_total(double total, double expected) {
-    Squares squares;
-    if (std::isfinite(expected)) {
-      squares.add(total, expected);
-    } else {
-      squares.add(total == expected ? 0 : std::numeric_limits<double>::quiet_NaN(), 0);
-    }
-    return squares;
-  }
-
-  GlaStateForwardProblem problem_;
-  std::vector<std::int64_t> heads_;  // n * H + h
-  std::vector<reference::EndState> spans_;
-};
-
 std::unique_ptr<Expectation> expect(const TensorSet& set, bool sampled) {
-  return std::make_unique<StateExpectation>(set, sampled);
+  const GlaStateForwardProblem problem = problem_of(set);
+  return expect_spans("state", span_limit(problem),
+                      define_spans(problem, sampled, reference::gla_state_forward_one));
 }
 
 /// A token adds k v^T.

@@ -9,8 +9,9 @@ namespace tandem::tools {
 
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = {
-      kGlaForward,        kGlaBackward,        kGlaForwardBackward,       kGlaState,
-      kGlaStep,           kGatedScanForward,   kGatedScanBackward,        kGatedScanForwardBackward,
+      kGlaForward,        kGlaBackward,        kGlaForwardBackward,
+      kGlaState,          kGlaStateBackward,   kGlaStep,
+      kGatedScanForward,  kGatedScanBackward,  kGatedScanForwardBackward,
       kLinearScanForward, kLinearScanBackward, kLinearScanForwardBackward};
   return all;
 }

@@ -93,6 +93,7 @@ bool has_variant(const Operation& operation, const std::string& variant);
 
 extern const Operation kGlaForward;
 extern const Operation kGlaState;
+extern const Operation kGlaStateBackward;
 extern const Operation kGlaStep;
 extern const Operation kGlaBackward;
 extern const Operation kGlaForwardBackward;

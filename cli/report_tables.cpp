@@ -153,8 +153,9 @@ std::string describe_run(const ReportRun& run) {
 }
 
 std::string direction_title(const std::string& direction) {
+  if (direction == "forward_backward") return "forward + backward";
   std::string title = direction;
-  if (const std::size_t at = title.find('_'); at != std::string::npos) title.replace(at, 1, " + ");
+  std::replace(title.begin(), title.end(), '_', ' ');
   return title;
 }
 

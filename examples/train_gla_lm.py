@@ -1,204 +1,212 @@
 #!/usr/bin/env python3
 """Trains a small byte-level language model on this repository's own documents and sources.
 
-Two layers of width 512, each gated linear attention and a gated MLP. `--op` picks who computes the attention: Tandem,
+Two layers of width 512, each gated linear attention and a gated MLP. `--op` says who computes the attention: Tandem,
 the recurrence in plain PyTorch and fp32 (slow; what the other two must agree with), or flash-linear-attention.
 
-    python examples/train_gla_lm.py                                      # 300 steps, on a GPU where there is one
-    python examples/train_gla_lm.py --op recurrence --seed 1 --json recurrence_1.json
-    python examples/train_gla_lm.py --tiny                               # under two minutes on a CPU
+    python examples/train_gla_lm.py                              # 300 steps, on a GPU where there is one
+    python examples/train_gla_lm.py --op recurrence --seeds 1
+    python examples/train_gla_lm.py --all --json out.json        # every op, three seeds, tokens per second
+    python examples/train_gla_lm.py --tiny                       # under two minutes on a CPU
 
-`--json` writes the loss of every step, the validation loss and the tokens per second; plot_gla_lm.py draws them.
+On a GPU a step (forward, backward, clipping, AdamW) is one CUDA graph, whoever computes the attention; bf16 autocast,
+parameters, loss and the recurrence in fp32. `--json` is written after every run; plot_gla_lm.py draws it.
 """
 
 import argparse
 import dataclasses
+import datetime
+import hashlib
 import json
 import math
 import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
 import time
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from gla_lm import OPS, ROOT, TINY, Config, LanguageModel, missing, read_text, versions
+from gla_lm_step import Step, free, make_step, synchronize
+from torch import Tensor
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".cmake"}
-
-
-@dataclasses.dataclass
-class Config:
-    width: int = 512
-    layers: int = 2
-    heads: int = 8
-    tokens: int = 1024  # of a sequence
-    batch: int = 16
-    steps: int = 300
-    learning_rate: float = 2e-3
-    warmup: int = 30
+WARM_UP = 20  # steps that do not count in a run's tokens per second
 
 
-TINY = Config(width=64, heads=2, tokens=128, batch=4, steps=60, learning_rate=5e-3, warmup=10)
+def pieces(text: Tensor, config: Config, count: int, seed: int) -> list[Tensor]:
+    """`count` batches [B,T+1] of random pieces of the text."""
+    generator = torch.Generator().manual_seed(seed)  # of the CPU, so that every device draws the same
+    starts = torch.randint(len(text) - config.tokens, (count, config.batch, 1), generator=generator).to(text.device)
+    return [text[first + torch.arange(config.tokens + 1, device=text.device)].long() for first in starts]
 
 
-def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """What tandem.ops.gla computes, token by token in fp32."""
-    with torch.autocast(q.device.type, enabled=False):
-        q, k, v, decay = q.float() * q.size(-1) ** -0.5, k.float(), v.float(), log_decay.float().exp()
-        state = torch.zeros(q.size(0), q.size(2), q.size(3), v.size(3), device=q.device)
-        out = []
-        for t in range(q.size(1)):
-            state = decay[:, t, :, None, None] * state + k[:, t, :, :, None] * v[:, t, :, None, :]
-            out.append((q[:, t, :, None, :] @ state).squeeze(-2))
-        return torch.stack(out, dim=1)
-
-
-def find_op(name: str):
-    """(q, k, v [B,T,H,D], log_decay [B,T,H]) -> o [B,T,H,D]."""
-    if name == "recurrence":
-        return recurrence
-    if name == "fla":
-        from fla.ops.simple_gla import chunk_simple_gla
-
-        return lambda q, k, v, g: chunk_simple_gla(*(x.to(torch.bfloat16) for x in (q, k, v)), g=g)[0]
-    import tandem
-
-    return lambda q, k, v, g: tandem.ops.gla(q, k, v, g)[0]
-
-
-class GatedLinearAttention(nn.Module):
-    def __init__(self, width: int, heads: int, op):
-        super().__init__()
-        self.heads, self.op = heads, op
-        self.query, self.key, self.value, self.gate, self.out = (nn.Linear(width, width, bias=False) for _ in range(5))
-        self.decay = nn.Linear(width, heads)
-        self.norm = nn.RMSNorm(width // heads)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (layer(x).unflatten(-1, (self.heads, -1)) for layer in (self.query, self.key, self.value))
-        log_decay = F.logsigmoid(self.decay(x).float()) / 16
-        o = self.norm(self.op(q, k, v, log_decay).to(x.dtype)).flatten(-2)
-        return self.out(o * F.silu(self.gate(x)))
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int, op):
-        super().__init__()
-        self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.attention = GatedLinearAttention(width, heads, op)
-        self.up, self.mlp_gate = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
-        self.down = nn.Linear(2 * width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        y = self.mlp_norm(x)
-        return x + self.down(self.up(y) * F.silu(self.mlp_gate(y)))
-
-
-class LanguageModel(nn.Module):
-    def __init__(self, config: Config, op):
-        super().__init__()
-        self.embedding = nn.Embedding(256, config.width)
-        self.blocks = nn.Sequential(*(Block(config.width, config.heads, op) for _ in range(config.layers)))
-        self.norm = nn.RMSNorm(config.width)
-        self.head = nn.Linear(config.width, 256, bias=False)
-
-    def forward(self, text: Tensor) -> Tensor:
-        """The mean loss, in nats per byte, of predicting text [B,T+1] from its beginning."""
-        logits = self.head(self.norm(self.blocks(self.embedding(text[:, :-1]))))
-        return F.cross_entropy(logits.flatten(0, 1).float(), text[:, 1:].flatten())
-
-
-def read_text() -> Tensor:
-    """The repository's documents and sources as bytes; what is built or hidden is left out."""
-    left_out = {"build", "dist", "results"}
-    files = [
-        path
-        for path in sorted(ROOT.rglob("*"))
-        if path.suffix in SUFFIXES
-        and path.is_file()
-        and not any(part in left_out or part.startswith(".") for part in path.relative_to(ROOT).parts)
-    ]
-    return torch.frombuffer(bytearray(b"\n".join(path.read_bytes() for path in files)), dtype=torch.uint8).long()
-
-
-def draw(text: Tensor, config: Config, generator: torch.Generator, device: str) -> Tensor:
-    """A batch of random pieces, [batch, tokens + 1]."""
-    starts = torch.randint(len(text) - config.tokens, (config.batch,), generator=generator)
-    return torch.stack([text[start : start + config.tokens + 1] for start in starts]).to(device)
-
-
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def train(config: Config, op: str, seed: int, device: str) -> dict:
-    torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    text = read_text()
+def train(config: Config, op: str, seed: int, device: str, text: Tensor) -> dict:
+    begin = time.perf_counter()
     training, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
-    model = LanguageModel(config, find_op(op)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
-
-    def factor(step: int) -> float:
-        return min((step + 1) / config.warmup, 0.5 + 0.5 * math.cos(math.pi * step / config.steps))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    autocast = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
-    losses = []
-    timed_from = min(10, config.steps // 2)  # the first steps warm up
-    for step in range(config.steps):
-        if step == timed_from:
+    step = make_step(config, op, seed, device)
+    batches = pieces(training, config, config.steps, seed)
+    losses = torch.zeros(config.steps, device=device)
+    timed_from = min(WARM_UP, config.steps // 2)
+    for i, batch in enumerate(batches):
+        if i == timed_from:
             synchronize(device)
-            begin = time.perf_counter()
-        with autocast:
-            loss = model(draw(training, config, generator, device))
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.detach())
-        if step % 20 == 0 or step == config.steps - 1:
-            print(f"step {step:4d}  loss {loss.item():.3f}", flush=True)
+            timed = time.perf_counter()
+        factor = min((i + 1) / config.warmup, 0.5 + 0.5 * math.cos(math.pi * i / config.steps))
+        losses[i] = step(batch, config.learning_rate * factor)
+        if i % 50 == 0 or i == config.steps - 1:
+            print(f"{op} seed {seed} step {i:4d}  loss {losses[i].item():.3f}", flush=True)
     synchronize(device)
-    seconds = time.perf_counter() - begin
-
-    held_out = torch.Generator().manual_seed(0)  # the same pieces for every seed
-    with torch.no_grad(), autocast:
-        validation_losses = [model(draw(validation, config, held_out, device)).item() for _ in range(8)]
-    return {
+    seconds = time.perf_counter() - timed
+    held_out = pieces(validation, config, 8, 0)  # the same for every seed
+    with torch.no_grad(), step.autocast():
+        validation_loss = statistics.fmean(step.model(batch).item() for batch in held_out)
+    result = {
         "op": op,
         "seed": seed,
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "config": dataclasses.asdict(config),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "losses": torch.stack(losses).tolist(),
-        "validation_loss": sum(validation_losses) / len(validation_losses),
-        "tokens_per_second": (config.steps - timed_from) * config.batch * config.tokens / seconds,
+        "losses": [round(loss, 4) for loss in losses.tolist()],
+        "validation_loss": round(validation_loss, 4),
+        "tokens_per_second": round((config.steps - timed_from) * config.batch * config.tokens / seconds),
+        "cuda_graph": step.graph is not None,
+        "seconds": round(time.perf_counter() - begin, 1),
     }
+    print(
+        f"{op} seed {seed}: validation loss {validation_loss:.3f}, {result['tokens_per_second']} tokens per second, "
+        f"{result['seconds']} s with everything",
+        flush=True,
+    )
+    return result
 
 
-def main() -> None:
+def measure(config: Config, ops: list[str], device: str, text: Tensor, rounds: int, steps: int) -> list[dict]:
+    """Tokens per second of the same loop with each op, in turn (A B A B); all in CUDA graphs, or none."""
+    try:
+        loops = {op: Step(config, op, 0, device, device == "cuda") for op in ops}
+    except Exception as error:
+        print(f"no CUDA graphs: {type(error).__name__}: {error}", flush=True)
+        free(device)
+        loops = {op: Step(config, op, 0, device, False) for op in ops}
+    batches = pieces(text, config, steps, 0)
+    samples: dict[str, list[float]] = {op: [] for op in ops}
+    for i in range(rounds + 1):  # the first one warms up
+        for op, step in loops.items():
+            synchronize(device)
+            begin = time.perf_counter()
+            for batch in batches:
+                step(batch, 1e-4)
+            synchronize(device)
+            if i > 0:
+                samples[op].append(steps * config.batch * config.tokens / (time.perf_counter() - begin))
+    shape = {"tokens": config.tokens, "batch": config.batch, "cuda_graph": loops[ops[0]].graph is not None}
+    results = []
+    for op, values in samples.items():
+        rates = {"tokens_per_second": round(statistics.median(values)), "samples": [round(value) for value in values]}
+        results.append({"op": op, **shape, **rates})
+        print(f"{op} B{config.batch} T{config.tokens}: {rates['tokens_per_second']} tokens per second", flush=True)
+    return results
+
+
+def commit() -> str:
+    """Of the checkout, as cmake/write_commit.cmake says it."""
+
+    def git(*arguments: str) -> str:
+        try:
+            return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
+        except OSError:  # no git here
+            return ""
+
+    changes = git("status", "--porcelain", "--", ":/", ":!/bench/results", ":!/docs", ":!/README.md")
+    return (git("rev-parse", "--short=7", "HEAD") or "unknown") + ("-dirty" if changes else "")
+
+
+def write(path: pathlib.Path | None, results: dict) -> None:
+    """A run per line, so that a diff shows what changed."""
+    if path is None:
+        return
+    fields = []
+    for name, value in results.items():
+        lists = name in ("runs", "speed") and value
+        text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if lists else json.dumps(value)
+        fields.append(f" {json.dumps(name)}: {text}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(fields) + "\n}\n")
+
+
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", choices=("tandem", "recurrence", "fla"), default="tandem")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--op", choices=tuple(OPS), default="tandem")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--all", action="store_true", help="every op that is here, seeds 0 1 2, and tokens per second")
     parser.add_argument("--steps", type=int, help="default 300, with --tiny 60")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
+    parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model and a run small enough for a CPU")
     arguments = parser.parse_args()
-    config = TINY if arguments.tiny else Config()
+    if arguments.steps is not None and arguments.steps < 1:
+        parser.error(f"--steps must be at least 1, got {arguments.steps}")
+    return arguments
+
+
+def main() -> int:
+    arguments = options()
+    config, device = TINY if arguments.tiny else Config(), arguments.device
     if arguments.steps is not None:
-        if arguments.steps < 1:
-            parser.error(f"--steps must be at least 1, got {arguments.steps}")
         config = dataclasses.replace(config, steps=arguments.steps)
-    result = train(config, arguments.op, arguments.seed, arguments.device)
-    print(f"validation loss {result['validation_loss']:.3f}, {result['tokens_per_second']:.0f} tokens per second")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result) + "\n")
+    ops, seeds = ([*OPS], [0, 1, 2]) if arguments.all else ([arguments.op], arguments.seeds)
+    left_out = {op: why for op in ops if (why := missing(op, device))}
+    for op, why in left_out.items():
+        print(f"{op} is not here: {why}", flush=True)
+    ops = [op for op in ops if op not in left_out]
+    text = read_text().to(device)
+    results = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "commit": arguments.commit or commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "command": shlex.join(["python", *sys.argv]),
+        "versions": versions(),
+        "text": {"bytes": len(text), "sha256": hashlib.sha256(text.cpu().numpy().tobytes()).hexdigest()},
+        "config": dataclasses.asdict(config),
+        "parameters": sum(x.numel() for x in LanguageModel(config, OPS["recurrence"]).parameters()),
+        "missing": left_out,
+        "runs": [],
+        "speed": [],
+    }
+    failed = 0
+
+    def attempt(what: str, call) -> None:  # what is done is kept, and the next one may work
+        nonlocal failed
+        try:
+            call()
+        except Exception as error:
+            failed += 1
+            results["missing"][what] = f"{type(error).__name__}: {error}"
+            print(f"{what} failed: {results['missing'][what]}", flush=True)
+        free(device)
+        write(arguments.json, results)
+
+    def run_all(op: str) -> None:
+        for seed in seeds:
+            run = lambda seed=seed: results["runs"].append(train(config, op, seed, device, text))  # noqa: E731
+            attempt(f"{op} seed {seed}", run)
+
+    for op in ops:
+        if op != "recurrence":
+            run_all(op)
+    if arguments.all:
+        per_step, rounds, steps = (512, 2, 2) if arguments.tiny else (32768, 5, 20)
+        fast = [op for op in ops if op != "recurrence" and any(run["op"] == op for run in results["runs"])]
+        for tokens in (64, 128) if arguments.tiny else (1024, 4096, 16384):
+            shape = dataclasses.replace(config, tokens=tokens, batch=per_step // tokens)
+            speed = lambda shape=shape: results["speed"].extend(  # noqa: E731
+                measure(shape, fast, device, text, rounds, steps)
+            )
+            if fast:
+                attempt(f"tokens per second at T = {tokens}", speed)
+    if "recurrence" in ops:  # last, because it takes longest
+        run_all("recurrence")
+    return 1 if failed or not results["runs"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """python -m bench.peers <op>: see --help."""
 
 import argparse
-import importlib.metadata
+import importlib
 import importlib.util
 import os
 import platform
@@ -91,9 +91,9 @@ def versions(ready):
     import torch
 
     found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
-    try:
-        found["triton"] = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
+    try:  # the one that is imported: another's metadata may come first on the path
+        found["triton"] = importlib.import_module("triton").__version__
+    except ImportError:
         pass
     for one in ready.values():
         found.update(one.versions())

@@ -9,7 +9,7 @@ import re
 
 from . import lengths
 
-DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state")
+DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

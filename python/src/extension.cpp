@@ -14,6 +14,17 @@ namespace {
 
 using torch::stable::new_empty;
 
+/// A span's state and total log-decay, of keys [B,T,HQ,K] and values [B,T,H,V].
+std::tuple<Tensor, Tensor> span_results(const Tensor& keys, const Tensor& values,
+                                        const OptionalTensor& cu_seqlens) {
+  // Of another rank the library refuses them; there is nothing to allocate.
+  const bool ranks = keys.dim() == 4 && values.dim() == 4;
+  const std::int64_t N = ranks ? sequences(keys, cu_seqlens) : 0, H = ranks ? values.size(2) : 0;
+  const std::int64_t K = ranks ? keys.size(3) : 0, V = ranks ? values.size(3) : 0;
+  return {new_empty(values, {N, H, K, V}, ScalarType::Float),
+          new_empty(values, {N, H}, ScalarType::Float)};
+}
+
 std::tuple<Tensor, OptionalTensor> gla_forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                                const OptionalTensor& log_decay,
                                                std::optional<double> scale,
@@ -53,17 +64,32 @@ std::tuple<Tensor, Tensor> gla_state_forward(const Tensor& k, const Tensor& v,
   args.log_decay = call.optional_view("log_decay", "fp32", log_decay);
   args.cu_seqlens = call.cu_seqlens(cu_seqlens);
 
-  // Of another rank the library refuses k or v; there is nothing to allocate.
-  const bool ranks = k.dim() == 4 && v.dim() == 4;
-  const std::int64_t N = ranks ? sequences(k, cu_seqlens) : 0, H = ranks ? v.size(2) : 0;
-  const Tensor state =
-      new_empty(v, {N, H, ranks ? k.size(3) : 0, ranks ? v.size(3) : 0}, ScalarType::Float);
-  const Tensor total = new_empty(v, {N, H}, ScalarType::Float);
+  const auto [state, total] = span_results(k, v, cu_seqlens);
   args.state = call.view("state", "fp32", state);
   args.total_log_decay = call.view("total_log_decay", "fp32", total);
   tandem::gla_state_forward(
       args, call.context(args.k.device, k, args, gla_state_forward_workspace_bytes));
   return {state, total};
+}
+
+std::tuple<Tensor, Tensor> gla_state_backward(const Tensor& q, const Tensor& d_o,
+                                              const OptionalTensor& log_decay,
+                                              std::optional<double> scale,
+                                              const OptionalTensor& cu_seqlens) {
+  Call call("gla_state_backward");
+  GlaStateBackwardArgs args;
+  args.q = call.activations("q", q);
+  args.d_o = call.activations("d_o", d_o);
+  args.log_decay = call.optional_view("log_decay", "fp32", log_decay);
+  args.scale = scale;
+  args.cu_seqlens = call.cu_seqlens(cu_seqlens);
+
+  const auto [d_state, total] = span_results(q, d_o, cu_seqlens);
+  args.d_state = call.view("d_state", "fp32", d_state);
+  args.total_log_decay = call.view("total_log_decay", "fp32", total);
+  tandem::gla_state_backward(
+      args, call.context(args.q.device, q, args, gla_state_backward_workspace_bytes));
+  return {d_state, total};
 }
 
 Tensor gla_step(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& log_decay,
@@ -117,6 +143,7 @@ void add_functions(Library& library) {
   library.impl("gla_forward", boxed<gla_forward>);
   library.impl("gla_state_forward", boxed<gla_state_forward>);
   library.impl("gla_backward", boxed<gla_backward>);
+  library.impl("gla_state_backward", boxed<gla_state_backward>);
   library.impl("gla_step", boxed<gla_step>);
   library.impl("gated_scan_forward", boxed<gated_scan_forward>);
   library.impl("gated_scan_backward", boxed<gated_scan_backward>);
@@ -142,6 +169,9 @@ STABLE_TORCH_LIBRARY(tandem, m) {
       "Tensor? initial_state, Tensor? cu_seqlens, Tensor d_o, Tensor? d_final_state, "
       "bool wants_dq, bool wants_dk, bool wants_dv, bool wants_d_log_decay, "
       "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)");
+  m.def(
+      "gla_state_backward(Tensor q, Tensor d_o, Tensor? log_decay, float? scale, "
+      "Tensor? cu_seqlens) -> (Tensor, Tensor)");
   m.def(tandem::extension::kGatedScanForwardSchema);
   m.def(tandem::extension::kGatedScanBackwardSchema);
   m.def(tandem::extension::kLinearScanForwardSchema);

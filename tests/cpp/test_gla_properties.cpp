@@ -1,24 +1,27 @@
-// gla on random shapes, strides, decays and sequence lengths: the CPU backend against the
-// definition.
+// gla on random shapes, strides, decays and sequence lengths against the definition: the CPU
+// backend, and on a GPU every variant that takes the case.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
 
+#include "backend.h"
 #include "check.h"
 
 namespace tandem::tools {
 namespace {
 
-Case arbitrary_case() {
+/// Widths are of 1 to 80, or multiples of 8 up to 256.
+Case arbitrary_case(bool native_widths = false) {
   const auto in = [](std::int64_t least, std::int64_t most) {
     return *rc::gen::resize(100, rc::gen::inRange<std::int64_t>(least, most + 1));
   };
   Case one;
   one.name = "property";
   const std::int64_t HQ = in(1, 3);
+  const auto width = [&] { return native_widths ? 8 * in(1, 32) : in(1, 80); };
   one.axes = {{"B", in(0, 3)},      {"T", in(0, 200)}, {"HQ", HQ},
-              {"H", HQ * in(1, 3)}, {"K", in(1, 80)},  {"V", in(1, 80)}};
+              {"H", HQ * in(1, 3)}, {"K", width()},    {"V", width()}};
   one.decay = *rc::gen::element(DecayKind::kNone, DecayKind::kConstant, DecayKind::kPerToken);
   one.distribution = *rc::gen::element(
       DecayDistribution::kNormal, DecayDistribution::kNormalBench, DecayDistribution::kStrong,
@@ -42,28 +45,72 @@ Case arbitrary_case() {
   return one;
 }
 
-RC_GTEST_PROP(GlaProperties, MatchesTheDefinition, ()) {
-  const Case one = arbitrary_case();
-  // Relative errors of a few dozen sums mean little: one q.k that cancels decides them.
-  const std::int64_t tokens = one.cu_seqlens ? one.cu_seqlens->back() - one.cu_seqlens->front()
-                                             : one.axis("B") * one.axis("T");
-  RC_PRE(tokens == 0 || tokens * one.axis("H") * one.axis("V") >= 256);
-  RC_PRE(tokens == 0 || tokens * one.axis("H") >= 16);
-  const DType dtype = *rc::gen::element(DType::kFloat16, DType::kFloat32);
+std::int64_t tokens_of(const Case& one) {
+  return one.cu_seqlens ? one.cu_seqlens->back() - one.cu_seqlens->front()
+                        : one.axis("B") * one.axis("T");
+}
+
+// Relative errors of a few dozen sums mean little: one q.k that cancels decides them. So a property
+// is of calls with so many results, or with none.
+
+bool enough_outputs(const Case& one) {
+  const std::int64_t heads = tokens_of(one) * one.axis("H");
+  return heads == 0 || (heads * one.axis("V") >= 256 && heads >= 16);
+}
+
+bool enough_of_state(const Case& one) {
+  return one.axis("H") * one.axis("K") * one.axis("V") >= 64;
+}
+
+bool enough_gradients(const Case& one) {
+  return enough_outputs(one) && enough_of_state(one) &&
+         (tokens_of(one) == 0 || tokens_of(one) * one.axis("HQ") * one.axis("K") >= 256);
+}
+
+/// The property: of a case for which `enough` holds every variant on the device passes.
+void matches_the_definition(const Operation& operation, bool (*enough)(const Case&),
+                            Device device) {
+  const bool on_cuda = device.type == DeviceType::kCuda;
+  const Case one = arbitrary_case(on_cuda);
+  RC_PRE(enough(one));
+  const DType dtype =
+      on_cuda ? DType::kFloat16 : *rc::gen::element(DType::kFloat16, DType::kFloat32);
   const auto seed = *rc::gen::arbitrary<std::uint64_t>();
-  for (const CheckResult& result : check_case(kGlaForward, one, dtype, {Device::cpu()}, seed)) {
+  for (const CheckResult& result : check_case(operation, one, dtype, {device}, seed)) {
     if (result.outcome == Outcome::kFailed) RC_FAIL(result.variant + ": " + result.detail);
   }
 }
 
+RC_GTEST_PROP(GlaProperties, MatchesTheDefinition, ()) {
+  matches_the_definition(kGlaForward, enough_outputs, Device::cpu());
+}
+
+RC_GTEST_PROP(GlaBackwardProperties, MatchesTheDefinition, ()) {
+  matches_the_definition(kGlaBackward, enough_gradients, Device::cpu());
+}
+
 RC_GTEST_PROP(GlaStateProperties, MatchesTheDefinition, ()) {
-  const Case one = arbitrary_case();
-  RC_PRE(one.axis("H") * one.axis("K") * one.axis("V") >= 64);  // as above
-  const DType dtype = *rc::gen::element(DType::kFloat16, DType::kFloat32);
-  const auto seed = *rc::gen::arbitrary<std::uint64_t>();
-  for (const CheckResult& result : check_case(kGlaState, one, dtype, {Device::cpu()}, seed)) {
-    if (result.outcome == Outcome::kFailed) RC_FAIL(result.variant + ": " + result.detail);
+  matches_the_definition(kGlaState, enough_of_state, Device::cpu());
+}
+
+RC_GTEST_PROP(GlaStateBackwardProperties, MatchesTheDefinition, ()) {
+  matches_the_definition(kGlaStateBackward, enough_of_state, Device::cpu());
+}
+
+class GpuGlaProperties : public testing::Test {
+ protected:
+  static void check(const Operation& operation, bool (*enough)(const Case&)) {
+    const std::string reason = cuda_missing_reason();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    EXPECT_TRUE(rc::check([&] { matches_the_definition(operation, enough, Device::cuda()); }));
   }
+};
+
+TEST_F(GpuGlaProperties, ForwardMatchesTheDefinition) { check(kGlaForward, enough_outputs); }
+TEST_F(GpuGlaProperties, BackwardMatchesTheDefinition) { check(kGlaBackward, enough_gradients); }
+TEST_F(GpuGlaProperties, StateMatchesTheDefinition) { check(kGlaState, enough_of_state); }
+TEST_F(GpuGlaProperties, StateBackwardMatchesTheDefinition) {
+  check(kGlaStateBackward, enough_of_state);
 }
 
 }  // namespace

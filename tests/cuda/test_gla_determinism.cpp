@@ -1,10 +1,11 @@
 // gla_forward and gla_backward give the same bits whatever else the GPU does: 100 calls beside a
 // busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that are in memory
-// at that time.
+// at that time. A call works in a thread that has not used CUDA before.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <thread>
 #include <tuple>
 
 #include "backend.h"
@@ -204,6 +205,27 @@ TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
   for (const Operation* operation : {&kGlaForward, &kGlaBackward}) {
     SCOPED_TRACE(title(*operation));
     check_replays(*operation);
+  }
+}
+
+TEST(GpuGlaThread, ACallMayBeTheFirstUseOfCudaInItsThread) {
+  if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const Case one = parse(R"("axes": {"B": 1, "T": 200, "H": 2, "K": 64})");
+  for (const Operation* operation : {&kGlaForward, &kGlaBackward, &kGlaState}) {
+    SCOPED_TRACE(title(*operation));
+    DeviceCall call(*operation, one);
+    call.poison(nullptr);
+    std::string error;
+    std::thread([&] {
+      try {
+        call.enqueue(nullptr);
+      } catch (const std::exception& thrown) {
+        error = thrown.what();
+      }
+    }).join();
+    EXPECT_EQ(error, "");
+    const auto errors = call.compare(call.results(), false);
+    for (const OutputError& output : errors) EXPECT_TRUE(output.passed) << describe(errors);
   }
 }
 

@@ -264,6 +264,17 @@ TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {
   EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kK));
 }
 
+TEST(GlaBackwardPlan, TheDecaysKernelRunsBesideTheWalkForDvOnly) {
+  const auto beside = [](const GlaBackwardArgs& args) {
+    return plan_backward(make_problem(args), DeviceProperties::h200()).decay_beside_walk;
+  };
+  GlaBackwardArgs args = backward_args(1, 256, 2, 2, 64, 64);
+  EXPECT_TRUE(beside(args));
+  args.dv = std::nullopt;  // the kernel before it is then the walk for dk, which it reads
+  EXPECT_FALSE(beside(args));
+  EXPECT_FALSE(beside(backward_args(0, 256, 2, 2, 64, 64)));  // no walk at all
+}
+
 TEST(GlaBackwardPlan, KeptStatesTakeNoMoreThanTheWiderOfQAndV) {
   constexpr std::int64_t B = 2, T = 4096, H = 4;
   for (const auto& [K, V] : {std::pair{64, 64}, {128, 128}, {256, 256}, {64, 256}, {128, 64}}) {

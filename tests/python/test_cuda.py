@@ -1,4 +1,4 @@
-"""tandem.ops.gla, gla_state, gla_step on a Hopper GPU.
+"""tandem.ops.gla, gla_state, gla_state_backward, gla_step on a Hopper GPU.
 
 The cases against the fp64 definition, streams, graphs, torch.compile.
 """
@@ -6,8 +6,10 @@ The cases against the fp64 definition, streams, graphs, torch.compile.
 import unittest
 
 import tandem
+import test_examples
 import test_gla_backward
 import test_gla_state
+import test_gla_state_backward
 import test_gla_step
 import test_torch
 import torch
@@ -174,6 +176,22 @@ class StateTorch(OnGpu, test_gla_state.Torch):
     pass
 
 
+class StateGradients(OnGpu, test_gla_state.Gradients):
+    pass
+
+
+class StateBackwardCases(OnGpu, test_gla_state_backward.Cases):
+    pass
+
+
+class StateBackwardRanks(OnGpu, test_gla_state_backward.Ranks):
+    pass
+
+
+class StateBackwardTorch(OnGpu, test_gla_state_backward.Torch):
+    pass
+
+
 class StepCases(OnGpu, test_gla_step.Cases):
     dtypes = ("bf16", "fp16")
 
@@ -254,6 +272,24 @@ class Gradients(unittest.TestCase):
             torch.cuda.synchronize()
             for a, b in zip(gradients, self.expected, strict=True):
                 self.assertTrue(torch.equal(a, b))
+
+
+@unittest.skipIf(WHY, WHY)
+class Training(test_examples.InFolder):
+    """examples/train_gla_lm.py with its steps in CUDA graphs."""
+
+    def test_in_graphs_it_learns_as_the_recurrence_does(self):
+        device = ("--device", "cuda")  # the last one counts
+        tandem, recurrence = (self.train(*device, "--op", op)["runs"][0] for op in ("tandem", "recurrence"))
+        self.assertTrue(tandem["cuda_graph"] and recurrence["cuda_graph"])
+        self.assertLess(sum(tandem["losses"][-10:]) / 10, 3.3)
+        for a, b in zip(tandem["losses"], recurrence["losses"], strict=True):
+            self.assertAlmostEqual(a, b, delta=0.2)
+
+    def test_the_cpu_learns_the_same(self):
+        gpu, cpu = (self.train("--device", device, "--steps", "8")["runs"][0] for device in ("cuda", "cpu"))
+        for a, b in zip(gpu["losses"], cpu["losses"], strict=True):
+            self.assertAlmostEqual(a, b, delta=0.2)
 
 
 if __name__ == "__main__":

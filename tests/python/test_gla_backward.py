@@ -81,6 +81,7 @@ class AgainstTheDefinition(BackwardCase):
     dtypes = tuple(DTYPES)
 
     def check(self, case, dtype):
+        # Everything is drawn, defined and compared on the CPU. Only the op runs on self.device, on copies.
         inputs = gla_inputs(case, dtype)
         generator = torch.Generator().manual_seed(7)
         d_o = torch.randn(inputs["v"].shape, generator=generator).to(dtype)
@@ -90,7 +91,10 @@ class AgainstTheDefinition(BackwardCase):
             d_final_state = torch.randn(shape, generator=generator)
         there = gla_inputs(case, dtype, self.device)
         cotangents = (x if x is None else x.to(self.device) for x in (d_o, d_final_state))
-        got = {name: x.cpu() for name, x in differentiate(tandem.ops.gla, there, *cotangents).items()}
+        got = differentiate(tandem.ops.gla, there, *cotangents)
+        for name, gradient in got.items():
+            self.assertEqual(gradient.device, there[name].device, name)
+        got = {name: gradient.cpu() for name, gradient in got.items()}
         wide = {name: x.double() if name in NAMES and x is not None else x for name, x in inputs.items()}
         expected = differentiate(gla, wide, d_o, d_final_state)
         terms = (wide["q"] * expected["q"]).sum(-1).square().mean().sqrt().item()
@@ -118,8 +122,8 @@ class AgainstTheDefinition(BackwardCase):
     def test_no_tokens(self):
         for case in load("gla", "check", "backward"):
             if case["axes"]["T"] == 0 and case.get("states") == "both":
-                inputs = gla_inputs(case, torch.float32)
-                d_final_state = torch.randn(inputs["initial_state"].shape)
+                inputs = gla_inputs(case, DTYPES[self.dtypes[0]], self.device)
+                d_final_state = torch.randn_like(inputs["initial_state"])
                 got = differentiate(tandem.ops.gla, inputs, torch.zeros_like(inputs["v"]), d_final_state)
                 self.assertTrue(torch.equal(got["initial_state"], d_final_state))
 

@@ -18,19 +18,23 @@ def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cp
     return k, v, torch.nn.functional.logsigmoid(torch.randn(B, T, H, device=device)) / 16
 
 
-def definition(k, v, log_decay=None, cu_seqlens=None):
-    """In fp64."""
-    B, T = k.shape[:2]
-    H = v.size(2)
-    _, state = gla(k, k, v, log_decay, cu_seqlens=cu_seqlens)
-    decay = torch.zeros(B, T, H, device=k.device) if log_decay is None else log_decay.expand(B, T, H)
+def total_log_decay(v, log_decay=None, cu_seqlens=None):
+    """Of each sequence and head, in fp64. v says how many batches, tokens and heads there are."""
+    B, T, H = v.shape[:3]
+    decay = torch.zeros(B, T, H, device=v.device) if log_decay is None else log_decay.expand(B, T, H)
     # A decay that leaves nothing of an fp32 number forgets everything, as -inf does.
     decay = decay.double().masked_fill(decay.double().exp().float() == 0, -torch.inf)
     if cu_seqlens is None:
-        return state, decay.sum(dim=1)
+        return decay.sum(dim=1)
     offsets = cu_seqlens.tolist()
     spans = [decay[0, begin:end].sum(dim=0) for begin, end in zip(offsets, offsets[1:], strict=False)]
-    return state, torch.stack(spans) if spans else decay.new_zeros(0, H)
+    return torch.stack(spans) if spans else decay.new_zeros(0, H)
+
+
+def definition(k, v, log_decay=None, cu_seqlens=None):
+    """In fp64."""
+    _, state = gla(k, k, v, log_decay, cu_seqlens=cu_seqlens)
+    return state, total_log_decay(v, log_decay, cu_seqlens)
 
 
 class Cases(unittest.TestCase):
@@ -166,13 +170,99 @@ class Torch(unittest.TestCase):
         for a, b in zip(got, expected, strict=True):
             self.assertTrue(torch.equal(a, b))
 
-    def test_backward_says_that_it_is_not_there(self):
-        for which in range(3):
-            arguments = inputs(device=self.device)
-            arguments[which].requires_grad_()
-            for result in tandem.ops.gla_state(*arguments):
-                with self.assertRaisesRegex(NotImplementedError, r"\[gla_state_backward\] .* has no gradient yet"):
-                    result.sum().backward(retain_graph=True)
+
+class Gradients(unittest.TestCase):
+    """Of the CPU's fp32, of a GPU's bf16."""
+
+    device = "cpu"
+
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+
+    def inputs(self, **kwargs):
+        dtype = torch.float32 if self.device == "cpu" else torch.bfloat16
+        return [x.requires_grad_() for x in inputs(dtype=dtype, device=self.device, **kwargs)]
+
+    def compare(self, arguments, cu_seqlens=None):
+        """The gradients of sums of both outputs against fp64 autograd on the CPU."""
+        state, total = tandem.ops.gla_state(*arguments, cu_seqlens=cu_seqlens)
+        d_state, d_total = torch.randn_like(state), torch.randn_like(total)
+        leaves = [x for x in arguments if x is not None]
+        wide = [x if x is None else x.detach().double().cpu().requires_grad_() for x in arguments]
+        right = definition(*wide, cu_seqlens=None if cu_seqlens is None else cu_seqlens.cpu())
+        # A decay of -inf has no influence on a finite total, and none on one that is -inf.
+        finite = total.isfinite()
+        total = total.masked_fill(~finite, 0)
+        for of_state, of_total in ((1, 0), (0, 1), (1, 1)):
+            got = torch.autograd.grad(
+                [state, total], leaves, [of_state * d_state, of_total * d_total], retain_graph=True
+            )
+            loss = of_state * (right[0] * d_state.cpu()).sum()
+            loss = loss + of_total * torch.where(finite.cpu(), right[1] * d_total.cpu(), 0).sum()
+            expected = torch.autograd.grad(
+                loss, [x for x in wide if x is not None], retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            for a, b, leaf in zip(got, expected, leaves, strict=True):
+                self.assertEqual((a.dtype, a.shape, a.device), (leaf.dtype, leaf.shape, leaf.device))
+                self.assertLess(relative_rms(a.cpu(), b.nan_to_num()), 4 * TOLERANCE[leaves[0].dtype])
+
+    def test_against_the_definition(self):
+        k, v, g = self.inputs(HQ=2)
+        reset = g.detach().masked_fill(torch.rand_like(g) < 1 / 64, -torch.inf).requires_grad_()
+        constant = g.detach()[0, 0].requires_grad_()
+        for name, log_decay in {"none": None, "constant": constant, "per token": g, "reset": reset}.items():
+            with self.subTest(name):
+                self.compare((k, v, log_decay))
+        one = [x.detach()[:1].requires_grad_() for x in (k, v, g)]
+        for offsets in ([0, 30, 30, 70], [5, 5, 40, 60], [0, 0]):
+            with self.subTest(offsets=offsets):
+                self.compare(one, torch.tensor(offsets, device=self.device))
+                self.compare((*one[:2], constant), torch.tensor(offsets, device=self.device, dtype=torch.int32))
+
+    def test_at_a_reset_it_is_0(self):
+        k, v, g = self.inputs()
+        g = g.detach()
+        g[:, 40] = -torch.inf
+        g.requires_grad_()
+        state, total = tandem.ops.gla_state(k, v, g)
+        dk, dg = torch.autograd.grad((total.exp()[..., None, None] * torch.randn_like(state) + state).sum(), (k, g))
+        self.assertEqual((dk[:, :40].abs().max(), dg[:, :41].abs().max()), (0, 0))
+        self.assertTrue((dg[:, 41:] != 0).all())
+
+    def test_ranks_that_autograd_differentiates(self):
+        k, v, g = self.inputs(T=200, HQ=2)
+        q = torch.randn_like(k).requires_grad_()
+        leaves, cuts = [q, k, v, g], [0, 0, 1, 64, 130, 200]
+        d_o = torch.randn_like(v)
+        whole = torch.autograd.grad(tandem.ops.gla(*leaves)[0], leaves, d_o)
+        begin, outputs = torch.zeros(2, 4, 64, 32, device=self.device), []
+        for a, b in zip(cuts, cuts[1:], strict=False):
+            part = [x[:, a:b] for x in leaves]
+            outputs.append(tandem.ops.gla(*part, initial_state=begin)[0])
+            state, total = tandem.ops.gla_state(*part[1:])
+            begin = total.exp()[..., None, None] * begin + state
+        parts = torch.autograd.grad(torch.cat(outputs, dim=1), leaves, d_o)
+        for a, b in zip(parts, whole, strict=True):
+            self.assertLess(relative_rms(a, b.double()), 4 * TOLERANCE[k.dtype])
+
+    def test_compiled(self):
+        def loss(k, v, g, offsets):
+            state, total = tandem.ops.gla_state(torch.nn.functional.silu(k), v, g, cu_seqlens=offsets)
+            return state.square().sum() + total.exp().sum()
+
+        arguments = [x.detach()[:1].requires_grad_() for x in self.inputs()]
+        compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+        for offsets in (None, torch.tensor([0, 30, 70], device=self.device)):
+            got, expected = (torch.autograd.grad(f(*arguments, offsets), arguments) for f in (compiled, loss))
+            for a, b in zip(got, expected, strict=True):
+                self.assertLess(relative_rms(a, b.double()), 1e-5 if self.device == "cpu" else 5e-3)
+
+    def test_a_second_derivative_is_refused(self):
+        k, v, g = self.inputs()
+        (dk,) = torch.autograd.grad(tandem.ops.gla_state(k, v, g)[0].sum(), k, create_graph=True)
+        with self.assertRaisesRegex(NotImplementedError, "has no second derivative"):
+            dk.sum().backward()
 
 
 if __name__ == "__main__":

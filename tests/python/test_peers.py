@@ -9,6 +9,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -221,6 +222,16 @@ class Program(unittest.TestCase):
         code, _, err = self.run_program("--providers", "nope")
         self.assertEqual(code, 2)
         self.assertIn("no provider is named nope", err)
+
+    @unittest.skipUnless(HAS_TORCH, "torch is not installed")
+    def test_the_triton_that_is_imported(self):
+        class Triton:
+            __version__ = "0.0.test"
+
+        with unittest.mock.patch.dict(sys.modules, triton=Triton):
+            self.assertEqual(program.versions({})["triton"], "0.0.test")
+        with unittest.mock.patch.dict(sys.modules, triton=None):  # not installed
+            self.assertNotIn("triton", program.versions({}))
 
     def test_whose_failure_counts(self):
         def counts(provider, failure, tags=("bench",)):

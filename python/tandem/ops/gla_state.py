@@ -1,6 +1,6 @@
 """What a span of tokens does to the state of gated linear attention: the hook for sequence parallelism."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +31,16 @@ def gla_state(
         state, fp32 [B,H,K,V] (with cu_seqlens [N,H,K,V]), and total_log_decay, fp32 [B,H] ([N,H]): 0 without
         tokens or decay, -inf where a token forgets everything before it.
 
+    Differentiable in k, v and log_decay, once; the gradient of log_decay is 0 where the token forgets everything. So
+    autograd through the exchange of states trains on a sequence in parts; :func:`gla_state_backward` does the same
+    without a second backward pass over each part.
+
     Under autocast k and v are cast to its dtype; log_decay stays fp32.
 
     Raises:
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
-            CUDA. Also from ``backward()``: this op has no gradient yet.
+            CUDA. From ``backward()`` too, and for second derivatives everywhere.
         RuntimeError: CUDA failed.
 
     Example, a sequence on three ranks (in one process; between devices, ``torch.distributed.all_gather`` passes
@@ -72,12 +76,38 @@ def _fake(k: Tensor, v: Tensor, log_decay: Tensor | None, cu_seqlens: Tensor | N
     return state, v.new_empty((sequences, v.size(2)), dtype=torch.float32)
 
 
-def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None) -> NoReturn:
-    raise NotImplementedError(
-        "[gla_state_backward] tandem.ops.gla_state has no gradient yet: call it under torch.no_grad(), or on tensors "
-        "that do not require one"
-    )
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
 
 
-# why: without it torch would only warn, and return tensors that are cut from the graph.
-torch.library.register_autograd("tandem::gla_state_forward", _backward)
+def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None) -> tuple[Tensor | None, ...]:
+    k, v, log_decay, cu_seqlens = ctx.saved_tensors
+    wants_dk, wants_dv, wants_d_log_decay, _ = ctx.needs_input_grad
+    dk = dv = d_log_decay = None
+    if d_state is not None:
+        # The state is gla's final state, whatever q is. k stands for it, and zeros for d_o.
+        inputs = (k, k, v, log_decay, None, None, cu_seqlens, torch.zeros_like(v), d_state)
+        wants = (False, wants_dk, wants_dv, wants_d_log_decay, False)
+        _, dk, dv, d_log_decay, _ = call(torch.ops.tandem.gla_backward, *inputs, *wants)
+    if d_total_log_decay is not None and wants_d_log_decay:
+        through_total = _by_log_decay(d_total_log_decay, log_decay, cu_seqlens, k.shape[:2])
+        d_log_decay = through_total if d_log_decay is None else d_log_decay + through_total
+    return dk, dv, d_log_decay, None
+
+
+def _by_log_decay(d_total: Tensor, log_decay: Tensor, cu_seqlens: Tensor | None, shape: torch.Size) -> Tensor:
+    """The gradient by log_decay through its sums over the tokens of each sequence; shape is [B,T]."""
+    B, T = shape
+    if cu_seqlens is None:
+        of_token = d_total[:, None].expand(B, T, -1)
+    else:  # each token's sequence, found without reading cu_seqlens on the host; beside every one, a row of zeros
+        tokens = torch.arange(T, device=d_total.device, dtype=cu_seqlens.dtype)
+        sequence = torch.searchsorted(cu_seqlens, tokens, right=True) - 1
+        sequence = sequence.where(sequence >= 0, d_total.size(0))
+        of_token = torch.nn.functional.pad(d_total, (0, 0, 0, 1))[sequence][None]
+    of_token = of_token.masked_fill(log_decay.exp() == 0, 0)  # the total is -inf, and stays there
+    return of_token.sum((0, 1)) if log_decay.dim() == 1 else of_token
+
+
+torch.library.register_autograd("tandem::gla_state_forward", _backward, setup_context=_setup_context)

@@ -137,6 +137,7 @@ DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
   params.groups = plan.groups;
   params.splits = plan.decay_splits;
   params.sums = scratch.at<float>(plan.decay_sums);
+  params.beside_walk = plan.decay_beside_walk;
   return params;
 }
 
@@ -266,6 +267,8 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   plan.decay_splits = static_cast<unsigned>(
       std::clamp<std::int64_t>(f.T / sequences / tokens / kGroupsPerCta, 1, kMostSplits));
   if (!problem.d_log_decay.per_token) plan.decay_sums = append(4 * f.N * f.H * plan.decay_splits);
+  const BackwardWalk& before = plan.walks.back();
+  plan.decay_beside_walk = !before.dots && before.plan.items > 0;
   return plan;
 }
 

@@ -41,7 +41,8 @@ struct BackwardPlan {
   std::vector<BackwardWalk> walks;  // dq, dk, dv, those that are needed
   int parts = 0;                    // of 64 columns of K
   DecayGroups groups;
-  unsigned decay_splits = 1;  // CTAs per (sequence, head) of the gradient by the decays
+  unsigned decay_splits = 1;       // CTAs per (sequence, head) of the gradient by the decays
+  bool decay_beside_walk = false;  // its kernel runs beside the walk for dv
 
   // Offsets, 256-byte aligned.
   std::size_t wide_output = 0;     // fp32 [B,T,H,K], where heads share q and k

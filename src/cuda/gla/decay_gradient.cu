@@ -8,6 +8,8 @@
 // group, two tokens per lane. Across a reset nothing flows: dg_t is 0 there. A constant decay has
 // one gradient: dg summed over all tokens, per CTA here, over CTAs in gla_decay_sum_kernel, always
 // in the same order.
+// Nothing of the walk for dv is needed: behind it this kernel runs beside it, on the SMs that the
+// walk leaves free and then on those that it is done with.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -57,43 +59,62 @@ __device__ float* gradient_at(const DecayGradientParams& params, const DecayRow&
   return to.data + row.batch * to.batch_stride + time * to.time_stride + row.head * to.head_stride;
 }
 
-/// Of K = 256; what a loop over them is unrolled for, so that all loads are under way at once.
-constexpr int kMostParts = 4;
-
-/// What is needed of a token; a - c and b are sums over parts.
-struct TokenSums {
-  float intra;  // a - c
-  float state;  // b
+/// What is needed of a token; a, b and c are to be summed over parts.
+template <int kParts>
+struct TokenRows {
+  float a[kParts];
+  float b[kParts];
+  float c[kParts];
   float log_decay;
+
+  /// a - c
+  __device__ float intra() const { return sum(a) - sum(c); }
+  __device__ float state() const { return sum(b); }
+
+ private:
+  static __device__ float sum(const float (&parts)[kParts]) {
+    float total = 0.0f;
+#pragma unroll
+    for (const float part : parts) total += part;
+    return total;
+  }
 };
 
-/// Of the token `offset` behind the row's begin; 0 outside.
-__device__ TokenSums sum_token(const DecayGradientParams& params, const DecayRow& row, int offset) {
+/// Of the token `offset` behind the row's begin; outside, 0 and any decay. Nothing waits for it
+/// yet.
+template <int kParts>
+__device__ TokenRows<kParts> load_token(const DecayGradientParams& params, const DecayRow& row,
+                                        int offset) {
   const bool inside = offset < row.length;
   const std::int64_t time = row.begin + (inside ? offset : 0);
   const std::int64_t part = params.B * params.H * params.T;
   const std::int64_t at = (std::int64_t{row.batch} * params.H + row.head) * params.T + time;
   const DecayTensor& g = params.log_decay;
-  const float log_decay =
+  TokenRows<kParts> token;
+  token.log_decay =
       g.data[row.batch * g.batch_stride + time * g.time_stride + row.head * g.head_stride];
-  float a[kMostParts], b[kMostParts], c[kMostParts];
 #pragma unroll
-  for (int i = 0; i < kMostParts; ++i) {
+  for (int i = 0; i < kParts; ++i) {
     const bool exists = inside && i < params.parts;
-    a[i] = exists ? params.query_rows[i * part + at] : 0.0f;
-    b[i] = exists ? params.key_state_rows[i * part + at] : 0.0f;
-    c[i] = exists ? params.key_rows[i * part + at] : 0.0f;
+    token.a[i] = exists ? __ldcg(&params.query_rows[i * part + at]) : 0.0f;
+    token.b[i] = exists ? __ldcg(&params.key_state_rows[i * part + at]) : 0.0f;
+    token.c[i] = exists ? __ldcg(&params.key_rows[i * part + at]) : 0.0f;
   }
-  TokenSums sums{0.0f, 0.0f, log_decay};
-  float sum_a = 0.0f, sum_c = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kMostParts; ++i) {
-    sum_a += a[i];
-    sums.state += b[i];
-    sum_c += c[i];
-  }
-  sums.intra = sum_a - sum_c;
-  return sums;
+  return token;
+}
+
+/// A lane's two tokens of a chunk.
+template <int kParts>
+struct TokenPair {
+  TokenRows<kParts> x;
+  TokenRows<kParts> y;
+};
+
+template <int kParts>
+__device__ TokenPair<kParts> load_pair(const DecayGradientParams& params, const DecayRow& row,
+                                       int first) {
+  const int offset = first + 2 * (threadIdx.x % 32);
+  return {load_token<kParts>(params, row, offset), load_token<kParts>(params, row, offset + 1)};
 }
 
 /// Writes or adds up dg of one token.
@@ -146,53 +167,67 @@ __device__ float sum_behind(float value) {
   return sum;
 }
 
-/// F of a group: its shares of all parts.
-__device__ float sum_shares(const DecayGradientParams& params, int head, int slot) {
-  float shares[kMostParts][4];
+/// A lane's shares of a group's F.
+template <int kParts>
+struct FlowShares {
+  float shares[kParts][4];
+
+  __device__ FlowShares(const DecayGradientParams& params, int head, int slot) {
 #pragma unroll
-  for (int i = 0; i < kMostParts; ++i) {
-    const float* of_part =
-        params.flows + ((std::int64_t{i} * params.H + head) * params.groups.count + slot) * 128;
+    for (int i = 0; i < kParts; ++i) {
+      const float* of_part =
+          params.flows + ((std::int64_t{i} * params.H + head) * params.groups.count + slot) * 128;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      shares[i][j] = i < params.parts ? of_part[32 * j + threadIdx.x % 32] : 0.0f;
+      for (int j = 0; j < 4; ++j) {
+        shares[i][j] = i < params.parts ? __ldcg(&of_part[32 * j + threadIdx.x % 32]) : 0.0f;
+      }
     }
   }
-  float flow = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kMostParts; ++i) {
-    flow += shares[i][0] + shares[i][1] + (shares[i][2] + shares[i][3]);
-  }
-  return sum_warp(flow);
-}
 
+  /// F, of the whole warp.
+  __device__ float sum() const {
+    float own = 0.0f;
+#pragma unroll
+    for (const auto& of_part : shares) own += of_part[0] + of_part[1] + (of_part[2] + of_part[3]);
+    return sum_warp(own);
+  }
+};
+
+template <int kParts>
 __device__ void differentiate_group(const DecayGradientParams& params, const DecayRow& row,
                                     int group, float& sum) {
   const int slot =
       params.groups.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin) + group;
-  float flow = sum_shares(params, row.head, slot);
+  const int begin = group * params.groups.tokens();
+  const int end = min(begin + params.groups.tokens(), row.length);
+  TokenPair<kParts> next = load_pair<kParts>(params, row, begin);
+  const FlowShares<kParts> shares(params, row.head, slot);
+  float flow = 0.0f;
 #pragma unroll 1
-  for (int chunk = 0; chunk < params.groups.chunks(); ++chunk) {
-    const int first = (group * params.groups.chunks() + chunk) * 64;
-    if (first >= row.length) return;
+  for (int first = begin; first < end; first += 64) {
+    const TokenPair<kParts> own = next;
+    // why before anything is used: what both chunks need is then under way at once.
+    if (first + 64 < end) next = load_pair<kParts>(params, row, first + 64);
     const int token = first + 2 * (threadIdx.x % 32);
-    const TokenSums x = sum_token(params, row, token);
-    const TokenSums y = sum_token(params, row, token + 1);
-    if (chunk == 0) {
-      const float through = inclusive_sum(x.state + y.state);
+    const float2 intra = {own.x.intra(), own.y.intra()};
+    const float2 state = {own.x.state(), own.y.state()};
+    float2 dg;
+    if (first == begin) {
+      flow = shares.sum();
+      const float through = inclusive_sum(state.x + state.y);
       const float before = flow + sum_before(through);
-      const float behind = sum_behind(x.intra + y.intra);
-      put(params, row, token, x.log_decay, before + (x.intra + (y.intra + behind)), sum);
-      put(params, row, token + 1, y.log_decay, before + x.state + (y.intra + behind), sum);
+      const float behind = sum_behind(intra.x + intra.y);
+      dg = {before + (intra.x + (intra.y + behind)), before + state.x + (intra.y + behind)};
       flow += last_lane(through);
     } else {
-      const float2 d = {x.intra - x.state, y.intra - y.state};
+      const float2 d = {intra.x - state.x, intra.y - state.y};
       const float through = inclusive_sum(d.x + d.y);
       const float before = sum_before(through);
-      put(params, row, token, x.log_decay, flow - before, sum);
-      put(params, row, token + 1, y.log_decay, flow - (before + d.x), sum);
+      dg = {flow - before, flow - (before + d.x)};
       flow -= last_lane(through);
     }
+    put(params, row, token, own.x.log_decay, dg.x, sum);
+    put(params, row, token + 1, own.y.log_decay, dg.y, sum);
   }
 }
 
@@ -216,10 +251,9 @@ __device__ void clear_outside(const DecayGradientParams& params, const DecayRow&
   }
 }
 
-// why a number of CTAs: without one ptxas settles for 64 registers, and spills.
-__global__ __launch_bounds__(kThreads, 5) void gla_decay_gradient_kernel(
-    const __grid_constant__ DecayGradientParams params) {
-  follow_stream();
+/// The CTA's groups of tokens.
+template <int kParts>
+__device__ void differentiate(const DecayGradientParams& params) {
   const int T = static_cast<int>(params.T);
   if (params.N == 0) {  // no sequence: of packed ones, every token is outside
     const DecayRow row{0, static_cast<int>(blockIdx.x), 0, 0, 0};
@@ -236,11 +270,26 @@ __global__ __launch_bounds__(kThreads, 5) void gla_decay_gradient_kernel(
   float sum = 0.0f;
   for (int group = blockIdx.y * kWarps + threadIdx.x / 32; group < groups;
        group += gridDim.y * kWarps) {
-    differentiate_group(params, row, group, sum);
+    differentiate_group<kParts>(params, row, group, sum);
   }
   if (params.d_log_decay.per_token) return;
   sum = sum_block(sum);
   if (threadIdx.x == 0) params.sums[blockIdx.x * gridDim.y + blockIdx.y] = sum;
+}
+
+/// For up to `kParts` parts: 1, 2 or 4. All loads of two chunks are under way at once, in as many
+/// warps as registers allow: latency is all that this takes.
+template <int kParts>
+__global__ __launch_bounds__(
+    kThreads,
+    kParts == 1 ? 8
+    : kParts == 2
+        ? 6
+        : 5) void gla_decay_gradient_kernel(const __grid_constant__ DecayGradientParams params) {
+  if (!params.beside_walk) follow_stream();
+  differentiate<kParts>(params);
+  // why one CTA: who waits keeps others from the few SMs that are free.
+  if (params.beside_walk && blockIdx.x == 0 && blockIdx.y == 0) follow_stream();
 }
 
 __global__ __launch_bounds__(kThreads) void gla_decay_sum_kernel(
@@ -291,8 +340,11 @@ __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
 void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t rows = std::max<std::int64_t>(params.N, 1) * params.H;
+  const auto kernel = params.parts == 1   ? gla_decay_gradient_kernel<1>
+                      : params.parts == 2 ? gla_decay_gradient_kernel<2>
+                                          : gla_decay_gradient_kernel<4>;
   launch_kernel(
-      "gla_decay_gradient", gla_decay_gradient_kernel,
+      "gla_decay_gradient", kernel,
       {.blocks = static_cast<unsigned>(rows), .blocks_y = params.splits, .threads = kThreads}, on,
       params);
   if (params.d_log_decay.per_token) return;

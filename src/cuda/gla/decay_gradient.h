@@ -23,6 +23,9 @@ struct DecayGradientParams {
   DecayGroups groups;
   unsigned splits = 1;    // CTAs per (sequence, head)
   float* sums = nullptr;  // [N,H,splits], for a constant decay
+  // The kernel before this one on the stream is the walk for dv, of which nothing is needed: only
+  // the end of this kernel waits for it.
+  bool beside_walk = false;
 };
 
 void launch_decay_gradient(const DecayGradientParams& params, void* stream);

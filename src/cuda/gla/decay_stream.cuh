@@ -43,7 +43,8 @@ class DecayStream {
     const int token = threadIdx.x % 32 * 2;
     LogDecays decays{*reinterpret_cast<const float2*>(&buffer_[slot_][token]), 0.0f};
     if constexpr (kReverse) {
-      decays.behind = __shfl_sync(0xFFFFFFFFu, buffer_[slot_][64], kLastLane);
+      if (threadIdx.x % 32 == kLastLane) decays.behind = buffer_[slot_][64];
+      decays.behind = __shfl_sync(0xFFFFFFFFu, decays.behind, kLastLane);
     }
     request(slot_);
     slot_ = (slot_ + 1) % kAhead;

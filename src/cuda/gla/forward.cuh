@@ -68,6 +68,11 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     shared.input.init(copying_threads + kDecayThreads, kStateThreads);
     shared.intra.init(128, kStateThreads);
     shared.span_done.init(kStateThreads);
+    if constexpr (Config::kDots) {
+      for (auto& of_slot : shared.dots.places) {
+        for (auto& place : of_slot) place.tokens = 0;
+      }
+    }
     fence_barriers_initialised();
   }
   follow_stream();

@@ -38,12 +38,14 @@ struct ForwardConfig {
   static constexpr int kValueBytes = kChunk * kValueDim * 2;
   static constexpr int kFactorBytes = kDots ? kValueBytes : 0;
   static constexpr int kStageBytes = 2 * kKeyBytes + kValueBytes + kFactorBytes;
+  // Row sums of a backward leave the registers as soon as they may where the one state warpgroup is
+  // what all wait for: lanes' shares take 16 KB more than warps'.
+  static constexpr bool kDotsByLanes = kDots && kKeyDim == 64 && kValueDim == 64;
   // As many chunks in flight as fit: about 40 KB per SM hide the memory's latency.
-  static constexpr int kStages = kStageBytes <= 24576            ? 6
-                                 : kDots && kStageBytes <= 32768 ? 5
-                                 : kStageBytes <= 40960          ? 4
-                                 : kStageBytes <= 49152          ? 3
-                                                                 : 2;
+  static constexpr int kStages = kStageBytes <= 24576   ? 6
+                                 : kStageBytes <= 40960 ? 4
+                                 : kStageBytes <= 49152 ? 3
+                                                        : 2;
   static constexpr int kIntraStages = 2;
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 

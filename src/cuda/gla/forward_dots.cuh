@@ -8,6 +8,7 @@
 // rounded.
 #pragma once
 
+#include "cuda/gla/forward_row_sums.cuh"
 #include "cuda/gla/forward_segments.cuh"
 #include "cuda/parts/fragment.cuh"
 
@@ -21,6 +22,9 @@ class DotsRole {
   using State = StateRegisters<Config>;
   static constexpr bool kFlow = Config::kDots && Config::kReverse;
   static constexpr int kStateSteps = State::kTiles * State::kSteps;
+  // What the walk for dq kept comes a chunk early where there are registers for it, into the L2
+  // where there are not.
+  static constexpr bool kHeld = kFlow && Config::kKeyDim == 64;
 
  public:
   __device__ DotsRole(const GlaForwardParams& params, ForwardShared<Config>& shared, int group)
@@ -34,9 +38,12 @@ class DotsRole {
       if (begins_group(item, chunk)) {
         float flow = 0.0f;
         uint4 kept_state[kStateSteps];
-        const uint4* from = kept(item, chunk);
+        if constexpr (kHeld) {
 #pragma unroll
-        for (int i = 0; i < kStateSteps; ++i) kept_state[i] = from[128 * i];
+          for (int i = 0; i < kStateSteps; ++i) kept_state[i] = held_[i];
+        } else {
+          load_kept(item, chunk, kept_state);
+        }
         shared_.input.wait_full(in);
 #pragma unroll
         for (int i = 0; i < kStateSteps; ++i) {
@@ -74,16 +81,20 @@ class DotsRole {
     }
   }
 
-  /// While products run: S of the next chunk, into the L2.
-  __device__ void prefetch(const Item& item, int chunk) const {
+  /// While products run, or before the first chunk: asks for S of a chunk to come.
+  __device__ void prefetch(const Item& item, int chunk) {
     if constexpr (kFlow) {
-      if (chunk + 1 >= item.template chunks<Config>() || !begins_group(item, chunk + 1)) return;
-      const int line = thread();
-      const uint4* from = kept(item, chunk + 1) - line + 8 * line;
+      if (chunk >= item.template chunks<Config>() || !begins_group(item, chunk)) return;
+      if constexpr (kHeld) {
+        load_kept(item, chunk, held_);
+      } else {
+        const int line = thread();
+        const uint4* from = kept(item, chunk) - line + 8 * line;
 #pragma unroll
-      for (int i = 0; i < kStateSteps; i += 8) {
-        if (line < 16 * (kStateSteps - i)) {
-          asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
+        for (int i = 0; i < kStateSteps; i += 8) {
+          if (line < 16 * (kStateSteps - i)) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
+          }
         }
       }
     }
@@ -109,30 +120,8 @@ class DotsRole {
     }
   }
 
-  /// Behind the warpgroup's barrier that follows add(): half of the threads per kind of sum.
-  __device__ void finish(const Item& item, int chunk, Position at) const {
-    if constexpr (Config::kDots) {
-      const int token = thread() % 64, kind = thread() / 64;
-      if (!wants_dots<Config>(params_) || kind > (kFlow ? 1 : 0)) return;
-      if (token >= item.template valid_tokens<Config>(chunk)) return;
-      const auto& rows = shared_.dots.rows[group_][at.stage];
-      const auto sum = [&](int of) {
-        return rows[of][0][token] + rows[of][1][token] + (rows[of][2][token] + rows[of][3][token]);
-      };
-      float own = sum(kind);
-      if constexpr (kFlow && Config::kOneOutputAccumulator) {
-        if (kind == 0) own -= sum(1);
-      }
-      const GlaForwardProblem& problem = params_.problem;
-      const std::int64_t row = (part(item) * problem.B + item.batch) * problem.H + item.head;
-      float* to = kind == 0 ? params_.dots.rows : params_.dots.state_rows;
-      to[row * problem.T + item.template chunk_begin<Config>(chunk) + token] = own;
-    }
-  }
-
  private:
   static __device__ int thread() { return threadIdx.x % 128; }
-  static __device__ int warp() { return threadIdx.x % 128 / 32; }
   /// Which 64 columns of the whole output.
   __device__ std::int64_t part(const Item& item) const { return item.first_column / 64 + group_; }
   /// Where the item's sequence begins: only those of equal length are cut.
@@ -158,62 +147,23 @@ class DotsRole {
     return params_.dots.states + slot(item, chunk) * (kStateSteps * 128) + thread();
   }
 
-  /// Sums of x (.) o over this warp's columns, of one or two o at once: half of the chunk's tokens
-  /// at a time, for registers.
-  template <int kCount>
-  __device__ void sum_rows(const float (*const (&o)[kCount])[32], const int (&kinds)[kCount],
-                           const char* x_tile, Position at) const {
-    const char* panel = x_tile + group_ * panel_bytes(Config::kChunk);
-    const int lane = threadIdx.x % 32;
+  __device__ void load_kept(const Item& item, int chunk, uint4 (&to)[kStateSteps]) const {
+    const uint4* from = kept(item, chunk);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sums[kCount][8] = {};  // of tokens 2c and 2c + 1 of each block of 8, c = lane % 4
-#pragma unroll
-      for (int step = 2 * half; step < 2 * half + 2; ++step) {
-        std::uint32_t x[4];
-        load_columns(panel, step, x);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = unpack_pair<Element>(x[i]);
-          const int block = 2 * (step - 2 * half) + i / 2;
-#pragma unroll
-          for (int n = 0; n < kCount; ++n) {
-            sums[n][2 * block] += pair.x * (*o[n])[8 * step + 2 * i];
-            sums[n][2 * block + 1] += pair.y * (*o[n])[8 * step + 2 * i + 1];
-          }
-        }
-      }
-      // Over the 8 lanes that hold the same tokens, each of which keeps one.
-      halve<4>(sums);
-      halve<2>(sums);
-      halve<1>(sums);
-#pragma unroll
-      for (int n = 0; n < kCount; ++n) {
-        auto& own = shared_.dots.rows[group_][at.stage][kinds[n]][warp()];
-        own[32 * half + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[n][0];
-      }
-    }
+    for (int i = 0; i < kStateSteps; ++i) to[i] = from[128 * i];
   }
 
-  /// Adds the sums of two lanes: each of them keeps `kKept`, the lower lane the first ones.
-  template <int kKept, int kCount>
-  static __device__ void halve(float (&sums)[kCount][8]) {
-    constexpr int kDistance = 4 * kKept;
-    const bool upper = threadIdx.x % 32 & kDistance;
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-#pragma unroll
-      for (int n = 0; n < kCount; ++n) {
-        const float given = upper ? sums[n][i] : sums[n][kKept + i];
-        const float kept = upper ? sums[n][kKept + i] : sums[n][i];
-        sums[n][i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, kDistance);
-      }
-    }
+  template <int kCount>
+  __device__ void sum_rows(const float (*const (&o)[kCount])[32], const int (&kinds)[kCount],
+                           const char* x, Position at) const {
+    put_row_sums<Config>(shared_.dots.rows[group_][at.stage], o, kinds,
+                         x + group_ * panel_bytes(Config::kChunk));
   }
 
   const GlaForwardParams& params_;
   ForwardShared<Config>& shared_;
   const int group_;
+  uint4 held_[kHeld ? kStateSteps : 1];
 };
 
 }  // namespace tandem::cuda

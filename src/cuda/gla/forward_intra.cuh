@@ -1,7 +1,7 @@
 // The intra role of gla_forward_kernel: the weights P of the tokens inside a chunk on each other.
 #pragma once
 
-#include "cuda/gla/forward_shared.cuh"
+#include "cuda/gla/forward_row_sums.cuh"
 #include "cuda/gla/load.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -69,6 +69,8 @@ __device__ void run_intra(const GlaForwardParams& params, ForwardShared<Config>&
       }
       wgmma_commit();
       shared.intra.wait_empty(out);
+      collect_row_sums(params, shared, out);
+      place_row_sums(params, shared, item, chunk, out);
       wgmma_wait<0>();
       fence_registers(qk);
       const int valid = item.valid_tokens<Config>(chunk);
@@ -80,6 +82,12 @@ __device__ void run_intra(const GlaForwardParams& params, ForwardShared<Config>&
       }
       fence_shared_for_async_proxy();
       shared.intra.full[out.stage].arrive();
+    }
+  }
+  if constexpr (Config::kDots) {
+    for (int slot = 0; slot < Config::kIntraStages; ++slot, out.advance()) {
+      shared.intra.wait_empty(out);
+      collect_row_sums(params, shared, out);
     }
   }
 }

@@ -71,7 +71,6 @@ __device__ void store_output(const GlaForwardParams& params, const Item& item, i
   if constexpr (Config::kDots) {
     if (params.problem.o.data == nullptr) {
       if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, group, o);
-      sync_warpgroup(2 + group);
       return;
     }
   }

@@ -86,7 +86,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
       fence_registers(o);
     }
     state.scale(decay.state_to_state);
-    dots.prefetch(item, chunk);
+    dots.prefetch(item, chunk + 1);
     scale_by_token(o, decay.from_state);
     dots.add_inter(o, stage.x(), at);
     wgmma_begin();
@@ -102,7 +102,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     state.scale(decay.state_to_state);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
-    dots.prefetch(item, chunk);
+    dots.prefetch(item, chunk + 1);
     // why in two: what registers allow while the products hold the state's operand.
     constexpr int kEarly = !Config::kTight ? kSteps : Config::kDots ? 2 : 3;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
@@ -136,6 +136,7 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
     } else {
       state.begin(params, item, group);
     }
+    dots.prefetch(item, 0);
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
       const auto& stage = shared.stages[in.stage];
       dots.meet(item, chunk, state, in);
@@ -145,10 +146,9 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
                          stage.v + group * panel_bytes(Config::kChunk), shared.p[p_at.stage],
                          shared.decay[in.stage]);
       // Under the state's product: the output.
-      shared.intra.empty[p_at.stage].arrive();
       dots.add(o, stage.x(), p_at);
+      shared.intra.empty[p_at.stage].arrive();
       store_output<Config>(params, item, chunk, group, o, shared.o[group][p_at.stage]);
-      dots.finish(item, chunk, p_at);
       wgmma_wait<0>();
       state.fence();
       shared.input.empty[in.stage].arrive();

@@ -12,12 +12,26 @@
 
 namespace tandem::cuda {
 
-/// Of the state role's way to the gradient by the decays (forward_dots.cuh): per warpgroup, in turn
-/// with p.
+/// Row sums on their way to the gradient by the decays (forward_row_sums.cuh), in turn with p.
 template <class Config>
 struct DotsShared {
-  // By warps: of all of o; in a reverse walk of what comes from inside the chunk, and of the rest.
-  float rows[Config::kStateGroups][Config::kIntraStages][2][4][Config::kChunk];
+  /// Of all of o; in a reverse walk of what comes from inside the chunk, and of the rest.
+  static constexpr int kKinds = Config::kReverse ? 2 : 1;
+  /// Parts of each sum: of the warps of a warpgroup, or of 8 kinds of lanes of each.
+  static constexpr int kShares = Config::kDotsByLanes ? 32 : 4;
+  using Rows = float[kKinds][kShares][Config::kChunk];
+
+  /// Where in a share's row a token's sum lies: 8 lanes write 8 shares without bank conflicts.
+  static __device__ int column(int share, int token) { return token ^ share % 8 * 8; }
+
+  struct Place {
+    std::int64_t row;  // of the chunk's first token in DecayDots::rows
+    int tokens;
+  };
+
+  Rows rows[Config::kStateGroups][Config::kIntraStages];
+  // By turn, too: one thread writes a turn's while others still read the one before it.
+  Place places[Config::kIntraStages][2];
 };
 struct NoDots {};
 

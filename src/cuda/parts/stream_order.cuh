@@ -10,6 +10,8 @@ namespace tandem::cuda {
 /// Every thread, before its first access to memory outside of the CTA: waits until all that the
 /// stream had before this kernel is complete and visible, then lets the next kernel be launched.
 /// why in this order: the next one may read, before its own wait, what came before this one.
+/// A kernel that needs of the stream only what came before the last kernel runs beside it if that
+/// one calls this first and it calls this last, in one CTA, so that it ends after the other.
 __device__ inline void follow_stream() {
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();

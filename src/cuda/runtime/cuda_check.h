@@ -17,15 +17,15 @@ inline void cuda_check(cudaError_t status, const char* what) {
                   cudaGetErrorString(status));
 }
 
-/// Makes `device` current for a scope.
+/// Makes `device` current for a scope, and gives a thread that has no context yet the device's: a
+/// tensor map cannot be encoded without one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     cuda_check(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (device != previous_) {
-      cuda_check(cudaSetDevice(device), "cudaSetDevice");
-      changed_ = true;
-    }
+    // why even if it is current: that says nothing of a context (autograd's threads begin so).
+    cuda_check(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = device != previous_;
   }
   ~DeviceGuard() {
     if (changed_) cudaSetDevice(previous_);

@@ -1,0 +1,139 @@
+"""A small byte-level language model of gated linear attention, its text, and who computes the attention."""
+
+import dataclasses
+import importlib
+import importlib.metadata
+import pathlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SUFFIXES = {".md", ".py", ".h", ".cpp", ".cu", ".cuh", ".cmake"}
+Op = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v [B,T,H,D], log_decay [B,T,H] -> o [B,T,H,D]
+
+
+@dataclasses.dataclass
+class Config:
+    width: int = 512
+    layers: int = 2
+    heads: int = 8
+    tokens: int = 512  # of a sequence
+    batch: int = 16
+    steps: int = 300
+    learning_rate: float = 2e-3
+    warmup: int = 30
+
+
+TINY = Config(width=64, heads=2, tokens=128, batch=4, steps=60, learning_rate=5e-3, warmup=10)
+
+
+def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """What tandem.ops.gla computes, token by token in fp32."""
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v = (q.float() * q.size(-1) ** -0.5)[..., None, :], k.float()[..., None], v.float()[..., None, :]
+        decay = log_decay.float().exp()[..., None, None]
+        state = torch.zeros(q.size(0), q.size(2), q.size(-1), v.size(-1), device=q.device)
+        out = []
+        # unbind: the gradient of one stack, and not of an index per token, which would be as long as the sequence.
+        for q_t, k_t, v_t, decay_t in zip(q.unbind(1), k.unbind(1), v.unbind(1), decay.unbind(1), strict=True):
+            state = torch.addcmul(decay_t * state, k_t, v_t)
+            out.append(q_t @ state)
+        return torch.stack(out, dim=1).squeeze(-2)
+
+
+def _tandem(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    import tandem
+
+    return tandem.ops.gla(q, k, v, log_decay)[0]
+
+
+def _fla(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    q, k, v = (x.to(torch.bfloat16) for x in (q, k, v))
+    return chunk_simple_gla(q, k, v, g=log_decay)[0]
+
+
+OPS: dict[str, Op] = {"tandem": _tandem, "recurrence": recurrence, "fla": _fla}
+
+
+def missing(name: str, device: str) -> str:
+    """Why the op cannot run here, "" when it can."""
+    module = {"tandem": "tandem", "fla": "fla.ops.simple_gla"}.get(name)
+    if name == "fla" and device == "cpu":
+        return "it needs a GPU"
+    try:
+        if module:
+            importlib.import_module(module)
+    except Exception as error:  # a package that is broken for this torch or Triton may raise anything
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def versions() -> dict[str, str]:
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda or "none"}
+    for name, module in (("tandem", "tandem"), ("triton", "triton"), ("fla", "fla")):
+        try:
+            found[name] = importlib.import_module(module).__version__
+        except Exception:  # as above
+            pass
+    return found
+
+
+class GatedLinearAttention(nn.Module):
+    def __init__(self, width: int, heads: int, op: Op):
+        super().__init__()
+        self.heads, self.op = heads, op
+        self.query, self.key, self.value, self.gate, self.out = (nn.Linear(width, width, bias=False) for _ in range(5))
+        self.decay = nn.Linear(width, heads)
+        self.norm = nn.RMSNorm(width // heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (layer(x).unflatten(-1, (self.heads, -1)) for layer in (self.query, self.key, self.value))
+        log_decay = F.logsigmoid(self.decay(x).float()) / 16
+        o = self.norm(self.op(q, k, v, log_decay).to(x.dtype)).flatten(-2)
+        return self.out(o * F.silu(self.gate(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, op: Op):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention = GatedLinearAttention(width, heads, op)
+        self.up, self.mlp_gate = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.down = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        y = self.mlp_norm(x)
+        return x + self.down(self.up(y) * F.silu(self.mlp_gate(y)))
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, config: Config, op: Op):
+        super().__init__()
+        self.embedding = nn.Embedding(256, config.width)
+        self.blocks = nn.Sequential(*(Block(config.width, config.heads, op) for _ in range(config.layers)))
+        self.norm = nn.RMSNorm(config.width)
+        self.head = nn.Linear(config.width, 256, bias=False)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """The mean loss, in nats per byte, of predicting text [B,T+1] from its beginning."""
+        logits = self.head(self.norm(self.blocks(self.embedding(text[:, :-1]))))
+        return F.cross_entropy(logits.flatten(0, 1).float(), text[:, 1:].flatten())
+
+
+def read_text() -> Tensor:
+    """The repository's documents and sources as bytes; what is built or hidden is left out."""
+    left_out = {"build", "dist", "results"}
+    files = [
+        path
+        for path in sorted(ROOT.rglob("*"))
+        if path.suffix in SUFFIXES
+        and path.is_file()
+        and not any(part in left_out or part.startswith(".") for part in path.relative_to(ROOT).parts)
+    ]
+    return torch.frombuffer(bytearray(b"\n".join(path.read_bytes() for path in files)), dtype=torch.uint8)
