@@ -18,9 +18,6 @@ namespace {
 
 const Words<DType> kDtypes = {
     {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}, {"fp32", DType::kFloat32}};
-const Words<DecayKind> kKinds = {{"none", DecayKind::kNone},
-                                 {"constant", DecayKind::kConstant},
-                                 {"per_token", DecayKind::kPerToken}};
 const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::kNormal},
                                                  {"normal_bench", DecayDistribution::kNormalBench},
                                                  {"strong", DecayDistribution::kStrong},
@@ -28,6 +25,7 @@ const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::k
                                                  {"reset_edges", DecayDistribution::kResetEdges},
                                                  {"all_reset", DecayDistribution::kAllReset},
                                                  {"minus20", DecayDistribution::kMinus20},
+                                                 {"minus100", DecayDistribution::kMinus100},
                                                  {"huge", DecayDistribution::kHuge},
                                                  {"zero", DecayDistribution::kZero},
                                                  {"alternating", DecayDistribution::kAlternating},
@@ -40,6 +38,8 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"final", States::kFinal},
                                {"both", States::kBoth},
                                {"in_place", States::kInPlace}};
+const Words<bool> kGates = {{"silu", true}, {"none", false}};
+const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
                                  {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
@@ -53,9 +53,56 @@ void check_gla(const Line& line, Case& one) {
   if (one.has_direction("step") && one.axis("T") != 1) {
     line.refuse("axes.T", fmt::format("a step is of one token, got {}", one.axis("T")));
   }
+  if (one.cu_seqlens && one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
+}
+
+/// What the cases of an op have, beside what all have.
+struct Schema {
+  const char* op;
+  std::vector<std::string> axes;           // required
+  std::vector<std::string> optional_axes;  // `check` knows what they are by default
+  std::vector<std::string> fields;
+  Words<DecayKind> decay_kinds;
+  /// Completes a case; refuses what does not fit together.
+  void (*check)(const Line& line, Case& one);
+};
+
+const Schema& schema_of(const std::string& op) {
+  static const std::vector<Schema> schemas = {
+      {"gla",
+       {"B", "T", "H", "K"},
+       {"HQ", "V"},
+       {"state_dtype", "scale"},
+       {{"none", DecayKind::kNone},
+        {"constant", DecayKind::kConstant},
+        {"per_token", DecayKind::kPerToken}},
+       check_gla},
+      {"linear_scan",
+       {"B", "T", "d", "D"},
+       {},
+       {"decay_dtype", "gate"},
+       {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
+       [](const Line&, Case&) {}},
+      {"gated_scan",
+       {"B", "T", "D"},
+       {},
+       {"decay_dtype", "gate"},
+       {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
+       [](const Line&, Case&) {}}};
+  for (const Schema& schema : schemas) {
+    if (schema.op == op) return schema;
+  }
+  throw std::runtime_error("no cases for op " + op);
+}
+
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void check_sequences(const Line& line, const Case& one) {
   if (!one.cu_seqlens) return;
   if (one.axis("B") != 1) line.refuse("cu_seqlens", "needs B = 1");
-  if (one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
   const auto& offsets = *one.cu_seqlens;
   if (offsets.empty()) line.refuse("cu_seqlens", "must not be empty");
   if (!std::is_sorted(offsets.begin(), offsets.end()) || offsets.back() > one.axis("T")) {
@@ -87,9 +134,11 @@ std::vector<std::int32_t> parse_lengths(const Line& line, const Json& lengths, c
 }
 
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
+  const Schema& schema = schema_of(op);
   line.only_fields(object, "",
-                   {"name", "directions", "axes", "dtype", "decay", "states", "state_dtype",
-                    "cu_seqlens", "lengths", "strides", "scale", "tags", "seed"});
+                   joined({"name", "directions", "axes", "dtype", "decay", "states", "cu_seqlens",
+                           "lengths", "strides", "tags", "seed"},
+                          schema.fields));
   Case one;
   one.name = object.at("name");
   if (one.name.find_first_of("{}") != std::string::npos) {
@@ -101,9 +150,9 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     if (one.directions.empty()) line.refuse("directions", "must not be empty");
   }
   const Json& axes = line.required(object, "", "axes");
-  line.only_fields(axes, "axes", {"B", "T", "H", "HQ", "K", "V"});
+  line.only_fields(axes, "axes", joined(schema.axes, schema.optional_axes));
   if (one.directions == std::vector<std::string>{"step"}) one.axes["T"] = 1;
-  for (const char* axis : {"B", "T", "H", "K"}) {
+  for (const std::string& axis : schema.axes) {
     if (one.axes.count(axis) == 0) line.required(axes, "axes", axis);
   }
   for (const auto& [axis, value] : axes.items()) {
@@ -115,13 +164,17 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
 
   const Json& decay = line.required(object, "", "decay");
   line.only_fields(decay, "decay", {"kind", "distribution"});
-  one.decay = line.word(line.required(decay, "decay", "kind"), "decay.kind", kKinds);
+  one.decay = line.word(line.required(decay, "decay", "kind"), "decay.kind", schema.decay_kinds);
   if (one.decay != DecayKind::kNone) {
     const Json& distribution = line.required(decay, "decay", "distribution");
     one.distribution = line.word(distribution, "decay.distribution", kDistributions);
   } else if (decay.contains("distribution")) {
     line.refuse("decay.distribution", "needs a decay kind other than none");
   }
+  if (object.contains("decay_dtype")) {
+    one.fp32_decay = line.word(object.at("decay_dtype"), "decay_dtype", kDecayDtypes);
+  }
+  if (object.contains("gate")) one.gate = line.word(object.at("gate"), "gate", kGates);
   if (object.contains("states")) one.states = line.word(object.at("states"), "states", kStates);
   if (object.contains("state_dtype")) {
     one.state_dtype = line.word(object.at("state_dtype"), "state_dtype", kStateDtypes);
@@ -150,7 +203,8 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     if (one.cu_seqlens) line.refuse("lengths", "cannot be given beside cu_seqlens");
     one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
   }
-  if (op == "gla") check_gla(line, one);
+  schema.check(line, one);
+  check_sequences(line, one);
   return one;
 }
 

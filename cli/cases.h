@@ -3,10 +3,14 @@
 // The file is a list of objects, one per line. Fields (* required):
 //   name*       placeholders {T}, {K}, {distribution}... stand for the fields that are given as
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
-//   name axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
-//               HQ (default H)
+//   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
+//               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*
 //   dtype*      a list; every dtype is run under the same name
-//   decay*      {kind: none | constant | per_token, distribution: see DecayDistribution}
+//   decay*      {kind, distribution: see DecayDistribution}; kind is none | constant | per_token
+//   for
+//               gla, decay | log_decay (which argument it is) for the scans
+//   decay_dtype of the scans: same (as x, default) | fp32
+//   gate        of the scans: silu (default) | none
 //   states      none (default) | initial | final | both | in_place; a step's is always in place
 //   state_dtype of a step's state: fp32 (default) | bf16
 //   cu_seqlens  the offsets themselves, N+1 of them
@@ -17,8 +21,8 @@
 //   tags*       check, bench, large (checked on sampled heads), sanitizer, later (kernels may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
-// An axis, decay.distribution, decay.kind, states, state_dtype, strides and scale may be a list, an
-// axis also a range, "1..130": the line then stands for the cross product.
+// An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides and
+// scale may be a list, an axis also a range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +37,7 @@
 
 namespace tandem::tools {
 
-enum class DecayKind { kNone, kConstant, kPerToken };
+enum class DecayKind { kNone, kConstant, kPerToken, kDecay, kLogDecay };
 
 enum class DecayDistribution {
   kNormal,       // log_sigmoid(N(0,1)) / 16: a memory of some 20 tokens
@@ -43,6 +47,7 @@ enum class DecayDistribution {
   kResetEdges,   // normal, and -inf at the first and last token of every chunk of 64
   kAllReset,     // -inf everywhere
   kMinus20,      // -20 everywhere
+  kMinus100,     // -100 everywhere: nothing in fp32
   kHuge,         // normal, and -1e30 (finite masks that users write) at one token in 16
   kZero,         // 0 everywhere
   kAlternating,  // 0 and -20 in turn
@@ -53,12 +58,13 @@ enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
 
 enum class Strides {
   kContiguous,
-  kPacked,      // q, k, v are slices of one [B,T,...] buffer
-  kTransposed,  // stored [B,H,T,D]
+  kPacked,      // q, k, v (x, decay, gate) are slices of one [B,T,...] buffer
+  kTransposed,  // stored [B,H,T,D]; the scans' [T,B,D]
   kPadded,      // gaps between heads, tokens and batches, all multiples of 16 bytes
   kMisaligned,  // contiguous, the base one element past an aligned address
   kOdd,         // gaps that are odd numbers of elements
-  kBroadcast,   // inputs with stride 0: heads share one q, k, v; the batch shares one log_decay
+  kBroadcast,  // inputs with stride 0: heads share one q, k, v; the batch shares one log_decay, and
+               // all of a scan's inputs
 };
 
 struct Case {
@@ -68,6 +74,8 @@ struct Case {
   std::vector<DType> dtypes;
   DecayKind decay = DecayKind::kNone;
   DecayDistribution distribution = DecayDistribution::kNormal;
+  bool fp32_decay = false;  // of a scan in 16 bits
+  bool gate = true;         // of a scan
   States states = States::kNone;
   DType state_dtype = DType::kFloat32;
   Strides strides = Strides::kContiguous;

@@ -48,22 +48,16 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
 }
 
 GlaForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const auto required = [&](const char* name) {
-    const NamedTensor& tensor = set.get(name);
-    return view(tensor, bases[tensor.buffer], device);
-  };
-  const auto optional = [&](const char* name) {
-    return set.find(name) ? std::optional(required(name)) : std::nullopt;
-  };
+  const Views views(set, bases, device);
   GlaForwardArgs args;
-  args.q = required("q");
-  args.k = required("k");
-  args.v = required("v");
-  args.o = required("o");
-  args.log_decay = optional("log_decay");
-  args.initial_state = optional("initial_state");
-  args.cu_seqlens = optional("cu_seqlens");
-  args.final_state = optional("final_state");
+  args.q = views.required("q");
+  args.k = views.required("k");
+  args.v = views.required("v");
+  args.o = views.required("o");
+  args.log_decay = views.optional("log_decay");
+  args.initial_state = views.optional("initial_state");
+  args.cu_seqlens = views.optional("cu_seqlens");
+  args.final_state = views.optional("final_state");
   if (set.scalars.count("scale")) args.scale = set.scalars.at("scale");
   return args;
 }
@@ -84,10 +78,7 @@ GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bas
 }
 
 GlaForwardProblem host_problem(const TensorSet& set) {
-  std::vector<void*> bases;
-  for (const HostBuffer& buffer : set.buffers)
-    bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return problem_at(set, bases, Device::cpu());
+  return problem_at(set, host_bases(set), Device::cpu());
 }
 
 TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n) {
@@ -118,25 +109,6 @@ std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool s
     heads.push_back(wanted == all ? i : i * (all - 1) / (wanted - 1));
   }
   return heads;
-}
-
-double bytes_of(const TensorSet& set, const Operation& operation) {
-  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  double bytes = 0;
-  for (const NamedTensor& tensor : set.tensors) {
-    if (!has(operation.inputs, tensor.name) && !has(operation.optional_inputs, tensor.name) &&
-        !has(operation.outputs, tensor.name)) {
-      continue;
-    }
-    double elements = 1;
-    for (int i = 0; i < tensor.shape.rank(); ++i) {
-      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
-    }
-    bytes += elements * static_cast<double>(size_of(tensor.dtype));
-  }
-  return bytes;
 }
 
 std::string gla_shape(const Dims& keys, const Dims& values) {

@@ -52,9 +52,6 @@ double token_count(const GlaRecurrence& recurrence);
 /// some between, about a second of work on two cores.
 std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool sampled);
 
-/// Every tensor of the operation's call once; of a broadcast axis only one element.
-double bytes_of(const TensorSet& set, const Operation& operation);
-
 /// "B4 T1024 H32 K64 V64".
 std::string gla_shape(const Dims& keys, const Dims& values);
 

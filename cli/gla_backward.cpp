@@ -40,27 +40,21 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
 }
 
 GlaBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const auto required = [&](const char* name) {
-    const NamedTensor& tensor = set.get(name);
-    return view(tensor, bases[tensor.buffer], device);
-  };
-  const auto optional = [&](const char* name) {
-    return set.find(name) ? std::optional(required(name)) : std::nullopt;
-  };
+  const Views views(set, bases, device);
   GlaBackwardArgs args;
-  args.q = required("q");
-  args.k = required("k");
-  args.v = required("v");
-  args.log_decay = optional("log_decay");
-  args.initial_state = optional("initial_state");
-  args.cu_seqlens = optional("cu_seqlens");
-  args.d_o = required("d_o");
-  args.d_final_state = optional("d_final_state");
-  args.dq = optional("dq");
-  args.dk = optional("dk");
-  args.dv = optional("dv");
-  args.d_log_decay = optional("d_log_decay");
-  args.d_initial_state = optional("d_initial_state");
+  args.q = views.required("q");
+  args.k = views.required("k");
+  args.v = views.required("v");
+  args.log_decay = views.optional("log_decay");
+  args.initial_state = views.optional("initial_state");
+  args.cu_seqlens = views.optional("cu_seqlens");
+  args.d_o = views.required("d_o");
+  args.d_final_state = views.optional("d_final_state");
+  args.dq = views.optional("dq");
+  args.dk = views.optional("dk");
+  args.dv = views.optional("dv");
+  args.d_log_decay = views.optional("d_log_decay");
+  args.d_initial_state = views.optional("d_initial_state");
   if (set.scalars.count("scale")) args.scale = set.scalars.at("scale");
   return args;
 }
@@ -124,10 +118,7 @@ TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
 }
 
 GlaBackwardProblem host_backward_problem(const TensorSet& set) {
-  std::vector<void*> bases;
-  for (const HostBuffer& buffer : set.buffers)
-    bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return make_problem(bind(set, bases, Device::cpu()));
+  return make_problem(bind(set, host_bases(set), Device::cpu()));
 }
 
 const Operation kGlaBackward = {.name = "gla",

@@ -1,9 +1,8 @@
 // gla's tensors from a case: layouts and random inputs.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
+#include "decay_values.h"
 #include "gla.h"
 
 namespace tandem::tools {
@@ -41,32 +40,6 @@ Dims decay_strides(Strides kind, const Dims& shape) {
     case Strides::kBroadcast: return {0, H, 1};
     default: return contiguous_strides(shape);
   }
-}
-
-float log_sigmoid(float x) { return std::fmin(x, 0.0f) - std::log1p(std::exp(-std::fabs(x))); }
-
-/// The decay at linear index `i` of [B,T,H] or [H]; `t` is 0 for a constant decay.
-float decay_value(DecayDistribution distribution, const RandomStream& random, std::int64_t i,
-                  std::int64_t t, bool constant) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  const float normal = log_sigmoid(random.normal(2 * i)) / 16;
-  const float uniform = random.uniform(2 * i + 1);
-  // A constant decay has so few values that chance might leave out the special one.
-  const bool special = constant ? i % 3 == 1 : uniform < 1.0f / 16;
-  switch (distribution) {
-    case DecayDistribution::kNormal: return normal;
-    case DecayDistribution::kNormalBench: return log_sigmoid(random.normal(2 * i) + 2);
-    case DecayDistribution::kStrong: return -2 - 18 * uniform;
-    case DecayDistribution::kReset: return special ? -kInf : normal;
-    case DecayDistribution::kResetEdges: return t % 64 == 0 || t % 64 == 63 ? -kInf : normal;
-    case DecayDistribution::kAllReset: return -kInf;
-    case DecayDistribution::kMinus20: return -20;
-    case DecayDistribution::kHuge: return special ? -1e30f : normal;
-    case DecayDistribution::kZero: return 0;
-    case DecayDistribution::kAlternating: return t % 2 == 0 ? 0 : -20;
-    case DecayDistribution::kPositive: return 0.02f * uniform;
-  }
-  return 0;
 }
 
 /// The shapes of a case.
@@ -119,7 +92,7 @@ void add_log_decay(TensorSet& set, const Case& one, const RandomStream& random) 
   std::byte* data = set.buffers[decay.buffer].data() + decay.offset;
   for_each_element(decay, [&](std::int64_t offset, std::int64_t i) {
     store(DType::kFloat32, data, offset,
-          decay_value(one.distribution, random, i, constant ? 0 : i / H % T, constant));
+          log_decay_value(one.distribution, random, i, constant ? 0 : i / H % T, constant));
   });
 }
 

@@ -10,19 +10,13 @@ namespace tandem::tools {
 namespace {
 
 GlaStateForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const auto required = [&](const char* name) {
-    const NamedTensor& tensor = set.get(name);
-    return view(tensor, bases[tensor.buffer], device);
-  };
-  const auto optional = [&](const char* name) {
-    return set.find(name) ? std::optional(required(name)) : std::nullopt;
-  };
-  return {.k = required("k"),
-          .v = required("v"),
-          .log_decay = optional("log_decay"),
-          .cu_seqlens = optional("cu_seqlens"),
-          .state = required("state"),
-          .total_log_decay = required("total_log_decay")};
+  const Views views(set, bases, device);
+  return {.k = views.required("k"),
+          .v = views.required("v"),
+          .log_decay = views.optional("log_decay"),
+          .cu_seqlens = views.optional("cu_seqlens"),
+          .state = views.required("state"),
+          .total_log_decay = views.required("total_log_decay")};
 }
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
@@ -36,10 +30,7 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
 
 /// The checked problem over the set's own buffers, to be read only.
 GlaStateForwardProblem problem_of(const TensorSet& set) {
-  std::vector<void*> bases;
-  for (const HostBuffer& buffer : set.buffers)
-    bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return make_problem(bind(set, bases, Device::cpu()));
+  return make_problem(bind(set, host_bases(set), Device::cpu()));
 }
 
 std::unique_ptr<Expectation> expect(const TensorSet& set, bool sampled) {

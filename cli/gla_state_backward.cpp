@@ -23,20 +23,14 @@ TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
 }
 
 GlaStateBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const auto required = [&](const char* name) {
-    const NamedTensor& tensor = set.get(name);
-    return view(tensor, bases[tensor.buffer], device);
-  };
-  const auto optional = [&](const char* name) {
-    return set.find(name) ? std::optional(required(name)) : std::nullopt;
-  };
+  const Views views(set, bases, device);
   GlaStateBackwardArgs args;
-  args.q = required("q");
-  args.d_o = required("d_o");
-  args.log_decay = optional("log_decay");
-  args.cu_seqlens = optional("cu_seqlens");
-  args.d_state = required("d_state");
-  args.total_log_decay = required("total_log_decay");
+  args.q = views.required("q");
+  args.d_o = views.required("d_o");
+  args.log_decay = views.optional("log_decay");
+  args.cu_seqlens = views.optional("cu_seqlens");
+  args.d_state = views.required("d_state");
+  args.total_log_decay = views.required("total_log_decay");
   if (set.scalars.count("scale")) args.scale = set.scalars.at("scale");
   return args;
 }
@@ -52,10 +46,7 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
 
 /// The checked problem over the set's own buffers, to be read only.
 GlaStateBackwardProblem problem_of(const TensorSet& set) {
-  std::vector<void*> bases;
-  for (const HostBuffer& buffer : set.buffers)
-    bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return make_problem(bind(set, bases, Device::cpu()));
+  return make_problem(bind(set, host_bases(set), Device::cpu()));
 }
 
 std::unique_ptr<Expectation> expect(const TensorSet& set, bool sampled) {

@@ -32,17 +32,14 @@ Dims state_strides(Strides kind, const Dims& shape) {
 }
 
 GlaStepArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const auto bound = [&](const char* name) {
-    const NamedTensor& tensor = set.get(name);
-    return view(tensor, bases[tensor.buffer], device);
-  };
+  const Views views(set, bases, device);
   GlaStepArgs args;
-  args.q = bound("q");
-  args.k = bound("k");
-  args.v = bound("v");
-  args.state = bound("state");
-  args.o = bound("o");
-  if (set.find("log_decay")) args.log_decay = bound("log_decay");
+  args.q = views.required("q");
+  args.k = views.required("k");
+  args.v = views.required("v");
+  args.state = views.required("state");
+  args.o = views.required("o");
+  args.log_decay = views.optional("log_decay");
   if (set.scalars.count("scale")) args.scale = set.scalars.at("scale");
   return args;
 }
@@ -56,10 +53,7 @@ std::size_t workspace_bytes(const TensorSet&, const std::vector<void*>&, Device)
 
 /// The checked problem over the set's own buffers, to be read only.
 GlaStepProblem problem_of(const TensorSet& set) {
-  std::vector<void*> bases;
-  for (const HostBuffer& buffer : set.buffers)
-    bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return make_problem(bind(set, bases, Device::cpu()));
+  return make_problem(bind(set, host_bases(set), Device::cpu()));
 }
 
 /// What the definition gives for one batch and head.

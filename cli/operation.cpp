@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace tandem::tools {
 
 const std::vector<Operation>& operations() {
-  static const std::vector<Operation> all = {kGlaForward, kGlaBackward,      kGlaForwardBackward,
-                                             kGlaState,   kGlaStateBackward, kGlaStep};
+  static const std::vector<Operation> all = {
+      kGlaForward,        kGlaBackward,        kGlaForwardBackward,
+      kGlaState,          kGlaStateBackward,   kGlaStep,
+      kGatedScanForward,  kGatedScanBackward,  kGatedScanForwardBackward,
+      kLinearScanForward, kLinearScanBackward, kLinearScanForwardBackward};
   return all;
 }
 
@@ -20,6 +24,25 @@ const Operation& find_operation(const std::string& name, const std::string& dire
   }
   throw std::runtime_error(
       fmt::format("there is no {} {} (known: {})", name, direction, fmt::join(known, ", ")));
+}
+
+double bytes_of(const TensorSet& set, const Operation& operation) {
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  double bytes = 0;
+  for (const NamedTensor& tensor : set.tensors) {
+    if (!has(operation.inputs, tensor.name) && !has(operation.optional_inputs, tensor.name) &&
+        !has(operation.outputs, tensor.name)) {
+      continue;
+    }
+    double elements = 1;
+    for (int i = 0; i < tensor.shape.rank(); ++i) {
+      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
+    }
+    bytes += elements * static_cast<double>(size_of(tensor.dtype));
+  }
+  return bytes;
 }
 
 std::string title(const Operation& operation) {

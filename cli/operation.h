@@ -67,6 +67,7 @@ struct Operation {
   Cost (*cost)(const TensorSet& set);
   /// "B4 T1024 H32 K64 V64".
   std::string (*shape)(const TensorSet& set);
+  bool fp32_on_cuda = false;  // else fp32 is for the CPU only
   /// call and workspace_bytes of the baseline on a CUDA device, cuBLASLt products and separate
   /// element-wise kernels; null where an op has none. They throw Unsupported, saying why.
   void (*unfused_call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
@@ -81,6 +82,9 @@ const std::vector<Operation>& operations();
 /// Throws std::runtime_error naming the known ones.
 const Operation& find_operation(const std::string& name, const std::string& direction = "forward");
 
+/// Every tensor of the operation's call once; of a broadcast axis only one element.
+double bytes_of(const TensorSet& set, const Operation& operation);
+
 /// "gla forward".
 std::string title(const Operation& operation);
 
@@ -93,5 +97,11 @@ extern const Operation kGlaStateBackward;
 extern const Operation kGlaStep;
 extern const Operation kGlaBackward;
 extern const Operation kGlaForwardBackward;
+extern const Operation kGatedScanForward;
+extern const Operation kGatedScanBackward;
+extern const Operation kGatedScanForwardBackward;
+extern const Operation kLinearScanForward;
+extern const Operation kLinearScanBackward;
+extern const Operation kLinearScanForwardBackward;
 
 }  // namespace tandem::tools

@@ -96,6 +96,14 @@ std::int64_t span_bytes(const NamedTensor& tensor) {
   return elements * size_of(tensor.dtype);
 }
 
+std::vector<void*> host_bases(const TensorSet& set) {
+  std::vector<void*> bases;
+  for (const HostBuffer& buffer : set.buffers) {
+    bases.push_back(const_cast<std::byte*>(buffer.data()));
+  }
+  return bases;
+}
+
 NamedTensor& add_tensor(TensorSet& set, const std::string& name, DType dtype, const Dims& shape,
                         const Dims& strides, bool output, std::int64_t offset_elements) {
   NamedTensor tensor{name, dtype, shape, strides, set.buffers.size(), 0, output};

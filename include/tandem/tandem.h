@@ -4,6 +4,8 @@
 #include "tandem/context.h"
 #include "tandem/device.h"
 #include "tandem/error.h"
+#include "tandem/ops/gated_scan.h"
 #include "tandem/ops/gla.h"
+#include "tandem/ops/linear_scan.h"
 #include "tandem/tensor.h"
 #include "tandem/variants.h"

@@ -79,6 +79,10 @@ class Call {
     return view(name, kActivations, fits ? tensor : keep(torch::stable::contiguous(tensor)));
   }
 
+  std::optional<TensorView> optional_activations(const char* name, const OptionalTensor& tensor) {
+    return tensor ? std::optional(activations(name, *tensor)) : std::nullopt;
+  }
+
   std::optional<TensorView> state(const char* name, const OptionalTensor& tensor) {
     return contiguous(name, "fp32", tensor);
   }
@@ -87,6 +91,16 @@ class Call {
     const bool fits = !tensor || tensor->scalar_type() != ScalarType::Long;
     return contiguous("cu_seqlens", "int32 or int64",
                       fits ? tensor : keep(torch::stable::to(*tensor, ScalarType::Int)));
+  }
+
+  /// A new tensor like `input`, when there is one and its gradient is wanted, and the argument.
+  OptionalTensor gradient(bool wanted, const char* name, const OptionalTensor& input,
+                          std::optional<TensorView>& argument) const {
+    OptionalTensor output;
+    if (!wanted || !input) return output;
+    output = torch::stable::new_empty(*input, input->sizes());
+    argument = view(name, kActivations, *output);
+    return output;
   }
 
   Context context(Device device) const {
@@ -145,6 +159,12 @@ class Call {
   const char* op_;
   std::vector<Tensor> kept_;
 };
+
+/// How many states a call has: cu_seqlens', or B. Whatever shapes the library will refuse.
+inline std::int64_t sequences(const Tensor& activations, const OptionalTensor& cu_seqlens) {
+  const bool lists = cu_seqlens && cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 0;
+  return lists ? cu_seqlens->size(0) - 1 : activations.size(0);
+}
 
 /// The function of an op as torch calls it. Torch makes a RuntimeError of every exception (before
 /// 2.15 some become ValueError); tandem/_extension.py knows how these texts begin, and raises what

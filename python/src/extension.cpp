@@ -6,17 +6,13 @@
 #include <tuple>
 
 #include "call.h"
+#include "gated_scan.h"
+#include "linear_scan.h"
 
 namespace tandem::extension {
 namespace {
 
 using torch::stable::new_empty;
-
-/// How many states gla has: cu_seqlens', or B. Whatever shapes the library will refuse.
-std::int64_t sequences(const Tensor& keys, const OptionalTensor& cu_seqlens) {
-  const bool lists = cu_seqlens && cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 0;
-  return lists ? cu_seqlens->size(0) - 1 : keys.size(0);
-}
 
 /// A span's state and total log-decay, of keys [B,T,HQ,K] and values [B,T,H,V].
 std::tuple<Tensor, Tensor> span_results(const Tensor& keys, const Tensor& values,
@@ -133,20 +129,11 @@ GlaGradients gla_backward(const Tensor& q, const Tensor& k, const Tensor& v,
   args.d_o = call.activations("d_o", d_o);
   args.d_final_state = call.state("d_final_state", d_final_state);
 
-  /// A new tensor like `input`, when it is wanted.
-  const auto gradient = [&](bool wanted, const char* name, const OptionalTensor& input,
-                            std::optional<TensorView>& argument) {
-    OptionalTensor output;
-    if (!wanted || !input) return output;
-    output = new_empty(*input, input->sizes());
-    argument = call.view(name, Call::kActivations, *output);
-    return output;
-  };
   GlaGradients gradients = {
-      gradient(wants_dq, "dq", q, args.dq), gradient(wants_dk, "dk", k, args.dk),
-      gradient(wants_dv, "dv", v, args.dv),
-      gradient(wants_d_log_decay, "d_log_decay", log_decay, args.d_log_decay),
-      gradient(wants_d_initial_state, "d_initial_state", initial_state, args.d_initial_state)};
+      call.gradient(wants_dq, "dq", q, args.dq), call.gradient(wants_dk, "dk", k, args.dk),
+      call.gradient(wants_dv, "dv", v, args.dv),
+      call.gradient(wants_d_log_decay, "d_log_decay", log_decay, args.d_log_decay),
+      call.gradient(wants_d_initial_state, "d_initial_state", initial_state, args.d_initial_state)};
   tandem::gla_backward(args, call.context(args.q.device, q, args, gla_backward_workspace_bytes));
   return gradients;
 }
@@ -158,6 +145,10 @@ void add_functions(Library& library) {
   library.impl("gla_backward", boxed<gla_backward>);
   library.impl("gla_state_backward", boxed<gla_state_backward>);
   library.impl("gla_step", boxed<gla_step>);
+  library.impl("gated_scan_forward", boxed<gated_scan_forward>);
+  library.impl("gated_scan_backward", boxed<gated_scan_backward>);
+  library.impl("linear_scan_forward", boxed<linear_scan_forward>);
+  library.impl("linear_scan_backward", boxed<linear_scan_backward>);
 }
 
 }  // namespace
@@ -181,6 +172,10 @@ STABLE_TORCH_LIBRARY(tandem, m) {
   m.def(
       "gla_state_backward(Tensor q, Tensor d_o, Tensor? log_decay, float? scale, "
       "Tensor? cu_seqlens) -> (Tensor, Tensor)");
+  m.def(tandem::extension::kGatedScanForwardSchema);
+  m.def(tandem::extension::kGatedScanBackwardSchema);
+  m.def(tandem::extension::kLinearScanForwardSchema);
+  m.def(tandem::extension::kLinearScanBackwardSchema);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) { tandem::extension::add_functions(m); }

@@ -7,8 +7,6 @@
 // updates of a wave in parallel, then the states, then all outputs.
 #include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <queue>
 #include <string>
 #include <vector>
 
@@ -118,20 +116,12 @@ class WaveWalk {
   std::vector<GlaScratch<Operand>> scratch_;
 };
 
-/// Whether rows, handed to whichever thread is free, keep all threads busy nearly to the end.
+/// Whether rows keep all threads busy nearly to the end.
 bool rows_fill(const std::vector<GlaRow>& rows, int threads) {
-  std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> loads;
-  for (int i = 0; i < threads; ++i) loads.push(0);
-  std::int64_t total = 0, longest = 0;
-  for (const GlaRow& row : rows) {
-    const std::int64_t load = loads.top() + row.chunks();
-    loads.pop();
-    loads.push(load);
-    longest = std::max(longest, load);
-    total += row.chunks();
-  }
   constexpr double kWaveCost = 1.2;  // a wave's extra passes, measured
-  return static_cast<double>(longest) * threads <= kWaveCost * static_cast<double>(total);
+  std::vector<std::int64_t> loads;
+  for (const GlaRow& row : rows) loads.push_back(row.chunks());
+  return fills_threads(loads, threads, kWaveCost);
 }
 
 template <typename Operand>

@@ -3,9 +3,13 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <queue>
+#include <vector>
 
 namespace tandem::cpu {
 
@@ -44,6 +48,22 @@ void parallel_for(std::int64_t count, int threads, Schedule schedule, const Body
     for (std::int64_t i = 0; i < count; ++i) guarded(i);
   }
   if (error) std::rethrow_exception(error);
+}
+
+/// Whether items of these loads, the largest first, handed to whichever thread is free, keep all
+/// threads busy: the last is done after at most `allowance` times a fair share of the work.
+inline bool fills_threads(const std::vector<std::int64_t>& loads, int threads, double allowance) {
+  std::priority_queue<std::int64_t, std::vector<std::int64_t>, std::greater<>> busy;
+  for (int i = 0; i < threads; ++i) busy.push(0);
+  std::int64_t total = 0, longest = 0;
+  for (const std::int64_t load : loads) {
+    const std::int64_t until = busy.top() + load;
+    busy.pop();
+    busy.push(until);
+    longest = std::max(longest, until);
+    total += load;
+  }
+  return static_cast<double>(longest) * threads <= allowance * static_cast<double>(total);
 }
 
 }  // namespace tandem::cpu

@@ -1,18 +1,9 @@
 // gla's CUDA entry points in a build without CUDA.
-#include <string>
-
 #include "ops/gla.h"
-#include "tandem/error.h"
+
+#include "no_cuda/unsupported.h"
 
 namespace tandem::cuda {
-namespace {
-
-[[noreturn]] void unsupported(const char* op) {
-  throw Unsupported("[" + std::string(op) +
-                    "] tensors on a CUDA device: " + cuda_unavailable_reason());
-}
-
-}  // namespace
 
 void gla_forward(const GlaForwardProblem&, const Context&) { unsupported("gla_forward"); }
 

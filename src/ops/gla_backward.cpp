@@ -1,7 +1,6 @@
 // gla_backward: arguments -> checked problem -> backend. Host only.
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "core/check.h"
 #include "ops/gla.h"
@@ -12,29 +11,22 @@ namespace {
 
 constexpr const char* kOp = "gla_backward";
 
-/// No output may overlap an input, another output or itself.
 void check_overlaps(const GlaBackwardArgs& args) {
-  std::vector<Argument> inputs = {
-      {kOp, "q", args.q}, {kOp, "k", args.k}, {kOp, "v", args.v}, {kOp, "d_o", args.d_o}};
-  std::vector<Argument> outputs;
-  const auto add = [](std::vector<Argument>& list, const char* name,
-                      const std::optional<TensorView>& view) {
-    if (view) list.push_back({kOp, name, *view});
-  };
-  add(inputs, "log_decay", args.log_decay);
-  add(inputs, "initial_state", args.initial_state);
-  add(inputs, "cu_seqlens", args.cu_seqlens);
-  add(inputs, "d_final_state", args.d_final_state);
-  add(outputs, "dq", args.dq);
-  add(outputs, "dk", args.dk);
-  add(outputs, "dv", args.dv);
-  add(outputs, "d_log_decay", args.d_log_decay);
-  add(outputs, "d_initial_state", args.d_initial_state);
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    check_no_self_overlap(outputs[i]);
-    for (const Argument& input : inputs) check_disjoint(outputs[i], input);
-    for (std::size_t j = 0; j < i; ++j) check_disjoint(outputs[i], outputs[j]);
-  }
+  Arguments inputs(kOp), outputs(kOp);
+  inputs.add("q", args.q);
+  inputs.add("k", args.k);
+  inputs.add("v", args.v);
+  inputs.add("d_o", args.d_o);
+  inputs.add("log_decay", args.log_decay);
+  inputs.add("initial_state", args.initial_state);
+  inputs.add("cu_seqlens", args.cu_seqlens);
+  inputs.add("d_final_state", args.d_final_state);
+  outputs.add("dq", args.dq);
+  outputs.add("dk", args.dk);
+  outputs.add("dv", args.dv);
+  outputs.add("d_log_decay", args.d_log_decay);
+  outputs.add("d_initial_state", args.d_initial_state);
+  check_outputs(outputs, inputs);
 }
 
 DecayGradient check_decay_gradient(const GlaBackwardArgs& args, Device device) {

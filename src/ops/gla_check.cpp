@@ -2,68 +2,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <string>
 
 namespace tandem {
-namespace {
-
-/// Sets N too.
-void check_sequences(const Argument& cu_seqlens, GlaRecurrence& recurrence) {
-  const char* op = cu_seqlens.op;
-  if (recurrence.B != 1) {
-    refuse(op, "cu_seqlens needs B = 1, got B = " + std::to_string(recurrence.B));
-  }
-  check_rank(cu_seqlens, "[N+1]", 1);
-  const std::int64_t length = cu_seqlens.view.shape[0];
-  if (length < 1) refuse(op, "cu_seqlens must have shape [N+1] with N >= 0, got [0]");
-  check_contiguous_operand(cu_seqlens, "[N+1]", {length}, DType::kInt32, recurrence.device);
-  recurrence.N = length - 1;
-  recurrence.cu_seqlens = static_cast<const std::int32_t*>(cu_seqlens.view.data);
-}
-
-}  // namespace
-
-void check_extents(const Argument& argument, const char* names) {
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
-  const Dims& shape = argument.view.shape;
-  for (int axis = shape.rank() - 2; axis < shape.rank(); ++axis) {
-    if (shape[axis] < 1 || shape[axis] > kLargest) {
-      refuse(argument.op, std::string(argument.name) + " must have " + names +
-                              " in [1,2^31), got shape " + to_string(shape));
-    }
-  }
-}
-
-void check_activation_dtype(const Argument& argument) {
-  const DType dtype = argument.view.dtype;
-  const bool fp32_here = argument.view.device.type == DeviceType::kCpu;
-  if (dtype == DType::kBFloat16 || dtype == DType::kFloat16) return;
-  if (fp32_here && dtype == DType::kFloat32) return;
-  refuse(argument.op, std::string(argument.name) + " must have dtype bf16 or fp16" +
-                          (fp32_here ? " or fp32" : "") + " on " + to_string(argument.view.device) +
-                          ", got " + to_string(dtype));
-}
-
-void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
-                      Device device) {
-  check_shape(argument, axes, shape);
-  check_dtype(argument, dtype);
-  check_device(argument, device);
-  check_data(argument);
-  check_alignment(argument);
-  check_unit_innermost_stride(argument);
-}
-
-void check_contiguous_operand(const Argument& argument, const char* axes, const Dims& shape,
-                              DType dtype, Device device) {
-  check_shape(argument, axes, shape);
-  check_dtype(argument, dtype);
-  check_device(argument, device);
-  check_data(argument);
-  check_alignment(argument);
-  check_contiguous(argument);
-}
 
 void check_head_groups(const Argument& keys, int H, int HQ) {
   if (H % HQ == 0) return;
@@ -114,8 +55,8 @@ GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const 
   const Argument values{op, v_name, v};
   check_rank(keys, "[B,T,HQ,K]", 4);
   check_rank(values, "[B,T,H,V]", 4);
-  check_extents(keys, "HQ and K");
-  check_extents(values, "H and V");
+  check_extents(keys, "HQ and K", 2);
+  check_extents(values, "H and V", 2);
   GlaRecurrence recurrence;
   const Dims& shape = keys.view.shape;
   recurrence.dtype = keys.view.dtype;
@@ -137,16 +78,15 @@ GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const 
   check_head_groups(keys, recurrence.H, recurrence.HQ);
   recurrence.k = strided(k);
   recurrence.v = strided(v);
-  if (cu_seqlens) check_sequences({op, "cu_seqlens", *cu_seqlens}, recurrence);
+  if (cu_seqlens) {
+    const SequenceOffsets offsets = check_sequences({op, "cu_seqlens", *cu_seqlens}, B, device);
+    recurrence.N = offsets.N;
+    recurrence.cu_seqlens = offsets.data;
+  }
   if (log_decay) {
     recurrence.log_decay = check_decay({op, "log_decay", *log_decay}, "[B,T,H]", {B, T, H}, device);
   }
   return recurrence;
-}
-
-void check_device_type(const char* op, Device tensors, const DeviceProperties& device) {
-  if (tensors.type == device.type) return;
-  refuse(op, "device must be of the tensors' type, " + to_string(tensors) + ", got " + device.name);
 }
 
 }  // namespace tandem

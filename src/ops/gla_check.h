@@ -3,25 +3,11 @@
 
 #include <optional>
 
-#include "core/check.h"
 #include "core/strided_tensor.h"
 #include "ops/gla.h"
+#include "ops/operand_check.h"
 
 namespace tandem {
-
-/// The two innermost extents, which `names` names: at least 1, and ints.
-void check_extents(const Argument& argument, const char* names);
-
-/// bf16 or fp16, on the CPU also fp32.
-void check_activation_dtype(const Argument& argument);
-
-/// Everything that q, k, v and o share.
-void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
-                      Device device);
-
-/// Everything that a contiguous operand (states, cu_seqlens) must satisfy.
-void check_contiguous_operand(const Argument& argument, const char* axes, const Dims& shape,
-                              DType dtype, Device device);
 
 /// HQ must divide H. `keys` is q, or k where an op has no q.
 void check_head_groups(const Argument& keys, int H, int HQ);
@@ -42,8 +28,5 @@ GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const 
                                const std::optional<TensorView>& log_decay,
                                const std::optional<TensorView>& cu_seqlens,
                                const char* v_name = "v");
-
-/// Of a workspace query: the properties must be of a device of the tensors' type.
-void check_device_type(const char* op, Device tensors, const DeviceProperties& device);
 
 }  // namespace tandem

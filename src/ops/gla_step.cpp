@@ -49,8 +49,8 @@ GlaStepProblem make_problem(const GlaStepArgs& args) {
   const Argument v{kOp, "v", args.v};
   check_rank(q, "[B,HQ,K]", 3);
   check_rank(v, "[B,H,V]", 3);
-  check_extents(q, "HQ and K");
-  check_extents(v, "H and V");
+  check_extents(q, "HQ and K", 2);
+  check_extents(v, "H and V", 2);
   GlaStepProblem problem;
   problem.dtype = args.q.dtype;
   problem.device = args.q.device;

@@ -1,6 +1,8 @@
 #include "tandem/variants.h"
 
+#include "ops/gated_scan.h"
 #include "ops/gla.h"
+#include "ops/linear_scan.h"
 
 namespace tandem {
 namespace {
@@ -16,6 +18,8 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
   std::vector<VariantInfo> all;
   append(all, cpu ? cpu::gla_variants() : cuda::gla_variants(device));
   append(all, cpu ? cpu::gla_step_variants() : cuda::gla_step_variants(device));
+  append(all, cpu ? cpu::gated_scan_variants() : cuda::gated_scan_variants(device));
+  append(all, cpu ? cpu::linear_scan_variants() : cuda::linear_scan_variants(device));
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
@@ -17,16 +18,17 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct Layout {
-  const char* json;                   // a case of 3 heads
+  const char* json;                   // a case of the planting's heads
   std::vector<std::int64_t> offsets;  // of the sequences in the token axis (of batch b: b * T)
 };
 
 struct Planting {
   const Operation& operation;
-  std::vector<const char*> by_token;  // inputs [B,T,H] or [B,T,H,D]
-  std::vector<const char*> states;    // inputs [N,H,K,V]
+  std::vector<const char*> by_token;  // inputs [B,T,H] or [B,T,H,D]; a scan's channels are heads
+  std::vector<const char*> states;    // inputs [N,H] or [N,H,K,V]
   bool forwards_only;                 // chunks before the token's do not see it
   std::vector<Layout> layouts;
+  std::int64_t heads = 3;
 };
 
 /// `operation` once on the device with these buffers.
@@ -56,13 +58,12 @@ inline bool differs(const NamedTensor& x, std::int64_t index, std::int64_t count
 
 class Planter {
  public:
-  static constexpr std::int64_t kHeads = 3;
-
   Planter(const Planting& planting, const Layout& layout, DType dtype, Device device)
       : planting_(planting),
         offsets_(layout.offsets),
         device_(device),
-        set_(planting.operation.make(parse_cases("gla", layout.json, "test")[0], dtype, 5)) {}
+        set_(planting.operation.make(parse_cases(planting.operation.name, layout.json, "test")[0],
+                                     dtype, 5)) {}
 
   /// Runs every variant that accepts the tensors; returns how many did.
   int check() {
@@ -94,7 +95,9 @@ class Planter {
       }
       for (const char* name : planting_.states) {
         const NamedTensor& x = set_.get(name);
-        plant(x, (n * kHeads + kHead) * x.shape[2] * x.shape[3] + 3, value, n, begin);
+        const std::int64_t size = state_size(x);
+        plant(x, (n * planting_.heads + kHead) * size + std::min<std::int64_t>(3, size - 1), value,
+              n, begin);
       }
     }
     for (const char* name : planting_.by_token) {
@@ -128,10 +131,15 @@ class Planter {
     }
   }
 
+  /// Of one head of a state [N,H,...].
+  static std::int64_t state_size(const NamedTensor& x) {
+    return x.shape.rank() == 4 ? x.shape[2] * x.shape[3] : 1;
+  }
+
   void compare_states(const NamedTensor& x, const Buffers& dirty, std::int64_t n) {
-    const std::int64_t size = x.shape[2] * x.shape[3];
-    for (std::int64_t i = 0; i < x.shape[0] * kHeads; ++i) {
-      if (n != kNoSequence && i == n * kHeads + kHead) continue;
+    const std::int64_t size = state_size(x);
+    for (std::int64_t i = 0; i < x.shape[0] * planting_.heads; ++i) {
+      if (n != kNoSequence && i == n * planting_.heads + kHead) continue;
       ASSERT_FALSE(differs(x, i * size, size, clean_, dirty)) << x.name << ' ' << i;
     }
   }
@@ -140,7 +148,7 @@ class Planter {
                       std::int64_t first) {
     const std::int64_t size = x.shape.rank() == 4 ? x.shape[3] : 1;
     for (std::int64_t t = 0; t < x.shape[0] * x.shape[1]; ++t) {
-      for (std::int64_t h = 0; h < kHeads; ++h) {
+      for (std::int64_t h = 0; h < planting_.heads; ++h) {
         if (n != kNoSequence && h == kHead && t >= first && t < offsets_[n + 1]) continue;
         ASSERT_FALSE(differs(x, element(x, t, h), size, clean_, dirty))
             << x.name << ' ' << t << ' ' << h;

@@ -1,55 +1,23 @@
-// Every case tagged `check` of cases/gla.json, on every variant that accepts it, against the fp64
-// definition: outputs, guards around them, untouched inputs, equal bits of two runs.
+// Every case of cases/gla.json (every_case.h), and gla_forward where those do not reach.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
-#include "backend.h"
-#include "check.h"
+#include "every_case.h"
 #include "tandem/ops/gla.h"
 
 namespace tandem::tools {
 namespace {
 
-/// Every direction that has cases tagged check.
-class EveryCase : public testing::TestWithParam<DType> {
- protected:
-  static void check(Device device) {
-    const auto cases = select_cases(load_cases("gla"), "", "check");
-    for (const Operation& operation : operations()) {
-      if (operation.name != std::string("gla")) continue;
-      const bool on_cuda = device.type == DeviceType::kCuda;
-      if (on_cuda && available_variants(operation, device).empty()) continue;  // no kernel yet
-      int passed = 0, found = 0;
-      for (const Case& one : cases) {
-        if (!one.has_direction(operation.direction)) continue;
-        if (std::count(one.dtypes.begin(), one.dtypes.end(), GetParam()) == 0) continue;
-        ++found;
-        for (const CheckResult& result : check_case(operation, one, GetParam(), {device}, 1)) {
-          EXPECT_NE(result.outcome, Outcome::kFailed)
-              << title(operation) << " " << result.case_name << " " << result.variant << ": "
-              << result.detail;
-          passed += result.outcome == Outcome::kPassed;
-        }
-      }
-      EXPECT_GE(passed, found / 2) << title(operation);
-    }
-  }
-};
-
-std::string dtype_name(const testing::TestParamInfo<DType>& info) { return to_string(info.param); }
-
-class Gla : public EveryCase {};
-TEST_P(Gla, MatchesTheDefinition) { check(Device::cpu()); }
+class Gla : public testing::TestWithParam<DType> {};
+TEST_P(Gla, MatchesTheDefinition) { check_every_case("gla", GetParam(), Device::cpu()); }
 INSTANTIATE_TEST_SUITE_P(Cpu, Gla,
                          testing::Values(DType::kBFloat16, DType::kFloat16, DType::kFloat32),
                          dtype_name);
 
-class GpuGla : public EveryCase {};
+class GpuGla : public testing::TestWithParam<DType> {};
 TEST_P(GpuGla, MatchesTheDefinition) {
   const std::string reason = cuda_missing_reason();
   if (!reason.empty()) GTEST_SKIP() << reason;
-  check(Device::cuda());
+  check_every_case("gla", GetParam(), Device::cuda());
 }
 INSTANTIATE_TEST_SUITE_P(Cuda, GpuGla, testing::Values(DType::kBFloat16, DType::kFloat16),
                          dtype_name);

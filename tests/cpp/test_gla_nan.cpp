@@ -44,7 +44,7 @@ TEST(GlaNan, ResetForgetsAHugeState) {
   TensorSet set = kGlaForward.make(parse_cases("gla", layout.json, "test")[0], DType::kFloat32, 5);
   const NamedTensor& decay = set.get("log_decay");
   const NamedTensor& state = set.get("initial_state");
-  for (std::int64_t h = 0; h < Planter::kHeads; ++h) {
+  for (std::int64_t h = 0; h < kPlanting.heads; ++h) {
     store(DType::kFloat32, set.buffers[decay.buffer].data() + decay.offset, element(decay, 0, h),
           -kInf);
     store(DType::kFloat32, set.buffers[state.buffer].data() + state.offset, h * 64 * 64 + 7, 1e30f);

@@ -1,4 +1,4 @@
-"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, and gla's inputs from a case."""
+"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, and inputs from a case."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ def _expand(line):
             line["axes"][axis] = list(range(int(first), int(last) + 1))
     fields = [(line["axes"], key) for key in line["axes"]]
     fields += [(line["decay"], key) for key in ("kind", "distribution")]
-    fields += [(line, key) for key in ("states", "state_dtype", "strides", "scale")]
+    fields += [(line, key) for key in ("decay_dtype", "gate", "states", "state_dtype", "strides", "scale")]
     for owner, key in fields:
         if isinstance(owner.get(key), list):
             for value in owner[key]:
@@ -36,8 +36,9 @@ def _expand(line):
             return
     if line.get("directions") == ["step"]:
         line["axes"]["T"] = 1
-    line["axes"].setdefault("V", line["axes"]["K"])
-    line["axes"].setdefault("HQ", line["axes"]["H"])
+    if "H" in line["axes"]:  # gla's
+        line["axes"].setdefault("V", line["axes"]["K"])
+        line["axes"].setdefault("HQ", line["axes"]["H"])
     if "lengths" in line:
         line["cu_seqlens"] = cu_seqlens(line["lengths"], line["axes"]["T"], line.get("seed", 0))
     yield line
@@ -66,6 +67,7 @@ def _log_decay(distribution, shape, generator, constant):
         "reset_edges": lambda: normal.masked_fill(edges, -math.inf),
         "all_reset": lambda: torch.full(shape, -math.inf),
         "minus20": lambda: torch.full(shape, -20.0),
+        "minus100": lambda: torch.full(shape, -100.0),
         "huge": lambda: normal.masked_fill(special, -1e30),
         "zero": lambda: torch.zeros(shape),
         "alternating": lambda: torch.where(time % 2 == 0, 0.0, -20.0).expand(shape),
@@ -123,6 +125,44 @@ def gla_inputs(case, dtype, device="cpu"):
         sequences = len(case["cu_seqlens"]) - 1
     if states in ("initial", "both", "in_place"):
         inputs["initial_state"] = normal(sequences, H, K, V)
+    inputs["output_final_state"] = states in ("final", "both", "in_place")
+    return {name: _to_device(value, device) for name, value in inputs.items()}
+
+
+def scan_inputs(case, dtype, device="cpu"):
+    """Keyword arguments of tandem.ops.gated_scan, or of linear_scan where the case has an axis d. Drawn on the CPU,
+    so that every device gets the same."""
+    B, T, D = (case["axes"][name] for name in ("B", "T", "D"))
+    generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
+    kind = case.get("strides", "contiguous")
+
+    def laid_out(tensor):
+        if kind == "broadcast":
+            return tensor[:1].expand(B, T, D)
+        if kind == "transposed":
+            return tensor.transpose(0, 1).contiguous().transpose(0, 1)
+        if kind == "packed":
+            return torch.cat((tensor, tensor), dim=-1)[..., :D]
+        return _with_strides(tensor.unsqueeze(2), kind).squeeze(2)
+
+    decay = case["decay"]
+    logs = _log_decay(decay["distribution"], (B, T, D), generator, False)
+    values = logs if decay["kind"] == "log_decay" else logs.exp()
+    names = ("x", "gate") if case.get("gate", "silu") == "silu" else ("x",)
+    inputs = {name: laid_out(torch.randn(B, T, D, generator=generator).to(dtype)) for name in names}
+    if "d" in case["axes"]:
+        d = case["axes"]["d"]
+        del inputs["x"]
+        inputs["u"] = torch.randn(B, T, d, generator=generator).to(dtype)
+        inputs["weight"] = (torch.randn(D, d, generator=generator) / math.sqrt(d)).to(dtype)
+    inputs[decay["kind"]] = laid_out(values.to(torch.float32 if case.get("decay_dtype") == "fp32" else dtype))
+    states = case.get("states", "none")
+    sequences = B
+    if "cu_seqlens" in case:
+        inputs["cu_seqlens"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)
+        sequences = len(case["cu_seqlens"]) - 1
+    if states in ("initial", "both", "in_place"):
+        inputs["initial_state"] = torch.randn(sequences, D, generator=generator)
     inputs["output_final_state"] = states in ("final", "both", "in_place")
     return {name: _to_device(value, device) for name, value in inputs.items()}
 

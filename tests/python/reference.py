@@ -34,6 +34,33 @@ def gla(q, k, v, log_decay=None, *, scale=None, initial_state=None, cu_seqlens=N
     return o, state
 
 
+def gated_scan(x, *, decay=None, log_decay=None, gate=None, initial_state=None, cu_seqlens=None, **_):
+    """out and the final state of tandem.ops.gated_scan, in fp64, one token at a time."""
+    B, T, D = x.shape
+    a = (log_decay.double().exp() if decay is None else decay.double()).expand(B, T, D)
+    offsets = cu_seqlens.tolist() if cu_seqlens is not None else None
+    N = B if offsets is None else len(offsets) - 1
+    states = torch.zeros(N, D, dtype=torch.float64) if initial_state is None else initial_state.double().clone()
+    # (first sequence, one past the last, first token, one past the last)
+    pieces = [(0, B, 0, T)] if offsets is None else [(n, n + 1, offsets[n], offsets[n + 1]) for n in range(N)]
+    rows, ends = {}, []
+    for first, last, begin, end in pieces:
+        s = states[first:last]
+        for t in range(begin, end):
+            s = a[:, t] * s + x[:, t].double()
+            rows[t] = s
+        ends.append(s)
+    zeros = torch.zeros(B, D, dtype=torch.float64)
+    s = torch.stack([rows.get(t, zeros) for t in range(T)], dim=1) if T else zeros.new_zeros(B, 0, D)
+    out = s if gate is None else torch.nn.functional.silu(gate.double()) * s
+    return out, torch.cat(ends) if ends else states
+
+
+def linear_scan(u, weight, **kwargs):
+    """out and the final state of tandem.ops.linear_scan, in fp64."""
+    return gated_scan(u.double() @ weight.double().T, **kwargs)
+
+
 def relative_rms(got, expected):
     """Relative RMS error; infinite where `got` has a NaN. 0 for tensors without elements."""
     if expected.numel() == 0:
@@ -44,6 +71,7 @@ def relative_rms(got, expected):
     return math.inf if math.isnan(value) else value
 
 
+SCAN_TOLERANCE = {torch.bfloat16: 2e-3, torch.float16: 3e-4, torch.float32: 1e-6}
 TOLERANCE = {torch.bfloat16: 3e-3, torch.float16: 5e-4, torch.float32: 1e-5}
 
 

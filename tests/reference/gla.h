@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/float16.h"
 #include "ops/gla.h"
+#include "reference/element.h"
 
 namespace tandem::reference {
 
@@ -18,14 +18,6 @@ struct SequenceHead {
   std::int64_t n;
   int h;
 };
-
-inline double element(DType dtype, const void* data, std::int64_t index) {
-  switch (dtype) {
-    case DType::kBFloat16: return to_float(static_cast<const BFloat16*>(data)[index]);
-    case DType::kFloat16: return to_float(static_cast<const Float16*>(data)[index]);
-    default: return static_cast<const float*>(data)[index];
-  }
-}
 
 /// One sequence and head; o [B,T,H,V] and final_state [N,H,K,V] are contiguous.
 inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, double* o,

@@ -1,0 +1,93 @@
+// gated_scan for the tools: its tensors from a file, its call, its cost.
+#include "gated_scan.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "file_inputs.h"
+#include "scan.h"
+
+namespace tandem::tools {
+namespace {
+
+const std::vector<std::string> kInputs = {"x"};
+const std::vector<std::string> kOptional = {"decay", "log_decay", "gate", "initial_state",
+                                            "cu_seqlens"};
+
+TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
+  TensorSet set = read_inputs(file, "gated_scan forward", kInputs, kOptional);
+  bool wants_state = set.find("initial_state") != nullptr;
+  for (const auto& [name, text] : settings) {
+    if (name != "output_final_state") {
+      throw std::runtime_error(fmt::format(
+          "--set {}: gated_scan forward has no such setting (output_final_state)", name));
+    }
+    wants_state = parse_bool(name, text);
+  }
+  const NamedTensor x = set.get("x");
+  add_tensor(set, "out", x.dtype, x.shape, contiguous_strides(x.shape), true);
+  // Shapes that do not fit together are refused by the call itself.
+  if (!wants_state || x.shape.rank() != 3) return set;
+  const NamedTensor* offsets = set.find("cu_seqlens");
+  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
+  const Dims state{lists ? offsets->shape[0] - 1 : x.shape[0], x.shape[2]};
+  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
+  return set;
+}
+
+GatedScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+  const Views views(set, bases, device);
+  return {.x = views.required("x"),
+          .decay = views.optional("decay"),
+          .log_decay = views.optional("log_decay"),
+          .gate = views.optional("gate"),
+          .initial_state = views.optional("initial_state"),
+          .cu_seqlens = views.optional("cu_seqlens"),
+          .out = views.required("out"),
+          .final_state = views.optional("final_state")};
+}
+
+void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
+          const Context& context) {
+  gated_scan_forward(bind(set, bases, device), context);
+}
+
+std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+  return gated_scan_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
+}
+
+TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
+  return make_scan(one, dtype, seed, true);
+}
+
+/// No matrix work: bytes bind.
+Cost cost(const TensorSet& set) { return {bytes_of(set, kGatedScanForward), 0}; }
+
+std::string shape(const TensorSet& set) { return scan_shape(set.get("x").shape); }
+
+}  // namespace
+
+GatedScanForwardProblem host_scan_problem(const TensorSet& set) {
+  return make_problem(bind(set, host_bases(set), Device::cpu()));
+}
+
+std::string scan_shape(const Dims& x) { return fmt::format("B{} T{} D{}", x[0], x[1], x[2]); }
+
+const Operation kGatedScanForward = {.name = "gated_scan",
+                                     .direction = "forward",
+                                     .function = "gated_scan_forward",
+                                     .inputs = kInputs,
+                                     .optional_inputs = kOptional,
+                                     .outputs = {"out", "final_state"},
+                                     .make = make,
+                                     .from_file = from_file,
+                                     .call = call,
+                                     .workspace_bytes = workspace_bytes,
+                                     .expect = expect_gated_scan,
+                                     .cost = cost,
+                                     .shape = shape,
+                                     .fp32_on_cuda = true};
+
+}  // namespace tandem::tools

@@ -1,0 +1,33 @@
+// What the scans (gated_scan, linear_scan) share in the tools: scan_make.cpp, and scan_judge.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "tensors.h"
+
+namespace tandem::tools {
+
+/// Strides of a tensor [B,T,D] of a case.
+Dims scan_strides(Strides kind, const Dims& shape, bool output);
+
+/// Elements that a case's tensors lie off their alignment.
+std::int64_t scan_shift(const Case& one);
+
+/// A forward call's tensors, inputs filled; x, which is gated_scan's, only `with_x`.
+TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_x);
+
+/// Makes them the backward's: outputs become their gradients, which are given, and the gradients by
+/// those of these inputs that there are become outputs.
+void differentiate_scan(TensorSet& set, const Case& one, std::uint64_t seed,
+                        const std::vector<std::string>& inputs);
+
+/// "dx" of "x", "d_gate" of "gate".
+std::string gradient_name(const std::string& input);
+
+/// Contiguous outputs for the gradients by those of these inputs that there are.
+void add_gradients(TensorSet& set, const std::vector<std::string>& inputs);
+
+}  // namespace tandem::tools

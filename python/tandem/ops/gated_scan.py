@@ -1,0 +1,147 @@
+"""Gated scan: an element-wise linear recurrence over time with a gated output."""
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from tandem._extension import call
+from tandem.ops._shared import autocast, check_devices, scan_decay
+
+
+def gated_scan(
+    x: Tensor,
+    *,
+    decay: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    gate: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Element-wise gated recurrence, every channel on its own::
+
+        s_t = a_t s_{t-1} + x_t             s_0 = initial_state or 0
+        out_t = silu(gate_t) s_t            or s_t without a gate
+
+    HGRN is this op with x = (1 - a) i. Axes: B batch, T time, D channels, N sequences. All tensors are on one device.
+
+    Args:
+        x: [B,T,D], bf16, fp16 or fp32. Strides are free: tensors are read where they are, at full speed when bases
+            and strides are multiples of 16 bytes. Only an innermost stride other than 1 makes a copy.
+        decay: a, [B,T,D], meant to lie in (0,1), in x's dtype or fp32; other floating dtypes are converted to fp32.
+            0 forgets everything before the token, exactly. Exactly one of decay and log_decay must be given.
+        log_decay: the natural logarithm of a instead, likewise. -inf, and what is below about -87.3, forgets.
+        gate: [B,T,D], x's dtype.
+        initial_state: fp32 [B,D], or [N,D] with cu_seqlens. None is zero. Not written to.
+        output_final_state: whether to return the state after the last token.
+        cu_seqlens: int32 or int64 [N+1], needs B = 1: sequence n is the tokens [cu_seqlens[n],
+            cu_seqlens[n+1]). Sequences may be empty; tokens outside of all give out = 0. The values are checked on
+            the CPU only; on a GPU they are clamped to [0,T], because nothing in a call waits for the GPU.
+
+    Returns:
+        out [B,T,D] in x's dtype, contiguous, and the final state, fp32 [B,D] (with cu_seqlens [N,D]), or None
+        without output_final_state.
+
+    Differentiable in x, the decay, gate and initial_state, once; what does not require a gradient costs none.
+    Gradients have their tensor's dtype, that of log_decay is 0 where it forgets. The backward computes the states
+    again: none are kept.
+
+    Under autocast x and gate are cast to its dtype; the decay and the state stay as they are.
+
+    Raises:
+        ValueError: a shape, dtype, device or value breaks the above.
+        NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. From
+            ``backward()`` too, and for second derivatives everywhere.
+        RuntimeError: CUDA failed.
+
+    Example, one sequence in two pieces::
+
+        >>> import torch
+        >>> import tandem
+        >>> B, T, D = 2, 100, 64
+        >>> x, gate = torch.randn(2, B, T, D, dtype=torch.bfloat16).unbind()
+        >>> g = torch.nn.functional.logsigmoid(torch.randn(B, T, D) + 2)
+        >>> out, state = tandem.ops.gated_scan(x, log_decay=g, gate=gate, output_final_state=True)
+        >>> out.shape, out.dtype, state.shape, state.dtype
+        (torch.Size([2, 100, 64]), torch.bfloat16, torch.Size([2, 64]), torch.float32)
+        >>> a, b = slice(0, 60), slice(60, T)
+        >>> _, middle = tandem.ops.gated_scan(x[:, a], log_decay=g[:, a], output_final_state=True)
+        >>> rest, _ = tandem.ops.gated_scan(x[:, b], log_decay=g[:, b], gate=gate[:, b], initial_state=middle)
+        >>> torch.allclose(rest.float(), out[:, b].float(), rtol=0.02, atol=0.02)
+        True
+    """
+    x, gate = autocast(x, gate)
+    arguments = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state, output_final_state, cu_seqlens)
+    return call(torch.ops.tandem.gated_scan_forward, *arguments)
+
+
+@torch.library.register_fake("tandem::gated_scan_forward")
+def _fake(
+    x: Tensor,
+    decay: Tensor | None,
+    log_decay: Tensor | None,
+    gate: Tensor | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    others = {"decay": decay, "log_decay": log_decay, "gate": gate}
+    check_devices("gated_scan_forward", x, **others, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    out = x.new_empty(x.shape)
+    if not output_final_state:
+        return out, None
+    sequences = x.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
+    return out, x.new_empty((sequences, x.size(2)), dtype=torch.float32)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
+    x, decay, log_decay, gate, initial_state, _, cu_seqlens = inputs
+    ctx.save_for_backward(x, decay, log_decay, gate, initial_state, cu_seqlens)
+    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
+
+
+def _backward(ctx: Any, d_out: Tensor | None, d_final_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    x, decay, log_decay, gate, initial_state, cu_seqlens = ctx.saved_tensors
+    if d_out is None:
+        d_out = torch.zeros_like(x)
+    wants_x, wants_decay, wants_log_decay, wants_gate, wants_state = ctx.needs_input_grad[:5]
+    dx, d_decay, d_gate, d_initial_state = call(
+        torch.ops.tandem.gated_scan_backward,
+        *(x, decay, log_decay, gate, initial_state, cu_seqlens, d_out, d_final_state),
+        *(wants_x, wants_decay or wants_log_decay, wants_gate, wants_state),
+    )
+    d_decays = (d_decay, None) if log_decay is None else (None, d_decay)
+    return dx, *d_decays, d_gate, d_initial_state, None, None
+
+
+torch.library.register_autograd("tandem::gated_scan_forward", _backward, setup_context=_setup_context)
+
+
+@torch.library.register_fake("tandem::gated_scan_backward")
+def _fake_backward(
+    x: Tensor,
+    decay: Tensor | None,
+    log_decay: Tensor | None,
+    gate: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    d_out: Tensor,
+    d_final_state: Tensor | None,
+    *wants: bool,
+) -> tuple[Tensor | None, ...]:
+    inputs = (x, log_decay if decay is None else decay, gate, initial_state)
+    return tuple(
+        x.new_empty(x.shape) if wanted and x is not None else None for x, wanted in zip(inputs, wants, strict=True)
+    )
+
+
+def _double_backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+    raise NotImplementedError(
+        "[gated_scan_backward] tandem.ops.gated_scan has no second derivative: do not differentiate through a gradient "
+        "that was taken with create_graph=True"
+    )
+
+
+# why: without it torch would return second derivatives that are cut from the graph.
+torch.library.register_autograd("tandem::gated_scan_backward", _double_backward)

@@ -1,0 +1,147 @@
+"""Linear scan: gated_scan of a projection that is computed on the fly and never kept."""
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from tandem._extension import call
+from tandem.ops._shared import autocast, check_devices, scan_decay
+
+
+def linear_scan(
+    u: Tensor,
+    weight: Tensor,
+    *,
+    decay: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    gate: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """gated_scan of x = u W^T::
+
+        x_t = W u_t
+        s_t = a_t s_{t-1} + x_t             s_0 = initial_state or 0
+        out_t = silu(gate_t) s_t            or s_t without a gate
+
+    x is accumulated in fp32 and goes into the scan without being rounded or kept. Axes: B batch, T time, d input
+    width, D channels, N sequences. All tensors are on one device.
+
+    Args:
+        u: [B,T,d], bf16 or fp16, on the CPU also fp32. Strides are free, as in gated_scan.
+        weight: W, [D,d], u's dtype, as torch.nn.Linear has it.
+        decay: a, [B,T,D], as in gated_scan. Exactly one of decay and log_decay must be given.
+        log_decay: the natural logarithm of a instead.
+        gate: [B,T,D], u's dtype.
+        initial_state: fp32 [B,D], or [N,D] with cu_seqlens. None is zero. Not written to.
+        output_final_state: whether to return the state after the last token.
+        cu_seqlens: int32 or int64 [N+1], needs B = 1, as in gated_scan.
+
+    Returns:
+        out [B,T,D] in u's dtype, contiguous, and the final state, fp32 [B,D] (with cu_seqlens [N,D]), or None
+        without output_final_state.
+
+    Differentiable in u, weight, the decay, gate and initial_state, once; what does not require a gradient costs
+    none. Gradients have their tensor's dtype.
+
+    Under autocast u, weight and gate are cast to its dtype; the decay and the state stay as they are.
+
+    Raises:
+        ValueError: a shape, dtype, device or value breaks the above.
+        NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without CUDA.
+            From ``backward()`` too, and for second derivatives everywhere.
+        RuntimeError: CUDA failed.
+
+    Example, against the two steps that it fuses::
+
+        >>> import torch
+        >>> import tandem
+        >>> B, T, d, D = 2, 100, 32, 64
+        >>> u, weight = torch.randn(B, T, d), torch.randn(D, d) / d**0.5
+        >>> a, gate = torch.sigmoid(torch.randn(B, T, D) + 2), torch.randn(B, T, D)
+        >>> out, state = tandem.ops.linear_scan(u, weight, decay=a, gate=gate, output_final_state=True)
+        >>> out.shape, state.shape
+        (torch.Size([2, 100, 64]), torch.Size([2, 64]))
+        >>> x = torch.nn.functional.linear(u, weight)
+        >>> torch.allclose(tandem.ops.gated_scan(x, decay=a, gate=gate)[0], out, atol=1e-4)
+        True
+    """
+    u, weight, gate = autocast(u, weight, gate)
+    decays = (scan_decay(u, decay), scan_decay(u, log_decay))
+    arguments = (u, weight, *decays, gate, initial_state, output_final_state, cu_seqlens)
+    return call(torch.ops.tandem.linear_scan_forward, *arguments)
+
+
+@torch.library.register_fake("tandem::linear_scan_forward")
+def _fake(
+    u: Tensor,
+    weight: Tensor,
+    decay: Tensor | None,
+    log_decay: Tensor | None,
+    gate: Tensor | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    others = {"weight": weight, "decay": decay, "log_decay": log_decay, "gate": gate}
+    check_devices("linear_scan_forward", u, **others, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    out = u.new_empty((u.size(0), u.size(1), weight.size(0)))
+    if not output_final_state:
+        return out, None
+    sequences = u.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
+    return out, u.new_empty((sequences, weight.size(0)), dtype=torch.float32)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
+    u, weight, decay, log_decay, gate, initial_state, _, cu_seqlens = inputs
+    ctx.save_for_backward(u, weight, decay, log_decay, gate, initial_state, cu_seqlens)
+    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
+
+
+def _backward(ctx: Any, d_out: Tensor | None, d_final_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    u, weight, decay, log_decay, gate, initial_state, cu_seqlens = ctx.saved_tensors
+    if d_out is None:
+        d_out = u.new_zeros((u.size(0), u.size(1), weight.size(0)))
+    wants_u, wants_weight, wants_decay, wants_log_decay, wants_gate, wants_state = ctx.needs_input_grad[:6]
+    du, d_weight, d_decay, d_gate, d_initial_state = call(
+        torch.ops.tandem.linear_scan_backward,
+        *(u, weight, decay, log_decay, gate, initial_state, cu_seqlens, d_out, d_final_state),
+        *(wants_u, wants_weight, wants_decay or wants_log_decay, wants_gate, wants_state),
+    )
+    d_decays = (d_decay, None) if log_decay is None else (None, d_decay)
+    return du, d_weight, *d_decays, d_gate, d_initial_state, None, None
+
+
+torch.library.register_autograd("tandem::linear_scan_forward", _backward, setup_context=_setup_context)
+
+
+@torch.library.register_fake("tandem::linear_scan_backward")
+def _fake_backward(
+    u: Tensor,
+    weight: Tensor,
+    decay: Tensor | None,
+    log_decay: Tensor | None,
+    gate: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    d_out: Tensor,
+    d_final_state: Tensor | None,
+    *wants: bool,
+) -> tuple[Tensor | None, ...]:
+    inputs = (u, weight, log_decay if decay is None else decay, gate, initial_state)
+    return tuple(
+        x.new_empty(x.shape) if wanted and x is not None else None for x, wanted in zip(inputs, wants, strict=True)
+    )
+
+
+def _double_backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+    raise NotImplementedError(
+        "[linear_scan_backward] tandem.ops.linear_scan has no second derivative: do not differentiate through a "
+        "gradient that was taken with create_graph=True"
+    )
+
+
+# why: without it torch would return second derivatives that are cut from the graph.
+torch.library.register_autograd("tandem::linear_scan_backward", _double_backward)

@@ -1,0 +1,25 @@
+// linear_scan on the CPU: the walk of cpu/scan_walk.h over x as cpu/linear_scan_projection.h makes
+// it.
+#include "ops/linear_scan.h"
+#include "cpu/isa.h"
+#include "cpu/linear_scan_projection.h"
+#include "cpu/scan_walk.h"
+
+namespace tandem::cpu {
+
+void linear_scan_forward(const LinearScanForwardProblem& problem) {
+  check_cu_seqlens("linear_scan_forward", problem.cu_seqlens, problem.N, problem.T);
+  isa();  // throws before anything is written
+  const LinearScanProjection load_x(problem, default_matmul_provider());
+  ScanWalk(problem, problem.out, problem.final_state, load_x).run();
+}
+
+std::vector<VariantInfo> linear_scan_variants() {
+  const std::string onednn = matmul_unavailable_reason(MatmulProvider::kOneDnn);
+  return {{"linear_scan", "linear_scan_forward.cpu.onednn", onednn},
+          {"linear_scan", "linear_scan_forward.cpu.builtin", ""},
+          {"linear_scan", "linear_scan_backward.cpu.onednn", onednn},
+          {"linear_scan", "linear_scan_backward.cpu.builtin", ""}};
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,117 @@
+// linear_scan's backward on the CPU: the scan's, with x made again tile by tile, and the two
+// products du = dx W and d_weight = dx^T u.
+//
+// dx is kept in fp32, 4 B T D bytes, when one of the products needs it. A block of d_weight is one
+// thread's, which adds up the tokens in order, so that the bits are the same for any number of
+// threads.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/isa.h"
+#include "cpu/linear_scan_projection.h"
+#include "cpu/scan_backward_walk.h"
+#include "ops/linear_scan.h"
+
+namespace tandem::cpu {
+namespace {
+
+class Products {
+ public:
+  /// dx [B,T,D], contiguous.
+  Products(const LinearScanBackwardProblem& problem, const float* dx, MatmulProvider provider)
+      : p_(problem), f_(problem.forward), dx_(dx), provider_(provider), end_(f_.T) {
+    if (!f_.cu_seqlens) return;
+    begin_ = f_.cu_seqlens[0];
+    end_ = f_.cu_seqlens[f_.N];
+  }
+
+  void write_du() const {
+    std::vector<float> weight(std::int64_t{f_.D} * f_.d);
+    rows_to_float({f_.dtype, f_.weight.data, f_.weight.row_stride}, f_.D, f_.d, weight.data(),
+                  f_.d);
+    const int threads = parallel_threads();
+    std::vector<std::vector<float>> du(threads, std::vector<float>(std::int64_t{kRows} * f_.d));
+    const std::int64_t pieces = (f_.T + kRows - 1) / kRows;
+    parallel_for(f_.B * pieces, threads, Schedule::kStatic, [&](std::int64_t i, int thread) {
+      const std::int64_t b = i / pieces, t = i % pieces * kRows, rows = std::min(kRows, f_.T - t);
+      matmul(provider_, {.M = rows,
+                         .N = f_.d,
+                         .K = f_.D,
+                         .a = {dx_ + (b * f_.T + t) * f_.D, f_.D},
+                         .b = {weight.data(), f_.d},
+                         .c = du[thread].data(),
+                         .c_stride = f_.d});
+      const std::int64_t at = b * p_.du.batch_stride + t * p_.du.time_stride;
+      rows_from_float(du[thread].data(), f_.d, rows, f_.d, 1.0f,
+                      {f_.dtype, element_at(f_.dtype, p_.du.data, at), p_.du.time_stride});
+    });
+  }
+
+  void write_d_weight() const {
+    const int threads = parallel_threads();
+    const std::int64_t down = (f_.D + kBlock - 1) / kBlock, across = (f_.d + kBlock - 1) / kBlock;
+    struct Scratch {
+      std::vector<float> u, sum;
+    };
+    std::vector<Scratch> scratch(
+        threads, {std::vector<float>(kRows * kBlock), std::vector<float>(kBlock * kBlock)});
+    parallel_for(down * across, threads, Schedule::kStatic, [&](std::int64_t i, int thread) {
+      const std::int64_t row = i / across * kBlock, column = i % across * kBlock;
+      const std::int64_t M = std::min(kBlock, f_.D - row), N = std::min(kBlock, f_.d - column);
+      auto& [u, sum] = scratch[thread];
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (std::int64_t b = 0; b < f_.B; ++b) {
+        for (std::int64_t t = begin_; t < end_; t += kRows) {
+          const std::int64_t rows = std::min(kRows, end_ - t);
+          const std::int64_t at = b * f_.u.batch_stride + t * f_.u.time_stride + column;
+          rows_to_float({f_.dtype, element_at(f_.dtype, f_.u.data, at), f_.u.time_stride}, rows, N,
+                        u.data(), kBlock);
+          matmul(provider_, {.M = M,
+                             .N = N,
+                             .K = rows,
+                             .a = {dx_ + (b * f_.T + t) * f_.D + row, f_.D, true},
+                             .b = {u.data(), kBlock},
+                             .c = sum.data(),
+                             .c_stride = kBlock,
+                             .accumulate = true});
+        }
+      }
+      const std::int64_t at = row * p_.d_weight.row_stride + column;
+      rows_from_float(
+          sum.data(), kBlock, M, N, 1.0f,
+          {f_.dtype, element_at(f_.dtype, p_.d_weight.data, at), p_.d_weight.row_stride});
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kRows = 256;   // tokens of a product
+  static constexpr std::int64_t kBlock = 128;  // of d_weight
+
+  const LinearScanBackwardProblem& p_;
+  const LinearScanForwardProblem& f_;
+  const float* dx_;
+  MatmulProvider provider_;
+  // Tokens of all sequences. why: outside of them u may hold anything.
+  std::int64_t begin_ = 0;
+  std::int64_t end_;
+};
+
+}  // namespace
+
+void linear_scan_backward(const LinearScanBackwardProblem& problem) {
+  const LinearScanForwardProblem& f = problem.forward;
+  check_cu_seqlens("linear_scan_backward", f.cu_seqlens, f.N, f.T);
+  isa();  // throws before anything is written
+  const MatmulProvider provider = default_matmul_provider();
+  const LinearScanProjection load_x(f, provider);
+  std::vector<float> dx;
+  if (problem.du.data || problem.d_weight.data) dx.resize(f.B * f.T * f.D);
+  const TokenTensor dx_tensor{dx.empty() ? nullptr : dx.data(), f.T * f.D, f.D};
+  ScanBackwardWalk(f, problem, dx_tensor, DType::kFloat32, load_x).run();
+  const Products products(problem, dx.data(), provider);
+  if (problem.du.data) products.write_du();
+  if (problem.d_weight.data) products.write_d_weight();
+}
+
+}  // namespace tandem::cpu

@@ -1,0 +1,209 @@
+#include "cpu/scan_tile.h"
+
+#include <algorithm>
+
+#include "cpu/exp2.h"
+#include "cpu/isa.h"
+
+namespace tandem::cpu {
+namespace {
+
+// Rows are parameters, because there __restrict outlives inlining.
+#define TANDEM_ROW TANDEM_ALWAYS_INLINE void
+
+TANDEM_ALWAYS_INLINE float kept(float decay, float value) {
+  const float product = decay * value;  // why a variable: a product under a condition may trap
+  return decay == 0.0f ? 0.0f : product;
+}
+
+TANDEM_ALWAYS_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+TANDEM_ROW exponentiate_row(int columns, float* __restrict x) {
+  for (int j = 0; j < columns; ++j) x[j] = exp(x[j]);
+}
+
+TANDEM_ROW multiply_row(int columns, const float* __restrict decay, float* __restrict total) {
+  for (int j = 0; j < columns; ++j) total[j] *= decay[j];
+}
+
+/// after = decay before + x.
+TANDEM_ROW step_row(int columns, const float* __restrict decay, const float* __restrict x,
+                    const float* __restrict before, float* __restrict after) {
+  for (int j = 0; j < columns; ++j) after[j] = kept(decay[j], before[j]) + x[j];
+}
+
+TANDEM_ROW sum_row(int columns, const float* __restrict decay, const float* __restrict x,
+                   float* __restrict sum) {
+  for (int j = 0; j < columns; ++j) sum[j] = kept(decay[j], sum[j]) + x[j];
+}
+
+TANDEM_ROW pass_on_row(int columns, const float* __restrict total, const float* __restrict before,
+                       float* __restrict after) {
+  for (int j = 0; j < columns; ++j) after[j] = kept(total[j], before[j]) + after[j];
+}
+
+TANDEM_ROW gradient_row(int columns, const float* __restrict decay, float* __restrict d,
+                        float* __restrict carry) {
+  for (int j = 0; j < columns; ++j) {
+    d[j] += carry[j];
+    carry[j] = kept(decay[j], d[j]);
+  }
+}
+
+TANDEM_ROW gate_row(int columns, const float* __restrict gate, float* __restrict x) {
+  for (int j = 0; j < columns; ++j) x[j] *= gate[j] * sigmoid(gate[j]);
+}
+
+TANDEM_ROW gate_gradient_row(int columns, const float* __restrict gate,
+                             const float* __restrict state, const float* __restrict d_out,
+                             float* __restrict d_gate) {
+  for (int j = 0; j < columns; ++j) {
+    const float s = sigmoid(gate[j]);
+    d_gate[j] = s * (1.0f + gate[j] * (1.0f - s)) * (state[j] * d_out[j]);
+  }
+}
+
+TANDEM_ROW product_row(int columns, const float* __restrict a, const float* __restrict b,
+                       float* __restrict product) {
+  for (int j = 0; j < columns; ++j) product[j] = a[j] * b[j];
+}
+
+TANDEM_ROW log_gradient_row(int columns, const float* __restrict decay,
+                            const float* __restrict before, const float* __restrict d,
+                            float* __restrict gradient) {
+  for (int j = 0; j < columns; ++j) gradient[j] = kept(decay[j], before[j] * d[j]);
+}
+
+#undef TANDEM_ROW
+
+TANDEM_ALWAYS_INLINE void exponentiate_rows(TileShape shape, float* x) {
+  for (int i = 0; i < shape.rows; ++i) exponentiate_row(shape.columns, x + i * kScanColumns);
+}
+
+TANDEM_ALWAYS_INLINE void multiply_rows(TileShape shape, const float* decay, float* total) {
+  std::fill_n(total, shape.columns, 1.0f);
+  for (int i = 0; i < shape.rows; ++i) {
+    multiply_row(shape.columns, decay + i * kScanColumns, total);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void sum_rows(TileShape shape, const float* decay, const float* x,
+                                   float* sum) {
+  std::fill_n(sum, shape.columns, 0.0f);
+  for (int i = 0; i < shape.rows; ++i) {
+    sum_row(shape.columns, decay + i * kScanColumns, x + i * kScanColumns, sum);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void scan_rows(TileShape shape, const float* decay, const float* x,
+                                    float* states) {
+  for (int i = 0; i < shape.rows; ++i) {
+    const int at = i * kScanColumns;
+    step_row(shape.columns, decay + at, x + at, states + at, states + at + kScanColumns);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void gradient_rows(TileShape shape, const float* decay, float* d,
+                                        float* carry) {
+  for (int i = shape.rows - 1; i >= 0; --i) {
+    gradient_row(shape.columns, decay + i * kScanColumns, d + i * kScanColumns, carry);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void gate_rows(TileShape shape, const float* gate, float* x) {
+  for (int i = 0; i < shape.rows; ++i) {
+    gate_row(shape.columns, gate + i * kScanColumns, x + i * kScanColumns);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void gate_gradient_rows(TileShape shape, const float* gate,
+                                             const float* states, const float* d_out,
+                                             float* d_gate) {
+  for (int i = 0; i < shape.rows; ++i) {
+    const int at = i * kScanColumns;
+    gate_gradient_row(shape.columns, gate + at, states + at, d_out + at, d_gate + at);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void product_rows(TileShape shape, const float* a, const float* b,
+                                       float* product) {
+  for (int i = 0; i < shape.rows; ++i) {
+    const int at = i * kScanColumns;
+    product_row(shape.columns, a + at, b + at, product + at);
+  }
+}
+
+TANDEM_ALWAYS_INLINE void log_gradient_rows(TileShape shape, const float* decay,
+                                            const float* before, const float* d, float* gradient) {
+  for (int i = 0; i < shape.rows; ++i) {
+    const int at = i * kScanColumns;
+    log_gradient_row(shape.columns, decay + at, before + at, d + at, gradient + at);
+  }
+}
+
+TANDEM_FOR_EACH_ISA(exponentiate, (TileShape shape, float* x), exponentiate_rows(shape, x))
+TANDEM_FOR_EACH_ISA(multiply, (TileShape shape, const float* decay, float* total),
+                    multiply_rows(shape, decay, total))
+TANDEM_FOR_EACH_ISA(sum, (TileShape shape, const float* decay, const float* x, float* sum),
+                    sum_rows(shape, decay, x, sum))
+TANDEM_FOR_EACH_ISA(scan, (TileShape shape, const float* decay, const float* x, float* states),
+                    scan_rows(shape, decay, x, states))
+TANDEM_FOR_EACH_ISA(gradient, (TileShape shape, const float* decay, float* d, float* carry),
+                    gradient_rows(shape, decay, d, carry))
+TANDEM_FOR_EACH_ISA(pass, (int columns, const float* total, const float* before, float* after),
+                    pass_on_row(columns, total, before, after))
+TANDEM_FOR_EACH_ISA(gate, (TileShape shape, const float* gate, float* x), gate_rows(shape, gate, x))
+TANDEM_FOR_EACH_ISA(gate_gradient,
+                    (TileShape shape, const float* gate, const float* states, const float* d_out,
+                     float* d_gate),
+                    gate_gradient_rows(shape, gate, states, d_out, d_gate))
+TANDEM_FOR_EACH_ISA(product, (TileShape shape, const float* a, const float* b, float* product),
+                    product_rows(shape, a, b, product))
+TANDEM_FOR_EACH_ISA(log_gradient,
+                    (TileShape shape, const float* decay, const float* before, const float* d,
+                     float* gradient),
+                    log_gradient_rows(shape, decay, before, d, gradient))
+
+}  // namespace
+
+void exponentiate(TileShape shape, float* x) { TANDEM_CALL_FOR_ISA(isa(), exponentiate, shape, x) }
+
+void multiply_decays(TileShape shape, const float* decay, float* total) {
+  TANDEM_CALL_FOR_ISA(isa(), multiply, shape, decay, total)
+}
+
+void sum_states(TileShape shape, const float* decay, const float* x, float* sum) {
+  TANDEM_CALL_FOR_ISA(isa(), sum, shape, decay, x, sum)
+}
+
+void scan_states(TileShape shape, const float* decay, const float* x, float* states) {
+  TANDEM_CALL_FOR_ISA(isa(), scan, shape, decay, x, states)
+}
+
+void scan_gradients(TileShape shape, const float* decay, float* d, float* carry) {
+  TANDEM_CALL_FOR_ISA(isa(), gradient, shape, decay, d, carry)
+}
+
+void pass_on(int columns, const float* total, const float* before, float* after) {
+  TANDEM_CALL_FOR_ISA(isa(), pass, columns, total, before, after)
+}
+
+void apply_gate(TileShape shape, const float* gate, float* x) {
+  TANDEM_CALL_FOR_ISA(isa(), gate, shape, gate, x)
+}
+
+void differentiate_gate(TileShape shape, const float* gate, const float* states, const float* d_out,
+                        float* d_gate) {
+  TANDEM_CALL_FOR_ISA(isa(), gate_gradient, shape, gate, states, d_out, d_gate)
+}
+
+void differentiate_decay(TileShape shape, const float* before, const float* d, float* d_decay) {
+  TANDEM_CALL_FOR_ISA(isa(), product, shape, before, d, d_decay)
+}
+
+void differentiate_log_decay(TileShape shape, const float* decay, const float* before,
+                             const float* d, float* d_log_decay) {
+  TANDEM_CALL_FOR_ISA(isa(), log_gradient, shape, decay, before, d, d_log_decay)
+}
+
+}  // namespace tandem::cpu

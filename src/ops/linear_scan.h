@@ -1,0 +1,52 @@
+// linear_scan behind the public call: the checked problem, and the backends' entry points.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/strided_tensor.h"
+#include "ops/gated_scan.h"
+#include "tandem/context.h"
+#include "tandem/ops/linear_scan.h"
+#include "tandem/variants.h"
+
+namespace tandem {
+
+/// LinearScanForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
+struct LinearScanForwardProblem : ScanRecurrence {
+  int d = 0;
+  TokenTensor u;
+  MatrixTensor weight;  // [D,d]
+  TokenTensor out;
+  float* final_state = nullptr;  // [N,D] or null
+};
+
+/// LinearScanBackwardArgs after every check. What is null is not wanted.
+struct LinearScanBackwardProblem : ScanGradients {
+  LinearScanForwardProblem forward;  // the call that is differentiated, without its outputs
+  TokenTensor du;
+  MatrixTensor d_weight;
+};
+
+/// Throw InvalidArgument when the arguments do not fit together.
+LinearScanForwardProblem make_problem(const LinearScanForwardArgs& args);
+LinearScanBackwardProblem make_problem(const LinearScanBackwardArgs& args);
+
+namespace cpu {
+/// Both throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
+void linear_scan_forward(const LinearScanForwardProblem& problem);
+void linear_scan_backward(const LinearScanBackwardProblem& problem);
+std::vector<VariantInfo> linear_scan_variants();
+}  // namespace cpu
+
+namespace cuda {
+void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context);
+std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,
+                                                const DeviceProperties& device);
+void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context);
+std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,
+                                                 const DeviceProperties& device);
+std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device);
+}  // namespace cuda
+
+}  // namespace tandem

@@ -1,0 +1,175 @@
+"""tandem.ops.linear_scan on the CPU: its cases and gradients against fp64, and as a citizen of torch."""
+
+import unittest
+
+import tandem
+import torch
+from reference import SCAN_TOLERANCE, linear_scan, relative_rms
+from torch._dynamo.utils import counters
+
+from cases import DTYPES, load, scan_inputs
+
+NAMES = ("u", "weight", "decay", "log_decay", "gate", "initial_state")
+OP = torch.ops.tandem.linear_scan_forward.default
+# Autograd of the definition multiplies by exp(-inf); tandem check has these.
+RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")
+
+
+def some_cases(direction):
+    """Small ones, for the definition runs one token at a time, and of those that walk through T every fourth."""
+    cases = [case for case in load("linear_scan", "check", direction) if case["axes"]["T"] <= 130]
+    cases = [c for c in cases if c["axes"]["T"] == 0 or c["axes"]["B"] * c["axes"]["T"] * c["axes"]["D"] >= 2000]
+    walks = [case for case in cases if case["name"].startswith("every_")]
+    return [case for case in cases if case not in walks] + walks[::4]
+
+
+def tolerance(tensor, dtype):
+    """fp32 results of 16-bit inputs are as good as fp32's arithmetic."""
+    return max(SCAN_TOLERANCE[tensor.dtype], 1e-6 if dtype == torch.float32 else 1e-5)
+
+
+def differentiate(op, inputs, d_out, d_final_state):
+    """The gradients of <out, d_out> + <final_state, d_final_state> by the tensors of `inputs` that are in NAMES."""
+    leaves = {name: inputs[name].detach().requires_grad_() for name in NAMES if inputs.get(name) is not None}
+    out, final_state = op(**{**inputs, **leaves})
+    loss = (out * d_out.to(out.dtype)).sum()
+    if d_final_state is not None:
+        loss = loss + (final_state * d_final_state).sum()
+    results = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(leaves, results, strict=True))
+
+
+def draw(B=2, T=100, d=24, D=40, dtype=torch.float32):
+    """u, weight, log_decay, gate."""
+    g = torch.nn.functional.logsigmoid(torch.randn(B, T, D) + 2)
+    return torch.randn(B, T, d).to(dtype), (torch.randn(D, d) / d**0.5).to(dtype), g, torch.randn(B, T, D).to(dtype)
+
+
+class LinearScanCase(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        counters.clear()
+
+
+class Cases(LinearScanCase):
+    def test_every_small_case_in_every_dtype(self):
+        cases = some_cases("forward")
+        self.assertGreater(len(cases), 60)
+        for case in cases:
+            for name in case["dtype"]:
+                with self.subTest(case["name"], dtype=name):
+                    inputs = scan_inputs(case, DTYPES[name])
+                    out, state = tandem.ops.linear_scan(**inputs)
+                    expected, expected_state = linear_scan(**inputs)
+                    self.assertEqual((out.dtype, out.shape), (DTYPES[name], expected.shape))
+                    self.assertLess(relative_rms(out, expected), tolerance(out, DTYPES[name]), "out")
+                    if not inputs["output_final_state"]:
+                        self.assertIsNone(state)
+                        continue
+                    self.assertEqual((state.dtype, state.shape), (torch.float32, expected_state.shape))
+                    self.assertLess(relative_rms(state, expected_state), tolerance(state, DTYPES[name]), "final_state")
+
+    def test_the_gradients_of_small_cases(self):
+        cases = [case for case in some_cases("backward") if case["decay"]["distribution"] not in RESETS]
+        self.assertGreater(len(cases), 60)
+        for case in cases:
+            for name in case["dtype"]:
+                with self.subTest(case["name"], dtype=name):
+                    inputs = scan_inputs(case, DTYPES[name])
+                    out, state = linear_scan(**inputs)
+                    d_out = torch.randn(out.shape).to(DTYPES[name])
+                    d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
+                    got = differentiate(tandem.ops.linear_scan, inputs, d_out, d_final_state)
+                    wide = {key: x.double() if key in NAMES else x for key, x in inputs.items()}
+                    expected = differentiate(linear_scan, wide, d_out, d_final_state)
+                    for key, gradient in got.items():
+                        self.assertEqual((gradient.dtype, gradient.shape), (inputs[key].dtype, inputs[key].shape))
+                        limit = tolerance(gradient, DTYPES[name])
+                        self.assertLess(relative_rms(gradient, expected[key]), limit, key)
+
+
+class Arguments(LinearScanCase):
+    def test_refusals(self):
+        u, weight, g, gate = draw(dtype=torch.bfloat16)
+        for arguments, text in (
+            ((u[0], weight), "u must have shape [B,T,d], got [100,24]"),
+            ((u, weight[0]), "weight must have shape [D,d], got [24]"),
+            ((u, weight[:, :20]), "weight must have shape [D,d] = [40,24], got [40,20]"),
+            ((u, weight.float()), "weight must have dtype bf16, got fp32"),
+            ((u, weight[:30]), "log_decay must have shape [B,T,D] = [2,100,30], got [2,100,40]"),
+        ):
+            with self.assertRaises(ValueError) as caught:
+                tandem.ops.linear_scan(*arguments, log_decay=g, gate=gate)
+            self.assertEqual(str(caught.exception), "[linear_scan_forward] " + text)
+
+    def test_a_turned_weight_is_copied(self):
+        u, weight, g, gate = draw()
+        expected = tandem.ops.linear_scan(u, weight, log_decay=g, gate=gate)[0]
+        turned = weight.T.contiguous().T
+        self.assertTrue(torch.equal(tandem.ops.linear_scan(u, turned, log_decay=g, gate=gate)[0], expected))
+
+
+class Torch(LinearScanCase):
+    def test_only_what_requires_a_gradient_is_computed(self):
+        inputs = dict(zip(("u", "weight", "log_decay", "gate"), draw(), strict=True))
+        d_out = torch.randn(2, 100, 40)
+        everything = differentiate(tandem.ops.linear_scan, inputs, d_out, None)
+        for name, tensor in inputs.items():
+            leaf = tensor.detach().requires_grad_()
+            out, _ = tandem.ops.linear_scan(**{**inputs, name: leaf})
+            (gradient,) = torch.autograd.grad(out, leaf, d_out)
+            self.assertTrue(torch.equal(gradient, everything[name]), name)
+
+    def test_a_loss_of_the_final_state_alone(self):
+        u, weight, g, _ = draw()
+        weight.requires_grad_()
+        _, state = tandem.ops.linear_scan(u, weight, log_decay=g, output_final_state=True)
+        (got,) = torch.autograd.grad(state.sum(), weight)
+        wide = weight.detach().double().requires_grad_()
+        (expected,) = torch.autograd.grad(linear_scan(u, wide, log_decay=g)[1].sum(), wide)
+        self.assertLess(relative_rms(got, expected), 1e-6)
+
+    def test_second_derivatives_are_refused(self):
+        u, weight, g, _ = draw()
+        u.requires_grad_()
+        out, _ = tandem.ops.linear_scan(u, weight, log_decay=g)
+        (gradient,) = torch.autograd.grad(out.sum(), u, create_graph=True)
+        with self.assertRaisesRegex(NotImplementedError, "no second derivative"):
+            gradient.sum().backward()
+
+    def test_opcheck(self):
+        u, weight, g, gate = draw(B=1, T=70)
+        state, offsets = torch.randn(1, 40), torch.tensor([0, 30, 70])
+        for arguments in (
+            (u, weight, None, g, gate, None, False, None),
+            (u, weight, g.exp(), None, None, state, True, None),
+            (u, weight, None, g, gate, state.repeat(2, 1), True, offsets),
+        ):
+            torch.library.opcheck(OP, arguments)
+        leaves = [x.detach().requires_grad_() for x in (u, weight, g, gate, state)]
+        torch.library.opcheck(OP, (*leaves[:2], None, *leaves[2:], True, None))
+
+    def test_one_graph_for_every_time_with_gradients(self):
+        def loss(u, weight, g, gate):
+            out, state = tandem.ops.linear_scan(torch.sin(u), weight, log_decay=g, gate=gate, output_final_state=True)
+            return (out * 2).square().sum() + state.sum()
+
+        compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+        for T in (70, 5, 128, 300):
+            leaves = [x.requires_grad_() for x in draw(T=T)]
+            got = torch.autograd.grad(compiled(*leaves), leaves)
+            for a, b in zip(got, torch.autograd.grad(loss(*leaves), leaves), strict=True):
+                self.assertLess(relative_rms(a, b.double()), 1e-5)
+
+    def test_autocast_casts_u_weight_and_gate_and_not_the_decay(self):
+        u, weight, g, gate = draw()
+        g = g.clamp(-1e-3)  # decays that bf16 would round to 1
+        expected = tandem.ops.linear_scan(u.bfloat16(), weight.bfloat16(), log_decay=g, gate=gate.bfloat16())[0]
+        with torch.autocast("cpu", torch.bfloat16):
+            got = tandem.ops.linear_scan(u, weight, log_decay=g, gate=gate)[0]
+        self.assertTrue(torch.equal(got, expected))
+
+
+if __name__ == "__main__":
+    unittest.main()
