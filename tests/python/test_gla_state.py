@@ -8,8 +8,6 @@ from reference import TOLERANCE, gla, relative_rms
 
 from cases import DTYPES, gla_inputs, load
 
-OP = torch.ops.tandem.gla_state_forward.default
-
 
 def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cpu"):
     """k, v, log_decay."""
@@ -134,7 +132,15 @@ class Arguments(unittest.TestCase):
 
 
 class Torch(unittest.TestCase):
+    """Of gla_state, and of gla_state_backward where that derives from this."""
+
     device = "cpu"
+    span = staticmethod(tandem.ops.gla_state)
+    op = torch.ops.tandem.gla_state_forward.default
+
+    @staticmethod
+    def optional_arguments(g, offsets):
+        return (g, None), (g[0, 0], offsets), (None, offsets.int())
 
     def setUp(self):
         torch.manual_seed(0)
@@ -142,31 +148,30 @@ class Torch(unittest.TestCase):
 
     def test_opcheck(self):
         k, v, g = inputs(B=1, HQ=2, device=self.device)
-        offsets = torch.tensor([0, 30, 70], device=self.device)
-        for arguments in ((k, v, g, None), (k, v, g[0, 0], offsets), (k, v, None, offsets.int())):
-            torch.library.opcheck(OP, arguments)
+        for optional in self.optional_arguments(g, torch.tensor([0, 30, 70], device=self.device)):
+            torch.library.opcheck(self.op, (k, v, *optional))
 
     def test_one_graph_for_every_time(self):
-        def span(k, v, g):
-            state, total = tandem.ops.gla_state(torch.nn.functional.silu(k), v, g)
+        def function(k, v, g):
+            state, total = self.span(torch.nn.functional.silu(k), v, g)
             return state * 2, total.exp()
 
-        compiled = torch.compile(span, fullgraph=True, dynamic=True, backend="aot_eager")
+        compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
         for T in (70, 5, 1000):
             arguments = inputs(T=T, device=self.device)
-            for a, b in zip(compiled(*arguments), span(*arguments), strict=True):
+            for a, b in zip(compiled(*arguments), function(*arguments), strict=True):
                 self.assertLess(relative_rms(a, b.double()), 5e-3)
 
     def test_meta_tensors(self):
-        state, total = tandem.ops.gla_state(*inputs(device="meta"))
+        state, total = self.span(*inputs(device="meta"))
         self.assertEqual((state.shape, total.shape), ((2, 4, 64, 32), (2, 4)))
 
-    def test_autocast_casts_k_and_v_and_not_log_decay(self):
+    def test_autocast_leaves_log_decay(self):
         k, v, g = inputs(dtype=torch.float32, device=self.device)
         g = g.clamp(-1e-3)  # bf16 would round its exponential to 1
-        expected = tandem.ops.gla_state(k.bfloat16(), v.bfloat16(), g)
+        expected = self.span(k.bfloat16(), v.bfloat16(), g)
         with torch.autocast(self.device, torch.bfloat16):
-            got = tandem.ops.gla_state(k, v, g)
+            got = self.span(k, v, g)
         for a, b in zip(got, expected, strict=True):
             self.assertTrue(torch.equal(a, b))
 

@@ -3,20 +3,12 @@
 import unittest
 
 import tandem
+import test_gla_state
 import torch
 from reference import TOLERANCE, relative_rms
-from test_gla_state import total_log_decay
+from test_gla_state import inputs, total_log_decay
 
 from cases import DTYPES, gla_inputs, load
-
-OP = torch.ops.tandem.gla_state_backward.default
-
-
-def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cpu"):
-    """q, d_o, log_decay."""
-    q = torch.randn(B, T, HQ or H, K, device=device).to(dtype)
-    d_o = torch.randn(B, T, H, V, device=device).to(dtype)
-    return q, d_o, torch.nn.functional.logsigmoid(torch.randn(B, T, H, device=device)) / 16
 
 
 def definition(q, d_o, log_decay=None, scale=None, cu_seqlens=None):
@@ -163,43 +155,13 @@ class Arguments(unittest.TestCase):
         self.refuses(NotImplementedError, "log_decay must have shape [H] or [B,T,H]", q, d_o, q.float())
 
 
-class Torch(unittest.TestCase):
-    device = "cpu"
+class Torch(test_gla_state.Torch):
+    span = staticmethod(tandem.ops.gla_state_backward)
+    op = torch.ops.tandem.gla_state_backward.default
 
-    def setUp(self):
-        torch.manual_seed(0)
-        torch._dynamo.reset()
-
-    def test_opcheck(self):
-        q, d_o, g = inputs(B=1, HQ=2, device=self.device)
-        offsets = torch.tensor([0, 30, 70], device=self.device)
-        for rest in ((g, None, None), (g[0, 0], 0.5, offsets), (None, None, offsets.int())):
-            arguments = (q, d_o, *rest)
-            torch.library.opcheck(OP, arguments)
-
-    def test_one_graph_for_every_time(self):
-        def span(q, d_o, g):
-            d_state, total = tandem.ops.gla_state_backward(torch.nn.functional.silu(q), d_o, g)
-            return d_state * 2, total.exp()
-
-        compiled = torch.compile(span, fullgraph=True, dynamic=True, backend="aot_eager")
-        for T in (70, 5, 1000):
-            arguments = inputs(T=T, device=self.device)
-            for a, b in zip(compiled(*arguments), span(*arguments), strict=True):
-                self.assertLess(relative_rms(a, b.double()), 5e-3)
-
-    def test_meta_tensors(self):
-        d_state, total = tandem.ops.gla_state_backward(*inputs(device="meta"))
-        self.assertEqual((d_state.shape, total.shape), ((2, 4, 64, 32), (2, 4)))
-
-    def test_autocast_casts_q_and_d_o_and_not_log_decay(self):
-        q, d_o, g = inputs(dtype=torch.float32, device=self.device)
-        g = g.clamp(-1e-3)  # bf16 would round its exponential to 1
-        expected = tandem.ops.gla_state_backward(q.bfloat16(), d_o.bfloat16(), g)
-        with torch.autocast(self.device, torch.bfloat16):
-            got = tandem.ops.gla_state_backward(q, d_o, g)
-        for a, b in zip(got, expected, strict=True):
-            self.assertTrue(torch.equal(a, b))
+    @staticmethod
+    def optional_arguments(g, offsets):
+        return (g, None, None), (g[0, 0], 0.5, offsets), (None, None, offsets.int())
 
     def test_it_has_no_gradient_and_says_so(self):
         for which in range(3):
