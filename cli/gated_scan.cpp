@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <optional>
-#include <stdexcept>
 
 #include "file_inputs.h"
 #include "scan.h"
@@ -18,22 +17,9 @@ const std::vector<std::string> kOptional = {"decay", "log_decay", "gate", "initi
 
 TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   TensorSet set = read_inputs(file, "gated_scan forward", kInputs, kOptional);
-  bool wants_state = set.find("initial_state") != nullptr;
-  for (const auto& [name, text] : settings) {
-    if (name != "output_final_state") {
-      throw std::runtime_error(fmt::format(
-          "--set {}: gated_scan forward has no such setting (output_final_state)", name));
-    }
-    wants_state = parse_bool(name, text);
-  }
+  const bool with_state = wants_final_state(set, "gated_scan forward", settings);
   const NamedTensor x = set.get("x");
-  add_tensor(set, "out", x.dtype, x.shape, contiguous_strides(x.shape), true);
-  // Shapes that do not fit together are refused by the call itself.
-  if (!wants_state || x.shape.rank() != 3) return set;
-  const NamedTensor* offsets = set.find("cu_seqlens");
-  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
-  const Dims state{lists ? offsets->shape[0] - 1 : x.shape[0], x.shape[2]};
-  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
+  add_scan_outputs(set, x.dtype, x.shape, with_state);
   return set;
 }
 

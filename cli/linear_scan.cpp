@@ -19,14 +19,7 @@ const std::vector<std::string> kOptional = {"decay", "log_decay", "gate", "initi
 
 TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   TensorSet set = read_inputs(file, "linear_scan forward", kInputs, kOptional);
-  bool wants_state = set.find("initial_state") != nullptr;
-  for (const auto& [name, text] : settings) {
-    if (name != "output_final_state") {
-      throw std::runtime_error(fmt::format(
-          "--set {}: linear_scan forward has no such setting (output_final_state)", name));
-    }
-    wants_state = parse_bool(name, text);
-  }
+  const bool with_state = wants_final_state(set, "linear_scan forward", settings);
   const NamedTensor u = set.get("u");
   const Dims weight = set.get("weight").shape;
   if (u.shape.rank() != 3 || weight.rank() != 2) {
@@ -34,13 +27,7 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
         fmt::format("{}: u must have shape [B,T,d] and weight [D,d], got {} and {}", file.path,
                     to_string(u.shape), to_string(weight)));
   }
-  const Dims out{u.shape[0], u.shape[1], weight[0]};
-  add_tensor(set, "out", u.dtype, out, contiguous_strides(out), true);
-  if (!wants_state) return set;
-  const NamedTensor* offsets = set.find("cu_seqlens");
-  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
-  const Dims state{lists ? offsets->shape[0] - 1 : out[0], out[2]};
-  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
+  add_scan_outputs(set, u.dtype, {u.shape[0], u.shape[1], weight[0]}, with_state);
   return set;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "operation.h"
 #include "tensors.h"
 
 namespace tandem::tools {
@@ -15,6 +16,15 @@ Dims scan_strides(Strides kind, const Dims& shape, bool output);
 
 /// Elements that a case's tensors lie off their alignment.
 std::int64_t scan_shift(const Case& one);
+
+/// Whether a forward call from a file has a final state: where it has an initial one, or by --set
+/// output_final_state, its only setting. `call`, "gated_scan forward", is named in the text of the
+/// std::runtime_error about another one.
+bool wants_final_state(const TensorSet& inputs, const std::string& call, const Settings& settings);
+
+/// Contiguous outputs of a forward call from a file; final_state only `with_state`, and where `out`
+/// is [B,T,D]: shapes that do not fit together are refused by the call itself.
+void add_scan_outputs(TensorSet& set, DType dtype, const Dims& out, bool with_state);
 
 /// A forward call's tensors, inputs filled; x, which is gated_scan's, only `with_x`.
 TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_x);

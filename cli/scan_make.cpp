@@ -1,13 +1,18 @@
-// A scan's tensors from a case: layouts and random inputs.
+// A scan's tensors: from a case, with its layouts and random inputs, and around inputs from a file.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 
 #include "decay_values.h"
+#include "file_inputs.h"
 #include "scan.h"
 
 namespace tandem::tools {
+
 Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t B = shape[0], T = std::max<std::int64_t>(shape[1], 1), D = shape[2];
   const auto gaps = [&](std::int64_t token, std::int64_t batch) {
@@ -113,6 +118,27 @@ TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_
   }
   if (one.states == States::kFinal || one.states == States::kBoth) add_state("final_state", true);
   return set;
+}
+
+bool wants_final_state(const TensorSet& inputs, const std::string& call, const Settings& settings) {
+  bool wants = inputs.find("initial_state") != nullptr;
+  for (const auto& [name, text] : settings) {
+    if (name != "output_final_state") {
+      throw std::runtime_error(
+          fmt::format("--set {}: {} has no such setting (output_final_state)", name, call));
+    }
+    wants = parse_bool(name, text);
+  }
+  return wants;
+}
+
+void add_scan_outputs(TensorSet& set, DType dtype, const Dims& out, bool with_state) {
+  add_tensor(set, "out", dtype, out, contiguous_strides(out), true);
+  if (!with_state || out.rank() != 3) return;
+  const NamedTensor* offsets = set.find("cu_seqlens");
+  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
+  const Dims state{lists ? offsets->shape[0] - 1 : out[0], out[2]};
+  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
 }
 
 void differentiate_scan(TensorSet& set, const Case& one, std::uint64_t seed,

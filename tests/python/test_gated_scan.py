@@ -4,43 +4,14 @@ import unittest
 
 import tandem
 import torch
-from reference import SCAN_TOLERANCE, gated_scan, relative_rms
-from torch._dynamo.utils import counters
+from reference import gated_scan, relative_rms
+from scans import ScanCase, differentiate, some_cases, tolerance
 from torch.utils.checkpoint import checkpoint
 
-from cases import DTYPES, load, scan_inputs
+from cases import DTYPES, scan_inputs
 
 NAMES = ("x", "decay", "log_decay", "gate", "initial_state")
 OP = torch.ops.tandem.gated_scan_forward.default
-
-
-def small(case):
-    """The definition runs one token at a time; few numbers round too unevenly to be judged."""
-    axes = case["axes"]
-    return axes["T"] <= 130 and (axes["T"] == 0 or axes["B"] * axes["T"] * axes["D"] >= 2000)
-
-
-def some_cases(direction):
-    """Every fourth of those that walk through T or D, and all others."""
-    cases = [case for case in load("gated_scan", "check", direction) if small(case)]
-    walks = [case for case in cases if case["name"].startswith("every_")]
-    return [case for case in cases if case not in walks] + walks[::4]
-
-
-def tolerance(tensor, dtype):
-    """fp32 results of 16-bit inputs are as good as fp32's arithmetic."""
-    return max(SCAN_TOLERANCE[tensor.dtype], 1e-6 if dtype == torch.float32 else 1e-5)
-
-
-def differentiate(op, inputs, d_out, d_final_state):
-    """The gradients of <out, d_out> + <final_state, d_final_state> by the tensors of `inputs` that are in NAMES."""
-    leaves = {name: inputs[name].detach().requires_grad_() for name in NAMES if inputs.get(name) is not None}
-    out, final_state = op(**{**inputs, **leaves})
-    loss = (out * d_out.to(out.dtype)).sum()
-    if d_final_state is not None:
-        loss = loss + (final_state * d_final_state).sum()
-    results = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, results, strict=True))
 
 
 def draw(B=2, T=100, D=40, dtype=torch.float32):
@@ -49,16 +20,9 @@ def draw(B=2, T=100, D=40, dtype=torch.float32):
     return x, torch.nn.functional.logsigmoid(torch.randn(B, T, D) + 2), gate
 
 
-class ScanCase(unittest.TestCase):
-    def setUp(self):
-        torch.manual_seed(0)
-        torch._dynamo.reset()
-        counters.clear()
-
-
 class Cases(ScanCase):
     def test_every_small_case_in_every_dtype(self):
-        cases = some_cases("forward")
+        cases = some_cases("gated_scan", "forward")
         self.assertGreater(len(cases), 100)
         for case in cases:
             for name in case["dtype"]:
@@ -78,7 +42,7 @@ class Cases(ScanCase):
 
     def test_the_gradients_of_small_cases(self):
         checked = 0
-        for case in some_cases("backward"):
+        for case in some_cases("gated_scan", "backward"):
             if case["decay"]["distribution"] in ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge"):
                 continue  # autograd of the definition multiplies by exp(-inf); tandem check has these
             for name in case["dtype"]:
@@ -87,9 +51,9 @@ class Cases(ScanCase):
                     d_out = torch.randn(inputs["x"].shape).to(DTYPES[name])
                     state = gated_scan(**inputs)[1]
                     d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
-                    got = differentiate(tandem.ops.gated_scan, inputs, d_out, d_final_state)
+                    got = differentiate(tandem.ops.gated_scan, NAMES, inputs, d_out, d_final_state)
                     wide = {key: x.double() if key in NAMES else x for key, x in inputs.items()}
-                    expected = differentiate(gated_scan, wide, d_out, d_final_state)
+                    expected = differentiate(gated_scan, NAMES, wide, d_out, d_final_state)
                     for key, gradient in got.items():
                         self.assertEqual((gradient.dtype, gradient.shape), (inputs[key].dtype, inputs[key].shape))
                         limit = tolerance(gradient, DTYPES[name])
@@ -166,7 +130,7 @@ class Autograd(ScanCase):
         x, g, gate = draw()
         inputs = {"x": x, "log_decay": g, "gate": gate, "initial_state": torch.randn(2, 40)}
         d_out = torch.randn(x.shape)
-        everything = differentiate(tandem.ops.gated_scan, inputs, d_out, None)
+        everything = differentiate(tandem.ops.gated_scan, NAMES, inputs, d_out, None)
         for name, tensor in inputs.items():
             leaf = tensor.detach().requires_grad_()
             out, _ = tandem.ops.gated_scan(**{**inputs, name: leaf})

@@ -4,39 +4,15 @@ import unittest
 
 import tandem
 import torch
-from reference import SCAN_TOLERANCE, linear_scan, relative_rms
-from torch._dynamo.utils import counters
+from reference import linear_scan, relative_rms
+from scans import ScanCase, differentiate, some_cases, tolerance
 
-from cases import DTYPES, load, scan_inputs
+from cases import DTYPES, scan_inputs
 
 NAMES = ("u", "weight", "decay", "log_decay", "gate", "initial_state")
 OP = torch.ops.tandem.linear_scan_forward.default
 # Autograd of the definition multiplies by exp(-inf); tandem check has these.
 RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")
-
-
-def some_cases(direction):
-    """Small ones, for the definition runs one token at a time, and of those that walk through T every fourth."""
-    cases = [case for case in load("linear_scan", "check", direction) if case["axes"]["T"] <= 130]
-    cases = [c for c in cases if c["axes"]["T"] == 0 or c["axes"]["B"] * c["axes"]["T"] * c["axes"]["D"] >= 2000]
-    walks = [case for case in cases if case["name"].startswith("every_")]
-    return [case for case in cases if case not in walks] + walks[::4]
-
-
-def tolerance(tensor, dtype):
-    """fp32 results of 16-bit inputs are as good as fp32's arithmetic."""
-    return max(SCAN_TOLERANCE[tensor.dtype], 1e-6 if dtype == torch.float32 else 1e-5)
-
-
-def differentiate(op, inputs, d_out, d_final_state):
-    """The gradients of <out, d_out> + <final_state, d_final_state> by the tensors of `inputs` that are in NAMES."""
-    leaves = {name: inputs[name].detach().requires_grad_() for name in NAMES if inputs.get(name) is not None}
-    out, final_state = op(**{**inputs, **leaves})
-    loss = (out * d_out.to(out.dtype)).sum()
-    if d_final_state is not None:
-        loss = loss + (final_state * d_final_state).sum()
-    results = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, results, strict=True))
 
 
 def draw(B=2, T=100, d=24, D=40, dtype=torch.float32):
@@ -45,16 +21,9 @@ def draw(B=2, T=100, d=24, D=40, dtype=torch.float32):
     return torch.randn(B, T, d).to(dtype), (torch.randn(D, d) / d**0.5).to(dtype), g, torch.randn(B, T, D).to(dtype)
 
 
-class LinearScanCase(unittest.TestCase):
-    def setUp(self):
-        torch.manual_seed(0)
-        torch._dynamo.reset()
-        counters.clear()
-
-
-class Cases(LinearScanCase):
+class Cases(ScanCase):
     def test_every_small_case_in_every_dtype(self):
-        cases = some_cases("forward")
+        cases = some_cases("linear_scan", "forward")
         self.assertGreater(len(cases), 60)
         for case in cases:
             for name in case["dtype"]:
@@ -71,7 +40,7 @@ class Cases(LinearScanCase):
                     self.assertLess(relative_rms(state, expected_state), tolerance(state, DTYPES[name]), "final_state")
 
     def test_the_gradients_of_small_cases(self):
-        cases = [case for case in some_cases("backward") if case["decay"]["distribution"] not in RESETS]
+        cases = [case for case in some_cases("linear_scan", "backward") if case["decay"]["distribution"] not in RESETS]
         self.assertGreater(len(cases), 60)
         for case in cases:
             for name in case["dtype"]:
@@ -80,16 +49,16 @@ class Cases(LinearScanCase):
                     out, state = linear_scan(**inputs)
                     d_out = torch.randn(out.shape).to(DTYPES[name])
                     d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
-                    got = differentiate(tandem.ops.linear_scan, inputs, d_out, d_final_state)
+                    got = differentiate(tandem.ops.linear_scan, NAMES, inputs, d_out, d_final_state)
                     wide = {key: x.double() if key in NAMES else x for key, x in inputs.items()}
-                    expected = differentiate(linear_scan, wide, d_out, d_final_state)
+                    expected = differentiate(linear_scan, NAMES, wide, d_out, d_final_state)
                     for key, gradient in got.items():
                         self.assertEqual((gradient.dtype, gradient.shape), (inputs[key].dtype, inputs[key].shape))
                         limit = tolerance(gradient, DTYPES[name])
                         self.assertLess(relative_rms(gradient, expected[key]), limit, key)
 
 
-class Arguments(LinearScanCase):
+class Arguments(ScanCase):
     def test_refusals(self):
         u, weight, g, gate = draw(dtype=torch.bfloat16)
         for arguments, text in (
@@ -110,11 +79,11 @@ class Arguments(LinearScanCase):
         self.assertTrue(torch.equal(tandem.ops.linear_scan(u, turned, log_decay=g, gate=gate)[0], expected))
 
 
-class Torch(LinearScanCase):
+class Torch(ScanCase):
     def test_only_what_requires_a_gradient_is_computed(self):
         inputs = dict(zip(("u", "weight", "log_decay", "gate"), draw(), strict=True))
         d_out = torch.randn(2, 100, 40)
-        everything = differentiate(tandem.ops.linear_scan, inputs, d_out, None)
+        everything = differentiate(tandem.ops.linear_scan, NAMES, inputs, d_out, None)
         for name, tensor in inputs.items():
             leaf = tensor.detach().requires_grad_()
             out, _ = tandem.ops.linear_scan(**{**inputs, name: leaf})

@@ -1,0 +1,41 @@
+"""What the tests of gated_scan and linear_scan share."""
+
+import unittest
+
+import torch
+from reference import SCAN_TOLERANCE
+from torch._dynamo.utils import counters
+
+from cases import load
+
+
+def some_cases(op, direction):
+    """Those that the definition, one token at a time, is quick about and whose numbers are many enough to be judged by
+    their roundings; of those that walk through T or D every fourth."""
+    cases = [case for case in load(op, "check", direction) if case["axes"]["T"] <= 130]
+    cases = [c for c in cases if c["axes"]["T"] == 0 or c["axes"]["B"] * c["axes"]["T"] * c["axes"]["D"] >= 2000]
+    walks = [case for case in cases if case["name"].startswith("every_")]
+    return [case for case in cases if case not in walks] + walks[::4]
+
+
+def tolerance(tensor, dtype):
+    """fp32 results of 16-bit inputs are as good as fp32's arithmetic."""
+    return max(SCAN_TOLERANCE[tensor.dtype], 1e-6 if dtype == torch.float32 else 1e-5)
+
+
+def differentiate(op, names, inputs, d_out, d_final_state):
+    """The gradients of <out, d_out> + <final_state, d_final_state> by the tensors of `inputs` with one of these names."""
+    leaves = {name: inputs[name].detach().requires_grad_() for name in names if inputs.get(name) is not None}
+    out, final_state = op(**{**inputs, **leaves})
+    loss = (out * d_out.to(out.dtype)).sum()
+    if d_final_state is not None:
+        loss = loss + (final_state * d_final_state).sum()
+    results = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(leaves, results, strict=True))
+
+
+class ScanCase(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        counters.clear()
