@@ -250,7 +250,9 @@ TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {
     return gradients;
   };
   const GlaBackwardArgs all = backward_args(1, 256, 2, 2, 64, 64);
-  EXPECT_THAT(walks(all), testing::ElementsAre(Gradient::kQ, Gradient::kK, Gradient::kV));
+  EXPECT_THAT(walks(all), testing::ElementsAre(Gradient::kV, Gradient::kQ, Gradient::kK));
+  EXPECT_THAT(walks(backward_args(4, 256, 32, 32, 64, 64)),
+              testing::ElementsAre(Gradient::kQ, Gradient::kK, Gradient::kV));
   GlaBackwardArgs one = all;
   one.dk = one.dv = one.d_log_decay = std::nullopt;
   EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kQ));
@@ -268,11 +270,32 @@ TEST(GlaBackwardPlan, TheDecaysKernelRunsBesideTheWalkForDvOnly) {
   const auto beside = [](const GlaBackwardArgs& args) {
     return plan_backward(make_problem(args), DeviceProperties::h200()).decay_beside_walk;
   };
-  GlaBackwardArgs args = backward_args(1, 256, 2, 2, 64, 64);
+  GlaBackwardArgs args = backward_args(4, 256, 32, 32, 64, 64);
   EXPECT_TRUE(beside(args));
+  EXPECT_FALSE(beside(backward_args(1, 256, 2, 2, 64, 64)));  // dv runs beside dq
   args.dv = std::nullopt;  // the kernel before it is then the walk for dk, which it reads
   EXPECT_FALSE(beside(args));
   EXPECT_FALSE(beside(backward_args(0, 256, 2, 2, 64, 64)));  // no walk at all
+}
+
+TEST(GlaBackwardPlan, FewHeadsPairTheWalksForDqAndDv) {
+  const auto is_pair = [](std::int64_t B, std::int64_t T, int H, int K) {
+    const BackwardPlan plan =
+        plan_backward(make_problem(backward_args(B, T, H, H, K, K)), DeviceProperties::h200());
+    const bool pair = plan.walks[1].beside_walk;
+    EXPECT_EQ(pair, plan.walks[0].gradient == BackwardWalk::Gradient::kV);
+    if (pair) {
+      EXPECT_FALSE(plan.walks[0].plan.split() || plan.walks[1].plan.split());
+    }
+    return pair;
+  };
+  EXPECT_TRUE(is_pair(4, 2048, 16, 128));   // fla_b4h16: 64 + 64 CTAs
+  EXPECT_TRUE(is_pair(8, 1024, 8, 64));     // fla_b8h8
+  EXPECT_TRUE(is_pair(1, 2048, 32, 128));   // few_b1h32: 32 + 32 whole, faster than twice split
+  EXPECT_FALSE(is_pair(1, 8192, 16, 128));  // few_b1h16: both split over all SMs
+  EXPECT_FALSE(is_pair(1, 32768, 8, 128));  // few_b1h8
+  EXPECT_FALSE(is_pair(4, 4096, 32, 64));   // one walk fills the device
+  EXPECT_FALSE(is_pair(1, 2048, 32, 256));  // four tiles of V each
 }
 
 TEST(GlaBackwardPlan, KeptStatesTakeNoMoreThanTheWiderOfQAndV) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "core/environment.h"
 #include "cuda/gla/decay_gradient.h"
 #include "cuda/gla/forward_config.h"
 
@@ -110,6 +111,33 @@ const BackwardVariant& choose(const GlaBackwardProblem& problem, const DevicePro
   });
 }
 
+/// With few heads, dv and dq side by side instead of one after the other over all SMs: of the three
+/// only dk needs another's (dq's states).
+void pair_walks(BackwardPlan& plan, const DeviceProperties& device) {
+  if (plan.walks.size() < 2) return;
+  BackwardWalk& query = plan.walks.front();
+  BackwardWalk& value = plan.walks.back();
+  const SplitShape& of_query = query.plan.shape;
+  const SplitShape& of_value = value.plan.shape;
+  if (query.gradient != BackwardWalk::Gradient::kQ ||
+      value.gradient != BackwardWalk::Gradient::kV || query.problem.cu_seqlens != nullptr ||
+      gla_segments_switch() != 0 || of_query.items == 0 ||
+      of_query.items + of_value.items > device.multiprocessors) {
+    return;
+  }
+  const double together = std::max(predicted_time(of_query, 1), predicted_time(of_value, 1));
+  if (together >= predicted_time(of_query, query.plan.segments) +
+                      predicted_time(of_value, value.plan.segments)) {
+    return;
+  }
+  for (BackwardWalk* walk : {&query, &value}) {
+    walk->plan = plan_unsplit_forward(walk->problem, walk->plan.shape.key_dim,
+                                      walk->plan.shape.value_dim, device);
+  }
+  query.beside_walk = true;
+  std::rotate(plan.walks.begin(), plan.walks.end() - 1, plan.walks.end());
+}
+
 /// The map of a tensor whose tiles have no problem (plan_tiles).
 CUtensorMap tile_map(const StridedTensor& tensor, const GlaRecurrence& problem, int heads,
                      int dim) {
@@ -146,6 +174,7 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
   GlaForwardParams params;
   params.problem = walk.problem;
   params.heads_per_value = walk.heads_per_value;
+  params.beside_walk = walk.beside_walk;
   params.state_strides = walk.state_strides;
   if (walk.sums_heads) {
     params.problem.o = {};
@@ -221,9 +250,8 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     plan.walks.push_back(make_walk(problem, Gradient::kK, problem.dk));
   }
   if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv));
-  const auto last = plan.walks.rbegin();
-  if (last != plan.walks.rend() && is_reverse(*last)) {
-    last->problem.final_state = problem.d_initial_state;
+  if (!plan.walks.empty() && is_reverse(plan.walks.back())) {
+    plan.walks.back().problem.final_state = problem.d_initial_state;
   }
 
   std::size_t& bytes = plan.workspace_bytes;
@@ -233,12 +261,13 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     walk.plan = plan_forward(walk.problem, tiles.key_dim, tiles.value_dim, device);
-    bytes = std::max(bytes, walk.plan.workspace_bytes);
     sums_heads |= walk.sums_heads;
     if (!walk.dots) continue;
     plan.parts = walk.plan.value_tiles * (tiles.value_dim / 64);
     key_dim = tiles.key_dim;
   }
+  pair_walks(plan, device);
+  for (const BackwardWalk& walk : plan.walks) bytes = std::max(bytes, walk.plan.workspace_bytes);
   const auto append = [&](std::int64_t size) {
     const std::size_t at = bytes;
     bytes += (static_cast<std::size_t>(size) + 255) / 256 * 256;

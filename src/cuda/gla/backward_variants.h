@@ -32,13 +32,14 @@ struct BackwardWalk {
   StateStrides state_strides{};  // of the states that the walk begins and ends with
   bool dots = false;             // whether the gradient by the decays is wanted of it
   bool sums_heads = false;       // o is fp32 and per head, summed over those that share one
+  bool beside_walk = false;      // runs beside the walk launched before it
   ForwardLaunch launch;
   ForwardPlan plan;
 };
 
 /// What a call launches, and its workspace, in which the walks share the first `walk_bytes`.
 struct BackwardPlan {
-  std::vector<BackwardWalk> walks;  // dq, dk, dv, those that are needed
+  std::vector<BackwardWalk> walks;  // those that are needed, in the order of their launches
   int parts = 0;                    // of 64 columns of K
   DecayGroups groups;
   unsigned decay_splits = 1;       // CTAs per (sequence, head) of the gradient by the decays

@@ -75,7 +75,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     }
     fence_barriers_initialised();
   }
-  follow_stream();
+  if (!params.beside_walk) follow_stream();
   __syncthreads();
 
   if (warpgroup == 0) {
@@ -96,6 +96,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     cutlass::arch::warpgroup_reg_alloc<Config::kStateRegisters>();
     run_state(params, shared, warpgroup - 2);
   }
+  if (params.beside_walk && blockIdx.x == 0) follow_stream();
 }
 
 template <class Config>

@@ -43,6 +43,9 @@ struct GlaForwardParams {
   ForwardSchedule schedule;
   DecayDots dots;
   float* wide_output = nullptr;  // [B,T,H,V], of a backward: instead of o
+  // The kernel before this one on the stream is another walk, of which nothing is needed: only the
+  // end of this kernel waits for it.
+  bool beside_walk = false;
 };
 
 /// Launches gla_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for errors.

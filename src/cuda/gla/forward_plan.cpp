@@ -30,15 +30,6 @@ double pass_time(const SplitShape& shape, int segments, double chunk_time, doubl
                   all_bytes / kBytesPerMicrosecond);
 }
 
-double predicted_time(const SplitShape& shape, int segments) {
-  const double k_and_v = kChunk * (shape.key_dim + shape.value_dim) * 2.0;
-  const double walk =
-      kCall + pass_time(shape, segments, walk_chunk_time(shape.key_dim), 2 * k_and_v);
-  if (segments == 1) return walk;
-  return walk + kExchange + kPerSegment * (segments - 1) +
-         pass_time(shape, segments, span_chunk_time(shape.key_dim), k_and_v);
-}
-
 std::size_t append(std::size_t& bytes, std::int64_t elements) {
   const std::size_t at = bytes;
   bytes += (static_cast<std::size_t>(elements) * 4 + 255) / 256 * 256;
@@ -54,7 +45,41 @@ int segments_of(const GlaRecurrence& problem, std::int64_t walks, Choose chosen)
   return forced > 0 ? static_cast<int>(std::min<std::int64_t>(forced, chunks)) : chosen(chunks);
 }
 
+/// A forward whose sequences have `segments(shape)` segments.
+template <class Segments>
+ForwardPlan cut(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                const DeviceProperties& device, Segments segments) {
+  ForwardPlan plan;
+  plan.value_tiles = static_cast<int>(ceil_div(problem.V, value_dim));
+  const std::int64_t walks = problem.N * problem.H * plan.value_tiles;
+  plan.shape = {walks, ceil_div(problem.T, kChunk), key_dim, value_dim, device.multiprocessors};
+  plan.segments = segments(plan.shape);
+  plan.items = static_cast<int>(walks * plan.segments);
+  plan.blocks = static_cast<unsigned>(
+      plan.split() ? plan.items : std::min(plan.items, std::max(device.multiprocessors, 1)));
+  if (plan.split()) {
+    plan.flags = plan.items * (value_dim / 16);  // a warp keeps 16 columns of V
+    plan.states = append(plan.workspace_bytes, std::int64_t{plan.items} * key_dim * value_dim);
+    plan.factors = append(plan.workspace_bytes, plan.flags);
+    plan.ready = append(plan.workspace_bytes, plan.flags);
+  }
+  if (problem.cu_seqlens != nullptr) {
+    plan.order = append(plan.workspace_bytes, problem.N);
+    plan.ticket = append(plan.workspace_bytes, 1);
+  }
+  return plan;
+}
+
 }  // namespace
+
+double predicted_time(const SplitShape& shape, int segments) {
+  const double k_and_v = kChunk * (shape.key_dim + shape.value_dim) * 2.0;
+  const double walk =
+      kCall + pass_time(shape, segments, walk_chunk_time(shape.key_dim), 2 * k_and_v);
+  if (segments == 1) return walk;
+  return walk + kExchange + kPerSegment * (segments - 1) +
+         pass_time(shape, segments, span_chunk_time(shape.key_dim), k_and_v);
+}
 
 int choose_segments(const SplitShape& shape) {
   constexpr double kClearly = 0.9;  // the prediction is off by less
@@ -74,26 +99,14 @@ int choose_segments(const SplitShape& shape) {
 
 ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
                          const DeviceProperties& device) {
-  ForwardPlan plan;
-  plan.value_tiles = static_cast<int>(ceil_div(problem.V, value_dim));
-  const std::int64_t walks = problem.N * problem.H * plan.value_tiles;
-  plan.segments = segments_of(problem, walks, [&](std::int64_t chunks) {
-    return choose_segments({walks, chunks, key_dim, value_dim, device.multiprocessors});
+  return cut(problem, key_dim, value_dim, device, [&](const SplitShape& shape) {
+    return segments_of(problem, shape.items, [&](std::int64_t) { return choose_segments(shape); });
   });
-  plan.items = static_cast<int>(walks * plan.segments);
-  plan.blocks = static_cast<unsigned>(
-      plan.split() ? plan.items : std::min(plan.items, std::max(device.multiprocessors, 1)));
-  if (plan.split()) {
-    plan.flags = plan.items * (value_dim / 16);  // a warp keeps 16 columns of V
-    plan.states = append(plan.workspace_bytes, std::int64_t{plan.items} * key_dim * value_dim);
-    plan.factors = append(plan.workspace_bytes, plan.flags);
-    plan.ready = append(plan.workspace_bytes, plan.flags);
-  }
-  if (problem.cu_seqlens != nullptr) {
-    plan.order = append(plan.workspace_bytes, problem.N);
-    plan.ticket = append(plan.workspace_bytes, 1);
-  }
-  return plan;
+}
+
+ForwardPlan plan_unsplit_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                                 const DeviceProperties& device) {
+  return cut(problem, key_dim, value_dim, device, [](const SplitShape&) { return 1; });
 }
 
 StateForwardPlan plan_state_forward(const GlaStateForwardProblem& problem, int key_dim,

@@ -22,8 +22,12 @@ struct SplitShape {
 /// chunk.
 int choose_segments(const SplitShape& shape);
 
+/// Microseconds of a walk on an H200 with so many segments: right enough to compare.
+double predicted_time(const SplitShape& shape, int segments);
+
 struct ForwardPlan {
   int value_tiles = 1;
+  SplitShape shape;
   int segments = 1;
   int items = 0;
   int flags = 0;        // items times warps of the state role
@@ -42,6 +46,9 @@ struct ForwardPlan {
 
 ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
                          const DeviceProperties& device);
+/// The same with one segment per sequence.
+ForwardPlan plan_unsplit_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                                 const DeviceProperties& device);
 
 /// The same for gla_state_forward, whose CTAs each keep a tile of the state.
 struct StateForwardPlan {
