@@ -13,6 +13,7 @@
 #include "core/environment.h"
 #include "cuda/gla/decay_gradient.h"
 #include "cuda/gla/forward_config.h"
+#include "cuda/gla/schedule.h"
 
 namespace tandem::cuda {
 namespace {
@@ -113,27 +114,39 @@ const BackwardVariant& choose(const GlaBackwardProblem& problem, const DevicePro
 
 /// With few heads, dv and dq side by side instead of one after the other over all SMs: of the three
 /// only dk needs another's (dq's states).
-void pair_walks(BackwardPlan& plan, const DeviceProperties& device) {
+void pair_walks(BackwardPlan& plan) {
   if (plan.walks.size() < 2) return;
   BackwardWalk& query = plan.walks.front();
   BackwardWalk& value = plan.walks.back();
-  const SplitShape& of_query = query.plan.shape;
-  const SplitShape& of_value = value.plan.shape;
+  const SplitShape of_query = query.plan.shape;
+  const SplitShape of_value = value.plan.shape;
   if (query.gradient != BackwardWalk::Gradient::kQ ||
       value.gradient != BackwardWalk::Gradient::kV || query.problem.cu_seqlens != nullptr ||
-      gla_segments_switch() != 0 || of_query.items == 0 ||
-      of_query.items + of_value.items > device.multiprocessors) {
+      gla_segments_switch() != 0 || of_query.items == 0) {
     return;
   }
-  const double together = std::max(predicted_time(of_query, 1), predicted_time(of_value, 1));
-  if (together >= predicted_time(of_query, query.plan.segments) +
-                      predicted_time(of_value, value.plan.segments)) {
-    return;
+  int query_segments = 0, value_segments = 0;
+  double best_time =
+      predicted_time(of_query, query.plan.segments) + predicted_time(of_value, value.plan.segments);
+  const auto most = [&](std::int64_t multiprocessors, const SplitShape& shape) {
+    return std::min(multiprocessors / shape.items, std::max<std::int64_t>(shape.chunks, 1));
+  };
+  for (int i = 1; i <= most(of_query.multiprocessors, of_query); ++i) {
+    const std::int64_t left = of_query.multiprocessors - i * of_query.items;
+    for (int j = 1; j <= most(left, of_value); ++j) {
+      const double time = predicted_pair_time(of_query, i, of_value, j);
+      if (time >= best_time) continue;
+      query_segments = i;
+      value_segments = j;
+      best_time = time;
+    }
   }
-  for (BackwardWalk* walk : {&query, &value}) {
-    walk->plan = plan_unsplit_forward(walk->problem, walk->plan.shape.key_dim,
-                                      walk->plan.shape.value_dim, device);
-  }
+  if (query_segments == 0) return;
+  query.plan = plan_walk(query.problem, of_query, query_segments);
+  value.plan = plan_walk(value.problem, of_value, value_segments);
+  query.plan.states += value.plan.workspace_bytes;
+  query.plan.factors += value.plan.workspace_bytes;
+  query.plan.workspace_bytes += value.plan.workspace_bytes;
   query.beside_walk = true;
   std::rotate(plan.walks.begin(), plan.walks.end() - 1, plan.walks.end());
 }
@@ -260,19 +273,28 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   for (BackwardWalk& walk : plan.walks) {
     const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
-    walk.plan = plan_forward(walk.problem, tiles.key_dim, tiles.value_dim, device);
+    SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
+    shape.dots = walk.dots;
+    walk.plan = plan_walk(walk.problem, shape, choose_segments(walk.problem, shape));
     sums_heads |= walk.sums_heads;
     if (!walk.dots) continue;
     plan.parts = walk.plan.value_tiles * (tiles.value_dim / 64);
     key_dim = tiles.key_dim;
   }
-  pair_walks(plan, device);
+  pair_walks(plan);
   for (const BackwardWalk& walk : plan.walks) bytes = std::max(bytes, walk.plan.workspace_bytes);
   const auto append = [&](std::int64_t size) {
     const std::size_t at = bytes;
     bytes += (static_cast<std::size_t>(size) + 255) / 256 * 256;
     return at;
   };
+  for (const BackwardWalk& walk : plan.walks) plan.flag_count += walk.plan.flags;
+  plan.flags = append(4 * plan.flag_count);
+  std::size_t flags = plan.flags;
+  for (BackwardWalk& walk : plan.walks) {
+    walk.plan.ready = flags;
+    flags += 4 * static_cast<std::size_t>(walk.plan.flags);
+  }
   if (sums_heads) plan.wide_output = append(4 * f.B * f.T * f.H * f.K);
   if (!decays) return plan;
 
@@ -308,6 +330,9 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
   const DeviceGuard guard(problem.forward.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
+  if (plan.flag_count > 0) {
+    launch_clear(scratch.at<std::uint32_t>(plan.flags), plan.flag_count, stream);
+  }
   for (const BackwardWalk& walk : plan.walks) run(problem, plan, walk, variant, scratch, stream);
   if (problem.d_log_decay.data != nullptr) {
     launch_decay_gradient(decay_gradient_params(problem, plan, scratch), stream);

@@ -45,7 +45,10 @@ struct BackwardPlan {
   unsigned decay_splits = 1;       // CTAs per (sequence, head) of the gradient by the decays
   bool decay_beside_walk = false;  // its kernel runs beside the walk for dv
 
+  std::int64_t flag_count = 0;
+
   // Offsets, 256-byte aligned.
+  std::size_t flags = 0;           // uint32 [flag_count]: those of all split walks, cleared at once
   std::size_t wide_output = 0;     // fp32 [B,T,H,K], where heads share q and k
   std::size_t query_rows = 0;      // fp32 [parts,B,H,T]: q . dq
   std::size_t key_rows = 0;        // fp32 [parts,B,H,T]: k . dk, from inside the chunk

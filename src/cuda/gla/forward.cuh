@@ -96,7 +96,8 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     cutlass::arch::warpgroup_reg_alloc<Config::kStateRegisters>();
     run_state(params, shared, warpgroup - 2);
   }
-  if (params.beside_walk && blockIdx.x == 0) follow_stream();
+  // why these warps: they end last, and a waiting lane would stop its warp's others.
+  if (params.beside_walk && blockIdx.x == 0 && warpgroup >= 2) follow_stream();
 }
 
 template <class Config>

@@ -18,17 +18,47 @@ constexpr double kPerSegment = 0.75;  // taking one published state
 constexpr double kBytesPerMicrosecond = 4.2e6;  // of the whole device
 
 /// One chunk of one CTA, where the memory does not bind.
-double walk_chunk_time(int key_dim) { return key_dim == 64 ? 0.8 : key_dim == 128 ? 1.45 : 2.2; }
+double walk_chunk_time(int key_dim, bool dots) {
+  constexpr double kWithDots = 2.0;
+  const double plain = key_dim == 64 ? 0.8 : key_dim == 128 ? 1.45 : 2.2;
+  return dots ? kWithDots * plain : plain;
+}
 double span_chunk_time(int key_dim) { return key_dim == 64 ? 0.5 : key_dim == 128 ? 0.9 : 1.5; }
 
-/// All CTAs' passes over their chunks, bound by latency or by the memory.
-double pass_time(const SplitShape& shape, int segments, double chunk_time, double chunk_bytes) {
+/// A pass of all CTAs over their chunks, the slowest CTA's, where the memory does not bind.
+double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
   const std::int64_t chunks = ceil_div(shape.chunks, segments);
   const std::int64_t rounds = ceil_div(shape.items * segments, shape.multiprocessors);
-  const double all_bytes = static_cast<double>(shape.items * shape.chunks) * chunk_bytes;
-  return std::max(static_cast<double>(rounds * chunks) * chunk_time,
-                  all_bytes / kBytesPerMicrosecond);
+  return static_cast<double>(rounds * chunks) * chunk_time;
 }
+
+/// The same where it does, of the tensors as wide as k and v together that a pass touches.
+double pass_traffic(const SplitShape& shape, int tensors) {
+  const double chunk_bytes = kChunk * (shape.key_dim + shape.value_dim) * 2.0 * tensors;
+  return static_cast<double>(shape.items * shape.chunks) * chunk_bytes / kBytesPerMicrosecond;
+}
+
+/// What a walk takes, and its parts: the passes' latency and traffic, and what comes beside them.
+struct WalkTime {
+  double walk_latency;
+  double walk_traffic;
+  double span_latency = 0.0;
+  double span_traffic = 0.0;
+  double fixed = kCall;
+
+  WalkTime(const SplitShape& shape, int segments)
+      : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape.key_dim, shape.dots))),
+        walk_traffic(pass_traffic(shape, 2)) {
+    if (segments == 1) return;
+    span_latency = pass_latency(shape, segments, span_chunk_time(shape.key_dim));
+    span_traffic = pass_traffic(shape, 1);
+    fixed += kExchange + kPerSegment * (segments - 1);
+  }
+  double total() const {
+    return fixed + std::max(walk_latency, walk_traffic) + std::max(span_latency, span_traffic);
+  }
+  double traffic() const { return kCall + walk_traffic + span_traffic; }
+};
 
 std::size_t append(std::size_t& bytes, std::int64_t elements) {
   const std::size_t at = bytes;
@@ -45,40 +75,16 @@ int segments_of(const GlaRecurrence& problem, std::int64_t walks, Choose chosen)
   return forced > 0 ? static_cast<int>(std::min<std::int64_t>(forced, chunks)) : chosen(chunks);
 }
 
-/// A forward whose sequences have `segments(shape)` segments.
-template <class Segments>
-ForwardPlan cut(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                const DeviceProperties& device, Segments segments) {
-  ForwardPlan plan;
-  plan.value_tiles = static_cast<int>(ceil_div(problem.V, value_dim));
-  const std::int64_t walks = problem.N * problem.H * plan.value_tiles;
-  plan.shape = {walks, ceil_div(problem.T, kChunk), key_dim, value_dim, device.multiprocessors};
-  plan.segments = segments(plan.shape);
-  plan.items = static_cast<int>(walks * plan.segments);
-  plan.blocks = static_cast<unsigned>(
-      plan.split() ? plan.items : std::min(plan.items, std::max(device.multiprocessors, 1)));
-  if (plan.split()) {
-    plan.flags = plan.items * (value_dim / 16);  // a warp keeps 16 columns of V
-    plan.states = append(plan.workspace_bytes, std::int64_t{plan.items} * key_dim * value_dim);
-    plan.factors = append(plan.workspace_bytes, plan.flags);
-    plan.ready = append(plan.workspace_bytes, plan.flags);
-  }
-  if (problem.cu_seqlens != nullptr) {
-    plan.order = append(plan.workspace_bytes, problem.N);
-    plan.ticket = append(plan.workspace_bytes, 1);
-  }
-  return plan;
-}
-
 }  // namespace
 
 double predicted_time(const SplitShape& shape, int segments) {
-  const double k_and_v = kChunk * (shape.key_dim + shape.value_dim) * 2.0;
-  const double walk =
-      kCall + pass_time(shape, segments, walk_chunk_time(shape.key_dim), 2 * k_and_v);
-  if (segments == 1) return walk;
-  return walk + kExchange + kPerSegment * (segments - 1) +
-         pass_time(shape, segments, span_chunk_time(shape.key_dim), k_and_v);
+  return WalkTime(shape, segments).total();
+}
+
+double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
+                           int b_segments) {
+  const WalkTime of_a(a, a_segments), of_b(b, b_segments);
+  return std::max({of_a.total(), of_b.total(), of_a.traffic() + of_b.traffic() - kCall});
 }
 
 int choose_segments(const SplitShape& shape) {
@@ -97,16 +103,43 @@ int choose_segments(const SplitShape& shape) {
   return best;
 }
 
-ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                         const DeviceProperties& device) {
-  return cut(problem, key_dim, value_dim, device, [&](const SplitShape& shape) {
-    return segments_of(problem, shape.items, [&](std::int64_t) { return choose_segments(shape); });
-  });
+int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape) {
+  return segments_of(problem, shape.items, [&](std::int64_t) { return choose_segments(shape); });
 }
 
-ForwardPlan plan_unsplit_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                                 const DeviceProperties& device) {
-  return cut(problem, key_dim, value_dim, device, [](const SplitShape&) { return 1; });
+SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                       const DeviceProperties& device) {
+  const std::int64_t value_tiles = ceil_div(problem.V, value_dim);
+  return {problem.N * problem.H * value_tiles, ceil_div(problem.T, kChunk), key_dim, value_dim,
+          device.multiprocessors};
+}
+
+ForwardPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments) {
+  ForwardPlan plan;
+  plan.shape = shape;
+  plan.value_tiles = static_cast<int>(ceil_div(problem.V, shape.value_dim));
+  plan.segments = segments;
+  plan.items = static_cast<int>(shape.items * segments);
+  plan.blocks = static_cast<unsigned>(
+      plan.split() ? plan.items : std::min(plan.items, std::max(shape.multiprocessors, 1)));
+  if (plan.split()) {
+    plan.flags = plan.items * (shape.value_dim / 16);  // a warp keeps 16 columns of V
+    plan.states =
+        append(plan.workspace_bytes, std::int64_t{plan.items} * shape.key_dim * shape.value_dim);
+    plan.factors = append(plan.workspace_bytes, plan.flags);
+    plan.ready = append(plan.workspace_bytes, plan.flags);
+  }
+  if (problem.cu_seqlens != nullptr) {
+    plan.order = append(plan.workspace_bytes, problem.N);
+    plan.ticket = append(plan.workspace_bytes, 1);
+  }
+  return plan;
+}
+
+ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                         const DeviceProperties& device) {
+  const SplitShape shape = split_shape(problem, key_dim, value_dim, device);
+  return plan_walk(problem, shape, choose_segments(problem, shape));
 }
 
 StateForwardPlan plan_state_forward(const GlaStateForwardProblem& problem, int key_dim,

@@ -93,7 +93,6 @@ void run_walk(const std::string& name, const ForwardLaunch& launch, const Forwar
   if (plan.split()) {
     schedule.exchange = {scratch.at<float>(plan.states), scratch.at<float>(plan.factors),
                          scratch.at<std::uint32_t>(plan.ready)};
-    launch_clear(schedule.exchange.ready, plan.flags, stream);
   }
   if (params.problem.cu_seqlens != nullptr) {
     auto* order = scratch.at<std::int32_t>(plan.order);
@@ -114,6 +113,9 @@ void gla_forward(const GlaForwardProblem& problem, const Context& context) {
   params.problem = problem;
   params.state_strides = {problem.V, 1};
   if (variant.tma) encode_maps(params, tiles);
+  if (plan.split()) {
+    launch_clear(scratch.at<std::uint32_t>(plan.ready), plan.flags, context.stream.handle);
+  }
   run_walk(variant.name, variant.launch, plan, params, scratch, context.stream.handle);
 }
 
