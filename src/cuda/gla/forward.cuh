@@ -75,13 +75,15 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     }
     fence_barriers_initialised();
   }
+  const bool schedules = warp == 3 && threadIdx.x % 32 == 0;
+  if (schedules) place_first_item(params, shared);
   if (!params.beside_walk) follow_stream();
   __syncthreads();
 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     if (warp == 3) {
-      if (threadIdx.x % 32 == 0) schedule_items(params, shared);
+      if (schedules) schedule_items(params, shared);
     } else if (warp == 1) {
       prepare_decay(params, shared);
     } else if (!params.tma) {

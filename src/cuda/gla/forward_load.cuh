@@ -34,17 +34,28 @@ __device__ Item find_item(const GlaForwardParams& params, int index) {
   return item;
 }
 
+/// The thread of schedule_items, before anything is known of what the stream had before: of a dense
+/// batch, the first item.
+template <class Config>
+__device__ void place_first_item(const GlaForwardParams& params, ForwardShared<Config>& shared) {
+  if (params.problem.cu_seqlens == nullptr) {
+    shared.items[0] = find_item<Config>(params, blockIdx.x);
+  }
+}
+
 /// One thread.
 template <class Config>
 __device__ void schedule_items(const GlaForwardParams& params, ForwardShared<Config>& shared) {
   const ForwardSchedule& schedule = params.schedule;
   typename ForwardShared<Config>::ItemRing::Position at;
   unsigned index = blockIdx.x;
-  while (true) {
+  for (bool is_placed = params.problem.cu_seqlens == nullptr;; is_placed = false) {
     const bool exists = index < static_cast<unsigned>(schedule.items);
-    const Item item = exists ? find_item<Config>(params, index) : Item{};
-    shared.item_ring.wait_empty(at);
-    shared.items[at.stage] = item;
+    if (!is_placed) {
+      const Item item = exists ? find_item<Config>(params, index) : Item{};
+      shared.item_ring.wait_empty(at);
+      shared.items[at.stage] = item;
+    }
     shared.item_ring.full[at.stage].arrive();
     at.advance();
     if (!exists) return;
