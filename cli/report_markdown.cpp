@@ -41,6 +41,10 @@ std::string to_markdown(const Table& table) {
   return text;
 }
 
+std::string markdown_run(const ReportRun& run) {
+  return fmt::format("- Run {}: {}\n", run.id, escaped(describe_run(run)));
+}
+
 std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) {
   const bool full = detail == Detail::kFull;
   const std::string heading = full ? "## " : "### ";
@@ -62,7 +66,7 @@ std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) 
       if (text[text.size() - 2] != '\n') text += "\n";
     }
     for (const ReportRun* run : shown_runs(file, sections, full)) {
-      text += fmt::format("- Run {}: {}\n", run->id, escaped(describe_run(*run)));
+      text += markdown_run(*run);
     }
     if (!sections.empty()) text += "\n";
   }
