@@ -52,9 +52,10 @@ std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) 
   for (const ReportFile& file : files) {
     const std::vector<OpSection> sections = select_sections(file);
     for (const OpSection& section : sections) {
+      const Table results = results_table(section, detail);
+      if (results.rows.empty()) continue;  // nothing that is shown in brief
       text += fmt::format("{}{} {} on {}\n\n{}\n", heading, section.op,
-                          direction_title(section.direction), file.device,
-                          to_markdown(results_table(section, detail)));
+                          direction_title(section.direction), file.device, to_markdown(results));
       if (full) text += to_markdown(details_table(section)) + "\n";
       const Table counters = full ? counters_table(section) : Table();
       if (!counters.rows.empty()) {

@@ -60,6 +60,16 @@ TEST_F(Report, UnfusedBaselinesComeBeforeOtherPeers) {
               HasSubstr("| unfused (us) | unfused_two (us) | fla_chunk_hgrn (us) |"));
 }
 
+TEST_F(Report, SweepsAreNotBrief) {
+  const Json rows = {linear(kNew, "tandem", 10), linear(kNew, "tandem", 200, "b8_t4096_d1024")};
+  const auto both = files(rows, "linear_scan");
+  EXPECT_THAT(markdown_block(both, Detail::kFull), HasSubstr("| sweep_b4_t512 |"));
+  EXPECT_THAT(markdown_block(both, Detail::kBrief), Not(HasSubstr("sweep")));
+  EXPECT_THAT(markdown_block(both, Detail::kBrief), HasSubstr("| b8_t4096_d1024 |"));
+  const auto only = files(Json::array({rows[0]}), "linear_scan");
+  EXPECT_THAT(markdown_block(only, Detail::kBrief), Not(HasSubstr("linear_scan forward")));
+}
+
 TEST_F(Report, KernelsSideBySideOfOneRun) {
   const Json rows = {linear(kNew, "unfused_two", 20),
                      counted(linear(kNew, "tandem", 10), 5e6, 1e6),
@@ -77,9 +87,9 @@ TEST_F(Report, KernelsSideBySideOfOneRun) {
   const std::string text = kernels_block(files(rows, "linear_scan"));
   EXPECT_THAT(text, HasSubstr("### On gpu\n"));
   EXPECT_THAT(text, HasSubstr("| 4 | 512 | 256 | 64 | fp16 | 30.0 | 20.0 | 10.0 | 1.50x | 3.00x | "
-                              "2.00x | - | - | 6.0 MB | 0.09x | - | - | 20260102-1 |\n"));
+                              "2.00x | - | - | 6.0 MB | - | 0.09x | - | - | 20260102-1 |\n"));
   EXPECT_THAT(text, HasSubstr("| 1 | 512 | 256 | 64 | fp16 | 50.0 | - | 20.0 | - | 2.50x | - | "
-                              "9.0 MB | - | - | - | - | - | 20260101-1 |\n"));
+                              "9.0 MB | - | - | - | - | - | - | 20260101-1 |\n"));
   EXPECT_THAT(text, HasSubstr("| 8 | 4096 | 1024 | 1024 | fp16 | 800.0 | - | 200.0 | - | 4.00x |"));
   EXPECT_LT(text.find("| 1 | 512 |"), text.find("| 4 | 512 |"));
   EXPECT_LT(text.find("| 4 | 512 |"), text.find("| 8 | 4096 |"));
