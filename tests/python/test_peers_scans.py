@@ -1,4 +1,4 @@
-"""Tests of bench/peers' scans on CPU tensors: cases, the fp64 reference, each peer's terms, the C descriptions of calls."""
+"""Tests of bench/peers' scans on CPU tensors: cases, the fp64 reference, the terms of each peer, the C descriptions."""
 
 import dataclasses
 import sys
@@ -16,7 +16,9 @@ from bench.peers import cases, inputs, library, provider, reference, side_by_sid
 
 def scan(op="gated_scan", **changed):
     axes = {"B": 2, "T": 70, "D": 24, **({"d": 16} if op == "linear_scan" else {}), **changed.pop("axes", {})}
-    base = cases.Case("small", axes, ("bf16",), "log_decay", "normal", "none", "contiguous", None, None, ("bench",), 0, op=op)
+    base = cases.Case(
+        "small", axes, ("bf16",), "log_decay", "normal", "none", "contiguous", None, None, ("bench",), 0, op=op
+    )
     return dataclasses.replace(base, **changed)
 
 
@@ -80,17 +82,29 @@ class Cases(unittest.TestCase):
         self.assertEqual(list(one), ["x", "log_decay", "gate"])
         self.assertTrue(all(x.shape == (2, 70, 24) and x.dtype == torch.bfloat16 for x in one.values()))
         more = inputs.make(scan("linear_scan", decay_kind="decay", decay_dtype="fp32", gate="none"), "fp16", 1, "cpu")
-        self.assertEqual({name: tuple(x.shape) for name, x in more.items()}, {"u": (2, 70, 16), "weight": (24, 16), "decay": (2, 70, 24)})
+        self.assertEqual(
+            {name: tuple(x.shape) for name, x in more.items()},
+            {"u": (2, 70, 16), "weight": (24, 16), "decay": (2, 70, 24)},
+        )
         self.assertEqual((more["decay"].dtype, more["u"].dtype), (torch.float32, torch.float16))
         self.assertTrue(0 < more["decay"].min() and more["decay"].max() < 1)
         packed = inputs.make(scan(direction="forward_backward", **PACKED), "bf16", 1, "cpu")
-        self.assertEqual((packed["cu_seqlens"].tolist(), packed["d_o"].shape), (list(PACKED["cu_seqlens"]), (1, 70, 24)))
+        self.assertEqual(
+            (packed["cu_seqlens"].tolist(), packed["d_o"].shape), (list(PACKED["cu_seqlens"]), (1, 70, 24))
+        )
 
 
 class Reference(unittest.TestCase):
     def test_against_the_definition_of_the_packages_tests(self):
         for op in cases.SCANS:
-            for changed in ({}, {"gate": "none"}, {"decay_kind": "decay"}, {"distribution": "reset"}, {"decay_dtype": "fp32"}, PACKED):
+            for changed in (
+                {},
+                {"gate": "none"},
+                {"decay_kind": "decay"},
+                {"distribution": "reset"},
+                {"decay_dtype": "fp32"},
+                PACKED,
+            ):
                 case = scan(op, **changed)
                 tensors = inputs.make(case, "bf16", 3, "cpu")
                 pairs = reference.sample_heads(case)
@@ -178,10 +192,15 @@ class Peers(unittest.TestCase):
             for changed in ({}, {"gate": "none"}, {"decay_kind": "decay"}, PACKED):
                 case = scan(op, **changed)
                 peer = provider.discover(op)["tandem"]
-                peer._op = lambda *tensors, op=op, **named: (getattr(definitions, op)(*tensors, **named)[0].bfloat16(), None)
+                peer._op = lambda *tensors, op=op, **named: (
+                    getattr(definitions, op)(*tensors, **named)[0].bfloat16(),
+                    None,
+                )
                 tensors = inputs.make(case, "bf16", 5, "cpu")
                 pairs = reference.sample_heads(case)
-                error = reference.relative_rms(peer.prepare(case, "bf16", tensors, "")(), reference.define(case, tensors, pairs), pairs)
+                error = reference.relative_rms(
+                    peer.prepare(case, "bf16", tensors, "")(), reference.define(case, tensors, pairs), pairs
+                )
                 self.assertLess(error, side_by_side.limit(peer, "bf16", "o"))
         peer = provider.discover("gated_scan")["tandem"]
         self.assertIn("PyTorch package", peer.refusal(scan(direction="forward_backward"), "bf16"))
@@ -219,8 +238,13 @@ class Descriptions(unittest.TestCase):
         self.assertEqual((call.dtype, call.fp32_decay, call.log_decay, call.d), (1, 1, 0, 0))
         self.assertEqual((call.B, call.T, call.D, call.N, call.cu_seqlens), (2, 70, 24, 2, None))
         self.assertEqual((call.x.data, call.x.batch_stride, call.x.time_stride), (tensors["x"].data_ptr(), 24, 48))
-        self.assertEqual((call.decay.data, call.decay.batch_stride, call.decay.time_stride), (tensors["decay"].data_ptr(), 70 * 24, 24))
-        self.assertEqual((call.gate.data, call.out.data, call.u.data), (tensors["gate"].data_ptr(), out.data_ptr(), None))
+        self.assertEqual(
+            (call.decay.data, call.decay.batch_stride, call.decay.time_stride),
+            (tensors["decay"].data_ptr(), 70 * 24, 24),
+        )
+        self.assertEqual(
+            (call.gate.data, call.out.data, call.u.data), (tensors["gate"].data_ptr(), out.data_ptr(), None)
+        )
 
     def test_of_linear_scan(self):
         case = scan("linear_scan", gate="none", axes={"B": 1}, cu_seqlens=(0, 9, 70))
@@ -240,7 +264,9 @@ class Descriptions(unittest.TestCase):
         run = peer.prepare(case, "bf16", tensors, "")
         self.assertEqual(run()["o"].shape, (2, 70, 24))
         (asked, _, _), (made, call, workspace, size, stream) = peer._library.calls
-        self.assertEqual((asked, made), ("tandem_bench_unfused_scan_workspace_bytes", "tandem_bench_unfused_scan_forward"))
+        self.assertEqual(
+            (asked, made), ("tandem_bench_unfused_scan_workspace_bytes", "tandem_bench_unfused_scan_forward")
+        )
         self.assertEqual((call.d, call.u.data, size.value, stream.value), (16, tensors["u"].data_ptr(), 1000, 7))
         self.assertEqual(workspace.value, run.workspace.data_ptr())
         self.assertEqual(peer.variant(case, ""), "unfused.gemm_scan_gate")
@@ -283,7 +309,9 @@ class SideBySide(unittest.TestCase):
         together = side_by_side.SideBySide(both, state, torch.device("cpu"), 10, options, lambda text: None)
         together.make_timer, together.ceilings = FakeTimer, {"copy_tbps": 4.0, "bf16_tflops": 700.0}
         rows = {row["provider"]: row for row in together.run(scan(), "bf16")}
-        self.assertEqual((rows["good"]["op"], rows["good"]["flops"], rows["good"]["median_us"]), ("gated_scan", 0, 10.0))
+        self.assertEqual(
+            (rows["good"]["op"], rows["good"]["flops"], rows["good"]["median_us"]), ("gated_scan", 0, 10.0)
+        )
         self.assertAlmostEqual(rows["good"]["floor_us"], 4 * 2 * 70 * 24 * 2 / 4e6, places=5)
         self.assertLess(rows["good"]["error"]["value"], 1e-12)
         self.assertIn("wrong result before timing", rows["wrong"]["failure"])

@@ -12,7 +12,8 @@ class TandemGatedScan(Provider):
     name = "tandem"
     directions = ("forward", "forward_backward")
     limits = {  # of tandem check
-        dtype: dict.fromkeys(("o", "dx", "d_decay", "d_log_decay", "d_gate"), limit) for dtype, limit in (("bf16", 2e-3), ("fp16", 3e-4))
+        dtype: dict.fromkeys(("o", "dx", "d_decay", "d_log_decay", "d_gate"), limit)
+        for dtype, limit in (("bf16", 2e-3), ("fp16", 3e-4))
     }
 
     _op = _library = None

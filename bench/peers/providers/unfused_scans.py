@@ -20,7 +20,9 @@ class UnfusedGatedScan(Provider):
 
     def prepare(self, case, dtype, tensors, setting):
         out = scan_output(case, tensors)
-        return PreparedCall(self._library, "tandem_bench_unfused_scan", scan_call(case, dtype, tensors, out), out, tensors)
+        return PreparedCall(
+            self._library, "tandem_bench_unfused_scan", scan_call(case, dtype, tensors, out), out, tensors
+        )
 
     def variant(self, case, setting):
         return f"{self.name}.{self.kernels}"
