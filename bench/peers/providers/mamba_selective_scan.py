@@ -1,4 +1,4 @@
-"""Mamba's selective scan with a state of one number per channel: A = -1, delta = -log_decay, its input x / delta, B = C = 1."""
+"""Mamba's selective scan, its state one number per channel: A = -1, delta = -log_decay, its input x / delta, B = C = 1."""
 
 import importlib
 
@@ -10,8 +10,8 @@ class MambaSelectiveScan(Provider):
     name = "mamba_selective_scan"
     packages = ("mamba-ssm",)
     note = (
-        "inputs in its own terms and layout [B,D,T]: A = -1, delta = -log_decay, u = x / delta, rounded to 16 bits before the call; "
-        "B = C = 1; its z is the gate"
+        "inputs in its own terms and layout [B,D,T]: A = -1, delta = -log_decay, u = x / delta, rounded to 16 bits "
+        "before the call; B = C = 1; its z is the gate"
     )
 
     def load(self):
