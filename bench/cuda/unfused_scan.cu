@@ -25,7 +25,7 @@ namespace tandem::bench {
 namespace {
 
 constexpr int kScanThreads = 64;  // few, so that few channels still spread over the SMs
-constexpr int kAhead = 16;
+constexpr int kAhead = 32;
 constexpr int kGateThreads = 256;
 constexpr int kVector = 8;  // 16-bit elements that a thread moves at once
 // why: what cuBLASLt's heuristic takes for granted of an operand.
