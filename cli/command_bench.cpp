@@ -22,13 +22,10 @@ struct BenchOptions : CaseOptions {
   std::string json;
   std::string run;
   std::string variant;
+  std::string provider;
   bool once = false;
   bool no_unfused = false;
 };
-
-/// How much further from the definition than Tandem's kernels the baseline may be: it rounds every
-/// intermediate to 16 bits.
-constexpr double kUnfusedSlack = 3;
 
 /// NVML's reasons that are no slowdown: idle, and clocks that someone chose.
 constexpr unsigned long long kHarmlessThrottle = 0x1 | 0x2 | 0x100;
@@ -39,14 +36,19 @@ void print_header() {
              "TFLOP/s", "TB/s", "error");
 }
 
+/// TFLOP/s; "" where an op has no matrix work.
+std::string rate_text(double flops, double us) {
+  return flops > 0 ? fmt::format("{:.2f}", flops / us * 1e-6) : "";
+}
+
 void print_row(const ResultsRow& row, Device device) {
   const double us = row.timing.median_us;
   fmt::print(
-      "{:<20} {:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f} {:>10.1f} {:>6.2f} {:>8.2f} "
+      "{:<20} {:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f} {:>10.1f} {:>6.2f} {:>8} "
       "{:>7.3f} {:>8.1e}",
       row.op + " " + row.direction, row.case_name, row.dtype, backend_name(device), us,
       row.timing.p10_us, row.timing.p90_us, row.floor_us, us / row.floor_us,
-      row.cost.flops / us * 1e-6, row.cost.bytes / us * 1e-6, row.error);
+      rate_text(row.cost.flops, us), row.cost.bytes / us * 1e-6, row.error);
   if (row.state.known) fmt::print("  {} MHz {} W", row.state.sm_clock_mhz, row.state.power_w);
   if (row.state.known && (row.state.throttle_reasons & ~kHarmlessThrottle) != 0) {
     fmt::print(" THROTTLED {:#x}", row.state.throttle_reasons);
@@ -60,7 +62,8 @@ class Bench {
   explicit Bench(const BenchOptions& options) : options_(options) {}
 
   void run() {
-    const auto devices = backends(options_.backend);
+    const bool baseline = !options_.provider.empty() && options_.provider != "tandem";
+    const auto devices = backends(baseline ? "cuda" : options_.backend);
     check_variant_name(devices);
     auto selected = selection().select();
     for (const Device device : devices) {
@@ -68,6 +71,7 @@ class Bench {
       if (!options_.once) print_device(device);
       for (const auto& [operation, one] : selected) {
         if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
+        if (!has_provider(*operation, options_.provider)) continue;
         for (const DType dtype : one.dtypes) {
           if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
           bench(*operation, one, dtype, device);
@@ -104,29 +108,34 @@ class Bench {
 
   void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
     const TensorSet set = operation.make(one, dtype, options_.seed);
-    bench(operation, set, one, dtype, device, "tandem");
-    const bool unfused = device.type == DeviceType::kCuda && operation.unfused_call != nullptr &&
-                         !options_.once && !options_.no_unfused && options_.variant.empty();
-    if (!unfused) return;
-    Operation baseline = operation;
-    baseline.call = operation.unfused_call;
-    baseline.workspace_bytes = operation.unfused_workspace_bytes;
-    bench(baseline, set, one, dtype, device, "unfused");
+    if (wants("tandem")) bench(operation, set, one, dtype, device, nullptr);
+    if (device.type != DeviceType::kCuda || !options_.variant.empty()) return;
+    for (const Baseline& baseline : operation.baselines) {
+      if (!wants(baseline.provider)) continue;
+      bench(with_baseline(operation, baseline), set, one, dtype, device, &baseline);
+    }
   }
 
+  bool wants(const std::string& provider) const {
+    if (!options_.provider.empty()) return options_.provider == provider;
+    return provider == "tandem" || (!options_.once && !options_.no_unfused);
+  }
+
+  /// `baseline` null: Tandem's own call.
   void bench(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
-             Device device, const std::string& provider) {
+             Device device, const Baseline* baseline) {
     try {
       std::optional<ForcedVariant> forced;
       if (!options_.variant.empty()) forced.emplace(device, options_.variant);
       if (options_.once) {
         run_once(operation, set, one, device);
       } else {
-        time(operation, set, one, dtype, device, provider);
+        time(operation, set, one, dtype, device, baseline);
       }
     } catch (const Unsupported& error) {
       fmt::print("{:<20} {:<24} {:<5} {:<7} {} unsupported: {}\n", title(operation), one.name,
-                 to_string(dtype), backend_name(device), provider, error.what());
+                 to_string(dtype), backend_name(device),
+                 baseline == nullptr ? "tandem" : baseline->provider, error.what());
     }
   }
 
@@ -138,14 +147,14 @@ class Bench {
   }
 
   void time(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
-            Device device, const std::string& provider) {
+            Device device, const Baseline* baseline) {
     ResultsRow row;
-    row.provider = provider;
+    if (baseline != nullptr) row.provider = baseline->provider;
     {
       Placement placement(set, device);
-      if (provider == "unfused") {
+      if (baseline != nullptr) {
         operation.call(set, placement.bases(), device, {});
-        row.variant = "unfused.cublaslt";
+        row.variant = baseline->variant;
       } else if (options_.variant.empty()) {
         row.variant = chosen_variant(operation, set, placement);
       } else {
@@ -156,7 +165,7 @@ class Bench {
       for (const OutputError& error : errors) {
         row.error = std::max(row.error, error.value);
         if (error.passed) continue;
-        if (provider == "unfused" && error.value <= kUnfusedSlack * error.limit) continue;
+        if (baseline != nullptr && error.value <= kBaselineSlack * error.limit) continue;
         failed_ = true;
         fmt::print("{:<20} {:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", title(operation),
                    one.name, to_string(dtype), backend_name(device), describe(errors), row.variant);
@@ -208,8 +217,12 @@ void add_bench(CLI::App& app) {
   command->add_option("--json", options->json, "merge the rows into this results file");
   command->add_option("--run", options->run, "id of the run in that file (default: a new one)");
   command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command
+      ->add_option("--provider", options->provider,
+                   "only this one (default: tandem and, on CUDA, the unfused baselines)")
+      ->check(CLI::IsMember(provider_names()));
   command->add_flag("--no-unfused", options->no_unfused,
-                    "on CUDA, leave out the rows of the unfused baseline");
+                    "on CUDA, leave out the rows of the unfused baselines");
   command->add_flag("--once", options->once,
                     "one unchecked call per case and no timing, for profilers");
   command->footer(

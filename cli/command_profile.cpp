@@ -22,6 +22,7 @@ namespace {
 struct ProfileOptions : CaseOptions {
   std::string dtype;
   std::string variant;
+  std::string provider = "tandem";
   int replays = 50;
   std::string ncu;
   std::string keep;
@@ -38,7 +39,8 @@ class Profiler {
     CaseOptions selection = options_;
     if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
     const auto selected = selection.select();
-    device_ = backends(options_.backend).back();  // CUDA where it works
+    // CUDA where it works; a baseline works nowhere else.
+    device_ = backends(options_.provider == "tandem" ? options_.backend : "cuda").back();
     run_.device_name = device_name(device_);
     run_.commit = kCommit;
     run_.command = g_command_line;
@@ -49,10 +51,13 @@ class Profiler {
                run_.device_name, run_.ceilings.copy_tbps, run_.ceilings.bf16_tflops);
     for (const auto& [operation, one] : selected) {
       if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
+      if (!has_provider(*operation, options_.provider)) continue;
       for (const DType dtype : one.dtypes) {
         if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
         try {
-          profile(*operation, one, dtype);
+          const Baseline* baseline = find_baseline(*operation, options_.provider);
+          profile(baseline == nullptr ? *operation : with_baseline(*operation, *baseline), one,
+                  dtype);
         } catch (const Unsupported& error) {
           fmt::print("\n{} {} {}: unsupported: {}\n", title(*operation), one.name, to_string(dtype),
                      error.what());
@@ -101,16 +106,24 @@ class Profiler {
     std::optional<ForcedVariant> forced;
     if (!options_.variant.empty()) forced.emplace(device_, options_.variant);
     ResultsRow& row = found.row;
+    row.provider = options_.provider;
+    const Baseline* baseline = find_baseline(operation, options_.provider);
     {
       Placement placement(set, device_);
-      if (options_.variant.empty()) {
+      if (baseline != nullptr) {
+        operation.call(set, placement.bases(), device_, {});
+        row.variant = baseline->variant;
+      } else if (options_.variant.empty()) {
         row.variant = chosen_variant(operation, set, placement);
       } else {
         operation.call(set, placement.bases(), device_, {});
         row.variant = options_.variant;
       }
       const auto errors = operation.expect(set, true)->compare(set, placement.download());
-      if (!std::all_of(errors.begin(), errors.end(), [](auto& error) { return error.passed; })) {
+      const double slack = baseline == nullptr ? 1 : kBaselineSlack;
+      if (!std::all_of(errors.begin(), errors.end(), [&](const OutputError& error) {
+            return error.passed || error.value <= slack * error.limit;
+          })) {
         fmt::print("\n{} {} {}: WRONG, not profiled: {}  {}\n", title(operation), one.name,
                    to_string(dtype), describe(errors), row.variant);
         failed_ = true;
@@ -147,6 +160,7 @@ class Profiler {
     if (has_variant(operation, row.variant)) {
       words.insert(words.end(), {"--variant", row.variant});
     }
+    if (row.provider != "tandem") words.insert(words.end(), {"--provider", row.provider});
     if (!options_.file.empty()) words.insert(words.end(), {"--cases", options_.file});
     return words;
   }
@@ -197,6 +211,11 @@ void add_profile(CLI::App& app) {
   command->add_option("--dtype", options->dtype, "bf16, fp16 or fp32 (default: those of the case)")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command
+      ->add_option("--provider", options->provider,
+                   "tandem, or the unfused baseline of this name, on CUDA")
+      ->check(CLI::IsMember(provider_names()))
+      ->capture_default_str();
   command->add_option("--replays", options->replays, "samples of the time without a profiler")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

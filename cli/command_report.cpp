@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "report_html.h"
+#include "report_kernels.h"
 #include "report_markdown.h"
 #include "safetensors.h"
 
@@ -47,14 +48,19 @@ void report(const ReportOptions& options) {
   }
   if (!options.markdown && !options.check) return;
   std::vector<std::string> stale;
-  for (const auto& [name, detail] :
-       {std::pair{"README.md", Detail::kBrief}, std::pair{"docs/results.md", Detail::kFull}}) {
+  const auto update = [&](const char* name, const std::string& block) {
     const std::string path = options.root + "/" + name;
     const std::string text = read_text(path);
-    const std::string wanted = with_block(text, markdown_block(files, detail), path);
-    if (wanted == text) continue;
+    const std::string wanted = with_block(text, block, path);
+    if (wanted == text) return;
     stale.push_back(name);
     if (!options.check) write_file(path, wanted);
+  };
+  update("README.md", markdown_block(files, Detail::kBrief));
+  update("docs/results.md", markdown_block(files, Detail::kFull));
+  constexpr const char* kKernels = "docs/ops/linear_scan.md";
+  if (std::filesystem::exists(options.root + "/" + kKernels)) {
+    update(kKernels, kernels_block(files));
   }
   if (stale.empty()) {
     fmt::print("tables are up to date\n");
@@ -84,8 +90,8 @@ void add_report(CLI::App& app) {
       ->check(CLI::ExistingDirectory);
   command->add_option("--out", options->out, "write this HTML file, which needs no other");
   command->add_flag("--markdown", options->markdown,
-                    "write the tables of README.md and docs/results.md, between their "
-                    "<!-- results --> marks");
+                    "write the tables of README.md, docs/results.md and docs/ops/linear_scan.md, "
+                    "between their <!-- results --> marks");
   command->add_flag("--check", options->check,
                     "write no Markdown, and fail when a table is not up to date");
   command->footer(

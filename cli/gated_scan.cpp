@@ -55,25 +55,33 @@ std::string shape(const TensorSet& set) { return scan_shape(set.get("x").shape);
 
 }  // namespace
 
+GatedScanForwardProblem scan_problem_at(const TensorSet& set, const std::vector<void*>& bases,
+                                        Device device) {
+  return make_problem(bind(set, bases, device));
+}
+
 GatedScanForwardProblem host_scan_problem(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return scan_problem_at(set, host_bases(set), Device::cpu());
 }
 
 std::string scan_shape(const Dims& x) { return fmt::format("B{} T{} D{}", x[0], x[1], x[2]); }
 
-const Operation kGatedScanForward = {.name = "gated_scan",
-                                     .direction = "forward",
-                                     .function = "gated_scan_forward",
-                                     .inputs = kInputs,
-                                     .optional_inputs = kOptional,
-                                     .outputs = {"out", "final_state"},
-                                     .make = make,
-                                     .from_file = from_file,
-                                     .call = call,
-                                     .workspace_bytes = workspace_bytes,
-                                     .expect = expect_gated_scan,
-                                     .cost = cost,
-                                     .shape = shape,
-                                     .fp32_on_cuda = true};
+const Operation kGatedScanForward = {
+    .name = "gated_scan",
+    .direction = "forward",
+    .function = "gated_scan_forward",
+    .inputs = kInputs,
+    .optional_inputs = kOptional,
+    .outputs = {"out", "final_state"},
+    .make = make,
+    .from_file = from_file,
+    .call = call,
+    .workspace_bytes = workspace_bytes,
+    .expect = expect_gated_scan,
+    .cost = cost,
+    .shape = shape,
+    .fp32_on_cuda = true,
+    .baselines = {
+        {"unfused", "unfused.scan_gate", unfused_gated_scan, unfused_gated_scan_workspace_bytes}}};
 
 }  // namespace tandem::tools

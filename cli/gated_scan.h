@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "operation.h"
 #include "ops/gated_scan.h"
@@ -13,6 +14,10 @@ namespace tandem::tools {
 
 std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
+
+/// The checked problem with each buffer of the set at `bases[i]` on `device`.
+GatedScanForwardProblem scan_problem_at(const TensorSet& set, const std::vector<void*>& bases,
+                                        Device device);
 
 /// The checked problems over the set's own buffers, to be read only.
 GatedScanForwardProblem host_scan_problem(const TensorSet& set);

@@ -136,20 +136,20 @@ std::string shape(const TensorSet& set) {
 
 }  // namespace
 
-const Operation kGlaForward = {.name = "gla",
-                               .direction = "forward",
-                               .function = "gla_forward",
-                               .inputs = kInputs,
-                               .optional_inputs = kOptional,
-                               .outputs = {"o", "final_state"},
-                               .make = make_gla,
-                               .from_file = from_file,
-                               .call = call,
-                               .workspace_bytes = workspace_bytes,
-                               .expect = expect_gla,
-                               .cost = cost,
-                               .shape = shape,
-                               .unfused_call = unfused_gla,
-                               .unfused_workspace_bytes = unfused_gla_workspace_bytes};
+const Operation kGlaForward = {
+    .name = "gla",
+    .direction = "forward",
+    .function = "gla_forward",
+    .inputs = kInputs,
+    .optional_inputs = kOptional,
+    .outputs = {"o", "final_state"},
+    .make = make_gla,
+    .from_file = from_file,
+    .call = call,
+    .workspace_bytes = workspace_bytes,
+    .expect = expect_gla,
+    .cost = cost,
+    .shape = shape,
+    .baselines = {{"unfused", "unfused.cublaslt", unfused_gla, unfused_gla_workspace_bytes}}};
 
 }  // namespace tandem::tools

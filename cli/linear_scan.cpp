@@ -80,8 +80,13 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
   return set;
 }
 
+LinearScanForwardProblem linear_problem_at(const TensorSet& set, const std::vector<void*>& bases,
+                                           Device device) {
+  return make_problem(bind(set, bases, device));
+}
+
 LinearScanForwardProblem host_linear_problem(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return linear_problem_at(set, host_bases(set), Device::cpu());
 }
 
 std::string linear_scan_shape(const TensorSet& set) {
@@ -94,18 +99,23 @@ double projection_flops(const TensorSet& set) {
          static_cast<double>(set.get("weight").shape[0]);
 }
 
-const Operation kLinearScanForward = {.name = "linear_scan",
-                                      .direction = "forward",
-                                      .function = "linear_scan_forward",
-                                      .inputs = kInputs,
-                                      .optional_inputs = kOptional,
-                                      .outputs = {"out", "final_state"},
-                                      .make = make_linear_scan,
-                                      .from_file = from_file,
-                                      .call = call,
-                                      .workspace_bytes = workspace_bytes,
-                                      .expect = expect_linear_scan,
-                                      .cost = cost,
-                                      .shape = linear_scan_shape};
+const Operation kLinearScanForward = {
+    .name = "linear_scan",
+    .direction = "forward",
+    .function = "linear_scan_forward",
+    .inputs = kInputs,
+    .optional_inputs = kOptional,
+    .outputs = {"out", "final_state"},
+    .make = make_linear_scan,
+    .from_file = from_file,
+    .call = call,
+    .workspace_bytes = workspace_bytes,
+    .expect = expect_linear_scan,
+    .cost = cost,
+    .shape = linear_scan_shape,
+    .baselines = {{"unfused", "unfused.gemm_scan_gate", unfused_linear_scan,
+                   unfused_linear_scan_workspace_bytes},
+                  {"unfused_two", "unfused_two.gemm_gated_scan", unfused_two_linear_scan,
+                   unfused_two_linear_scan_workspace_bytes}}};
 
 }  // namespace tandem::tools

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "operation.h"
 #include "ops/linear_scan.h"
@@ -14,6 +15,10 @@ namespace tandem::tools {
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_linear_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan_backward(const TensorSet& set, bool sampled);
+
+/// The checked problem with each buffer of the set at `bases[i]` on `device`.
+LinearScanForwardProblem linear_problem_at(const TensorSet& set, const std::vector<void*>& bases,
+                                           Device device);
 
 /// The checked problems over the set's own buffers, to be read only.
 LinearScanForwardProblem host_linear_problem(const TensorSet& set);

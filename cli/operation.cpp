@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 namespace tandem::tools {
@@ -43,6 +44,34 @@ double bytes_of(const TensorSet& set, const Operation& operation) {
     bytes += elements * static_cast<double>(size_of(tensor.dtype));
   }
   return bytes;
+}
+
+std::vector<std::string> provider_names() {
+  std::set<std::string> baselines;
+  for (const Operation& operation : operations()) {
+    for (const Baseline& baseline : operation.baselines) baselines.insert(baseline.provider);
+  }
+  std::vector<std::string> names = {"tandem"};
+  names.insert(names.end(), baselines.begin(), baselines.end());
+  return names;
+}
+
+const Baseline* find_baseline(const Operation& operation, const std::string& provider) {
+  for (const Baseline& baseline : operation.baselines) {
+    if (provider == baseline.provider) return &baseline;
+  }
+  return nullptr;
+}
+
+bool has_provider(const Operation& operation, const std::string& provider) {
+  return provider.empty() || provider == "tandem" || find_baseline(operation, provider) != nullptr;
+}
+
+Operation with_baseline(const Operation& operation, const Baseline& baseline) {
+  Operation changed = operation;
+  changed.call = baseline.call;
+  changed.workspace_bytes = baseline.workspace_bytes;
+  return changed;
 }
 
 std::string title(const Operation& operation) {

@@ -41,6 +41,21 @@ class Expectation {
 
 using Settings = std::map<std::string, std::string>;
 
+/// The op on a CUDA device as it would be without Tandem: cuBLASLt products and separate
+/// element-wise kernels. Its functions throw Unsupported, saying why.
+struct Baseline {
+  const char* provider;  // as in results files: "unfused"
+  const char* variant;   // likewise: "unfused.cublaslt"
+  void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
+               const Context& context);
+  std::size_t (*workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
+                                 Device device);
+};
+
+/// How much further from the definition than Tandem's kernels a baseline may be: it rounds every
+/// intermediate to 16 bits.
+inline constexpr double kBaselineSlack = 3;
+
 struct Operation {
   const char* name;       // "gla"
   const char* direction;  // of direction_names(), as in results files
@@ -68,12 +83,7 @@ struct Operation {
   /// "B4 T1024 H32 K64 V64".
   std::string (*shape)(const TensorSet& set);
   bool fp32_on_cuda = false;  // else fp32 is for the CPU only
-  /// call and workspace_bytes of the baseline on a CUDA device, cuBLASLt products and separate
-  /// element-wise kernels; null where an op has none. They throw Unsupported, saying why.
-  void (*unfused_call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
-                       const Context& context) = nullptr;
-  std::size_t (*unfused_workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
-                                         Device device) = nullptr;
+  std::vector<Baseline> baselines = {};
 };
 
 /// Entries of an op follow each other.
@@ -84,6 +94,18 @@ const Operation& find_operation(const std::string& name, const std::string& dire
 
 /// Every tensor of the operation's call once; of a broadcast axis only one element.
 double bytes_of(const TensorSet& set, const Operation& operation);
+
+/// "tandem", and the names of the baselines of all entries.
+std::vector<std::string> provider_names();
+
+/// The baseline of that name; null without one.
+const Baseline* find_baseline(const Operation& operation, const std::string& provider);
+
+/// Whether the entry has the provider: "" and "tandem" are every entry's.
+bool has_provider(const Operation& operation, const std::string& provider);
+
+/// The entry with the baseline's call for its own.
+Operation with_baseline(const Operation& operation, const Baseline& baseline);
 
 /// "gla forward".
 std::string title(const Operation& operation);

@@ -48,9 +48,9 @@ void print_profile(const Profile& profile, const std::vector<Counters>& launches
   fmt::print("\n{} {} {} {}  {}\n", row.op, row.direction, row.case_name, row.dtype, row.variant);
   fmt::print("  without a profiler: {:.1f} us (p10 {:.1f}, p90 {:.1f}), floor {:.1f} us, {:.2f}x; ",
              us, row.timing.p10_us, row.timing.p90_us, row.floor_us, us / row.floor_us);
-  fmt::print("{:.2f} TFLOP/s, fewest bytes {} at {:.3f} TB/s ({:.0f} % of copy)\n",
-             row.cost.flops / us * 1e-6, bytes_text(row.cost.bytes), row.cost.bytes / us * 1e-6,
-             100 * row.cost.bytes / us * 1e-6 / ceilings.copy_tbps);
+  if (row.cost.flops > 0) fmt::print("{:.2f} TFLOP/s, ", row.cost.flops / us * 1e-6);
+  fmt::print("fewest bytes {} at {:.3f} TB/s ({:.0f} % of copy)\n", bytes_text(row.cost.bytes),
+             row.cost.bytes / us * 1e-6, 100 * row.cost.bytes / us * 1e-6 / ceilings.copy_tbps);
   if (!launches.empty()) {
     fmt::print(kLine, "kernel", "ncu us", "DRAM read", "DRAM write", "L1 writes", "L2", "tensor %",
                "occ. %", "regs", "shared", "spills", "wgmma");

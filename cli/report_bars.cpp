@@ -10,7 +10,8 @@ namespace tandem::tools {
 namespace {
 
 constexpr double kWidth = 400, kBar = 15, kStep = 20, kTop = 30;
-constexpr double kNames = 86, kLongest = 190;  // bars start at the one and are as long as the other
+// Bars start behind the names, as wide as the longest needs at so much a letter, and end here.
+constexpr double kNames = 86, kLetter = 6.6, kEnd = 276;
 
 struct Bar {
   std::string name;
@@ -28,26 +29,30 @@ std::string chart(const ReportRow& ours, const std::vector<Bar>& bars) {
   double longest = 0;
   for (const Bar& bar : bars) longest = std::max(longest, bar.row->median_us.value_or(0));
   const double floor = ours.floor_us.value_or(0);
-  const double pixels = kLongest / std::max(longest, floor);
+  double names = kNames;
+  for (const Bar& bar : bars) {
+    names = std::max(names, 12 + kLetter * static_cast<double>(bar.name.size()));
+  }
+  const double pixels = (kEnd - names) / std::max(longest, floor);
   const double bottom = kTop + kStep * static_cast<double>(bars.size());
   Svg svg(kWidth, bottom + 18, ours.case_name + " " + ours.dtype);
   svg.text(4, 14, "case start", ours.case_name + " " + ours.dtype);
   for (std::size_t i = 0; i < bars.size(); ++i) {
     if (!bars[i].row->timed()) continue;
-    svg.rect(kNames, kTop + kStep * static_cast<double>(i), *bars[i].row->median_us * pixels, kBar,
+    svg.rect(names, kTop + kStep * static_cast<double>(i), *bars[i].row->median_us * pixels, kBar,
              i == 0 ? "bar" : "bar peer");
   }
   if (floor > 0) {
-    svg.line(kNames + floor * pixels, kTop - 5, kNames + floor * pixels, bottom, "floor");
+    svg.line(names + floor * pixels, kTop - 5, names + floor * pixels, bottom, "floor");
   }
   for (std::size_t i = 0; i < bars.size(); ++i) {  // last: text covers the line
     const double y = kTop + kStep * static_cast<double>(i);
     const double length = bars[i].row->median_us.value_or(0) * pixels;
-    svg.text(kNames - 6, y + 12, "label end", bars[i].name);
-    svg.text(kNames + length + 5, y + 12, "label start", text_of(bars[i]));
+    svg.text(names - 6, y + 12, "label end", bars[i].name);
+    svg.text(names + length + 5, y + 12, "label start", text_of(bars[i]));
   }
   const std::string run = "run " + ours.run;
-  svg.text(kNames, bottom + 12, "note start",
+  svg.text(names, bottom + 12, "note start",
            floor > 0 ? fmt::format("dashed: floor {:.1f} us; {}", floor, run) : run);
   return svg.str();
 }

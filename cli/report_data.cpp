@@ -195,10 +195,10 @@ std::vector<OpSection> select_sections(const ReportFile& file) {
         for (const auto& [provider, one] : providers) peers.insert(provider);
       }
     }
-    const bool unfused = peers.erase("unfused") != 0;
     peers.erase(kOurs);
     sections[s].peers.assign(peers.begin(), peers.end());
-    if (unfused) sections[s].peers.insert(sections[s].peers.begin(), "unfused");
+    std::stable_partition(sections[s].peers.begin(), sections[s].peers.end(),
+                          [](const std::string& peer) { return peer.starts_with("unfused"); });
     for (const auto& [row, runs] : cases[s]) {
       CaseLine line;
       line.ours = find_ours(runs, true);

@@ -41,6 +41,10 @@ std::string to_markdown(const Table& table) {
   return text;
 }
 
+std::string markdown_run(const ReportRun& run) {
+  return fmt::format("- Run {}: {}\n", run.id, escaped(describe_run(run)));
+}
+
 std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) {
   const bool full = detail == Detail::kFull;
   const std::string heading = full ? "## " : "### ";
@@ -48,9 +52,10 @@ std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) 
   for (const ReportFile& file : files) {
     const std::vector<OpSection> sections = select_sections(file);
     for (const OpSection& section : sections) {
+      const Table results = results_table(section, detail);
+      if (results.rows.empty()) continue;  // nothing that is shown in brief
       text += fmt::format("{}{} {} on {}\n\n{}\n", heading, section.op,
-                          direction_title(section.direction), file.device,
-                          to_markdown(results_table(section, detail)));
+                          direction_title(section.direction), file.device, to_markdown(results));
       if (full) text += to_markdown(details_table(section)) + "\n";
       const Table counters = full ? counters_table(section) : Table();
       if (!counters.rows.empty()) {
@@ -62,7 +67,7 @@ std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) 
       if (text[text.size() - 2] != '\n') text += "\n";
     }
     for (const ReportRun* run : shown_runs(file, sections, full)) {
-      text += fmt::format("- Run {}: {}\n", run->id, escaped(describe_run(*run)));
+      text += markdown_run(*run);
     }
     if (!sections.empty()) text += "\n";
   }

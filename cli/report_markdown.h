@@ -10,6 +10,9 @@ namespace tandem::tools {
 
 std::string to_markdown(const Table& table);
 
+/// The line of a list that says where a run's numbers come from.
+std::string markdown_run(const ReportRun& run);
+
 /// What stands between the markers.
 std::string markdown_block(const std::vector<ReportFile>& files, Detail detail);
 

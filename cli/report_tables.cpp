@@ -21,12 +21,14 @@ std::string peer_text(const PeerCell& peer, const ReportRow& ours) {
   return text;
 }
 
-/// The lines that a detail shows: of kBrief the first dtype of each case.
+/// The lines that a detail shows: of kBrief the first dtype of each case, and no sweep over sizes.
 std::vector<const CaseLine*> lines_of(const OpSection& section, Detail detail) {
   std::vector<const CaseLine*> lines;
   std::set<std::string> seen;
   for (const CaseLine& line : section.lines) {
-    if (seen.insert(line.ours->case_name).second || detail == Detail::kFull) lines.push_back(&line);
+    const std::string& name = line.ours->case_name;
+    const bool brief = seen.insert(name).second && !name.starts_with("sweep_");
+    if (brief || detail == Detail::kFull) lines.push_back(&line);
   }
   return lines;
 }

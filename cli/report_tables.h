@@ -14,7 +14,7 @@ struct Table {
   std::vector<std::vector<std::string>> rows;
 };
 
-/// kBrief: one dtype of each case. kFull: all of them.
+/// kBrief: one dtype of each case, without sweeps over sizes (sweep_*). kFull: all of them.
 enum class Detail { kBrief, kFull };
 
 /// Times, ratios to the floor and to each peer. A peer timed beside Tandem in another run than the

@@ -1,4 +1,5 @@
-// What the scans (gated_scan, linear_scan) share in the tools: scan_make.cpp, and scan_judge.h.
+// What the scans (gated_scan, linear_scan) share in the tools: scan_make.cpp, scan_judge.h, and
+// their baselines, scan_unfused.cpp.
 #pragma once
 
 #include <cstdint>
@@ -39,5 +40,23 @@ std::string gradient_name(const std::string& input);
 
 /// Contiguous outputs for the gradients by those of these inputs that there are.
 void add_gradients(TensorSet& set, const std::vector<std::string>& inputs);
+
+/// gated_scan by two kernels, the scan and the gate: bench/cuda/scan.h.
+void unfused_gated_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                        const Context& context);
+std::size_t unfused_gated_scan_workspace_bytes(const TensorSet& set,
+                                               const std::vector<void*>& bases, Device device);
+
+/// linear_scan by three kernels: the product, the scan, the gate.
+void unfused_linear_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                         const Context& context);
+std::size_t unfused_linear_scan_workspace_bytes(const TensorSet& set,
+                                                const std::vector<void*>& bases, Device device);
+
+/// linear_scan by two: the product, and Tandem's gated_scan.
+void unfused_two_linear_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                             const Context& context);
+std::size_t unfused_two_linear_scan_workspace_bytes(const TensorSet& set,
+                                                    const std::vector<void*>& bases, Device device);
 
 }  // namespace tandem::tools

@@ -12,6 +12,9 @@ extern "C" {
 
 const char* tandem_bench_last_error(void);
 
+/// Dtypes in the descriptions of calls.
+enum { TANDEM_BENCH_BF16 = 0, TANDEM_BENCH_FP16 = 1 };
+
 int tandem_bench_allocate(int device, size_t bytes, void** data);
 int tandem_bench_free(void* data);
 int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes);

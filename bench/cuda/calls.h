@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gla.h"
+#include "scan.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +18,13 @@ int tandem_bench_gla_forward(const struct tandem_bench_gla* call, void* workspac
 /// Makes the call, and names the variant that it picks.
 int tandem_bench_gla_variant(const struct tandem_bench_gla* call, void* workspace,
                              size_t workspace_bytes, void* stream, char name[128]);
+
+/// gated_scan or, with u, linear_scan; likewise.
+int tandem_bench_scan_workspace_bytes(const struct tandem_bench_scan* call, size_t* bytes);
+int tandem_bench_scan_forward(const struct tandem_bench_scan* call, void* workspace,
+                              size_t workspace_bytes, void* stream);
+int tandem_bench_scan_variant(const struct tandem_bench_scan* call, void* workspace,
+                              size_t workspace_bytes, void* stream, char name[128]);
 
 #ifdef __cplusplus
 }

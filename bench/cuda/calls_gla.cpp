@@ -1,12 +1,10 @@
 #include <cstdio>
-#include <cstdlib>
 
 #include "calls.h"
 #include "commit.h"
+#include "first_variant.h"
 #include "status.h"
-#include "tandem/error.h"
 #include "tandem/ops/gla.h"
-#include "tandem/variants.h"
 
 namespace tandem::bench {
 namespace {
@@ -50,33 +48,6 @@ GlaForwardArgs arguments(const tandem_bench_gla& call) {
   return args;
 }
 
-/// The first variant in the library's order that takes the call, each forced in turn.
-std::string first_variant(const tandem_bench_gla& call, const Context& context) {
-  constexpr const char* kSwitch = "TANDEM_VARIANT";
-  const GlaForwardArgs args = arguments(call);
-  if (const char* forced = std::getenv(kSwitch)) {
-    gla_forward(args, context);
-    return forced;
-  }
-  std::string name;
-  for (const VariantInfo& variant : variants(device_properties(Device::cuda(call.device)))) {
-    if (variant.op != "gla" || !variant.unavailable.empty()) continue;
-    setenv(kSwitch, variant.name.c_str(), 1);
-    try {
-      gla_forward(args, context);
-      name = variant.name;
-    } catch (const Unsupported&) {
-    } catch (...) {
-      unsetenv(kSwitch);
-      throw;
-    }
-    unsetenv(kSwitch);
-    if (!name.empty()) return name;
-  }
-  gla_forward(args, context);  // throws, listing every reason
-  return "";
-}
-
 }  // namespace
 
 void set_last_error(const char* text) noexcept {
@@ -114,8 +85,10 @@ int tandem_bench_gla_forward(const tandem_bench_gla* call, void* workspace, size
 int tandem_bench_gla_variant(const tandem_bench_gla* call, void* workspace, size_t workspace_bytes,
                              void* stream, char name[128]) {
   return guarded([&] {
-    const std::string found = tandem::bench::first_variant(
-        *call, {.stream = {stream}, .workspace = {workspace, workspace_bytes}});
+    const std::string found = tandem::bench::first_variant("gla_forward", call->device, [&] {
+      tandem::gla_forward(arguments(*call),
+                          {.stream = {stream}, .workspace = {workspace, workspace_bytes}});
+    });
     std::snprintf(name, 128, "%s", found.c_str());
   });
 }

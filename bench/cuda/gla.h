@@ -8,8 +8,6 @@
 extern "C" {
 #endif
 
-enum { TANDEM_BENCH_BF16 = 0, TANDEM_BENCH_FP16 = 1 };
-
 /// A strided view; strides in elements, the innermost extent is dense.
 struct tandem_bench_activation {
   void* data;

@@ -126,12 +126,13 @@ def print_row(row, ours):
 
 
 def is_ours_to_mend(row, case):
-    """Whether a row is a failure of Tandem or the baseline. A case that Tandem does not do yet, or that the baseline
+    """Whether a row is a failure of Tandem or a baseline. A case that Tandem does not do yet, or that the baseline
     refuses, is told by its row, not by the exit code."""
     failure = row.get("failure", "")
-    if row["provider"] == "unfused" and failure.startswith("refused: "):
+    baseline = row["provider"].startswith("unfused")
+    if baseline and failure.startswith("refused: "):
         return False
-    return bool(failure) and row["provider"] in ("tandem", "unfused") and "later" not in case.tags
+    return bool(failure) and (baseline or row["provider"] == "tandem") and "later" not in case.tags
 
 
 def measure(options, argv):

@@ -11,6 +11,7 @@ from . import lengths
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
+SCANS = ("gated_scan", "linear_scan")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -21,9 +22,9 @@ class CaseError(ValueError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    axes: dict  # B, T, H, HQ, K, V
+    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d
     dtypes: tuple
-    decay_kind: str  # none, constant, per_token
+    decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
     distribution: str
     states: str
     strides: str
@@ -34,6 +35,9 @@ class Case:
     directions: tuple = ("forward",)
     state_dtype: str = "fp32"  # of a step's state
     direction: str = "forward"  # of `directions`: the one that is looked at
+    op: str = "gla"
+    gate: str = "silu"  # of a scan: silu, none
+    decay_dtype: str = "same"  # of a scan: same (as x), fp32
 
     def __getattr__(self, axis):
         try:
@@ -49,8 +53,14 @@ class Case:
     def wants(self):
         """{input: its gradient's name} in a direction with gradients. A constant decay is a number that nobody trains: peers
         have no gradient of it."""
+        if self.op in SCANS:
+            named = {"x": "dx", self.decay_kind: f"d_{self.decay_kind}", "gate": "d_gate"}
+            return named if self.gate == "silu" else {name: named[name] for name in ("x", self.decay_kind)}
         named = {"q": "dq", "k": "dk", "v": "dv"}
         return {**named, "log_decay": "d_log_decay"} if self.decay_kind == "per_token" else named
+
+
+LISTED = ("states", "state_dtype", "scale", "strides", "gate", "decay_dtype")  # fields that may be lists
 
 
 def spread(value):
@@ -62,12 +72,12 @@ def spread(value):
 
 
 def _expand(entry):
-    """One entry for each combination of the lists (or ranges) in axes, decay, states, state_dtype, scale and strides."""
+    """One entry for each combination of the lists (or ranges) in axes, decay and LISTED."""
     entry = {**entry, "axes": {axis: spread(value) for axis, value in entry["axes"].items()}}
     lists = []  # (path, values)
     for field in ("axes", "decay"):
         lists += [((field, key), value) for key, value in entry.get(field, {}).items() if isinstance(value, list)]
-    lists += [((key,), entry[key]) for key in ("states", "state_dtype", "scale", "strides") if isinstance(entry.get(key), list)]
+    lists += [((key,), entry[key]) for key in LISTED if isinstance(entry.get(key), list)]
     for values in itertools.product(*(values for _, values in lists)):
         one = json.loads(json.dumps(entry))
         for (path, _), value in zip(lists, values):
@@ -78,15 +88,19 @@ def _expand(entry):
         yield one
 
 
-def _parse(entry):
+def _parse(entry, op):
     axes = dict(entry["axes"])
     directions = tuple(entry.get("directions", ("forward",)))
     if directions == ("step",):
         axes.setdefault("T", 1)
-    axes.setdefault("HQ", axes["H"])
-    axes.setdefault("V", axes["K"])
+    for axis in ("B", "T", "D", "d")[: 4 if op == "linear_scan" else 3] if op in SCANS else ("B", "T", "H", "K"):
+        if axis not in axes:
+            raise ValueError(f"{entry['name']}: axes.{axis} is missing")
+    if op not in SCANS:
+        axes.setdefault("HQ", axes["H"])
+        axes.setdefault("V", axes["K"])
     decay = entry["decay"]
-    words = {**axes, **{key: entry[key] for key in ("states", "state_dtype", "scale", "strides") if key in entry}, **decay}
+    words = {**axes, **{key: entry[key] for key in LISTED if key in entry}, **decay}
     offsets = entry.get("cu_seqlens")
     if "lengths" in entry:
         offsets = lengths.cu_seqlens(entry["lengths"], axes["T"], entry.get("seed", 0))
@@ -106,6 +120,9 @@ def _parse(entry):
         seed=entry.get("seed", 0),
         directions=directions,
         direction=directions[0],
+        op=op,
+        gate=entry.get("gate", "silu"),
+        decay_dtype=entry.get("decay_dtype", "same"),
     )
 
 
@@ -113,7 +130,7 @@ def load(op, path=None):
     path = pathlib.Path(path) if path else ROOT / "cases" / f"{op}.json"
     try:
         entries = json.loads(path.read_text())
-        return [_parse(one) for entry in entries for one in _expand(entry)]
+        return [_parse(one, op) for entry in entries for one in _expand(entry)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CaseError(f"{path}: {type(error).__name__}: {error}") from error
 
@@ -146,7 +163,7 @@ def why_not(case):
         return f"states {case.states}"
     if case.strides != "contiguous":
         return f"strides {case.strides}"
-    if case.direction in WITH_GRADIENTS and case.H != case.HQ:
+    if case.op not in SCANS and case.direction in WITH_GRADIENTS and case.H != case.HQ:
         return "gradients of grouped heads"
     return ""
 
@@ -157,6 +174,8 @@ def cost(case):
     if case.direction == "forward_backward":
         alone = [cost(dataclasses.replace(case, direction=one)) for one in ("forward", "backward")]
         return tuple(map(sum, zip(*alone)))
+    if case.op in SCANS:
+        return _scan_cost(case)
     if case.direction not in ("forward", "backward", "step"):
         raise CaseError(f"{case.name}: no cost is known of direction {case.direction}")
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
@@ -171,3 +190,17 @@ def cost(case):
         values = B * T * (4 * HQ * K + 3 * H * V)
         return 2 * values + 8 * decays + 4 * len(offsets), 2 * tokens * H * (3 * 64 * K + 2 * 64 * V + 5 * K * V)
     return 2 * values + 4 * decays + 4 * len(offsets), 2 * tokens * H * (64 * K + 2 * K * V + 64 * V)
+
+
+def _scan_cost(case):
+    """x, decay, gate and out; of a backward d_out for out, and the gradients. linear_scan has u and W for x."""
+    if case.direction not in (("forward",) if case.op == "linear_scan" else ("forward", "backward")):
+        raise CaseError(f"{case.name}: no cost is known of direction {case.direction} of {case.op}")
+    B, T, D = (case.axes[axis] for axis in ("B", "T", "D"))
+    decay = 4 if case.decay_dtype == "fp32" else 2
+    inputs = B * T * D * (2 + decay + (2 if case.gate == "silu" else 0))
+    others = 2 * B * T * D + 4 * len(case.cu_seqlens or ())  # out
+    if case.op == "linear_scan":
+        d = case.axes["d"]
+        return inputs + others - 2 * B * T * D + 2 * (B * T * d + D * d), 2 * B * T * d * D
+    return (2 if case.direction == "backward" else 1) * inputs + others, 0

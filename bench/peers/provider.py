@@ -29,7 +29,7 @@ class Provider:
         return self.note
 
     def prepare(self, case, dtype, tensors, setting):
-        """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}; of a step also "state"
+        """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}, of a scan [B,T,D]; of a step also "state"
         [B,1,H,K,V]; of a backward the gradients case.wants), capturable in a CUDA graph. A call that updates a tensor in place works on a copy of its own, and has an
         attribute `restart`, a function that puts the start back. Work that a user of the peer would not do at every call (its own layout, its own names of things) is
         done here, untimed."""
@@ -65,7 +65,7 @@ def discover(op):
                 if kind.name in found:
                     raise ValueError(f"two providers are named {kind.name}")
                 found[kind.name] = kind()
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "tandem", item[0] != "unfused", item[0])))
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "tandem", not item[0].startswith("unfused"), item[0])))
 
 
 def available(providers):

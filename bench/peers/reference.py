@@ -1,18 +1,25 @@
-"""The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk."""
+"""The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the scans,
+on (batch, channel) pairs: scan_reference.py."""
+
+from . import scan_reference
+from .cases import SCANS
 
 CHUNK = 64  # of the gradients
 FORGET = -800.0  # log_decay of a reset: exp() of it is 0 in fp64, and sums of a chunk's stay finite
 
 
-def sample_heads(case, most=16):
+def sample_heads(case, most=None):
     """The first and the last pair, and some between."""
-    count = case.B * case.H
-    wanted = min(most, count)
-    return [divmod(i * (count - 1) // max(wanted - 1, 1), case.H) for i in range(wanted)]
+    width, usual = (case.D, 128) if case.op in SCANS else (case.H, 16)
+    count = case.B * width
+    wanted = min(most or usual, count)
+    return [divmod(i * (count - 1) // max(wanted - 1, 1), width) for i in range(wanted)]
 
 
 def define(case, tensors, heads):
     """The outputs of the case's direction by name, in fp64, pairs first: o [pairs,T,V]."""
+    if case.op in SCANS:
+        return scan_reference.define(case, tensors, heads)
     defined = {
         "forward": (define_forward,),
         "backward": (define_gradients,),

@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "safetensors.h"
 #include "tandem/device.h"
@@ -199,6 +202,24 @@ TEST_F(Cli, BenchMergesIntoTheResultsFile) {
   expect("bench gla --backend cpu --replays 1 --cases " + path("cases.json") + " --json " +
              path("spoilt.json"),
          1, path("spoilt.json") + ": schema: must be 1");
+}
+
+/// An op without matrix work has no TFLOP/s, not 0.00 of them; baselines are named.
+TEST_F(Cli, BenchOfAnOpWithoutFlops) {
+  const std::string one = " --case sweep_b1_t512 --direction forward --backend cpu --replays 1";
+  const auto cells = [&](const std::string& op) {  // of the row: it begins with the op
+    std::istringstream text(run("bench " + op + one).output);
+    std::vector<std::string> words;
+    for (std::string line; std::getline(text, line);) {
+      if (line.rfind(op + " forward", 0) != 0) continue;
+      std::istringstream row(line);
+      for (std::string word; row >> word;) words.push_back(word);
+    }
+    return words;
+  };
+  EXPECT_EQ(cells("gated_scan").size() + 1, cells("linear_scan").size());
+  expect("bench gated_scan --provider other", 2, "--provider");
+  expect("profile gated_scan --provider other", 2, "--provider");
 }
 
 TEST_F(Cli, DemoOnAText) {

@@ -133,14 +133,19 @@ TEST_F(ReportProgram, CheckFailsUntilTheTablesAreWritten) {
   fs::rename(folder_ / "gpu", folder_ / "bench/results/gpu");
   std::ofstream(folder_ / "README.md") << empty;
   std::ofstream(folder_ / "docs/results.md") << empty;
+  fs::create_directories(folder_ / "docs/ops");
+  std::ofstream(folder_ / "docs/ops/linear_scan.md") << empty;  // optional
   EXPECT_EQ(run("--check"), 1);
-  EXPECT_THAT(read("output"), HasSubstr("README.md, docs/results.md"));
+  EXPECT_THAT(read("output"), HasSubstr("README.md, docs/results.md, docs/ops/linear_scan.md"));
   EXPECT_EQ(read("README.md"), empty) << "--check writes nothing";
   EXPECT_EQ(run("--markdown --out " + (folder_ / "r.html").string()), 0) << read("output");
   EXPECT_THAT(read("README.md"), HasSubstr("| seed039_t1024_d64 | bf16 | 20.0 |"));
   EXPECT_THAT(read("docs/results.md"), HasSubstr("<!-- results:end -->\nend\n"));
   EXPECT_THAT(read("r.html"), HasSubstr("</html>"));
   EXPECT_EQ(run("--check"), 0) << read("output");
+  EXPECT_THAT(read("docs/ops/linear_scan.md"), HasSubstr("begin -->\nNo measurements yet.\n<!--"));
+  fs::remove_all(folder_ / "docs/ops");
+  EXPECT_EQ(run("--check --iterations " + folder_.string()), 0) << read("output");
   EXPECT_EQ(run(""), 2) << "nothing to write";
 }
 

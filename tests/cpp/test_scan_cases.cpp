@@ -64,10 +64,10 @@ TEST(ScanCases, TheTablesCoverTheArguments) {
       fp32_decays.insert(one.fp32_decay);
       lists |= one.cu_seqlens.has_value();
     }
-    for (const std::int64_t length : {0, 1, 63, 64, 65, 127, 128, 129}) {
+    for (const std::int64_t length : {0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 257}) {
       EXPECT_EQ(T.count(length), 1u) << op << " " << length;
     }
-    for (const std::int64_t width : {1, 7, 64}) EXPECT_EQ(D.count(width), 1u) << op << width;
+    for (const std::int64_t width : {1, 7, 64, 1000}) EXPECT_EQ(D.count(width), 1u) << op << width;
     EXPECT_EQ(kinds, (std::set<DecayKind>{DecayKind::kDecay, DecayKind::kLogDecay})) << op;
     EXPECT_EQ(distributions.size(), 12u) << op;
     EXPECT_EQ(states.size(), 5u) << op;
@@ -75,7 +75,19 @@ TEST(ScanCases, TheTablesCoverTheArguments) {
     EXPECT_EQ(gates.size(), 2u) << op;
     EXPECT_EQ(fp32_decays.size(), 2u) << op;
     EXPECT_TRUE(lists) << op;
-    EXPECT_FALSE(select_cases(load_cases(op), "", "sanitizer").empty()) << op;
+    std::set<std::int64_t> small_T;  // under compute-sanitizer
+    for (const Case& one : select_cases(load_cases(op), "", "sanitizer")) {
+      small_T.insert(one.axis("T"));
+    }
+    for (const std::int64_t length : {0, 1, 65, 129, 257, 1000}) {
+      EXPECT_EQ(small_T.count(length), 1u) << op << " " << length;
+    }
+    for (const char* kind : {"decay", "log_decay"}) {  // exp(-100) at each of 1000 tokens
+      const auto found = select_cases(load_cases(op), "underflow_" + std::string(kind), "check");
+      ASSERT_EQ(found.size(), 1u) << op << " " << kind;
+      EXPECT_EQ(found[0].distribution, DecayDistribution::kMinus100);
+      EXPECT_EQ(found[0].axis("T"), 1000);
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 import unittest
 
 import torch
-from reference import SCAN_TOLERANCE
+from reference import SCAN_TOLERANCE, relative_rms
 from torch._dynamo.utils import counters
 
 from cases import load
@@ -34,7 +34,29 @@ def differentiate(op, names, inputs, d_out, d_final_state):
     return dict(zip(leaves, results, strict=True))
 
 
+def on_cpu(inputs):
+    """The same values for the definition, which takes thousands of tiny steps."""
+    return {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
+
+
 class ScanCase(unittest.TestCase):
+    """A test of a scan; test_cuda.py runs most of them on a GPU."""
+
+    device = "cpu"
+    dtypes = ("bf16", "fp16", "fp32")  # of the cases
+    dtype = torch.float32  # of what a test draws itself
+
+    def near(self, fp32):
+        """The relative error of what is the same call but for the order of a few roundings."""
+        return fp32 if self.dtype == torch.float32 else 1e-2
+
+    def assert_same(self, got, expected):
+        """The same bits; on a GPU what is asked for may choose the kernel."""
+        if self.device == "cpu":
+            self.assertTrue(torch.equal(got, expected))
+        else:
+            self.assertLess(relative_rms(got, expected.double()), self.near(1e-6))
+
     def setUp(self):
         torch.manual_seed(0)
         torch._dynamo.reset()

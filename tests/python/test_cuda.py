@@ -1,4 +1,4 @@
-"""tandem.ops.gla, gla_state, gla_state_backward, gla_step on a Hopper GPU.
+"""tandem.ops.gla, gla_state, gla_state_backward, gla_step on a Hopper GPU. The scans: test_cuda_scans.py.
 
 The cases against the fp64 definition, streams, graphs, torch.compile.
 """

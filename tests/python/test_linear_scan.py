@@ -5,7 +5,7 @@ import unittest
 import tandem
 import torch
 from reference import linear_scan, relative_rms
-from scans import ScanCase, differentiate, some_cases, tolerance
+from scans import ScanCase, differentiate, on_cpu, some_cases, tolerance
 
 from cases import DTYPES, scan_inputs
 
@@ -15,22 +15,30 @@ OP = torch.ops.tandem.linear_scan_forward.default
 RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")
 
 
-def draw(B=2, T=100, d=24, D=40, dtype=torch.float32):
-    """u, weight, log_decay, gate."""
-    g = torch.nn.functional.logsigmoid(torch.randn(B, T, D) + 2)
-    return torch.randn(B, T, d).to(dtype), (torch.randn(D, d) / d**0.5).to(dtype), g, torch.randn(B, T, D).to(dtype)
+class LinearScanCase(ScanCase):
+    def draw(self, B=2, T=100, d=24, D=40, dtype=None):
+        """u, weight, log_decay, gate."""
+
+        def normal(*shape):
+            return torch.randn(shape, device=self.device)
+
+        g = torch.nn.functional.logsigmoid(normal(B, T, D) + 2)
+        u, weight, gate = (x.to(dtype or self.dtype) for x in (normal(B, T, d), normal(D, d) / d**0.5, normal(B, T, D)))
+        return u, weight, g, gate
 
 
-class Cases(ScanCase):
+class Cases(LinearScanCase):
     def test_every_small_case_in_every_dtype(self):
         cases = some_cases("linear_scan", "forward")
         self.assertGreater(len(cases), 60)
         for case in cases:
             for name in case["dtype"]:
+                if name not in self.dtypes:
+                    continue
                 with self.subTest(case["name"], dtype=name):
-                    inputs = scan_inputs(case, DTYPES[name])
+                    inputs = scan_inputs(case, DTYPES[name], self.device)
                     out, state = tandem.ops.linear_scan(**inputs)
-                    expected, expected_state = linear_scan(**inputs)
+                    expected, expected_state = (x.to(self.device) for x in linear_scan(**on_cpu(inputs)))
                     self.assertEqual((out.dtype, out.shape), (DTYPES[name], expected.shape))
                     self.assertLess(relative_rms(out, expected), tolerance(out, DTYPES[name]), "out")
                     if not inputs["output_final_state"]:
@@ -44,23 +52,27 @@ class Cases(ScanCase):
         self.assertGreater(len(cases), 60)
         for case in cases:
             for name in case["dtype"]:
+                if name not in self.dtypes:
+                    continue
                 with self.subTest(case["name"], dtype=name):
-                    inputs = scan_inputs(case, DTYPES[name])
-                    out, state = linear_scan(**inputs)
+                    inputs = scan_inputs(case, DTYPES[name], self.device)
+                    right = on_cpu(inputs)
+                    out, state = linear_scan(**right)
                     d_out = torch.randn(out.shape).to(DTYPES[name])
                     d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
-                    got = differentiate(tandem.ops.linear_scan, NAMES, inputs, d_out, d_final_state)
-                    wide = {key: x.double() if key in NAMES else x for key, x in inputs.items()}
+                    d_outputs = (x if x is None else x.to(self.device) for x in (d_out, d_final_state))
+                    got = differentiate(tandem.ops.linear_scan, NAMES, inputs, *d_outputs)
+                    wide = {key: x.double() if key in NAMES else x for key, x in right.items()}
                     expected = differentiate(linear_scan, NAMES, wide, d_out, d_final_state)
                     for key, gradient in got.items():
                         self.assertEqual((gradient.dtype, gradient.shape), (inputs[key].dtype, inputs[key].shape))
                         limit = tolerance(gradient, DTYPES[name])
-                        self.assertLess(relative_rms(gradient, expected[key]), limit, key)
+                        self.assertLess(relative_rms(gradient.cpu(), expected[key]), limit, key)
 
 
-class Arguments(ScanCase):
+class Arguments(LinearScanCase):
     def test_refusals(self):
-        u, weight, g, gate = draw(dtype=torch.bfloat16)
+        u, weight, g, gate = self.draw(dtype=torch.bfloat16)
         for arguments, text in (
             ((u[0], weight), "u must have shape [B,T,d], got [100,24]"),
             ((u, weight[0]), "weight must have shape [D,d], got [24]"),
@@ -73,34 +85,35 @@ class Arguments(ScanCase):
             self.assertEqual(str(caught.exception), "[linear_scan_forward] " + text)
 
     def test_a_turned_weight_is_copied(self):
-        u, weight, g, gate = draw()
+        u, weight, g, gate = self.draw()
         expected = tandem.ops.linear_scan(u, weight, log_decay=g, gate=gate)[0]
         turned = weight.T.contiguous().T
         self.assertTrue(torch.equal(tandem.ops.linear_scan(u, turned, log_decay=g, gate=gate)[0], expected))
 
 
-class Torch(ScanCase):
+class Torch(LinearScanCase):
     def test_only_what_requires_a_gradient_is_computed(self):
-        inputs = dict(zip(("u", "weight", "log_decay", "gate"), draw(), strict=True))
-        d_out = torch.randn(2, 100, 40)
+        inputs = dict(zip(("u", "weight", "log_decay", "gate"), self.draw(), strict=True))
+        d_out = torch.randn(2, 100, 40, device=self.device).to(self.dtype)
         everything = differentiate(tandem.ops.linear_scan, NAMES, inputs, d_out, None)
         for name, tensor in inputs.items():
             leaf = tensor.detach().requires_grad_()
             out, _ = tandem.ops.linear_scan(**{**inputs, name: leaf})
             (gradient,) = torch.autograd.grad(out, leaf, d_out)
-            self.assertTrue(torch.equal(gradient, everything[name]), name)
+            with self.subTest(name):
+                self.assert_same(gradient, everything[name])
 
     def test_a_loss_of_the_final_state_alone(self):
-        u, weight, g, _ = draw()
+        u, weight, g, _ = self.draw()
         weight.requires_grad_()
         _, state = tandem.ops.linear_scan(u, weight, log_decay=g, output_final_state=True)
         (got,) = torch.autograd.grad(state.sum(), weight)
-        wide = weight.detach().double().requires_grad_()
-        (expected,) = torch.autograd.grad(linear_scan(u, wide, log_decay=g)[1].sum(), wide)
-        self.assertLess(relative_rms(got, expected), 1e-6)
+        wide = weight.detach().double().cpu().requires_grad_()
+        (expected,) = torch.autograd.grad(linear_scan(u.cpu(), wide, log_decay=g.cpu())[1].sum(), wide)
+        self.assertLess(relative_rms(got.cpu(), expected), self.near(1e-6))
 
     def test_second_derivatives_are_refused(self):
-        u, weight, g, _ = draw()
+        u, weight, g, _ = self.draw()
         u.requires_grad_()
         out, _ = tandem.ops.linear_scan(u, weight, log_decay=g)
         (gradient,) = torch.autograd.grad(out.sum(), u, create_graph=True)
@@ -108,8 +121,8 @@ class Torch(ScanCase):
             gradient.sum().backward()
 
     def test_opcheck(self):
-        u, weight, g, gate = draw(B=1, T=70)
-        state, offsets = torch.randn(1, 40), torch.tensor([0, 30, 70])
+        u, weight, g, gate = self.draw(B=1, T=70)
+        state, offsets = torch.randn(1, 40, device=self.device), torch.tensor([0, 30, 70], device=self.device)
         for arguments in (
             (u, weight, None, g, gate, None, False, None),
             (u, weight, g.exp(), None, None, state, True, None),
@@ -126,16 +139,16 @@ class Torch(ScanCase):
 
         compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
         for T in (70, 5, 128, 300):
-            leaves = [x.requires_grad_() for x in draw(T=T)]
+            leaves = [x.requires_grad_() for x in self.draw(T=T)]
             got = torch.autograd.grad(compiled(*leaves), leaves)
             for a, b in zip(got, torch.autograd.grad(loss(*leaves), leaves), strict=True):
-                self.assertLess(relative_rms(a, b.double()), 1e-5)
+                self.assertLess(relative_rms(a, b.double()), self.near(1e-5))
 
     def test_autocast_casts_u_weight_and_gate_and_not_the_decay(self):
-        u, weight, g, gate = draw()
+        u, weight, g, gate = self.draw(dtype=torch.float32)
         g = g.clamp(-1e-3)  # decays that bf16 would round to 1
         expected = tandem.ops.linear_scan(u.bfloat16(), weight.bfloat16(), log_decay=g, gate=gate.bfloat16())[0]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16):
             got = tandem.ops.linear_scan(u, weight, log_decay=g, gate=gate)[0]
         self.assertTrue(torch.equal(got, expected))
 

@@ -1,11 +1,10 @@
 """Tandem through its PyTorch op, and where the package is not installed, through the same C++ call in libtandem_calls.so."""
 
-import ctypes
 import importlib
 
 from ..cases import WITH_GRADIENTS
 from ..gradients import forward_backward
-from ..library import Library, LibraryError, gla_call
+from ..library import Library, LibraryError, PreparedCall, chosen_variant, gla_call
 from ..provider import Provider
 
 
@@ -50,9 +49,14 @@ class Tandem(Provider):
         if case.direction == "forward_backward":
             return forward_backward(case, tensors, lambda inputs: self._forward(case, inputs))
         if self._library:
-            self._variants[case.name] = chosen_variant(self._library, case, dtype, tensors)
-        if self._op is None:
-            return c_call(self._library, "tandem_bench_gla", case, dtype, tensors)
+            import torch
+
+            o = torch.empty_like(tensors["v"])
+            call = gla_call(case, dtype, tensors, o)
+            self._variants[case.name] = chosen_variant(self._library, "tandem_bench_gla", call)
+            torch.cuda.synchronize(o.device)
+            if self._op is None:
+                return PreparedCall(self._library, "tandem_bench_gla", call, o, tensors)
         return lambda: {"o": self._forward(case, tensors)}
 
     def _forward(self, case, tensors):
@@ -87,47 +91,3 @@ def step_call(op, case, tensors):
 
     run.restart = lambda: state.copy_(tensors["state"])
     return run
-
-
-def chosen_variant(library, case, dtype, tensors):
-    """The kernel that the library picks for the case; the PyTorch package picks the same."""
-    import torch
-
-    o = torch.empty_like(tensors["v"])
-    call = gla_call(case, dtype, tensors, o)
-    name = ctypes.create_string_buffer(128)
-    library.call("tandem_bench_gla_variant", ctypes.byref(call), None, ctypes.c_size_t(0), None, name)
-    torch.cuda.synchronize(o.device)
-    return name.value.decode()
-
-
-def c_call(library, function, case, dtype, tensors):
-    """`<function>_forward` of a shared object with workspace and output of its own, on torch's current stream."""
-    import torch
-
-    o = torch.empty_like(tensors["v"])
-    call = gla_call(case, dtype, tensors, o)
-    needed = ctypes.c_size_t()
-    library.call(f"{function}_workspace_bytes", ctypes.byref(call), ctypes.byref(needed))
-    workspace = shared_workspace(o.device, needed.value)
-
-    def run():
-        stream = torch.cuda.current_stream(o.device).cuda_stream
-        library.call(f"{function}_forward", ctypes.byref(call), ctypes.c_void_p(workspace.data_ptr()),
-                     ctypes.c_size_t(workspace.numel()), ctypes.c_void_p(stream))  # fmt: skip
-        return {"o": o}
-
-    run.keeps = tensors  # the C description holds addresses only
-    return run
-
-
-_workspaces = {}
-
-
-def shared_workspace(device, size):
-    """Calls of one stream follow each other and share scratch memory, as they would in a program."""
-    import torch
-
-    if device not in _workspaces or _workspaces[device].numel() < size:
-        _workspaces[device] = torch.empty(max(size, 256), dtype=torch.uint8, device=device)
-    return _workspaces[device]

@@ -1,8 +1,7 @@
 """Tandem's own baseline: cuBLASLt products and separate element-wise kernels (bench/cuda/unfused_gla.cu)."""
 
-from ..library import Library
+from ..library import Library, PreparedCall, gla_call
 from ..provider import Provider
-from .tandem import c_call
 
 
 class Unfused(Provider):
@@ -17,7 +16,10 @@ class Unfused(Provider):
         return "" if case.K % 8 == 0 and case.V % 8 == 0 else "K and V must be multiples of 8"
 
     def prepare(self, case, dtype, tensors, setting):
-        return c_call(self._library, "tandem_bench_unfused_gla", case, dtype, tensors)
+        import torch
+
+        o = torch.empty_like(tensors["v"])
+        return PreparedCall(self._library, "tandem_bench_unfused_gla", gla_call(case, dtype, tensors, o), o, tensors)
 
     def variant(self, case, setting):
         return "unfused.cublaslt"

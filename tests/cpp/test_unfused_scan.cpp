@@ -1,0 +1,115 @@
+// The unfused baselines of the scans: what they refuse, and on a GPU their results.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "backend.h"
+#include "check.h"
+#include "operation.h"
+#include "tandem/error.h"
+
+namespace tandem::tools {
+namespace {
+
+using testing::HasSubstr;
+
+std::string refusal(const Operation& operation, const char* provider, const std::string& fields,
+                    DType dtype = DType::kBFloat16) {
+  const std::string start =
+      R"([{"name": "a", "dtype": ["bf16"], "tags": ["check"],
+           "decay": {"kind": "log_decay", "distribution": "normal"}, )";
+  const Case one = parse_cases(operation.name, start + fields + "}]", "test")[0];
+  const TensorSet set = operation.make(one, dtype, 1);
+  try {
+    find_baseline(operation, provider)->workspace_bytes(set, host_bases(set), Device::cuda());
+  } catch (const Unsupported& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(UnfusedScan, RefusesWithAReason) {
+  const std::string scan = R"("axes": {"B": 1, "T": 100, "D": 7})";
+  const std::string linear = R"("axes": {"B": 2, "T": 100, "d": 24, "D": 40})";
+  if (!built_with_cuda()) {
+    EXPECT_THAT(refusal(kGatedScanForward, "unfused", scan), HasSubstr("cuda: "));
+    EXPECT_THAT(refusal(kLinearScanForward, "unfused", linear), HasSubstr("cuda: "));
+    EXPECT_THAT(refusal(kLinearScanForward, "unfused_two", linear), HasSubstr("cuda: "));
+    return;
+  }
+  EXPECT_EQ(refusal(kGatedScanForward, "unfused", scan), "");
+  EXPECT_EQ(refusal(kLinearScanForward, "unfused", linear), "");
+  EXPECT_THAT(refusal(kGatedScanForward, "unfused", scan, DType::kFloat32),
+              HasSubstr("not for fp32"));
+  EXPECT_THAT(refusal(kGatedScanForward, "unfused", scan + R"(, "cu_seqlens": [0, 100])"),
+              HasSubstr("cu_seqlens"));
+  for (const char* provider : {"unfused", "unfused_two"}) {
+    for (const char* strides : {"padded", "misaligned", "broadcast"}) {
+      EXPECT_THAT(refusal(kLinearScanForward, provider,
+                          linear + R"(, "strides": ")" + std::string(strides) + "\""),
+                  HasSubstr("no gaps"))
+          << provider << " " << strides;
+    }
+  }
+}
+
+TEST(UnfusedScan, ProvidersByName) {
+  EXPECT_THAT(provider_names(), testing::ElementsAre("tandem", "unfused", "unfused_two"));
+  EXPECT_EQ(find_baseline(kGatedScanForward, "unfused_two"), nullptr);
+  EXPECT_EQ(find_baseline(kGatedScanBackward, "unfused"), nullptr);
+  EXPECT_TRUE(has_provider(kGatedScanBackward, "tandem"));
+  EXPECT_FALSE(has_provider(kGatedScanBackward, "unfused"));
+  const Operation two =
+      with_baseline(kLinearScanForward, *find_baseline(kLinearScanForward, "unfused_two"));
+  EXPECT_NE(two.call, kLinearScanForward.call);
+  EXPECT_NE(two.workspace_bytes, kLinearScanForward.workspace_bytes);
+}
+
+/// What the baseline takes of the table, each within the rounding of its 16-bit intermediates.
+void check_cases(const Operation& operation, const char* provider, const std::string& tag,
+                 bool sampled) {
+  const Baseline& baseline = *find_baseline(operation, provider);
+  const Operation measured = with_baseline(operation, baseline);
+  int checked = 0;
+  for (const Case& one : select_cases(load_cases(operation.name), "", tag)) {
+    if (!one.has_direction("forward")) continue;
+    for (const DType dtype : one.dtypes) {
+      if (dtype == DType::kFloat32) continue;
+      const TensorSet set = operation.make(one, dtype, 1);
+      Placement placement(set, Device::cuda());
+      try {
+        measured.call(set, placement.bases(), Device::cuda(), {});
+      } catch (const Unsupported&) {
+        continue;
+      }
+      ++checked;
+      Buffers after = placement.download();
+      const auto errors = operation.expect(set, sampled)->compare(set, after);
+      const double rounding = dtype == DType::kBFloat16 ? 2e-3 : 3e-4;  // x's, also in the state
+      for (const OutputError& error : errors) {
+        EXPECT_LE(error.value, kBaselineSlack * std::max(error.limit, rounding))
+            << provider << " " << one.name << " " << to_string(dtype) << ": " << describe(errors);
+      }
+      Buffers before = clone(set.buffers);
+      EXPECT_EQ(find_stray_write(set, before, after), "") << provider << " " << one.name;
+    }
+  }
+  EXPECT_GT(checked, tag == "check" ? 100 : 2) << provider;
+}
+
+TEST(GpuUnfusedScan, EveryDenseCase) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+  check_cases(kGatedScanForward, "unfused", "check", false);
+  check_cases(kLinearScanForward, "unfused", "check", false);
+}
+
+TEST(GpuUnfusedScan, TwoKernelsWhereThereIsAGatedScan) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+  if (available_variants(kGatedScanForward, Device::cuda()).empty()) {
+    GTEST_SKIP() << "gated_scan has no variant for CUDA devices";
+  }
+  check_cases(kLinearScanForward, "unfused_two", "check", false);
+}
+
+}  // namespace
+}  // namespace tandem::tools
