@@ -20,23 +20,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/scan/map.cuh"
+
 namespace tandem::cuda {
-
-/// s -> factor s + sum.
-struct ScanMap {
-  float factor;
-  float sum;
-};
-
-/// A factor of 0 forgets, inf and NaN included.
-__device__ inline float apply(ScanMap map, float state) {
-  return map.factor == 0.0f ? map.sum : fmaf(map.factor, state, map.sum);
-}
-
-/// `first`, then `next`.
-__device__ inline ScanMap compose(ScanMap first, ScanMap next) {
-  return {next.factor == 0.0f ? 0.0f : next.factor * first.factor, apply(next, first.sum)};
-}
 
 /// One chain's part of the workspace; slots lie one behind the other, a tile's channels together.
 struct LookBackChain {
