@@ -14,8 +14,6 @@ struct ScanTile {
   int stages;   // tiles that are on their way or in use
 };
 
-constexpr int kMostRanks = 16;  // CTAs of a cluster
-
 template <class ElementT, class DecayT, bool kAlignedT, ScanTile kTileT>
 struct ScanConfig {
   using Element = ElementT;
@@ -37,11 +35,12 @@ struct ScanConfig {
   static constexpr int kElementPieces = sizeof(Element) / 2;
   static constexpr int kDecayPieces = sizeof(Decay) / 2;
 
+  static constexpr int kFewestBlocks = 65536 / (128 * kThreads);  // for the registers
+
   /// CTAs of so much shared memory that an SM holds, with 128 registers per thread.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
     const int by_memory = static_cast<int>(228 * 1024 / (shared_bytes + 1024));
-    const int by_registers = 65536 / (128 * kThreads);
-    return by_memory < by_registers ? by_memory : by_registers;
+    return by_memory < kFewestBlocks ? by_memory : kFewestBlocks;
   }
 
   static_assert(kLanes <= 32 && 32 % kLanes == 0 && kThreads % 32 == 0);
@@ -57,5 +56,13 @@ template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowConfig =
     ScanConfig<Element, Decay, kAligned,
                ScanTile{32, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 2}>;
+
+/// Tiles of kStateTokens. Four tensors, and twice the maps.
+template <class Element, class Decay>
+using ScanWideBackwardConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 2, 3}>;
+template <class Element, class Decay, bool kAligned = true>
+using ScanNarrowBackwardConfig =
+    ScanConfig<Element, Decay, kAligned,
+               ScanTile{32, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
 
 }  // namespace tandem::cuda

@@ -4,6 +4,7 @@
 #include "cuda/gated_scan/config.h"
 #include "cuda/gated_scan/kernels.h"
 #include "cuda/gated_scan/params.h"
+#include "cuda/gated_scan/place.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/scan/channels.cuh"
@@ -20,36 +21,8 @@ struct ForwardShared {
       Config::kTokens * (2 * Config::kElementPieces + Config::kDecayPieces);
 
   uint4 slots[Config::kStages][kPieces][Config::kThreads];
-  ScanMap inbox[2][kMostRanks][Config::kWidth];
-  ScanMap warp_maps[Config::kWarps][Config::kWidth];
-  float warp_states[Config::kWarps][Config::kWidth];
+  WalkShared<Config::kWarps, Config::kWidth> walk;
   TokenKind kinds[2][Config::kTileTokens];
-};
-
-/// A thread's part of its CTA's tiles.
-template <class Config>
-struct ScanPlace {
-  int b;
-  int rank;
-  int block_channel;  // the block's first
-  int column;         // of the thread's first channel, in the block
-  int row;            // of the thread's first token, in the tile
-
-  template <class Params>
-  __device__ explicit ScanPlace(const Params& params) {
-    const int chain = blockIdx.x / params.ranks;
-    rank = blockIdx.x % params.ranks;
-    b = chain / params.channel_blocks;
-    block_channel = chain % params.channel_blocks * Config::kWidth;
-    column = threadIdx.x % Config::kLanes * kChannels;
-    row = threadIdx.x / Config::kLanes * Config::kTokens;
-  }
-  __device__ int channel() const { return block_channel + column; }
-  template <class Stored>
-  __device__ Stored* at(const TokenTensor& tensor, std::int64_t time) const {
-    return static_cast<Stored*>(tensor.data) + b * tensor.batch_stride + time * tensor.time_stride +
-           channel();
-  }
 };
 
 /// Starts loading the thread's part of the tile that begins at `begin`.
@@ -167,87 +140,18 @@ __device__ void store_tokens(const ScanForwardParams& params, const ScanPlace<Co
   }
 }
 
-/// States of sequences without tokens.
+/// Of the column of this thread, before the token at `time`.
 template <class Config>
-__device__ void pass_empty_sequences(const ScanForwardParams& params,
-                                     const ScanPlace<Config>& place) {
-  if (params.final_state == nullptr) return;
-  const ScanSequences& sequences = params.sequences;
-  const bool packed = sequences.cu_seqlens != nullptr;
-  if (!packed && sequences.T > 0) return;
-  const int first = packed ? place.rank * Config::kThreads + threadIdx.x : place.b;
-  const int end = packed ? sequences.N : place.b + (threadIdx.x == 0 && place.rank == 0 ? 1 : 0);
-  const int channels = min(Config::kWidth, params.D - place.block_channel);
-  for (int n = first; n < end; n += params.ranks * Config::kThreads) {
-    if (packed && sequence_boundary(sequences, n + 1) > sequence_boundary(sequences, n)) continue;
-    for (int j = 0; j < channels; ++j) {
-      const std::int64_t at = std::int64_t{n} * params.D + place.block_channel + j;
-      params.final_state[at] = params.initial_state != nullptr ? params.initial_state[at] : 0.0f;
-    }
-  }
+__device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Config>& place,
+                           int time, float state) {
+  const int channel = place.block_channel + threadIdx.x;
+  if (params.states == nullptr || time % kStateTokens != 0) return;
+  if (time >= params.sequences.T || channel >= params.D) return;
+  params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }
 
 template <class Config>
-__device__ void classify_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                                TokenKind* kinds, int begin) {
-  for (int t = threadIdx.x; t < Config::kTileTokens; t += Config::kThreads) {
-    kinds[t] = token_kind(params.sequences, place.b, begin + t);
-  }
-}
-
-/// Leaves the state before each warp in shared.warp_states; `carry` is, in the first kWidth
-/// threads, the state of a channel before all of the cluster's tiles, then behind them.
-template <class Config>
-__device__ void pass_states(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                            ForwardShared<Config>& shared, int step, int begin, float& carry) {
-  constexpr int kWarps = Config::kWarps;
-  const int column = threadIdx.x;
-  const bool has_column = column < Config::kWidth;
-  ScanMap maps[kWarps];
-  if (has_column) {
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) maps[w] = shared.warp_maps[w][column];
-  }
-  float state = carry;
-  if (params.ranks > 1) {
-    ScanMap(&inbox)[kMostRanks][Config::kWidth] = shared.inbox[step % 2];
-    if (step == 0) __cluster_barrier_wait();  // all are there
-    if (has_column) {
-      ScanMap tile;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) tile = compose(tile, maps[w]);
-      for (int rank = 0; rank < params.ranks; ++rank) {
-        *reinterpret_cast<float2*>(
-            __cluster_map_shared_rank(&inbox[place.rank][column], rank)) = {tile.factor, tile.sum};
-      }
-    }
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
-    if (has_column) {
-      for (int rank = 0; rank < params.ranks; ++rank) {
-        if (rank == place.rank) state = carry;
-        carry = apply(inbox[rank][column], carry);
-      }
-    }
-  }
-  if (has_column) {
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const int time = begin + w * Config::kWarpTokens;
-      if (params.states != nullptr && time % kStateTokens == 0 && time < params.sequences.T &&
-          place.block_channel + column < params.D) {
-        params.states[(place.b * params.state_rows + time / kStateTokens) * params.D +
-                      place.block_channel + column] = state;
-      }
-      shared.warp_states[w][column] = state;
-      state = apply(maps[w], state);
-    }
-    if (params.ranks == 1) carry = state;
-  }
-}
-
-template <class Config>
-__global__ __launch_bounds__(Config::kThreads) void gated_scan_forward_kernel(
+__global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
     const __grid_constant__ ScanForwardParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
@@ -262,8 +166,8 @@ __global__ __launch_bounds__(Config::kThreads) void gated_scan_forward_kernel(
     load_tile(params, place, shared, stage, first + stage * tile_step);
     cutlass::arch::cp_async_fence();
   }
-  classify_tokens(params, place, shared.kinds[0], first);
-  pass_empty_sequences(params, place);
+  classify_tokens(params.sequences, place, shared.kinds[0], first);
+  pass_empty_sequences(params, place, params.initial_state, params.final_state);
   __syncthreads();
   float carry = 0.0f;
   const int steps = (params.sequences.T + tile_step - 1) / tile_step;
@@ -277,16 +181,20 @@ __global__ __launch_bounds__(Config::kThreads) void gated_scan_forward_kernel(
     OwnTokens<Config> own;
     ScanMap maps[kChannels];
     map_tokens(params, place, shared, stage, kinds, own, maps);
-    scan_warp<Config::kLanes>(maps, &shared.warp_maps[warp][place.column]);
+    scan_warp<Config::kLanes, false>(maps, &shared.walk.warp_maps[warp][place.column]);
     __syncthreads();
-    classify_tokens(params, place, shared.kinds[(step + 1) % 2], begin + tile_step);
-    pass_states(params, place, shared, step, begin, carry);
+    classify_tokens(params.sequences, place, shared.kinds[(step + 1) % 2], begin + tile_step);
+    pass_states<false>(shared.walk, {params.ranks, place.rank, step}, carry,
+                       [&](int warp_of_state, float state) {
+                         keep_state(params, place, begin + warp_of_state * Config::kWarpTokens,
+                                    state);
+                       });
     __syncthreads();
     if (params.out.data != nullptr) {
       float state[kChannels];
 #pragma unroll
       for (int j = 0; j < kChannels; ++j) {
-        state[j] = apply(maps[j], shared.warp_states[warp][place.column + j]);
+        state[j] = apply(maps[j], shared.walk.warp_states[warp][place.column + j]);
       }
       store_tokens(params, place, shared, stage, kinds, begin, own, state);
     }

@@ -16,9 +16,12 @@ struct ScanKernelOf {
 };
 
 using ScanForwardKernel = ScanKernelOf<ScanForwardParams>;
+using ScanBackwardKernel = ScanKernelOf<ScanBackwardParams>;
 
-/// By Config of config.h; instantiated in forward_*.cu.
+/// By Config of config.h; instantiated in forward_*.cu and backward_*.cu.
 template <class Config>
 ScanForwardKernel forward_kernel();
+template <class Config>
+ScanBackwardKernel backward_kernel();
 
 }  // namespace tandem::cuda

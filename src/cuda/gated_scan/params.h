@@ -27,6 +27,16 @@ struct ScanForwardParams : ScanParams {
   float* final_state;  // or null
 };
 
+struct ScanBackwardParams : ScanParams {  // states null: no gradient asks for them
+  TokenTensor d_out;
+  const float* d_final_state;  // or null: 0
+  // Data null: not wanted.
+  TokenTensor dx;
+  TokenTensor d_decay;  // by the decay, or its log if that is given
+  TokenTensor d_gate;
+  float* d_initial_state;
+};
+
 /// Tokens between two kept states: a tile of the backward.
 constexpr int kStateTokens = 128;
 

@@ -5,7 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gated_scan/config.h"
-#include "cuda/gated_scan/plan.h"
+#include "cuda/scan/plan.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/cuda_check.h"
 #include "cuda/runtime/workspace.h"
@@ -72,7 +72,7 @@ std::string recurrence_problem(const ScanRecurrence& problem, DType dtype, DType
     return "takes T up to " + std::to_string(kMostTokens) + ", got " + std::to_string(problem.T);
   }
   constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
-  if (problem.B > kMostBlocks / ((problem.D - 1) / width + 1) / kMostRanks) {
+  if (problem.B > kMostBlocks / ((problem.D - 1) / width + 1) / kMostScanRanks) {
     return "takes at most 2^27 - 1 batches times blocks of " + std::to_string(width) +
            " channels, got " + std::to_string(problem.B) + " x " +
            std::to_string((problem.D - 1) / width + 1);

@@ -19,9 +19,4 @@ __device__ inline ScanMap compose(ScanMap first, ScanMap next) {
   return {next.factor == 0.0f ? 0.0f : next.factor * first.factor, apply(next, first.sum)};
 }
 
-__device__ inline ScanMap shuffle_up(ScanMap map, int lanes) {
-  return {__shfl_up_sync(0xFFFFFFFFu, map.factor, lanes),
-          __shfl_up_sync(0xFFFFFFFFu, map.sum, lanes)};
-}
-
 }  // namespace tandem::cuda

@@ -1,26 +1,38 @@
-// Where the threads of a CTA are in a tile of a scan, and how maps become states over a warp, a CTA
-// and a cluster whose CTAs have neighbouring tiles.
+// How maps become states: over the threads of a warp, the warps of a CTA, and a cluster whose CTAs
+// have neighbouring tiles of a chain. In time, or, kReverse, from the last token to the first:
+// "before" is then later in time.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include "cuda/scan/channels.cuh"
 #include "cuda/scan/map.cuh"
+#include "cuda/scan/plan.h"
 
 namespace tandem::cuda {
 
+template <bool kReverse>
+__device__ inline ScanMap shuffle_from_before(ScanMap map, int lanes) {
+  constexpr unsigned kWarp = 0xFFFFFFFFu;
+  if constexpr (kReverse) {
+    return {__shfl_down_sync(kWarp, map.factor, lanes), __shfl_down_sync(kWarp, map.sum, lanes)};
+  } else {
+    return {__shfl_up_sync(kWarp, map.factor, lanes), __shfl_up_sync(kWarp, map.sum, lanes)};
+  }
+}
+
 /// Lanes that are kLanes apart have neighbouring tokens of the same channels. On entry a thread's
-/// own maps, on return those of all of the warp's tokens before its own; those of the whole warp go
-/// to `of_warp` (channels of the thread's row).
-template <int kLanes>
+/// own maps, on return those of all of the warp's tokens before its own; the whole warp's go to
+/// `of_warp` (a thread's channels).
+template <int kLanes, bool kReverse>
 __device__ inline void scan_warp(ScanMap (&maps)[kChannels], ScanMap* of_warp) {
-  const int lane = threadIdx.x % 32;
+  const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
 #pragma unroll
   for (int distance = kLanes; distance < 32; distance *= 2) {
 #pragma unroll
     for (ScanMap& map : maps) {
-      const ScanMap earlier = shuffle_up(map, distance);
-      if (lane >= distance) map = compose(earlier, map);
+      const ScanMap before = shuffle_from_before<kReverse>(map, distance);
+      if (lane >= distance) map = compose(before, map);
     }
   }
   if (lane >= 32 - kLanes) {
@@ -32,9 +44,77 @@ __device__ inline void scan_warp(ScanMap (&maps)[kChannels], ScanMap* of_warp) {
   }
 #pragma unroll
   for (ScanMap& map : maps) {
-    const ScanMap earlier = shuffle_up(map, kLanes);
-    map = lane >= kLanes ? earlier : ScanMap{};
+    const ScanMap before = shuffle_from_before<kReverse>(map, kLanes);
+    map = lane >= kLanes ? before : ScanMap{};
   }
+}
+
+template <int kWarps, int kWidth>
+struct WalkShared {
+  ScanMap inbox[2][kMostScanRanks][kWidth];  // of two steps: the maps of the cluster's tiles
+  ScanMap warp_maps[kWarps][kWidth];
+  float warp_states[kWarps][kWidth];  // before each warp's tokens
+};
+
+/// From warp_maps of one column and the state before the tile; returns the state behind it.
+/// `visit(warp, state)` is called for the state before each warp.
+template <bool kReverse, int kWarps, int kWidth, class Visit>
+__device__ inline float pass_warps(WalkShared<kWarps, kWidth>& shared, int column,
+                                   const ScanMap (&maps)[kWarps], float state, Visit visit) {
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    const int warp = kReverse ? kWarps - 1 - i : i;
+    visit(warp, state);
+    shared.warp_states[warp][column] = state;
+    state = apply(maps[warp], state);
+  }
+  return state;
+}
+
+struct WalkPlace {
+  int ranks;
+  int rank;  // of this CTA among those of its cluster
+  int step;
+};
+
+/// Called by all threads between two barriers of the CTA: behind the first one warp_maps is
+/// complete, behind the second one warp_states. `carry` is, in the first kWidth threads, the state
+/// of a column before all of the cluster's tiles, then behind them. A cluster's threads have all
+/// arrived at its barrier once before the first step.
+template <bool kReverse, int kWarps, int kWidth, class Visit>
+__device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
+                                   float& carry, Visit visit) {
+  const int column = threadIdx.x;
+  const bool has_column = column < kWidth;
+  ScanMap maps[kWarps];
+  if (has_column) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) maps[w] = shared.warp_maps[w][column];
+  }
+  if (place.ranks == 1) {
+    if (has_column) carry = pass_warps<kReverse>(shared, column, maps, carry, visit);
+    return;
+  }
+  ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
+  if (place.step == 0) __cluster_barrier_wait();  // all are there
+  if (has_column) {
+    ScanMap tile;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) tile = compose(tile, maps[kReverse ? kWarps - 1 - i : i]);
+    for (int rank = 0; rank < place.ranks; ++rank) {
+      *reinterpret_cast<float2*>(__cluster_map_shared_rank(&inbox[place.rank][column], rank)) = {
+          tile.factor, tile.sum};
+    }
+  }
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+  if (!has_column) return;
+  float state = carry;
+  for (int rank = 0; rank < place.ranks; ++rank) {
+    if (rank == place.rank) state = carry;
+    carry = apply(inbox[rank][column], carry);
+  }
+  pass_warps<kReverse>(shared, column, maps, state, visit);
 }
 
 }  // namespace tandem::cuda

@@ -5,6 +5,8 @@
 
 namespace tandem::cuda {
 
+constexpr int kMostScanRanks = 16;  // CTAs of a cluster
+
 /// What a kernel's CTAs have to do: `chains` chains of `tiles` tiles one behind the other.
 struct ScanWork {
   std::int64_t chains;

@@ -1,17 +1,15 @@
 // A chain's tiles follow each other in one CTA, with no more than a barrier between them, or side
 // by side in a cluster, which has to exchange their maps at each step.
-#include "cuda/gated_scan/plan.h"
+#include "cuda/scan/plan.h"
 
 #include <algorithm>
-
-#include "cuda/gated_scan/config.h"
 
 namespace tandem::cuda {
 
 int scan_ranks(const ScanWork& work, int blocks_per_sm, int multiprocessors) {
   int best = 1;
   double fewest = 0;
-  for (int ranks = 1; ranks <= kMostRanks && ranks < 2 * std::max<std::int64_t>(work.tiles, 1);
+  for (int ranks = 1; ranks <= kMostScanRanks && ranks < 2 * std::max<std::int64_t>(work.tiles, 1);
        ranks *= 2) {
     const std::int64_t clusters = std::max(multiprocessors * blocks_per_sm / ranks, 1);
     const std::int64_t waves = (work.chains + clusters - 1) / clusters;
