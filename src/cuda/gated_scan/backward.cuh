@@ -27,7 +27,7 @@ struct BackwardShared {
   WalkShared<Config::kWarps, Config::kWidth> walk;  // of gradients, from the end
   ScanMap warp_maps[Config::kWarps][Config::kWidth];  // of states
   float warp_states[Config::kWarps][Config::kWidth];
-  TokenKind kinds[2][Config::kTileTokens];
+  TileKinds<Config> kinds;
 
   __device__ const uint4* piece(int stage, int token, int of) const {
     return &slots[stage][token * kPieces + of][threadIdx.x];
@@ -245,11 +245,10 @@ template <class Config>
 __device__ void pass_tile_states(BackwardShared<Config>& shared, float state) {
   const int column = threadIdx.x - Config::kWidth;
   if (column < 0 || column >= Config::kWidth) return;
-#pragma unroll
-  for (int w = 0; w < Config::kWarps; ++w) {
-    shared.warp_states[w][column] = state;
-    state = apply(shared.warp_maps[w][column], state);
-  }
+  for_each_warp<false>(shared.warp_maps, column, [&](int warp, ScanMap map) {
+    shared.warp_states[warp][column] = state;
+    state = apply(map, state);
+  });
 }
 
 /// Of the column that pass_tile_states passes on, before the tile at `begin`.
@@ -283,8 +282,10 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
     cutlass::arch::cp_async_fence();
   }
   float tile_state = load_tile_state(params, place, first);
-  classify_tokens(params.sequences, place, shared.kinds[0], first);
+  shared.kinds.clear(params, place, 0, first);
   pass_empty_sequences(params, place, params.d_final_state, params.d_initial_state);
+  __syncthreads();
+  shared.kinds.mark(params, 0, first);
   __syncthreads();
   float carry = 0.0f;
   const int steps = (tiles + params.ranks - 1) / params.ranks;
@@ -293,7 +294,7 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
   for (int step = 0; step < steps; ++step) {
     const int begin = first - step * tile_step;
     const int warp = threadIdx.x / 32;
-    const TokenKind* kinds = shared.kinds[step % 2];
+    const TokenKind* kinds = shared.kinds.of(step);
     cutlass::arch::cp_async_wait<kStages - 1>();
     TokenGradients<Config> own;
     differentiate_gates(params, shared, stage, kinds, place.row, own);
@@ -305,11 +306,12 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
     ScanMap gradient_maps[kChannels];
     map_gradients(params, place, kinds, own, gradient_maps);
     scan_warp<Config::kLanes, true>(gradient_maps, &shared.walk.warp_maps[warp][place.column]);
+    shared.kinds.clear(params, place, step + 1, begin - tile_step);
     __syncthreads();
     if (params.states != nullptr) pass_tile_states(shared, tile_state);
     tile_state = load_tile_state(params, place, begin - tile_step);
-    classify_tokens(params.sequences, place, shared.kinds[(step + 1) % 2], begin - tile_step);
     pass_states<true>(shared.walk, {params.ranks, place.rank, step}, carry, [](int, float) {});
+    shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
     float line[kChannels];
     float before[Config::kTokens][kChannels] = {};

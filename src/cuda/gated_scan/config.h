@@ -35,7 +35,8 @@ struct ScanConfig {
   static constexpr int kElementPieces = sizeof(Element) / 2;
   static constexpr int kDecayPieces = sizeof(Decay) / 2;
 
-  static constexpr int kFewestBlocks = 65536 / (128 * kThreads);  // for the registers
+  // why not for single elements: they need more registers, and are slow.
+  static constexpr int kFewestBlocks = kAligned ? 65536 / (128 * kThreads) : 1;
 
   /// CTAs of so much shared memory that an SM holds, with 128 registers per thread.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
@@ -56,6 +57,14 @@ template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowConfig =
     ScanConfig<Element, Decay, kAligned,
                ScanTile{32, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 2}>;
+
+#define GSCAN_EXPERIMENT
+template <class Element, class Decay>
+using ScanExperimentA = ScanConfig<Element, Decay, true, ScanTile{32, 256, 2, 3}>;
+template <class Element, class Decay>
+using ScanExperimentB = ScanConfig<Element, Decay, true, ScanTile{16, 256, 2, 3}>;
+template <class Element, class Decay>
+using ScanExperimentC = ScanConfig<Element, Decay, true, ScanTile{32, 512, 4, 2}>;
 
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>

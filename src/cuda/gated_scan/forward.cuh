@@ -22,7 +22,7 @@ struct ForwardShared {
 
   uint4 slots[Config::kStages][kPieces][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;
-  TokenKind kinds[2][Config::kTileTokens];
+  TileKinds<Config> kinds;
 };
 
 /// Starts loading the thread's part of the tile that begins at `begin`.
@@ -166,8 +166,10 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
     load_tile(params, place, shared, stage, first + stage * tile_step);
     cutlass::arch::cp_async_fence();
   }
-  classify_tokens(params.sequences, place, shared.kinds[0], first);
+  shared.kinds.clear(params, place, 0, first);
   pass_empty_sequences(params, place, params.initial_state, params.final_state);
+  __syncthreads();
+  shared.kinds.mark(params, 0, first);
   __syncthreads();
   float carry = 0.0f;
   const int steps = (params.sequences.T + tile_step - 1) / tile_step;
@@ -176,19 +178,20 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
   for (int step = 0; step < steps; ++step) {
     const int begin = first + step * tile_step;
     const int warp = threadIdx.x / 32;
-    const TokenKind* kinds = shared.kinds[step % 2];
+    const TokenKind* kinds = shared.kinds.of(step);
     cutlass::arch::cp_async_wait<kStages - 1>();
     OwnTokens<Config> own;
     ScanMap maps[kChannels];
     map_tokens(params, place, shared, stage, kinds, own, maps);
     scan_warp<Config::kLanes, false>(maps, &shared.walk.warp_maps[warp][place.column]);
+    shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
-    classify_tokens(params.sequences, place, shared.kinds[(step + 1) % 2], begin + tile_step);
     pass_states<false>(shared.walk, {params.ranks, place.rank, step}, carry,
                        [&](int warp_of_state, float state) {
                          keep_state(params, place, begin + warp_of_state * Config::kWarpTokens,
                                     state);
                        });
+    shared.kinds.mark(params, step + 1, begin + tile_step);
     __syncthreads();
     if (params.out.data != nullptr) {
       float state[kChannels];

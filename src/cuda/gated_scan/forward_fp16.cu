@@ -10,5 +10,8 @@ template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element, false>>();
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, float>>();
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, float, false>>();
+template ScanForwardKernel forward_kernel<ScanExperimentA<Element, Element>>();
+template ScanForwardKernel forward_kernel<ScanExperimentB<Element, Element>>();
+template ScanForwardKernel forward_kernel<ScanExperimentC<Element, Element>>();
 
 }  // namespace tandem::cuda

@@ -41,24 +41,39 @@ __device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<C
   const ScanSequences& sequences = params.sequences;
   const bool packed = sequences.cu_seqlens != nullptr;
   if (!packed && sequences.T > 0) return;
-  const int first = packed ? place.rank * Config::kThreads + threadIdx.x : place.b;
-  const int end = packed ? sequences.N : place.b + (threadIdx.x == 0 && place.rank == 0 ? 1 : 0);
-  const int channels = min(Config::kWidth, params.D - place.block_channel);
-  for (int n = first; n < end; n += params.ranks * Config::kThreads) {
+  const int first = packed ? 0 : place.b;
+  const std::int64_t count = std::int64_t{packed ? sequences.N : 1} * Config::kWidth;
+  for (std::int64_t i = place.rank * Config::kThreads + threadIdx.x; i < count;
+       i += params.ranks * Config::kThreads) {
+    const int n = first + static_cast<int>(i / Config::kWidth);
+    const int channel = place.block_channel + static_cast<int>(i % Config::kWidth);
+    if (channel >= params.D) continue;
     if (packed && sequence_boundary(sequences, n + 1) > sequence_boundary(sequences, n)) continue;
-    for (int j = 0; j < channels; ++j) {
-      const std::int64_t at = std::int64_t{n} * params.D + place.block_channel + j;
-      to[at] = from != nullptr ? from[at] : 0.0f;
-    }
+    const std::int64_t at = std::int64_t{n} * params.D + channel;
+    to[at] = from != nullptr ? from[at] : 0.0f;
   }
 }
 
+/// The kinds of the tokens of a CTA's tiles, one behind the other.
 template <class Config>
-__device__ void classify_tokens(const ScanSequences& sequences, const ScanPlace<Config>& place,
-                                TokenKind* kinds, int begin) {
-  for (int t = threadIdx.x; t < Config::kTileTokens; t += Config::kThreads) {
-    kinds[t] = token_kind(sequences, place.b, begin + t);
+struct TileKinds {
+  // why three: some threads read the last step's while others clear the next one's.
+  TokenKind kinds[3][Config::kTileTokens];
+
+  __device__ const TokenKind* of(int step) const { return kinds[step % 3]; }
+
+  /// By all threads, before a barrier.
+  __device__ void clear(const ScanParams& params, const ScanPlace<Config>& place, int step,
+                        int begin) {
+    clear_tokens<Config::kTileTokens, Config::kThreads>(params.sequences, place.b, begin,
+                                                        kinds[step % 3]);
   }
-}
+  /// By all threads, between that barrier and another one.
+  __device__ void mark(const ScanParams& params, int step, int begin) {
+    if (threadIdx.x / 32 == Config::kWarps - 1) {
+      mark_tokens<Config::kTileTokens>(params.sequences, begin, kinds[step % 3]);
+    }
+  }
+};
 
 }  // namespace tandem::cuda

@@ -16,22 +16,29 @@ __device__ inline float reciprocal(float x) {
   return y;
 }
 
-/// e^x, flushed to 0 below 2^-126. kExact: to 2^-22 at any x; else the error of x log2(e), rounded,
-/// comes on top, 2^-24 |x|.
+/// e^x, flushed to 0 below 2^-126. kExact: to 1e-7 at any x; else to 2^-22, and the rounding of
+/// x log2(e), 2^-24 |x|, comes on top.
 template <bool kExact>
 __device__ inline float exp_flushed(float x) {
   constexpr float kLog2E = 1.44269502f;
   if constexpr (!kExact) {
     return exp2_flushed(x * kLog2E);
   } else {
-    constexpr float kLog2ELow = 1.92596303e-8f;  // log2(e) = kLog2E + kLog2ELow
-    constexpr float kLn2 = 0.693147181f;
-    // why: the remainder of an infinity is NaN. A NaN passes both comparisons.
+    constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+    constexpr float kSmallest = 1.17549435e-38f;
+    // why: infinity minus infinity. A NaN passes both comparisons.
     x = x < -200.0f ? -200.0f : x > 200.0f ? 200.0f : x;
-    const float product = x * kLog2E;
-    const float remainder = fmaf(x, kLog2ELow, fmaf(x, kLog2E, -product));
-    const float power = exp2_flushed(product);
-    return power == __int_as_float(0x7F800000) ? power : fmaf(power, remainder * kLn2, power);
+    const float n = rintf(x * kLog2E);
+    const float r = fmaf(-n, kLn2Low, fmaf(-n, kLn2High, x));
+    float power = 1.0f / 5040;  // Taylor's series: |r| <= ln(2) / 2
+    power = fmaf(power, r, 1.0f / 720);
+    power = fmaf(power, r, 1.0f / 120);
+    power = fmaf(power, r, 1.0f / 24);
+    power = fmaf(power, r, 1.0f / 6);
+    power = fmaf(power, r, 0.5f);
+    power = fmaf(power, r, 1.0f);
+    power = fmaf(power, r, 1.0f) * exp2_flushed(n);
+    return power < kSmallest ? 0.0f : power;
   }
 }
 

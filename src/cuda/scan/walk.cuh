@@ -56,19 +56,20 @@ struct WalkShared {
   float warp_states[kWarps][kWidth];  // before each warp's tokens
 };
 
-/// From warp_maps of one column and the state before the tile; returns the state behind it.
-/// `visit(warp, state)` is called for the state before each warp.
+/// Calls visit(warp, its map) in the order of the walk, for one column.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
-__device__ inline float pass_warps(WalkShared<kWarps, kWidth>& shared, int column,
-                                   const ScanMap (&maps)[kWarps], float state, Visit visit) {
+__device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth], int column,
+                                     Visit visit) {
+  constexpr int kAtOnce = kWarps < 8 ? kWarps : 8;  // on their way from shared memory
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
-    const int warp = kReverse ? kWarps - 1 - i : i;
-    visit(warp, state);
-    shared.warp_states[warp][column] = state;
-    state = apply(maps[warp], state);
+  for (int begin = 0; begin < kWarps; begin += kAtOnce) {
+    ScanMap maps[kAtOnce];
+    const auto warp_of = [&](int i) { return kReverse ? kWarps - 1 - (begin + i) : begin + i; };
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) maps[i] = warp_maps[warp_of(i)][column];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) visit(warp_of(i), maps[i]);
   }
-  return state;
 }
 
 struct WalkPlace {
@@ -79,42 +80,43 @@ struct WalkPlace {
 
 /// Called by all threads between two barriers of the CTA: behind the first one warp_maps is
 /// complete, behind the second one warp_states. `carry` is, in the first kWidth threads, the state
-/// of a column before all of the cluster's tiles, then behind them. A cluster's threads have all
-/// arrived at its barrier once before the first step.
+/// of a column before all of the cluster's tiles, then behind them; visit(warp, state) is called
+/// there for the state before each warp. A cluster's threads have all arrived at its barrier once
+/// before the first step.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
                                    float& carry, Visit visit) {
   const int column = threadIdx.x;
   const bool has_column = column < kWidth;
-  ScanMap maps[kWarps];
-  if (has_column) {
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) maps[w] = shared.warp_maps[w][column];
-  }
-  if (place.ranks == 1) {
-    if (has_column) carry = pass_warps<kReverse>(shared, column, maps, carry, visit);
-    return;
-  }
-  ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
-  if (place.step == 0) __cluster_barrier_wait();  // all are there
-  if (has_column) {
-    ScanMap tile;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) tile = compose(tile, maps[kReverse ? kWarps - 1 - i : i]);
-    for (int rank = 0; rank < place.ranks; ++rank) {
-      *reinterpret_cast<float2*>(__cluster_map_shared_rank(&inbox[place.rank][column], rank)) = {
-          tile.factor, tile.sum};
+  float state = carry;
+  if (place.ranks > 1) {
+    ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
+    if (place.step == 0) __cluster_barrier_wait();  // all are there
+    if (has_column) {
+      ScanMap tile;
+      for_each_warp<kReverse>(shared.warp_maps, column,
+                              [&](int, ScanMap map) { tile = compose(tile, map); });
+      for (int rank = 0; rank < place.ranks; ++rank) {
+        *reinterpret_cast<float2*>(__cluster_map_shared_rank(&inbox[place.rank][column], rank)) = {
+            tile.factor, tile.sum};
+      }
+    }
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+    if (has_column) {
+      for (int rank = 0; rank < place.ranks; ++rank) {
+        if (rank == place.rank) state = carry;
+        carry = apply(inbox[rank][column], carry);
+      }
     }
   }
-  __cluster_barrier_arrive();
-  __cluster_barrier_wait();
   if (!has_column) return;
-  float state = carry;
-  for (int rank = 0; rank < place.ranks; ++rank) {
-    if (rank == place.rank) state = carry;
-    carry = apply(inbox[rank][column], carry);
-  }
-  pass_warps<kReverse>(shared, column, maps, state, visit);
+  for_each_warp<kReverse>(shared.warp_maps, column, [&](int warp, ScanMap map) {
+    visit(warp, state);
+    shared.warp_states[warp][column] = state;
+    state = apply(map, state);
+  });
+  if (place.ranks == 1) carry = state;
 }
 
 }  // namespace tandem::cuda
