@@ -16,6 +16,7 @@ struct ScanTile {
   int threads;   // all; those side by side have the same tokens
   int tokens;    // of a thread, neighbouring ones
   int stages;    // tiles that are on their way or in use
+  int blocks = 0;        // CTAs that an SM's registers should be enough for; 0: of 128 each
   bool outputs = true;  // else only the states before some tokens, of x and decays
 };
 
@@ -44,7 +45,9 @@ struct ScanConfig {
   static constexpr int kDecayPieces = kChannels * sizeof(Decay) / sizeof(Piece);
 
   // why not for single elements: they need more registers, and are slow.
-  static constexpr int kFewestBlocks = kAligned ? 65536 / (128 * kThreads) : 1;
+  static constexpr int kFewestBlocks = !kAligned          ? 1
+                                       : kTile.blocks > 0 ? kTile.blocks
+                                                          : 65536 / (128 * kThreads);
 
   /// CTAs of so much shared memory that an SM holds, with 128 registers per thread.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
@@ -68,19 +71,23 @@ using ScanNarrowConfig =
 
 #define GSCAN_EXPERIMENT
 template <class Element, class Decay>
-using ScanExperimentA = ScanConfig<Element, Decay, true, ScanTile{32, 8, 256, 2, 3}>;
+using ScanExperimentA = ScanConfig<Element, Decay, true, ScanTile{32, 4, 256, 4, 2, 3}>;
 template <class Element, class Decay>
-using ScanExperimentB = ScanConfig<Element, Decay, true, ScanTile{16, 8, 256, 2, 3}>;
+using ScanExperimentB = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
 template <class Element, class Decay>
-using ScanExperimentC = ScanConfig<Element, Decay, true, ScanTile{128, 8, 512, 4, 2}>;
+using ScanExperimentC = ScanConfig<Element, Decay, true, ScanTile{64, 4, 512, 8, 2}>;
+template <class Element, class Decay>
+using ScanExperimentD = ScanConfig<Element, Decay, true, ScanTile{32, 8, 256, 2, 2, 2}>;
+template <class Element, class Decay>
+using ScanExperimentE = ScanConfig<Element, Decay, true, ScanTile{64, 4, 256, 4, 2, 3}>;
 
 /// The states that the backward starts from.
 template <class Element, class Decay>
-using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 3, false}>;
+using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 3, 0, false}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowStatesConfig =
     ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, false}>;
+               ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
 
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>
