@@ -365,6 +365,8 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
     pass_states<true>(shared.walk, {params.ranks, place.rank, step}, carry, [](int, float) {});
     shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
+    // why all of the warp: it would wait for those who take the other way.
+    const bool simple = __all_sync(0xFFFFFFFFu, own.simple);
     float before[Config::kTokens][Config::kChannels] = {};
     if (has_states && has_channels) {
       const auto pass = [&](auto exact) {
@@ -376,7 +378,7 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
         return store_gate_gradients<Config, exact()>(params, place, shared, stage, kinds, begin,
                                                      own, state, before);
       };
-      if (!own.simple || !pass(std::false_type{})) pass(std::true_type{});
+      if (!simple || !pass(std::false_type{})) pass(std::true_type{});
     }
     load_tile(params, place, shared, stage, begin - kStages * tile_step);
     cutlass::arch::cp_async_fence();
@@ -388,7 +390,7 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
       }
       return store_gradients<Config, exact()>(params, place, kinds, begin, own, before, behind);
     };
-    if (has_channels && (!own.simple || !pass(std::false_type{}))) pass(std::true_type{});
+    if (has_channels && (!simple || !pass(std::false_type{}))) pass(std::true_type{});
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }

@@ -62,39 +62,30 @@ struct ScanConfig {
 /// 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
 using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 2}>;
+template <class Element, class Decay>
+using ScanWide4Config = ScanConfig<Element, Decay, true, ScanTile{64, 4, 512, 8, 2}>;
 
-/// Half of that, two CTAs: more of them where there are few channels.
+/// Three CTAs on an SM, with an eighth of that in work each.
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowConfig =
     ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 2}>;
+               ScanTile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
 
-#define GSCAN_EXPERIMENT
+/// More CTAs where there are few channels.
 template <class Element, class Decay>
-using ScanExperimentA = ScanConfig<Element, Decay, true, ScanTile{32, 4, 256, 4, 2, 3}>;
-template <class Element, class Decay>
-using ScanExperimentB = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
-template <class Element, class Decay>
-using ScanExperimentC = ScanConfig<Element, Decay, true, ScanTile{64, 4, 512, 8, 2}>;
-template <class Element, class Decay>
-using ScanExperimentD = ScanConfig<Element, Decay, true, ScanTile{32, 8, 256, 2, 2, 2}>;
-template <class Element, class Decay>
-using ScanExperimentE = ScanConfig<Element, Decay, true, ScanTile{64, 4, 256, 4, 2, 3}>;
+using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
 
 /// The states that the backward starts from.
 template <class Element, class Decay>
 using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 3, 0, false}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowStatesConfig =
-    ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
+    ScanConfig<Element, Decay, kAligned, ScanTile{32, 4, 256, 4, 3, 2, false}>;
 
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>
 using ScanWideBackwardConfig = ScanConfig<Element, Decay, true, ScanTile{64, 4, 512, 4, 2}>;
 template <class Element, class Decay, bool kAligned = true>
-using ScanNarrowBackwardConfig =
-    ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
+using ScanNarrowBackwardConfig = ScanConfig<Element, Decay, kAligned, ScanTile{32, 4, 256, 4, 2}>;
 
 }  // namespace tandem::cuda

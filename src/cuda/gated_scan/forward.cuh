@@ -237,7 +237,9 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
         return store_tokens<Config, exact()>(params, place, shared, stage, kinds, begin, own,
                                              state);
       };
-      if (place.channel() < params.D && (!own.simple || !pass(std::false_type{}))) {
+      // why all of the warp: it would wait for those who take the other way.
+      const bool simple = __all_sync(0xFFFFFFFFu, own.simple);
+      if (place.channel() < params.D && (!simple || !pass(std::false_type{}))) {
         pass(std::true_type{});
       }
     }
