@@ -1,6 +1,6 @@
-// gated_scan_forward and gated_scan_backward give the same bits whatever else the GPU does: 100 calls beside a
-// busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that are in memory
-// at that time.
+// gated_scan_forward and gated_scan_backward give the same bits whatever else the GPU does: 100
+// calls beside a busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that
+// are in memory at that time.
 #include <gtest/gtest.h>
 
 #include <tuple>

@@ -11,12 +11,12 @@ namespace tandem::cuda {
 
 /// How a CTA's threads lie over a tile.
 struct ScanTile {
-  int width;     // channels
-  int channels;  // of a thread; width / channels threads lie side by side
-  int threads;   // all; those side by side have the same tokens
-  int tokens;    // of a thread, neighbouring ones
-  int stages;    // tiles that are on their way or in use
-  int blocks = 0;        // CTAs that an SM's registers should be enough for; 0: of 128 each
+  int width;            // channels
+  int channels;         // of a thread; width / channels threads lie side by side
+  int threads;          // all; those side by side have the same tokens
+  int tokens;           // of a thread, neighbouring ones
+  int stages;           // tiles that are on their way or in use
+  int blocks = 0;       // CTAs that an SM's registers should be enough for; 0: of 128 each
   bool outputs = true;  // else only the states before some tokens, of x and decays
 };
 

@@ -1,4 +1,37 @@
 // gated_scan_forward_kernel: s_t = a_t s_{t-1} + x_t, out_t = silu(gate_t) s_t.
+//
+// A chain is a batch row (or all packed tokens) by kWidth channels. A CTA walks it from end to end,
+// a tile of kTileTokens tokens per step; or a cluster of `ranks` CTAs, each with every ranks-th
+// tile (cuda/scan/plan.h). No ticket, no flag in global memory, no workspace: every sum is formed
+// in an order that depends on the shape alone.
+//
+// A thread has kChannels channels of kTokens neighbouring tokens, its own pieces of shared memory
+// and its own cp.async groups: loads wait for no barrier. kLanes threads lie side by side, the
+// others below each other, later tokens in higher lanes and warps. A step:
+//
+//   all threads     channel threads (kWidth)        barrier
+//   wait for own copies
+//   maps (A, X) of own tokens
+//   scan over the warp by shuffles
+//                                                   __syncthreads: maps of the warps
+//                   A cluster: compose them, send the tile's map to every CTA's
+//                   inbox (st.async); wait for     `arrived`, an mbarrier
+//                   all; carry = A carry + X, rank by rank
+//                   the state before each warp
+//                                                   __syncthreads: states before warps
+//   states of own tokens, outputs
+//   start copies of the tile kStages steps ahead
+//
+// Where sequences begin and end is worked out a step ahead (cuda/scan/tile_tokens.cuh): at a first
+// token the map is s -> a initial_state + x whatever s is. initial_state is read in the first pass
+// over a tile, final_state written in the second: they may be the same memory.
+//
+// Numerics: fp32; a decay of 0 forgets by a select, not by a product. Both passes have a fast form
+// without selects for tokens that neither begin nor end a sequence and whose sums are finite, and
+// an exact one that is taken instead, or, when the first turned out not to be finite, after it.
+//
+// Floor: x, decay, gate, out once each. Issue slots come next: 33 instructions per element, four
+// of them on the special function unit's two exponentials and reciprocal (docs/ops/gated_scan.md).
 #pragma once
 
 #include "cuda/gated_scan/config.h"
@@ -50,15 +83,14 @@ __device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Confi
 template <class Config>
 struct OwnTokens {
   float a[Config::kTokens][Config::kChannels];  // the decay; where `replaced`, the state itself
-  unsigned replaced;                    // bit i: the state at token i does not go by the one before
+  unsigned replaced;  // bit i: the state at token i does not go by the one before
   unsigned outside;
   bool simple;  // tokens that exist, and neither begin nor end a sequence
 };
 
 /// The maps of tokens among which sequences begin, or which are not finite.
 template <class Config>
-__device__ void map_tokens_exactly(const ScanForwardParams& params,
-                                   const ScanPlace<Config>& place,
+__device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPlace<Config>& place,
                                    const ForwardShared<Config>& shared, int stage,
                                    const TokenKind* kinds, OwnTokens<Config>& own,
                                    ScanMap (&maps)[Config::kChannels]) {
@@ -77,9 +109,9 @@ __device__ void map_tokens_exactly(const ScanForwardParams& params,
       // why now: final_state may be the same memory, and is written in the second pass.
       float before[Config::kChannels];
       const bool given = first >= 0 && params.initial_state != nullptr;
-      load_state(given ? params.initial_state + std::int64_t{first} * params.D + place.channel()
-                       : nullptr,
-                 before, params.D - place.channel());
+      load_state(
+          given ? params.initial_state + std::int64_t{first} * params.D + place.channel() : nullptr,
+          before, params.D - place.channel());
       own.replaced |= 1u << i;
       if (first == TokenKind::kOutside) own.outside |= 1u << i;
 #pragma unroll
@@ -114,8 +146,7 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
     unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) {
-      maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]}
-                       : compose<false>(maps[j], {own.a[i][j], x[j]});
+      maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]} : compose<false>(maps[j], {own.a[i][j], x[j]});
     }
   }
   own.simple = complete && !begins && !ends;
@@ -128,8 +159,8 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
 /// are finite.
 template <class Config, bool kExact>
 __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                             const ForwardShared<Config>& shared, int stage,
-                             const TokenKind* kinds, int begin, const OwnTokens<Config>& own,
+                             const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
+                             int begin, const OwnTokens<Config>& own,
                              float (&state)[Config::kChannels]) {
   using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
@@ -183,7 +214,8 @@ __device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Conf
 }
 
 template <class Config>
-__global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
+__global__
+__launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
     const __grid_constant__ ScanForwardParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
@@ -220,11 +252,10 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
     scan_warp<Config::kLanes, false>(maps, small, &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
-    pass_states<false>(shared.walk, {params.ranks, place.rank, step}, carry,
-                       [&](int warp_of_state, float state) {
-                         keep_state(params, place, begin + warp_of_state * Config::kWarpTokens,
-                                    state);
-                       });
+    pass_states<false>(
+        shared.walk, {params.ranks, place.rank, step}, carry, [&](int warp_of_state, float state) {
+          keep_state(params, place, begin + warp_of_state * Config::kWarpTokens, state);
+        });
     shared.kinds.mark(params, step + 1, begin + tile_step);
     __syncthreads();
     if constexpr (Config::kOutputs) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "cuda/gated_scan/kernels.h"
-#include "cuda/scan/plan.h"
 #include "ops/gated_scan.h"
 
 namespace tandem::cuda {
@@ -30,13 +29,7 @@ struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
   std::string supports(const GatedScanBackwardProblem& problem) const;
 };
 
-/// How a variant's kernel would do a problem.
-ScanPlan plan_variant(const ScanRecurrence& problem, const ScanForwardKernel& kernel,
-                      const DeviceProperties& device);
-ScanPlan plan_variant(const ScanRecurrence& problem, const ScanBackwardKernel& kernel,
-                      const DeviceProperties& device);
-
-/// The fastest variant for a problem, by plan_variant; throws Unsupported if none can run it.
+/// The fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
 const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
                                               const DeviceProperties& device);
 const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,

@@ -16,7 +16,8 @@ namespace tandem::cuda {
 
 /// Pieces of `Piece` that kCount channels make.
 template <class Stored, class Piece, int kCount>
-constexpr int kPiecesOf = kCount * static_cast<int>(sizeof(Stored)) / static_cast<int>(sizeof(Piece));
+constexpr int kPiecesOf = kCount* static_cast<int>(sizeof(Stored)) /
+                          static_cast<int>(sizeof(Piece));
 
 /// Starts copying kCount channels into pieces (uint2 or uint4) that lie kStride apart; `valid` of
 /// them exist (all or none if kAligned), the others become 0. Aligned: a piece at a time, complete

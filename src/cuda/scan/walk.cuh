@@ -129,8 +129,8 @@ __device__ inline void send_map(ScanMap* to, Barrier* arrived, int rank, ScanMap
     return address;
   };
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-          there(to)),
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(there(to)),
       "f"(map.factor), "f"(map.sum), "r"(there(arrived))
       : "memory");
 }
