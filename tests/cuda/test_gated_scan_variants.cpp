@@ -30,7 +30,8 @@ GatedScanForwardArgs contiguous_args(const Dims& shape, DType dtype = DType::kBF
 
 GatedScanBackwardArgs backward_args(const Dims& shape, DType dtype = DType::kBFloat16) {
   const GatedScanForwardArgs forward = contiguous_args(shape, dtype, dtype);
-  GatedScanBackwardArgs args{.x = forward.x};
+  GatedScanBackwardArgs args;
+  args.x = forward.x;
   args.log_decay = forward.log_decay;
   args.gate = forward.gate;
   args.d_out = view(5, shape, dtype);

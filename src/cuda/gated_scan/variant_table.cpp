@@ -5,6 +5,7 @@
 
 #include "cuda/gated_scan/config.h"
 #include "cuda/gated_scan/variants.h"
+#include "cuda/scan/plan.h"
 
 namespace tandem::cuda {
 namespace {
