@@ -77,7 +77,7 @@ TEST(GatedScanVariants, DtypesChoose) {
 
 TEST(GatedScanVariants, WhatIsNotAlignedGoesToScalar) {
   const std::string vector = "gated_scan_forward.sm90.bf16.w32_t128";
-  const std::string scalar = vector + ".scalar";
+  const std::string scalar = "gated_scan_forward.sm90.bf16.w32_t256.scalar";
   EXPECT_EQ(forward_of(contiguous_args({2, 100, 7})), scalar);
   EXPECT_EQ(reason_of(vector, contiguous_args({2, 100, 7})), "takes D a multiple of 8, got 7");
   GatedScanForwardArgs args = contiguous_args({2, 100, 64});
@@ -133,7 +133,7 @@ int wide_ranks(std::int64_t chains, std::int64_t T) {
   return plan_scan({chains, (T + 255) / 256, 256, 64, 1}, 132).ranks;
 }
 int narrow_ranks(std::int64_t chains, std::int64_t T) {
-  return plan_scan({chains, (T + 127) / 128, 128, 32, 3}, 132).ranks;
+  return plan_scan({chains, (T + 127) / 128, 128, 32, 2}, 132).ranks;
 }
 
 TEST(ScanPlan, ManyChainsAreWalkedByOneCtaEach) {

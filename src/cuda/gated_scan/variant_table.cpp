@@ -37,12 +37,11 @@ void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType de
 template <class Element>
 void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
   add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanWide4Config<Element, Element>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanNarrowConfig<Element, Element, false>>(table, dtype, dtype);
+  add_forward<ScanScalarConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
-  add_forward<ScanNarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
+  add_forward<ScanScalarConfig<Element, float>>(table, dtype, DType::kFloat32);
 }
 
 template <class Element, class Decay, bool kAligned>
@@ -142,7 +141,7 @@ const std::vector<ScanForwardVariant>& scan_forward_variants() {
 #ifndef TANDEM_CUDA_DEV
     add_forward_16<__half>(rows, DType::kFloat16);
     add_forward<ScanNarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
-    add_forward<ScanNarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
+    add_forward<ScanScalarConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
 #endif
     return rows;
   }();

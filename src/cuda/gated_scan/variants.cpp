@@ -2,7 +2,6 @@
 #include "cuda/gated_scan/variants.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/cuda_check.h"
@@ -13,7 +12,6 @@
 namespace tandem::cuda {
 namespace {
 
-#define GSCAN_EXPERIMENT
 constexpr const char* kForward = "gated_scan_forward";
 constexpr const char* kBackward = "gated_scan_backward";
 
@@ -73,10 +71,6 @@ std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
 template <class Kernel>
 ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
                        const DeviceProperties& device) {
-  int ranks = plan_kernel(problem, kernel, device).ranks;
-#ifdef GSCAN_EXPERIMENT
-  if (const char* r = getenv("GSCAN_RANKS")) ranks = atoi(r);
-#endif
   return {
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
