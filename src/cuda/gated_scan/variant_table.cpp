@@ -17,8 +17,8 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
                              const Kernel& kernel) {
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
-              std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) + "_c" +
-              std::to_string(Config::kChannels) + (Config::kAligned ? "" : ".scalar"),
+              std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
+              (Config::kAligned ? "" : ".scalar"),
           dtype, decay_dtype, Config::kAligned, kernel};
 }
 

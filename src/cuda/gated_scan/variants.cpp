@@ -75,7 +75,7 @@ ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& ker
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
       .channel_blocks = (problem.D - 1) / kernel.width + 1,
-      .ranks = ranks,
+      .ranks = plan_kernel(problem, kernel, device).ranks,
       .log_decay = problem.log_decay,
       .x = problem.x,
       .decay = problem.decay,
