@@ -1,4 +1,38 @@
 // gated_scan_forward_kernel: s_t = a_t s_{t-1} + x_t, out_t = silu(gate_t) s_t.
+//
+// A chain is a batch row (or all packed tokens) by kWidth channels. A CTA walks it from end to end,
+// a tile of kTileTokens tokens per step; or a cluster of `ranks` CTAs, each with every ranks-th
+// tile (cuda/scan/plan.h). No ticket, no flag in global memory, no workspace: every sum is formed
+// in an order that depends on the shape alone.
+//
+// A thread has 8 channels of kTokens neighbouring tokens, its own pieces of shared memory and its
+// own cp.async groups: loads wait for no barrier. kLanes threads lie side by side, the others below
+// each other, later tokens in higher lanes and warps. A step:
+//
+//   all threads                  channel threads (the first kWidth)       barrier
+//   wait for own copies
+//   maps (A, X) of own tokens
+//   scan over the warp by shuffles
+//                                                                         __syncthreads
+//                                in a cluster: the tile's map to every
+//                                CTA's inbox (st.async); wait for all     mbarrier `arrived`
+//                                carry = A carry + X, rank by rank
+//                                the state before each warp
+//                                                                         __syncthreads
+//   states of own tokens, outputs
+//   start copies of the tile kStages steps ahead
+//
+// Where sequences begin and end is worked out a step ahead (cuda/scan/tile_tokens.cuh): at a first
+// token the map is s -> a initial_state + x whatever s is. initial_state is read in the first pass
+// over a tile, final_state written in the second: they may be the same memory.
+//
+// Numerics: fp32; a decay of 0 forgets by a select, not by a product. Both passes have a fast form
+// without selects for tokens that neither begin nor end a sequence and whose sums are finite, and
+// an exact one that is taken instead, or, when the first turned out not to be finite, after it.
+// Both give the same bits: which one runs depends on the other channels of a thread.
+//
+// Without outputs (kOutputs false) it leaves the state before every kStateTokens-th token.
+// Floor: x, decay, gate, out once each; then issue slots, 33 instructions per element.
 #pragma once
 
 #include "cuda/gated_scan/config.h"
