@@ -1,37 +1,171 @@
-// The variants of gated_scan on CUDA, in the order in which they are tried: none is written yet.
-// Host only.
-#include <string>
+// gated_scan on CUDA: the variant with the shortest predicted time, and its launch. Host only.
+#include "cuda/gated_scan/variants.h"
 
-#include "ops/gated_scan.h"
+#include <algorithm>
+
+#include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/cuda_check.h"
+#include "cuda/runtime/workspace.h"
+#include "cuda/scan/plan.h"
 #include "tandem/error.h"
 
 namespace tandem::cuda {
 namespace {
 
-[[noreturn]] void no_variant(const char* op) {
-  throw Unsupported("[" + std::string(op) + "] no variant for CUDA devices is written yet");
+constexpr const char* kForward = "gated_scan_forward";
+constexpr const char* kBackward = "gated_scan_backward";
+
+std::int64_t chains_of(const ScanRecurrence& problem, int width) {
+  return problem.B * ((problem.D - 1) / width + 1);
+}
+
+template <class Kernel>
+ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
+                     const DeviceProperties& device) {
+  const std::int64_t tiles = (problem.T + kernel.tile_tokens - 1) / kernel.tile_tokens;
+  return plan_scan({.chains = chains_of(problem, kernel.width),
+                    .tiles = std::max<std::int64_t>(tiles, 1),
+                    .tile_tokens = kernel.tile_tokens,
+                    .width = kernel.width,
+                    .blocks_per_sm = kernel.blocks_per_sm},
+                   device.multiprocessors);
+}
+
+/// A row of the table with its time: those that load single elements behind the others.
+template <class Variant>
+struct Candidate {
+  std::string name;
+  const Variant* variant;
+  double time;
+
+  bool operator<(const Candidate& other) const {
+    if (variant->aligned != other.variant->aligned) return variant->aligned;
+    return time < other.time;
+  }
+};
+
+template <class Variant, class Problem>
+const Variant& choose(const char* call, const std::vector<Variant>& table, const Problem& problem,
+                      const ScanRecurrence& recurrence, const DeviceProperties& device) {
+  std::vector<Candidate<Variant>> candidates;
+  for (const Variant& variant : table) {
+    candidates.push_back(
+        {variant.name, &variant, plan_kernel(recurrence, variant.kernel, device).time});
+  }
+  std::stable_sort(candidates.begin(), candidates.end());
+  return *choose_variant(call, candidates, device, [&](const Candidate<Variant>& candidate) {
+            return candidate.variant->supports(problem);
+          }).variant;
+}
+
+std::int64_t state_rows(const ScanRecurrence& problem) {
+  return (problem.T + kStateTokens - 1) / kStateTokens;
+}
+
+std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
+  const GatedScanForwardProblem& forward = problem.forward;
+  if (!problem.needs_states()) return 0;
+  return static_cast<std::size_t>(forward.B * state_rows(forward)) * forward.D * sizeof(float);
+}
+
+template <class Kernel>
+ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
+                       const DeviceProperties& device) {
+  return {
+      .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
+      .D = problem.D,
+      .channel_blocks = (problem.D - 1) / kernel.width + 1,
+      .ranks = plan_kernel(problem, kernel, device).ranks,
+      .log_decay = problem.log_decay,
+      .x = problem.x,
+      .decay = problem.decay,
+      .gate = problem.gate,
+      .initial_state = problem.initial_state,
+      .states = nullptr,
+      .state_rows = 0};
 }
 
 }  // namespace
 
-void gated_scan_forward(const GatedScanForwardProblem&, const Context&) {
-  no_variant("gated_scan_forward");
+const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
+                                              const DeviceProperties& device) {
+  return choose(kForward, scan_forward_variants(), problem, problem, device);
+}
+const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
+                                               const DeviceProperties& device) {
+  return choose(kBackward, scan_backward_variants(), problem, problem.forward, device);
 }
 
-std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem&,
-                                               const DeviceProperties&) {
-  no_variant("gated_scan_forward");
+void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context) {
+  const DeviceProperties device = device_properties(problem.device);
+  const ScanForwardVariant& variant = choose_scan_variant(problem, device);
+  if (problem.B == 0) return;
+  const DeviceGuard guard(problem.device.index);
+  ScanForwardParams params{};
+  static_cast<ScanParams&>(params) = scan_params(problem, variant.kernel, device);
+  params.out = problem.out;
+  params.final_state = problem.final_state;
+  variant.kernel.launch(variant.name.c_str(), params,
+                        static_cast<unsigned>(chains_of(problem, variant.kernel.width)),
+                        context.stream.handle);
 }
 
-void gated_scan_backward(const GatedScanBackwardProblem&, const Context&) {
-  no_variant("gated_scan_backward");
+std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
+                                               const DeviceProperties& device) {
+  choose_scan_variant(problem, device);
+  return 0;
 }
 
-std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem&,
-                                                const DeviceProperties&) {
-  no_variant("gated_scan_backward");
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context) {
+  const GatedScanForwardProblem& forward = problem.forward;
+  const DeviceProperties device = device_properties(forward.device);
+  const ScanBackwardVariant& variant = choose_scan_variant(problem, device);
+  if (forward.B == 0) return;
+  const DeviceGuard guard(forward.device.index);
+  const std::size_t bytes = states_bytes(problem);
+  const ScratchMemory scratch(kBackward, context, bytes);
+  float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;
+  if (states != nullptr) {
+    ScanForwardParams params{};
+    static_cast<ScanParams&>(params) = scan_params(forward, variant.states_kernel, device);
+    params.gate = {};
+    params.states = states;
+    params.state_rows = state_rows(forward);
+    variant.states_kernel.launch(
+        variant.name.c_str(), params,
+        static_cast<unsigned>(chains_of(forward, variant.states_kernel.width)),
+        context.stream.handle);
+  }
+  ScanBackwardParams params{};
+  static_cast<ScanParams&>(params) = scan_params(forward, variant.kernel, device);
+  params.states = states;
+  params.state_rows = state_rows(forward);
+  params.d_out = problem.d_out;
+  params.d_final_state = problem.d_final_state;
+  params.dx = problem.dx;
+  params.d_decay = problem.d_decay;
+  params.d_gate = problem.d_gate;
+  params.d_initial_state = problem.d_initial_state;
+  variant.kernel.launch(variant.name.c_str(), params,
+                        static_cast<unsigned>(chains_of(forward, variant.kernel.width)),
+                        context.stream.handle);
 }
 
-std::vector<VariantInfo> gated_scan_variants(const DeviceProperties&) { return {}; }
+std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
+                                                const DeviceProperties& device) {
+  choose_scan_variant(problem, device);
+  return states_bytes(problem);
+}
+
+std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device) {
+  std::vector<VariantInfo> infos;
+  for (const ScanForwardVariant& variant : scan_forward_variants()) {
+    infos.push_back({"gated_scan", variant.name, sm90_problem(device)});
+  }
+  for (const ScanBackwardVariant& variant : scan_backward_variants()) {
+    infos.push_back({"gated_scan", variant.name, sm90_problem(device)});
+  }
+  return infos;
+}
 
 }  // namespace tandem::cuda

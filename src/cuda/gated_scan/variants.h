@@ -1,0 +1,41 @@
+// The tables behind cuda::gated_scan_*, for their tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/gated_scan/kernels.h"
+#include "ops/gated_scan.h"
+
+namespace tandem::cuda {
+
+template <class Kernel>
+struct ScanVariant {
+  std::string name;
+  DType dtype;
+  DType decay_dtype;
+  bool aligned;  // loads 16 bytes, or 8, at once
+  Kernel kernel;
+};
+
+struct ScanForwardVariant : ScanVariant<ScanForwardKernel> {
+  /// "" when the variant can run the problem, else why not.
+  std::string supports(const GatedScanForwardProblem& problem) const;
+};
+
+struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
+  ScanForwardKernel states_kernel;  // the forward's, for the states before each tile
+
+  std::string supports(const GatedScanBackwardProblem& problem) const;
+};
+
+/// The fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
+const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
+                                              const DeviceProperties& device);
+const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
+                                               const DeviceProperties& device);
+
+const std::vector<ScanForwardVariant>& scan_forward_variants();
+const std::vector<ScanBackwardVariant>& scan_backward_variants();
+
+}  // namespace tandem::cuda
