@@ -84,13 +84,19 @@ __device__ inline void put_states(float* of_warp, ChannelPair state) {
   for (int r = 0; r < 2; ++r) put(of_warp + channel + 8 * r, state.value[r]);
 }
 
+/// Of the lane before this one.
+__device__ inline ScanMap lane_above(ScanMap map) {
+  constexpr unsigned kWarp = 0xFFFFFFFFu;
+  return {__shfl_up_sync(kWarp, map.factor, 1), __shfl_up_sync(kWarp, map.sum, 1)};
+}
+
 /// The maps of four neighbouring lanes, composed in their order, in all of them.
 __device__ inline ScanMap compose_lanes(ScanMap own) {
   constexpr unsigned kWarp = 0xFFFFFFFFu;
   const auto of_lane = [](ScanMap map, int lane) {
     return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
   };
-  const ScanMap pair = compose(shuffle_up(own, 1), own);  // of lanes 1 and 3
+  const ScanMap pair = compose(lane_above(own), own);  // of lanes 1 and 3
   return compose(of_lane(pair, 1), of_lane(pair, 3));
 }
 

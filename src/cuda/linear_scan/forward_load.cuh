@@ -59,7 +59,7 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
                               LinearScanShared<Config>& shared) {
   const LinearScanForwardProblem& problem = params.problem;
   const int k_steps = (problem.d + 63) / 64;
-  const bool with_decay = problem.decay_dtype == problem.dtype;
+  const bool with_decay = !Config::kGeneral;
   const bool with_gate = problem.gate.data != nullptr;
   typename LinearScanShared<Config>::StageRing::Position at;
   take_tiles(params, shared, [&](const LinearScanTile& tile) {
@@ -147,7 +147,7 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
     }
     for (int s = 0; s < Config::kPanelStages; ++s) {
       shared.ring.wait_empty(at);
-      const PanelsOfStage<Config> panels(s, problem.decay_dtype == problem.dtype,
+      const PanelsOfStage<Config> panels(s, !Config::kGeneral,
                                          problem.gate.data != nullptr);
       for (int i = panels.begin; i < panels.end; ++i) {
         const int row = s * Config::kPanelRowsPerStage + i / Config::kGroups;
@@ -177,11 +177,12 @@ __device__ void look_at_tokens(const LinearScanForwardParams& params,
     const bool exists = tile.batch != LinearScanTile::kNone;
     if (exists) {
       const int time = tile.time_tile * Config::kTokens;
-      const bool inside = problem.cu_seqlens == nullptr && time > 0 &&
-                          time + Config::kTokens < sequences.T;
+      const bool ends = problem.final_state != nullptr;
       tile.plain = true;
+      const bool inside = problem.cu_seqlens == nullptr &&
+                          sequences.T - time - (ends ? 1 : 0) >= Config::kTokens;
       for (int i = lane; i < Config::kTokens && !inside; i += 32) {
-        const TokenKind kind = token_kind(sequences, tile.batch, time + i);
+        const TokenKind kind = linear_scan_token(sequences, tile.batch, time + i, ends);
         shared.tokens[at.stage][i] = kind;
         if (kind.first != TokenKind::kInside || kind.last != TokenKind::kInside) {
           tile.plain = false;
@@ -206,7 +207,7 @@ __device__ void pass_empty_sequences(const LinearScanForwardProblem& problem) {
   for (std::int64_t n = blockIdx.x; n < problem.N; n += gridDim.x) {
     const int i = static_cast<int>(n);
     const bool empty = problem.cu_seqlens == nullptr ||
-                       sequences.boundary(i + 1) <= sequences.boundary(i);
+                       sequence_boundary(sequences, i + 1) <= sequence_boundary(sequences, i);
     if (!empty) continue;
     for (int channel = threadIdx.x % 32; channel < problem.D; channel += 32) {
       const std::int64_t j = n * problem.D + channel;

@@ -3,37 +3,13 @@
 #pragma once
 
 #include "cuda/linear_scan/carry.cuh"
-#include "cuda/linear_scan/forward_shared.cuh"
+#include "cuda/linear_scan/forward_boundaries.cuh"
 #include "cuda/parts/decay.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/tma.cuh"
 #include "cuda/parts/wgmma.cuh"
 
 namespace tandem::cuda {
-
-/// One tile as a thread of the scan role sees it. Of its 64 channels a warp has 16, lane (g, c)
-/// g and g + 8; of every 8 tokens lane (g, c) has 2c and 2c + 1.
-template <class Config>
-struct ScanTile {
-  using Element = typename Config::Element;
-  using Position = typename LinearScanShared<Config>::StageRing::Position;
-
-  const LinearScanForwardParams& params;
-  LinearScanShared<Config>& shared;
-  LinearScanTile tile;
-  const TokenKind* tokens;  // of the tile
-  int group;                // of 64 channels
-  int channel;              // this lane's first one; the other is 8 further
-  char* panel_stages[Config::kPanelStages];
-
-  __device__ char* panel(int kind, int part) const {
-    const PanelPlace<Config> place(kind, part, group);
-    return panel_stages[place.stage] + place.offset;
-  }
-  /// Of the first token of 8-token block `block` that this lane has.
-  __device__ int token(int block) const { return fragment_column(block); }
-  __device__ int time() const { return tile.time_tile * Config::kTokens; }
-};
 
 /// acc = W u^T, [channels, tokens].
 template <class Config>
@@ -67,71 +43,53 @@ __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Conf
   shared.ring.empty[behind.stage].arrive();
 }
 
+/// One warpgroup: the decays of a general tile, as factors.
+template <class Config>
+__device__ void stage_decays(const ScanTile<Config>& t) {
+  const LinearScanForwardProblem& problem = t.params.problem;
+  const int channel = t.tile.first_channel + threadIdx.x % 64;
+  for (int token = threadIdx.x % 128 / 64; token < Config::kTokens; token += 2) {
+    const std::int64_t time = std::int64_t{t.time()} + token;
+    float value = 0.0f;
+    if (time < problem.T && channel < problem.D) {
+      const std::int64_t at = t.tile.batch * problem.decay.batch_stride +
+                              time * problem.decay.time_stride + channel;
+      value = problem.decay_dtype == DType::kFloat32
+                  ? static_cast<const float*>(problem.decay.data)[at]
+                  : static_cast<float>(
+                        static_cast<const typename Config::Element*>(problem.decay.data)[at]);
+      if (problem.log_decay) value = fast_exp2(value * kLog2E);
+    }
+    t.shared.decays[token][threadIdx.x % 64] = value;
+  }
+  sync_warpgroup(1 + t.group);
+}
+
 /// Decays of the 16 tokens of a step: [block, row, token].
 template <class Config>
 __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2][2]) {
-  using Element = typename Config::Element;
-  const LinearScanForwardProblem& problem = t.params.problem;
-  if (problem.decay_dtype == problem.dtype) {
+  if constexpr (Config::kGeneral) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      a[i / 4][i / 2 % 2][i % 2] =
+          t.shared.decays[t.token(2 * step + i / 4) + i % 2][fragment_row() + i / 2 % 2 * 8];
+    }
+  } else {
     std::uint32_t words[4];
     load_columns(t.panel(0, step / 4), step % 4, words);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpack_pair<Element>(words[i]);
+      const float2 pair = unpack_pair<typename Config::Element>(words[i]);
       a[i / 2][i % 2][0] = pair.x;
       a[i / 2][i % 2][1] = pair.y;
     }
-  } else {
-    const float* from = static_cast<const float*>(problem.decay.data) +
-                        t.tile.batch * problem.decay.batch_stride + t.channel;
+    if (t.params.problem.log_decay) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const std::int64_t time = std::int64_t{t.time()} + t.token(2 * step + i / 4) + i % 2;
-      const bool inside = time < problem.T && t.channel + i / 2 % 2 * 8 < problem.D;
-      a[i / 4][i / 2 % 2][i % 2] =
-          inside ? from[time * problem.decay.time_stride + i / 2 % 2 * 8] : 0.0f;
+      for (int i = 0; i < 8; ++i) {
+        float& value = a[i / 4][i / 2 % 2][i % 2];
+        value = fast_exp2(value * kLog2E);
+      }
     }
-  }
-  if (problem.log_decay) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float& value = a[i / 4][i / 2 % 2][i % 2];
-      value = fast_exp2(value * kLog2E);
-    }
-  }
-}
-
-/// A sequence's first token takes the initial state in and forgets what was before; a token of no
-/// sequence is 0 and forgets too.
-template <class Config>
-__device__ void begin_sequences(const ScanTile<Config>& t, int block, int row, float (&a)[2],
-                                float& x0, float& x1) {
-  const LinearScanForwardProblem& problem = t.params.problem;
-  const int channel = t.channel + 8 * row;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int first = t.tokens[t.token(block) + i].first;
-    if (first == TokenKind::kInside) continue;
-    float& x = i == 0 ? x0 : x1;
-    if (first == TokenKind::kOutside) {
-      x = 0.0f;
-    } else if (problem.initial_state != nullptr && channel < problem.D) {
-      x = apply({a[i], x}, problem.initial_state[std::int64_t{first} * problem.D + channel]);
-    }
-    a[i] = 0.0f;
-  }
-}
-
-template <class Config>
-__device__ void end_sequences(const ScanTile<Config>& t, int block, int row, float s0, float s1) {
-  const LinearScanForwardProblem& problem = t.params.problem;
-  const int channel = t.channel + 8 * row;
-  if (problem.final_state == nullptr || channel >= problem.D) return;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int last = t.tokens[t.token(block) + i].last;
-    if (last < 0) continue;
-    problem.final_state[std::int64_t{last} * problem.D + channel] = i == 0 ? s0 : s1;
   }
 }
 
@@ -147,7 +105,7 @@ __device__ inline BlockMaps scan_block(ScanMap own) {
     return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
   };
   const int lane = threadIdx.x % 4;
-  const ScanMap left = shuffle_up(own, 1);
+  const ScanMap left = lane_above(own);
   const ScanMap pair = compose(left, own);  // of lanes 1 and 3
   const ScanMap front = of_lane(pair, 1);
   const ScanMap back = of_lane(pair, 3);
@@ -179,13 +137,7 @@ __device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[
       out[2 * i + 1] = gated(gate.y, out[2 * i + 1]);
     }
   }
-  if (!t.tile.plain) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (t.tokens[t.token(2 * step + i / 4) + i % 2].first == TokenKind::kOutside) out[i] = 0.0f;
-    }
-  }
-  if (t.params.tma) {
+  if (!Config::kGeneral || t.params.tma) {
     std::uint32_t packed[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) packed[i] = pack_pair<Element>(out[2 * i], out[2 * i + 1]);
@@ -204,6 +156,24 @@ __device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[
   }
 }
 
+/// Before the first tile of a batch row. Packed sequences bring theirs at their first token.
+template <class Config>
+__device__ ChannelPair initial_states(const ScanTile<Config>& t) {
+  const LinearScanForwardProblem& problem = t.params.problem;
+  ChannelPair state{};
+  if (t.tile.time_tile > 0 || problem.initial_state == nullptr || problem.cu_seqlens != nullptr) {
+    return state;
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int channel = t.channel + 8 * r;
+    if (channel < problem.D) {
+      state.value[r] = problem.initial_state[std::int64_t{t.tile.batch} * problem.D + channel];
+    }
+  }
+  return state;
+}
+
 /// Where this warp's channels of the tile's column are.
 template <class Config>
 __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
@@ -217,11 +187,11 @@ __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
           exchange.states + column * groups * Config::kChannels + warp_channel, Config::kChannels};
 }
 
-/// x becomes the outputs, by one scan from the state that the tile before this one stored.
+/// x becomes the states, by one scan from the state that the tile before this one stored.
 template <class Config>
 __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const ColumnRecords records = records_of(t);
-  ChannelPair state{};
+  ChannelPair state = initial_states(t);
   if (t.tile.time_tile > 0) {
     state = wait_states(records.states + (t.tile.time_tile - 1) * records.channels);
     __syncwarp();
@@ -235,22 +205,17 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
       const int block = i / 2, row = i % 2;
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
-      if (!t.tile.plain) begin_sequences(t, 2 * step + block, row, a[block][row], s0, s1);
       const float* decay = a[block][row];
       const BlockMaps maps = scan_block(compose({decay[0], s0}, {decay[1], s1}));
       s0 = apply({decay[0], s0}, apply(maps.before, state.value[row]));
       s1 = apply({decay[1], s1}, s0);
       state.value[row] = apply(maps.all, state.value[row]);
-      if (!t.tile.plain) end_sequences(t, 2 * step + block, row, s0, s1);
     }
   }
   if (t.tile.time_tile + 1 < t.params.time_tiles) {
     put_states(records.states + t.tile.time_tile * records.channels, state);
   }
-#pragma unroll
-  for (int step = 0; step < Config::kTokens / 16; ++step) {
-    write_outputs(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
-  }
+  if (!t.tile.plain) end_sequences(t, acc);
 }
 
 /// The same from 0, with what remains of the state before the tile; then with that state.
@@ -268,7 +233,6 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
       const int block = i / 2, row = i % 2;
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
-      if (!t.tile.plain) begin_sequences(t, 2 * step + block, row, a[block][row], s0, s1);
       const float* decay = a[block][row];
       const BlockMaps maps = scan_block(compose({decay[0], s0}, {decay[1], s1}));
       const ScanMap first = compose(compose(map[row], maps.before), {decay[0], s0});
@@ -284,7 +248,7 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   const bool is_last = time + 1 == t.params.time_tiles;
   const bool ends_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
   if (!is_last && !ends_group) put_maps(records, time, map);
-  ChannelPair state{};
+  ChannelPair state = initial_states(t);
   if (time > 0) state = look_back_groups<Config::kGroupTiles>(records, time);
   if (!is_last && ends_group) {
     ChannelPair after;
@@ -293,20 +257,10 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
     put_states(records.states + time / Config::kGroupTiles * records.channels, after);
   }
 #pragma unroll
-  for (int step = 0; step < Config::kTokens / 16; ++step) {
-    float out[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      out[i] = apply({factor[8 * step + i], acc[8 * step + i]}, state.value[i / 2 % 2]);
-    }
-    if (!t.tile.plain) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        end_sequences(t, 2 * step + i / 2, i % 2, out[2 * i], out[2 * i + 1]);
-      }
-    }
-    write_outputs(t, step, out);
+  for (int i = 0; i < Config::kTokens / 2; ++i) {
+    acc[i] = apply({factor[i], acc[i]}, state.value[i / 2 % 2]);
   }
+  if (!t.tile.plain) end_sequences(t, acc);
 }
 
 /// One thread of a group: its panels of outputs.
@@ -343,10 +297,16 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
       shared.ring.wait_full(at);
       t.panel_stages[s] = shared.stages[at.stage];
     }
+    if constexpr (Config::kGeneral) stage_decays(t);
+    if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
       scan_chain(t, acc);
     } else {
       scan_look_back(t, acc);
+    }
+#pragma unroll
+    for (int step = 0; step < Config::kTokens / 16; ++step) {
+      write_outputs(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
     }
     if (params.tma) {
       fence_shared_for_async_proxy();

@@ -4,7 +4,7 @@
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/parts/panel.cuh"
 #include "cuda/parts/ring.cuh"
-#include "cuda/scan/tile_tokens.cuh"
+#include "cuda/linear_scan/tokens.cuh"
 
 namespace tandem::cuda {
 
@@ -15,7 +15,7 @@ struct LinearScanTile {
   int time_tile = 0;
   int first_channel = 0;
   int column = 0;      // (batch, tile of channels)
-  bool plain = false;  // no sequence begins or ends here, and every token belongs to one
+  bool plain = false;  // no boundary of sequences that needs care, and every token belongs to one
 };
 
 /// Tiles that begin later in time come later, whatever their column: who waits for a state waits
@@ -38,6 +38,8 @@ struct LinearScanShared {
   using TileRing = Ring<Config::kTileSlots>;
 
   alignas(1024) char stages[Config::kStages][Config::kStageBytes];
+  // Decays themselves, fp32, of a general tile; rows padded against bank conflicts.
+  float decays[Config::kGeneral ? Config::kTokens : 1][Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
   LinearScanTile tiles[Config::kTileSlots];
   unsigned tickets[Config::kTileSlots];

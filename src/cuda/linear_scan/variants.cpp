@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "cuda/linear_scan/backward_variants.h"
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
@@ -13,7 +14,6 @@ namespace tandem::cuda {
 namespace {
 
 constexpr const char* kForward = "linear_scan_forward";
-constexpr const char* kBackward = "linear_scan_backward";
 
 template <class Element, int kGroups, int kTokens, bool kChain>
 void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanTiling tiling,
@@ -144,18 +144,12 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& 
   return choose(problem, device).plan.workspace_bytes;
 }
 
-void linear_scan_backward(const LinearScanBackwardProblem&, const Context&) {
-  throw Unsupported("[" + std::string(kBackward) + "] no variant for CUDA devices is written yet");
-}
-
-std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem&,
-                                                 const DeviceProperties&) {
-  throw Unsupported("[" + std::string(kBackward) + "] no variant for CUDA devices is written yet");
-}
-
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {
   std::vector<VariantInfo> infos;
   for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+    infos.push_back({"linear_scan", variant.name, sm90_problem(device)});
+  }
+  for (const LinearScanBackwardVariant& variant : linear_scan_backward_variants()) {
     infos.push_back({"linear_scan", variant.name, sm90_problem(device)});
   }
   return infos;
