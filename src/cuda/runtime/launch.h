@@ -13,6 +13,7 @@ struct LaunchShape {
   unsigned blocks;
   unsigned blocks_y = 1;
   unsigned threads;
+  unsigned cluster = 1;  // CTAs; above 8, what the device can do beyond the portable size
   std::size_t shared_bytes = 0;
 };
 
@@ -28,11 +29,18 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
   config.blockDim = shape.threads;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  config.attrs = attributes;
+  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  if (shape.cluster > 8) {
+    cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+               name);
+  }
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 

@@ -1,0 +1,14 @@
+// gated_scan_backward_kernel on fp16 tensors.
+#include "cuda/gated_scan/backward.cuh"
+
+namespace tandem::cuda {
+
+using Element = __half;
+
+template ScanBackwardKernel backward_kernel<ScanWideBackwardConfig<Element, Element>>();
+template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element>>();
+template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element, false>>();
+template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, float>>();
+template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, float, false>>();
+
+}  // namespace tandem::cuda

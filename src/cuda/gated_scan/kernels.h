@@ -1,0 +1,27 @@
+// What the tables of variants know of a compiled kernel.
+#pragma once
+
+#include <cstddef>
+
+#include "cuda/gated_scan/params.h"
+
+namespace tandem::cuda {
+
+template <class Params>
+struct ScanKernelOf {
+  int width;          // channels of a CTA
+  int tile_tokens;    // of a CTA, per step
+  int blocks_per_sm;  // that run at once
+  void (*launch)(const char* name, const Params& params, unsigned chains, void* stream);
+};
+
+using ScanForwardKernel = ScanKernelOf<ScanForwardParams>;
+using ScanBackwardKernel = ScanKernelOf<ScanBackwardParams>;
+
+/// By Config of config.h; instantiated in forward_*.cu and backward_*.cu.
+template <class Config>
+ScanForwardKernel forward_kernel();
+template <class Config>
+ScanBackwardKernel backward_kernel();
+
+}  // namespace tandem::cuda

@@ -1,0 +1,43 @@
+// What the kernels of gated_scan are given.
+#pragma once
+
+#include "core/strided_tensor.h"
+#include "cuda/scan/sequences.h"
+
+namespace tandem::cuda {
+
+/// A chain is the tokens of a batch row, or all packed ones, and a block of channels.
+struct ScanParams {
+  ScanSequences sequences;
+  int D;
+  int channel_blocks;
+  int ranks;  // CTAs that share a chain, a cluster
+  bool log_decay;
+  TokenTensor x;
+  TokenTensor decay;
+  TokenTensor gate;  // data null: none
+  const float* initial_state;  // or null
+  // Kept for the backward, or null: (B, state_rows, D): before every kStateTokens-th token
+  float* states;
+  std::int64_t state_rows;
+};
+
+struct ScanForwardParams : ScanParams {
+  TokenTensor out;     // data null: only `states` is wanted
+  float* final_state;  // or null
+};
+
+struct ScanBackwardParams : ScanParams {  // states null: no gradient asks for them
+  TokenTensor d_out;
+  const float* d_final_state;  // or null: 0
+  // Data null: not wanted.
+  TokenTensor dx;
+  TokenTensor d_decay;  // by the decay, or its log if that is given
+  TokenTensor d_gate;
+  float* d_initial_state;
+};
+
+/// Tokens between two kept states: a tile of the backward.
+constexpr int kStateTokens = 128;
+
+}  // namespace tandem::cuda

@@ -1,0 +1,79 @@
+// What a CTA and a thread of a gated scan have of the tensors.
+#pragma once
+
+#include "cuda/gated_scan/params.h"
+#include "cuda/scan/channels.cuh"
+#include "cuda/scan/tile_tokens.cuh"
+
+namespace tandem::cuda {
+
+/// A thread's part of its CTA's tiles.
+template <class Config>
+struct ScanPlace {
+  int b;
+  int rank;
+  int block_channel;  // the block's first
+  int column;         // of the thread's first channel, in the block
+  int row;            // of the thread's first token, in the tile
+
+  template <class Params>
+  __device__ explicit ScanPlace(const Params& params) {
+    const int chain = blockIdx.x / params.ranks;
+    rank = blockIdx.x % params.ranks;
+    b = chain / params.channel_blocks;
+    block_channel = chain % params.channel_blocks * Config::kWidth;
+    column = threadIdx.x % Config::kLanes * kChannels;
+    row = threadIdx.x / Config::kLanes * Config::kTokens;
+  }
+  __device__ int channel() const { return block_channel + column; }
+  template <class Stored>
+  __device__ Stored* at(const TokenTensor& tensor, std::int64_t time) const {
+    return static_cast<Stored*>(tensor.data) + b * tensor.batch_stride + time * tensor.time_stride +
+           channel();
+  }
+};
+
+/// Sequences without tokens: `to` is `from`, or 0 where that is null.
+template <class Config>
+__device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<Config>& place,
+                                     const float* from, float* to) {
+  if (to == nullptr) return;
+  const ScanSequences& sequences = params.sequences;
+  const bool packed = sequences.cu_seqlens != nullptr;
+  if (!packed && sequences.T > 0) return;
+  const int first = packed ? 0 : place.b;
+  const std::int64_t count = std::int64_t{packed ? sequences.N : 1} * Config::kWidth;
+  for (std::int64_t i = place.rank * Config::kThreads + threadIdx.x; i < count;
+       i += params.ranks * Config::kThreads) {
+    const int n = first + static_cast<int>(i / Config::kWidth);
+    const int channel = place.block_channel + static_cast<int>(i % Config::kWidth);
+    if (channel >= params.D) continue;
+    if (packed && sequence_boundary(sequences, n + 1) > sequence_boundary(sequences, n)) continue;
+    const std::int64_t at = std::int64_t{n} * params.D + channel;
+    to[at] = from != nullptr ? from[at] : 0.0f;
+  }
+}
+
+/// The kinds of the tokens of a CTA's tiles, one behind the other.
+template <class Config>
+struct TileKinds {
+  // why three: some threads read the last step's while others clear the next one's.
+  TokenKind kinds[3][Config::kTileTokens];
+
+  __device__ const TokenKind* of(int step) const { return kinds[step % 3]; }
+
+  /// By all threads, before a barrier.
+  __device__ void clear(const ScanParams& params, const ScanPlace<Config>& place, int step,
+                        int begin) {
+    clear_tokens<Config::kTileTokens, Config::kThreads>(params.sequences, place.b, begin,
+                                                        kinds[step % 3]);
+  }
+  /// By all threads, between that barrier and another one.
+  __device__ void mark(const ScanParams& params, int step, int begin) {
+    if (threadIdx.x / 32 == Config::kWarps - 1) {
+      mark_tokens<Config::kTileTokens>(params.sequences, begin, kinds[step % 3]);
+    }
+  }
+};
+
+}  // namespace tandem::cuda

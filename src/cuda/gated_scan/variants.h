@@ -1,0 +1,36 @@
+// The tables behind cuda::gated_scan_*, for their tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/gated_scan/kernels.h"
+#include "ops/gated_scan.h"
+
+namespace tandem::cuda {
+
+template <class Kernel>
+struct ScanVariant {
+  std::string name;
+  DType dtype;
+  DType decay_dtype;
+  bool aligned;                // loads 16 bytes at once
+  std::int64_t fewest_chains;  // fewer are left to narrower tiles
+  Kernel kernel;
+};
+
+struct ScanForwardVariant : ScanVariant<ScanForwardKernel> {
+  /// "" when the variant can run the problem, else why not.
+  std::string supports(const GatedScanForwardProblem& problem) const;
+};
+
+struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
+  ScanForwardKernel states_kernel;  // the forward's, for the states before each tile
+
+  std::string supports(const GatedScanBackwardProblem& problem) const;
+};
+
+const std::vector<ScanForwardVariant>& scan_forward_variants();
+const std::vector<ScanBackwardVariant>& scan_backward_variants();
+
+}  // namespace tandem::cuda
