@@ -23,11 +23,12 @@ struct ScanTile {
   const TokenKind* tokens;  // of the tile
   int group;                // of 64 channels
   int channel;              // this lane's first one; the other is 8 further
-  char* panel_stages[Config::kPanelStages];
+  int panel_stage;          // of the ring, the first with panels
 
   __device__ char* panel(int kind, int part) const {
     const PanelPlace<Config> place(kind, part, group);
-    return panel_stages[place.stage] + place.offset;
+    const int stage = panel_stage + place.stage;
+    return shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
   }
   /// Of the first token of 8-token block `block` that this lane has.
   __device__ int token(int block) const { return fragment_column(block); }

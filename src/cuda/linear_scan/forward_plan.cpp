@@ -5,8 +5,6 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr std::int64_t kGroupTiles = 32;  // of LinearScanConfig
-
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::size_t append(std::size_t& bytes, std::int64_t size) {
@@ -35,8 +33,10 @@ LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int mult
   // As many columns as keep the machine busy with few tiles of each under way: then hardly any tile
   // waits for the one before it.
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
-  if (3 * columns >= multiprocessors && tiles >= multiprocessors) return LinearScanTiling::kChain;
-  const bool fills = columns * ceil_div(problem.T, 128) >= multiprocessors;
+  if (3 * columns >= multiprocessors && tiles >= multiprocessors && problem.T > 128) {
+    return LinearScanTiling::kChain;
+  }
+  const bool fills = columns * ceil_div(problem.T, 128) >= multiprocessors && problem.T > 64;
   return fills ? LinearScanTiling::kWide : LinearScanTiling::kSmall;
 }
 
@@ -51,7 +51,7 @@ LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearS
   plan.blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
       plan.tiles, 1, std::int64_t{shape.ctas} * std::max(multiprocessors, 1)));
   const std::int64_t of_column = std::int64_t{4} * shape.channels;
-  const std::int64_t states = shape.chain ? plan.time_tiles : ceil_div(plan.time_tiles, kGroupTiles);
+  const std::int64_t states = shape.chain ? plan.time_tiles : ceil_div(plan.time_tiles, kLinearScanGroupTiles);
   std::size_t& bytes = plan.workspace_bytes;
   plan.maps = append(bytes, shape.chain ? 0 : 2 * of_column * plan.tiles);
   plan.states = append(bytes, of_column * states * columns);

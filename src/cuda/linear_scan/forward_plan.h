@@ -10,6 +10,8 @@
 
 namespace tandem::cuda {
 
+constexpr int kLinearScanGroupTiles = 32;  // LinearScanConfig::kGroupTiles
+
 /// Channels by tokens of a tile, and how tiles pass the state on.
 enum class LinearScanTiling {
   kSmall,  // 64 x 64
@@ -26,7 +28,7 @@ struct LinearScanTileShape {
 };
 LinearScanTileShape tile_shape(LinearScanTiling tiling);
 
-/// The quickest on `multiprocessors`.
+/// The quickest on `multiprocessors`, where every tiling can run.
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors);
 
 /// Offsets into the workspace in bytes; all of it is cleared before the kernel.

@@ -292,11 +292,8 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
     project<Config>(acc, shared, k_steps, group, at);
     t.channel = t.tile.first_channel + 64 * group + fragment_row();
     const auto first_panel = at;
-#pragma unroll
-    for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
-      shared.ring.wait_full(at);
-      t.panel_stages[s] = shared.stages[at.stage];
-    }
+    t.panel_stage = at.stage;
+    for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
     if constexpr (Config::kGeneral) stage_decays(t);
     if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
