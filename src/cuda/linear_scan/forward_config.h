@@ -34,8 +34,8 @@ struct LinearScanConfig {
   static constexpr int kGroupTiles = 32;  // whose maps are folded one by one: carry.cuh
 
   // Registers per thread after setmaxnreg.
-  static constexpr int kLoadRegisters = 40;
-  static constexpr int kScanRegisters = kGroups == 1 ? 208 : 232;
+  static constexpr int kLoadRegisters = kGroups == 1 ? 48 : 56;
+  static constexpr int kScanRegisters = kGroups == 1 ? 208 : 224;
 
   static constexpr int kSharedLimit = (kGroups == 1 ? 113 : 227) * 1024;
   static_assert(kGroups == 1 || kGroups == 2);

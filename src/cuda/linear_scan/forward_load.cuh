@@ -27,13 +27,14 @@ struct PanelsOfStage {
   __device__ int count() const { return max(end - begin, 0); }
 };
 
-/// One thread: the tiles of this CTA, one ahead of the ring.
+/// One thread: the tiles of this CTA, one ahead of the ring. The first is the one of its own index:
+/// CTAs are started in their order. The others come by ticket.
 template <class Config, class UseTile>
 __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
                            UseTile use_tile) {
   typename LinearScanShared<Config>::TileRing::Position at;
-  const auto next = [&] { return atomicAdd(params.exchange.ticket, 1u) + 1; };
-  unsigned index = next();
+  const auto next = [&] { return gridDim.x + atomicAdd(params.exchange.ticket, 1u) + 1; };
+  unsigned index = blockIdx.x;
   while (true) {
     shared.tile_ring.wait_empty(at);
     shared.tickets[at.stage] = index;
@@ -41,7 +42,8 @@ __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShar
     at.advance();
     const LinearScanTile tile = find_tile(params, index, Config::kChannels);
     if (tile.batch == LinearScanTile::kNone) return;
-    const unsigned following = next();  // on its way while this tile is loaded
+    const unsigned following =  // on its way while this tile is loaded
+        params.tiles > static_cast<int>(gridDim.x) ? next() : gridDim.x;
     use_tile(tile);
     index = following;
   }

@@ -8,6 +8,7 @@
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/tma.cuh"
 #include "cuda/parts/wgmma.cuh"
+#include "cuda/scan/functions.cuh"
 
 namespace tandem::cuda {
 
@@ -93,33 +94,44 @@ __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2
   }
 }
 
-/// What 8 tokens, two of each lane, do to a channel: all of them, and those before this lane's.
+/// What 8 tokens, two of each lane, do to a channel.
 struct BlockMaps {
-  ScanMap all;
-  ScanMap before;
+  ScanMap left;   // the lane's to the left
+  ScanMap front;  // the first two lanes'
+  ScanMap back;   // the last two lanes'
+
+  __device__ explicit BlockMaps(ScanMap own) {
+    constexpr unsigned kWarp = 0xFFFFFFFFu;
+    const auto of_lane = [](ScanMap map, int lane) {
+      return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4),
+                     __shfl_sync(kWarp, map.sum, lane, 4)};
+    };
+    left = lane_above(own);
+    const ScanMap pair = compose(left, own);  // of lanes 1 and 3
+    front = of_lane(pair, 1);
+    back = of_lane(pair, 3);
+  }
+
+  /// `before` the block becomes what is behind it; returned: what is before the lane's tokens.
+  /// `go_on(before, map)` for a state, or for a map.
+  template <class Before, class GoOn>
+  __device__ Before pass(Before& before, GoOn go_on) const {
+    const int lane = threadIdx.x % 4;
+    const Before middle = go_on(before, front);
+    const Before half = select(lane >= 2, middle, before);
+    before = go_on(middle, back);
+    return select(lane % 2 == 1, go_on(half, left), half);
+  }
+
+ private:
+  __device__ static float select(bool first, float a, float b) { return first ? a : b; }
+  __device__ static ScanMap select(bool first, ScanMap a, ScanMap b) {
+    return {first ? a.factor : b.factor, first ? a.sum : b.sum};
+  }
 };
 
-__device__ inline BlockMaps scan_block(ScanMap own) {
-  constexpr unsigned kWarp = 0xFFFFFFFFu;
-  const auto of_lane = [](ScanMap map, int lane) {
-    return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
-  };
-  const int lane = threadIdx.x % 4;
-  const ScanMap left = lane_above(own);
-  const ScanMap pair = compose(left, own);  // of lanes 1 and 3
-  const ScanMap front = of_lane(pair, 1);
-  const ScanMap back = of_lane(pair, 3);
-  const ScanMap three = compose(front, left);
-  BlockMaps maps;
-  maps.all = compose(front, back);
-  maps.before.factor = lane == 0 ? 1.0f : lane == 1 ? left.factor : lane == 2 ? front.factor
-                                                                              : three.factor;
-  maps.before.sum = lane == 0 ? 0.0f : lane == 1 ? left.sum : lane == 2 ? front.sum : three.sum;
-  return maps;
-}
-
 __device__ inline float gated(float gate, float state) {
-  return __fdividef(gate, 1.0f + fast_exp2(-gate * kLog2E)) * state;
+  return gate * reciprocal(1.0f + fast_exp2(-gate * kLog2E)) * state;
 }
 
 /// Outputs of 16 tokens from their states acc[8 step ...].
@@ -206,10 +218,12 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
-      const BlockMaps maps = scan_block(compose({decay[0], s0}, {decay[1], s1}));
-      s0 = apply({decay[0], s0}, apply(maps.before, state.value[row]));
+      const BlockMaps maps(compose({decay[0], s0}, {decay[1], s1}));
+      const float before = maps.pass(state.value[row], [](float s, ScanMap map) {
+        return apply(map, s);
+      });
+      s0 = apply({decay[0], s0}, before);
       s1 = apply({decay[1], s1}, s0);
-      state.value[row] = apply(maps.all, state.value[row]);
     }
   }
   if (t.tile.time_tile + 1 < t.params.time_tiles) {
@@ -234,14 +248,16 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
-      const BlockMaps maps = scan_block(compose({decay[0], s0}, {decay[1], s1}));
-      const ScanMap first = compose(compose(map[row], maps.before), {decay[0], s0});
+      const BlockMaps maps(compose({decay[0], s0}, {decay[1], s1}));
+      const ScanMap before = maps.pass(map[row], [](ScanMap all, ScanMap next) {
+        return compose(all, next);
+      });
+      const ScanMap first = compose(before, {decay[0], s0});
       const ScanMap second = compose(first, {decay[1], s1});
       s0 = first.sum;
       s1 = second.sum;
       factor[8 * step + 2 * i] = first.factor;
       factor[8 * step + 2 * i + 1] = second.factor;
-      map[row] = compose(map[row], maps.all);
     }
   }
   const int time = t.tile.time_tile;
@@ -249,7 +265,7 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   const bool ends_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
   if (!is_last && !ends_group) put_maps(records, time, map);
   ChannelPair state = initial_states(t);
-  if (time > 0) state = look_back_groups<Config::kGroupTiles>(records, time);
+  if (time > 0) state = look_back_groups<Config::kGroupTiles, Config::kTokens == 64 ? 8 : 4>(records, time);
   if (!is_last && ends_group) {
     ChannelPair after;
 #pragma unroll
