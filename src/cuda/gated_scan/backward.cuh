@@ -21,22 +21,47 @@ struct BackwardShared {
   static constexpr int kDecay = Config::kElementPieces;
   static constexpr int kGate = kDecay + Config::kDecayPieces;
   static constexpr int kOut = kGate + Config::kElementPieces;
-  static constexpr int kPieces = kOut + Config::kElementPieces;
+  static constexpr int kOfToken = kOut + Config::kElementPieces;
 
-  uint4 slots[Config::kStages][Config::kTokens * kPieces][Config::kThreads];
+  uint4 slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;  // of gradients, from the end
   ScanMap warp_maps[Config::kWarps][Config::kWidth];  // of states
   float warp_states[Config::kWarps][Config::kWidth];
   TileKinds<Config> kinds;
 
   __device__ const uint4* piece(int stage, int token, int of) const {
-    return &slots[stage][token * kPieces + of][threadIdx.x];
+    return &slots[stage][token * kOfToken + of][threadIdx.x];
+  }
+  /// The thread's i-th piece of the stage whose contents are not read in the second pass.
+  __device__ float4& spare(int stage, int i) {
+    constexpr int kSpare = kOfToken - kDecay;
+    static_assert(2 * kSpare >= kChannels / 2 && Config::kTokens >= 2);
+    return reinterpret_cast<float4&>(
+        slots[stage][i / kSpare * kOfToken + kDecay + i % kSpare][threadIdx.x]);
   }
 };
 
+/// Maps that the thread does not need for a while.
 template <class Config>
-__device__ bool holds(const ScanBackwardParams& params, int time) {
-  return time >= 0 && time < params.sequences.T;
+__device__ void put_aside(BackwardShared<Config>& shared, int stage,
+                          const ScanMap (&maps)[kChannels]) {
+#pragma unroll
+  for (int i = 0; i < kChannels / 2; ++i) {
+    const ScanMap &x = maps[2 * i], &y = maps[2 * i + 1];
+    shared.spare(stage, i) = {x.factor, x.sum, y.factor, y.sum};
+  }
+}
+
+/// The state behind them, of the state before the warp's tokens.
+template <class Config>
+__device__ void take_states(BackwardShared<Config>& shared, int stage,
+                            const float* before, float (&states)[kChannels]) {
+#pragma unroll
+  for (int i = 0; i < kChannels / 2; ++i) {
+    const float4 maps = shared.spare(stage, i);
+    states[2 * i] = apply({maps.x, maps.y}, before[2 * i]);
+    states[2 * i + 1] = apply({maps.z, maps.w}, before[2 * i + 1]);
+  }
 }
 
 /// Starts loading the thread's part of the tile that begins at `begin`.
@@ -46,26 +71,23 @@ __device__ void load_tile(const ScanBackwardParams& params, const ScanPlace<Conf
   using Shared = BackwardShared<Config>;
   using Element = typename Config::Element;
   using Decay = typename Config::Decay;
-  constexpr bool kAligned = Config::kAligned;
-  constexpr int kStride = Config::kThreads;
+  const int channels = params.D - place.channel();
+  const int tokens = place.tokens(params.sequences.T, begin);
+  const auto load = [&](const TokenTensor& tensor, auto stored, int of) {
+    using Stored = decltype(stored);
+    const auto* from = place.template at<const Stored>(tensor, begin + place.row);
 #pragma unroll
-  for (int i = 0; i < Config::kTokens; ++i) {
-    const int time = begin + place.row + i;
-    const int valid = holds<Config>(params, time) ? params.D - place.channel() : 0;
-    uint4* piece = &shared.slots[stage][i * Shared::kPieces][threadIdx.x];
-    if (params.states != nullptr) {
-      copy_channels<kAligned, kStride>(piece, place.template at<const Element>(params.x, time),
-                                       valid);
+    for (int i = 0; i < Config::kTokens; ++i) {
+      copy_channels<Config::kAligned, Config::kThreads>(
+          &shared.slots[stage][i * Shared::kOfToken + of][threadIdx.x], from,
+          i < tokens ? channels : 0);
+      from += tensor.time_stride;
     }
-    copy_channels<kAligned, kStride>(piece + Shared::kDecay * kStride,
-                                     place.template at<const Decay>(params.decay, time), valid);
-    if (params.gate.data != nullptr) {
-      copy_channels<kAligned, kStride>(piece + Shared::kGate * kStride,
-                                       place.template at<const Element>(params.gate, time), valid);
-    }
-    copy_channels<kAligned, kStride>(piece + Shared::kOut * kStride,
-                                     place.template at<const Element>(params.d_out, time), valid);
-  }
+  };
+  if (params.states != nullptr) load(params.x, Element{}, 0);
+  load(params.decay, Decay{}, Shared::kDecay);
+  if (params.gate.data != nullptr) load(params.gate, Element{}, Shared::kGate);
+  load(params.d_out, Element{}, Shared::kOut);
 }
 
 /// The states that a sequence starts from, or a gradient by the states that it ends with.
@@ -84,18 +106,20 @@ struct TokenGradients {
   float a[Config::kTokens][kChannels];
   float by_state[Config::kTokens][kChannels];  // silu(gate) d_out
   float by_gate[Config::kTokens][kChannels];   // silu'(gate) d_out, to be multiplied by the state
+  bool simple;                                 // tokens that neither begin nor end a sequence
 };
 
 template <class Config>
 __device__ void differentiate_gates(const ScanBackwardParams& params,
                                     const BackwardShared<Config>& shared, int stage,
-                                    const TokenKind* kinds, int row,
-                                    TokenGradients<Config>& own) {
+                                    const TokenKind* kinds, TokenGradients<Config>& own) {
   using Shared = BackwardShared<Config>;
   using Element = typename Config::Element;
   constexpr int kStride = Config::kThreads;
+  own.simple = true;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
+    own.simple &= kinds[i].first == TokenKind::kInside && kinds[i].last < 0;
     unpack_channels<kStride, typename Config::Decay>(shared.piece(stage, i, Shared::kDecay),
                                                      own.a[i]);
     unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kOut), own.by_state[i]);
@@ -114,75 +138,111 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
         own.by_gate[i][j] = d_out * (open * fmaf(gate[j], 1.0f - open, 1.0f));
       }
     }
-    if (kinds[row + i].first == TokenKind::kOutside) {
+  }
+  if (own.simple) return;
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        own.a[i][j] = own.by_state[i][j] = own.by_gate[i][j] = 0.0f;
-      }
+  for (int i = 0; i < Config::kTokens; ++i) {
+    if (kinds[i].first != TokenKind::kOutside) continue;
+#pragma unroll
+    for (int j = 0; j < kChannels; ++j) {
+      own.a[i][j] = own.by_state[i][j] = own.by_gate[i][j] = 0.0f;
     }
   }
 }
 
-/// The maps of the thread's tokens, of states and of gradients by states.
+/// The maps of states of the thread's tokens; returns whether they are small.
 template <class Config>
-__device__ void map_states(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+__device__ bool map_states(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                            const BackwardShared<Config>& shared, int stage, const TokenKind* kinds,
                            const TokenGradients<Config>& own, ScanMap (&maps)[kChannels]) {
+  const auto compose_all = [&](auto exact) {
 #pragma unroll
-  for (int i = 0; i < Config::kTokens; ++i) {
-    float x[kChannels];
-    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
-    const int first = kinds[place.row + i].first;
-    if (first == TokenKind::kInside) {
+    for (int i = 0; i < Config::kTokens; ++i) {
+      float x[kChannels];
+      unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
+      if (exact() && kinds[i].first != TokenKind::kInside) {
+        float before[kChannels] = {};
+        const bool begins = kinds[i].first >= 0;
+        if (begins) load_given(params.initial_state, kinds[i].first, params, place, before);
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) maps[j] = compose(maps[j], {own.a[i][j], x[j]});
-    } else {
-      float before[kChannels] = {};
-      if (first >= 0) load_given(params.initial_state, first, params, place, before);
+        for (int j = 0; j < kChannels; ++j) {
+          maps[j] = {0.0f, begins ? apply({own.a[i][j], x[j]}, before[j]) : 0.0f};
+        }
+      } else {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        maps[j] = {0.0f, first >= 0 ? apply({own.a[i][j], x[j]}, before[j]) : 0.0f};
+        for (int j = 0; j < kChannels; ++j) {
+          const ScanMap map{own.a[i][j], x[j]};
+          maps[j] = i == 0 ? map : compose<exact()>(maps[j], map);
+        }
       }
     }
+  };
+  if (own.simple) {
+    compose_all(std::false_type{});
+    if (are_small(maps)) return true;
   }
+  compose_all(std::true_type{});
+  return false;
 }
 
 /// The gradient by the state before a token, from that by the state behind it.
-__device__ inline float pass_back(float a, float by_state) { return a == 0.0f ? 0.0f : a * by_state; }
+template <bool kExact = true>
+__device__ inline float pass_back(float a, float by_state) {
+  return kExact && a == 0.0f ? 0.0f : a * by_state;
+}
 
+/// The maps of gradients by states, from the last token to the first; returns whether they are
+/// small.
 template <class Config>
-__device__ void map_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+__device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                               const TokenKind* kinds, const TokenGradients<Config>& own,
                               ScanMap (&maps)[kChannels]) {
+  const auto compose_all = [&](auto exact) {
 #pragma unroll
-  for (int i = Config::kTokens - 1; i >= 0; --i) {
-    const TokenKind kind = kinds[place.row + i];
-    if (kind.last < 0 && kind.first != TokenKind::kOutside) {
+    for (int i = Config::kTokens - 1; i >= 0; --i) {
+      if (exact() && (kinds[i].last >= 0 || kinds[i].first == TokenKind::kOutside)) {
+        float behind[kChannels] = {};
+        if (kinds[i].last >= 0) {
+          load_given(params.d_final_state, kinds[i].last, params, place, behind);
+        }
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        maps[j] = compose(maps[j], {own.a[i][j], pass_back(own.a[i][j], own.by_state[i][j])});
-      }
-    } else {
-      float behind[kChannels] = {};
-      if (kind.last >= 0) load_given(params.d_final_state, kind.last, params, place, behind);
+        for (int j = 0; j < kChannels; ++j) {
+          maps[j] = {0.0f, pass_back(own.a[i][j], own.by_state[i][j] + behind[j])};
+        }
+      } else {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        maps[j] = {0.0f, pass_back(own.a[i][j], own.by_state[i][j] + behind[j])};
+        for (int j = 0; j < kChannels; ++j) {
+          const float a = own.a[i][j];
+          const ScanMap map{a, pass_back<exact()>(a, own.by_state[i][j])};
+          maps[j] = i == Config::kTokens - 1 ? map : compose<exact()>(maps[j], map);
+        }
       }
     }
+  };
+  if (own.simple) {
+    compose_all(std::false_type{});
+    if (are_small(maps)) return true;
   }
+  compose_all(std::true_type{});
+  return false;
 }
 
+/// Of all tokens of the thread, `values(i)` of the i-th.
 template <class Config, class Stored>
-__device__ void store_gradient(const ScanPlace<Config>& place, const TokenTensor& to, int time,
-                               const float (&values)[kChannels], int valid) {
-  if (to.data == nullptr) return;
-  store_channels<Config::kAligned>(place.template at<Stored>(to, time), values, valid);
+__device__ void store_gradient(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+                               const TokenTensor& tensor, int begin, int i,
+                               const float (&values)[kChannels]) {
+  if (tensor.data == nullptr) return;
+  const int valid =
+      i < place.tokens(params.sequences.T, begin) ? params.D - place.channel() : 0;
+  Stored* to = place.template at<Stored>(tensor, begin + place.row) + i * tensor.time_stride;
+  store_channels<Config::kAligned>(to, values, valid);
 }
 
-/// From the state before the thread's tokens: the states before each, and d_gate.
-template <class Config>
-__device__ void store_gate_gradients(const ScanBackwardParams& params,
+/// From the state before the thread's tokens: the states before each, and d_gate. Returns whether
+/// the states are finite.
+template <class Config, bool kExact>
+__device__ bool store_gate_gradients(const ScanBackwardParams& params,
                                      const ScanPlace<Config>& place,
                                      const BackwardShared<Config>& shared, int stage,
                                      const TokenKind* kinds, int begin,
@@ -191,53 +251,59 @@ __device__ void store_gate_gradients(const ScanBackwardParams& params,
   using Element = typename Config::Element;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    const int time = begin + place.row + i;
-    const int valid = holds<Config>(params, time) ? params.D - place.channel() : 0;
-    const int first = kinds[place.row + i].first;
     float x[kChannels];
     unpack_channels<Config::kThreads, Element>(shared.piece(stage, i, 0), x);
-    if (first >= 0) load_given(params.initial_state, first, params, place, state);
+    const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
+    if (kExact && kinds[i].first >= 0) {
+      load_given(params.initial_state, kinds[i].first, params, place, state);
+    }
     float d_gate[kChannels];
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      if (first == TokenKind::kOutside) state[j] = x[j] = 0.0f;
+      if (outside) state[j] = x[j] = 0.0f;
       before[i][j] = state[j];
-      state[j] = apply({own.a[i][j], x[j]}, state[j]);
+      state[j] = apply<kExact>({own.a[i][j], x[j]}, state[j]);
       d_gate[j] = own.by_gate[i][j] * state[j];
     }
-    store_gradient<Config, Element>(place, params.d_gate, time, d_gate, valid);
+    store_gradient<Config, Element>(params, place, params.d_gate, begin, i, d_gate);
   }
+  return are_finite(state);
 }
 
-/// From the gradient by the state behind the thread's tokens: all other gradients.
-template <class Config>
-__device__ void store_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+/// From the gradient by the state behind the thread's tokens: all other gradients. Returns whether
+/// they are finite.
+template <class Config, bool kExact>
+__device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                                 const TokenKind* kinds, int begin,
                                 const TokenGradients<Config>& own,
                                 const float (&before)[Config::kTokens][kChannels],
                                 float (&behind)[kChannels]) {
+  using Element = typename Config::Element;
 #pragma unroll
   for (int i = Config::kTokens - 1; i >= 0; --i) {
-    const int time = begin + place.row + i;
-    const int valid = holds<Config>(params, time) ? params.D - place.channel() : 0;
-    const TokenKind kind = kinds[place.row + i];
-    if (kind.last >= 0) load_given(params.d_final_state, kind.last, params, place, behind);
+    const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
+    if (kExact && kinds[i].last >= 0) {
+      load_given(params.d_final_state, kinds[i].last, params, place, behind);
+    }
     float ds[kChannels], d_decay[kChannels];
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) {
-      if (kind.first == TokenKind::kOutside) behind[j] = 0.0f;
-      ds[j] = own.by_state[i][j] + behind[j];
-      behind[j] = pass_back(own.a[i][j], ds[j]);
-      const float by_log = own.a[i][j] == 0.0f ? 0.0f : behind[j] * before[i][j];
+      const float a = own.a[i][j];
+      ds[j] = own.by_state[i][j] + (outside ? 0.0f : behind[j]);
+      behind[j] = pass_back<kExact>(a, ds[j]);
+      const float by_log = pass_back<kExact>(a, ds[j] * before[i][j]);
       d_decay[j] = params.log_decay ? by_log : ds[j] * before[i][j];
     }
-    store_gradient<Config, typename Config::Element>(place, params.dx, time, ds, valid);
-    store_gradient<Config, typename Config::Decay>(place, params.d_decay, time, d_decay, valid);
-    if (kind.first >= 0 && params.d_initial_state != nullptr) {
-      store_state(params.d_initial_state + std::int64_t{kind.first} * params.D + place.channel(),
-                  behind, valid);
+    store_gradient<Config, Element>(params, place, params.dx, begin, i, ds);
+    store_gradient<Config, typename Config::Decay>(params, place, params.d_decay, begin, i,
+                                                   d_decay);
+    if (kExact && kinds[i].first >= 0 && params.d_initial_state != nullptr) {
+      store_state(
+          params.d_initial_state + std::int64_t{kinds[i].first} * params.D + place.channel(),
+          behind, params.D - place.channel());
     }
   }
+  return are_finite(behind);
 }
 
 /// The states before each warp, by threads [kWidth, 2 kWidth).
@@ -259,7 +325,7 @@ __device__ float load_tile_state(const ScanBackwardParams& params, const ScanPla
   const int column = threadIdx.x - Config::kWidth;
   const int channel = place.block_channel + column;
   if (params.states == nullptr || column < 0 || column >= Config::kWidth) return 0.0f;
-  if (channel >= params.D || !holds<Config>(params, begin)) return 0.0f;
+  if (channel >= params.D || begin < 0 || begin >= params.sequences.T) return 0.0f;
   return __ldcg(&params.states[(place.b * params.state_rows + begin / kStateTokens) * params.D +
                                channel]);
 }
@@ -274,7 +340,8 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
   const int tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
   const int first = (tiles - 1 - place.rank) * Config::kTileTokens;
   const int tile_step = params.ranks * Config::kTileTokens;
-  if (params.ranks > 1) __cluster_barrier_arrive();
+  const bool has_states = params.states != nullptr;
+  start_walk(shared.walk, params.ranks);
   follow_stream();
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
@@ -286,6 +353,7 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
   pass_empty_sequences(params, place, params.d_final_state, params.d_initial_state);
   __syncthreads();
   shared.kinds.mark(params, 0, first);
+  join_walk(params.ranks);
   __syncthreads();
   float carry = 0.0f;
   const int steps = (tiles + params.ranks - 1) / params.ranks;
@@ -294,44 +362,50 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
   for (int step = 0; step < steps; ++step) {
     const int begin = first - step * tile_step;
     const int warp = threadIdx.x / 32;
-    const TokenKind* kinds = shared.kinds.of(step);
+    const TokenKind* kinds = shared.kinds.of(step) + place.row;
     cutlass::arch::cp_async_wait<kStages - 1>();
     TokenGradients<Config> own;
-    differentiate_gates(params, shared, stage, kinds, place.row, own);
-    ScanMap state_maps[kChannels];
-    if (params.states != nullptr) {
-      map_states(params, place, shared, stage, kinds, own, state_maps);
-      scan_warp<Config::kLanes, false>(state_maps, &shared.warp_maps[warp][place.column]);
+    differentiate_gates(params, shared, stage, kinds, own);
+    if (has_states) {
+      ScanMap state_maps[kChannels];
+      const bool small = map_states(params, place, shared, stage, kinds, own, state_maps);
+      scan_warp<Config::kLanes, false>(state_maps, small, &shared.warp_maps[warp][place.column]);
+      put_aside(shared, stage, state_maps);  // why: registers are short
     }
     ScanMap gradient_maps[kChannels];
-    map_gradients(params, place, kinds, own, gradient_maps);
-    scan_warp<Config::kLanes, true>(gradient_maps, &shared.walk.warp_maps[warp][place.column]);
+    const bool small = map_gradients(params, place, kinds, own, gradient_maps);
+    scan_warp<Config::kLanes, true>(gradient_maps, small,
+                                    &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin - tile_step);
     __syncthreads();
-    if (params.states != nullptr) pass_tile_states(shared, tile_state);
+    if (has_states) pass_tile_states(shared, tile_state);
     tile_state = load_tile_state(params, place, begin - tile_step);
     pass_states<true>(shared.walk, {params.ranks, place.rank, step}, carry, [](int, float) {});
     shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
-    float line[kChannels];
     float before[Config::kTokens][kChannels] = {};
-    if (params.states != nullptr) {
-#pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        line[j] = apply(state_maps[j], shared.warp_states[warp][place.column + j]);
-      }
-      store_gate_gradients(params, place, shared, stage, kinds, begin, own, line, before);
+    if (has_states) {
+      const auto pass = [&](auto exact) {
+        float state[kChannels];
+        take_states(shared, stage, &shared.warp_states[warp][place.column], state);
+        return store_gate_gradients<Config, exact()>(params, place, shared, stage, kinds, begin,
+                                                     own, state, before);
+      };
+      if (!own.simple || !pass(std::false_type{})) pass(std::true_type{});
     }
     load_tile(params, place, shared, stage, begin - kStages * tile_step);
     cutlass::arch::cp_async_fence();
+    const auto pass = [&](auto exact) {
+      float behind[kChannels];
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
-      line[j] = apply(gradient_maps[j], shared.walk.warp_states[warp][place.column + j]);
-    }
-    store_gradients(params, place, kinds, begin, own, before, line);
+      for (int j = 0; j < kChannels; ++j) {
+        behind[j] = apply(gradient_maps[j], shared.walk.warp_states[warp][place.column + j]);
+      }
+      return store_gradients<Config, exact()>(params, place, kinds, begin, own, before, behind);
+    };
+    if (!own.simple || !pass(std::false_type{})) pass(std::true_type{});
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
-  if (params.ranks > 1 && steps == 0) __cluster_barrier_wait();
 }
 
 template <class Config>

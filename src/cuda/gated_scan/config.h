@@ -12,6 +12,7 @@ struct ScanTile {
   int threads;  // all; those side by side have the same tokens
   int tokens;   // of a thread
   int stages;   // tiles that are on their way or in use
+  bool outputs = true;  // else only the states before some tokens, of x and decays
 };
 
 template <class ElementT, class DecayT, bool kAlignedT, ScanTile kTileT>
@@ -24,6 +25,7 @@ struct ScanConfig {
   static constexpr int kThreads = kTile.threads;
   static constexpr int kTokens = kTile.tokens;
   static constexpr int kStages = kTile.stages;
+  static constexpr bool kOutputs = kTile.outputs;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kLanes = kWidth / 8;             // threads side by side
   static constexpr int kWarpTokens = 32 / kLanes * kTokens;
@@ -66,9 +68,17 @@ using ScanExperimentB = ScanConfig<Element, Decay, true, ScanTile{16, 256, 2, 3}
 template <class Element, class Decay>
 using ScanExperimentC = ScanConfig<Element, Decay, true, ScanTile{32, 512, 4, 2}>;
 
+/// The states that the backward starts from.
+template <class Element, class Decay>
+using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 4, 3, false}>;
+template <class Element, class Decay, bool kAligned = true>
+using ScanNarrowStatesConfig =
+    ScanConfig<Element, Decay, kAligned,
+               ScanTile{32, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, false}>;
+
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>
-using ScanWideBackwardConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 2, 3}>;
+using ScanWideBackwardConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 2, 2}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowBackwardConfig =
     ScanConfig<Element, Decay, kAligned,

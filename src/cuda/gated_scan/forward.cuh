@@ -17,38 +17,46 @@ namespace tandem::cuda {
 
 template <class Config>
 struct ForwardShared {
-  static constexpr int kPieces =
-      Config::kTokens * (2 * Config::kElementPieces + Config::kDecayPieces);
+  // Of a token, in this order: x, decay, gate.
+  static constexpr int kDecay = Config::kElementPieces;
+  static constexpr int kGate = kDecay + Config::kDecayPieces;
+  static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
 
-  uint4 slots[Config::kStages][kPieces][Config::kThreads];
+  uint4 slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;
   TileKinds<Config> kinds;
+
+  __device__ const uint4* piece(int stage, int token, int of) const {
+    return &slots[stage][token * kOfToken + of][threadIdx.x];
+  }
 };
 
 /// Starts loading the thread's part of the tile that begins at `begin`.
-template <class Config, class Shared>
+template <class Config>
 __device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                          Shared& shared, int stage, int begin) {
+                          ForwardShared<Config>& shared, int stage, int begin) {
+  using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
   using Decay = typename Config::Decay;
   constexpr bool kAligned = Config::kAligned;
   constexpr int kStride = Config::kThreads;
-  uint4* piece = &shared.slots[stage][0][threadIdx.x];
+  const int channels = params.D - place.channel();
+  const int tokens = place.tokens(params.sequences.T, begin);
+  const auto* x = place.template at<const Element>(params.x, begin + place.row);
+  const auto* decay = place.template at<const Decay>(params.decay, begin + place.row);
+  const auto* gate = place.template at<const Element>(params.gate, begin + place.row);
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    const int time = begin + place.row + i;
-    const int valid = time < params.sequences.T ? params.D - place.channel() : 0;
-    copy_channels<kAligned, kStride>(piece, place.template at<const Element>(params.x, time),
-                                     valid);
-    piece += Config::kElementPieces * kStride;
-    copy_channels<kAligned, kStride>(piece, place.template at<const Decay>(params.decay, time),
-                                     valid);
-    piece += Config::kDecayPieces * kStride;
-    if (params.gate.data != nullptr) {
-      copy_channels<kAligned, kStride>(piece, place.template at<const Element>(params.gate, time),
-                                       valid);
+    const int valid = i < tokens ? channels : 0;
+    uint4* piece = &shared.slots[stage][i * Shared::kOfToken][threadIdx.x];
+    copy_channels<kAligned, kStride>(piece, x, valid);
+    copy_channels<kAligned, kStride>(piece + Shared::kDecay * kStride, decay, valid);
+    if (Config::kOutputs && params.gate.data != nullptr) {
+      copy_channels<kAligned, kStride>(piece + Shared::kGate * kStride, gate, valid);
     }
-    piece += Config::kElementPieces * kStride;
+    x += params.x.time_stride;
+    decay += params.decay.time_stride;
+    gate += params.gate.time_stride;
   }
 }
 
@@ -56,28 +64,25 @@ __device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Confi
 template <class Config>
 struct OwnTokens {
   float a[Config::kTokens][kChannels];  // the decay; where `replaced`, the state itself
-  unsigned replaced = 0;                // bit i: the state at token i does not go by the one before
-  unsigned outside = 0;
+  unsigned replaced;                    // bit i: the state at token i does not go by the one before
+  unsigned outside;
+  bool simple;  // tokens that neither begin nor end a sequence
 };
 
-/// The maps of the thread's tokens.
-template <class Config, class Shared>
-__device__ void map_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                           const Shared& shared, int stage, const TokenKind* kinds,
-                           OwnTokens<Config>& own, ScanMap (&maps)[kChannels]) {
-  constexpr int kStride = Config::kThreads;
-  const uint4* piece = &shared.slots[stage][0][threadIdx.x];
+/// The maps of tokens among which sequences begin, or which are not finite.
+template <class Config>
+__device__ void map_tokens_exactly(const ScanForwardParams& params,
+                                   const ScanPlace<Config>& place,
+                                   const ForwardShared<Config>& shared, int stage,
+                                   const TokenKind* kinds, OwnTokens<Config>& own,
+                                   ScanMap (&maps)[kChannels]) {
+#pragma unroll
+  for (ScanMap& map : maps) map = {};
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    float x[kChannels];
     float(&a)[kChannels] = own.a[i];
-    unpack_channels<kStride, typename Config::Element>(piece, x);
-    unpack_channels<kStride, typename Config::Decay>(piece + Config::kElementPieces * kStride, a);
-    piece += (2 * Config::kElementPieces + Config::kDecayPieces) * kStride;
-    if (params.log_decay) {
-#pragma unroll
-      for (float& value : a) value = exp_flushed<Config::kExactDecay>(value);
-    }
+    float x[kChannels];
+    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
     const int first = kinds[place.row + i].first;
     if (first == TokenKind::kInside) {
 #pragma unroll
@@ -100,44 +105,85 @@ __device__ void map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
   }
 }
 
-/// From the state before the thread's tokens: outputs and final states.
-template <class Config, class Shared>
-__device__ void store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                             const Shared& shared, int stage, const TokenKind* kinds, int begin,
-                             const OwnTokens<Config>& own, float (&state)[kChannels]) {
-  using Element = typename Config::Element;
-  constexpr int kStride = Config::kThreads;
-  const uint4* piece = &shared.slots[stage][0][threadIdx.x];
+/// The maps of the thread's tokens; whether they are small.
+template <class Config>
+__device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
+                           const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
+                           OwnTokens<Config>& own, ScanMap (&maps)[kChannels]) {
+  using Shared = ForwardShared<Config>;
+  own.replaced = own.outside = 0;
+  bool begins = false, ends = false;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    const int time = begin + place.row + i;
-    const int valid = time < params.sequences.T ? params.D - place.channel() : 0;
+    const TokenKind kind = kinds[place.row + i];
+    begins |= kind.first != TokenKind::kInside;
+    ends |= kind.last >= 0;
+    unpack_channels<Config::kThreads, typename Config::Decay>(
+        shared.piece(stage, i, Shared::kDecay), own.a[i]);
+    if (params.log_decay) {
+#pragma unroll
+      for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
+    }
     float x[kChannels];
-    unpack_channels<kStride, Element>(piece, x);
-    if (own.replaced >> i & 1) {
+    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
+#pragma unroll
+    for (int j = 0; j < kChannels; ++j) {
+      maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]}
+                       : compose<false>(maps[j], {own.a[i][j], x[j]});
+    }
+  }
+  own.simple = !begins && !ends;
+  const bool small = !begins && are_small(maps);
+  if (!small) map_tokens_exactly(params, place, shared, stage, kinds, own, maps);
+  return small;
+}
+
+/// From the state before the thread's tokens: outputs and final states. Returns whether the states
+/// are finite.
+template <class Config, bool kExact>
+__device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
+                             const ForwardShared<Config>& shared, int stage,
+                             const TokenKind* kinds, int begin, const OwnTokens<Config>& own,
+                             float (&state)[kChannels]) {
+  using Shared = ForwardShared<Config>;
+  using Element = typename Config::Element;
+  constexpr int kStride = Config::kThreads;
+  const int tokens = place.tokens(params.sequences.T, begin);
+  const int channels = params.D - place.channel();
+  Element* to = place.template at<Element>(params.out, begin + place.row);
+#pragma unroll
+  for (int i = 0; i < Config::kTokens; ++i) {
+    const int valid = i < tokens ? channels : 0;
+    float x[kChannels];
+    unpack_channels<kStride, Element>(shared.piece(stage, i, 0), x);
+    if (kExact && own.replaced >> i & 1) {
 #pragma unroll
       for (int j = 0; j < kChannels; ++j) state[j] = own.a[i][j];
     } else {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) state[j] = apply({own.a[i][j], x[j]}, state[j]);
+      for (int j = 0; j < kChannels; ++j) {
+        state[j] = apply<kExact>({own.a[i][j], x[j]}, state[j]);
+      }
     }
     float out[kChannels];
 #pragma unroll
     for (int j = 0; j < kChannels; ++j) out[j] = state[j];
-    if (params.gate.data != nullptr && !(own.outside >> i & 1)) {
-      unpack_channels<kStride, Element>(
-          piece + (Config::kElementPieces + Config::kDecayPieces) * kStride, x);
+    if (params.gate.data != nullptr && !(kExact && (own.outside >> i & 1))) {
+      unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kGate), x);
 #pragma unroll
       for (int j = 0; j < kChannels; ++j) out[j] *= x[j] * logistic<Config::kExact>(x[j]);
     }
-    piece += (2 * Config::kElementPieces + Config::kDecayPieces) * kStride;
-    store_channels<Config::kAligned>(place.template at<Element>(params.out, time), out, valid);
-    const int last = kinds[place.row + i].last;
-    if (last >= 0 && params.final_state != nullptr) {
-      store_state(params.final_state + std::int64_t{last} * params.D + place.channel(), state,
-                  valid);
+    store_channels<Config::kAligned>(to, out, valid);
+    to += params.out.time_stride;
+    if constexpr (kExact) {
+      const int last = kinds[place.row + i].last;
+      if (last >= 0 && params.final_state != nullptr) {
+        store_state(params.final_state + std::int64_t{last} * params.D + place.channel(), state,
+                    valid);
+      }
     }
   }
+  return are_finite(state);
 }
 
 /// Of the column of this thread, before the token at `time`.
@@ -145,7 +191,7 @@ template <class Config>
 __device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Config>& place,
                            int time, float state) {
   const int channel = place.block_channel + threadIdx.x;
-  if (params.states == nullptr || time % kStateTokens != 0) return;
+  if (Config::kOutputs || time % kStateTokens != 0) return;
   if (time >= params.sequences.T || channel >= params.D) return;
   params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }
@@ -159,7 +205,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
   constexpr int kStages = Config::kStages;
   const int tile_step = params.ranks * Config::kTileTokens;
   const int first = place.rank * Config::kTileTokens;
-  if (params.ranks > 1) __cluster_barrier_arrive();
+  start_walk(shared.walk, params.ranks);
   follow_stream();
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
@@ -170,6 +216,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
   pass_empty_sequences(params, place, params.initial_state, params.final_state);
   __syncthreads();
   shared.kinds.mark(params, 0, first);
+  join_walk(params.ranks);
   __syncthreads();
   float carry = 0.0f;
   const int steps = (params.sequences.T + tile_step - 1) / tile_step;
@@ -182,8 +229,8 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
     cutlass::arch::cp_async_wait<kStages - 1>();
     OwnTokens<Config> own;
     ScanMap maps[kChannels];
-    map_tokens(params, place, shared, stage, kinds, own, maps);
-    scan_warp<Config::kLanes, false>(maps, &shared.walk.warp_maps[warp][place.column]);
+    const bool small = map_tokens(params, place, shared, stage, kinds, own, maps);
+    scan_warp<Config::kLanes, false>(maps, small, &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
     pass_states<false>(shared.walk, {params.ranks, place.rank, step}, carry,
@@ -193,20 +240,22 @@ __global__ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated
                        });
     shared.kinds.mark(params, step + 1, begin + tile_step);
     __syncthreads();
-    if (params.out.data != nullptr) {
-      float state[kChannels];
+    if constexpr (Config::kOutputs) {
+      const auto pass = [&](auto exact) {
+        float state[kChannels];
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        state[j] = apply(maps[j], shared.walk.warp_states[warp][place.column + j]);
-      }
-      store_tokens(params, place, shared, stage, kinds, begin, own, state);
+        for (int j = 0; j < kChannels; ++j) {
+          state[j] = apply(maps[j], shared.walk.warp_states[warp][place.column + j]);
+        }
+        return store_tokens<Config, exact()>(params, place, shared, stage, kinds, begin, own,
+                                             state);
+      };
+      if (!own.simple || !pass(std::false_type{})) pass(std::true_type{});
     }
     load_tile(params, place, shared, stage, begin + kStages * tile_step);
     cutlass::arch::cp_async_fence();
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
-  // why: a CTA's shared memory must be there until all have written to it.
-  if (params.ranks > 1 && steps == 0) __cluster_barrier_wait();
 }
 
 template <class Config>

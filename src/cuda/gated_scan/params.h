@@ -23,7 +23,7 @@ struct ScanParams {
 };
 
 struct ScanForwardParams : ScanParams {
-  TokenTensor out;     // data null: only `states` is wanted
+  TokenTensor out;
   float* final_state;  // or null
 };
 

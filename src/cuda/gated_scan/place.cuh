@@ -25,6 +25,9 @@ struct ScanPlace {
     column = threadIdx.x % Config::kLanes * kChannels;
     row = threadIdx.x / Config::kLanes * Config::kTokens;
   }
+  /// How many of the thread's tokens are tokens, in a tile that begins at `begin`: the first ones,
+  /// but in a tile before 0, of which none is.
+  __device__ int tokens(int T, int begin) const { return begin < 0 ? 0 : T - begin - row; }
   __device__ int channel() const { return block_channel + column; }
   template <class Stored>
   __device__ Stored* at(const TokenTensor& tensor, std::int64_t time) const {

@@ -1,6 +1,7 @@
 // The variants of gated_scan on CUDA, in the order in which they are tried. Host only.
 #include "cuda/gated_scan/variants.h"
 
+#include <cstdlib>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -68,12 +69,12 @@ void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
 template <class Element, class Decay, bool kAligned>
 void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
   add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>,
-               ScanNarrowConfig<Element, Decay, kAligned>>(table, dtype, decay_dtype);
+               ScanNarrowStatesConfig<Element, Decay, kAligned>>(table, dtype, decay_dtype);
 }
 
 template <class Element>
 void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
-  add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideConfig<Element, Element>>(
+  add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
       table, dtype, dtype, kHalfOfAllMultiprocessors);
   add_narrow_backward<Element, Element, true>(table, dtype, dtype);
   add_narrow_backward<Element, Element, false>(table, dtype, dtype);
@@ -167,6 +168,22 @@ template <class Kernel>
 ScanParams scan_params(const ScanRecurrence& problem, const TokenTensor& x, const Kernel& kernel,
                        const DeviceProperties& device) {
   const std::int64_t tiles = (problem.T + kernel.tile_tokens - 1) / kernel.tile_tokens;
+#ifdef GSCAN_EXPERIMENT
+  if (const char* r = getenv("GSCAN_RANKS")) {
+    ScanParams p{.sequences = {problem.cu_seqlens, static_cast<int>(problem.N),
+                        static_cast<int>(problem.T)},
+          .D = problem.D,
+          .channel_blocks = (problem.D - 1) / kernel.width + 1,
+          .ranks = atoi(r), .log_decay = problem.log_decay,
+          .x = x,
+          .decay = problem.decay,
+          .gate = problem.gate,
+          .initial_state = problem.initial_state,
+          .states = nullptr,
+          .state_rows = 0};
+    return p;
+  }
+#endif
   return {.sequences = {problem.cu_seqlens, static_cast<int>(problem.N),
                         static_cast<int>(problem.T)},
           .D = problem.D,

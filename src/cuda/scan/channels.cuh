@@ -98,6 +98,13 @@ __device__ inline void store_channels(Stored* to, const float (&values)[kChannel
   }
 }
 
+__device__ inline bool are_finite(const float (&values)[kChannels]) {
+  float zero = 0.0f;
+#pragma unroll
+  for (const float value : values) zero = fmaf(value, 0.0f, zero);
+  return zero == 0.0f;
+}
+
 /// A row of a state; null: 0.
 __device__ inline void load_state(const float* from, float (&values)[kChannels], int valid) {
 #pragma unroll

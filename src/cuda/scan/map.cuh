@@ -9,14 +9,19 @@ struct ScanMap {
   float sum = 0.0f;
 };
 
-/// A factor of 0 forgets, inf and NaN included.
+/// A factor of 0 forgets, inf and NaN included. !kExact: right if the result is finite, which can
+/// be seen afterwards: nothing makes a NaN or an infinity finite again, which a factor of 0 should.
+template <bool kExact = true>
 __device__ inline float apply(ScanMap map, float state) {
-  return map.factor == 0.0f ? map.sum : fmaf(map.factor, state, map.sum);
+  const float kept = fmaf(map.factor, state, map.sum);
+  return kExact && map.factor == 0.0f ? map.sum : kept;
 }
 
 /// `first`, then `next`.
+template <bool kExact = true>
 __device__ inline ScanMap compose(ScanMap first, ScanMap next) {
-  return {next.factor == 0.0f ? 0.0f : next.factor * first.factor, apply(next, first.sum)};
+  const float factor = next.factor * first.factor;
+  return {kExact && next.factor == 0.0f ? 0.0f : factor, apply<kExact>(next, first.sum)};
 }
 
 }  // namespace tandem::cuda

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/parts/barrier.cuh"
 #include "cuda/scan/channels.cuh"
 #include "cuda/scan/map.cuh"
 #include "cuda/scan/plan.h"
@@ -21,19 +22,40 @@ __device__ inline ScanMap shuffle_from_before(ScanMap map, int lanes) {
   }
 }
 
-/// Lanes that are kLanes apart have neighbouring tokens of the same channels. On entry a thread's
-/// own maps, on return those of all of the warp's tokens before its own; the whole warp's go to
-/// `of_warp` (a thread's channels).
-template <int kLanes, bool kReverse>
-__device__ inline void scan_warp(ScanMap (&maps)[kChannels], ScanMap* of_warp) {
-  const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
+/// Whether the maps are so small, and so their compositions over a warp, that none is inf or NaN:
+/// then those need not be exact.
+__device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
+  float factors = 0.0f, sums = 0.0f;
+#pragma unroll
+  for (const ScanMap& map : maps) {
+    factors = fmaf(map.factor, map.factor, factors);
+    sums = fmaf(map.sum, map.sum, sums);
+  }
+  return factors < 16.0f && sums < 1e30f;  // 4^32 1e15 32 is still far from inf
+}
+
+template <int kLanes, bool kReverse, bool kExact>
+__device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 #pragma unroll
   for (int distance = kLanes; distance < 32; distance *= 2) {
 #pragma unroll
     for (ScanMap& map : maps) {
       const ScanMap before = shuffle_from_before<kReverse>(map, distance);
-      if (lane >= distance) map = compose(before, map);
+      if (lane >= distance) map = compose<kExact>(before, map);
     }
+  }
+}
+
+/// Lanes that are kLanes apart have neighbouring tokens of the same channels. On entry a thread's
+/// own maps, on return those of all of the warp's tokens before its own; the whole warp's go to
+/// `of_warp` (a thread's channels). `small`: are_small, of this thread's maps.
+template <int kLanes, bool kReverse>
+__device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap* of_warp) {
+  const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
+  if (__all_sync(0xFFFFFFFFu, small)) {
+    compose_over_warp<kLanes, kReverse, false>(maps, lane);
+  } else {
+    compose_over_warp<kLanes, kReverse, true>(maps, lane);
   }
   if (lane >= 32 - kLanes) {
 #pragma unroll
@@ -54,13 +76,53 @@ struct WalkShared {
   ScanMap inbox[2][kMostScanRanks][kWidth];  // of two steps: the maps of the cluster's tiles
   ScanMap warp_maps[kWarps][kWidth];
   float warp_states[kWarps][kWidth];  // before each warp's tokens
+  Barrier arrived[2];                 // of inbox
 };
+
+struct WalkPlace {
+  int ranks;
+  int rank;  // of this CTA among those of its cluster
+  int step;
+};
+
+/// By all threads, first of all.
+template <int kWarps, int kWidth>
+__device__ inline void start_walk(WalkShared<kWarps, kWidth>& shared, int ranks) {
+  if (ranks == 1) return;
+  if (threadIdx.x == 0) {
+    shared.arrived[0].init(1);
+    shared.arrived[1].init(1);
+    fence_barriers_initialised();
+  }
+  __cluster_barrier_arrive();
+}
+
+/// By all threads, after start_walk and before the first pass_states: all CTAs are there.
+__device__ inline void join_walk(int ranks) {
+  if (ranks > 1) __cluster_barrier_wait();
+}
+
+/// Stores a map in the shared memory of a CTA of the cluster, where `arrived` counts its bytes.
+__device__ inline void send_map(ScanMap* to, Barrier* arrived, int rank, ScanMap map) {
+  const auto there = [&](const void* here) {
+    std::uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(address)
+        : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(here))), "r"(rank));
+    return address;
+  };
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          there(to)),
+      "f"(map.factor), "f"(map.sum), "r"(there(arrived))
+      : "memory");
+}
 
 /// Calls visit(warp, its map) in the order of the walk, for one column.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth], int column,
                                      Visit visit) {
-  constexpr int kAtOnce = kWarps < 8 ? kWarps : 8;  // on their way from shared memory
+  constexpr int kAtOnce = kWarps < 4 ? kWarps : 4;  // on their way from shared memory
 #pragma unroll
   for (int begin = 0; begin < kWarps; begin += kAtOnce) {
     ScanMap maps[kAtOnce];
@@ -72,17 +134,12 @@ __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth],
   }
 }
 
-struct WalkPlace {
-  int ranks;
-  int rank;  // of this CTA among those of its cluster
-  int step;
-};
-
 /// Called by all threads between two barriers of the CTA: behind the first one warp_maps is
 /// complete, behind the second one warp_states. `carry` is, in the first kWidth threads, the state
 /// of a column before all of the cluster's tiles, then behind them; visit(warp, state) is called
-/// there for the state before each warp. A cluster's threads have all arrived at its barrier once
-/// before the first step.
+/// there for the state before each warp.
+/// The inbox of two steps before is free: the others sent what has arrived since then, of the step
+/// in between, after they had read it; column by column.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
                                    float& carry, Visit visit) {
@@ -91,19 +148,18 @@ __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const Wal
   float state = carry;
   if (place.ranks > 1) {
     ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
-    if (place.step == 0) __cluster_barrier_wait();  // all are there
+    Barrier& arrived = shared.arrived[place.step % 2];
+    if (column == 0) {
+      arrived.arrive_and_expect(place.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
+    }
     if (has_column) {
       ScanMap tile;
       for_each_warp<kReverse>(shared.warp_maps, column,
                               [&](int, ScanMap map) { tile = compose(tile, map); });
       for (int rank = 0; rank < place.ranks; ++rank) {
-        *reinterpret_cast<float2*>(__cluster_map_shared_rank(&inbox[place.rank][column], rank)) = {
-            tile.factor, tile.sum};
+        send_map(&inbox[place.rank][column], &arrived, rank, tile);
       }
-    }
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
-    if (has_column) {
+      arrived.wait(place.step / 2 % 2);
       for (int rank = 0; rank < place.ranks; ++rank) {
         if (rank == place.rank) state = carry;
         carry = apply(inbox[rank][column], carry);
