@@ -27,14 +27,13 @@ std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
 
 template <class Element>
 void add_variant(std::vector<LinearScanBackwardVariant>& table, DType dtype) {
-  table.push_back(
-      {std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
-       &launch_linear_scan_product<Element, LinearScanProduct::kProject>,
-       &launch_linear_scan_product<Element, LinearScanProduct::kInput>,
-       &launch_linear_scan_product<Element, LinearScanProduct::kWeight>,
-       &launch_linear_scan_widen<Element>, &launch_linear_scan_narrow<Element>,
-       &launch_linear_scan_split<Element>, &launch_linear_scan_copy<Element>,
-       &launch_linear_scan_sum<Element>});
+  table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
+                   &launch_linear_scan_product<Element, LinearScanProduct::kProject>,
+                   &launch_linear_scan_product<Element, LinearScanProduct::kInput>,
+                   &launch_linear_scan_product<Element, LinearScanProduct::kWeight>,
+                   &launch_linear_scan_widen<Element>, &launch_linear_scan_narrow<Element>,
+                   &launch_linear_scan_split<Element>, &launch_linear_scan_copy<Element>,
+                   &launch_linear_scan_sum<Element>});
 }
 
 StridedTensor strided(const TokenTensor& tensor) {
@@ -162,9 +161,13 @@ struct Call {
     }
     if (problem.d_gate.data) convert(variant.narrow, scan.d_gate, problem.d_gate);
     if (!plan.needs_dx) return;
-    LinearScanConvertParams params{f.B, f.T, f.D, scan.dx,
+    LinearScanConvertParams params{f.B,
+                                   f.T,
+                                   f.D,
+                                   scan.dx,
                                    tokens_at(base, plan.high, f.T, padded(f.D)),
-                                   tokens_at(base, plan.low, f.T, padded(f.D)), kLowScale};
+                                   tokens_at(base, plan.low, f.T, padded(f.D)),
+                                   kLowScale};
     variant.split(params, stream);
   }
 };
@@ -204,8 +207,8 @@ std::string reason_against(const LinearScanBackwardVariant& variant,
   }
   constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kProductTile};
   if (std::max(f.D, f.d) > kMostColumns) {
-    return "takes d and D up to " + std::to_string(kMostColumns) + ", got " +
-           std::to_string(f.d) + " and " + std::to_string(f.D);
+    return "takes d and D up to " + std::to_string(kMostColumns) + ", got " + std::to_string(f.d) +
+           " and " + std::to_string(f.D);
   }
   return "";
 }
@@ -228,8 +231,8 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
     // Enough CTAs for two per multiprocessor, each with some steps to add up.
     const std::int64_t tiles = ceil_div(f.D, kProductTile) * ceil_div(f.d, kProductTile);
     const std::int64_t steps = f.B * ceil_div(f.T, kProductStep);
-    plan.weight_splits = static_cast<int>(std::max<std::int64_t>(
-        1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
+    plan.weight_splits = static_cast<int>(
+        std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
   }
 
   std::size_t& bytes = plan.workspace_bytes;

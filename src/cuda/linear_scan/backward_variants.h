@@ -31,24 +31,24 @@ std::string reason_against(const LinearScanBackwardVariant& variant,
 
 /// What a call keeps in its workspace: offsets in bytes. What is not needed lies at the end.
 struct LinearScanBackwardPlan {
-  bool needs_x = false;      // for the states
-  bool needs_dx = false;     // for du or d_weight
-  bool copies_u = false;     // TMA cannot read it
+  bool needs_x = false;   // for the states
+  bool needs_dx = false;  // for du or d_weight
+  bool copies_u = false;  // TMA cannot read it
   bool copies_weight = false;
-  int weight_splits = 0;     // parts of the tokens, of d_weight
-  std::size_t u = 0;         // copies, rows padded to 16 bytes
+  int weight_splits = 0;  // parts of the tokens, of d_weight
+  std::size_t u = 0;      // copies, rows padded to 16 bytes
   std::size_t weight = 0;
-  std::size_t x = 0;         // fp32 [B,T,D], as the next six
+  std::size_t x = 0;  // fp32 [B,T,D], as the next six
   std::size_t decay = 0;
   std::size_t gate = 0;
   std::size_t d_out = 0;
   std::size_t dx = 0;
   std::size_t d_decay = 0;
   std::size_t d_gate = 0;
-  std::size_t high = 0;      // dx = high + low / low_scale, 16 bits, rows padded
+  std::size_t high = 0;  // dx = high + low / low_scale, 16 bits, rows padded
   std::size_t low = 0;
-  std::size_t parts = 0;     // fp32 [weight_splits,D,d]
-  std::size_t scan = 0;      // gated_scan_backward's
+  std::size_t parts = 0;  // fp32 [weight_splits,D,d]
+  std::size_t scan = 0;   // gated_scan_backward's
   std::size_t scan_bytes = 0;
   std::size_t workspace_bytes = 0;
 };

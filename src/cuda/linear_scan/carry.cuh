@@ -107,29 +107,25 @@ struct ColumnRecords {
   int channels;   // from tile to tile, from group to group
 };
 
-/// The maps of the group's tiles before tile `time`, of both rows; a lane has kAtOnce loads on the
-/// way.
-template <int kGroupTiles, int kAtOnce>
+/// The maps of the group's tiles before tile `time`, of both rows.
+template <int kGroupTiles>
 __device__ void fold_maps(const ColumnRecords& records, int time, ScanMap (&all)[2]) {
   constexpr int kEach = kGroupTiles / 4;
   const int lane = threadIdx.x % 32;
   const int first = time / kGroupTiles * kGroupTiles + lane % 4 * kEach;
   const int count = min(max(time - first, 0), kEach);
   const float2* from = records.maps + std::int64_t{first} * records.channels + lane / 4 * 2;
+  MapPairBits found[kEach];
 #pragma unroll
-  for (int begin = 0; begin < kEach; begin += kAtOnce) {
-    MapPairBits found[kAtOnce];
+  for (int i = 0; i < kEach; ++i) {
+    if (i < count) found[i] = try_get(from + i * records.channels);
+  }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (begin + i < count) found[i] = try_get(from + (begin + i) * records.channels);
-    }
+  for (int i = 0; i < kEach; ++i) {
+    if (i >= count) break;
+    while (!found[i].there()) found[i] = try_get(from + i * records.channels);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (begin + i >= count) break;
-      while (!found[i].there()) found[i] = try_get(from + (begin + i) * records.channels);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) all[r] = compose(all[r], found[i].map(r));
-    }
+    for (int r = 0; r < 2; ++r) all[r] = compose(all[r], found[i].map(r));
   }
   __syncwarp();
 #pragma unroll
@@ -142,22 +138,6 @@ __device__ inline void put_maps(const ColumnRecords& records, int time, const Sc
   float2* to = records.maps + std::int64_t{time} * records.channels + threadIdx.x % 32 / 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) put(to + r, maps[r]);
-}
-
-/// The state before tile `time` > 0.
-template <int kGroupTiles, int kAtOnce>
-__device__ ChannelPair look_back_groups(const ColumnRecords& records, int time) {
-  ChannelPair state{};
-  ScanMap folded[2];
-  fold_maps<kGroupTiles, kAtOnce>(records, time, folded);
-  const int group = time / kGroupTiles;
-  if (group > 0) {
-    state = wait_states(records.states + std::int64_t{group - 1} * records.channels);
-    __syncwarp();
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) state.value[r] = apply(folded[r], state.value[r]);
-  return state;
 }
 
 }  // namespace tandem::cuda

@@ -5,8 +5,8 @@ namespace tandem::cuda {
 
 /// `kGroups` warpgroups of 64 channels each, times `kTokens` packed tokens. `kChain`: a tile takes
 /// the state before it from the tile before it and scans once; else it publishes its map, scans
-/// from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any type and
-/// tensors that TMA cannot read or write.
+/// from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any type
+/// and tensors that TMA cannot read or write.
 template <class ElementT, int kGroupsT, int kTokensT, bool kChainT, bool kGeneralT = false>
 struct LinearScanConfig {
   using Element = ElementT;
@@ -34,8 +34,8 @@ struct LinearScanConfig {
   static constexpr int kGroupTiles = 32;  // whose maps are folded one by one: carry.cuh
 
   // Registers per thread after setmaxnreg.
-  static constexpr int kLoadRegisters = kGroups == 1 ? 48 : 56;
-  static constexpr int kScanRegisters = kGroups == 1 ? 208 : 224;
+  static constexpr int kLoadRegisters = 40;
+  static constexpr int kScanRegisters = kGroups == 1 ? 208 : 232;
 
   static constexpr int kSharedLimit = (kGroups == 1 ? 113 : 227) * 1024;
   static_assert(kGroups == 1 || kGroups == 2);

@@ -149,8 +149,7 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
     }
     for (int s = 0; s < Config::kPanelStages; ++s) {
       shared.ring.wait_empty(at);
-      const PanelsOfStage<Config> panels(s, !Config::kGeneral,
-                                         problem.gate.data != nullptr);
+      const PanelsOfStage<Config> panels(s, !Config::kGeneral, problem.gate.data != nullptr);
       for (int i = panels.begin; i < panels.end; ++i) {
         const int row = s * Config::kPanelRowsPerStage + i / Config::kGroups;
         const int group = i % Config::kGroups, part = row % Config::kTokenPanels * 64;
@@ -181,8 +180,8 @@ __device__ void look_at_tokens(const LinearScanForwardParams& params,
       const int time = tile.time_tile * Config::kTokens;
       const bool ends = problem.final_state != nullptr;
       tile.plain = true;
-      const bool inside = problem.cu_seqlens == nullptr &&
-                          sequences.T - time - (ends ? 1 : 0) >= Config::kTokens;
+      const bool inside =
+          problem.cu_seqlens == nullptr && sequences.T - time - (ends ? 1 : 0) >= Config::kTokens;
       for (int i = lane; i < Config::kTokens && !inside; i += 32) {
         const TokenKind kind = linear_scan_token(sequences, tile.batch, time + i, ends);
         shared.tokens[at.stage][i] = kind;

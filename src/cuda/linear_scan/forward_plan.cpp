@@ -17,27 +17,21 @@ std::size_t append(std::size_t& bytes, std::int64_t size) {
 
 LinearScanTileShape tile_shape(LinearScanTiling tiling) {
   switch (tiling) {
-    case LinearScanTiling::kSmall:
-      return {64, 64, 2, false};
-    case LinearScanTiling::kWide:
-      return {128, 128, 1, false};
-    case LinearScanTiling::kChain:
-      break;
+    case LinearScanTiling::kSmall: return {64, 64, 2, false};
+    case LinearScanTiling::kWide: return {128, 128, 1, false};
+    case LinearScanTiling::kChain: break;
   }
   return {128, 256, 1, true};
 }
 
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors) {
-  if (problem.D <= 64) return LinearScanTiling::kSmall;
-  const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   // As many columns as keep the machine busy with few tiles of each under way: then hardly any tile
   // waits for the one before it.
+  const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
-  if (3 * columns >= multiprocessors && tiles >= multiprocessors && problem.T > 128) {
-    return LinearScanTiling::kChain;
-  }
-  const bool fills = columns * ceil_div(problem.T, 128) >= multiprocessors && problem.T > 64;
-  return fills ? LinearScanTiling::kWide : LinearScanTiling::kSmall;
+  const bool many = 3 * columns >= multiprocessors && tiles >= multiprocessors;
+  return many && problem.D > 64 && problem.T > 128 ? LinearScanTiling::kChain
+                                                   : LinearScanTiling::kSmall;
 }
 
 LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
@@ -51,7 +45,8 @@ LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearS
   plan.blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
       plan.tiles, 1, std::int64_t{shape.ctas} * std::max(multiprocessors, 1)));
   const std::int64_t of_column = std::int64_t{4} * shape.channels;
-  const std::int64_t states = shape.chain ? plan.time_tiles : ceil_div(plan.time_tiles, kLinearScanGroupTiles);
+  const std::int64_t states =
+      shape.chain ? plan.time_tiles : ceil_div(plan.time_tiles, kLinearScanGroupTiles);
   std::size_t& bytes = plan.workspace_bytes;
   plan.maps = append(bytes, shape.chain ? 0 : 2 * of_column * plan.tiles);
   plan.states = append(bytes, of_column * states * columns);

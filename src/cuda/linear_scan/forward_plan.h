@@ -15,7 +15,6 @@ constexpr int kLinearScanGroupTiles = 32;  // LinearScanConfig::kGroupTiles
 /// Channels by tokens of a tile, and how tiles pass the state on.
 enum class LinearScanTiling {
   kSmall,  // 64 x 64
-  kWide,   // 128 x 128
   kChain,  // 128 x 256, one scan, each tile behind the one before it
 };
 

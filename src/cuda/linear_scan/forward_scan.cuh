@@ -53,8 +53,8 @@ __device__ void stage_decays(const ScanTile<Config>& t) {
     const std::int64_t time = std::int64_t{t.time()} + token;
     float value = 0.0f;
     if (time < problem.T && channel < problem.D) {
-      const std::int64_t at = t.tile.batch * problem.decay.batch_stride +
-                              time * problem.decay.time_stride + channel;
+      const std::int64_t at =
+          t.tile.batch * problem.decay.batch_stride + time * problem.decay.time_stride + channel;
       value = problem.decay_dtype == DType::kFloat32
                   ? static_cast<const float*>(problem.decay.data)[at]
                   : static_cast<float>(
@@ -103,8 +103,7 @@ struct BlockMaps {
   __device__ explicit BlockMaps(ScanMap own) {
     constexpr unsigned kWarp = 0xFFFFFFFFu;
     const auto of_lane = [](ScanMap map, int lane) {
-      return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4),
-                     __shfl_sync(kWarp, map.sum, lane, 4)};
+      return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
     };
     left = lane_above(own);
     const ScanMap pair = compose(left, own);  // of lanes 1 and 3
@@ -173,9 +172,7 @@ template <class Config>
 __device__ ChannelPair initial_states(const ScanTile<Config>& t) {
   const LinearScanForwardProblem& problem = t.params.problem;
   ChannelPair state{};
-  if (t.tile.time_tile > 0 || problem.initial_state == nullptr || problem.cu_seqlens != nullptr) {
-    return state;
-  }
+  if (problem.initial_state == nullptr || problem.cu_seqlens != nullptr) return state;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int channel = t.channel + 8 * r;
@@ -203,8 +200,10 @@ __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
 template <class Config>
 __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const ColumnRecords records = records_of(t);
-  ChannelPair state = initial_states(t);
-  if (t.tile.time_tile > 0) {
+  ChannelPair state;
+  if (t.tile.time_tile == 0) {
+    state = initial_states(t);
+  } else {
     state = wait_states(records.states + (t.tile.time_tile - 1) * records.channels);
     __syncwarp();
   }
@@ -219,9 +218,8 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
       const BlockMaps maps(compose({decay[0], s0}, {decay[1], s1}));
-      const float before = maps.pass(state.value[row], [](float s, ScanMap map) {
-        return apply(map, s);
-      });
+      const float before =
+          maps.pass(state.value[row], [](float s, ScanMap map) { return apply(map, s); });
       s0 = apply({decay[0], s0}, before);
       s1 = apply({decay[1], s1}, s0);
     }
@@ -249,9 +247,8 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
       const BlockMaps maps(compose({decay[0], s0}, {decay[1], s1}));
-      const ScanMap before = maps.pass(map[row], [](ScanMap all, ScanMap next) {
-        return compose(all, next);
-      });
+      const ScanMap before =
+          maps.pass(map[row], [](ScanMap all, ScanMap next) { return compose(all, next); });
       const ScanMap first = compose(before, {decay[0], s0});
       const ScanMap second = compose(first, {decay[1], s1});
       s0 = first.sum;
@@ -264,8 +261,17 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   const bool is_last = time + 1 == t.params.time_tiles;
   const bool ends_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
   if (!is_last && !ends_group) put_maps(records, time, map);
-  ChannelPair state = initial_states(t);
-  if (time > 0) state = look_back_groups<Config::kGroupTiles, Config::kTokens == 64 ? 8 : 4>(records, time);
+  ScanMap before[2];  // of the group's earlier tiles
+  if (time > 0) fold_maps<Config::kGroupTiles>(records, time, before);
+  ChannelPair state;
+  if (time < Config::kGroupTiles) {
+    state = initial_states(t);
+  } else {
+    state = wait_states(records.states + (time / Config::kGroupTiles - 1) * records.channels);
+    __syncwarp();
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) state.value[r] = apply(before[r], state.value[r]);
   if (!is_last && ends_group) {
     ChannelPair after;
 #pragma unroll

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cuda/linear_scan/forward_params.h"
+#include "cuda/linear_scan/tokens.cuh"
 #include "cuda/parts/panel.cuh"
 #include "cuda/parts/ring.cuh"
-#include "cuda/linear_scan/tokens.cuh"
 
 namespace tandem::cuda {
 
@@ -39,7 +39,8 @@ struct LinearScanShared {
 
   alignas(1024) char stages[Config::kStages][Config::kStageBytes];
   // Decays themselves, fp32, of a general tile; rows padded against bank conflicts.
-  float decays[Config::kGeneral ? Config::kTokens : 1][Config::kGeneral ? Config::kChannels + 4 : 1];
+  float decays[Config::kGeneral ? Config::kTokens : 1]
+              [Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
   LinearScanTile tiles[Config::kTileSlots];
   unsigned tickets[Config::kTileSlots];

@@ -1,4 +1,5 @@
-// linear_scan_product_kernel: one 128 x 128 tile of x = u W^T, du = dx W or d_weight = dx^T u, fp32.
+// linear_scan_product_kernel: one 128 x 128 tile of x = u W^T, du = dx W or d_weight = dx^T u,
+// fp32.
 //
 //   product   A [rows, contracted]     B [contracted, columns]   result
 //   kProject  u [T,d], K-major         W^T, K-major              x, fp32
@@ -153,8 +154,7 @@ __device__ void clear_tokens_behind(typename ProductShared<Config>::Stage& stage
 
 template <class Config>
 __device__ void multiply(const LinearScanProductParams& params, const ProductTile& tile,
-                         ProductShared<Config>& shared, int group,
-                         float (&acc)[kProductTile / 2]) {
+                         ProductShared<Config>& shared, int group, float (&acc)[kProductTile / 2]) {
   typename Ring<Config::kStages>::Position at, behind;
   const int steps = tile.end - tile.begin;
   const int count = tile.count(params);
@@ -163,8 +163,8 @@ __device__ void multiply(const LinearScanProductParams& params, const ProductTil
     auto& stage = shared.stages[at.stage];
     if constexpr (Config::kWeight) {
       const int step = tile.begin + i % steps;
-      const int from = tile.last_token - tile.first_token -
-                       step % tile.steps_per_batch * kProductStep;
+      const int from =
+          tile.last_token - tile.first_token - step % tile.steps_per_batch * kProductStep;
       if (params.cu_seqlens != nullptr && from < kProductStep) {
         clear_tokens_behind<Config>(stage, from);
       }

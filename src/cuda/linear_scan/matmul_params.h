@@ -32,9 +32,9 @@ struct LinearScanProductParams {
   int depth = 0;    // contracted: d or D; of kWeight the tokens, T in each batch row
   const std::int32_t* cu_seqlens = nullptr;  // of kWeight: only [cu_seqlens[0], cu_seqlens[N])
   std::int64_t N = 0;
-  int splits = 1;              // of kWeight: parts of the tokens
-  float* wide = nullptr;       // x [B,T,D], or parts of d_weight [splits,D,d]
-  TokenTensor narrow;          // du
+  int splits = 1;         // of kWeight: parts of the tokens
+  float* wide = nullptr;  // x [B,T,D], or parts of d_weight [splits,D,d]
+  TokenTensor narrow;     // du
 };
 
 /// Launches linear_scan_product_kernel; instantiated in backward_*.cu.

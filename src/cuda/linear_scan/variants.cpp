@@ -20,8 +20,10 @@ void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanT
                  bool tma) {
   const LinearScanTileShape shape = tile_shape(tiling);
   static_assert(Config::kGroupTiles == kLinearScanGroupTiles);
-  const char* kind = Config::kChain ? "_chain" : !Config::kGeneral ? "" : tma ? ".general"
-                                                                             : ".gather";
+  const char* kind = Config::kChain      ? "_chain"
+                     : !Config::kGeneral ? ""
+                     : tma               ? ".general"
+                                         : ".gather";
   table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".c" +
                        std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) + kind,
                    dtype, tiling, Config::kGeneral, tma, &launch_linear_scan_forward<Config>});
@@ -31,10 +33,8 @@ template <class Element>
 void add_variants(std::vector<LinearScanVariant>& table, DType dtype) {
   using Small = LinearScanConfig<Element, 1, 64, false>;
   using General = LinearScanConfig<Element, 1, 64, false, true>;
-  using Wide = LinearScanConfig<Element, 2, 128, false>;
   using Chain = LinearScanConfig<Element, 2, 256, true>;
   add_variant<Chain>(table, dtype, LinearScanTiling::kChain, true);
-  add_variant<Wide>(table, dtype, LinearScanTiling::kWide, true);
   add_variant<Small>(table, dtype, LinearScanTiling::kSmall, true);
   add_variant<General>(table, dtype, LinearScanTiling::kSmall, true);
   add_variant<General>(table, dtype, LinearScanTiling::kSmall, false);
@@ -48,9 +48,8 @@ struct Choice {
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
   const int multiprocessors = device.multiprocessors;
   const LinearScanVariant& variant = choose_variant(
-      kForward, linear_scan_forward_variants(), device, [&](const LinearScanVariant& one) {
-        return reason_against(one, problem, multiprocessors);
-      });
+      kForward, linear_scan_forward_variants(), device,
+      [&](const LinearScanVariant& one) { return reason_against(one, problem, multiprocessors); });
   return {variant, plan_linear_scan(problem, variant.tiling, multiprocessors)};
 }
 
@@ -86,8 +85,8 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
   plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
                       {1, problem.D, 1, problem.d}, shape.channels);
   if (!general) {
-    plans.decay = plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens,
-                       64);
+    plans.decay =
+        plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
   }
   if (problem.gate.data != nullptr) plans.gate = plan("gate", of_tokens(problem.gate), tokens, 64);
   plans.out = plan("out", of_tokens(problem.out), tokens, 64);
@@ -119,8 +118,8 @@ std::string reason_against(const LinearScanVariant& variant,
     const LinearScanTiling best = choose_tiling(problem, multiprocessors);
     if (variant.tiling != best) {
       const LinearScanTileShape shape = tile_shape(best);
-      return "is slower here than tiles of " + std::to_string(shape.channels) +
-             " channels by " + std::to_string(shape.tokens) + " tokens";
+      return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
+             std::to_string(shape.tokens) + " tokens";
     }
   }
   if (!variant.tma) return "";
