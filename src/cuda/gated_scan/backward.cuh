@@ -23,77 +23,39 @@ struct BackwardShared {
   static constexpr int kOut = kGate + Config::kElementPieces;
   static constexpr int kOfToken = kOut + Config::kElementPieces;
 
-  uint4 slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
+  typename Config::Piece slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;  // of gradients, from the end
   ScanMap warp_maps[Config::kWarps][Config::kWidth];  // of states
   float warp_states[Config::kWarps][Config::kWidth];
   TileKinds<Config> kinds;
 
-  __device__ const uint4* piece(int stage, int token, int of) const {
+  __device__ const typename Config::Piece* piece(int stage, int token, int of) const {
     return &slots[stage][token * kOfToken + of][threadIdx.x];
-  }
-  /// The thread's i-th piece of the stage whose contents are not read in the second pass.
-  __device__ float4& spare(int stage, int i) {
-    constexpr int kSpare = kOfToken - kDecay;
-    static_assert(2 * kSpare >= kChannels / 2 && Config::kTokens >= 2);
-    return reinterpret_cast<float4&>(
-        slots[stage][i / kSpare * kOfToken + kDecay + i % kSpare][threadIdx.x]);
   }
 };
 
-/// Maps that the thread does not need for a while.
-template <class Config>
-__device__ void put_aside(BackwardShared<Config>& shared, int stage,
-                          const ScanMap (&maps)[kChannels]) {
-#pragma unroll
-  for (int i = 0; i < kChannels / 2; ++i) {
-    const ScanMap &x = maps[2 * i], &y = maps[2 * i + 1];
-    shared.spare(stage, i) = {x.factor, x.sum, y.factor, y.sum};
-  }
-}
-
-/// The state behind them, of the state before the warp's tokens.
-template <class Config>
-__device__ void take_states(BackwardShared<Config>& shared, int stage,
-                            const float* before, float (&states)[kChannels]) {
-#pragma unroll
-  for (int i = 0; i < kChannels / 2; ++i) {
-    const float4 maps = shared.spare(stage, i);
-    states[2 * i] = apply({maps.x, maps.y}, before[2 * i]);
-    states[2 * i + 1] = apply({maps.z, maps.w}, before[2 * i + 1]);
-  }
-}
-
-/// Starts loading the thread's part of the tile that begins at `begin`.
 template <class Config>
 __device__ void load_tile(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                           BackwardShared<Config>& shared, int stage, int begin) {
   using Shared = BackwardShared<Config>;
   using Element = typename Config::Element;
-  using Decay = typename Config::Decay;
-  const int channels = params.D - place.channel();
-  const int tokens = place.tokens(params.sequences.T, begin);
-  const auto load = [&](const TokenTensor& tensor, auto stored, int of) {
-    using Stored = decltype(stored);
-    const auto* from = place.template at<const Stored>(tensor, begin + place.row);
-#pragma unroll
-    for (int i = 0; i < Config::kTokens; ++i) {
-      copy_channels<Config::kAligned, Config::kThreads>(
-          &shared.slots[stage][i * Shared::kOfToken + of][threadIdx.x], from,
-          i < tokens ? channels : 0);
-      from += tensor.time_stride;
-    }
-  };
-  if (params.states != nullptr) load(params.x, Element{}, 0);
-  load(params.decay, Decay{}, Shared::kDecay);
-  if (params.gate.data != nullptr) load(params.gate, Element{}, Shared::kGate);
-  load(params.d_out, Element{}, Shared::kOut);
+  constexpr int kOfToken = Shared::kOfToken;
+  const auto to = [&](int of) { return &shared.slots[stage][of][threadIdx.x]; };
+  if (params.states != nullptr) {
+    load_tokens<Config, Element, kOfToken>(params, place, params.x, to(0), begin);
+  }
+  load_tokens<Config, typename Config::Decay, kOfToken>(params, place, params.decay,
+                                                        to(Shared::kDecay), begin);
+  if (params.gate.data != nullptr) {
+    load_tokens<Config, Element, kOfToken>(params, place, params.gate, to(Shared::kGate), begin);
+  }
+  load_tokens<Config, Element, kOfToken>(params, place, params.d_out, to(Shared::kOut), begin);
 }
 
 /// The states that a sequence starts from, or a gradient by the states that it ends with.
 template <class Config>
 __device__ void load_given(const float* states, int sequence, const ScanParams& params,
-                           const ScanPlace<Config>& place, float (&values)[kChannels]) {
+                           const ScanPlace<Config>& place, float (&values)[Config::kChannels]) {
   const float* row = states == nullptr
                          ? nullptr
                          : states + std::int64_t{sequence} * params.D + place.channel();
@@ -103,20 +65,21 @@ __device__ void load_given(const float* states, int sequence, const ScanParams& 
 /// What the thread keeps of its tokens between the two passes over them.
 template <class Config>
 struct TokenGradients {
-  float a[Config::kTokens][kChannels];
-  float by_state[Config::kTokens][kChannels];  // silu(gate) d_out
-  float by_gate[Config::kTokens][kChannels];   // silu'(gate) d_out, to be multiplied by the state
-  bool simple;                                 // tokens that neither begin nor end a sequence
+  float a[Config::kTokens][Config::kChannels];
+  float by_state[Config::kTokens][Config::kChannels];  // silu(gate) d_out
+  float by_gate[Config::kTokens][Config::kChannels];   // silu'(gate) d_out, to be multiplied by the state
+  bool simple;  // tokens that exist, and neither begin nor end a sequence
 };
 
 template <class Config>
 __device__ void differentiate_gates(const ScanBackwardParams& params,
                                     const BackwardShared<Config>& shared, int stage,
-                                    const TokenKind* kinds, TokenGradients<Config>& own) {
+                                    const TokenKind* kinds, bool complete,
+                                    TokenGradients<Config>& own) {
   using Shared = BackwardShared<Config>;
   using Element = typename Config::Element;
   constexpr int kStride = Config::kThreads;
-  own.simple = true;
+  own.simple = complete;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
     own.simple &= kinds[i].first == TokenKind::kInside && kinds[i].last < 0;
@@ -128,10 +91,10 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
       for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
     }
     if (params.gate.data != nullptr) {
-      float gate[kChannels];
+      float gate[Config::kChannels];
       unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kGate), gate);
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
+      for (int j = 0; j < Config::kChannels; ++j) {
         const float open = logistic<Config::kExact>(gate[j]);
         const float d_out = own.by_state[i][j];
         own.by_state[i][j] = d_out * (gate[j] * open);
@@ -144,7 +107,7 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
   for (int i = 0; i < Config::kTokens; ++i) {
     if (kinds[i].first != TokenKind::kOutside) continue;
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
+    for (int j = 0; j < Config::kChannels; ++j) {
       own.a[i][j] = own.by_state[i][j] = own.by_gate[i][j] = 0.0f;
     }
   }
@@ -154,23 +117,23 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
 template <class Config>
 __device__ bool map_states(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                            const BackwardShared<Config>& shared, int stage, const TokenKind* kinds,
-                           const TokenGradients<Config>& own, ScanMap (&maps)[kChannels]) {
+                           const TokenGradients<Config>& own, ScanMap (&maps)[Config::kChannels]) {
   const auto compose_all = [&](auto exact) {
 #pragma unroll
     for (int i = 0; i < Config::kTokens; ++i) {
-      float x[kChannels];
+      float x[Config::kChannels];
       unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
       if (exact() && kinds[i].first != TokenKind::kInside) {
-        float before[kChannels] = {};
+        float before[Config::kChannels] = {};
         const bool begins = kinds[i].first >= 0;
         if (begins) load_given(params.initial_state, kinds[i].first, params, place, before);
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           maps[j] = {0.0f, begins ? apply({own.a[i][j], x[j]}, before[j]) : 0.0f};
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           const ScanMap map{own.a[i][j], x[j]};
           maps[j] = i == 0 ? map : compose<exact()>(maps[j], map);
         }
@@ -196,22 +159,22 @@ __device__ inline float pass_back(float a, float by_state) {
 template <class Config>
 __device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                               const TokenKind* kinds, const TokenGradients<Config>& own,
-                              ScanMap (&maps)[kChannels]) {
+                              ScanMap (&maps)[Config::kChannels]) {
   const auto compose_all = [&](auto exact) {
 #pragma unroll
     for (int i = Config::kTokens - 1; i >= 0; --i) {
       if (exact() && (kinds[i].last >= 0 || kinds[i].first == TokenKind::kOutside)) {
-        float behind[kChannels] = {};
+        float behind[Config::kChannels] = {};
         if (kinds[i].last >= 0) {
           load_given(params.d_final_state, kinds[i].last, params, place, behind);
         }
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           maps[j] = {0.0f, pass_back(own.a[i][j], own.by_state[i][j] + behind[j])};
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           const float a = own.a[i][j];
           const ScanMap map{a, pass_back<exact()>(a, own.by_state[i][j])};
           maps[j] = i == Config::kTokens - 1 ? map : compose<exact()>(maps[j], map);
@@ -227,17 +190,28 @@ __device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<
   return false;
 }
 
-/// Of all tokens of the thread, `values(i)` of the i-th.
-template <class Config, class Stored>
-__device__ void store_gradient(const ScanBackwardParams& params, const ScanPlace<Config>& place,
-                               const TokenTensor& tensor, int begin, int i,
-                               const float (&values)[kChannels]) {
-  if (tensor.data == nullptr) return;
-  const int valid =
-      i < place.tokens(params.sequences.T, begin) ? params.D - place.channel() : 0;
-  Stored* to = place.template at<Stored>(tensor, begin + place.row) + i * tensor.time_stride;
-  store_channels<Config::kAligned>(to, values, valid);
-}
+/// The thread's part of a gradient, if it is wanted.
+template <class Config, class StoredT, bool kExact>
+struct GradientRows {
+  StoredT* first;  // of the thread's tokens; null: not wanted
+  std::int64_t stride;
+  int tokens;
+  int channels;
+
+  __device__ GradientRows(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+                          const TokenTensor& tensor, int begin)
+      : first(tensor.data == nullptr ? nullptr
+                                     : place.template at<StoredT>(tensor, begin + place.row)),
+        stride(tensor.time_stride),
+        tokens(place.tokens(params.sequences.T, begin)),
+        channels(Config::kAligned ? Config::kChannels : params.D - place.channel()) {}
+
+  /// kExact: the i-th token may not exist.
+  __device__ void store(int i, const float (&values)[Config::kChannels]) const {
+    if (first == nullptr || (kExact && i >= tokens)) return;
+    store_channels<Config::kAligned, typename Config::Piece>(first + i * stride, values, channels);
+  }
+};
 
 /// From the state before the thread's tokens: the states before each, and d_gate. Returns whether
 /// the states are finite.
@@ -246,26 +220,27 @@ __device__ bool store_gate_gradients(const ScanBackwardParams& params,
                                      const ScanPlace<Config>& place,
                                      const BackwardShared<Config>& shared, int stage,
                                      const TokenKind* kinds, int begin,
-                                     const TokenGradients<Config>& own, float (&state)[kChannels],
-                                     float (&before)[Config::kTokens][kChannels]) {
+                                     const TokenGradients<Config>& own, float (&state)[Config::kChannels],
+                                     float (&before)[Config::kTokens][Config::kChannels]) {
   using Element = typename Config::Element;
+  const GradientRows<Config, Element, kExact> rows(params, place, params.d_gate, begin);
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    float x[kChannels];
+    float x[Config::kChannels];
     unpack_channels<Config::kThreads, Element>(shared.piece(stage, i, 0), x);
     const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
     if (kExact && kinds[i].first >= 0) {
       load_given(params.initial_state, kinds[i].first, params, place, state);
     }
-    float d_gate[kChannels];
+    float d_gate[Config::kChannels];
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
+    for (int j = 0; j < Config::kChannels; ++j) {
       if (outside) state[j] = x[j] = 0.0f;
       before[i][j] = state[j];
       state[j] = apply<kExact>({own.a[i][j], x[j]}, state[j]);
       d_gate[j] = own.by_gate[i][j] * state[j];
     }
-    store_gradient<Config, Element>(params, place, params.d_gate, begin, i, d_gate);
+    rows.store(i, d_gate);
   }
   return are_finite(state);
 }
@@ -276,27 +251,33 @@ template <class Config, bool kExact>
 __device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                                 const TokenKind* kinds, int begin,
                                 const TokenGradients<Config>& own,
-                                const float (&before)[Config::kTokens][kChannels],
-                                float (&behind)[kChannels]) {
-  using Element = typename Config::Element;
+                                const float (&before)[Config::kTokens][Config::kChannels],
+                                float (&behind)[Config::kChannels]) {
+  const GradientRows<Config, typename Config::Element, kExact> dx_rows(params, place, params.dx,
+                                                                       begin);
+  const GradientRows<Config, typename Config::Decay, kExact> decay_rows(params, place,
+                                                                        params.d_decay, begin);
 #pragma unroll
   for (int i = Config::kTokens - 1; i >= 0; --i) {
     const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
     if (kExact && kinds[i].last >= 0) {
       load_given(params.d_final_state, kinds[i].last, params, place, behind);
     }
-    float ds[kChannels], d_decay[kChannels];
+    float ds[Config::kChannels], d_decay[Config::kChannels];
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
-      const float a = own.a[i][j];
+    for (int j = 0; j < Config::kChannels; ++j) {
       ds[j] = own.by_state[i][j] + (outside ? 0.0f : behind[j]);
-      behind[j] = pass_back<kExact>(a, ds[j]);
-      const float by_log = pass_back<kExact>(a, ds[j] * before[i][j]);
-      d_decay[j] = params.log_decay ? by_log : ds[j] * before[i][j];
+      behind[j] = pass_back<kExact>(own.a[i][j], ds[j]);
+      d_decay[j] = ds[j] * before[i][j];
     }
-    store_gradient<Config, Element>(params, place, params.dx, begin, i, ds);
-    store_gradient<Config, typename Config::Decay>(params, place, params.d_decay, begin, i,
-                                                   d_decay);
+    dx_rows.store(i, ds);
+    if (params.log_decay) {
+#pragma unroll
+      for (int j = 0; j < Config::kChannels; ++j) {
+        d_decay[j] = pass_back<kExact>(own.a[i][j], d_decay[j]);
+      }
+    }
+    decay_rows.store(i, d_decay);
     if (kExact && kinds[i].first >= 0 && params.d_initial_state != nullptr) {
       store_state(
           params.d_initial_state + std::int64_t{kinds[i].first} * params.D + place.channel(),
@@ -340,6 +321,7 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
   const int tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
   const int first = (tiles - 1 - place.rank) * Config::kTileTokens;
   const int tile_step = params.ranks * Config::kTileTokens;
+  const bool has_channels = place.channel() < params.D;
   const bool has_states = params.states != nullptr;
   start_walk(shared.walk, params.ranks);
   follow_stream();
@@ -365,14 +347,14 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
     const TokenKind* kinds = shared.kinds.of(step) + place.row;
     cutlass::arch::cp_async_wait<kStages - 1>();
     TokenGradients<Config> own;
-    differentiate_gates(params, shared, stage, kinds, own);
+    const bool complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
+    differentiate_gates(params, shared, stage, kinds, complete, own);
+    ScanMap state_maps[Config::kChannels];
     if (has_states) {
-      ScanMap state_maps[kChannels];
       const bool small = map_states(params, place, shared, stage, kinds, own, state_maps);
       scan_warp<Config::kLanes, false>(state_maps, small, &shared.warp_maps[warp][place.column]);
-      put_aside(shared, stage, state_maps);  // why: registers are short
     }
-    ScanMap gradient_maps[kChannels];
+    ScanMap gradient_maps[Config::kChannels];
     const bool small = map_gradients(params, place, kinds, own, gradient_maps);
     scan_warp<Config::kLanes, true>(gradient_maps, small,
                                     &shared.walk.warp_maps[warp][place.column]);
@@ -383,11 +365,14 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
     pass_states<true>(shared.walk, {params.ranks, place.rank, step}, carry, [](int, float) {});
     shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
-    float before[Config::kTokens][kChannels] = {};
-    if (has_states) {
+    float before[Config::kTokens][Config::kChannels] = {};
+    if (has_states && has_channels) {
       const auto pass = [&](auto exact) {
-        float state[kChannels];
-        take_states(shared, stage, &shared.warp_states[warp][place.column], state);
+        float state[Config::kChannels];
+#pragma unroll
+        for (int j = 0; j < Config::kChannels; ++j) {
+          state[j] = apply(state_maps[j], shared.warp_states[warp][place.column + j]);
+        }
         return store_gate_gradients<Config, exact()>(params, place, shared, stage, kinds, begin,
                                                      own, state, before);
       };
@@ -396,14 +381,14 @@ gated_scan_backward_kernel(const __grid_constant__ ScanBackwardParams params) {
     load_tile(params, place, shared, stage, begin - kStages * tile_step);
     cutlass::arch::cp_async_fence();
     const auto pass = [&](auto exact) {
-      float behind[kChannels];
+      float behind[Config::kChannels];
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
+      for (int j = 0; j < Config::kChannels; ++j) {
         behind[j] = apply(gradient_maps[j], shared.walk.warp_states[warp][place.column + j]);
       }
       return store_gradients<Config, exact()>(params, place, kinds, begin, own, before, behind);
     };
-    if (!own.simple || !pass(std::false_type{})) pass(std::true_type{});
+    if (has_channels && (!own.simple || !pass(std::false_type{}))) pass(std::true_type{});
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }

@@ -18,5 +18,7 @@ template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, float,
 template ScanForwardKernel forward_kernel<ScanExperimentA<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanExperimentB<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanExperimentC<Element, Element>>();
+template ScanForwardKernel forward_kernel<ScanExperimentD<Element, Element>>();
+template ScanForwardKernel forward_kernel<ScanExperimentE<Element, Element>>();
 
 }  // namespace tandem::cuda

@@ -26,6 +26,7 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
+              "_c" + std::to_string(Config::kChannels) +
               (Config::kAligned ? "" : ".scalar"),
           dtype,
           decay_dtype,
@@ -60,6 +61,8 @@ void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
   add_forward<ScanExperimentA<Element, Element>>(table, dtype, dtype);
   add_forward<ScanExperimentB<Element, Element>>(table, dtype, dtype);
   add_forward<ScanExperimentC<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanExperimentD<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanExperimentE<Element, Element>>(table, dtype, dtype);
 #endif
   add_forward<ScanNarrowConfig<Element, Element, false>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
