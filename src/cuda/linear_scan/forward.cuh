@@ -21,6 +21,7 @@
 // Role    threads                work
 //   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
 //         warp 1                 what the tokens are (tokens.cuh); states of empty sequences
+//         warp 2, one thread     stores outputs by TMA
 //         warps 2 and 3          copy where TMA cannot
 //   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs
 // Shared memory: a ring of (channels + tokens) x 64 elements, 96 KB (two CTAs per SM) or 192 KB.
@@ -56,9 +57,13 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
 
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kGroups;
-    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads);
+    const int stores = params.tma ? kStoreArrivals : 0;
+    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads + stores);
     shared.ticket_ring.init(1, 1);
-    shared.tile_ring.init(32, kScanThreads);
+    shared.tile_ring.init(32, kScanThreads + stores);
+    for (auto& slot : shared.outputs_ready) {
+      for (Barrier& ready : slot) ready.init(128);
+    }
     fence_barriers_initialised();
   }
   follow_stream();
@@ -79,6 +84,8 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       pass_empty_sequences<Config>(params.problem);
     } else if (!params.tma) {
       load_with_threads<Config>(params, shared);
+    } else if (threadIdx.x == 64) {
+      store_outputs<Config>(params, shared);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();

@@ -31,6 +31,8 @@ struct LinearScanConfig {
   static constexpr int kPanelStages =
       (2 * kTokenPanels + kPanelRowsPerStage - 1) / kPanelRowsPerStage;
 
+  static constexpr int kDecayStages = kTokenPanels / kPanelRowsPerStage;  // with nothing else
+
   static constexpr int kGroupTiles = 32;  // whose maps are folded one by one: carry.cuh
 
   // Registers per thread after setmaxnreg.

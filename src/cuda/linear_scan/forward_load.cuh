@@ -91,6 +91,40 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
   });
 }
 
+/// One thread, with TMA: the outputs of each tile, as soon as they are in their panels.
+template <class Config>
+__device__ void store_outputs(const LinearScanForwardParams& params,
+                              LinearScanShared<Config>& shared) {
+  const int k_steps = (params.problem.d + 63) / 64;
+  typename LinearScanShared<Config>::StageRing::Position at;
+  typename LinearScanShared<Config>::TileRing::Position slot;
+  while (true) {
+    shared.tile_ring.wait_full(slot);
+    const LinearScanTile tile = shared.tiles[slot.stage];
+    if (tile.batch == LinearScanTile::kNone) return;
+    for (int k = 0; k < k_steps; ++k) at.advance();
+    for (int group = 0; group < Config::kGroups; ++group) {
+      shared.outputs_ready[slot.stage][group].wait(slot.parity);
+      const int channel = tile.first_channel + 64 * group;
+      for (int part = 0; part < Config::kTokenPanels && channel < params.problem.D; ++part) {
+        const int time = tile.time_tile * Config::kTokens + 64 * part;
+        if (time >= params.problem.T) break;
+        const PanelPlace<Config> place(1, part, group);
+        const int stage = at.stage + place.stage;
+        const char* panel =
+            shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
+        store_panel(params.out_map, panel, {channel, 0, time, tile.batch});
+      }
+    }
+    wait_stores_read();
+    for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
+      if (s >= Config::kDecayStages) shared.ring.empty[at.stage].arrive();
+    }
+    shared.tile_ring.empty[slot.stage].arrive();
+    slot.advance();
+  }
+}
+
 /// The copying threads: `rows` rows of 64 columns, zeros where there is none.
 template <class Element>
 __device__ void copy_panel(char* panel, int rows, const Element* from, std::int64_t row_stride,

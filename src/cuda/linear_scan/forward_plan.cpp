@@ -16,11 +16,7 @@ std::size_t append(std::size_t& bytes, std::int64_t size) {
 }  // namespace
 
 LinearScanTileShape tile_shape(LinearScanTiling tiling) {
-  switch (tiling) {
-    case LinearScanTiling::kSmall: return {64, 64, 2, false};
-    case LinearScanTiling::kWide: return {128, 128, 1, false};
-    case LinearScanTiling::kChain: break;
-  }
+  if (tiling == LinearScanTiling::kSmall) return {64, 64, 2, false};
   return {128, 256, 1, true};
 }
 

@@ -12,10 +12,16 @@
 
 namespace tandem::cuda {
 
+/// A stage without outputs.
+__device__ inline void give_back(Barrier& empty, bool tma) {
+  empty.arrive();
+  if (tma && threadIdx.x == 128) empty.arrive();  // kStoreArrivals
+}
+
 /// acc = W u^T, [channels, tokens].
 template <class Config>
 __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Config>& shared,
-                        int k_steps, int group,
+                        int k_steps, int group, bool tma,
                         typename LinearScanShared<Config>::StageRing::Position& at) {
   auto behind = at;
   for (int k = 0; k < k_steps; ++k) {
@@ -34,19 +40,20 @@ __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Conf
     fence_registers(acc);
     if (k > 0) {
       wgmma_wait<1>();
-      shared.ring.empty[behind.stage].arrive();
+      give_back(shared.ring.empty[behind.stage], tma);
       behind.advance();
     }
     at.advance();
   }
   wgmma_wait<0>();
   fence_registers(acc);
-  shared.ring.empty[behind.stage].arrive();
+  give_back(shared.ring.empty[behind.stage], tma);
 }
 
 /// One warpgroup: the decays of a general tile, as factors.
 template <class Config>
 __device__ void stage_decays(const ScanTile<Config>& t) {
+  sync_warpgroup(1 + t.group);  // all have read those of the tile before
   const LinearScanForwardProblem& problem = t.params.problem;
   const int channel = t.tile.first_channel + threadIdx.x % 64;
   for (int token = threadIdx.x % 128 / 64; token < Config::kTokens; token += 2) {
@@ -285,20 +292,6 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   if (!t.tile.plain) end_sequences(t, acc);
 }
 
-/// One thread of a group: its panels of outputs.
-template <class Config>
-__device__ void store_outputs(const ScanTile<Config>& t) {
-  const int channel = t.tile.first_channel + 64 * t.group;
-  if (channel < t.params.problem.D) {
-    for (int part = 0; part < Config::kTokenPanels; ++part) {
-      const int time = t.time() + 64 * part;
-      if (time >= t.params.problem.T) break;
-      store_panel(t.params.out_map, t.panel(1, part), {channel, 0, time, t.tile.batch});
-    }
-  }
-  wait_stores_read();
-}
-
 /// One warpgroup: all tiles of this CTA.
 template <class Config>
 __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
@@ -311,7 +304,7 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
     ScanTile<Config> t{params, shared, shared.tiles[slot.stage], shared.tokens[slot.stage], group};
     if (t.tile.batch == LinearScanTile::kNone) return;
     float acc[Config::kTokens / 2];
-    project<Config>(acc, shared, k_steps, group, at);
+    project<Config>(acc, shared, k_steps, group, params.tma, at);
     t.channel = t.tile.first_channel + 64 * group + fragment_row();
     const auto first_panel = at;
     t.panel_stage = at.stage;
@@ -323,17 +316,19 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
     } else {
       scan_look_back(t, acc);
     }
+    auto done = first_panel;
+    for (int s = 0; s < Config::kDecayStages; ++s, done.advance()) {
+      give_back(shared.ring.empty[done.stage], params.tma);
+    }
 #pragma unroll
     for (int step = 0; step < Config::kTokens / 16; ++step) {
       write_outputs(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
     }
     if (params.tma) {
       fence_shared_for_async_proxy();
-      sync_warpgroup(1 + group);
-      if (threadIdx.x % 128 == 0) store_outputs(t);
+      shared.outputs_ready[slot.stage][group].arrive();
     }
-    auto done = first_panel;
-    for (int s = 0; s < Config::kPanelStages; ++s, done.advance()) {
+    for (int s = Config::kDecayStages; s < Config::kPanelStages; ++s, done.advance()) {
       shared.ring.empty[done.stage].arrive();
     }
     shared.tile_ring.empty[slot.stage].arrive();

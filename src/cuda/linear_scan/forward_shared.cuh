@@ -46,8 +46,13 @@ struct LinearScanShared {
   unsigned tickets[Config::kTileSlots];
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
-  TileRing tile_ring;    // that warp -> the scan
+  TileRing tile_ring;    // that warp -> the scan, the thread that stores
+  Barrier outputs_ready[Config::kTileSlots][Config::kGroups];
 };
+
+/// A stage is given back by the scan's threads and one arrival more: of the thread that stores,
+/// where the stage holds outputs, else of one of the scan's.
+constexpr int kStoreArrivals = 1;
 
 /// Where panel (kind, tokens [64 part, + 64), group of channels) lies among those behind a tile's
 /// columns: stage, counted from the first one, and offset.
