@@ -58,7 +58,12 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kGroups;
     const int stores = params.tma ? kStoreArrivals : 0;
-    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads + stores);
+    // Where CTAs load for each other, each of all CTAs' warps gives a stage back.
+    constexpr int kReaders = Config::kCluster == 1 ? kScanThreads : kScanThreads / 32;
+    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads,
+                     Config::kCluster * (kReaders + stores));
+    shared.index_wanted.init(1);
+    shared.index_sent.init(1);
     shared.ticket_ring.init(1, 1);
     shared.tile_ring.init(32, kScanThreads + stores);
     for (auto& slot : shared.outputs_ready) {
@@ -67,7 +72,11 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     fence_barriers_initialised();
   }
   follow_stream();
-  __syncthreads();
+  if constexpr (Config::kCluster == 1) {
+    __syncthreads();
+  } else {
+    cute::cluster_sync();
+  }
 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
@@ -91,6 +100,10 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();
     scan_tiles<Config>(params, shared, warpgroup - 1);
   }
+  if constexpr (Config::kCluster > 1) {
+    __syncwarp();
+    cute::cluster_sync();  // the others may still arrive here
+  }
 }
 
 template <class Config>
@@ -100,6 +113,7 @@ void launch_linear_scan_forward(const char* name, const LinearScanForwardParams&
   launch_kernel(name, linear_scan_forward_kernel<Config>,
                 {.blocks = blocks,
                  .threads = Config::kThreads,
+                 .cluster = Config::kCluster,
                  .shared_bytes = sizeof(LinearScanShared<Config>)},
                 static_cast<cudaStream_t>(stream), params);
 }

@@ -27,23 +27,56 @@ struct PanelsOfStage {
   __device__ int count() const { return max(end - begin, 0); }
 };
 
+/// One thread of each CTA of a cluster: rank 0's index of the next tile reaches rank 1, whose tile
+/// is the one beside it.
+template <class Config>
+__device__ unsigned share_index(LinearScanShared<Config>& shared, unsigned index,
+                                std::uint32_t& parity) {
+  const unsigned rank = cute::block_rank_in_cluster();
+  if (rank == 0) {
+    shared.index_wanted.wait(parity);
+    const auto there = [](const void* here) {
+      return cute::set_block_rank(cute::cast_smem_ptr_to_uint(here), 1);
+    };
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
+            there(&shared.sent_index)),
+        "r"(index + 1), "r"(there(&shared.index_sent.word))
+        : "memory");
+  } else {
+    shared.index_sent.arrive_and_expect(4);
+    cutlass::arch::ClusterBarrier::arrive(&shared.index_wanted.word, 0, 1u);
+    shared.index_sent.wait(parity);
+    index = *static_cast<volatile unsigned*>(&shared.sent_index);
+  }
+  parity ^= 1;
+  return index;
+}
+
 /// One thread: the tiles of this CTA, one ahead of the ring. The first is the one of its own index:
 /// CTAs are started in their order. The others come by ticket.
 template <class Config, class UseTile>
 __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
                            UseTile use_tile) {
   typename LinearScanShared<Config>::TileRing::Position at;
-  const auto next = [&] { return gridDim.x + atomicAdd(params.exchange.ticket, 1u) + 1; };
+  const bool takes = Config::kCluster == 1 || cute::block_rank_in_cluster() == 0;
+  const auto next = [&] {
+    return gridDim.x + Config::kCluster * (atomicAdd(params.exchange.ticket, 1u) + 1);
+  };
+  std::uint32_t parity = 0;
   unsigned index = blockIdx.x;
-  while (true) {
+  for (bool first = true;; first = false) {
     shared.tile_ring.wait_empty(at);
+    if constexpr (Config::kCluster > 1) {
+      if (!first) index = share_index(shared, index, parity);
+    }
     shared.tickets[at.stage] = index;
     shared.ticket_ring.full[at.stage].arrive();
     at.advance();
     const LinearScanTile tile = find_tile(params, index, Config::kChannels);
     if (tile.batch == LinearScanTile::kNone) return;
     const unsigned following =  // on its way while this tile is loaded
-        params.tiles > static_cast<int>(gridDim.x) ? next() : gridDim.x;
+        takes && params.tiles > static_cast<int>(gridDim.x) ? next() : gridDim.x;
     use_tile(tile);
     index = following;
   }
@@ -72,7 +105,15 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
       char* stage = shared.stages[at.stage];
       full.arrive_and_expect(Config::kStageBytes);
       load_panel(params.weight_map, full, stage, {64 * k, 0, tile.first_channel, 0});
-      load_panel(params.u_map, full, stage + Config::kWeightBytes, {64 * k, 0, time, tile.batch});
+      if constexpr (Config::kCluster == 1) {
+        load_panel(params.u_map, full, stage + Config::kWeightBytes, {64 * k, 0, time, tile.batch});
+      } else {
+        constexpr int kRows = Config::kTokens / Config::kCluster;
+        const int first = static_cast<int>(cute::block_rank_in_cluster()) * kRows;
+        load_panel_for_all<Config::kCluster>(params.u_map, full,
+                                             stage + Config::kWeightBytes + panel_bytes(first),
+                                             {64 * k, 0, time + first, tile.batch});
+      }
     }
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
       shared.ring.wait_empty(at);
@@ -118,7 +159,7 @@ __device__ void store_outputs(const LinearScanForwardParams& params,
     }
     wait_stores_read();
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
-      if (s >= Config::kDecayStages) shared.ring.empty[at.stage].arrive();
+      if (s >= Config::kDecayStages) arrive_empty<Config>(shared.ring.empty[at.stage]);
     }
     shared.tile_ring.empty[slot.stage].arrive();
     slot.advance();

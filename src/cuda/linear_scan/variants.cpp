@@ -81,7 +81,8 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
     return StridedTensor{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
   };
   const TileExtents tokens{problem.B, problem.T, 1, problem.D};
-  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d}, shape.tokens);
+  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d},
+                 shape.tokens / shape.cluster);
   plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
                       {1, problem.D, 1, problem.d}, shape.channels);
   if (!general) {
