@@ -1,6 +1,6 @@
-// gated_scan_forward and gated_scan_backward give the same bits whatever else the GPU does: 100 calls beside a
-// busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that are in memory
-// at that time.
+// gated_scan_forward and gated_scan_backward give the same bits whatever else the GPU does: 100
+// calls beside a busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that
+// are in memory at that time.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -27,7 +27,7 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"ManyChannels", R"("axes": {"B": 4, "T": 2000, "D": 1024})"},
+    {"ManyChannels", R"("axes": {"B": 4, "T": 500, "D": 2120})"},
     {"FewChannels", R"("axes": {"B": 1, "T": 8192, "D": 64})"},
     {"OddChannels", R"("axes": {"B": 3, "T": 1000, "D": 77})"},
     {"ManySequences", R"("axes": {"B": 1, "T": 20000, "D": 200}, "lengths": {
@@ -48,7 +48,7 @@ class GpuGatedScanDeterminism : public testing::TestWithParam<std::tuple<const O
   /// `repeat` enqueues the call in some way; each time beside a different amount of other work.
   template <class Repeat>
   static void expect_same_bits(DeviceCall& call, cudaStream_t stream, const Repeat& repeat) {
-    DeviceCall load(kGatedScanForward, parse(R"("axes": {"B": 4, "T": 4096, "D": 512})"));
+    DeviceCall load(kGatedScanForward, parse(R"("axes": {"B": 2, "T": 4096, "D": 512})"));
     const SideStream busy;
     call.poison(stream);
     repeat();

@@ -8,17 +8,13 @@ using Element = __nv_bfloat16;
 template ScanForwardKernel forward_kernel<ScanWideConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanWideStatesConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element>>();
+template ScanForwardKernel forward_kernel<ScanSlimConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element, false>>();
+template ScanForwardKernel forward_kernel<ScanScalarConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, Element, false>>();
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, float>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, float>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, float, false>>();
+template ScanForwardKernel forward_kernel<ScanScalarConfig<Element, float>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, float, false>>();
-template ScanForwardKernel forward_kernel<ScanExperimentA<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanExperimentB<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanExperimentC<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanExperimentD<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanExperimentE<Element, Element>>();
 
 }  // namespace tandem::cuda

@@ -15,7 +15,7 @@ struct ScanParams {
   bool log_decay;
   TokenTensor x;
   TokenTensor decay;
-  TokenTensor gate;  // data null: none
+  TokenTensor gate;            // data null: none
   const float* initial_state;  // or null
   // Kept for the backward, or null: (B, state_rows, D): before every kStateTokens-th token
   float* states;

@@ -22,7 +22,7 @@ struct ScanPlace {
     rank = blockIdx.x % params.ranks;
     b = chain / params.channel_blocks;
     block_channel = chain % params.channel_blocks * Config::kWidth;
-    column = threadIdx.x % Config::kLanes * Config::kChannels;
+    column = threadIdx.x % Config::kLanes * kChannels;
     row = threadIdx.x / Config::kLanes * Config::kTokens;
   }
   /// How many of the thread's tokens are tokens, in a tile that begins at `begin`: the first ones,
@@ -35,27 +35,6 @@ struct ScanPlace {
            channel();
   }
 };
-
-/// Starts loading the thread's part of the tile that begins at `begin`: pieces of token i from
-/// `pieces` + i kOfToken kThreads on.
-template <class Config, class Stored, int kOfToken>
-__device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& place,
-                            const TokenTensor& tensor, typename Config::Piece* pieces, int begin) {
-  const int channels = params.D - place.channel();
-  const int tokens = place.tokens(params.sequences.T, begin);
-  const auto* from = place.template at<const Stored>(tensor, begin + place.row);
-  const auto copy = [&](int i, int valid) {
-    copy_channels<Config::kAligned, Config::kThreads, Config::kChannels>(
-        pieces + i * kOfToken * Config::kThreads, from + i * tensor.time_stride, valid);
-  };
-  if (tokens >= Config::kTokens && channels >= Config::kChannels) {  // why apart: no conditions
-#pragma unroll
-    for (int i = 0; i < Config::kTokens; ++i) copy(i, Config::kChannels);
-  } else {
-#pragma unroll
-    for (int i = 0; i < Config::kTokens; ++i) copy(i, i < tokens ? channels : 0);
-  }
-}
 
 /// Sequences without tokens: `to` is `from`, or 0 where that is null.
 template <class Config>

@@ -14,8 +14,7 @@ struct ScanVariant {
   std::string name;
   DType dtype;
   DType decay_dtype;
-  bool aligned;                // loads 16 bytes at once
-  std::int64_t fewest_chains;  // fewer are left to narrower tiles
+  bool aligned;  // loads 16 bytes, or 8, at once
   Kernel kernel;
 };
 
@@ -29,6 +28,12 @@ struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
 
   std::string supports(const GatedScanBackwardProblem& problem) const;
 };
+
+/// The fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
+const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
+                                              const DeviceProperties& device);
+const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
+                                               const DeviceProperties& device);
 
 const std::vector<ScanForwardVariant>& scan_forward_variants();
 const std::vector<ScanBackwardVariant>& scan_backward_variants();

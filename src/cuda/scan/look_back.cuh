@@ -1,5 +1,5 @@
-// Decoupled look-back over the tiles of a chain of maps s -> A s + X, one per channel, whose bits do
-// not depend on which tile was how far.
+// Decoupled look-back over the tiles of a chain of maps s -> A s + X, one per channel, whose bits
+// do not depend on which tile was how far.
 //
 // A tile publishes its map (A, X) as soon as it has it, then waits until, among its predecessors,
 // one has published the state after itself and all behind that one their maps. Going on from that

@@ -1,4 +1,4 @@
-// How many CTAs share a chain of a scan. Host only.
+// How many CTAs share a chain of a scan, and how long that takes. Host only.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,16 @@ constexpr int kMostScanRanks = 16;  // CTAs of a cluster
 struct ScanWork {
   std::int64_t chains;
   std::int64_t tiles;
+  int tile_tokens;
+  int width;          // channels of a tile
+  int blocks_per_sm;  // CTAs that a multiprocessor holds
 };
 
-/// CTAs of a cluster that share a chain, each with every ranks-th tile: 1, 2, 4, 8 or 16.
-/// `multiprocessors` of the device hold `blocks_per_sm` CTAs each.
-int scan_ranks(const ScanWork& work, int blocks_per_sm, int multiprocessors);
+struct ScanPlan {
+  int ranks;    // CTAs of a cluster that share a chain, each with every ranks-th tile: 1, 2, ... 16
+  double time;  // in about microseconds, to be compared with those of other tiles
+};
+
+ScanPlan plan_scan(const ScanWork& work, int multiprocessors);
 
 }  // namespace tandem::cuda

@@ -1,0 +1,165 @@
+// The variants of gated_scan on CUDA, and what each can run. Of equal predicted times the first one
+// is chosen. Host only.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/gated_scan/config.h"
+#include "cuda/gated_scan/variants.h"
+#include "cuda/scan/plan.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - (1 << 20);
+
+template <class Config, class Kernel>
+ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dtype,
+                             const Kernel& kernel) {
+  return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
+              (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
+              std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
+              (Config::kAligned ? "" : ".scalar"),
+          dtype, decay_dtype, Config::kAligned, kernel};
+}
+
+template <class Config>
+void add_forward(std::vector<ScanForwardVariant>& table, DType dtype, DType decay_dtype) {
+  table.push_back({describe<Config>("forward", dtype, decay_dtype, forward_kernel<Config>())});
+}
+
+/// `StatesConfig`: of the forward kernel that computes the states.
+template <class Config, class StatesConfig>
+void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
+  table.push_back({describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()),
+                   forward_kernel<StatesConfig>()});
+}
+
+template <class Element>
+void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
+  add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanScalarConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanNarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
+  add_forward<ScanScalarConfig<Element, float>>(table, dtype, DType::kFloat32);
+}
+
+template <class Element, class Decay, bool kAligned>
+void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
+  add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>,
+               ScanNarrowStatesConfig<Element, Decay, kAligned>>(table, dtype, decay_dtype);
+}
+
+template <class Element>
+void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
+  add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
+      table, dtype, dtype);
+  add_narrow_backward<Element, Element, true>(table, dtype, dtype);
+  add_narrow_backward<Element, Element, false>(table, dtype, dtype);
+  add_narrow_backward<Element, float, true>(table, dtype, DType::kFloat32);
+  add_narrow_backward<Element, float, false>(table, dtype, DType::kFloat32);
+}
+
+/// Why a tensor cannot be read or written 16 bytes at a time, "" when it can.
+std::string layout_problem(const char* name, const TokenTensor& tensor, DType dtype,
+                           const ScanRecurrence& problem) {
+  const std::string argument = name;
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
+    return argument + " does not start at a multiple of 16 bytes";
+  }
+  const auto check = [&](const char* axis, std::int64_t extent, std::int64_t stride) {
+    const std::int64_t bytes = stride * size_of(dtype);
+    return extent <= 1 || bytes % 16 == 0
+               ? ""
+               : argument + " has a " + axis + " stride of " + std::to_string(bytes) +
+                     " bytes, not a multiple of 16";
+  };
+  const std::string reason = check("batch", problem.B, tensor.batch_stride);
+  return reason.empty() ? check("time", problem.T, tensor.time_stride) : reason;
+}
+
+/// What both directions' variants ask of what the recurrence reads, x included.
+template <class Kernel>
+std::string recurrence_problem(const ScanVariant<Kernel>& variant,
+                               const GatedScanForwardProblem& problem) {
+  if (problem.dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
+  }
+  if (problem.decay_dtype != variant.decay_dtype) {
+    return "takes decays in " + to_string(variant.decay_dtype) + ", got " +
+           to_string(problem.decay_dtype);
+  }
+  if (problem.T > kMostTokens) {
+    return "takes T up to " + std::to_string(kMostTokens) + ", got " + std::to_string(problem.T);
+  }
+  const int width = variant.kernel.width;
+  const std::int64_t blocks = (problem.D - 1) / width + 1;
+  const std::string chains =
+      " batches times blocks of " + std::to_string(width) + " channels, got ";
+  const std::string got = std::to_string(problem.B) + " x " + std::to_string(blocks);
+  constexpr std::int64_t kMostChains = ((std::int64_t{1} << 31) - 1) / kMostScanRanks;
+  if (problem.B > kMostChains / blocks) {
+    return "takes at most " + std::to_string(kMostChains) + chains + got;
+  }
+  if (!variant.aligned) return "";
+  if (problem.D % 8 != 0) return "takes D a multiple of 8, got " + std::to_string(problem.D);
+  std::string reason = layout_problem("x", problem.x, problem.dtype, problem);
+  if (reason.empty()) {
+    reason = layout_problem(problem.log_decay ? "log_decay" : "decay", problem.decay,
+                            problem.decay_dtype, problem);
+  }
+  if (reason.empty()) reason = layout_problem("gate", problem.gate, problem.dtype, problem);
+  return reason;
+}
+
+}  // namespace
+
+std::string ScanForwardVariant::supports(const GatedScanForwardProblem& problem) const {
+  const std::string reason = recurrence_problem(*this, problem);
+  if (!reason.empty() || !aligned) return reason;
+  return layout_problem("out", problem.out, dtype, problem);
+}
+
+std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& problem) const {
+  const GatedScanForwardProblem& forward = problem.forward;
+  std::string reason = recurrence_problem(*this, forward);
+  if (!reason.empty() || !aligned) return reason;
+  reason = layout_problem("d_out", problem.d_out, dtype, forward);
+  if (reason.empty()) reason = layout_problem("dx", problem.dx, dtype, forward);
+  if (reason.empty()) {
+    reason = layout_problem(forward.log_decay ? "d_log_decay" : "d_decay", problem.d_decay,
+                            decay_dtype, forward);
+  }
+  if (reason.empty()) reason = layout_problem("d_gate", problem.d_gate, dtype, forward);
+  return reason;
+}
+
+const std::vector<ScanForwardVariant>& scan_forward_variants() {
+  static const std::vector<ScanForwardVariant> table = [] {
+    std::vector<ScanForwardVariant> rows;
+    add_forward_16<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_forward_16<__half>(rows, DType::kFloat16);
+    add_forward<ScanNarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
+    add_forward<ScanScalarConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+const std::vector<ScanBackwardVariant>& scan_backward_variants() {
+  static const std::vector<ScanBackwardVariant> table = [] {
+    std::vector<ScanBackwardVariant> rows;
+    add_backward_16<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_backward_16<__half>(rows, DType::kFloat16);
+    add_narrow_backward<float, float, true>(rows, DType::kFloat32, DType::kFloat32);
+    add_narrow_backward<float, float, false>(rows, DType::kFloat32, DType::kFloat32);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+}  // namespace tandem::cuda
