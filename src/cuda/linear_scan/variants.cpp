@@ -15,29 +15,25 @@ namespace {
 
 constexpr const char* kForward = "linear_scan_forward";
 
-template <class Config>
+template <class Element, int kGroups, int kTokens, bool kChain>
 void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanTiling tiling,
                  bool tma) {
-  const LinearScanTileShape shape = tile_shape(tiling);
+  using Config = LinearScanConfig<Element, kGroups, kTokens, kChain>;
   static_assert(Config::kGroupTiles == kLinearScanGroupTiles);
-  const char* kind = Config::kChain      ? "_chain"
-                     : !Config::kGeneral ? ""
-                     : tma               ? ".general"
-                                         : ".gather";
+  const LinearScanTileShape shape = tile_shape(tiling);
   table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".c" +
-                       std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) + kind,
-                   dtype, tiling, Config::kGeneral, tma, &launch_linear_scan_forward<Config>});
+                       std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) +
+                       (shape.chain ? "_chain" : "") + (tma ? "" : ".gather"),
+                   dtype, tiling, tma, &launch_linear_scan_forward<Config>});
 }
 
 template <class Element>
 void add_variants(std::vector<LinearScanVariant>& table, DType dtype) {
-  using Small = LinearScanConfig<Element, 1, 64, false>;
-  using General = LinearScanConfig<Element, 1, 64, false, true>;
-  using Chain = LinearScanConfig<Element, 2, 256, true>;
-  add_variant<Chain>(table, dtype, LinearScanTiling::kChain, true);
-  add_variant<Small>(table, dtype, LinearScanTiling::kSmall, true);
-  add_variant<General>(table, dtype, LinearScanTiling::kSmall, true);
-  add_variant<General>(table, dtype, LinearScanTiling::kSmall, false);
+  for (const bool tma : {true, false}) {
+    add_variant<Element, 2, 256, true>(table, dtype, LinearScanTiling::kChain, tma);
+    add_variant<Element, 2, 128, false>(table, dtype, LinearScanTiling::kWide, tma);
+    add_variant<Element, 1, 64, false>(table, dtype, LinearScanTiling::kSmall, tma);
+  }
 }
 
 struct Choice {
@@ -67,8 +63,7 @@ const std::vector<LinearScanVariant>& linear_scan_forward_variants() {
   return table;
 }
 
-LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                               bool general) {
+LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling) {
   const LinearScanTileShape shape = tile_shape(tiling);
   LinearScanTilePlans plans;
   const auto plan = [&](const char* name, const StridedTensor& tensor, const TileExtents& extents,
@@ -81,11 +76,10 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
     return StridedTensor{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
   };
   const TileExtents tokens{problem.B, problem.T, 1, problem.D};
-  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d},
-                 shape.tokens / shape.cluster);
+  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d}, shape.tokens);
   plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
                       {1, problem.D, 1, problem.d}, shape.channels);
-  if (!general) {
+  if (problem.decay_dtype == problem.dtype) {
     plans.decay =
         plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
   }
@@ -111,20 +105,13 @@ std::string reason_against(const LinearScanVariant& variant,
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
   }
-  if (!variant.general) {
-    if (problem.decay_dtype != problem.dtype) {
-      return "takes decays in " + to_string(problem.dtype) + ", got " +
-             to_string(problem.decay_dtype);
-    }
-    const LinearScanTiling best = choose_tiling(problem, multiprocessors);
-    if (variant.tiling != best) {
-      const LinearScanTileShape shape = tile_shape(best);
-      return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
-             std::to_string(shape.tokens) + " tokens";
-    }
+  const LinearScanTiling best = choose_tiling(problem, multiprocessors);
+  if (variant.tiling != best) {
+    const LinearScanTileShape shape = tile_shape(best);
+    return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
+           std::to_string(shape.tokens) + " tokens";
   }
-  if (!variant.tma) return "";
-  return plan_tiles(problem, variant.tiling, variant.general).problem;
+  return variant.tma ? plan_tiles(problem, variant.tiling).problem : "";
 }
 
 void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context) {
@@ -139,10 +126,10 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   params.problem = problem;
   params.tma = variant.tma;
   if (params.tma) {
-    const LinearScanTilePlans tiles = plan_tiles(problem, variant.tiling, variant.general);
+    const LinearScanTilePlans tiles = plan_tiles(problem, variant.tiling);
     params.u_map = encode(tiles.u);
     params.weight_map = encode(tiles.weight);
-    if (!variant.general) params.decay_map = encode(tiles.decay);
+    if (problem.decay_dtype == problem.dtype) params.decay_map = encode(tiles.decay);
     if (problem.gate.data != nullptr) params.gate_map = encode(tiles.gate);
     params.out_map = encode(tiles.out);
   }
