@@ -291,10 +291,7 @@ TEST(GatedScanRefusals, ACudaCallWithoutADeviceSaysSo) {
     view->device = Device::cuda();
   }
   const std::string text = text_of<Unsupported>([&] { gated_scan_forward(call.args); });
-  EXPECT_EQ(text.find("[gated_scan_forward] "), 0u) << text;
-  if (!built_with_cuda()) {
-    EXPECT_NE(text.find(cuda_unavailable_reason()), std::string::npos) << text;
-  }
+  EXPECT_NE(text.find(cuda_unavailable_reason()), std::string::npos) << text;
 }
 
 }  // namespace
