@@ -31,7 +31,12 @@ Value choose(const char* variable, Value unset, std::initializer_list<Choice<Val
                         ", got " + text);
 }
 
+thread_local int variant_switches_off = 0;
+
 }  // namespace
+
+VariantSwitchOff::VariantSwitchOff() { ++variant_switches_off; }
+VariantSwitchOff::~VariantSwitchOff() { --variant_switches_off; }
 
 CpuMatmulSwitch cpu_matmul_switch() {
   using enum CpuMatmulSwitch;
@@ -47,7 +52,7 @@ CpuIsaSwitch cpu_isa_switch() {
 
 std::string variant_switch() {
   const char* text = std::getenv("TANDEM_VARIANT");
-  return text == nullptr ? "" : text;
+  return text == nullptr || variant_switches_off > 0 ? "" : text;
 }
 
 int gla_segments_switch() {

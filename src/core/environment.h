@@ -18,6 +18,16 @@ CpuIsaSwitch cpu_isa_switch();
 /// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use; "" when unset.
 std::string variant_switch();
 
+/// While one lives, variant_switch() is "" in its thread: for an op's calls of other ops, which
+/// have variants of their own.
+class VariantSwitchOff {
+ public:
+  VariantSwitchOff();
+  ~VariantSwitchOff();
+  VariantSwitchOff(const VariantSwitchOff&) = delete;
+  VariantSwitchOff& operator=(const VariantSwitchOff&) = delete;
+};
+
 /// TANDEM_GLA_SEGMENTS=<1 to 1024>: into how many segments gla_forward cuts sequences on a GPU; 0
 /// when unset: it chooses.
 int gla_segments_switch();

@@ -1,37 +1,160 @@
-// The variants of linear_scan on CUDA, in the order in which they are tried: none is written yet.
-// Host only.
-#include <string>
+// The variants of linear_scan on CUDA, in the order in which they are tried, and the launches that
+// make up a call. Host only.
+#include "cuda/linear_scan/variants.h"
 
-#include "ops/linear_scan.h"
-#include "tandem/error.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/linear_scan/backward_variants.h"
+#include "cuda/linear_scan/forward_config.h"
+#include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
 namespace {
 
-[[noreturn]] void no_variant(const char* op) {
-  throw Unsupported("[" + std::string(op) + "] no variant for CUDA devices is written yet");
+constexpr const char* kForward = "linear_scan_forward";
+
+template <class Element, int kGroups, int kTokens, bool kChain>
+void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanTiling tiling,
+                 bool tma) {
+  using Config = LinearScanConfig<Element, kGroups, kTokens, kChain>;
+  static_assert(Config::kGroupTiles == kLinearScanGroupTiles);
+  const LinearScanTileShape shape = tile_shape(tiling);
+  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".c" +
+                       std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) +
+                       (shape.chain ? "_chain" : "") + (tma ? "" : ".gather"),
+                   dtype, tiling, tma, &launch_linear_scan_forward<Config>});
+}
+
+template <class Element>
+void add_variants(std::vector<LinearScanVariant>& table, DType dtype) {
+  for (const bool tma : {true, false}) {
+    add_variant<Element, 2, 256, true>(table, dtype, LinearScanTiling::kChain, tma);
+    add_variant<Element, 2, 128, false>(table, dtype, LinearScanTiling::kWide, tma);
+    add_variant<Element, 1, 64, false>(table, dtype, LinearScanTiling::kSmall, tma);
+  }
+}
+
+struct Choice {
+  const LinearScanVariant& variant;
+  LinearScanPlan plan;
+};
+
+Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
+  const int multiprocessors = device.multiprocessors;
+  const LinearScanVariant& variant = choose_variant(
+      kForward, linear_scan_forward_variants(), device,
+      [&](const LinearScanVariant& one) { return reason_against(one, problem, multiprocessors); });
+  return {variant, plan_linear_scan(problem, variant.tiling, multiprocessors)};
 }
 
 }  // namespace
 
-void linear_scan_forward(const LinearScanForwardProblem&, const Context&) {
-  no_variant("linear_scan_forward");
+const std::vector<LinearScanVariant>& linear_scan_forward_variants() {
+  static const auto table = [] {
+    std::vector<LinearScanVariant> rows;
+    add_variants<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_variants<__half>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return table;
 }
 
-std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem&,
-                                                const DeviceProperties&) {
-  no_variant("linear_scan_forward");
+LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling) {
+  const LinearScanTileShape shape = tile_shape(tiling);
+  LinearScanTilePlans plans;
+  const auto plan = [&](const char* name, const StridedTensor& tensor, const TileExtents& extents,
+                        int rows) {
+    TensorMapPlan made = plan_tile(name, tensor, problem.dtype, extents, rows);
+    if (plans.problem.empty()) plans.problem = made.problem;
+    return made;
+  };
+  const auto of_tokens = [](const TokenTensor& tensor) {
+    return StridedTensor{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
+  };
+  const TileExtents tokens{problem.B, problem.T, 1, problem.D};
+  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d}, shape.tokens);
+  plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
+                      {1, problem.D, 1, problem.d}, shape.channels);
+  if (problem.decay_dtype == problem.dtype) {
+    plans.decay =
+        plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
+  }
+  if (problem.gate.data != nullptr) plans.gate = plan("gate", of_tokens(problem.gate), tokens, 64);
+  plans.out = plan("out", of_tokens(problem.out), tokens, 64);
+  return plans;
 }
 
-void linear_scan_backward(const LinearScanBackwardProblem&, const Context&) {
-  no_variant("linear_scan_backward");
+std::string reason_against(const LinearScanVariant& variant,
+                           const LinearScanForwardProblem& problem, int multiprocessors) {
+  if (problem.dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
+  }
+  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
+  if (problem.T > kLargest - 256) {
+    return "takes T < 2^31 - 256, got " + std::to_string(problem.T);
+  }
+  if (problem.N >= kLargest) {
+    return "takes fewer than 2^31 - 1 sequences, got " + std::to_string(problem.N);
+  }
+  const std::int64_t tiles = plan_linear_scan(problem, variant.tiling, 1).tiles;
+  constexpr std::int64_t kMostTiles = kLargest - 65536;  // CTAs take one more each
+  if (tiles > kMostTiles) {
+    return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
+  }
+  const LinearScanTiling best = choose_tiling(problem, multiprocessors);
+  if (variant.tiling != best) {
+    const LinearScanTileShape shape = tile_shape(best);
+    return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
+           std::to_string(shape.tokens) + " tokens";
+  }
+  return variant.tma ? plan_tiles(problem, variant.tiling).problem : "";
 }
 
-std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem&,
-                                                 const DeviceProperties&) {
-  no_variant("linear_scan_backward");
+void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context) {
+  const auto& [variant, plan] = choose(problem, device_properties(problem.device));
+  if (problem.N == 0 && problem.T == 0) return;
+  if (problem.B == 0) return;
+  const DeviceGuard guard(problem.device.index);
+  const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
+  launch_linear_scan_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
+                           context.stream.handle);
+  LinearScanForwardParams params{};
+  params.problem = problem;
+  params.tma = variant.tma;
+  if (params.tma) {
+    const LinearScanTilePlans tiles = plan_tiles(problem, variant.tiling);
+    params.u_map = encode(tiles.u);
+    params.weight_map = encode(tiles.weight);
+    if (problem.decay_dtype == problem.dtype) params.decay_map = encode(tiles.decay);
+    if (problem.gate.data != nullptr) params.gate_map = encode(tiles.gate);
+    params.out_map = encode(tiles.out);
+  }
+  params.time_tiles = static_cast<int>(plan.time_tiles);
+  params.channel_tiles = static_cast<int>(plan.channel_tiles);
+  params.tiles = static_cast<int>(plan.tiles);
+  params.exchange = {scratch.at<float2>(plan.maps), scratch.at<float>(plan.states),
+                     scratch.at<std::uint32_t>(plan.ticket)};
+  variant.launch(variant.name.c_str(), params, plan.blocks, context.stream.handle);
 }
 
-std::vector<VariantInfo> linear_scan_variants(const DeviceProperties&) { return {}; }
+std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,
+                                                const DeviceProperties& device) {
+  return choose(problem, device).plan.workspace_bytes;
+}
+
+std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {
+  std::vector<VariantInfo> infos;
+  for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+    infos.push_back({"linear_scan", variant.name, sm90_problem(device)});
+  }
+  for (const LinearScanBackwardVariant& variant : linear_scan_backward_variants()) {
+    infos.push_back({"linear_scan", variant.name, sm90_problem(device)});
+  }
+  return infos;
+}
 
 }  // namespace tandem::cuda

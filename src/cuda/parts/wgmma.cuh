@@ -32,8 +32,10 @@ struct MmaAtoms;
   };
 TANDEM_MMA_ATOMS(__nv_bfloat16, 64, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 128, BF16BF16)
+TANDEM_MMA_ATOMS(__nv_bfloat16, 256, BF16BF16)
 TANDEM_MMA_ATOMS(__half, 64, F16F16)
 TANDEM_MMA_ATOMS(__half, 128, F16F16)
+TANDEM_MMA_ATOMS(__half, 256, F16F16)
 #undef TANDEM_MMA_ATOMS
 
 /// Matrix descriptor of a 128-byte-swizzled operand at a shared-memory address.

@@ -1,0 +1,296 @@
+// linear_scan_backward on CUDA, composed of matrix products and gated_scan_backward. Host only.
+//
+// x = u W^T, where states are needed, and the scan's gradients are computed in fp32: every tensor
+// that gated_scan_backward reads or writes is fp32 in the workspace. dx enters du = dx W and
+// d_weight = dx^T u as two 16-bit tensors whose sum has twice the digits. So nothing is rounded to
+// 16 bits but the results.
+#include "cuda/linear_scan/backward_variants.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "core/environment.h"
+#include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/tensor_map.h"
+#include "cuda/runtime/workspace.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr const char* kBackward = "linear_scan_backward";
+constexpr float kLowScale = 2048.0f;  // what rounding to fp16 leaves is that much smaller at least
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
+
+template <class Element>
+void add_variant(std::vector<LinearScanBackwardVariant>& table, DType dtype) {
+  table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
+                   &launch_linear_scan_product<Element, LinearScanProduct::kProject>,
+                   &launch_linear_scan_product<Element, LinearScanProduct::kInput>,
+                   &launch_linear_scan_product<Element, LinearScanProduct::kWeight>,
+                   &launch_linear_scan_widen<Element>, &launch_linear_scan_narrow<Element>,
+                   &launch_linear_scan_split<Element>, &launch_linear_scan_copy<Element>,
+                   &launch_linear_scan_sum<Element>});
+}
+
+StridedTensor strided(const TokenTensor& tensor) {
+  return {tensor.data, tensor.batch_stride, tensor.time_stride, 0};
+}
+StridedTensor strided(const MatrixTensor& matrix) { return {matrix.data, 0, matrix.row_stride, 0}; }
+
+TileExtents u_extents(const LinearScanForwardProblem& f) { return {f.B, f.T, 1, f.d}; }
+TileExtents weight_extents(const LinearScanForwardProblem& f) { return {1, f.D, 1, f.d}; }
+
+/// A tensor of the workspace, rows `columns` long.
+TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64_t columns) {
+  return {base + offset, T * columns, columns};
+}
+
+/// The scan's own gradients, every tensor in fp32: the workspace's, or the caller's that are.
+GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
+                                      const LinearScanBackwardPlan& plan, char* base) {
+  const LinearScanForwardProblem& f = problem.forward;
+  const auto at = [&](std::size_t offset) { return tokens_at(base, offset, f.T, f.D); };
+  GatedScanBackwardProblem scan;
+  static_cast<ScanRecurrence&>(scan.forward) = f;
+  scan.forward.dtype = scan.forward.decay_dtype = DType::kFloat32;
+  if (f.decay_dtype != DType::kFloat32) scan.forward.decay = at(plan.decay);
+  if (f.gate.data) scan.forward.gate = at(plan.gate);
+  scan.forward.x = at(plan.needs_x ? plan.x : plan.d_out);  // else it is not read
+  static_cast<ScanGradients&>(scan) = problem;
+  scan.d_out = at(plan.d_out);
+  if (problem.d_decay.data && f.decay_dtype != DType::kFloat32) scan.d_decay = at(plan.d_decay);
+  if (problem.d_gate.data) scan.d_gate = at(plan.d_gate);
+  if (plan.needs_dx) scan.dx = at(plan.dx);
+  return scan;
+}
+
+struct Call {
+  const LinearScanBackwardProblem& problem;
+  const LinearScanForwardProblem& f;
+  const LinearScanBackwardVariant& variant;
+  const LinearScanBackwardPlan& plan;
+  char* base;
+  void* stream;
+
+  TensorMapPlan map(const TokenTensor& tensor, const TileExtents& extents, int rows) const {
+    return plan_tile("operand", strided(tensor), f.dtype, extents, rows);
+  }
+  TokenTensor u() const {
+    if (!plan.copies_u) return f.u;
+    return tokens_at(base, plan.u, f.T, padded(f.d));
+  }
+  TokenTensor weight() const {
+    if (!plan.copies_weight) return {f.weight.data, 0, f.weight.row_stride};
+    return tokens_at(base, plan.weight, f.D, padded(f.d));
+  }
+
+  void copy_operands() const {
+    if (plan.copies_u) variant.copy({f.B, f.T, f.d, f.u, u(), {}}, stream);
+    if (plan.copies_weight) {
+      variant.copy({1, f.D, f.d, {f.weight.data, 0, f.weight.row_stride}, weight(), {}}, stream);
+    }
+  }
+
+  LinearScanProductParams product(int rows, int columns, int depth) const {
+    LinearScanProductParams params{};
+    params.B = f.B;
+    params.T = f.T;
+    params.rows = rows;
+    params.columns = columns;
+    params.depth = depth;
+    return params;
+  }
+  /// A is dx: low first.
+  void set_split(LinearScanProductParams& params, int rows) const {
+    const TileExtents extents{f.B, f.T, 1, f.D};
+    const auto term = [&](std::size_t offset) {
+      return encode(map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows));
+    };
+    params.a[0] = term(plan.low);
+    params.a[1] = term(plan.high);
+    params.terms = 2;
+    params.term_scale = 1.0f / kLowScale;
+  }
+
+  void write_x() const {
+    LinearScanProductParams params = product(static_cast<int>(f.T), f.D, f.d);
+    params.a[0] = encode(map(u(), u_extents(f), kProductTile));
+    params.b = encode(map(weight(), weight_extents(f), kProductTile));
+    params.wide = reinterpret_cast<float*>(base + plan.x);
+    variant.project(params, stream);
+  }
+  void write_du() const {
+    LinearScanProductParams params = product(static_cast<int>(f.T), f.d, f.D);
+    set_split(params, kProductTile);
+    params.b = encode(map(weight(), weight_extents(f), kProductStep));
+    params.narrow = problem.du;
+    variant.input(params, stream);
+  }
+  void write_d_weight() const {
+    if (plan.weight_splits > 0) {
+      LinearScanProductParams params = product(f.D, f.d, 0);
+      set_split(params, kProductStep);
+      params.b = encode(map(u(), u_extents(f), kProductStep));
+      params.cu_seqlens = f.cu_seqlens;
+      params.N = f.N;
+      params.splits = plan.weight_splits;
+      params.wide = reinterpret_cast<float*>(base + plan.parts);
+      variant.weight(params, stream);
+    }
+    variant.sum({reinterpret_cast<const float*>(base + plan.parts), plan.weight_splits, f.D, f.d,
+                 problem.d_weight},
+                stream);
+  }
+
+  void convert(LinearScanBackwardVariant::Convert launch, const TokenTensor& from,
+               const TokenTensor& to) const {
+    launch({f.B, f.T, f.D, from, to, {}}, stream);
+  }
+  void widen_inputs(const GatedScanBackwardProblem& scan) const {
+    if (f.decay_dtype != DType::kFloat32) convert(variant.widen, f.decay, scan.forward.decay);
+    if (f.gate.data) convert(variant.widen, f.gate, scan.forward.gate);
+    convert(variant.widen, problem.d_out, scan.d_out);
+  }
+  void narrow_outputs(const GatedScanBackwardProblem& scan) const {
+    if (problem.d_decay.data && f.decay_dtype != DType::kFloat32) {
+      convert(variant.narrow, scan.d_decay, problem.d_decay);
+    }
+    if (problem.d_gate.data) convert(variant.narrow, scan.d_gate, problem.d_gate);
+    if (!plan.needs_dx) return;
+    LinearScanConvertParams params{f.B,
+                                   f.T,
+                                   f.D,
+                                   scan.dx,
+                                   tokens_at(base, plan.high, f.T, padded(f.D)),
+                                   tokens_at(base, plan.low, f.T, padded(f.D)),
+                                   kLowScale};
+    variant.split(params, stream);
+  }
+};
+
+const LinearScanBackwardVariant& choose(const LinearScanBackwardProblem& problem,
+                                        const DeviceProperties& device) {
+  return choose_variant(
+      kBackward, linear_scan_backward_variants(), device,
+      [&](const LinearScanBackwardVariant& one) { return reason_against(one, problem); });
+}
+
+}  // namespace
+
+const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants() {
+  static const auto table = [] {
+    std::vector<LinearScanBackwardVariant> rows;
+    add_variant<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_variant<__half>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+std::string reason_against(const LinearScanBackwardVariant& variant,
+                           const LinearScanBackwardProblem& problem) {
+  const LinearScanForwardProblem& f = problem.forward;
+  if (f.dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(f.dtype);
+  }
+  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
+  if (f.T > kLargest - 256) return "takes T < 2^31 - 256, got " + std::to_string(f.T);
+  const std::int64_t tiles = f.B * ceil_div(f.T, kProductStep);
+  if (tiles > kLargest) {
+    return "takes at most 2^31 - 1 batches times steps of 64 tokens, got " + std::to_string(tiles);
+  }
+  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kProductTile};
+  if (std::max(f.D, f.d) > kMostColumns) {
+    return "takes d and D up to " + std::to_string(kMostColumns) + ", got " + std::to_string(f.d) +
+           " and " + std::to_string(f.D);
+  }
+  return "";
+}
+
+LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem& problem,
+                                                 const DeviceProperties& device) {
+  const LinearScanForwardProblem& f = problem.forward;
+  LinearScanBackwardPlan plan;
+  const std::int64_t tokens = f.B * f.T;
+  plan.needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
+  plan.needs_dx = problem.du.data || problem.d_weight.data;
+  const auto unreadable = [&](const StridedTensor& tensor, const TileExtents& extents) {
+    return !plan_tile("", tensor, f.dtype, extents, kProductStep).problem.empty();
+  };
+  plan.copies_u = (plan.needs_x || problem.d_weight.data) && tokens > 0 &&
+                  unreadable(strided(f.u), u_extents(f));
+  plan.copies_weight = (plan.needs_x || problem.du.data) && tokens > 0 &&
+                       unreadable(strided(f.weight), weight_extents(f));
+  if (problem.d_weight.data && tokens > 0) {
+    // Enough CTAs for two per multiprocessor, each with some steps to add up.
+    const std::int64_t tiles = ceil_div(f.D, kProductTile) * ceil_div(f.d, kProductTile);
+    const std::int64_t steps = f.B * ceil_div(f.T, kProductStep);
+    plan.weight_splits = static_cast<int>(
+        std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
+  }
+
+  std::size_t& bytes = plan.workspace_bytes;
+  const auto append = [&](bool wanted, std::int64_t elements, int size) {
+    const std::size_t at = bytes;
+    if (wanted) bytes += static_cast<std::size_t>(ceil_div(elements * size, 256) * 256);
+    return at;
+  };
+  const std::int64_t wide = tokens * f.D;
+  plan.u = append(plan.copies_u, tokens * padded(f.d), 2);
+  plan.weight = append(plan.copies_weight, f.D * padded(f.d), 2);
+  plan.x = append(plan.needs_x, wide, 4);
+  plan.decay = append(f.decay_dtype != DType::kFloat32, wide, 4);
+  plan.gate = append(f.gate.data, wide, 4);
+  plan.d_out = append(true, wide, 4);
+  plan.dx = append(plan.needs_dx, wide, 4);
+  plan.d_decay = append(problem.d_decay.data && f.decay_dtype != DType::kFloat32, wide, 4);
+  plan.d_gate = append(problem.d_gate.data, wide, 4);
+  plan.high = append(plan.needs_dx, tokens * padded(f.D), 2);
+  plan.low = append(plan.needs_dx, tokens * padded(f.D), 2);
+  plan.parts = append(true, std::int64_t{plan.weight_splits} * f.D * f.d, 4);
+  plan.scan = append(true, 0, 1);
+  const VariantSwitchOff inside;
+  plan.scan_bytes = gated_scan_backward_workspace_bytes(
+      scan_problem(problem, plan, reinterpret_cast<char*>(std::uintptr_t{256})), device);
+  bytes += plan.scan_bytes;
+  return plan;
+}
+
+void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context) {
+  const LinearScanForwardProblem& f = problem.forward;
+  const DeviceProperties device = device_properties(f.device);
+  const LinearScanBackwardVariant& variant = choose(problem, device);
+  const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
+  const DeviceGuard guard(f.device.index);
+  const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
+  const VariantSwitchOff inside;
+  const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
+  const bool tokens = f.B > 0 && f.T > 0;
+  const GatedScanBackwardProblem scan = scan_problem(problem, plan, call.base);
+  if (tokens) {
+    call.copy_operands();
+    if (plan.needs_x) call.write_x();
+    call.widen_inputs(scan);
+  }
+  Context inner = context;
+  inner.workspace = {call.base + plan.scan, plan.scan_bytes};
+  if (plan.scan_bytes == 0) inner.workspace = {};
+  gated_scan_backward(scan, inner);
+  if (tokens) call.narrow_outputs(scan);
+  if (tokens && problem.du.data) call.write_du();
+  if (problem.d_weight.data) call.write_d_weight();
+}
+
+std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,
+                                                 const DeviceProperties& device) {
+  choose(problem, device);
+  return plan_linear_scan_backward(problem, device).workspace_bytes;
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,58 @@
+// The table behind cuda::linear_scan_backward and the plan of a call, for their tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/linear_scan/matmul_params.h"
+#include "ops/linear_scan.h"
+#include "tandem/device.h"
+
+namespace tandem::cuda {
+
+/// The products and conversions in one dtype.
+struct LinearScanBackwardVariant {
+  using Product = void (*)(const LinearScanProductParams&, void* stream);
+  using Convert = void (*)(const LinearScanConvertParams&, void* stream);
+  using Sum = void (*)(const LinearScanSumParams&, void* stream);
+
+  std::string name;
+  DType dtype;
+  Product project, input, weight;
+  Convert widen, narrow, split, copy;
+  Sum sum;
+};
+
+const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants();
+
+/// "" when the variant can run the problem, else why not.
+std::string reason_against(const LinearScanBackwardVariant& variant,
+                           const LinearScanBackwardProblem& problem);
+
+/// What a call keeps in its workspace: offsets in bytes. What is not needed lies at the end.
+struct LinearScanBackwardPlan {
+  bool needs_x = false;   // for the states
+  bool needs_dx = false;  // for du or d_weight
+  bool copies_u = false;  // TMA cannot read it
+  bool copies_weight = false;
+  int weight_splits = 0;  // parts of the tokens, of d_weight
+  std::size_t u = 0;      // copies, rows padded to 16 bytes
+  std::size_t weight = 0;
+  std::size_t x = 0;  // fp32 [B,T,D], as the next six
+  std::size_t decay = 0;
+  std::size_t gate = 0;
+  std::size_t d_out = 0;
+  std::size_t dx = 0;
+  std::size_t d_decay = 0;
+  std::size_t d_gate = 0;
+  std::size_t high = 0;  // dx = high + low / low_scale, 16 bits, rows padded
+  std::size_t low = 0;
+  std::size_t parts = 0;  // fp32 [weight_splits,D,d]
+  std::size_t scan = 0;   // gated_scan_backward's
+  std::size_t scan_bytes = 0;
+  std::size_t workspace_bytes = 0;
+};
+LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem& problem,
+                                                 const DeviceProperties& device);
+
+}  // namespace tandem::cuda

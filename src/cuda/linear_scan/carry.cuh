@@ -1,0 +1,167 @@
+// How the state before a tile comes out of the tiles before it, by warps: one has 16 channels, of
+// which lane (g, c) = (lane / 4, lane % 4) holds g and g + 8, as in an accumulator.
+//
+// A record is its own flag: memory of set bits is "not there yet", no value is stored as such, and
+// a record is written and read as a whole. So no fences, and a value is there one trip through the
+// L2 after it was stored.
+//
+// Sums have one order: tiles of a column are grouped by kGroupTiles. The state before a tile is its
+// group's earlier maps, composed in quarters, applied to the state after the group before, which
+// that group's last tile stores.
+#pragma once
+
+#include "cuda/linear_scan/forward_params.h"
+#include "cuda/scan/map.cuh"
+
+namespace tandem::cuda {
+
+constexpr std::uint32_t kNotThere = 0xFFFFFFFFu;
+
+/// Of channels g and g + 8.
+struct ChannelPair {
+  float value[2];
+};
+
+__device__ inline float storable(float value) {
+  return __float_as_uint(value) == kNotThere ? __uint_as_float(0x7FFFFFFFu) : value;
+}
+
+__device__ inline void put(float* to, float value) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(storable(value)) : "memory");
+}
+__device__ inline void put(float2* to, ScanMap map) {
+  const std::uint64_t bits = static_cast<std::uint64_t>(__float_as_uint(map.sum)) << 32 |
+                             __float_as_uint(storable(map.factor));
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(bits) : "memory");
+}
+
+__device__ inline float try_get(const float* from) {
+  float value;
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
+  return value;
+}
+/// Two records, each with its flag, side by side: of channels g and g + 8.
+struct MapPairBits {
+  std::uint64_t bits[2];
+
+  __device__ bool there() const {
+    return static_cast<std::uint32_t>(bits[0]) != kNotThere &&
+           static_cast<std::uint32_t>(bits[1]) != kNotThere;
+  }
+  __device__ ScanMap map(int row) const {
+    return {__uint_as_float(static_cast<std::uint32_t>(bits[row])),
+            __uint_as_float(static_cast<std::uint32_t>(bits[row] >> 32))};
+  }
+};
+__device__ inline MapPairBits try_get(const float2* from) {
+  MapPairBits pair;
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(pair.bits[0]), "=l"(pair.bits[1])
+               : "l"(from)
+               : "memory");
+  return pair;
+}
+
+__device__ inline ChannelPair wait_states(const float* of_warp) {
+  const int channel = threadIdx.x % 32 / 4;
+  ChannelPair state;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) state.value[r] = try_get(of_warp + channel + 8 * r);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    while (__float_as_uint(state.value[r]) == kNotThere) {
+      state.value[r] = try_get(of_warp + channel + 8 * r);
+    }
+  }
+  return state;
+}
+
+/// All lanes hold the same values of a channel; one stores them.
+__device__ inline void put_states(float* of_warp, ChannelPair state) {
+  if (threadIdx.x % 4 != 0) return;
+  const int channel = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) put(of_warp + channel + 8 * r, state.value[r]);
+}
+
+/// apply() and compose() of cuda/scan/map.cuh, in the form whose machine code the tests have seen.
+__device__ inline float apply_map(ScanMap map, float state) {
+  return map.factor == 0.0f ? map.sum : fmaf(map.factor, state, map.sum);
+}
+__device__ inline ScanMap compose_maps(ScanMap first, ScanMap next) {
+  return {next.factor == 0.0f ? 0.0f : next.factor * first.factor, apply_map(next, first.sum)};
+}
+
+/// Of the lane before this one.
+__device__ inline ScanMap lane_above(ScanMap map) {
+  constexpr unsigned kWarp = 0xFFFFFFFFu;
+  return {__shfl_up_sync(kWarp, map.factor, 1), __shfl_up_sync(kWarp, map.sum, 1)};
+}
+
+/// The maps of four neighbouring lanes, composed in their order, in all of them.
+__device__ inline ScanMap compose_lanes(ScanMap own) {
+  constexpr unsigned kWarp = 0xFFFFFFFFu;
+  const auto of_lane = [](ScanMap map, int lane) {
+    return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
+  };
+  const ScanMap pair = compose_maps(lane_above(own), own);  // of lanes 1 and 3
+  return compose_maps(of_lane(pair, 1), of_lane(pair, 3));
+}
+
+/// Where a column's records are.
+struct ColumnRecords {
+  float2* maps;   // of its first tile, this warp's channels
+  float* states;  // of its first group
+  int channels;   // from tile to tile, from group to group
+};
+
+/// The maps of the group's tiles before tile `time`, of both rows.
+template <int kGroupTiles>
+__device__ void fold_maps(const ColumnRecords& records, int time, ScanMap (&all)[2]) {
+  constexpr int kEach = kGroupTiles / 4;
+  const int lane = threadIdx.x % 32;
+  const int first = time / kGroupTiles * kGroupTiles + lane % 4 * kEach;
+  const int count = min(max(time - first, 0), kEach);
+  const float2* from = records.maps + std::int64_t{first} * records.channels + lane / 4 * 2;
+  MapPairBits found[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (i < count) found[i] = try_get(from + i * records.channels);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (i >= count) break;
+    while (!found[i].there()) found[i] = try_get(from + i * records.channels);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) all[r] = compose_maps(all[r], found[i].map(r));
+  }
+  __syncwarp();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) all[r] = compose_lanes(all[r]);
+}
+
+/// Publishes a tile's maps; nobody waits for them behind the last tile of a group.
+__device__ inline void put_maps(const ColumnRecords& records, int time, const ScanMap (&maps)[2]) {
+  if (threadIdx.x % 4 != 0) return;
+  float2* to = records.maps + std::int64_t{time} * records.channels + threadIdx.x % 32 / 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) put(to + r, maps[r]);
+}
+
+/// The state before tile `time` > 0.
+template <int kGroupTiles>
+__device__ ChannelPair look_back_groups(const ColumnRecords& records, int time) {
+  ChannelPair state{};
+  ScanMap folded[2];
+  fold_maps<kGroupTiles>(records, time, folded);
+  const int group = time / kGroupTiles;
+  if (group > 0) {
+    state = wait_states(records.states + std::int64_t{group - 1} * records.channels);
+    __syncwarp();
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) state.value[r] = apply_map(folded[r], state.value[r]);
+  return state;
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,100 @@
+// linear_scan_forward_kernel: out = silu(gate) s, s_t = a_t s_{t-1} + W u_t, in one launch.
+//
+// A tile is 64 channels per warpgroup of the scan role by 64, 128 or 256 packed tokens. Its x,
+// transposed, is one product
+//
+//   x^T [channels, tokens] = W [channels, d] u^T [d, tokens]
+//
+// on wgmma with both operands in shared memory, 64 columns of d at a time, and stays in the
+// accumulator. There a lane holds two tokens of every eight, of two channels: it composes its two
+// maps (a, x), the four lanes of a channel exchange theirs by shuffles, and the blocks of eight
+// follow one another. Decays and gates come as panels of 64 tokens by 64 channels, in the layout
+// that transposing ldmatrix turns into the accumulator's; outputs replace the gates.
+//
+// The state before a tile comes from the tiles before it, which other CTAs have: carry.cuh. Tiles
+// are taken in the order of time, so that these have been taken earlier.
+//   look-back  scan from 0, keeping each token's factor to the tile's begin; publish the map; get
+//              the state before the tile out of the maps of up to 32; add factor times state
+//   chain      wait for the state of the tile before; scan; publish the state: half the work, where
+//              there are columns enough to keep the machine busy meanwhile
+//
+// Role    threads                work
+//   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
+//         warp 1                 what the tokens are (tokens.cuh); states of empty sequences
+//         warps 2 and 3          copy where TMA cannot
+//   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs, stores
+// Shared memory: a ring of (channels + tokens) x 64 elements, 96 KB (two CTAs per SM) or 192 KB.
+// Registers: x and, with look-back, a factor per element: 64 to 128 per thread.
+//
+//   load  ~ W u, tile n+1 ~ ~ a gate ~   ...
+//   scan  = W u^T = | scan, publish | wait for the state | gates, store |  = W u^T = ...
+// ring: load fills, scan empties; ticket_ring: load -> warp 1; tile_ring: warp 1 -> scan, which
+// gives both back.
+//
+// Floor: u, decays, gates, out and W once, or 2 B T d D flops. Numerics: products, scan and gates
+// fp32, x never rounded; a factor of 0 forgets exactly. Sums have one order: bitwise repeatable.
+// Limits: T < 2^31 - 256; less than 2^31 tiles.
+#pragma once
+
+#include <cutlass/arch/reg_reconfig.h>
+
+#include "cuda/linear_scan/forward_config.h"
+#include "cuda/linear_scan/forward_load.cuh"
+#include "cuda/linear_scan/forward_scan.cuh"
+#include "cuda/parts/stream_order.cuh"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda {
+
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_scan_forward_kernel(
+    const __grid_constant__ LinearScanForwardParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  auto& shared = *reinterpret_cast<LinearScanShared<Config>*>(shared_memory);
+  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+
+  if (threadIdx.x == 0) {
+    constexpr int kScanThreads = 128 * Config::kGroups;
+    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads);
+    shared.ticket_ring.init(1, 1);
+    shared.tile_ring.init(32, kScanThreads);
+    fence_barriers_initialised();
+  }
+  follow_stream();
+  __syncthreads();
+
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
+    if (warp == 0) {
+      if (threadIdx.x == 0) {
+        if (params.tma) {
+          load_with_tma<Config>(params, shared);
+        } else {
+          take_tickets<Config>(params, shared);
+        }
+      }
+    } else if (warp == 1) {
+      look_at_tokens<Config>(params, shared);
+      pass_empty_sequences<Config>(params.problem);
+    } else if (!params.tma) {
+      load_with_threads<Config>(params, shared);
+    }
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();
+    scan_tiles<Config>(params, shared, warpgroup - 1);
+  }
+}
+
+template <class Config>
+void launch_linear_scan_forward(const char* name, const LinearScanForwardParams& params,
+                                unsigned blocks, void* stream) {
+  static_assert(sizeof(LinearScanShared<Config>) <= Config::kSharedLimit);
+  launch_kernel(name, linear_scan_forward_kernel<Config>,
+                {.blocks = blocks,
+                 .threads = Config::kThreads,
+                 .shared_bytes = sizeof(LinearScanShared<Config>)},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda

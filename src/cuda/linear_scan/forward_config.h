@@ -1,0 +1,44 @@
+// Tiles, roles and budgets of linear_scan_forward_kernel.
+#pragma once
+
+namespace tandem::cuda {
+
+/// `kGroups` warpgroups of 64 channels each, times `kTokens` packed tokens. `kChain`: a tile takes
+/// the state before it from the tile before it and scans once; else it publishes its map, scans
+/// from 0, and gets the state out of many tiles' maps (carry.cuh).
+template <class ElementT, int kGroupsT, int kTokensT, bool kChainT>
+struct LinearScanConfig {
+  using Element = ElementT;
+  static constexpr int kGroups = kGroupsT;
+  static constexpr int kTokens = kTokensT;
+  static constexpr bool kChain = kChainT;
+  static constexpr int kChannels = 64 * kGroups;
+  static constexpr int kThreads = 128 * (1 + kGroups);
+  // why: of 64 channels two CTAs per SM, so that one's products run beside the other's scan.
+  static constexpr int kCtasPerSm = kGroups == 1 ? 2 : 1;
+
+  // A stage of the ring: 64 columns of W's and of u's rows; behind the last of them, decays, gates.
+  static constexpr int kWeightBytes = kChannels * 128;
+  static constexpr int kStageBytes = (kChannels + kTokens) * 128;
+  static constexpr int kStages = (kGroups == 1 ? 98304 : 196608) / kStageBytes;
+  static constexpr int kTileSlots = 2;  // tiles known ahead
+
+  // Panels of 64 tokens by 64 channels: decays, then gates, which outputs replace.
+  static constexpr int kTokenPanels = kTokens / 64;
+  static constexpr int kPanelRowsPerStage = kStageBytes / (8192 * kGroups);
+  static constexpr int kPanelStages =
+      (2 * kTokenPanels + kPanelRowsPerStage - 1) / kPanelRowsPerStage;
+
+  static constexpr int kGroupTiles = 32;  // whose maps are folded one by one: carry.cuh
+
+  // Registers per thread after setmaxnreg.
+  static constexpr int kLoadRegisters = 40;
+  static constexpr int kScanRegisters = kGroups == 1 ? 208 : 232;
+
+  static constexpr int kSharedLimit = (kGroups == 1 ? 113 : 227) * 1024;
+  static_assert(kGroups == 1 || kGroups == 2);
+  static_assert(kStageBytes % (8192 * kGroups) == 0);
+  static_assert(kPanelStages < kStages, "the next tile's first columns come meanwhile");
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,218 @@
+// The load roles of linear_scan_forward_kernel: tickets, W and u by 64 columns, then decays and
+// gates, by TMA or by threads; what a tile's tokens are; states of empty sequences.
+#pragma once
+
+#include "cuda/linear_scan/forward_shared.cuh"
+#include "cuda/parts/tma.cuh"
+
+namespace tandem::cuda {
+
+/// Threads that copy where TMA cannot: warps 2 and 3.
+constexpr int kLinearScanCopyThreads = 64;
+
+/// Which of a stage's panels are there to be loaded: decays, gates, both or none. Not of a tile:
+/// panels that lie outside of the tensors are loaded as zeros.
+template <class Config>
+struct PanelsOfStage {
+  int begin;
+  int end;
+
+  __device__ PanelsOfStage(int stage, bool with_decay, bool with_gate) {
+    constexpr int kPerStage = Config::kPanelRowsPerStage * Config::kGroups;
+    constexpr int kOfKind = Config::kTokenPanels * Config::kGroups;
+    const int first = stage * kPerStage;
+    begin = max(with_decay ? 0 : kOfKind - first, 0);
+    end = min((with_gate ? 2 : 1) * kOfKind - first, kPerStage);
+  }
+  __device__ int count() const { return max(end - begin, 0); }
+};
+
+/// One thread: the tiles of this CTA, one ahead of the ring.
+template <class Config, class UseTile>
+__device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
+                           UseTile use_tile) {
+  typename LinearScanShared<Config>::TileRing::Position at;
+  const auto next = [&] { return atomicAdd(params.exchange.ticket, 1u) + 1; };
+  unsigned index = next();
+  while (true) {
+    shared.tile_ring.wait_empty(at);
+    shared.tickets[at.stage] = index;
+    shared.ticket_ring.full[at.stage].arrive();
+    at.advance();
+    const LinearScanTile tile = find_tile(params, index, Config::kChannels);
+    if (tile.batch == LinearScanTile::kNone) return;
+    const unsigned following = next();  // on its way while this tile is loaded
+    use_tile(tile);
+    index = following;
+  }
+}
+
+/// One thread, where others copy.
+template <class Config>
+__device__ void take_tickets(const LinearScanForwardParams& params,
+                             LinearScanShared<Config>& shared) {
+  take_tiles(params, shared, [](const LinearScanTile&) {});
+}
+
+template <class Config>
+__device__ void load_with_tma(const LinearScanForwardParams& params,
+                              LinearScanShared<Config>& shared) {
+  const LinearScanForwardProblem& problem = params.problem;
+  const int k_steps = (problem.d + 63) / 64;
+  const bool with_decay = problem.decay_dtype == problem.dtype;
+  const bool with_gate = problem.gate.data != nullptr;
+  typename LinearScanShared<Config>::StageRing::Position at;
+  take_tiles(params, shared, [&](const LinearScanTile& tile) {
+    const int time = tile.time_tile * Config::kTokens;
+    for (int k = 0; k < k_steps; ++k, at.advance()) {
+      shared.ring.wait_empty(at);
+      Barrier& full = shared.ring.full[at.stage];
+      char* stage = shared.stages[at.stage];
+      full.arrive_and_expect(Config::kStageBytes);
+      load_panel(params.weight_map, full, stage, {64 * k, 0, tile.first_channel, 0});
+      load_panel(params.u_map, full, stage + Config::kWeightBytes, {64 * k, 0, time, tile.batch});
+    }
+    for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
+      shared.ring.wait_empty(at);
+      Barrier& full = shared.ring.full[at.stage];
+      const int first = s * Config::kPanelRowsPerStage * Config::kGroups;
+      const PanelsOfStage<Config> panels(s, with_decay, with_gate);
+      full.arrive_and_expect(panels.count() * panel_bytes(64));
+      for (int i = panels.begin; i < panels.end; ++i) {
+        const int row = (first + i) / Config::kGroups;
+        load_panel(row < Config::kTokenPanels ? params.decay_map : params.gate_map, full,
+                   shared.stages[at.stage] + i * panel_bytes(64),
+                   {tile.first_channel + i % Config::kGroups * 64, 0,
+                    time + row % Config::kTokenPanels * 64, tile.batch});
+      }
+    }
+  });
+}
+
+/// The copying threads: `rows` rows of 64 columns, zeros where there is none.
+template <class Element>
+__device__ void copy_panel(char* panel, int rows, const Element* from, std::int64_t row_stride,
+                           int valid_rows, int valid_columns) {
+  const int thread = threadIdx.x % kLinearScanCopyThreads;
+  for (int piece = thread; piece < rows * 8; piece += kLinearScanCopyThreads) {
+    const int row = piece / 8, column = piece % 8 * 8;
+    alignas(16) Element values[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool inside = row < valid_rows && column + i < valid_columns;
+      values[i] = inside ? from[row * row_stride + column + i] : Element(0.0f);
+    }
+    *reinterpret_cast<uint4*>(panel + panel_offset(row, piece % 8)) =
+        *reinterpret_cast<const uint4*>(values);
+  }
+}
+
+/// The copying threads.
+template <class Config>
+__device__ void load_with_threads(const LinearScanForwardParams& params,
+                                  LinearScanShared<Config>& shared) {
+  using Element = typename Config::Element;
+  const LinearScanForwardProblem& problem = params.problem;
+  const int k_steps = (problem.d + 63) / 64;
+  typename LinearScanShared<Config>::StageRing::Position at;
+  typename LinearScanShared<Config>::TileRing::Position slot;
+  const auto publish = [&] {
+    fence_shared_for_async_proxy();
+    shared.ring.full[at.stage].arrive();
+    at.advance();
+  };
+  const auto row_of = [&](const TokenTensor& tensor, int batch, std::int64_t time) {
+    return static_cast<const Element*>(tensor.data) + batch * tensor.batch_stride +
+           time * tensor.time_stride;
+  };
+  while (true) {
+    shared.ticket_ring.wait_full(slot);
+    const LinearScanTile tile = find_tile(params, shared.tickets[slot.stage], Config::kChannels);
+    slot.advance();
+    if (tile.batch == LinearScanTile::kNone) return;
+    const std::int64_t time = std::int64_t{tile.time_tile} * Config::kTokens;
+    const int tokens = static_cast<int>(min(problem.T - time, std::int64_t{Config::kTokens}));
+    const int channels = problem.D - tile.first_channel;
+    for (int k = 0; k < k_steps; ++k) {
+      shared.ring.wait_empty(at);
+      char* stage = shared.stages[at.stage];
+      copy_panel(stage, Config::kChannels,
+                 static_cast<const Element*>(problem.weight.data) +
+                     tile.first_channel * problem.weight.row_stride + 64 * k,
+                 problem.weight.row_stride, channels, problem.d - 64 * k);
+      copy_panel(stage + Config::kWeightBytes, Config::kTokens,
+                 row_of(problem.u, tile.batch, time) + 64 * k, problem.u.time_stride, tokens,
+                 problem.d - 64 * k);
+      publish();
+    }
+    for (int s = 0; s < Config::kPanelStages; ++s) {
+      shared.ring.wait_empty(at);
+      const PanelsOfStage<Config> panels(s, problem.decay_dtype == problem.dtype,
+                                         problem.gate.data != nullptr);
+      for (int i = panels.begin; i < panels.end; ++i) {
+        const int row = s * Config::kPanelRowsPerStage + i / Config::kGroups;
+        const int group = i % Config::kGroups, part = row % Config::kTokenPanels * 64;
+        const TokenTensor& tensor = row < Config::kTokenPanels ? problem.decay : problem.gate;
+        copy_panel(shared.stages[at.stage] + i * panel_bytes(64), 64,
+                   row_of(tensor, tile.batch, time + part) + tile.first_channel + 64 * group,
+                   tensor.time_stride, tokens - part, channels - 64 * group);
+      }
+      publish();
+    }
+  }
+}
+
+/// One warp: what the tokens of each tile are.
+template <class Config>
+__device__ void look_at_tokens(const LinearScanForwardParams& params,
+                               LinearScanShared<Config>& shared) {
+  const LinearScanForwardProblem& problem = params.problem;
+  const ScanSequences sequences{problem.cu_seqlens, static_cast<int>(problem.N),
+                                static_cast<int>(problem.T)};
+  const int lane = threadIdx.x % 32;
+  typename LinearScanShared<Config>::TileRing::Position at;
+  while (true) {
+    shared.ticket_ring.wait_full(at);
+    LinearScanTile tile = find_tile(params, shared.tickets[at.stage], Config::kChannels);
+    const bool exists = tile.batch != LinearScanTile::kNone;
+    if (exists) {
+      const int time = tile.time_tile * Config::kTokens;
+      const bool inside =
+          problem.cu_seqlens == nullptr && time > 0 && time + Config::kTokens < sequences.T;
+      tile.plain = true;
+      for (int i = lane; i < Config::kTokens && !inside; i += 32) {
+        const TokenKind kind = linear_scan_token(sequences, tile.batch, time + i);
+        shared.tokens[at.stage][i] = kind;
+        if (kind.first != TokenKind::kInside || kind.last != TokenKind::kInside) {
+          tile.plain = false;
+        }
+      }
+      tile.plain = __all_sync(0xFFFFFFFFu, tile.plain);
+    }
+    if (lane == 0) shared.tiles[at.stage] = tile;
+    shared.tile_ring.full[at.stage].arrive();
+    at.advance();
+    if (!exists) return;
+  }
+}
+
+/// One warp per CTA: what goes into an empty sequence comes out of it.
+template <class Config>
+__device__ void pass_empty_sequences(const LinearScanForwardProblem& problem) {
+  if (problem.final_state == nullptr) return;
+  if (problem.cu_seqlens == nullptr && problem.T > 0) return;
+  const ScanSequences sequences{problem.cu_seqlens, static_cast<int>(problem.N),
+                                static_cast<int>(problem.T)};
+  for (std::int64_t n = blockIdx.x; n < problem.N; n += gridDim.x) {
+    const int i = static_cast<int>(n);
+    const bool empty = problem.cu_seqlens == nullptr ||
+                       sequence_boundary(sequences, i + 1) <= sequence_boundary(sequences, i);
+    if (!empty) continue;
+    for (int channel = threadIdx.x % 32; channel < problem.D; channel += 32) {
+      const std::int64_t j = n * problem.D + channel;
+      problem.final_state[j] = problem.initial_state ? problem.initial_state[j] : 0.0f;
+    }
+  }
+}
+
+}  // namespace tandem::cuda

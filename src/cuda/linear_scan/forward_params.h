@@ -1,0 +1,44 @@
+// What linear_scan_forward_kernel receives: the checked problem, its tiles, what tiles tell each
+// other, and the tensor maps where TMA can be used.
+#pragma once
+
+#include <cuda.h>
+#include <vector_types.h>
+
+#include <cstdint>
+
+#include "ops/linear_scan.h"
+
+namespace tandem::cuda {
+
+/// Memory through which tiles pass states on; all bits are set before the kernel.
+struct LinearScanExchange {
+  float2* maps = nullptr;           // (column, tile in time, channel): (A, X) of a tile
+  float* states = nullptr;          // (column, group of tiles, channel): the state after it
+  std::uint32_t* ticket = nullptr;  // tiles taken so far, less 1
+};
+
+struct LinearScanForwardParams {
+  CUtensorMap u_map;
+  CUtensorMap weight_map;
+  CUtensorMap decay_map;  // of 16-bit decays
+  CUtensorMap gate_map;   // where there is a gate
+  CUtensorMap out_map;
+  bool tma = false;  // the maps are set; else threads copy
+  LinearScanForwardProblem problem;
+  int time_tiles = 0;     // of kTokens, per batch row
+  int channel_tiles = 0;  // of kChannels
+  int tiles = 0;          // (time, batch, channels) from the outermost axis
+  LinearScanExchange exchange;
+};
+
+/// Launches linear_scan_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for
+/// errors. Instantiated in forward_*.cu.
+template <class Config>
+void launch_linear_scan_forward(const char* name, const LinearScanForwardParams& params,
+                                unsigned blocks, void* stream);
+
+/// Sets all bits of a multiple of 16 bytes.
+void launch_linear_scan_clear(void* memory, std::int64_t bytes, void* stream);
+
+}  // namespace tandem::cuda

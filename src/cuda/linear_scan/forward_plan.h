@@ -1,0 +1,48 @@
+// How a call of linear_scan_forward is cut into tiles, and its workspace. Host only; pure functions
+// of the shape and the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/linear_scan.h"
+#include "tandem/device.h"
+
+namespace tandem::cuda {
+
+constexpr int kLinearScanGroupTiles = 32;  // LinearScanConfig::kGroupTiles
+
+/// Channels by tokens of a tile, and how tiles pass the state on.
+enum class LinearScanTiling {
+  kSmall,  // 64 x 64
+  kWide,   // 128 x 128
+  kChain,  // 128 x 256, one scan, each tile behind the one before it
+};
+
+/// Channels, tokens and CTAs per multiprocessor.
+struct LinearScanTileShape {
+  int channels;
+  int tokens;
+  int ctas;
+  bool chain;
+};
+LinearScanTileShape tile_shape(LinearScanTiling tiling);
+
+/// The quickest on `multiprocessors`.
+LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors);
+
+/// Offsets into the workspace in bytes; all of it is cleared before the kernel.
+struct LinearScanPlan {
+  std::int64_t time_tiles = 0;
+  std::int64_t channel_tiles = 0;
+  std::int64_t tiles = 0;
+  unsigned blocks = 1;
+  std::size_t maps = 0;
+  std::size_t states = 0;
+  std::size_t ticket = 0;
+  std::size_t workspace_bytes = 0;
+};
+LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
+                                int multiprocessors);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,63 @@
+// Shared memory of linear_scan_forward_kernel, and what its roles know of a tile.
+#pragma once
+
+#include "cuda/linear_scan/forward_params.h"
+#include "cuda/linear_scan/tokens.cuh"
+#include "cuda/parts/panel.cuh"
+#include "cuda/parts/ring.cuh"
+
+namespace tandem::cuda {
+
+struct LinearScanTile {
+  static constexpr int kNone = -1;
+
+  int batch = kNone;  // kNone: there are no more tiles
+  int time_tile = 0;
+  int first_channel = 0;
+  int column = 0;      // (batch, tile of channels)
+  bool plain = false;  // no sequence begins or ends here, and every token belongs to one
+};
+
+/// Tiles that begin later in time come later, whatever their column: who waits for a state waits
+/// for a tile that some CTA has already taken.
+__device__ inline LinearScanTile find_tile(const LinearScanForwardParams& params, unsigned index,
+                                           int channels) {
+  LinearScanTile tile;
+  if (index >= static_cast<unsigned>(params.tiles)) return tile;
+  const int columns = params.tiles / params.time_tiles;
+  tile.time_tile = static_cast<int>(index) / columns;
+  tile.column = static_cast<int>(index) % columns;
+  tile.batch = tile.column / params.channel_tiles;
+  tile.first_channel = tile.column % params.channel_tiles * channels;
+  return tile;
+}
+
+template <class Config>
+struct LinearScanShared {
+  using StageRing = Ring<Config::kStages>;
+  using TileRing = Ring<Config::kTileSlots>;
+
+  alignas(1024) char stages[Config::kStages][Config::kStageBytes];
+  TokenKind tokens[Config::kTileSlots][Config::kTokens];
+  LinearScanTile tiles[Config::kTileSlots];
+  unsigned tickets[Config::kTileSlots];
+  StageRing ring;
+  TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
+  TileRing tile_ring;    // that warp -> the scan
+};
+
+/// Where panel (kind, tokens [64 part, + 64), group of channels) lies among those behind a tile's
+/// columns: stage, counted from the first one, and offset.
+template <class Config>
+struct PanelPlace {
+  int stage;
+  int offset;
+
+  __device__ PanelPlace(int kind, int part, int group) {
+    const int row = kind * Config::kTokenPanels + part;
+    stage = row / Config::kPanelRowsPerStage;
+    offset = (row % Config::kPanelRowsPerStage * Config::kGroups + group) * panel_bytes(64);
+  }
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,34 @@
+// What the tokens of a tile are.
+#pragma once
+
+#include "cuda/scan/tile_tokens.cuh"
+
+namespace tandem::cuda {
+
+/// Of the token at `time` in batch row b. Behind T: kInside, its x is 0 and nothing is stored.
+__device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, int b, int time) {
+  TokenKind kind{TokenKind::kInside, TokenKind::kInside};
+  if (time >= sequences.T) return kind;
+  if (sequences.cu_seqlens == nullptr) {
+    if (time == 0) kind.first = b;
+    if (time == sequences.T - 1) kind.last = b;
+    return kind;
+  }
+  // The last boundary at or before the token: before the first and at or behind the last, none.
+  int low = 0, high = sequences.N + 1;  // boundaries below `low` are at or before it
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (sequence_boundary(sequences, middle) <= time) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const int n = low - 1;
+  if (n < 0 || n >= sequences.N) return {TokenKind::kOutside, TokenKind::kInside};
+  if (sequence_boundary(sequences, n) == time) kind.first = n;
+  if (sequence_boundary(sequences, n + 1) == time + 1) kind.last = n;
+  return kind;
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,38 @@
+// The tables behind cuda::linear_scan_forward, for their tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/linear_scan/forward_params.h"
+#include "cuda/linear_scan/forward_plan.h"
+#include "cuda/runtime/tensor_map.h"
+
+namespace tandem::cuda {
+
+/// One way to run the op. Tried in the table's order.
+struct LinearScanVariant {
+  using Launch = void (*)(const char*, const LinearScanForwardParams&, unsigned blocks, void*);
+
+  std::string name;
+  DType dtype;
+  LinearScanTiling tiling;
+  bool tma;
+  Launch launch;
+};
+
+const std::vector<LinearScanVariant>& linear_scan_forward_variants();
+
+/// The copies that TMA would make; `problem` says why it cannot make all of them, "" when it can.
+/// Of gates that are not there, and of fp32 decays, which are loaded otherwise, nothing is asked.
+struct LinearScanTilePlans {
+  TensorMapPlan u, weight, decay, gate, out;
+  std::string problem;
+};
+LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling);
+
+/// "" when the variant can run the problem, else why not.
+std::string reason_against(const LinearScanVariant& variant,
+                           const LinearScanForwardProblem& problem, int multiprocessors);
+
+}  // namespace tandem::cuda

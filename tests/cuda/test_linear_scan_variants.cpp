@@ -1,0 +1,227 @@
+// The host side of linear_scan on CUDA: which variant a problem gets and why others are passed
+// over, how it is cut into tiles, workspace sizes. Needs no GPU.
+#include "cuda/linear_scan/variants.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "cuda/linear_scan/backward_variants.h"
+#include "tandem/tandem.h"
+
+namespace tandem::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kMultiprocessors = 132;
+
+TensorView view(int address, const Dims& shape, DType dtype = DType::kFloat16) {
+  return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
+                                shape, Device::cuda());
+}
+
+/// Contiguous tensors at aligned addresses that nothing reads.
+LinearScanForwardArgs contiguous_args(std::int64_t B, std::int64_t T, int d, int D,
+                                      DType dtype = DType::kFloat16) {
+  LinearScanForwardArgs args;
+  args.u = view(1, {B, T, d}, dtype);
+  args.weight = view(2, {D, d}, dtype);
+  args.log_decay = view(3, {B, T, D}, dtype);
+  args.gate = view(4, {B, T, D}, dtype);
+  args.out = view(5, {B, T, D}, dtype);
+  return args;
+}
+
+std::string first_accepting(const LinearScanForwardArgs& args) {
+  const LinearScanForwardProblem problem = make_problem(args);
+  for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+    if (reason_against(variant, problem, kMultiprocessors).empty()) return variant.name;
+  }
+  return "none";
+}
+
+/// Why the variant of this name refuses.
+std::string reason_of(const std::string& name, const LinearScanForwardArgs& args) {
+  const LinearScanForwardProblem problem = make_problem(args);
+  for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+    if (variant.name == name) return reason_against(variant, problem, kMultiprocessors);
+  }
+  throw std::out_of_range(name);
+}
+
+struct Decision {
+  const char* what;
+  std::int64_t B, T;
+  int d, D;
+  LinearScanTiling tiling;
+};
+
+TEST(LinearScanVariants, TilesByShape) {
+  using enum LinearScanTiling;
+  const Decision decisions[] = {
+      {"the seed's", 4, 2048, 256, 64, kSmall},
+      {"many columns", 8, 4096, 1024, 1024, kChain},
+      {"many of a hundred tokens", 300, 100, 64, 200, kChain},
+      {"many of two", 300, 2, 64, 200, kChain},
+      {"few columns of many tokens", 1, 8192, 256, 512, kWide},
+      {"narrow, however many", 64, 8192, 256, 64, kSmall},
+  };
+  for (const Decision& one : decisions) {
+    const auto problem = make_problem(contiguous_args(one.B, one.T, one.d, one.D));
+    EXPECT_EQ(choose_tiling(problem, kMultiprocessors), one.tiling) << one.what;
+  }
+}
+
+TEST(LinearScanVariants, TheQuickestIsFirst) {
+  EXPECT_EQ(first_accepting(contiguous_args(4, 2048, 256, 64)),
+            "linear_scan_forward.sm90.fp16.c64_t64");
+  EXPECT_EQ(first_accepting(contiguous_args(8, 4096, 1024, 1024, DType::kBFloat16)),
+            "linear_scan_forward.sm90.bf16.c128_t256_chain");
+  EXPECT_EQ(reason_of("linear_scan_forward.sm90.fp16.c64_t64", contiguous_args(16, 4096, 256, 512)),
+            "is slower here than tiles of 128 channels by 256 tokens");
+}
+
+TEST(LinearScanVariants, WhatTmaCannotReadGoesToGather) {
+  const std::string tma = "linear_scan_forward.sm90.fp16.c64_t64";
+  LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
+  args.gate->data = static_cast<char*>(args.gate->data) + 2;
+  EXPECT_EQ(first_accepting(args), tma + ".gather");
+  EXPECT_EQ(reason_of(tma, args), "gate does not start at a multiple of 16 bytes");
+
+  args = contiguous_args(4, 2048, 20, 64);
+  EXPECT_EQ(reason_of(tma, args),
+            "u has a time stride of 40 bytes, not a positive multiple of 16 below 2^40");
+  args = contiguous_args(4, 2048, 64, 64);
+  args.log_decay->strides[0] = 0;  // one row's decays for the whole batch
+  EXPECT_EQ(first_accepting(args), tma + ".gather");
+  EXPECT_EQ(first_accepting(contiguous_args(4, 0, 64, 64)), tma + ".gather");
+}
+
+TEST(LinearScanVariants, Fp32DecaysNeedNoTma) {
+  LinearScanForwardArgs args = contiguous_args(8, 4096, 1024, 1024);
+  args.log_decay = view(3, {8, 4096, 1024}, DType::kFloat32);
+  args.log_decay->data = static_cast<char*>(args.log_decay->data) + 4;
+  EXPECT_EQ(first_accepting(args), "linear_scan_forward.sm90.fp16.c128_t256_chain");
+}
+
+TEST(LinearScanVariants, ReasonsNameTheLimit) {
+  const std::string name = "linear_scan_forward.sm90.fp16.c64_t64";
+  EXPECT_EQ(reason_of(name, contiguous_args(1, 8, 8, 8, DType::kBFloat16)), "takes fp16, got bf16");
+  EXPECT_EQ(reason_of(name, contiguous_args(1, std::int64_t{1} << 31, 8, 8)),
+            "takes T < 2^31 - 256, got 2147483648");
+  EXPECT_EQ(reason_of(name, contiguous_args(std::int64_t{1} << 31, 1, 8, 8)),
+            "takes fewer than 2^31 - 1 sequences, got 2147483648");
+  EXPECT_THAT(reason_of(name, contiguous_args(1 << 20, 64 * 2048, 8, 8)),
+              HasSubstr("tiles, got 2147483648"));
+}
+
+TEST(LinearScanVariants, RefusalsListEveryVariant) {
+  const LinearScanForwardArgs args = contiguous_args(1, std::int64_t{1} << 31, 8, 8);
+  try {
+    linear_scan_forward_workspace_bytes(args, DeviceProperties::h200());
+    FAIL() << "2^31 tokens were accepted";
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[linear_scan_forward] no variant on NVIDIA H200"));
+    EXPECT_THAT(error.what(), HasSubstr("bf16.c64_t64: takes bf16, got fp16"));
+    EXPECT_THAT(error.what(), HasSubstr("fp16.c64_t64.gather: takes T < 2^31 - 256"));
+  }
+  const DeviceProperties a100{DeviceType::kCuda, "NVIDIA A100", 8, 0, 108, 166912, 41943040};
+  try {
+    linear_scan_forward_workspace_bytes(contiguous_args(4, 2048, 256, 64), a100);
+    FAIL() << "an A100 was accepted";
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("needs compute capability 9.0, NVIDIA A100 has 8.0"));
+  }
+}
+
+TEST(LinearScanVariants, WorkspaceHoldsTheTilesRecords) {
+  const auto bytes = [](const LinearScanForwardArgs& args) {
+    return linear_scan_forward_workspace_bytes(args, DeviceProperties::h200());
+  };
+  // 128 tiles' maps of 64 channels, a state for each of 4 columns' one group, the ticket.
+  EXPECT_EQ(bytes(contiguous_args(4, 2048, 256, 64)), 128u * 64 * 8 + 4 * 64 * 4 + 256);
+  // 16 tiles' states of 64 columns of 128 channels, the ticket.
+  EXPECT_EQ(bytes(contiguous_args(8, 4096, 1024, 1024)), 16u * 64 * 128 * 4 + 256);
+}
+
+TEST(LinearScanVariants, PlansOfCtas) {
+  const auto blocks = [](std::int64_t B, std::int64_t T, int d, int D) {
+    const LinearScanForwardProblem problem = make_problem(contiguous_args(B, T, d, D));
+    return plan_linear_scan(problem, choose_tiling(problem, kMultiprocessors), kMultiprocessors)
+        .blocks;
+  };
+  EXPECT_EQ(blocks(4, 2048, 256, 64), 128u);
+  EXPECT_EQ(blocks(16, 2048, 256, 64), 264u);
+  EXPECT_EQ(blocks(8, 4096, 1024, 1024), 132u);
+  EXPECT_EQ(blocks(1, 0, 64, 64), 1u);
+}
+
+LinearScanBackwardArgs backward_args(std::int64_t B, std::int64_t T, int d, int D) {
+  const LinearScanForwardArgs forward = contiguous_args(B, T, d, D);
+  LinearScanBackwardArgs args;
+  args.u = forward.u;
+  args.weight = forward.weight;
+  args.log_decay = forward.log_decay;
+  args.gate = forward.gate;
+  args.d_out = view(6, {B, T, D});
+  return args;
+}
+
+LinearScanBackwardPlan plan_of(const LinearScanBackwardArgs& args) {
+  return plan_linear_scan_backward(make_problem(args), DeviceProperties::h200());
+}
+
+TEST(LinearScanBackward, KeepsOnlyWhatIsAskedFor) {
+  LinearScanBackwardArgs args = backward_args(4, 2048, 256, 64);
+  args.d_initial_state = view(7, {4, 64}, DType::kFloat32);
+  LinearScanBackwardPlan plan = plan_of(args);
+  EXPECT_FALSE(plan.needs_x);
+  EXPECT_FALSE(plan.needs_dx);
+  EXPECT_EQ(plan.weight_splits, 0);
+  args.du = view(8, {4, 2048, 256});
+  plan = plan_of(args);
+  EXPECT_FALSE(plan.needs_x);
+  EXPECT_TRUE(plan.needs_dx);
+  args.d_gate = view(9, {4, 2048, 64});
+  EXPECT_TRUE(plan_of(args).needs_x);
+}
+
+TEST(LinearScanBackward, PartsOfTheTokens) {
+  const auto splits = [](std::int64_t B, std::int64_t T, int d, int D) {
+    LinearScanBackwardArgs args = backward_args(B, T, d, D);
+    args.d_weight = view(8, {D, d});
+    return plan_of(args).weight_splits;
+  };
+  EXPECT_EQ(splits(4, 2048, 256, 64), 32);
+  EXPECT_EQ(splits(8, 4096, 1024, 1024), 4);
+  EXPECT_EQ(splits(1, 10, 8, 8), 1);
+  EXPECT_EQ(splits(1, 0, 8, 8), 0);
+}
+
+TEST(LinearScanBackward, CopiesWhatTmaCannotRead) {
+  LinearScanBackwardArgs args = backward_args(4, 2048, 20, 64);
+  args.d_weight = view(8, {64, 20});
+  const LinearScanBackwardPlan plan = plan_of(args);
+  EXPECT_TRUE(plan.copies_u);
+  EXPECT_FALSE(plan.copies_weight);  // nothing reads it
+  args = backward_args(4, 2048, 24, 64);
+  args.d_weight = view(8, {64, 24});
+  EXPECT_FALSE(plan_of(args).copies_u);
+}
+
+TEST(LinearScanVariants, SwitchForcesOneVariant) {
+  const LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
+  ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_forward.sm90.bf16.c64_t64", 1), 0);
+  EXPECT_THROW(linear_scan_forward_workspace_bytes(args, DeviceProperties::h200()), Unsupported);
+  ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_backward.sm90.fp16", 1), 0);
+  LinearScanBackwardArgs backward = backward_args(4, 2048, 256, 64);
+  backward.du = view(8, {4, 2048, 256});
+  // The scan inside has variants of its own.
+  EXPECT_GT(linear_scan_backward_workspace_bytes(backward, DeviceProperties::h200()), 0u);
+  unsetenv("TANDEM_VARIANT");
+}
+
+}  // namespace
+}  // namespace tandem::cuda
