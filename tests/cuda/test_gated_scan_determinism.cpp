@@ -3,15 +3,10 @@
 // are in memory at that time.
 #include <gtest/gtest.h>
 
-#include <tuple>
-
-#include "device_call.h"
-#include "operation.h"
+#include "same_bits.h"
 
 namespace tandem::tools {
 namespace {
-
-constexpr int kRepeats = 100;
 
 Case parse(const std::string& fields) {
   return parse_cases("gated_scan",
@@ -21,105 +16,35 @@ Case parse(const std::string& fields) {
                      "test")[0];
 }
 
-struct Shape {
-  const char* name;
-  const char* fields;
-};
-
-constexpr Shape kShapes[] = {
-    {"ManyChannels", R"("axes": {"B": 4, "T": 500, "D": 2120})"},
-    {"FewChannels", R"("axes": {"B": 1, "T": 8192, "D": 64})"},
-    {"OddChannels", R"("axes": {"B": 3, "T": 1000, "D": 77})"},
-    {"ManySequences", R"("axes": {"B": 1, "T": 20000, "D": 200}, "lengths": {
+const std::vector<NamedShape> kShapes = {
+    {nullptr, "ManyChannels", R"("axes": {"B": 4, "T": 500, "D": 2120})"},
+    {nullptr, "FewChannels", R"("axes": {"B": 1, "T": 8192, "D": 64})"},
+    {nullptr, "OddChannels", R"("axes": {"B": 3, "T": 1000, "D": 77})"},
+    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "D": 200}, "lengths": {
         "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
 
-class GpuGatedScanDeterminism : public testing::TestWithParam<std::tuple<const Operation*, Shape>> {
+class GpuGatedScanDeterminism : public GpuSameBits {
  protected:
-  void SetUp() override {
-    const std::string reason = cuda_missing_reason();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-  }
-
-  static DeviceCall make_call() {
-    const auto& [operation, shape] = GetParam();
-    return {*operation, parse(shape.fields)};
-  }
-
-  /// `repeat` enqueues the call in some way; each time beside a different amount of other work.
-  template <class Repeat>
-  static void expect_same_bits(DeviceCall& call, cudaStream_t stream, const Repeat& repeat) {
-    DeviceCall load(kGatedScanForward, parse(R"("axes": {"B": 2, "T": 4096, "D": 512})"));
-    const SideStream busy;
-    call.poison(stream);
-    repeat();
-    const Buffers first = call.results();
-    const auto errors = call.compare(first, true);
-    for (const OutputError& error : errors) ASSERT_TRUE(error.passed) << describe(errors);
-    for (int i = 0; i < kRepeats; ++i) {
-      for (int j = 0; j < 1 + i % 5; ++j) load.enqueue(busy.handle);
-      call.poison(stream);
-      repeat();
-      ASSERT_EQ(find_difference(call.set(), first, call.results()), "") << "repeat " << i;
-    }
+  static RepeatedCall repeated() {
+    return {*GetParam().operation, parse(GetParam().fields), kGatedScanForward,
+            parse(R"("axes": {"B": 2, "T": 4096, "D": 512})")};
   }
 };
 
-TEST_P(GpuGatedScanDeterminism, CallsBesideABusyStream) {
-  DeviceCall call = make_call();
-  const SideStream stream;
-  expect_same_bits(call, stream.handle, [&] { call.enqueue(stream.handle); });
-}
+TEST_P(GpuGatedScanDeterminism, CallsBesideABusyStream) { expect_same_bits_of_calls(repeated()); }
+TEST_P(GpuGatedScanDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
-TEST_P(GpuGatedScanDeterminism, ReplaysOfAGraph) {
-  DeviceCall call = make_call();
-  const SideStream stream;
-  Graph graph(call, stream.handle);
-  expect_same_bits(call, stream.handle, [&] { graph.replay(stream.handle); });
-}
-
-std::string name_of(const testing::TestParamInfo<GpuGatedScanDeterminism::ParamType>& info) {
-  return std::string(std::get<0>(info.param)->direction) + std::get<1>(info.param).name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Cuda, GpuGatedScanDeterminism,
-                         testing::Combine(testing::Values(&kGatedScanForward, &kGatedScanBackward),
-                                          testing::ValuesIn(kShapes)),
-                         name_of);
-
-void check_replays(const Operation& operation) {
-  Case one = parse(R"("axes": {"B": 1, "T": 3000, "D": 136},
-                      "lengths": {"distribution": "equal", "sequences": 6})");
-  DeviceCall replayed(operation, one);
-  const SideStream stream;
-  Graph graph(replayed, stream.handle);
-  const std::vector<std::int32_t> contents[] = {{0, 500, 1000, 1500, 2000, 2500, 3000},
-                                                {0, 0, 1, 64, 65, 2990, 3000},
-                                                {0, 3000, 3000, 3000, 3000, 3000, 3000},
-                                                {100, 100, 130, 1000, 1000, 1064, 2900},
-                                                {5, 5, 5, 5, 5, 5, 5},
-                                                {0, 500, 1000, 1500, 2000, 2500, 3000}};
-  for (const auto& offsets : contents) {
-    one.cu_seqlens = offsets;
-    DeviceCall direct(operation, one);
-    direct.enqueue(stream.handle);
-    replayed.replace("cu_seqlens", direct.set());
-    replayed.poison(stream.handle);
-    graph.replay(stream.handle);
-    const Buffers after = replayed.results();
-    const auto errors = direct.compare(after, false);
-    for (const OutputError& error : errors) {
-      EXPECT_TRUE(error.passed) << testing::PrintToString(offsets) << ": " << describe(errors);
-    }
-    EXPECT_EQ(find_difference(direct.set(), direct.results(), after), "")
-        << testing::PrintToString(offsets);
-  }
-}
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, GpuGatedScanDeterminism,
+    testing::ValuesIn(with_operations({&kGatedScanForward, &kGatedScanBackward}, kShapes)),
+    GpuSameBits::name_of);
 
 TEST(GpuGatedScanGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const Case one = parse(R"("axes": {"B": 1, "T": 3000, "D": 136},
+                      "lengths": {"distribution": "equal", "sequences": 6})");
   for (const Operation* operation : {&kGatedScanForward, &kGatedScanBackward}) {
-    SCOPED_TRACE(title(*operation));
-    check_replays(*operation);
+    expect_replays_to_go_by_offsets(*operation, one);
   }
 }
 

@@ -4,15 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <thread>
-#include <tuple>
 
-#include "device_call.h"
 #include "gla.h"
+#include "same_bits.h"
 
 namespace tandem::tools {
 namespace {
-
-constexpr int kRepeats = 100;
 
 Case parse(const std::string& fields) {
   return parse_cases("gla",
@@ -22,104 +19,33 @@ Case parse(const std::string& fields) {
                      "test")[0];
 }
 
-struct Shape {
-  const char* name;
-  const char* fields;
-};
-
-constexpr Shape kShapes[] = {
-    {"ManyHeads", R"("axes": {"B": 4, "T": 1024, "H": 32, "K": 128})"},
-    {"FewHeads", R"("axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
-    {"ManySequences", R"("axes": {"B": 1, "T": 20000, "H": 4, "K": 64}, "lengths": {
+const std::vector<NamedShape> kShapes = {
+    {nullptr, "ManyHeads", R"("axes": {"B": 4, "T": 1024, "H": 32, "K": 128})"},
+    {nullptr, "FewHeads", R"("axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
+    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "H": 4, "K": 64}, "lengths": {
         "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
 
-class GpuGlaDeterminism : public testing::TestWithParam<std::tuple<const Operation*, Shape>> {
+class GpuGlaDeterminism : public GpuSameBits {
  protected:
-  void SetUp() override {
-    const std::string reason = cuda_missing_reason();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-  }
-
-  static DeviceCall make_call() {
-    const auto& [operation, shape] = GetParam();
-    return {*operation, parse(shape.fields)};
-  }
-
-  /// `repeat` enqueues the call in some way; each time beside a different amount of other work.
-  template <class Repeat>
-  static void expect_same_bits(DeviceCall& call, cudaStream_t stream, const Repeat& repeat) {
-    DeviceCall load(kGlaForward, parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})"));
-    const SideStream busy;
-    call.poison(stream);
-    repeat();
-    const Buffers first = call.results();
-    const auto errors = call.compare(first, true);
-    for (const OutputError& error : errors) ASSERT_TRUE(error.passed) << describe(errors);
-    for (int i = 0; i < kRepeats; ++i) {
-      for (int j = 0; j < 1 + i % 5; ++j) load.enqueue(busy.handle);
-      call.poison(stream);
-      repeat();
-      ASSERT_EQ(find_difference(call.set(), first, call.results()), "") << "repeat " << i;
-    }
+  static RepeatedCall repeated() {
+    return {*GetParam().operation, parse(GetParam().fields), kGlaForward,
+            parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})")};
   }
 };
 
-TEST_P(GpuGlaDeterminism, CallsBesideABusyStream) {
-  DeviceCall call = make_call();
-  const SideStream stream;
-  expect_same_bits(call, stream.handle, [&] { call.enqueue(stream.handle); });
-}
-
-TEST_P(GpuGlaDeterminism, ReplaysOfAGraph) {
-  DeviceCall call = make_call();
-  const SideStream stream;
-  Graph graph(call, stream.handle);
-  expect_same_bits(call, stream.handle, [&] { graph.replay(stream.handle); });
-}
-
-std::string name_of(const testing::TestParamInfo<GpuGlaDeterminism::ParamType>& info) {
-  return std::string(std::get<0>(info.param)->direction) + std::get<1>(info.param).name;
-}
+TEST_P(GpuGlaDeterminism, CallsBesideABusyStream) { expect_same_bits_of_calls(repeated()); }
+TEST_P(GpuGlaDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaDeterminism,
-                         testing::Combine(testing::Values(&kGlaForward, &kGlaBackward),
-                                          testing::ValuesIn(kShapes)),
-                         name_of);
-
-void check_replays(const Operation& operation) {
-  Case one = parse(R"("axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
-                      "lengths": {"distribution": "equal", "sequences": 6})");
-  DeviceCall replayed(operation, one);
-  const SideStream stream;
-  Graph graph(replayed, stream.handle);
-  const std::vector<std::int32_t> contents[] = {{0, 500, 1000, 1500, 2000, 2500, 3000},
-                                                {0, 0, 1, 64, 65, 2990, 3000},
-                                                {0, 3000, 3000, 3000, 3000, 3000, 3000},
-                                                {100, 100, 130, 1000, 1000, 1064, 2900},
-                                                {5, 5, 5, 5, 5, 5, 5},
-                                                {0, 500, 1000, 1500, 2000, 2500, 3000}};
-  for (const auto& offsets : contents) {
-    one.cu_seqlens = offsets;
-    DeviceCall direct(operation, one);
-    direct.enqueue(stream.handle);
-    replayed.replace("cu_seqlens", direct.set());
-    replayed.poison(stream.handle);
-    graph.replay(stream.handle);
-    const Buffers after = replayed.results();
-    const auto errors = direct.compare(after, false);
-    for (const OutputError& error : errors) {
-      EXPECT_TRUE(error.passed) << testing::PrintToString(offsets) << ": " << describe(errors);
-    }
-    EXPECT_EQ(find_difference(direct.set(), direct.results(), after), "")
-        << testing::PrintToString(offsets);
-  }
-}
+                         testing::ValuesIn(with_operations({&kGlaForward, &kGlaBackward}, kShapes)),
+                         GpuSameBits::name_of);
 
 TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const Case one = parse(R"("axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
+                      "lengths": {"distribution": "equal", "sequences": 6})");
   for (const Operation* operation : {&kGlaForward, &kGlaBackward}) {
-    SCOPED_TRACE(title(*operation));
-    check_replays(*operation);
+    expect_replays_to_go_by_offsets(*operation, one);
   }
 }
 
