@@ -36,9 +36,8 @@ double floor_us(const Cost& cost, const Ceilings& ceilings);
 /// at most.
 Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays);
 
-/// The variant that a call picks: the first, in the library's order, that accepts it, or
-/// kLibraryChoice. Throws Unsupported with the library's text when none does. Leaves the outputs of
-/// that variant in the placement.
+/// The variant that a call picks, or kLibraryChoice. Throws Unsupported with the library's text
+/// when none accepts it. Leaves the outputs of that variant in the placement.
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement);
 
 }  // namespace tandem::tools

@@ -2,9 +2,9 @@
 
 #include "calls.h"
 #include "commit.h"
-#include "first_variant.h"
 #include "status.h"
 #include "tandem/ops/gla.h"
+#include "tandem/variants.h"
 
 namespace tandem::bench {
 namespace {
@@ -85,10 +85,8 @@ int tandem_bench_gla_forward(const tandem_bench_gla* call, void* workspace, size
 int tandem_bench_gla_variant(const tandem_bench_gla* call, void* workspace, size_t workspace_bytes,
                              void* stream, char name[128]) {
   return guarded([&] {
-    const std::string found = tandem::bench::first_variant("gla_forward", call->device, [&] {
-      tandem::gla_forward(arguments(*call),
-                          {.stream = {stream}, .workspace = {workspace, workspace_bytes}});
-    });
-    std::snprintf(name, 128, "%s", found.c_str());
+    tandem::gla_forward(arguments(*call),
+                        {.stream = {stream}, .workspace = {workspace, workspace_bytes}});
+    std::snprintf(name, 128, "%s", tandem::last_variant().c_str());
   });
 }

@@ -2,10 +2,10 @@
 #include <string>
 
 #include "calls.h"
-#include "first_variant.h"
 #include "status.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/linear_scan.h"
+#include "tandem/variants.h"
 
 namespace tandem::bench {
 namespace {
@@ -93,10 +93,7 @@ int tandem_bench_scan_forward(const tandem_bench_scan* call, void* workspace,
 int tandem_bench_scan_variant(const tandem_bench_scan* call, void* workspace,
                               size_t workspace_bytes, void* stream, char name[128]) {
   return guarded([&] {
-    const char* function = call->d > 0 ? "linear_scan_forward" : "gated_scan_forward";
-    const std::string found = tandem::bench::first_variant(function, call->device, [&] {
-      forward(*call, {.stream = {stream}, .workspace = {workspace, workspace_bytes}});
-    });
-    std::snprintf(name, 128, "%s", found.c_str());
+    forward(*call, {.stream = {stream}, .workspace = {workspace, workspace_bytes}});
+    std::snprintf(name, 128, "%s", tandem::last_variant().c_str());
   });
 }

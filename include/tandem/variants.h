@@ -20,4 +20,8 @@ struct VariantInfo {
 /// device with these properties.
 std::vector<VariantInfo> variants(const DeviceProperties& device);
 
+/// The CUDA variant that this thread's last call, or question for a workspace, chose; "" before
+/// any.
+std::string last_variant();
+
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tandem/error.h"
+#include "tandem/variants.h"
 
 namespace tandem {
 namespace {
@@ -32,6 +33,7 @@ Value choose(const char* variable, Value unset, std::initializer_list<Choice<Val
 }
 
 thread_local int variant_switches_off = 0;
+thread_local std::string noted_variant;
 
 }  // namespace
 
@@ -54,6 +56,12 @@ std::string variant_switch() {
   const char* text = std::getenv("TANDEM_VARIANT");
   return text == nullptr || variant_switches_off > 0 ? "" : text;
 }
+
+void note_variant(const std::string& name) {
+  if (variant_switches_off == 0) noted_variant = name;
+}
+
+std::string last_variant() { return noted_variant; }
 
 int gla_segments_switch() {
   const char* text = std::getenv("TANDEM_GLA_SEGMENTS");

@@ -18,8 +18,11 @@ CpuIsaSwitch cpu_isa_switch();
 /// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use; "" when unset.
 std::string variant_switch();
 
-/// While one lives, variant_switch() is "" in its thread: for an op's calls of other ops, which
-/// have variants of their own.
+/// What last_variant() (tandem/variants.h) tells from now on.
+void note_variant(const std::string& name);
+
+/// While one lives, in its thread, variant_switch() is "" and note_variant() does nothing: for an
+/// op's calls of other ops, which have variants of their own.
 class VariantSwitchOff {
  public:
   VariantSwitchOff();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/environment.h"
 #include "cuda/gated_scan/variants.h"
 #include "cuda/scan/plan.h"
 #include "tandem/tandem.h"
@@ -61,6 +62,17 @@ TEST(GatedScanVariants, ShapesChooseTiles) {
   EXPECT_EQ(forward_of(contiguous_args({1, 4096, 64})), "gated_scan_forward.sm90.bf16.w16_t256");
   EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})), "gated_scan_backward.sm90.bf16.w64_t128");
   EXPECT_EQ(backward_of(backward_args({1, 512, 64})), "gated_scan_backward.sm90.bf16.w32_t128");
+}
+
+TEST(GatedScanVariants, TheLastChoiceOfAThreadIsTold) {
+  const auto choose = [](const Dims& shape) {
+    gated_scan_forward_workspace_bytes(contiguous_args(shape), DeviceProperties::h200());
+    return last_variant();
+  };
+  EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w64_t256");
+  EXPECT_EQ(choose({1, 512, 64}), "gated_scan_forward.sm90.bf16.w32_t128");
+  const VariantSwitchOff inside_another_op;
+  EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w32_t128");
 }
 
 TEST(GatedScanVariants, DtypesChoose) {

@@ -30,7 +30,10 @@ const Variant& choose_variant(const char* call, const std::vector<Variant>& tabl
       reason = "TANDEM_VARIANT asks for " + wanted;
     }
     if (reason.empty()) reason = reason_against(variant);
-    if (reason.empty()) return variant;
+    if (reason.empty()) {
+      note_variant(variant.name);
+      return variant;
+    }
     reasons += "\n  " + variant.name + ": " + reason;
   }
   throw Unsupported("[" + std::string(call) + "] no variant on " + device.name +
