@@ -85,6 +85,13 @@ ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& ker
       .state_rows = 0};
 }
 
+template <class Kernel, class Params>
+void launch(const std::string& name, const Kernel& kernel, const ScanRecurrence& problem,
+            const Params& params, const Context& context) {
+  kernel.launch(name.c_str(), params, static_cast<unsigned>(chains_of(problem, kernel.width)),
+                context.stream.handle);
+}
+
 }  // namespace
 
 const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
@@ -105,9 +112,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   static_cast<ScanParams&>(params) = scan_params(problem, variant.kernel, device);
   params.out = problem.out;
   params.final_state = problem.final_state;
-  variant.kernel.launch(variant.name.c_str(), params,
-                        static_cast<unsigned>(chains_of(problem, variant.kernel.width)),
-                        context.stream.handle);
+  launch(variant.name, variant.kernel, problem, params, context);
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
@@ -131,10 +136,7 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
     params.gate = {};
     params.states = states;
     params.state_rows = state_rows(forward);
-    variant.states_kernel.launch(
-        variant.name.c_str(), params,
-        static_cast<unsigned>(chains_of(forward, variant.states_kernel.width)),
-        context.stream.handle);
+    launch(variant.name, variant.states_kernel, forward, params, context);
   }
   ScanBackwardParams params{};
   static_cast<ScanParams&>(params) = scan_params(forward, variant.kernel, device);
@@ -146,9 +148,7 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   params.d_decay = problem.d_decay;
   params.d_gate = problem.d_gate;
   params.d_initial_state = problem.d_initial_state;
-  variant.kernel.launch(variant.name.c_str(), params,
-                        static_cast<unsigned>(chains_of(forward, variant.kernel.width)),
-                        context.stream.handle);
+  launch(variant.name, variant.kernel, forward, params, context);
 }
 
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
