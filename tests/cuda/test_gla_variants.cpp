@@ -262,9 +262,9 @@ TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   EXPECT_GT(by_chunks(backward_args(1, 32768, 8, 8, 64, 64)), 200.0);
 }
 
-TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerChunk) {
+TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {
   GlaBackwardArgs args = backward_args(2, 130, 4, 4, 64, 64);
-  EXPECT_EQ(plan_chunk_backward(make_problem(args)).workspace_bytes, 2 * 2 * 4 * 3 * 8192u);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args)).workspace_bytes, 2 * 2 * 4 * 2 * 8192u);
 }
 
 TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {

@@ -1,8 +1,10 @@
-// gla_chunk_gradients_kernel: all gradients of one chunk of 64 tokens of one head.
+// gla_chunk_gradients_kernel: all gradients, a pair of chunks (128 tokens of one head) at a time.
 //
-// With S before the chunk and dS behind it from gla_chunk_states_kernel, chunks are independent;
-// a CTA of one warpgroup makes one. G is the inclusive sum of its decays, D_ij = 2^(G_i - G_j) for
-// j <= i, f_j = the factor from token j to dS (docs/ops/gla_backward.md has the derivation):
+// With S before a pair and dS behind it from gla_chunk_states_kernel, pairs are independent; a CTA
+// takes every gridDim.x-th. First the states between the two chunks, as the walks would:
+//   S  = 2^G_C S + (V 2^(G_C - G_j))^T K of the first chunk,  dS from q and do of the second
+// Then each chunk of C = 64 tokens, G being the inclusive sum of its decays, D_ij = 2^(G_i - G_j)
+// for j <= i, f_j the factor from token j to dS (docs/ops/gla_backward.md has the derivation):
 //   At_ji = scale D_ij (k_j . q_i)                          [C,C]
 //   Wt_ji = scale D_ij (v_j . do_i)                         [C,C]
 //   dV    = f (K dS)    + At dO                             [C,V]
@@ -13,19 +15,31 @@
 // At and Wt are register operands of the second products; Wt is also kept as a panel, so that dQ
 // and dK use the same rounded weights and a cancels against c to the last bit.
 //
-//   copies  ~q k v do~             ~S dS~
-//   tensor            =K Qt=V dOt=          =K dS=V dSt=At dO=Wt Q=       =dO St=W K=
-//   threads -decays-              -D, mask-   -F-      -scale-    -b, c, store-    -a, store-
-// Three CTAs per SM hide each other's waits. q, k, v, do are loaded and the weights formed while
-// the kernel before this one, gla_chunk_states_kernel, may still run.
+// Role       threads        registers  work
+//   memory   warp 0                40  copies in and out by TMA (2 pairs), decay factors, dg
+//   products warpgroups 1, 2      232  a chunk of the pair each
 //
-// Floor: q, k, v, do read, dq, dk, dv written, and two panels of 8 KB read, per chunk.
-// Shared memory: 68 KB. Registers: 168 at most.
+//   memory    ~in: pair n+1~         ~out: n-1, in: n+1~       -dg of n-1-
+//   tensor    =K Qt=V dOt=     =S or dS between=  =K dS=V dSt=Wt Q=dO St=At dO=     =W K=
+//   products              -D, mask-              -F-                    -scale, b, c-   -a, store-
+// products wait for a stage's `inputs` (q, k, v, do, decays), `states`, and for each other once the
+// states between their chunks are there; memory waits for `made` before it stores and loads again.
+// The first inputs are loaded, and weights formed, while gla_chunk_states_kernel may still run.
+//
+// Floor: q, k, v, do read, dq, dk, dv written, and two panels of 8 KB read, per pair.
+// Numerics: as the walks', but for states between the chunks of a pair, which are rounded twice.
+// Shared memory: 220 KB.
 #pragma once
+
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gla/backward_chunks.h"
 #include "cuda/gla/decay_gradient.cuh"
+#include "cuda/gla/state_elements.cuh"
 #include "cuda/parts/fragment.cuh"
+#include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/tma.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -34,46 +48,71 @@ namespace tandem::cuda {
 
 struct ChunkGradientsShared {
   using Panel = char[panel_bytes(64)];
+  static constexpr int kStages = 2;
 
-  alignas(1024) Panel q;
-  alignas(1024) Panel k;
-  alignas(1024) Panel v;
-  alignas(1024) Panel d_o;
-  alignas(1024) Panel state;           // [V,K]
-  alignas(1024) Panel state_gradient;  // [V,K]
-  alignas(1024) Panel weights;         // Wt
-  alignas(1024) Panel dq;
-  ChunkDecay<64> decay;         // from S to tokens
-  ChunkDecay<64> decay_behind;  // from dS to tokens
-  alignas(16) float log_decay[64];
-  float query_rows[64];      // a
-  float key_state_rows[64];  // b
-  float key_rows[64];        // c
-  float flows[4];            // a warp's share of <S, dS>
-  Barrier inputs;
-  Barrier states;
+  /// One chunk. Its gradients leave through panels that are not needed any more.
+  struct Chunk {
+    alignas(1024) Panel q;  // then dq
+    alignas(1024) Panel k;
+    alignas(1024) Panel v;  // then dk
+    alignas(1024) Panel d_o;
+    alignas(1024) Panel state;           // [V,K], before the chunk
+    alignas(1024) Panel state_gradient;  // [V,K], behind it; then dv
+  };
+  /// Of a chunk, beside the panels.
+  struct Tokens {
+    ChunkDecay<64> decay;         // from S to tokens, and into the next S
+    ChunkDecay<64> decay_behind;  // from dS to tokens, and into the dS before
+    alignas(16) float log_decay[64];
+    float query_rows[64];      // a
+    float key_state_rows[64];  // b
+    float key_rows[64];        // c
+    float flows[4];            // a warp's share of <S, dS>
+  };
+  /// One pair.
+  struct Stage {
+    Chunk chunks[2];
+    Tokens tokens[2];
+    Barrier inputs;
+    Barrier states;
+    Barrier made;
+  };
+  Stage stages[kStages];
+  alignas(1024) Panel weights[2];  // Wt
 };
 
-/// The chunk of a CTA.
+/// Threads of the roles, and registers per thread after setmaxnreg.
+struct ChunkGradientsConfig {
+  static constexpr int kThreads = 384;
+  static constexpr int kProducts = 256;
+  static constexpr int kMemoryRegisters = 40;
+  static constexpr int kProductRegisters = 232;
+  static_assert(kMemoryRegisters + 2 * kProductRegisters <= 65536 / kThreads / 8 * 8 * 3);
+};
+
+/// Where a chunk lies.
 struct GradientChunk {
   int batch;
   int head;
-  int index;           // in the sequence
   int begin;           // token
-  std::int64_t place;  // [B,H,chunks]
+  std::int64_t place;  // [B,H,2 pairs]
 
-  __device__ explicit GradientChunk(const ChunkBackwardParams& params) {
-    const int H = params.problem.forward.H;
-    unsigned at = blockIdx.x;  // why heads innermost: they are neighbours in memory
-    head = static_cast<int>(at % H);
-    at /= H;
-    index = static_cast<int>(at % params.chunks);
-    batch = static_cast<int>(at / params.chunks);
-    begin = 64 * index;
-    place = (std::int64_t{batch} * H + head) * params.chunks + index;
-  }
   __device__ TileCoordinate tile() const { return {0, head, begin, batch}; }
 };
+
+/// Of the pair `at`. Heads are innermost: they are neighbours in memory.
+__device__ inline GradientChunk find_chunk(const ChunkBackwardParams& params, unsigned at,
+                                           int which) {
+  const int H = params.problem.forward.H;
+  GradientChunk chunk;
+  chunk.head = static_cast<int>(at % H);
+  at /= H;
+  const int index = 2 * static_cast<int>(at % params.pairs) + which;
+  chunk.batch = static_cast<int>(at / params.pairs);
+  chunk.begin = 64 * index;
+  chunk.place = (std::int64_t{chunk.batch} * H + chunk.head) * (2 * params.pairs) + index;
+  return chunk;
+}
 
 /// One warp: natural-log decays of the chunk, 0 where there is no token.
 __device__ inline LogDecays load_log_decays(const DecayTensor& decay, const GradientChunk& chunk,
@@ -97,7 +136,8 @@ __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
                              const float (&log2_sum)[64], float scale, WeightOperand& a,
                              WeightOperand& w, char* panel) {
   const int row = fragment_row();
-  const int own_step = threadIdx.x / 32;  // the 16 columns on the diagonal of this warp's rows
+  const int own_step =
+      threadIdx.x % 128 / 32;  // the 16 columns on the diagonal of this warp's rows
   const float sum[2] = {log2_sum[row], log2_sum[row + 8]};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -143,34 +183,23 @@ __device__ void put_rows(const float (&acc)[32], char* panel) {
   }
 }
 
-/// sums[n][token] = the sum over columns of x (.) o[n], x being a panel.
-template <class Element, int kCount>
-__device__ void sum_rows(const char* x, const float (*const (&o)[kCount])[32],
-                         float* const (&sums)[kCount]) {
+/// sums[token] = the sum over columns of x (.) o, x being a panel.
+template <class Element>
+__device__ void sum_rows(const char* x, const float (&o)[32], float (&sums)[64]) {
   const int row = fragment_row();
-  float own[kCount][2] = {};
+  float own[2] = {};
 #pragma unroll
-  for (int block = 0; block < 8; ++block) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const char* at = x + panel_offset(row + 8 * half, block) + threadIdx.x % 4 * 4;
-      const float2 pair = unpack_pair<Element>(*reinterpret_cast<const std::uint32_t*>(at));
-#pragma unroll
-      for (int n = 0; n < kCount; ++n) {
-        own[n][half] += pair.x * (*o[n])[4 * block + 2 * half];
-        own[n][half] += pair.y * (*o[n])[4 * block + 2 * half + 1];
-      }
-    }
+  for (int i = 0; i < 16; ++i) {
+    const char* at = x + panel_offset(row + i % 2 * 8, i / 2) + threadIdx.x % 4 * 4;
+    const float2 pair = unpack_pair<Element>(*reinterpret_cast<const std::uint32_t*>(at));
+    own[i % 2] += pair.x * o[2 * i];
+    own[i % 2] += pair.y * o[2 * i + 1];
   }
 #pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = own[n][half];
-      sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
-      sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-      if (threadIdx.x % 4 == 0) sums[n][row + 8 * half] = sum;
-    }
+  for (int half = 0; half < 2; ++half) {
+    own[half] += __shfl_xor_sync(0xFFFFFFFFu, own[half], 1);
+    own[half] += __shfl_xor_sync(0xFFFFFFFFu, own[half], 2);
+    if (threadIdx.x % 4 == 0) sums[row + 8 * half] = own[half];
   }
 }
 
@@ -180,7 +209,7 @@ __device__ float multiply_states(const char* state, const char* gradient) {
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int at = (128 * i + threadIdx.x) * 16;
+    const int at = (128 * i + threadIdx.x % 128) * 16;
     const uint4 x = *reinterpret_cast<const uint4*>(state + at);
     const uint4 y = *reinterpret_cast<const uint4*>(gradient + at);
     const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
@@ -194,16 +223,22 @@ __device__ float multiply_states(const char* state, const char* gradient) {
   return sum_warp(sum);
 }
 
+/// Descriptor of a panel's first contraction step; the next ones are `kNextStep` further.
+template <Major kMajor>
+__device__ std::uint64_t first_step(const char* panel) {
+  return kMajor == Major::K ? k_major_descriptor(panel, 0) : mn_major_descriptor(panel, 0);
+}
+template <Major kMajor>
+constexpr int kNextStep = (kMajor == Major::K ? 32 : 16 * kPanelRowBytes) / 16;
+
 /// acc (+)= A B, both panels.
 template <class Element, Major kA, Major kB>
 __device__ void multiply_panels(float (&acc)[32], const char* a, const char* b, bool accumulate) {
+  const std::uint64_t of_a = first_step<kA>(a), of_b = first_step<kB>(b);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    const std::uint64_t of_a =
-        kA == Major::K ? k_major_descriptor(a, step) : mn_major_descriptor(a, step);
-    const std::uint64_t of_b =
-        kB == Major::K ? k_major_descriptor(b, step) : mn_major_descriptor(b, step);
-    wgmma_ss<Element, 64, kA, kB>(acc, of_a, of_b, accumulate || step > 0);
+    wgmma_ss<Element, 64, kA, kB>(acc, of_a + step * kNextStep<kA>, of_b + step * kNextStep<kB>,
+                                  accumulate || step > 0);
   }
   wgmma_commit();
 }
@@ -212,9 +247,10 @@ __device__ void multiply_panels(float (&acc)[32], const char* a, const char* b, 
 template <class Element>
 __device__ void multiply_weights(float (&acc)[32], const WeightOperand& a, const char* b,
                                  bool accumulate) {
+  const std::uint64_t of_b = first_step<Major::MN>(b);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    wgmma_rs<Element, 64, Major::MN>(acc, a[step], mn_major_descriptor(b, step),
+    wgmma_rs<Element, 64, Major::MN>(acc, a[step], of_b + step * kNextStep<Major::MN>,
                                      accumulate || step > 0);
   }
   wgmma_commit();
@@ -222,7 +258,7 @@ __device__ void multiply_weights(float (&acc)[32], const WeightOperand& a, const
 
 /// One warp: d_log_decay of the chunk's tokens, or their sum for a constant decay.
 __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
-                                           const ChunkGradientsShared& shared,
+                                           const ChunkGradientsShared::Tokens& tokens,
                                            const GradientChunk& chunk) {
   const DecayGradient& to = params.problem.d_log_decay;
   if (to.data == nullptr) return;
@@ -230,10 +266,10 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
   const auto pair = [&](const float(&rows)[64]) {
     return *reinterpret_cast<const float2*>(&rows[token]);
   };
-  const float2 a = pair(shared.query_rows), b = pair(shared.key_state_rows);
-  const float2 c = pair(shared.key_rows), log_decay = pair(shared.log_decay);
-  const auto& behind = shared.decay_behind;
-  const float flow = (shared.flows[0] + shared.flows[1] + (shared.flows[2] + shared.flows[3])) *
+  const float2 a = pair(tokens.query_rows), b = pair(tokens.key_state_rows);
+  const float2 c = pair(tokens.key_rows), log_decay = pair(tokens.log_decay);
+  const auto& behind = tokens.decay_behind;
+  const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
                      (behind.state_to_state * fast_exp2(-behind.log2_sum[0]));
   const float2 dg =
       decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
@@ -251,105 +287,230 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
   }
 }
 
+/// A state from a panel, as an accumulator.
 template <class Element>
-__global__ __launch_bounds__(128, 3) void gla_chunk_gradients_kernel(
-    const __grid_constant__ ChunkBackwardParams params) {
-  extern __shared__ __align__(1024) char shared_memory[];
-  auto& shared = *reinterpret_cast<ChunkGradientsShared*>(shared_memory);
-  constexpr int kPanelBytes = panel_bytes(64);
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  const GlaForwardProblem& problem = params.problem.forward;
-  const GradientChunk chunk(params);
-
-  // why before the stream is followed: these came before the kernel before this one.
-  if (threadIdx.x == 0) {
-    shared.inputs.init(1);
-    shared.states.init(1);
-    fence_barriers_initialised();
-    shared.inputs.arrive_and_expect(4 * kPanelBytes);
-    load_panel(params.k_map, shared.inputs, shared.k, chunk.tile());
-    load_panel(params.q_map, shared.inputs, shared.q, chunk.tile());
-    load_panel(params.v_map, shared.inputs, shared.v, chunk.tile());
-    load_panel(params.d_o_map, shared.inputs, shared.d_o, chunk.tile());
+__device__ void load_panel_rows(float (&acc)[32], const char* panel) {
+  const int row = fragment_row();
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const char* at = panel + panel_offset(row + i % 2 * 8, i / 2) + threadIdx.x % 4 * 4;
+    const float2 pair = unpack_pair<Element>(*reinterpret_cast<const std::uint32_t*>(at));
+    acc[2 * i] = pair.x;
+    acc[2 * i + 1] = pair.y;
   }
-  if (warp == 1) {
-    const LogDecays log_decay = load_log_decays(problem.log_decay, chunk, problem.T);
-    *reinterpret_cast<float2*>(&shared.log_decay[2 * (threadIdx.x % 32)]) = log_decay.own;
-    compute_chunk_decay<false>(log_decay, problem.scale, shared.decay);
-    compute_chunk_decay<true>(log_decay, problem.scale, shared.decay_behind);
-  }
-  __syncthreads();
-  shared.inputs.wait(0);
+}
 
+/// `to` = the state `from` passed over one chunk more: += the decayed columns of v times k.
+template <class Element>
+__device__ void pass_state(char* to, const char* from, const char* k, const char* v,
+                           const ChunkDecay<64>& decay) {
+  float state[32];
+  WeightOperand values;
+  load_panel_rows<Element>(state, from);
+  load_decayed_values<Element, 0, 4>(values, v, decay.to_state);
+  const float factor = decay.state_to_state;
+#pragma unroll
+  for (float& value : state) value *= factor;
+  fence_registers(state);
+  wgmma_begin();
+  multiply_weights<Element>(state, values, k, true);
+  wgmma_wait<0>();
+  fence_registers(state);
+  put_rows<Element>(state, to);
+}
+
+/// A chunk's gradients, left in its panels, and its row sums. `group`: which of the pair.
+template <class Element>
+__device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, char* weights,
+                               float scale, std::uint32_t parity) {
+  auto& own = stage.chunks[group];
+  auto& tokens = stage.tokens[group];
   WeightOperand a, w;
+  float dv[32], dk[32], intra[32], dq[32];
+
+  stage.inputs.wait(parity);
   {
-    float keys[32], values[32];
+    float(&keys)[32] = dv;
+    float(&values)[32] = dk;
     wgmma_begin();
-    multiply_panels<Element, Major::K, Major::K>(keys, shared.k, shared.q, false);
-    multiply_panels<Element, Major::K, Major::K>(values, shared.v, shared.d_o, false);
-    follow_stream();
-    if (threadIdx.x == 0) {
-      const std::int64_t at = chunk.place * kPanelBytes;
-      shared.states.arrive_and_expect(2 * kPanelBytes);
-      cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) + at,
-                                     &shared.states.word, shared.state_gradient, kPanelBytes);
-      cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + at,
-                                     &shared.states.word, shared.state, kPanelBytes);
-    }
+    multiply_panels<Element, Major::K, Major::K>(keys, own.k, own.q, false);
+    multiply_panels<Element, Major::K, Major::K>(values, own.v, own.d_o, false);
+    sync_warpgroup(1 + group);  // no warp's product reads the weights of the pair before
     wgmma_wait<0>();
     fence_registers(keys);
     fence_registers(values);
-    weigh_scores<Element>(keys, values, shared.decay.log2_sum, problem.scale, a, w, shared.weights);
+    weigh_scores<Element>(keys, values, tokens.decay.log2_sum, scale, a, w, weights);
+  }
+  stage.states.wait(parity);
+  auto& other = stage.chunks[1 - group];
+  if (group == 0) {
+    pass_state<Element>(other.state, own.state, own.k, own.v, tokens.decay);
+  } else {
+    pass_state<Element>(other.state_gradient, own.state_gradient, own.q, own.d_o,
+                        tokens.decay_behind);
   }
   fence_shared_for_async_proxy();
-  __syncthreads();
+  cutlass::arch::NamedBarrier::sync(ChunkGradientsConfig::kProducts, 3);
 
-  float dv[32], dk[32], intra[32];
-  shared.states.wait(0);
   wgmma_begin();
-  multiply_panels<Element, Major::K, Major::K>(dv, shared.k, shared.state_gradient, false);
-  multiply_panels<Element, Major::K, Major::MN>(dk, shared.v, shared.state_gradient, false);
-  multiply_weights<Element>(intra, w, shared.q, false);
-  const float flow = multiply_states<Element>(shared.state, shared.state_gradient);
-  if (threadIdx.x % 32 == 0) shared.flows[warp] = flow;
-  wgmma_wait<2>();
+  multiply_panels<Element, Major::K, Major::K>(dv, own.k, own.state_gradient, false);
+  multiply_panels<Element, Major::K, Major::MN>(dk, own.v, own.state_gradient, false);
+  multiply_weights<Element>(intra, w, own.q, false);
+  multiply_panels<Element, Major::K, Major::MN>(dq, own.d_o, own.state, false);
+  const float flow = multiply_states<Element>(own.state, own.state_gradient);
+  if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
+  wgmma_wait<3>();
   fence_registers(dv);
-  scale_rows(dv, shared.decay_behind.from_state);
+  scale_rows(dv, tokens.decay_behind.from_state);
   wgmma_begin();
-  multiply_weights<Element>(dv, a, shared.d_o, true);
+  multiply_weights<Element>(dv, a, own.d_o, true);
   wgmma_wait<1>();
   fence_registers(dk);
   fence_registers(intra);
-  scale_rows(dk, shared.decay_behind.from_state);
-  sum_rows<Element, 2>(shared.k, {&dk, &intra}, {shared.key_state_rows, shared.key_rows});
+  fence_registers(dq);
+  scale_rows(dq, tokens.decay.from_state);
+  wgmma_begin();
+  multiply_panels<Element, Major::MN, Major::MN>(dq, weights, own.k, true);
+  scale_rows(dk, tokens.decay_behind.from_state);
+  sum_rows<Element>(own.k, dk, tokens.key_state_rows);
+  sum_rows<Element>(own.k, intra, tokens.key_rows);
 #pragma unroll
   for (int i = 0; i < 32; ++i) dk[i] += intra[i];
   wgmma_wait<0>();
   fence_registers(dv);
-  __syncthreads();  // no warp's product reads V or dS any more
-  wgmma_begin();
-  float(&dq)[32] = intra;
-  multiply_panels<Element, Major::K, Major::MN>(dq, shared.d_o, shared.state, false);
-  put_rows<Element>(dv, shared.state_gradient);
-  put_rows<Element>(dk, shared.v);
-  wgmma_wait<0>();
   fence_registers(dq);
-  scale_rows(dq, shared.decay.from_state);
-  wgmma_begin();
-  multiply_panels<Element, Major::MN, Major::MN>(dq, shared.weights, shared.k, true);
-  wgmma_wait<0>();
-  fence_registers(dq);
-  put_rows<Element>(dq, shared.dq);
-  sum_rows<Element, 1>(shared.q, {&dq}, {shared.query_rows});
+  sum_rows<Element>(own.q, dq, tokens.query_rows);
+  sync_warpgroup(1 + group);  // nothing reads the panels any more
+  put_rows<Element>(dv, own.state_gradient);
+  put_rows<Element>(dk, own.v);
+  put_rows<Element>(dq, own.q);
   fence_shared_for_async_proxy();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    store_panel(params.dv_map, shared.state_gradient, chunk.tile());
-    store_panel(params.dk_map, shared.v, chunk.tile());
-    store_panel(params.dq_map, shared.dq, chunk.tile());
+  stage.made.arrive();
+}
+
+/// The memory role, one warp.
+struct ChunkMemoryRole {
+  const ChunkBackwardParams& params;
+  ChunkGradientsShared& shared;
+
+  using Stage = ChunkGradientsShared::Stage;
+  static constexpr int kPanelBytes = panel_bytes(64);
+
+  __device__ static bool copies() { return threadIdx.x % 32 == 0; }
+
+  /// Into a stage that is free.
+  __device__ void load_inputs(Stage& stage, unsigned at) const {
+    if (!copies()) return;
+    stage.inputs.arrive_and_expect(8 * kPanelBytes);
+    for (int i = 0; i < 2; ++i) {
+      const TileCoordinate from = find_chunk(params, at, i).tile();
+      auto& own = stage.chunks[i];
+      load_panel(params.k_map, stage.inputs, own.k, from);
+      load_panel(params.q_map, stage.inputs, own.q, from);
+      load_panel(params.v_map, stage.inputs, own.v, from);
+      load_panel(params.d_o_map, stage.inputs, own.d_o, from);
+    }
+  }
+  __device__ void load_states(Stage& stage, unsigned at) const {
+    if (!copies()) return;
+    const std::int64_t from = find_chunk(params, at, 0).place / 2 * kPanelBytes;
+    stage.states.arrive_and_expect(2 * kPanelBytes);
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + from,
+                                   &stage.states.word, stage.chunks[0].state, kPanelBytes);
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) + from,
+                                   &stage.states.word, stage.chunks[1].state_gradient, kPanelBytes);
+  }
+  __device__ LogDecays load_decay(unsigned at, int which) const {
+    return load_log_decays(params.problem.forward.log_decay, find_chunk(params, at, which),
+                           params.problem.forward.T);
+  }
+  __device__ void prepare_decays(Stage& stage, const LogDecays (&log_decay)[2]) const {
+    const float scale = params.problem.forward.scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      auto& tokens = stage.tokens[i];
+      *reinterpret_cast<float2*>(&tokens.log_decay[2 * (threadIdx.x % 32)]) = log_decay[i].own;
+      compute_chunk_decay<false>(log_decay[i], scale, tokens.decay);
+      compute_chunk_decay<true>(log_decay[i], scale, tokens.decay_behind);
+    }
+    stage.inputs.arrive();
+  }
+  __device__ void store(const Stage& stage, unsigned at) const {
+    if (!copies()) return;
+    for (int i = 0; i < 2; ++i) {
+      const TileCoordinate to = find_chunk(params, at, i).tile();
+      store_panel(params.dv_map, stage.chunks[i].state_gradient, to);
+      store_panel(params.dk_map, stage.chunks[i].v, to);
+      store_panel(params.dq_map, stage.chunks[i].q, to);
+    }
     wait_stores_read();
-  } else if (warp == 1) {
-    differentiate_decay(params, shared, chunk);
+  }
+
+  __device__ void run() const {
+    constexpr int kStages = ChunkGradientsShared::kStages;
+    const auto nth = [&](std::int64_t n) { return blockIdx.x + n * gridDim.x; };
+    // why before the stream is followed: these came before the kernel before this one.
+    for (int i = 0; i < kStages && nth(i) < params.count; ++i) {
+      load_inputs(shared.stages[i], nth(i));
+    }
+    for (int i = 0; i < kStages && nth(i) < params.count; ++i) {
+      const unsigned at = nth(i);
+      prepare_decays(shared.stages[i], {load_decay(at, 0), load_decay(at, 1)});
+    }
+    follow_stream();
+    for (int i = 0; i < kStages && nth(i) < params.count; ++i) {
+      load_states(shared.stages[i], nth(i));
+    }
+    RingPosition<kStages> now;
+    for (std::int64_t n = 0; nth(n) < params.count; ++n, now.advance()) {
+      Stage& stage = shared.stages[now.stage];
+      const unsigned at = nth(n);
+      const bool more = nth(n + kStages) < params.count;
+      const unsigned next = more ? nth(n + kStages) : at;
+      const LogDecays log_decay[2] = {load_decay(next, 0), load_decay(next, 1)};
+      stage.made.wait(now.parity);
+      store(stage, at);
+      if (more) {
+        load_inputs(stage, next);
+        load_states(stage, next);
+      }
+      __syncwarp();
+      for (int i = 0; i < 2; ++i) {
+        differentiate_decay(params, stage.tokens[i], find_chunk(params, at, i));
+      }
+      __syncwarp();
+      if (more) prepare_decays(stage, log_decay);
+    }
+  }
+};
+
+template <class Element>
+__global__ __launch_bounds__(ChunkGradientsConfig::kThreads, 1) void gla_chunk_gradients_kernel(
+    const __grid_constant__ ChunkBackwardParams params) {
+  using Config = ChunkGradientsConfig;
+  extern __shared__ __align__(1024) char shared_memory[];
+  auto& shared = *reinterpret_cast<ChunkGradientsShared*>(shared_memory);
+  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    for (auto& stage : shared.stages) {
+      stage.inputs.init(1 + 32);
+      stage.states.init(1);
+      stage.made.init(Config::kProducts);
+    }
+    fence_barriers_initialised();
+  }
+  __syncthreads();
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
+    if (threadIdx.x < 32) ChunkMemoryRole{params, shared}.run();
+    return;
+  }
+  cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
+  const int group = warpgroup - 1;
+  RingPosition<ChunkGradientsShared::kStages> now;
+  for (std::int64_t at = blockIdx.x; at < params.count; at += gridDim.x, now.advance()) {
+    make_gradients<Element>(shared.stages[now.stage], group, shared.weights[group],
+                            params.problem.forward.scale, now.parity);
   }
 }
 

@@ -1,10 +1,11 @@
-// gla_chunk_states_kernel: the states at both ends of every chunk, for the gradients by chunks.
+// gla_chunk_states_kernel: the states at both ends of every pair of chunks, for the gradients by
+// chunks.
 //
 // A CTA walks one sequence of one head at 64 x 64 columns, either over k and v from the first token
-// on, or over q and do from the last token back, and leaves the state that it has before each chunk
-// of 64 tokens, rounded to 16 bits:
-//   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before chunk c: S_c
-//   dSt = the same of do and q (parts/decay.cuh)     behind chunk c, without the next token's decay
+// on, or over q and do from the last token back, in chunks of 64 tokens, and leaves the state that
+// it has where a pair of chunks begins along the walk, rounded to 16 bits:
+//   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
+//   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay
 //
 // Role    threads              work
 //   load  warp 0, one thread   both tensors of later chunks by TMA (4 stages)
@@ -16,7 +17,7 @@
 //   state -round, store- -decay V- =V K=   -round, store- -decay V- =V K=
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
-// Floor: k, v, q, do read once and two panels of 8 KB written per chunk; latency binds where heads
+// Floor: k, v, q, do read once and two panels of 8 KB written per pair; latency binds where heads
 // are few. Numerics: fp32 states; rounded are the decayed V, and what is left behind.
 #pragma once
 
@@ -61,9 +62,10 @@ struct ChunkStatesWalk {
   const CUtensorMap& k_map;
   const CUtensorMap& v_map;
   Item item;     // initial_state and final_state where the walk begins and ends
-  char* panels;  // of the item's first chunk in time
+  char* panels;  // of the item's first pair in time
 
   static constexpr std::int64_t kPanelBytes = panel_bytes(64);
+  static constexpr int kSteps = Config::kChunk / 16;
 
   __device__ ChunkStatesWalk(const ChunkBackwardParams& params, std::int64_t sequence_head)
       : problem(params.problem.forward),
@@ -79,7 +81,7 @@ struct ChunkStatesWalk {
       item.final_state = backward.d_initial_state + state;
     }
     panels = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states) +
-             sequence_head * params.chunks * kPanelBytes;
+             sequence_head * params.pairs * kPanelBytes;
   }
 
   __device__ StateTile tile() const { return {problem.K, problem.V, {problem.V, 1}, 0, 0}; }
@@ -110,33 +112,38 @@ struct ChunkStatesWalk {
     }
   }
 
+  __device__ static bool stores() { return threadIdx.x % 128 == 0; }
+
+  /// The state at one end of a pair, by way of a shared panel.
+  __device__ void keep(char* panel, const float (&state)[32], int pair) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t rounded[4];
+      accumulator_to_operand<typename Config::Element>(state, step, rounded);
+      store_rows(panel, step, rounded);
+    }
+    fence_shared_for_async_proxy();
+    // why here: behind this barrier others write to the panel of the last but one store.
+    if (stores()) cute::tma_store_wait<1>();
+    sync_warpgroup(1);
+    if (stores()) {
+      cute::SM90_BULK_COPY_S2G::copy(panel, panels + pair * kPanelBytes, kPanelBytes);
+      cute::tma_store_arrive();
+    }
+  }
+
   __device__ void walk(ChunkStatesShared& shared) const {
     using Element = typename Config::Element;
-    constexpr int kSteps = Config::kChunk / 16;
-    const bool stores = threadIdx.x % 128 == 0;
     float state[32] = {};
     if (item.initial_state != nullptr) load_state(state, item.initial_state, tile());
     Ring<ChunkStatesShared::kStages>::Position at;
     int panel_index = 0;
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, at.advance()) {
-      char* panel = shared.panels[panel_index];
-      panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        std::uint32_t rounded[4];
-        accumulator_to_operand<Element>(state, step, rounded);
-        store_rows(panel, step, rounded);
+      const int place = item.chunk_offset<Config>(chunk) / Config::kChunk;  // in time
+      if (place % 2 == (Config::kReverse ? 1 : 0) || (Config::kReverse && chunk == 0)) {
+        keep(shared.panels[panel_index], state, place / 2);
+        panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
       }
-      fence_shared_for_async_proxy();
-      // why here: behind this barrier others write to the panel of the last but one store.
-      if (stores) cute::tma_store_wait<1>();
-      sync_warpgroup(1);
-      if (stores) {
-        const int place = item.chunk_offset<Config>(chunk) / Config::kChunk;
-        cute::SM90_BULK_COPY_S2G::copy(panel, panels + place * kPanelBytes, kPanelBytes);
-        cute::tma_store_arrive();
-      }
-
       const auto& stage = shared.stages[at.stage];
       const auto& decay = shared.decay[at.stage];
       shared.input.wait_full(at);
@@ -163,7 +170,7 @@ struct ChunkStatesWalk {
       for (float& value : state) value *= factor;
       store_state(state, item.final_state, tile());
     }
-    if (stores) wait_stores_read();
+    if (stores()) wait_stores_read();
   }
 };
 

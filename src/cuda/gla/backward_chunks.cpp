@@ -35,20 +35,19 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
   constexpr double kCall = 8.0;         // two launches, their first loads and last stores
   constexpr double kStateChunk = 0.45;  // one chunk of one walk for states
-  constexpr double kChunk = 5.0;        // one CTA of the gradients
-  constexpr int kStatesPerMultiprocessor = 2, kGradientsPerMultiprocessor = 3;
+  constexpr double kPair = 7.0;         // one CTA of the gradients
+  constexpr int kCtasPerMultiprocessor = 2;
   constexpr double kBytesPerMicrosecond = 4.0e6;
-  constexpr int kStateTensors = 6, kGradientTensors = 9;
+  constexpr int kStateTensors = 5, kGradientTensors = 8;
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kGlaChunk);
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const auto rounds = [&](std::int64_t blocks, int resident) {
-    return static_cast<double>(ceil_div(blocks, resident * multiprocessors));
+  const auto rounds = [&](std::int64_t blocks) {
+    return static_cast<double>(ceil_div(blocks, kCtasPerMultiprocessor * multiprocessors));
   };
   const double tensor = static_cast<double>(items * chunks * kPanelBytes) / kBytesPerMicrosecond;
-  const double states =
-      rounds(2 * items, kStatesPerMultiprocessor) * static_cast<double>(chunks) * kStateChunk;
-  const double gradients = rounds(items * chunks, kGradientsPerMultiprocessor) * kChunk;
+  const double states = rounds(2 * items) * static_cast<double>(chunks) * kStateChunk;
+  const double gradients = rounds(items * ceil_div(chunks, 2)) * kPair;
   return kCall + std::max(states, kStateTensors * tensor) +
          std::max(gradients, kGradientTensors * tensor);
 }
@@ -56,8 +55,8 @@ double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProp
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
   ChunkBackwardPlan plan;
-  plan.chunks = static_cast<int>(ceil_div(f.T, kGlaChunk));
-  const std::int64_t count = f.B * f.H * plan.chunks;
+  plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kGlaChunk));
+  const std::int64_t count = f.B * f.H * plan.pairs;
   const auto append = [&](std::int64_t bytes) {
     const std::size_t at = plan.workspace_bytes;
     plan.workspace_bytes += static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
@@ -66,7 +65,7 @@ ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem) {
   plan.states = append(count * kPanelBytes);
   plan.state_gradients = append(count * kPanelBytes);
   if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
-    plan.decay_sums = append(count * 4);
+    plan.decay_sums = append(2 * count * 4);
   }
   return plan;
 }

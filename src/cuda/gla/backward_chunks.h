@@ -1,5 +1,6 @@
-// A backward by chunks: first the states at every chunk's ends, then every chunk's gradients on its
-// own. For K, V <= 64, where one CTA can make all gradients of a chunk (docs/ops/gla_backward.md).
+// A backward by chunks: first the states at the ends of every pair of chunks, then every pair's
+// gradients on their own. For K, V <= 64, where one CTA can make all gradients of a chunk
+// (docs/ops/gla_backward.md).
 #pragma once
 
 #include <cuda.h>
@@ -22,12 +23,13 @@ struct ChunkBackwardParams {
   CUtensorMap dk_map;
   CUtensorMap dv_map;
   GlaBackwardProblem problem;
-  int chunks = 0;  // per sequence
-  // [B,H,chunks] panels: S before each chunk, and dS behind it without the decay of the token
-  // there.
+  int pairs = 0;       // of chunks, per sequence
+  unsigned count = 0;  // of pairs, of all sequences and heads
+  int multiprocessors = 1;
+  // [B,H,pairs] panels: S before each pair, and dS behind it without the decay of the token there.
   void* states = nullptr;
   void* state_gradients = nullptr;
-  float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
+  float* decay_sums = nullptr;  // [B,H,2 pairs], of a constant decay
 };
 
 /// Launches gla_chunk_states_kernel and gla_chunk_gradients_kernel; `name` is the variant's, for
@@ -38,7 +40,7 @@ using ChunkBackwardLaunch = void (*)(const char* name, const ChunkBackwardParams
                                      void* stream);
 
 struct ChunkBackwardPlan {
-  int chunks = 0;
+  int pairs = 0;
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;
   std::size_t state_gradients = 0;

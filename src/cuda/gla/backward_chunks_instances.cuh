@@ -1,6 +1,8 @@
 // Instantiates launch_chunk_backward for one dtype.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/gla/backward_chunk_gradients.cuh"
 #include "cuda/gla/backward_chunk_states.cuh"
 #include "cuda/runtime/launch.h"
@@ -18,10 +20,11 @@ void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, 
                  .threads = 256,
                  .shared_bytes = sizeof(ChunkStatesShared)},
                 on, params);
-  if (params.chunks == 0) return;
+  if (params.count == 0) return;
+  static_assert(sizeof(ChunkGradientsShared) <= 232448);
   launch_kernel(name, gla_chunk_gradients_kernel<Element>,
-                {.blocks = static_cast<unsigned>(sequence_heads * params.chunks),
-                 .threads = 128,
+                {.blocks = std::min<unsigned>(params.count, params.multiprocessors),
+                 .threads = ChunkGradientsConfig::kThreads,
                  .shared_bytes = sizeof(ChunkGradientsShared)},
                 on, params);
 }

@@ -271,7 +271,9 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   params.dq_map = tile_map(problem.dq, f, f.HQ, f.K);
   params.dk_map = tile_map(problem.dk, f, f.HQ, f.K);
   params.dv_map = tile_map(problem.dv, f, f.H, f.V);
-  params.chunks = plan.chunks;
+  params.pairs = plan.pairs;
+  params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
+  params.multiprocessors = std::max(device_properties(f.device).multiprocessors, 1);
   params.states = scratch.at<char>(plan.states);
   params.state_gradients = scratch.at<char>(plan.state_gradients);
   params.decay_sums = scratch.at<float>(plan.decay_sums);
@@ -280,7 +282,7 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
     DecayGradientParams sums;
     sums.N = f.N;
     sums.H = f.H;
-    sums.splits = static_cast<unsigned>(plan.chunks);
+    sums.splits = static_cast<unsigned>(2 * plan.pairs);
     sums.sums = params.decay_sums;
     sums.d_log_decay = problem.d_log_decay;
     launch_decay_sum(sums, stream);
