@@ -180,6 +180,10 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<ChunkStatesShared*>(shared_memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  if (threadIdx.x == 32) {
+    prefetch_tensor_map(blockIdx.x % 2 == 0 ? params.k_map : params.q_map);
+    prefetch_tensor_map(blockIdx.x % 2 == 0 ? params.v_map : params.d_o_map);
+  }
   if (threadIdx.x == 0) {
     shared.input.init(1 + 32, 128);
     fence_barriers_initialised();
