@@ -16,14 +16,16 @@
 // and dK use the same rounded weights and a cancels against c to the last bit.
 //
 // Role       threads        registers  work
-//   memory   warp 0                40  copies in and out by TMA (2 pairs), decay factors, dg
-//   products warpgroups 1, 2      232  a chunk of the pair each
+//   copies   warp 0, one thread    56  in and out by TMA, two pairs ahead
+//   decays   warp 1                56  factors of later pairs, dg
+//   products warpgroups 1, 2      224  a chunk of the pair each
 //
-//   memory    ~in: pair n+1~         ~out: n-1, in: n+1~       -dg of n-1-
+//   copies    ~in: n+1~              ~out: n-1, in: n+1~
+//   decays                           -dg of n-1, factors of n+1-
 //   tensor    =K Qt=V dOt=     =S or dS between=  =K dS=V dSt=Wt Q=dO St=At dO=     =W K=
 //   products              -D, mask-              -F-                    -scale, b, c-   -a, store-
 // products wait for a stage's `inputs` (q, k, v, do, decays), `states`, and for each other once the
-// states between their chunks are there; memory waits for `made` before it stores and loads again.
+// states between their chunks are there; the others wait for `made` before they go on to the next.
 // The first inputs are loaded, and weights formed, while gla_chunk_states_kernel may still run.
 //
 // Floor: q, k, v, do read, dq, dk, dv written, and two panels of 8 KB read, per pair.
@@ -85,43 +87,42 @@ struct ChunkGradientsShared {
 struct ChunkGradientsConfig {
   static constexpr int kThreads = 384;
   static constexpr int kProducts = 256;
-  static constexpr int kMemoryRegisters = 40;
-  static constexpr int kProductRegisters = 232;
+  static constexpr int kMemoryRegisters = 56;
+  static constexpr int kProductRegisters = 224;
   static_assert(kMemoryRegisters + 2 * kProductRegisters <= 65536 / kThreads / 8 * 8 * 3);
 };
 
-/// Where a chunk lies.
-struct GradientChunk {
+/// Where a pair of chunks lies.
+struct ChunkPair {
   int batch;
   int head;
   int begin;           // token
-  std::int64_t place;  // [B,H,2 pairs]
+  std::int64_t place;  // [B,H,pairs]
 
-  __device__ TileCoordinate tile() const { return {0, head, begin, batch}; }
+  __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
 };
 
-/// Of the pair `at`. Heads are innermost: they are neighbours in memory.
-__device__ inline GradientChunk find_chunk(const ChunkBackwardParams& params, unsigned at,
-                                           int which) {
-  const int H = params.problem.forward.H;
-  GradientChunk chunk;
-  chunk.head = static_cast<int>(at % H);
-  at /= H;
-  const int index = 2 * static_cast<int>(at % params.pairs) + which;
-  chunk.batch = static_cast<int>(at / params.pairs);
-  chunk.begin = 64 * index;
-  chunk.place = (std::int64_t{chunk.batch} * H + chunk.head) * (2 * params.pairs) + index;
-  return chunk;
+/// Heads are innermost: they are neighbours in memory.
+__device__ inline ChunkPair find_pair(const ChunkBackwardParams& params, unsigned at) {
+  const unsigned H = params.problem.forward.H, pairs = params.pairs;
+  const unsigned of_head = at / H, batch = of_head / pairs;
+  ChunkPair pair;
+  pair.head = static_cast<int>(at - of_head * H);
+  pair.batch = static_cast<int>(batch);
+  const unsigned index = of_head - batch * pairs;
+  pair.begin = static_cast<int>(128 * index);
+  pair.place = std::int64_t{batch * H + pair.head} * pairs + index;
+  return pair;
 }
 
 /// One warp: natural-log decays of the chunk, 0 where there is no token.
-__device__ inline LogDecays load_log_decays(const DecayTensor& decay, const GradientChunk& chunk,
-                                            std::int64_t T) {
+__device__ inline LogDecays load_log_decays(const DecayTensor& decay, const ChunkPair& pair,
+                                            int which, std::int64_t T) {
+  const float* head = decay.data + pair.batch * decay.batch_stride + pair.head * decay.head_stride;
   const auto of_token = [&](int offset) {
-    const std::int64_t time = std::int64_t{chunk.begin} + offset;
+    const std::int64_t time = std::int64_t{pair.begin} + 64 * which + offset;
     if (decay.data == nullptr || time >= T) return 0.0f;
-    return decay.data[chunk.batch * decay.batch_stride + time * decay.time_stride +
-                      chunk.head * decay.head_stride];
+    return head[time * decay.time_stride];
   };
   const int token = 2 * (threadIdx.x % 32);
   return {{of_token(token), of_token(token + 1)}, of_token(64)};
@@ -260,31 +261,32 @@ __device__ void multiply_weights(float (&acc)[32], const WeightOperand& a, const
 /// One warp: d_log_decay of the chunk's tokens, or their sum for a constant decay.
 __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
                                            const ChunkGradientsShared::Tokens& tokens,
-                                           const GradientChunk& chunk) {
+                                           const ChunkPair& pair, int which) {
   const DecayGradient& to = params.problem.d_log_decay;
   if (to.data == nullptr) return;
   const int token = 2 * (threadIdx.x % 32);
-  const auto pair = [&](const float(&rows)[64]) {
+  const auto own = [&](const float(&rows)[64]) {
     return *reinterpret_cast<const float2*>(&rows[token]);
   };
-  const float2 a = pair(tokens.query_rows), b = pair(tokens.key_state_rows);
-  const float2 c = pair(tokens.key_rows), log_decay = pair(tokens.log_decay);
+  const int begin = pair.begin + 64 * which;
+  const float2 a = own(tokens.query_rows), b = own(tokens.key_state_rows);
+  const float2 c = own(tokens.key_rows), log_decay = own(tokens.log_decay);
   const auto& behind = tokens.decay_behind;
   const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
                      (behind.state_to_state * fast_exp2(-behind.log2_sum[0]));
   const float2 dg =
       decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
-  const std::int64_t left = params.problem.forward.T - chunk.begin;
+  const std::int64_t left = params.problem.forward.T - begin;
   const float first = token < left ? unless_forgotten(dg.x, log_decay.x) : 0.0f;
   const float second = token + 1 < left ? unless_forgotten(dg.y, log_decay.y) : 0.0f;
   if (to.per_token) {
-    if (token < left) *gradient_at(to, chunk.batch, chunk.begin + token, chunk.head) = first;
+    if (token < left) *gradient_at(to, pair.batch, begin + token, pair.head) = first;
     if (token + 1 < left) {
-      *gradient_at(to, chunk.batch, chunk.begin + token + 1, chunk.head) = second;
+      *gradient_at(to, pair.batch, begin + token + 1, pair.head) = second;
     }
   } else {
     const float sum = sum_warp(first + second);
-    if (token == 0) params.decay_sums[chunk.place] = sum;
+    if (token == 0) params.decay_sums[2 * pair.place + which] = sum;
   }
 }
 
@@ -389,43 +391,95 @@ __device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, ch
   stage.made.arrive();
 }
 
-/// The memory role, one warp.
-struct ChunkMemoryRole {
+/// The n-th pair of a CTA.
+__device__ inline std::int64_t nth_pair(std::int64_t n) { return blockIdx.x + n * gridDim.x; }
+
+/// One thread: copies in and out, two pairs ahead.
+struct ChunkCopies {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
 
   using Stage = ChunkGradientsShared::Stage;
   static constexpr int kPanelBytes = panel_bytes(64);
+  static constexpr int kStages = ChunkGradientsShared::kStages;
 
-  __device__ static bool copies() { return threadIdx.x % 32 == 0; }
-
-  /// Into a stage that is free.
-  __device__ void load_inputs(Stage& stage, unsigned at) const {
-    if (!copies()) return;
+  /// Into panels that no gradient leaves through.
+  __device__ void load_first_inputs(Stage& stage, const ChunkPair& pair) const {
     stage.inputs.arrive_and_expect(8 * kPanelBytes);
     for (int i = 0; i < 2; ++i) {
-      const TileCoordinate from = find_chunk(params, at, i).tile();
-      auto& own = stage.chunks[i];
-      load_panel(params.k_map, stage.inputs, own.k, from);
-      load_panel(params.q_map, stage.inputs, own.q, from);
-      load_panel(params.v_map, stage.inputs, own.v, from);
-      load_panel(params.d_o_map, stage.inputs, own.d_o, from);
+      load_panel(params.k_map, stage.inputs, stage.chunks[i].k, pair.tile(i));
+      load_panel(params.d_o_map, stage.inputs, stage.chunks[i].d_o, pair.tile(i));
     }
   }
-  __device__ void load_states(Stage& stage, unsigned at) const {
-    if (!copies()) return;
-    const std::int64_t from = find_chunk(params, at, 0).place / 2 * kPanelBytes;
+  __device__ void load_other_inputs(Stage& stage, const ChunkPair& pair) const {
+    for (int i = 0; i < 2; ++i) {
+      load_panel(params.q_map, stage.inputs, stage.chunks[i].q, pair.tile(i));
+      load_panel(params.v_map, stage.inputs, stage.chunks[i].v, pair.tile(i));
+    }
+  }
+  __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
+    const std::int64_t from = pair.place * kPanelBytes;
     stage.states.arrive_and_expect(2 * kPanelBytes);
     cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + from,
                                    &stage.states.word, stage.chunks[0].state, kPanelBytes);
     cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) + from,
                                    &stage.states.word, stage.chunks[1].state_gradient, kPanelBytes);
   }
-  __device__ LogDecays load_decay(unsigned at, int which) const {
-    return load_log_decays(params.problem.forward.log_decay, find_chunk(params, at, which),
-                           params.problem.forward.T);
+  __device__ void store(const Stage& stage, const ChunkPair& pair) const {
+    for (int i = 0; i < 2; ++i) {
+      store_panel(params.dv_map, stage.chunks[i].state_gradient, pair.tile(i));
+      store_panel(params.dk_map, stage.chunks[i].v, pair.tile(i));
+      store_panel(params.dq_map, stage.chunks[i].q, pair.tile(i));
+    }
   }
-  __device__ void prepare_decays(Stage& stage, const LogDecays (&log_decay)[2]) const {
+
+  __device__ void run() const {
+    ChunkPair pairs[kStages];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      // why before the stream is followed: these came before the kernel before this one.
+      if (nth_pair(i) >= params.count) break;
+      pairs[i] = find_pair(params, static_cast<unsigned>(nth_pair(i)));
+      load_first_inputs(shared.stages[i], pairs[i]);
+      load_other_inputs(shared.stages[i], pairs[i]);
+    }
+    follow_stream();
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      if (nth_pair(i) < params.count) load_states(shared.stages[i], pairs[i]);
+    }
+    ChunkPair own = pairs[0], following = pairs[1];
+    RingPosition<kStages> now;
+    for (std::int64_t n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+      Stage& stage = shared.stages[now.stage];
+      const bool more = nth_pair(n + kStages) < params.count;
+      const ChunkPair next =
+          find_pair(params, static_cast<unsigned>(more ? nth_pair(n + kStages) : nth_pair(n)));
+      stage.made.wait(now.parity);
+      store(stage, own);
+      if (more) load_first_inputs(stage, next);
+      wait_stores_read();
+      if (more) {
+        load_other_inputs(stage, next);
+        load_states(stage, next);
+      }
+      own = following;
+      following = next;
+    }
+  }
+};
+
+/// One warp: the decay factors of the pairs that are copied in, and the gradient by the decays.
+struct ChunkDecays {
+  const ChunkBackwardParams& params;
+  ChunkGradientsShared& shared;
+
+  using Stage = ChunkGradientsShared::Stage;
+
+  __device__ LogDecays load(const ChunkPair& pair, int which) const {
+    return load_log_decays(params.problem.forward.log_decay, pair, which, params.problem.forward.T);
+  }
+  __device__ void prepare(Stage& stage, const LogDecays (&log_decay)[2]) const {
     const float scale = params.problem.forward.scale;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -436,51 +490,25 @@ struct ChunkMemoryRole {
     }
     stage.inputs.arrive();
   }
-  __device__ void store(const Stage& stage, unsigned at) const {
-    if (!copies()) return;
-    for (int i = 0; i < 2; ++i) {
-      const TileCoordinate to = find_chunk(params, at, i).tile();
-      store_panel(params.dv_map, stage.chunks[i].state_gradient, to);
-      store_panel(params.dk_map, stage.chunks[i].v, to);
-      store_panel(params.dq_map, stage.chunks[i].q, to);
-    }
-    wait_stores_read();
-  }
 
   __device__ void run() const {
     constexpr int kStages = ChunkGradientsShared::kStages;
-    const auto nth = [&](std::int64_t n) { return blockIdx.x + n * gridDim.x; };
-    // why before the stream is followed: these came before the kernel before this one.
-    for (int i = 0; i < kStages && nth(i) < params.count; ++i) {
-      load_inputs(shared.stages[i], nth(i));
-    }
-    for (int i = 0; i < kStages && nth(i) < params.count; ++i) {
-      const unsigned at = nth(i);
-      prepare_decays(shared.stages[i], {load_decay(at, 0), load_decay(at, 1)});
-    }
-    follow_stream();
-    for (int i = 0; i < kStages && nth(i) < params.count; ++i) {
-      load_states(shared.stages[i], nth(i));
+    for (int i = 0; i < kStages && nth_pair(i) < params.count; ++i) {
+      const ChunkPair pair = find_pair(params, static_cast<unsigned>(nth_pair(i)));
+      prepare(shared.stages[i], {load(pair, 0), load(pair, 1)});
     }
     RingPosition<kStages> now;
-    for (std::int64_t n = 0; nth(n) < params.count; ++n, now.advance()) {
+    for (std::int64_t n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
       Stage& stage = shared.stages[now.stage];
-      const unsigned at = nth(n);
-      const bool more = nth(n + kStages) < params.count;
-      const unsigned next = more ? nth(n + kStages) : at;
-      const LogDecays log_decay[2] = {load_decay(next, 0), load_decay(next, 1)};
+      const ChunkPair pair = find_pair(params, static_cast<unsigned>(nth_pair(n)));
+      const bool more = nth_pair(n + kStages) < params.count;
+      const ChunkPair next =
+          more ? find_pair(params, static_cast<unsigned>(nth_pair(n + kStages))) : pair;
+      const LogDecays log_decay[2] = {load(next, 0), load(next, 1)};
       stage.made.wait(now.parity);
-      store(stage, at);
-      if (more) {
-        load_inputs(stage, next);
-        load_states(stage, next);
-      }
+      for (int i = 0; i < 2; ++i) differentiate_decay(params, stage.tokens[i], pair, i);
       __syncwarp();
-      for (int i = 0; i < 2; ++i) {
-        differentiate_decay(params, stage.tokens[i], find_chunk(params, at, i));
-      }
-      __syncwarp();
-      if (more) prepare_decays(stage, log_decay);
+      if (more) prepare(stage, log_decay);
     }
   }
 };
@@ -509,7 +537,8 @@ __global__ __launch_bounds__(ChunkGradientsConfig::kThreads, 1) void gla_chunk_g
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (threadIdx.x < 32) ChunkMemoryRole{params, shared}.run();
+    if (threadIdx.x == 0) ChunkCopies{params, shared}.run();
+    if (threadIdx.x / 32 == 1) ChunkDecays{params, shared}.run();
     return;
   }
   cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
