@@ -62,10 +62,12 @@ bool enough_of_state(const Case& one) {
   return one.axis("H") * one.axis("K") * one.axis("V") >= 64;
 }
 
-/// More of them: a token's dq and dk all carry the error of one rounded weight.
+/// More of them: a token's dq and dk all carry the error of one rounded weight, and its d_log_decay
+/// that of one head's products.
 bool enough_gradients(const Case& one) {
   const std::int64_t heads = tokens_of(one) * one.axis("H");
-  return enough_outputs(one) && enough_of_state(one) && (heads == 0 || heads >= 64) &&
+  return enough_outputs(one) && one.axis("K") * one.axis("V") >= 64 &&
+         (heads == 0 || heads >= 64) &&
          (tokens_of(one) == 0 || tokens_of(one) * one.axis("HQ") * one.axis("K") >= 256);
 }
 

@@ -59,7 +59,7 @@ struct ChunkGradientsShared {
     alignas(1024) Panel v;  // then dk
     alignas(1024) Panel d_o;
     alignas(1024) Panel state;           // [V,K], before the chunk
-    alignas(1024) Panel state_gradient;  // [V,K], behind it
+    alignas(1024) Panel state_gradient;  // [V,K], behind it; then dv
   };
   /// Of a chunk, beside the panels.
   struct Tokens {
@@ -71,17 +71,13 @@ struct ChunkGradientsShared {
     float key_rows[64];        // c
     float flows[4];            // a warp's share of <S, dS>
   };
-  /// One pair. dv leaves through the panels of the states between the chunks, which are not loaded.
+  /// One pair.
   struct Stage {
     Chunk chunks[2];
     Tokens tokens[2];
     Barrier inputs;
     Barrier states;
     Barrier made;
-
-    __device__ char* dv(int which) {
-      return which == 0 ? chunks[0].state_gradient : chunks[1].state;
-    }
   };
   Stage stages[kStages];
   alignas(1024) Panel weights[2];  // Wt
@@ -388,7 +384,7 @@ __device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, ch
   fence_registers(dq);
   sum_rows<Element>(own.q, dq, tokens.query_rows);
   sync_warpgroup(1 + group);  // nothing reads the panels any more
-  put_rows<Element>(dv, stage.dv(group));
+  put_rows<Element>(dv, own.state_gradient);
   put_rows<Element>(dk, own.v);
   put_rows<Element>(dq, own.q);
   fence_shared_for_async_proxy();
@@ -429,9 +425,9 @@ struct ChunkCopies {
     cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) + from,
                                    &stage.states.word, stage.chunks[1].state_gradient, kPanelBytes);
   }
-  __device__ void store(Stage& stage, const ChunkPair& pair) const {
+  __device__ void store(const Stage& stage, const ChunkPair& pair) const {
     for (int i = 0; i < 2; ++i) {
-      store_panel(params.dv_map, stage.dv(i), pair.tile(i));
+      store_panel(params.dv_map, stage.chunks[i].state_gradient, pair.tile(i));
       store_panel(params.dk_map, stage.chunks[i].v, pair.tile(i));
       store_panel(params.dq_map, stage.chunks[i].q, pair.tile(i));
     }
@@ -461,12 +457,12 @@ struct ChunkCopies {
           find_pair(params, static_cast<unsigned>(more ? nth_pair(n + kStages) : nth_pair(n)));
       stage.made.wait(now.parity);
       store(stage, own);
+      if (more) load_first_inputs(stage, next);
+      wait_stores_read();
       if (more) {
-        load_first_inputs(stage, next);
+        load_other_inputs(stage, next);
         load_states(stage, next);
       }
-      wait_stores_read();
-      if (more) load_other_inputs(stage, next);
       own = following;
       following = next;
     }

@@ -13,9 +13,8 @@
 //   state warpgroup 1          St in registers, panels through shared memory and bulk copies
 // Shared memory: 91 KB, two CTAs per SM.
 //
-//   load  ~~~ chunk n+3 ~~~                  ~~~ chunk n+4 ~~~
-//   state -round- =V K=                      -round- =V K=
-//                 -store, decay V of n+1-            -store, decay V of n+2-
+//   load  ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
+//   state -round, store- -decay V- =V K=   -round, store- -decay V- =V K=
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: k, v, q, do read once and two panels of 8 KB written per pair; latency binds where heads
@@ -67,7 +66,6 @@ struct ChunkStatesWalk {
 
   static constexpr std::int64_t kPanelBytes = panel_bytes(64);
   static constexpr int kSteps = Config::kChunk / 16;
-  static constexpr bool kReverse = Config::kReverse;
 
   __device__ ChunkStatesWalk(const ChunkBackwardParams& params, std::int64_t sequence_head)
       : problem(params.problem.forward),
@@ -116,18 +114,14 @@ struct ChunkStatesWalk {
 
   __device__ static bool stores() { return threadIdx.x % 128 == 0; }
 
-  /// Whether a pair of chunks begins, along the walk, with this one.
-  __device__ bool begins_pair(int chunk) const {
-    return kReverse ? chunk == 0 || place(chunk) % 2 == 1 : chunk % 2 == 0;
-  }
-  __device__ int place(int chunk) const {  // in time
-    return item.chunk_offset<Config>(chunk) / Config::kChunk;
-  }
-
-  /// A rounded state, by way of a shared panel.
-  __device__ void keep(char* panel, const std::uint32_t (&rounded)[kSteps][4], int pair) const {
+  /// The state at one end of a pair, by way of a shared panel.
+  __device__ void keep(char* panel, const float (&state)[32], int pair) const {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) store_rows(panel, step, rounded[step]);
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t rounded[4];
+      accumulator_to_operand<typename Config::Element>(state, step, rounded);
+      store_rows(panel, step, rounded);
+    }
     fence_shared_for_async_proxy();
     // why here: behind this barrier others write to the panel of the last but one store.
     if (stores()) cute::tma_store_wait<1>();
@@ -143,49 +137,32 @@ struct ChunkStatesWalk {
     float state[32] = {};
     if (item.initial_state != nullptr) load_state(state, item.initial_state, tile());
     Ring<ChunkStatesShared::kStages>::Position at;
-    const int chunks = item.chunks<Config>();
-    std::uint32_t values[kSteps][4];
-    const auto load_values = [&](std::uint32_t(&to)[kSteps][4]) {
-      shared.input.wait_full(at);
-      load_decayed_values<Element, 0, kSteps>(to, shared.stages[at.stage].v,
-                                              shared.decay[at.stage].to_state);
-    };
-    if (chunks > 0) load_values(values);
     int panel_index = 0;
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      std::uint32_t rounded[kSteps][4];
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        accumulator_to_operand<Element>(state, step, rounded[step]);
+    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, at.advance()) {
+      const int place = item.chunk_offset<Config>(chunk) / Config::kChunk;  // in time
+      if (place % 2 == (Config::kReverse ? 1 : 0) || (Config::kReverse && chunk == 0)) {
+        keep(shared.panels[panel_index], state, place / 2);
+        panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
       }
-      const float factor = shared.decay[at.stage].state_to_state;
-      const char* k = shared.stages[at.stage].k;
-      Barrier& empty = shared.input.empty[at.stage];
+      const auto& stage = shared.stages[at.stage];
+      const auto& decay = shared.decay[at.stage];
+      shared.input.wait_full(at);
+      std::uint32_t values[kSteps][4];
+      load_decayed_values<Element, 0, kSteps>(values, stage.v, decay.to_state);
+      const float factor = decay.state_to_state;
 #pragma unroll
       for (float& value : state) value *= factor;
       fence_registers(state);
       wgmma_begin();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        wgmma_rs<Element, 64, Major::MN>(state, values[step], mn_major_descriptor(k, step), true);
+        wgmma_rs<Element, 64, Major::MN>(state, values[step], mn_major_descriptor(stage.k, step),
+                                         true);
       }
       wgmma_commit();
-      // Under the product: the state before it leaves, the next chunk's values come.
-      if (begins_pair(chunk)) {
-        keep(shared.panels[panel_index], rounded, place(chunk) / 2);
-        panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
-      }
-      at.advance();
-      std::uint32_t next[kSteps][4];
-      if (chunk + 1 < chunks) load_values(next);
       wgmma_wait<0>();
       fence_registers(state);
-      empty.arrive();
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) values[step][i] = next[step][i];
-      }
+      shared.input.empty[at.stage].arrive();
     }
     if (item.final_state != nullptr) {
       const float factor = first_factor(problem.log_decay, item);
