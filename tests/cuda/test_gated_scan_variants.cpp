@@ -60,7 +60,7 @@ TEST(GatedScanVariants, ShapesChooseTiles) {
   EXPECT_EQ(forward_of(contiguous_args({8, 4096, 1024})), "gated_scan_forward.sm90.bf16.w64_t256");
   EXPECT_EQ(forward_of(contiguous_args({1, 512, 64})), "gated_scan_forward.sm90.bf16.w32_t128");
   EXPECT_EQ(forward_of(contiguous_args({1, 4096, 64})), "gated_scan_forward.sm90.bf16.w16_t256");
-  EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})), "gated_scan_backward.sm90.bf16.w64_t128");
+  EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})), "gated_scan_backward.sm90.bf16.w64_t128.tma");
   EXPECT_EQ(backward_of(backward_args({1, 512, 64})), "gated_scan_backward.sm90.bf16.w32_t128");
 }
 
@@ -89,7 +89,7 @@ TEST(GatedScanVariants, DtypesChoose) {
 
 TEST(GatedScanVariants, WhatIsNotAlignedGoesToScalar) {
   const std::string vector = "gated_scan_forward.sm90.bf16.w32_t128";
-  const std::string scalar = "gated_scan_forward.sm90.bf16.w32_t256.scalar";
+  const std::string scalar = "gated_scan_forward.sm90.bf16.w32_t128.scalar";
   EXPECT_EQ(forward_of(contiguous_args({2, 100, 7})), scalar);
   EXPECT_EQ(reason_of(vector, contiguous_args({2, 100, 7})), "takes D a multiple of 8, got 7");
   GatedScanForwardArgs args = contiguous_args({2, 100, 64});

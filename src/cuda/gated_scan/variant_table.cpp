@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gated_scan/config.h"
+#include "cuda/gated_scan/row_maps.h"
 #include "cuda/gated_scan/variants.h"
 #include "cuda/scan/plan.h"
 
@@ -18,7 +19,7 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
-              (Config::kAligned ? "" : ".scalar"),
+              (Config::kRows ? ".tma" : Config::kAligned ? "" : ".scalar"),
           dtype, decay_dtype, Config::kAligned, kernel};
 }
 
@@ -39,9 +40,9 @@ void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
   add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanScalarConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanNarrowConfig<Element, Element, false>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
-  add_forward<ScanScalarConfig<Element, float>>(table, dtype, DType::kFloat32);
+  add_forward<ScanNarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
 }
 
 template <class Element, class Decay, bool kAligned>
@@ -52,6 +53,8 @@ void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, D
 
 template <class Element>
 void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
+  add_backward<ScanRowsBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
+      table, dtype, dtype);
   add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
       table, dtype, dtype);
   add_narrow_backward<Element, Element, true>(table, dtype, dtype);
@@ -131,6 +134,20 @@ std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& proble
                             decay_dtype, forward);
   }
   if (reason.empty()) reason = layout_problem("d_gate", problem.d_gate, dtype, forward);
+  if (!reason.empty() || kernel.rows == 0) return reason;
+  const TileExtents extents{
+      .batch = forward.B, .time = forward.T, .heads = 1, .dim = forward.D};
+  const auto check = [&](const char* name, const TokenTensor& tensor) {
+    if (!reason.empty() || tensor.data == nullptr) return;
+    reason = plan_rows(name, tensor, dtype, extents, kernel.rows).problem;
+  };
+  check("x", forward.x);
+  check(forward.log_decay ? "log_decay" : "decay", forward.decay);
+  check("gate", forward.gate);
+  check("d_out", problem.d_out);
+  check("dx", problem.dx);
+  check(forward.log_decay ? "d_log_decay" : "d_decay", problem.d_decay);
+  check("d_gate", problem.d_gate);
   return reason;
 }
 
@@ -141,7 +158,7 @@ const std::vector<ScanForwardVariant>& scan_forward_variants() {
 #ifndef TANDEM_CUDA_DEV
     add_forward_16<__half>(rows, DType::kFloat16);
     add_forward<ScanNarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
-    add_forward<ScanScalarConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
+    add_forward<ScanNarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
 #endif
     return rows;
   }();

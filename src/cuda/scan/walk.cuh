@@ -6,7 +6,6 @@
 #include <cuda_runtime.h>
 
 #include "cuda/parts/barrier.cuh"
-#include "cuda/scan/channels.cuh"
 #include "cuda/scan/map.cuh"
 #include "cuda/scan/plan.h"
 
@@ -24,6 +23,7 @@ __device__ inline ScanMap shuffle_from_before(ScanMap map, int lanes) {
 
 /// Whether the maps are so small, and so their compositions over a warp, that none is inf or NaN:
 /// then those need not be exact.
+template <int kChannels>
 __device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
   float factors = 0.0f, sums = 0.0f;
 #pragma unroll
@@ -34,7 +34,11 @@ __device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
   return factors < 16.0f && sums < 1e30f;  // 4^32 1e15 32 is still far from inf
 }
 
-template <int kLanes, bool kReverse, bool kExact>
+__device__ inline ScanMap exchange_halves(ScanMap map) {
+  return {__shfl_xor_sync(0xFFFFFFFFu, map.factor, 16), __shfl_xor_sync(0xFFFFFFFFu, map.sum, 16)};
+}
+
+template <int kLanes, bool kReverse, bool kExact, int kChannels>
 __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 #pragma unroll
   for (int distance = kLanes; distance < 32; distance *= 2) {
@@ -49,9 +53,32 @@ __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 /// Lanes that are kLanes apart have neighbouring tokens of the same channels. On entry a thread's
 /// own maps, on return those of all of the warp's tokens before its own; the whole warp's go to
 /// `of_warp` (a thread's channels). `small`: are_small, of this thread's maps.
-template <int kLanes, bool kReverse>
+template <int kLanes, bool kReverse, int kChannels>
 __device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap* of_warp) {
   const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
+  if constexpr (kLanes == 32) {  // one row
+#pragma unroll
+    for (int j = 0; j < kChannels; j += 2) {
+      const ScanMap &x = maps[j], &y = maps[j + 1];
+      *reinterpret_cast<float4*>(&of_warp[j]) = {x.factor, x.sum, y.factor, y.sum};
+    }
+#pragma unroll
+    for (ScanMap& map : maps) map = {};
+    return;
+  }
+  if constexpr (kLanes == 16) {  // only two rows of tokens: the first one's maps are all it takes
+#pragma unroll
+    for (int j = 0; j < kChannels; j += 2) {
+      const ScanMap other[2] = {exchange_halves(maps[j]), exchange_halves(maps[j + 1])};
+      if (lane >= 16) {
+        const ScanMap x = compose(other[0], maps[j]), y = compose(other[1], maps[j + 1]);
+        *reinterpret_cast<float4*>(&of_warp[j]) = {x.factor, x.sum, y.factor, y.sum};
+      }
+      maps[j] = lane >= 16 ? other[0] : ScanMap{};
+      maps[j + 1] = lane >= 16 ? other[1] : ScanMap{};
+    }
+    return;
+  }
   if (__all_sync(0xFFFFFFFFu, small)) {
     compose_over_warp<kLanes, kReverse, false>(maps, lane);
   } else {
