@@ -216,14 +216,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
     }
   }
   if constexpr (Config::kRows) {  // nothing is on its way to or from shared memory that ends
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-      if (threadIdx.x == Config::kLoader) shared.slots.full[stage].wait(phase);
-      if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-      }
-    }
+    if (threadIdx.x == Config::kLoader) shared.slots.drain(stage, phase);
     if (threadIdx.x % 128 == 0) wait_stores_read();
   }
 }

@@ -91,25 +91,6 @@ struct TokenGradients {
   bool simple;      // tokens that exist, and neither begin nor end a sequence
 };
 
-/// Whether the thread's tokens neither begin nor end a sequence, nor lie outside of all.
-template <class Config>
-__device__ bool are_inside(const TokenKind* kinds) {
-  static_assert(TokenKind::kInside == -1);
-  if constexpr (Config::kLanes == 32) {  // one row of threads: a word per lane
-    constexpr int kWords = 2 * Config::kTokens;
-    static_assert(32 % kWords == 0);
-    const int word = reinterpret_cast<const int*>(kinds)[threadIdx.x % kWords];
-    return __all_sync(0xFFFFFFFFu, word == TokenKind::kInside);
-  } else {
-    bool inside = true;
-#pragma unroll
-    for (int i = 0; i < Config::kTokens; ++i) {
-      inside &= kinds[i].first == TokenKind::kInside && kinds[i].last < 0;
-    }
-    return inside;
-  }
-}
-
 /// `complete`: no token of the thread lies outside of the tensors, or rows take care of it.
 template <class Config>
 __device__ void differentiate_gates(const ScanBackwardParams& params,

@@ -66,6 +66,8 @@ struct ScanConfig {
 
 /// 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
+using ScanRowsConfig = ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 3, 1, true, true}>;
+template <class Element, class Decay>
 using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 2}>;
 
 /// Three CTAs on an SM, with an eighth of that in work each.
@@ -79,6 +81,9 @@ template <class Element, class Decay>
 using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
 
 /// The states that the backward starts from.
+template <class Element, class Decay>
+using ScanRowsStatesConfig =
+    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 16, 3, 1, false, true}>;
 template <class Element, class Decay>
 using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 3, 0, false}>;
 template <class Element, class Decay, bool kAligned = true>

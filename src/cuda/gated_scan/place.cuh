@@ -82,6 +82,25 @@ __device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<C
   }
 }
 
+/// Whether the thread's tokens neither begin nor end a sequence, nor lie outside of all.
+template <class Config>
+__device__ bool are_inside(const TokenKind* kinds) {
+  static_assert(TokenKind::kInside == -1);
+  if constexpr (Config::kLanes == 32) {  // one row of threads: a word per lane
+    constexpr int kWords = 2 * Config::kTokens;
+    static_assert(32 % kWords == 0);
+    const int word = reinterpret_cast<const int*>(kinds)[threadIdx.x % kWords];
+    return __all_sync(0xFFFFFFFFu, word == TokenKind::kInside);
+  } else {
+    bool inside = true;
+#pragma unroll
+    for (int i = 0; i < Config::kTokens; ++i) {
+      inside &= kinds[i].first == TokenKind::kInside && kinds[i].last < 0;
+    }
+    return inside;
+  }
+}
+
 /// The kinds of the tokens of a CTA's tiles, one behind the other.
 template <class Config>
 struct TileKinds {

@@ -1,6 +1,19 @@
 #include "cuda/gated_scan/row_maps.h"
 
 namespace tandem::cuda {
+namespace {
+
+/// map(tensor, rows), empty for a tensor that there is not.
+auto maps_of(const ScanParams& params, DType dtype, std::int64_t batches) {
+  const TileExtents extents{
+      .batch = batches, .time = params.sequences.T, .heads = 1, .dim = params.D};
+  return [=](const TokenTensor& tensor, int rows) {
+    return tensor.data == nullptr ? CUtensorMap{}
+                                  : encode(plan_rows("", tensor, dtype, extents, rows));
+  };
+}
+
+}  // namespace
 
 TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows) {
@@ -10,17 +23,19 @@ TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype
   return plan;
 }
 
+ScanForwardMaps forward_maps(const ScanForwardParams& params, DType dtype, std::int64_t batches,
+                             int load_rows, int store_rows) {
+  const auto map = maps_of(params, dtype, batches);
+  return {map(params.x, load_rows), map(params.decay, load_rows), map(params.gate, load_rows),
+          map(params.out, store_rows)};
+}
+
 ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, std::int64_t batches,
                                int load_rows, int store_rows) {
-  const TileExtents extents{
-      .batch = batches, .time = params.sequences.T, .heads = 1, .dim = params.D};
-  const auto map = [&](const TokenTensor& tensor, int rows) {
-    return tensor.data == nullptr ? CUtensorMap{}
-                                  : encode(plan_rows("", tensor, dtype, extents, rows));
-  };
-  return {map(params.x, load_rows),      map(params.decay, load_rows),
-          map(params.gate, load_rows),   map(params.d_out, load_rows),
-          map(params.dx, store_rows),    map(params.d_decay, store_rows),
+  const auto map = maps_of(params, dtype, batches);
+  return {map(params.x, load_rows),   map(params.decay, load_rows),
+          map(params.gate, load_rows), map(params.d_out, load_rows),
+          map(params.dx, store_rows), map(params.d_decay, store_rows),
           map(params.d_gate, store_rows)};
 }
 

@@ -21,18 +21,28 @@ struct PieceSlots {
   }
 };
 
+/// Of kOut tensors that are written.
+template <class Rows, int kOut>
+struct ResultRows {
+  alignas(128) Rows out[kOut];
+};
+template <class Rows>
+struct ResultRows<Rows, 0> {};
+
+template <class Config>
+using TileRows = typename Config::Element[Config::kTileTokens][Config::kWidth];
+
 /// kIn tensors that are read, kOut that are written. A thread has kChannels of each of its tokens'
 /// rows. A tile is loaded at once; what a warpgroup has written leaves at once.
 template <class Config, int kIn, int kOut>
-struct RowSlots {
+struct RowSlots : ResultRows<TileRows<Config>, kOut> {
   using Element = typename Config::Element;
   using Piece = typename Config::Piece;
-  using Rows = Element[Config::kTileTokens][Config::kWidth];
+  using Rows = TileRows<Config>;
   static constexpr int kGroupTokens = 4 * Config::kWarpTokens;  // of a warpgroup
   static_assert(Config::kLanes == 32 && sizeof(typename Config::Decay) == sizeof(Element));
 
   alignas(128) Rows in[Config::kStages][kIn];
-  alignas(128) Rows out[kOut];
   Barrier full[Config::kStages];
 
   __device__ const Piece* piece(const ScanPlace<Config>& place, int stage, int token,
@@ -40,7 +50,7 @@ struct RowSlots {
     return reinterpret_cast<const Piece*>(&in[stage][of][place.row + token][place.column]);
   }
   __device__ Element* result(const ScanPlace<Config>& place, int of) {
-    return &out[of][place.row][place.column];
+    return &this->out[of][place.row][place.column];
   }
 
   /// By one thread, the one that loads; the others wait behind a barrier of the CTA only.
@@ -57,12 +67,24 @@ struct RowSlots {
                        int begin) {
     load_panel(map, full[stage], in[stage][of], {place.block_channel, 0, begin, place.b});
   }
+  /// By the thread that loads, at the end: all loads that it has started are complete. `stage` and
+  /// `phase`: of the next one that would be waited for.
+  __device__ void drain(int stage, int phase) const {
+#pragma unroll
+    for (int i = 0; i < Config::kStages; ++i) {
+      full[stage].wait(phase);
+      if (++stage == Config::kStages) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+  }
   /// By one thread of a warpgroup, behind sync_warpgroup and each thread's
   /// fence_shared_for_async_proxy.
   __device__ void store(const ScanPlace<Config>& place, int of, const CUtensorMap& map,
                         int begin) {
     const int row = place.warp / 4 * kGroupTokens;
-    store_panel(map, out[of][row], {place.block_channel, 0, begin + row, place.b});
+    store_panel(map, this->out[of][row], {place.block_channel, 0, begin + row, place.b});
   }
 };
 

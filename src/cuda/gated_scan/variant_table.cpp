@@ -37,6 +37,7 @@ void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType de
 
 template <class Element>
 void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
+  add_forward<ScanRowsConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
@@ -53,7 +54,7 @@ void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, D
 
 template <class Element>
 void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
-  add_backward<ScanRowsBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
+  add_backward<ScanRowsBackwardConfig<Element, Element>, ScanRowsStatesConfig<Element, Element>>(
       table, dtype, dtype);
   add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
       table, dtype, dtype);
@@ -115,12 +116,36 @@ std::string recurrence_problem(const ScanVariant<Kernel>& variant,
   return reason;
 }
 
+/// Why TMA cannot copy a tensor, "" when it can or the variant does without.
+template <class Kernel>
+std::string rows_problem(const ScanVariant<Kernel>& variant, const ScanRecurrence& problem,
+                         const char* name, const TokenTensor& tensor) {
+  if (variant.kernel.rows == 0 || tensor.data == nullptr) return "";
+  const TileExtents extents{
+      .batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
+  return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows).problem;
+}
+template <class Kernel>
+std::string recurrence_rows_problem(const ScanVariant<Kernel>& variant,
+                                    const GatedScanForwardProblem& problem) {
+  std::string reason = rows_problem(variant, problem, "x", problem.x);
+  if (reason.empty()) {
+    reason = rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay",
+                          problem.decay);
+  }
+  if (reason.empty()) reason = rows_problem(variant, problem, "gate", problem.gate);
+  return reason;
+}
+
 }  // namespace
 
 std::string ScanForwardVariant::supports(const GatedScanForwardProblem& problem) const {
-  const std::string reason = recurrence_problem(*this, problem);
+  std::string reason = recurrence_problem(*this, problem);
   if (!reason.empty() || !aligned) return reason;
-  return layout_problem("out", problem.out, dtype, problem);
+  reason = layout_problem("out", problem.out, dtype, problem);
+  if (reason.empty()) reason = recurrence_rows_problem(*this, problem);
+  if (reason.empty()) reason = rows_problem(*this, problem, "out", problem.out);
+  return reason;
 }
 
 std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& problem) const {
@@ -134,20 +159,15 @@ std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& proble
                             decay_dtype, forward);
   }
   if (reason.empty()) reason = layout_problem("d_gate", problem.d_gate, dtype, forward);
-  if (!reason.empty() || kernel.rows == 0) return reason;
-  const TileExtents extents{
-      .batch = forward.B, .time = forward.T, .heads = 1, .dim = forward.D};
-  const auto check = [&](const char* name, const TokenTensor& tensor) {
-    if (!reason.empty() || tensor.data == nullptr) return;
-    reason = plan_rows(name, tensor, dtype, extents, kernel.rows).problem;
-  };
-  check("x", forward.x);
-  check(forward.log_decay ? "log_decay" : "decay", forward.decay);
-  check("gate", forward.gate);
-  check("d_out", problem.d_out);
-  check("dx", problem.dx);
-  check(forward.log_decay ? "d_log_decay" : "d_decay", problem.d_decay);
-  check("d_gate", problem.d_gate);
+  if (!reason.empty()) return reason;
+  reason = recurrence_rows_problem(*this, forward);
+  if (reason.empty()) reason = rows_problem(*this, forward, "d_out", problem.d_out);
+  if (reason.empty()) reason = rows_problem(*this, forward, "dx", problem.dx);
+  if (reason.empty()) {
+    reason = rows_problem(*this, forward, forward.log_decay ? "d_log_decay" : "d_decay",
+                          problem.d_decay);
+  }
+  if (reason.empty()) reason = rows_problem(*this, forward, "d_gate", problem.d_gate);
   return reason;
 }
 
