@@ -105,6 +105,26 @@ TEST(GatedScanVariants, WhatIsNotAlignedGoesToScalar) {
   EXPECT_EQ(backward_of(gradients), "gated_scan_backward.sm90.bf16.w32_t128.scalar");
 }
 
+TEST(GatedScanVariants, WhatTmaCannotCopyGoesToOthers) {
+  const std::string rows = "gated_scan_backward.sm90.bf16.w64_t128.tma";
+  const std::string pieces = "gated_scan_backward.sm90.bf16.w32_t128";
+  const auto reason = [&](const GatedScanBackwardArgs& args) {
+    for (const ScanBackwardVariant& variant : scan_backward_variants()) {
+      if (variant.name == rows) return variant.supports(make_problem(args));
+    }
+    throw std::out_of_range(rows);
+  };
+  GatedScanBackwardArgs args = backward_args({300, 100, 64});
+  EXPECT_EQ(backward_of(args), rows);
+  args.x.strides = {0, 64, 1};
+  EXPECT_EQ(backward_of(args), pieces);
+  EXPECT_EQ(reason(args),
+            "x has a batch stride of 0 bytes, not a positive multiple of 16 below 2^40");
+  args = backward_args({1, 0, 64});
+  EXPECT_EQ(backward_of(args), pieces);
+  EXPECT_EQ(reason(args), "x has no elements");
+}
+
 TEST(GatedScanVariants, ReasonsNameTheLimit) {
   const std::string name = "gated_scan_forward.sm90.bf16.w32_t128";
   EXPECT_EQ(reason_of(name, contiguous_args({1, 8, 8}, DType::kFloat16, DType::kFloat16)),

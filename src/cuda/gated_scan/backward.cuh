@@ -47,10 +47,10 @@ __device__ void load_tile(const ScanBackwardArgs<Config>& params, const ScanPlac
     if (threadIdx.x != Config::kLoader) return;
     auto& slots = shared.slots;
     slots.expect(stage, 2 + has_states + has_gate);
-    slots.load(place, stage, Shared::kDecay, params.maps.decay, begin);
-    slots.load(place, stage, Shared::kOut, params.maps.d_out, begin);
-    if (has_states) slots.load(place, stage, 0, params.maps.x, begin);
-    if (has_gate) slots.load(place, stage, Shared::kGate, params.maps.gate, begin);
+    slots.load(place, stage, Shared::kDecay, params.maps.decay, begin, params.maps.hint);
+    slots.load(place, stage, Shared::kOut, params.maps.d_out, begin, params.maps.hint);
+    if (has_states) slots.load(place, stage, 0, params.maps.x, begin, params.maps.hint);
+    if (has_gate) slots.load(place, stage, Shared::kGate, params.maps.gate, begin, params.maps.hint);
   } else {
     using Element = typename Config::Element;
     constexpr int kOfToken = Shared::kOfToken;
@@ -75,7 +75,8 @@ __device__ void store_rows(const ScanBackwardArgs<Config>& params, const ScanPla
   using Shared = BackwardShared<Config>;
   fence_shared_for_async_proxy();
   sync_warpgroup(place.warp / 4);
-  if (threadIdx.x % 128 != 0) return;
+  // why not before 0: a copy to negative rows only is an illegal instruction.
+  if (threadIdx.x % 128 != 0 || begin < 0) return;
   auto& slots = shared.slots;
   if (params.dx.data != nullptr) slots.store(place, 0, params.maps.dx, begin);
   if (params.d_decay.data != nullptr) {
@@ -110,6 +111,83 @@ __device__ float load_tile_state(const ScanBackwardParams& params, const ScanPla
       &params.states[(place.b * params.state_rows + begin / kStateTokens) * params.D + channel]);
 }
 
+/// The states before all tiles of the chain, by a first walk over x and the decays alone: they take
+/// half a stage each. One barrier per step: the maps of the warps alternate between two arrays, and
+/// the threads of the columns pass on the state while the others are at the next tile.
+/// Returns the steps that it took; in the end the first tiles of the walk back are on their way.
+template <class Config>
+__device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
+                           BackwardShared<Config>& shared, int tiles, int first_back) {
+  constexpr int kHalves = 2 * Config::kStages;
+  constexpr int kTileTokens = Config::kTileTokens;
+  static_assert(kTileTokens == kStateTokens && Config::kWidth <= 64);
+  auto& slots = shared.slots;
+  const int steps = (tiles + params.ranks - 1) / params.ranks;
+  const int tile_step = params.ranks * kTileTokens;
+  const int first = place.rank * kTileTokens;
+  const auto load = [&](int step) {
+    if (threadIdx.x != Config::kLoader) return;
+    const int half = step % kHalves;
+    slots.expect_half(half, 2);
+    slots.load_half(place, half, 0, params.maps.x, first + step * tile_step, params.maps.hint2);
+    slots.load_half(place, half, 1, params.maps.decay, first + step * tile_step, params.maps.hint2);
+  };
+  for (int step = 0; step < min(steps, kHalves); ++step) load(step);
+  shared.kinds.clear(params, place, 0, first);
+  shared.kinds.clear(params, place, 1, first + tile_step);
+  __syncthreads();
+  shared.kinds.mark(params, 0, first);
+  shared.kinds.mark(params, 1, first + tile_step);
+  __syncthreads();
+  float carry = 0.0f;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    const int begin = first + step * tile_step;
+    const TokenKind* kinds = shared.kinds.of(step) + place.row;
+    const int half = step % kHalves;
+    slots.full_half[half].wait(step / kHalves % 2);
+    TokenGradients<Config> own;
+    own.simple = are_inside<Config>(kinds);
+#pragma unroll
+    for (int i = 0; i < Config::kTokens; ++i) {
+      own.x[i] = *slots.half_piece(place, half, i, 0);
+      unpack_channels<1, typename Config::Decay>(slots.half_piece(place, half, i, 1), own.a[i]);
+    }
+    take_exponentials(params, own);
+    ScanMap maps[Config::kChannels];
+    auto& warp_maps = step % 2 == 0 ? shared.walk.warp_maps : shared.warp_maps;
+    const bool small = map_states(params, place, shared, 0, kinds, own, maps);
+    scan_warp<Config::kLanes, false>(maps, small, &warp_maps[place.warp][place.column]);
+    shared.kinds.clear(params, place, step + 2, begin + 2 * tile_step);
+    __syncthreads();
+    if (step + kHalves < steps) load(step + kHalves);
+    if (threadIdx.x < Config::kWidth) {
+      const int column = threadIdx.x;
+      const float state =
+          pass_tile(shared.walk, warp_maps, {params.ranks, place.rank, step}, column, carry);
+      const int channel = place.block_channel + column;
+      if (begin < params.sequences.T && channel < params.D) {
+        __stcg(&params.states[(place.b * params.state_rows + begin / kStateTokens) * params.D +
+                              channel],
+               state);
+      }
+    }
+    shared.kinds.mark(params, step + 2, begin + 2 * tile_step);
+  }
+#pragma unroll
+  for (int stage = 0; stage < Config::kStages; ++stage) {
+    load_tile(params, place, shared, stage, first_back - stage * tile_step);
+  }
+  // All states are there, those of the other CTAs, too; and nobody reads maps or kinds any more.
+  if (params.ranks > 1) {
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+  } else {
+    __syncthreads();
+  }
+  return steps;
+}
+
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backward_kernel(
@@ -121,23 +199,35 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
   const int tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
   const int first = (tiles - 1 - place.rank) * Config::kTileTokens;
   const int tile_step = params.ranks * Config::kTileTokens;
-  const bool has_channels = Config::kRows || place.channel() < params.D;
+  const bool has_channels = Config::kRowResults || place.channel() < params.D;
   const bool has_states = params.states != nullptr;
   start_walk(shared.walk, params.ranks);
   if constexpr (Config::kRows) {
     if (threadIdx.x == Config::kLoader) shared.slots.init();
+    __syncthreads();  // why: racecheck cannot follow barriers that are used before one
   }
   follow_stream();
+  bool loaded = false;
+  int passed = 0;  // steps of the first walk
+  if constexpr (Config::kRows) {
+    if (has_states) {
+      join_walk(params.ranks);
+      passed = keep_states(params, place, shared, tiles, first);
+      loaded = true;
+    }
+  }
+  if (!loaded) {
 #pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) {
-    load_tile(params, place, shared, stage, first - stage * tile_step);
+    for (int stage = 0; stage < kStages; ++stage) {
+      load_tile(params, place, shared, stage, first - stage * tile_step);
+    }
   }
   float tile_state = load_tile_state(params, place, first);
   shared.kinds.clear(params, place, 0, first);
   pass_empty_sequences(params, place, params.d_final_state, params.d_initial_state);
   __syncthreads();
   shared.kinds.mark(params, 0, first);
-  join_walk(params.ranks);
+  if (!loaded) join_walk(params.ranks);
   __syncthreads();
   float carry = 0.0f;
   const int steps = (tiles + params.ranks - 1) / params.ranks;
@@ -151,10 +241,14 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
     const TokenKind* kinds = shared.kinds.of(step) + row;
     bool complete = true;
     if constexpr (Config::kRows) {
-      if (threadIdx.x % 128 == 0) wait_stores_read();  // of the last step; a barrier follows
+      if (Config::kRowResults && threadIdx.x % 128 == 0) {
+        wait_stores_read();  // of the last step; a barrier follows
+      }
       shared.slots.full[stage].wait(phase);
     } else {
       cutlass::arch::cp_async_wait<kStages - 1>();
+    }
+    if constexpr (!Config::kRowResults) {
       complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
     }
     TokenGradients<Config> own;
@@ -177,7 +271,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
     }
     if (has_states) pass_tile_states(shared, tile_state);
     tile_state = load_tile_state(params, place, begin - tile_step);
-    pass_states<true>(shared.walk, {params.ranks, place.rank, step}, carry, [](int, float) {});
+    pass_states<true>(shared.walk, {params.ranks, place.rank, passed + step}, carry, [](int, float) {});
     shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
     // why all of the warp: it would wait for those who take the other way.
@@ -209,7 +303,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
                                               behind);
     };
     if (has_channels && (!simple || !pass(std::false_type{}))) pass(std::true_type{});
-    if constexpr (Config::kRows) store_rows(params, place, shared, begin);
+    if constexpr (Config::kRowResults) store_rows(params, place, shared, begin);
     if (++stage == kStages) {
       stage = 0;
       phase ^= 1;
@@ -217,7 +311,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
   }
   if constexpr (Config::kRows) {  // nothing is on its way to or from shared memory that ends
     if (threadIdx.x == Config::kLoader) shared.slots.drain(stage, phase);
-    if (threadIdx.x % 128 == 0) wait_stores_read();
+    if (Config::kRowResults && threadIdx.x % 128 == 0) wait_stores_read();
   }
 }
 

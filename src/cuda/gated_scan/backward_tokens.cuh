@@ -26,7 +26,7 @@ struct BackwardShared {
   static constexpr int kDDecay = 1;
   static constexpr int kDGate = 2;
 
-  std::conditional_t<Config::kRows, RowSlots<Config, 4, 3>, PieceSlots<Config, kOfToken>> slots;
+  std::conditional_t<Config::kRows, RowSlots<Config, 4, Config::kRowResults ? 3 : 0>, PieceSlots<Config, kOfToken>> slots;
   WalkShared<Config::kWarps, Config::kWidth> walk;    // of gradients, from the end
   ScanMap warp_maps[Config::kWarps][Config::kWidth];  // of states
   float warp_states[Config::kWarps][Config::kWidth];
@@ -91,6 +91,17 @@ struct TokenGradients {
   bool simple;      // tokens that exist, and neither begin nor end a sequence
 };
 
+/// The decays, of their logs.
+template <class Config>
+__device__ void take_exponentials(const ScanParams& params, TokenGradients<Config>& own) {
+  if (!params.log_decay) return;
+#pragma unroll
+  for (auto& row : own.a) {
+#pragma unroll
+    for (float& value : row) value = exp_flushed<Config::kExactDecay>(value);
+  }
+}
+
 /// `complete`: no token of the thread lies outside of the tensors, or rows take care of it.
 template <class Config>
 __device__ void differentiate_gates(const ScanBackwardParams& params,
@@ -107,13 +118,7 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
     shared.template unpack<Element>(place, stage, i, Shared::kOut, own.by_state[i]);
     if constexpr (Config::kRows) own.x[i] = *shared.slots.piece(place, stage, i, 0);
   }
-  if (params.log_decay) {
-#pragma unroll
-    for (auto& row : own.a) {
-#pragma unroll
-      for (float& value : row) value = exp_flushed<Config::kExactDecay>(value);
-    }
-  }
+  take_exponentials(params, own);
   if (params.gate.data != nullptr) {
 #pragma unroll
     for (int i = 0; i < Config::kTokens; ++i) {
@@ -245,7 +250,7 @@ struct GradientRows {
                           int begin)
       : tokens(place.tokens(params.sequences.T, begin)),
         channels(Config::kAligned ? Config::kChannels : params.D - place.channel()) {
-    if constexpr (Config::kRows) {
+    if constexpr (Config::kRowResults) {
       first = shared.slots.result(place, of);
       stride = Config::kWidth;
     } else {
@@ -257,7 +262,7 @@ struct GradientRows {
 
   /// kExact: the i-th token may not exist.
   __device__ void store(int i, const float (&values)[Config::kChannels]) const {
-    if (!Config::kRows && (first == nullptr || (kExact && i >= tokens))) return;
+    if (!Config::kRowResults && (first == nullptr || (kExact && i >= tokens))) return;
     store_channels<Config::kAligned, typename Config::Piece>(first + i * stride, values, channels);
   }
 };

@@ -18,7 +18,8 @@ struct ScanTile {
   int stages;           // tiles that are on their way or in use
   int blocks = 0;       // CTAs that an SM's registers should be enough for; 0: of 128 each
   bool outputs = true;  // else only the states before some tokens, of x and decays
-  bool rows = false;    // TMA brings and takes whole rows
+  bool rows = false;    // TMA brings whole rows
+  bool row_results = false;  // and takes them
 };
 
 template <class ElementT, class DecayT, bool kAlignedT, ScanTile kTileT>
@@ -33,6 +34,7 @@ struct ScanConfig {
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
   static constexpr bool kRows = kTile.rows;
+  static constexpr bool kRowResults = kTile.row_results;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kChannels = kTile.channels;
   static constexpr int kLanes = kWidth / kChannels;  // threads side by side
@@ -66,8 +68,6 @@ struct ScanConfig {
 
 /// 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
-using ScanRowsConfig = ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 3, 1, true, true}>;
-template <class Element, class Decay>
 using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 2}>;
 
 /// Three CTAs on an SM, with an eighth of that in work each.
@@ -81,11 +81,6 @@ template <class Element, class Decay>
 using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
 
 /// The states that the backward starts from.
-template <class Element, class Decay>
-using ScanRowsStatesConfig =
-    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 16, 3, 1, false, true}>;
-template <class Element, class Decay>
-using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 3, 0, false}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowStatesConfig =
     ScanConfig<Element, Decay, kAligned,
@@ -94,9 +89,10 @@ using ScanNarrowStatesConfig =
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>
 using ScanRowsBackwardConfig =
-    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true}>;
+    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true, true}>;
 template <class Element, class Decay>
-using ScanWideBackwardConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 2, 2, 1}>;
+using ScanRowsStgBackwardConfig =
+    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true, false}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowBackwardConfig =
     ScanConfig<Element, Decay, kAligned,

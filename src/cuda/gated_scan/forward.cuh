@@ -38,8 +38,6 @@
 #include "cuda/gated_scan/kernels.h"
 #include "cuda/gated_scan/params.h"
 #include "cuda/gated_scan/place.cuh"
-#include "cuda/gated_scan/row_maps.h"
-#include "cuda/gated_scan/row_slots.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/scan/channels.cuh"
@@ -57,48 +55,27 @@ struct ForwardShared {
   static constexpr int kGate = kDecay + Config::kDecayPieces;
   static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
 
-  static constexpr int kTensors = Config::kOutputs ? 3 : 2;
-
-  std::conditional_t<Config::kRows, RowSlots<Config, kTensors, kTensors - 2>,
-                     PieceSlots<Config, kOfToken>>
-      slots;
+  typename Config::Piece slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;
   TileKinds<Config> kinds;
 
-  /// A thread's channels of a token.
-  template <class Stored>
-  __device__ void unpack(const ScanPlace<Config>& place, int stage, int token, int of,
-                         float (&values)[Config::kChannels]) const {
-    unpack_channels<Config::kThreads, Stored>(slots.piece(place, stage, token, of), values);
+  __device__ const typename Config::Piece* piece(int stage, int token, int of) const {
+    return &slots[stage][token * kOfToken + of][threadIdx.x];
   }
 };
 
-/// Starts loading the tile that begins at `begin`: the thread's part, or all of its rows.
 template <class Config>
-__device__ void load_tile(const ScanForwardArgs<Config>& params, const ScanPlace<Config>& place,
+__device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Config>& place,
                           ForwardShared<Config>& shared, int stage, int begin) {
   using Shared = ForwardShared<Config>;
-  const bool has_gate = Config::kOutputs && params.gate.data != nullptr;
-  if constexpr (Config::kRows) {
-    if (threadIdx.x != Config::kLoader) return;
-    auto& slots = shared.slots;
-    slots.expect(stage, 2 + has_gate);
-    slots.load(place, stage, 0, params.maps.x, begin);
-    slots.load(place, stage, Shared::kDecay, params.maps.decay, begin);
-    if constexpr (Config::kOutputs) {
-      if (has_gate) slots.load(place, stage, Shared::kGate, params.maps.gate, begin);
-    }
-  } else {
-    using Element = typename Config::Element;
-    constexpr int kOfToken = Shared::kOfToken;
-    const auto to = [&](int of) { return &shared.slots.slots[stage][of][threadIdx.x]; };
-    load_tokens<Config, Element, kOfToken>(params, place, params.x, to(0), begin);
-    load_tokens<Config, typename Config::Decay, kOfToken>(params, place, params.decay,
-                                                          to(Shared::kDecay), begin);
-    if (has_gate) {
-      load_tokens<Config, Element, kOfToken>(params, place, params.gate, to(Shared::kGate), begin);
-    }
-    cutlass::arch::cp_async_fence();
+  using Element = typename Config::Element;
+  constexpr int kOfToken = Shared::kOfToken;
+  const auto to = [&](int of) { return &shared.slots[stage][of][threadIdx.x]; };
+  load_tokens<Config, Element, kOfToken>(params, place, params.x, to(0), begin);
+  load_tokens<Config, typename Config::Decay, kOfToken>(params, place, params.decay,
+                                                        to(Shared::kDecay), begin);
+  if (Config::kOutputs && params.gate.data != nullptr) {
+    load_tokens<Config, Element, kOfToken>(params, place, params.gate, to(Shared::kGate), begin);
   }
 }
 
@@ -109,23 +86,7 @@ struct OwnTokens {
   unsigned replaced;  // bit i: the state at token i does not go by the one before
   unsigned outside;
   bool simple;  // tokens that exist, and neither begin nor end a sequence
-  // As they were loaded, if kRows: the stage may be loaded again before the second pass.
-  typename Config::Piece x[Config::kRows ? Config::kTokens : 1];
-  typename Config::Piece gate[Config::kRows ? Config::kTokens : 1];
 };
-
-/// x or the gate of the thread's token i, in the second pass.
-template <class Config, int kOf>
-__device__ void take_again(const ScanPlace<Config>& place, const ForwardShared<Config>& shared,
-                           int stage, const OwnTokens<Config>& own, int i,
-                           float (&values)[Config::kChannels]) {
-  using Element = typename Config::Element;
-  if constexpr (Config::kRows) {
-    unpack_channels<1, Element>(kOf == 0 ? &own.x[i] : &own.gate[i], values);
-  } else {
-    shared.template unpack<Element>(place, stage, i, kOf, values);
-  }
-}
 
 /// The maps of tokens among which sequences begin, or which are not finite.
 template <class Config>
@@ -139,7 +100,7 @@ __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPl
   for (int i = 0; i < Config::kTokens; ++i) {
     float(&a)[Config::kChannels] = own.a[i];
     float x[Config::kChannels];
-    shared.template unpack<typename Config::Element>(place, stage, i, 0, x);
+    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
     const int first = kinds[place.row + i].first;
     if (first == TokenKind::kInside) {
 #pragma unroll
@@ -171,34 +132,18 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
   using Shared = ForwardShared<Config>;
   own.replaced = own.outside = 0;
   bool begins = false, ends = false;
-  if constexpr (Config::kRows) {
-    begins = ends = !are_inside<Config>(kinds + place.row);
-  } else {
-#pragma unroll
-    for (int i = 0; i < Config::kTokens; ++i) {
-      begins |= kinds[place.row + i].first != TokenKind::kInside;
-      ends |= kinds[place.row + i].last >= 0;
-    }
-  }
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    shared.template unpack<typename Config::Decay>(place, stage, i, Shared::kDecay, own.a[i]);
-    if constexpr (Config::kRows && Config::kOutputs) {
-      own.x[i] = *shared.slots.piece(place, stage, i, 0);
-      own.gate[i] = *shared.slots.piece(place, stage, i, Shared::kGate);
+    begins |= kinds[place.row + i].first != TokenKind::kInside;
+    ends |= kinds[place.row + i].last >= 0;
+    unpack_channels<Config::kThreads, typename Config::Decay>(
+        shared.piece(stage, i, Shared::kDecay), own.a[i]);
+    if (params.log_decay) {
+#pragma unroll
+      for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
     }
-  }
-  if (params.log_decay) {
-#pragma unroll
-    for (auto& row : own.a) {
-#pragma unroll
-      for (float& value : row) value = exp_flushed<Config::kExactDecay>(value);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < Config::kTokens; ++i) {
     float x[Config::kChannels];
-    shared.template unpack<typename Config::Element>(place, stage, i, 0, x);
+    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) {
       maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]} : compose<false>(maps[j], {own.a[i][j], x[j]});
@@ -214,27 +159,20 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
 /// are finite.
 template <class Config, bool kExact>
 __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                             ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
+                             const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
                              int begin, const OwnTokens<Config>& own,
                              float (&state)[Config::kChannels]) {
   using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
+  constexpr int kStride = Config::kThreads;
   const int tokens = place.tokens(params.sequences.T, begin);
   const int channels = Config::kAligned ? Config::kChannels : params.D - place.channel();
-  Element* to;
-  std::int64_t stride;
-  if constexpr (Config::kRows) {
-    to = shared.slots.result(place, 0);
-    stride = Config::kWidth;
-  } else {
-    to = place.template at<Element>(params.out, begin + place.row);
-    stride = params.out.time_stride;
-  }
+  Element* to = place.template at<Element>(params.out, begin + place.row);
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
     const int valid = !kExact || i < tokens ? channels : 0;
     float x[Config::kChannels];
-    take_again<Config, 0>(place, shared, stage, own, i, x);
+    unpack_channels<kStride, Element>(shared.piece(stage, i, 0), x);
     if (kExact && own.replaced >> i & 1) {
 #pragma unroll
       for (int j = 0; j < Config::kChannels; ++j) state[j] = own.a[i][j];
@@ -248,17 +186,17 @@ __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Co
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) out[j] = state[j];
     if (params.gate.data != nullptr && !(kExact && (own.outside >> i & 1))) {
-      take_again<Config, Shared::kGate>(place, shared, stage, own, i, x);
+      unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kGate), x);
 #pragma unroll
       for (int j = 0; j < Config::kChannels; ++j) out[j] *= x[j] * logistic<Config::kExact>(x[j]);
     }
     store_channels<Config::kAligned, typename Config::Piece>(to, out, valid);
-    to += stride;
+    to += params.out.time_stride;
     if constexpr (kExact) {
       const int last = kinds[place.row + i].last;
       if (last >= 0 && params.final_state != nullptr) {
         store_state(params.final_state + std::int64_t{last} * params.D + place.channel(), state,
-                    Config::kRows ? params.D - place.channel() : valid);
+                    valid);
       }
     }
   }
@@ -275,34 +213,22 @@ __device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Conf
   params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }
 
-/// Takes the outputs of a warpgroup's tokens from where they lie as rows.
-template <class Config>
-__device__ void store_rows(const ScanForwardArgs<Config>& params, const ScanPlace<Config>& place,
-                           ForwardShared<Config>& shared, int begin) {
-  fence_shared_for_async_proxy();
-  sync_warpgroup(place.warp / 4);
-  if (threadIdx.x % 128 == 0) shared.slots.store(place, 0, params.maps.out, begin);
-}
-
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
-    const __grid_constant__ ScanForwardArgs<Config> params) {
-  extern __shared__ __align__(128) unsigned char memory[];
+    const __grid_constant__ ScanForwardParams params) {
+  extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
   const ScanPlace<Config> place(params);
   constexpr int kStages = Config::kStages;
-  constexpr bool kOutputRows = Config::kRows && Config::kOutputs;
   const int tile_step = params.ranks * Config::kTileTokens;
   const int first = place.rank * Config::kTileTokens;
   start_walk(shared.walk, params.ranks);
-  if constexpr (Config::kRows) {
-    if (threadIdx.x == Config::kLoader) shared.slots.init();
-  }
   follow_stream();
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     load_tile(params, place, shared, stage, first + stage * tile_step);
+    cutlass::arch::cp_async_fence();
   }
   shared.kinds.clear(params, place, 0, first);
   pass_empty_sequences(params, place, params.initial_state, params.final_state);
@@ -312,31 +238,20 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
   __syncthreads();
   float carry = 0.0f;
   const int steps = (params.sequences.T + tile_step - 1) / tile_step;
-  int stage = 0, phase = 0;
+  int stage = 0;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     const int begin = first + step * tile_step;
     const int warp = threadIdx.x / 32;
     const TokenKind* kinds = shared.kinds.of(step);
-    bool complete = true;
-    if constexpr (Config::kRows) {
-      if (kOutputRows && threadIdx.x % 128 == 0) {
-        wait_stores_read();  // of the last step; a barrier follows
-      }
-      shared.slots.full[stage].wait(phase);
-    } else {
-      cutlass::arch::cp_async_wait<kStages - 1>();
-      complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
-    }
+    cutlass::arch::cp_async_wait<kStages - 1>();
     OwnTokens<Config> own;
     ScanMap maps[Config::kChannels];
+    const bool complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
     const bool small = map_tokens(params, place, shared, stage, kinds, complete, own, maps);
     scan_warp<Config::kLanes, false>(maps, small, &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
-    if constexpr (Config::kRows) {
-      load_tile(params, place, shared, stage, begin + kStages * tile_step);
-    }
     pass_states<false>(
         shared.walk, {params.ranks, place.rank, step}, carry, [&](int warp_of_state, float state) {
           keep_state(params, place, begin + warp_of_state * Config::kWarpTokens, state);
@@ -359,45 +274,27 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
         pass(std::true_type{});
       }
     }
-    if constexpr (kOutputRows) store_rows(params, place, shared, begin);
-    if constexpr (!Config::kRows) {
-      load_tile(params, place, shared, stage, begin + kStages * tile_step);
-    }
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-  if constexpr (Config::kRows) {  // nothing is on its way to or from shared memory that ends
-    if (threadIdx.x == Config::kLoader) shared.slots.drain(stage, phase);
-    if (kOutputRows && threadIdx.x % 128 == 0) wait_stores_read();
+    load_tile(params, place, shared, stage, begin + kStages * tile_step);
+    cutlass::arch::cp_async_fence();
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 }
 
 template <class Config>
 ScanForwardKernel forward_kernel() {
   constexpr std::size_t kBytes = sizeof(ForwardShared<Config>);
-  static_assert(kBytes <= 227 * 1024);
   return {.width = Config::kWidth,
           .tile_tokens = Config::kTileTokens,
           .blocks_per_sm = Config::blocks_per_sm(kBytes),
-          .rows = Config::kRows ? Config::kTileTokens : 0,
+          .rows = 0,
           .launch = [](const char* name, const ScanForwardParams& params, unsigned chains,
                        void* stream) {
-            const LaunchShape shape{.blocks = chains * params.ranks,
-                                    .threads = Config::kThreads,
-                                    .cluster = static_cast<unsigned>(params.ranks),
-                                    .shared_bytes = kBytes};
-            ScanForwardArgs<Config> args{};
-            static_cast<ScanForwardParams&>(args) = params;
-            if constexpr (Config::kRows) {
-              constexpr bool kHalf = std::is_same_v<typename Config::Element, __half>;
-              args.maps = forward_maps(params, kHalf ? DType::kFloat16 : DType::kBFloat16,
-                                       chains / params.channel_blocks, Config::kTileTokens,
-                                       4 * Config::kWarpTokens);
-            }
-            launch_kernel(name, gated_scan_forward_kernel<Config>, shape,
-                          static_cast<cudaStream_t>(stream), args);
+            launch_kernel(name, gated_scan_forward_kernel<Config>,
+                          {.blocks = chains * params.ranks,
+                           .threads = Config::kThreads,
+                           .cluster = static_cast<unsigned>(params.ranks),
+                           .shared_bytes = kBytes},
+                          static_cast<cudaStream_t>(stream), params);
           }};
 }
 

@@ -5,10 +5,7 @@ namespace tandem::cuda {
 
 using Element = __nv_bfloat16;
 
-template ScanForwardKernel forward_kernel<ScanRowsConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanRowsStatesConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanWideConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanWideStatesConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanSlimConfig<Element, Element>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, Element>>();

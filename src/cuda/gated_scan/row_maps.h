@@ -10,24 +10,16 @@
 
 namespace tandem::cuda {
 
-struct ScanForwardMaps {
-  CUtensorMap x, decay, gate, out;
-};
 struct ScanBackwardMaps {
   CUtensorMap x, decay, gate, d_out, dx, d_decay, d_gate;
+  std::uint64_t hint, hint2;
 };
 
-struct ScanForwardRowParams : ScanForwardParams {
-  ScanForwardMaps maps;
-};
 struct ScanBackwardRowParams : ScanBackwardParams {
   ScanBackwardMaps maps;
 };
 
 /// What the kernel of a Config is given.
-template <class Config>
-using ScanForwardArgs =
-    std::conditional_t<Config::kRows, ScanForwardRowParams, ScanForwardParams>;
 template <class Config>
 using ScanBackwardArgs =
     std::conditional_t<Config::kRows, ScanBackwardRowParams, ScanBackwardParams>;
@@ -37,8 +29,6 @@ TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype
                         const TileExtents& extents, int rows);
 
 /// Of those tensors that there are, with so many rows per load and store.
-ScanForwardMaps forward_maps(const ScanForwardParams& params, DType dtype, std::int64_t batches,
-                             int load_rows, int store_rows);
 ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, std::int64_t batches,
                                int load_rows, int store_rows);
 

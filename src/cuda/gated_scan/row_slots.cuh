@@ -44,6 +44,7 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
 
   alignas(128) Rows in[Config::kStages][kIn];
   Barrier full[Config::kStages];
+  Barrier full_half[2 * Config::kStages];
 
   __device__ const Piece* piece(const ScanPlace<Config>& place, int stage, int token,
                                 int of) const {
@@ -57,6 +58,8 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
   __device__ void init() {
 #pragma unroll
     for (Barrier& barrier : full) barrier.init(1);
+#pragma unroll
+    for (Barrier& barrier : full_half) barrier.init(1);
     fence_barriers_initialised();
   }
   /// By one thread: `count` loads of the stage follow.
@@ -64,8 +67,20 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
     full[stage].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
   }
   __device__ void load(const ScanPlace<Config>& place, int stage, int of, const CUtensorMap& map,
-                       int begin) {
-    load_panel(map, full[stage], in[stage][of], {place.block_channel, 0, begin, place.b});
+                       int begin, std::uint64_t hint) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full[stage].word, hint, in[stage][of], place.block_channel, 0, begin, place.b);
+  }
+  // The same of two tensors, which take half of a stage.
+  __device__ const Piece* half_piece(const ScanPlace<Config>& place, int half, int token,
+                                     int of) const {
+    return piece(place, half / 2, token, half % 2 * 2 + of);
+  }
+  __device__ void expect_half(int half, int count) {
+    full_half[half].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
+  }
+  __device__ void load_half(const ScanPlace<Config>& place, int half, int of,
+                            const CUtensorMap& map, int begin, std::uint64_t hint) {
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full_half[half].word, hint, in[half / 2][half % 2 * 2 + of], place.block_channel, 0, begin, place.b);
   }
   /// By the thread that loads, at the end: all loads that it has started are complete. `stage` and
   /// `phase`: of the next one that would be waited for.

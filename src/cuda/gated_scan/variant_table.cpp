@@ -19,7 +19,7 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
-              (Config::kRows ? ".tma" : Config::kAligned ? "" : ".scalar"),
+              (Config::kRows ? (Config::kRowResults ? ".tma" : ".tma_stg") : Config::kAligned ? "" : ".scalar"),
           dtype, decay_dtype, Config::kAligned, kernel};
 }
 
@@ -37,7 +37,6 @@ void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType de
 
 template <class Element>
 void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
-  add_forward<ScanRowsConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
@@ -54,10 +53,14 @@ void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, D
 
 template <class Element>
 void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
-  add_backward<ScanRowsBackwardConfig<Element, Element>, ScanRowsStatesConfig<Element, Element>>(
-      table, dtype, dtype);
-  add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
-      table, dtype, dtype);
+  table.push_back({describe<ScanRowsBackwardConfig<Element, Element>>(
+                       "backward", dtype, dtype,
+                       backward_kernel<ScanRowsBackwardConfig<Element, Element>>()),
+                   {}});
+  table.push_back({describe<ScanRowsStgBackwardConfig<Element, Element>>(
+                       "backward", dtype, dtype,
+                       backward_kernel<ScanRowsStgBackwardConfig<Element, Element>>()),
+                   {}});
   add_narrow_backward<Element, Element, true>(table, dtype, dtype);
   add_narrow_backward<Element, Element, false>(table, dtype, dtype);
   add_narrow_backward<Element, float, true>(table, dtype, DType::kFloat32);
@@ -140,12 +143,9 @@ std::string recurrence_rows_problem(const ScanVariant<Kernel>& variant,
 }  // namespace
 
 std::string ScanForwardVariant::supports(const GatedScanForwardProblem& problem) const {
-  std::string reason = recurrence_problem(*this, problem);
+  const std::string reason = recurrence_problem(*this, problem);
   if (!reason.empty() || !aligned) return reason;
-  reason = layout_problem("out", problem.out, dtype, problem);
-  if (reason.empty()) reason = recurrence_rows_problem(*this, problem);
-  if (reason.empty()) reason = rows_problem(*this, problem, "out", problem.out);
-  return reason;
+  return layout_problem("out", problem.out, dtype, problem);
 }
 
 std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& problem) const {

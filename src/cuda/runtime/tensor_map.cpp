@@ -3,6 +3,7 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/parts/panel.cuh"
 #include "cuda/runtime/cuda_check.h"
@@ -83,7 +84,7 @@ CUtensorMap encode(const TensorMapPlan& plan) {
       &map, type, 4, plan.base, plan.extents.data(), plan.stride_bytes.data(), plan.box.data(),
       element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
       plan.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      plan.swizzled || !getenv("GSCAN_PROMOTE") ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw CudaError("[cuTensorMapEncodeTiled] the driver refused the map, error " +
                     std::to_string(static_cast<int>(status)));

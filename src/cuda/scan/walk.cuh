@@ -161,45 +161,69 @@ __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth],
   }
 }
 
+/// By the thread of a column: sends the tile's map to all CTAs of the cluster and takes theirs.
+/// Returns the state before the CTA's own tile; `carry`: before all of the cluster's tiles, then
+/// behind them. No barrier of the CTA: the columns wait for nobody else here.
+/// The inbox of two steps before is free: the others sent what has arrived since then, of the step
+/// in between, after they had read it; column by column.
+template <int kWarps, int kWidth>
+__device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
+                                       int column, ScanMap tile, float& carry) {
+  ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
+  Barrier& arrived = shared.arrived[place.step % 2];
+  if (column == 0) {
+    arrived.arrive_and_expect(place.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
+  }
+  for (int rank = 0; rank < place.ranks; ++rank) {
+    send_map(&inbox[place.rank][column], &arrived, rank, tile);
+  }
+  arrived.wait(place.step / 2 % 2);
+  float state = carry;
+  for (int rank = 0; rank < place.ranks; ++rank) {
+    if (rank == place.rank) state = carry;
+    carry = apply(inbox[rank][column], carry);
+  }
+  return state;
+}
+
 /// Called by all threads between two barriers of the CTA: behind the first one warp_maps is
 /// complete, behind the second one warp_states. `carry` is, in the first kWidth threads, the state
 /// of a column before all of the cluster's tiles, then behind them; visit(warp, state) is called
 /// there for the state before each warp.
-/// The inbox of two steps before is free: the others sent what has arrived since then, of the step
-/// in between, after they had read it; column by column.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
                                    float& carry, Visit visit) {
   const int column = threadIdx.x;
-  const bool has_column = column < kWidth;
+  if (column >= kWidth) return;
   float state = carry;
   if (place.ranks > 1) {
-    ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
-    Barrier& arrived = shared.arrived[place.step % 2];
-    if (column == 0) {
-      arrived.arrive_and_expect(place.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
-    }
-    if (has_column) {
-      ScanMap tile;
-      for_each_warp<kReverse>(shared.warp_maps, column,
-                              [&](int, ScanMap map) { tile = compose(tile, map); });
-      for (int rank = 0; rank < place.ranks; ++rank) {
-        send_map(&inbox[place.rank][column], &arrived, rank, tile);
-      }
-      arrived.wait(place.step / 2 % 2);
-      for (int rank = 0; rank < place.ranks; ++rank) {
-        if (rank == place.rank) state = carry;
-        carry = apply(inbox[rank][column], carry);
-      }
-    }
+    ScanMap tile;
+    for_each_warp<kReverse>(shared.warp_maps, column,
+                            [&](int, ScanMap map) { tile = compose(tile, map); });
+    state = exchange_tiles(shared, place, column, tile, carry);
   }
-  if (!has_column) return;
   for_each_warp<kReverse>(shared.warp_maps, column, [&](int warp, ScanMap map) {
     visit(warp, state);
     shared.warp_states[warp][column] = state;
     state = apply(map, state);
   });
   if (place.ranks == 1) carry = state;
+}
+
+/// As pass_states, forward in time, for the state before the CTA's tile alone, which it returns.
+template <int kWarps, int kWidth>
+__device__ inline float pass_tile(WalkShared<kWarps, kWidth>& shared,
+                                  const ScanMap (&warp_maps)[kWarps][kWidth],
+                                  const WalkPlace& place, int column, float& carry) {
+  float state = carry;
+  if (place.ranks > 1) {
+    ScanMap tile;
+    for_each_warp<false>(warp_maps, column,
+                         [&](int, ScanMap map) { tile = compose(tile, map); });
+    return exchange_tiles(shared, place, column, tile, carry);
+  }
+  for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { carry = apply(map, carry); });
+  return state;
 }
 
 }  // namespace tandem::cuda
