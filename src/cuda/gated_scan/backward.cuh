@@ -47,10 +47,10 @@ __device__ void load_tile(const ScanBackwardArgs<Config>& params, const ScanPlac
     if (threadIdx.x != Config::kLoader) return;
     auto& slots = shared.slots;
     slots.expect(stage, 2 + has_states + has_gate);
-    slots.load(place, stage, Shared::kDecay, params.maps.decay, begin, params.maps.hint);
-    slots.load(place, stage, Shared::kOut, params.maps.d_out, begin, params.maps.hint);
-    if (has_states) slots.load(place, stage, 0, params.maps.x, begin, params.maps.hint);
-    if (has_gate) slots.load(place, stage, Shared::kGate, params.maps.gate, begin, params.maps.hint);
+    slots.load(place, stage, Shared::kDecay, params.maps.decay, begin);
+    slots.load(place, stage, Shared::kOut, params.maps.d_out, begin);
+    if (has_states) slots.load(place, stage, 0, params.maps.x, begin);
+    if (has_gate) slots.load(place, stage, Shared::kGate, params.maps.gate, begin);
   } else {
     using Element = typename Config::Element;
     constexpr int kOfToken = Shared::kOfToken;
@@ -129,8 +129,8 @@ __device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPla
     if (threadIdx.x != Config::kLoader) return;
     const int half = step % kHalves;
     slots.expect_half(half, 2);
-    slots.load_half(place, half, 0, params.maps.x, first + step * tile_step, params.maps.hint2);
-    slots.load_half(place, half, 1, params.maps.decay, first + step * tile_step, params.maps.hint2);
+    slots.load_half(place, half, 0, params.maps.x, first + step * tile_step);
+    slots.load_half(place, half, 1, params.maps.decay, first + step * tile_step);
   };
   for (int step = 0; step < min(steps, kHalves); ++step) load(step);
   shared.kinds.clear(params, place, 0, first);
@@ -167,9 +167,10 @@ __device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPla
           pass_tile(shared.walk, warp_maps, {params.ranks, place.rank, step}, column, carry);
       const int channel = place.block_channel + column;
       if (begin < params.sequences.T && channel < params.D) {
-        __stcg(&params.states[(place.b * params.state_rows + begin / kStateTokens) * params.D +
-                              channel],
-               state);
+        __stcg(
+            &params
+                 .states[(place.b * params.state_rows + begin / kStateTokens) * params.D + channel],
+            state);
       }
     }
     shared.kinds.mark(params, step + 2, begin + 2 * tile_step);
@@ -199,7 +200,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
   const int tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
   const int first = (tiles - 1 - place.rank) * Config::kTileTokens;
   const int tile_step = params.ranks * Config::kTileTokens;
-  const bool has_channels = Config::kRowResults || place.channel() < params.D;
+  const bool has_channels = Config::kRows || place.channel() < params.D;
   const bool has_states = params.states != nullptr;
   start_walk(shared.walk, params.ranks);
   if constexpr (Config::kRows) {
@@ -241,19 +242,15 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
     const TokenKind* kinds = shared.kinds.of(step) + row;
     bool complete = true;
     if constexpr (Config::kRows) {
-      if (Config::kRowResults && threadIdx.x % 128 == 0) {
-        wait_stores_read();  // of the last step; a barrier follows
-      }
+      if (threadIdx.x % 128 == 0) wait_stores_read();  // of the last step; a barrier follows
       shared.slots.full[stage].wait(phase);
     } else {
       cutlass::arch::cp_async_wait<kStages - 1>();
-    }
-    if constexpr (!Config::kRowResults) {
       complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
     }
     TokenGradients<Config> own;
     differentiate_gates(params, place, shared, stage, kinds, complete, own);
-    constexpr bool kPutAside = Config::kChannels == 8;  // why: registers are short
+    constexpr bool kPutAside = !Config::kRows;  // why: registers are short
     ScanMap state_maps[Config::kChannels];
     if (has_states) {
       const bool small = map_states(params, place, shared, stage, kinds, own, state_maps);
@@ -271,7 +268,8 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
     }
     if (has_states) pass_tile_states(shared, tile_state);
     tile_state = load_tile_state(params, place, begin - tile_step);
-    pass_states<true>(shared.walk, {params.ranks, place.rank, passed + step}, carry, [](int, float) {});
+    pass_states<true>(shared.walk, {params.ranks, place.rank, passed + step}, carry,
+                      [](int, float) {});
     shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
     // why all of the warp: it would wait for those who take the other way.
@@ -303,7 +301,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
                                               behind);
     };
     if (has_channels && (!simple || !pass(std::false_type{}))) pass(std::true_type{});
-    if constexpr (Config::kRowResults) store_rows(params, place, shared, begin);
+    if constexpr (Config::kRows) store_rows(params, place, shared, begin);
     if (++stage == kStages) {
       stage = 0;
       phase ^= 1;
@@ -311,7 +309,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
   }
   if constexpr (Config::kRows) {  // nothing is on its way to or from shared memory that ends
     if (threadIdx.x == Config::kLoader) shared.slots.drain(stage, phase);
-    if (Config::kRowResults && threadIdx.x % 128 == 0) wait_stores_read();
+    if (threadIdx.x % 128 == 0) wait_stores_read();
   }
 }
 

@@ -6,7 +6,6 @@ namespace tandem::cuda {
 using Element = __half;
 
 template ScanBackwardKernel backward_kernel<ScanRowsBackwardConfig<Element, Element>>();
-template ScanBackwardKernel backward_kernel<ScanRowsStgBackwardConfig<Element, Element>>();
 template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element>>();
 template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element, false>>();
 template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, float>>();

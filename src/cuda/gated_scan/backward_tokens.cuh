@@ -26,7 +26,7 @@ struct BackwardShared {
   static constexpr int kDDecay = 1;
   static constexpr int kDGate = 2;
 
-  std::conditional_t<Config::kRows, RowSlots<Config, 4, Config::kRowResults ? 3 : 0>, PieceSlots<Config, kOfToken>> slots;
+  std::conditional_t<Config::kRows, RowSlots<Config, 4, 3>, PieceSlots<Config, kOfToken>> slots;
   WalkShared<Config::kWarps, Config::kWidth> walk;    // of gradients, from the end
   ScanMap warp_maps[Config::kWarps][Config::kWidth];  // of states
   float warp_states[Config::kWarps][Config::kWidth];
@@ -88,7 +88,7 @@ struct TokenGradients {
   Values by_gate;   // silu'(gate) d_out, to be multiplied by the state
   // As they were loaded, if kRows: the stage may be loaded again before the second pass.
   typename Config::Piece x[Config::kRows ? Config::kTokens : 1];
-  bool simple;      // tokens that exist, and neither begin nor end a sequence
+  bool simple;  // tokens that exist, and neither begin nor end a sequence
 };
 
 /// The decays, of their logs.
@@ -250,19 +250,19 @@ struct GradientRows {
                           int begin)
       : tokens(place.tokens(params.sequences.T, begin)),
         channels(Config::kAligned ? Config::kChannels : params.D - place.channel()) {
-    if constexpr (Config::kRowResults) {
+    if constexpr (Config::kRows) {
       first = shared.slots.result(place, of);
       stride = Config::kWidth;
     } else {
-      first = tensor.data == nullptr ? nullptr
-                                     : place.template at<StoredT>(tensor, begin + place.row);
+      first =
+          tensor.data == nullptr ? nullptr : place.template at<StoredT>(tensor, begin + place.row);
       stride = tensor.time_stride;
     }
   }
 
   /// kExact: the i-th token may not exist.
   __device__ void store(int i, const float (&values)[Config::kChannels]) const {
-    if (!Config::kRowResults && (first == nullptr || (kExact && i >= tokens))) return;
+    if (!Config::kRows && (first == nullptr || (kExact && i >= tokens))) return;
     store_channels<Config::kAligned, typename Config::Piece>(first + i * stride, values, channels);
   }
 };
@@ -271,9 +271,8 @@ struct GradientRows {
 /// the states are finite.
 template <class Config, bool kExact>
 __device__ bool store_gate_gradients(const ScanBackwardParams& params,
-                                     const ScanPlace<Config>& place,
-                                     BackwardShared<Config>& shared, int stage,
-                                     const TokenKind* kinds, int begin,
+                                     const ScanPlace<Config>& place, BackwardShared<Config>& shared,
+                                     int stage, const TokenKind* kinds, int begin,
                                      const TokenGradients<Config>& own,
                                      float (&state)[Config::kChannels],
                                      typename TokenGradients<Config>::Values& before) {

@@ -18,8 +18,7 @@ struct ScanTile {
   int stages;           // tiles that are on their way or in use
   int blocks = 0;       // CTAs that an SM's registers should be enough for; 0: of 128 each
   bool outputs = true;  // else only the states before some tokens, of x and decays
-  bool rows = false;    // TMA brings whole rows
-  bool row_results = false;  // and takes them
+  bool rows = false;    // TMA brings and takes whole rows
 };
 
 template <class ElementT, class DecayT, bool kAlignedT, ScanTile kTileT>
@@ -34,7 +33,6 @@ struct ScanConfig {
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
   static constexpr bool kRows = kTile.rows;
-  static constexpr bool kRowResults = kTile.row_results;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kChannels = kTile.channels;
   static constexpr int kLanes = kWidth / kChannels;  // threads side by side
@@ -45,9 +43,9 @@ struct ScanConfig {
   static constexpr bool kExactDecay = sizeof(Decay) == 4;
 
   // What a thread copies at once, and how many of these the channels of a token are.
-  using Piece = std::conditional_t<
-      kChannels * sizeof(Element) == 4, unsigned,
-      std::conditional_t<kChannels * sizeof(Element) == 8, uint2, uint4>>;
+  using Piece =
+      std::conditional_t<kChannels * sizeof(Element) == 4, unsigned,
+                         std::conditional_t<kChannels * sizeof(Element) == 8, uint2, uint4>>;
   static constexpr int kElementPieces = kChannels * sizeof(Element) / sizeof(Piece);
   static constexpr int kDecayPieces = kChannels * sizeof(Decay) / sizeof(Piece);
 
@@ -89,10 +87,7 @@ using ScanNarrowStatesConfig =
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>
 using ScanRowsBackwardConfig =
-    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true, true}>;
-template <class Element, class Decay>
-using ScanRowsStgBackwardConfig =
-    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true, false}>;
+    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowBackwardConfig =
     ScanConfig<Element, Decay, kAligned,

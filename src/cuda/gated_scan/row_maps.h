@@ -12,7 +12,6 @@ namespace tandem::cuda {
 
 struct ScanBackwardMaps {
   CUtensorMap x, decay, gate, d_out, dx, d_decay, d_gate;
-  std::uint64_t hint, hint2;
 };
 
 struct ScanBackwardRowParams : ScanBackwardParams {

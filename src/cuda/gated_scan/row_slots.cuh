@@ -21,28 +21,18 @@ struct PieceSlots {
   }
 };
 
-/// Of kOut tensors that are written.
-template <class Rows, int kOut>
-struct ResultRows {
-  alignas(128) Rows out[kOut];
-};
-template <class Rows>
-struct ResultRows<Rows, 0> {};
-
-template <class Config>
-using TileRows = typename Config::Element[Config::kTileTokens][Config::kWidth];
-
 /// kIn tensors that are read, kOut that are written. A thread has kChannels of each of its tokens'
 /// rows. A tile is loaded at once; what a warpgroup has written leaves at once.
 template <class Config, int kIn, int kOut>
-struct RowSlots : ResultRows<TileRows<Config>, kOut> {
+struct RowSlots {
   using Element = typename Config::Element;
   using Piece = typename Config::Piece;
-  using Rows = TileRows<Config>;
+  using Rows = Element[Config::kTileTokens][Config::kWidth];
   static constexpr int kGroupTokens = 4 * Config::kWarpTokens;  // of a warpgroup
   static_assert(Config::kLanes == 32 && sizeof(typename Config::Decay) == sizeof(Element));
 
   alignas(128) Rows in[Config::kStages][kIn];
+  alignas(128) Rows out[kOut];
   Barrier full[Config::kStages];
   Barrier full_half[2 * Config::kStages];
 
@@ -51,7 +41,7 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
     return reinterpret_cast<const Piece*>(&in[stage][of][place.row + token][place.column]);
   }
   __device__ Element* result(const ScanPlace<Config>& place, int of) {
-    return &this->out[of][place.row][place.column];
+    return &out[of][place.row][place.column];
   }
 
   /// By one thread, the one that loads; the others wait behind a barrier of the CTA only.
@@ -67,8 +57,8 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
     full[stage].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
   }
   __device__ void load(const ScanPlace<Config>& place, int stage, int of, const CUtensorMap& map,
-                       int begin, std::uint64_t hint) {
-    cute::SM90_TMA_LOAD_4D::copy(&map, &full[stage].word, hint, in[stage][of], place.block_channel, 0, begin, place.b);
+                       int begin) {
+    load_panel(map, full[stage], in[stage][of], {place.block_channel, 0, begin, place.b});
   }
   // The same of two tensors, which take half of a stage.
   __device__ const Piece* half_piece(const ScanPlace<Config>& place, int half, int token,
@@ -79,8 +69,9 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
     full_half[half].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
   }
   __device__ void load_half(const ScanPlace<Config>& place, int half, int of,
-                            const CUtensorMap& map, int begin, std::uint64_t hint) {
-    cute::SM90_TMA_LOAD_4D::copy(&map, &full_half[half].word, hint, in[half / 2][half % 2 * 2 + of], place.block_channel, 0, begin, place.b);
+                            const CUtensorMap& map, int begin) {
+    load_panel(map, full_half[half], in[half / 2][half % 2 * 2 + of],
+               {place.block_channel, 0, begin, place.b});
   }
   /// By the thread that loads, at the end: all loads that it has started are complete. `stage` and
   /// `phase`: of the next one that would be waited for.
@@ -96,10 +87,9 @@ struct RowSlots : ResultRows<TileRows<Config>, kOut> {
   }
   /// By one thread of a warpgroup, behind sync_warpgroup and each thread's
   /// fence_shared_for_async_proxy.
-  __device__ void store(const ScanPlace<Config>& place, int of, const CUtensorMap& map,
-                        int begin) {
+  __device__ void store(const ScanPlace<Config>& place, int of, const CUtensorMap& map, int begin) {
     const int row = place.warp / 4 * kGroupTokens;
-    store_panel(map, this->out[of][row], {place.block_channel, 0, begin + row, place.b});
+    store_panel(map, out[of][row], {place.block_channel, 0, begin + row, place.b});
   }
 };
 

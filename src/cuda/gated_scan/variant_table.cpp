@@ -19,7 +19,9 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
-              (Config::kRows ? (Config::kRowResults ? ".tma" : ".tma_stg") : Config::kAligned ? "" : ".scalar"),
+              (Config::kRows      ? ".tma"
+               : Config::kAligned ? ""
+                                  : ".scalar"),
           dtype, decay_dtype, Config::kAligned, kernel};
 }
 
@@ -28,11 +30,11 @@ void add_forward(std::vector<ScanForwardVariant>& table, DType dtype, DType deca
   table.push_back({describe<Config>("forward", dtype, decay_dtype, forward_kernel<Config>())});
 }
 
-/// `StatesConfig`: of the forward kernel that computes the states.
-template <class Config, class StatesConfig>
-void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
-  table.push_back({describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()),
-                   forward_kernel<StatesConfig>()});
+template <class Config>
+void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype,
+                  const ScanForwardKernel& states_kernel) {
+  table.push_back(
+      {describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()), states_kernel});
 }
 
 template <class Element>
@@ -47,20 +49,14 @@ void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
 
 template <class Element, class Decay, bool kAligned>
 void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
-  add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>,
-               ScanNarrowStatesConfig<Element, Decay, kAligned>>(table, dtype, decay_dtype);
+  add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>>(
+      table, dtype, decay_dtype,
+      forward_kernel<ScanNarrowStatesConfig<Element, Decay, kAligned>>());
 }
 
 template <class Element>
 void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
-  table.push_back({describe<ScanRowsBackwardConfig<Element, Element>>(
-                       "backward", dtype, dtype,
-                       backward_kernel<ScanRowsBackwardConfig<Element, Element>>()),
-                   {}});
-  table.push_back({describe<ScanRowsStgBackwardConfig<Element, Element>>(
-                       "backward", dtype, dtype,
-                       backward_kernel<ScanRowsStgBackwardConfig<Element, Element>>()),
-                   {}});
+  add_backward<ScanRowsBackwardConfig<Element, Element>>(table, dtype, dtype, {});
   add_narrow_backward<Element, Element, true>(table, dtype, dtype);
   add_narrow_backward<Element, Element, false>(table, dtype, dtype);
   add_narrow_backward<Element, float, true>(table, dtype, DType::kFloat32);
@@ -124,8 +120,7 @@ template <class Kernel>
 std::string rows_problem(const ScanVariant<Kernel>& variant, const ScanRecurrence& problem,
                          const char* name, const TokenTensor& tensor) {
   if (variant.kernel.rows == 0 || tensor.data == nullptr) return "";
-  const TileExtents extents{
-      .batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
+  const TileExtents extents{.batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
   return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows).problem;
 }
 template <class Kernel>
@@ -133,8 +128,8 @@ std::string recurrence_rows_problem(const ScanVariant<Kernel>& variant,
                                     const GatedScanForwardProblem& problem) {
   std::string reason = rows_problem(variant, problem, "x", problem.x);
   if (reason.empty()) {
-    reason = rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay",
-                          problem.decay);
+    reason =
+        rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay", problem.decay);
   }
   if (reason.empty()) reason = rows_problem(variant, problem, "gate", problem.gate);
   return reason;

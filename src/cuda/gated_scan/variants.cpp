@@ -2,7 +2,6 @@
 #include "cuda/gated_scan/variants.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/cuda_check.h"
@@ -72,13 +71,11 @@ std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
 template <class Kernel>
 ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
                        const DeviceProperties& device) {
-  int ranks = plan_kernel(problem, kernel, device).ranks;
-  if (const char* r = getenv("GSCAN_RANKS")) ranks = atoi(r);  // EXPERIMENT
   return {
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
       .channel_blocks = (problem.D - 1) / kernel.width + 1,
-      .ranks = ranks,
+      .ranks = plan_kernel(problem, kernel, device).ranks,
       .log_decay = problem.log_decay,
       .x = problem.x,
       .decay = problem.decay,

@@ -34,10 +34,6 @@ __device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
   return factors < 16.0f && sums < 1e30f;  // 4^32 1e15 32 is still far from inf
 }
 
-__device__ inline ScanMap exchange_halves(ScanMap map) {
-  return {__shfl_xor_sync(0xFFFFFFFFu, map.factor, 16), __shfl_xor_sync(0xFFFFFFFFu, map.sum, 16)};
-}
-
 template <int kLanes, bool kReverse, bool kExact, int kChannels>
 __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 #pragma unroll
@@ -56,7 +52,7 @@ __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 template <int kLanes, bool kReverse, int kChannels>
 __device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap* of_warp) {
   const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
-  if constexpr (kLanes == 32) {  // one row
+  if constexpr (kLanes == 32) {  // a row of threads: nothing to scan over
 #pragma unroll
     for (int j = 0; j < kChannels; j += 2) {
       const ScanMap &x = maps[j], &y = maps[j + 1];
@@ -64,19 +60,6 @@ __device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap
     }
 #pragma unroll
     for (ScanMap& map : maps) map = {};
-    return;
-  }
-  if constexpr (kLanes == 16) {  // only two rows of tokens: the first one's maps are all it takes
-#pragma unroll
-    for (int j = 0; j < kChannels; j += 2) {
-      const ScanMap other[2] = {exchange_halves(maps[j]), exchange_halves(maps[j + 1])};
-      if (lane >= 16) {
-        const ScanMap x = compose(other[0], maps[j]), y = compose(other[1], maps[j + 1]);
-        *reinterpret_cast<float4*>(&of_warp[j]) = {x.factor, x.sum, y.factor, y.sum};
-      }
-      maps[j] = lane >= 16 ? other[0] : ScanMap{};
-      maps[j + 1] = lane >= 16 ? other[1] : ScanMap{};
-    }
     return;
   }
   if (__all_sync(0xFFFFFFFFu, small)) {
@@ -218,8 +201,7 @@ __device__ inline float pass_tile(WalkShared<kWarps, kWidth>& shared,
   float state = carry;
   if (place.ranks > 1) {
     ScanMap tile;
-    for_each_warp<false>(warp_maps, column,
-                         [&](int, ScanMap map) { tile = compose(tile, map); });
+    for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { tile = compose(tile, map); });
     return exchange_tiles(shared, place, column, tile, carry);
   }
   for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { carry = apply(map, carry); });
