@@ -2,26 +2,34 @@
 //
 // The same walk as gated_scan_forward_kernel's (forward.cuh), in the opposite direction. r, the
 // gradient by the state behind a token, goes through it by r -> a (silu(gate) d_out + r): a map
-// with the forward's A. The states come from the state before each tile, which the forward's kernel
-// left in `states` (its form without outputs, kOutputs false, reads x and decays only): within the
-// tile they are computed again. So a step is
+// with the forward's A. The states come from the state before each tile; within the tile they are
+// computed again. So a step is
 //
 //   all threads     channel threads                 barrier
-//   wait for own copies of x, decay, gate, d_out
+//   wait for x, decay, gate, d_out
 //   a, silu(gate) d_out, silu'(gate) d_out of own tokens
 //   maps of states and of gradients, scans over the warp
 //                                                   __syncthreads
 //                   [0, kWidth): gradients behind each warp's tokens, through the cluster
 //                   [kWidth, 2 kWidth): states before each warp's tokens
+//   start copies of the tile kStages steps ahead (rows)
 //                                                   __syncthreads
 //   states of own tokens, d_gate
-//   start copies of the tile kStages steps ahead
 //   dx, d_decay, and d_initial_state at first tokens
+//                                                   sync_warpgroup, and its rows leave
+//
+// Two forms of loads and stores. Rows (kRows; 16-bit tensors that TMA takes): a warp has whole rows
+// of 64 channels, a thread 2 channels of 8 tokens, so no map crosses lanes and no address is
+// computed per token. The kernel computes the states before its tiles itself, in a walk forward
+// over x and decays (keep_states) just before: the pipeline does not run dry between the two. Else:
+// each thread has its own pieces of 8 channels by cp.async, or single elements, and the forward's
+// kernel without outputs left the states.
 //
 // Without d_decay and d_gate there are no states, and x is not read.
 //
-// Bytes: seven tensors, and x and decay once more for the states: 9/7 of the fewest, less what L2
-// still holds. 16 elements per thread, 65 instructions per element: issue slots bind.
+// Floor: seven tensors once; x and decay are read once more for the states, 9/7 of that less what
+// L2 still holds (568 instead of 470 MB at B8 T4096 D1024). 62.6 million warp instructions there,
+// 60 per element, of both walks: issue slots are 40 % busy, so bytes bind.
 #pragma once
 
 #include "cuda/gated_scan/backward_tokens.cuh"

@@ -54,7 +54,7 @@ struct ScanConfig {
                                        : kTile.blocks > 0 ? kTile.blocks
                                                           : 65536 / (128 * kThreads);
 
-  /// CTAs of so much shared memory that an SM holds, with 128 registers per thread.
+  /// CTAs of so much shared memory that an SM holds, as far as registers are meant to allow it.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
     const int by_memory = static_cast<int>(228 * 1024 / (shared_bytes + 1024));
     return by_memory < kFewestBlocks ? by_memory : kFewestBlocks;

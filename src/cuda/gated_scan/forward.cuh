@@ -29,6 +29,7 @@
 // Numerics: fp32; a decay of 0 forgets by a select, not by a product. Both passes have a fast form
 // without selects for tokens that neither begin nor end a sequence and whose sums are finite, and
 // an exact one that is taken instead, or, when the first turned out not to be finite, after it.
+// Both give the same bits: which one runs depends on the other channels of a thread.
 //
 // Floor: x, decay, gate, out once each. Issue slots come next: 33 instructions per element, four
 // of them on the special function unit's two exponentials and reciprocal (docs/ops/gated_scan.md).
