@@ -17,11 +17,11 @@ Case parse(const std::string& fields) {
 }
 
 const std::vector<NamedShape> kShapes = {
-    {nullptr, "ManyChannels", R"("axes": {"B": 4, "T": 500, "D": 2120})"},
+    {nullptr, "ManyChannels", R"("axes": {"B": 2, "T": 300, "D": 2120})"},
     {nullptr, "FewChannels", R"("axes": {"B": 1, "T": 8192, "D": 64})"},
     {nullptr, "OddChannels", R"("axes": {"B": 3, "T": 1000, "D": 77})"},
-    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "D": 200}, "lengths": {
-        "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
+    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 6000, "D": 136}, "lengths": {
+        "distribution": "log_uniform", "sequences": 60, "smallest": 1, "largest": 2000})"}};
 
 class GpuGatedScanDeterminism : public GpuSameBits {
  protected:

@@ -60,7 +60,8 @@ TEST(GatedScanVariants, ShapesChooseTiles) {
   EXPECT_EQ(forward_of(contiguous_args({8, 4096, 1024})), "gated_scan_forward.sm90.bf16.w64_t256");
   EXPECT_EQ(forward_of(contiguous_args({1, 512, 64})), "gated_scan_forward.sm90.bf16.w32_t128");
   EXPECT_EQ(forward_of(contiguous_args({1, 4096, 64})), "gated_scan_forward.sm90.bf16.w16_t256");
-  EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})), "gated_scan_backward.sm90.bf16.w64_t128");
+  EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})),
+            "gated_scan_backward.sm90.bf16.w64_t128.tma");
   EXPECT_EQ(backward_of(backward_args({1, 512, 64})), "gated_scan_backward.sm90.bf16.w32_t128");
 }
 
@@ -89,7 +90,7 @@ TEST(GatedScanVariants, DtypesChoose) {
 
 TEST(GatedScanVariants, WhatIsNotAlignedGoesToScalar) {
   const std::string vector = "gated_scan_forward.sm90.bf16.w32_t128";
-  const std::string scalar = "gated_scan_forward.sm90.bf16.w32_t256.scalar";
+  const std::string scalar = "gated_scan_forward.sm90.bf16.w32_t128.scalar";
   EXPECT_EQ(forward_of(contiguous_args({2, 100, 7})), scalar);
   EXPECT_EQ(reason_of(vector, contiguous_args({2, 100, 7})), "takes D a multiple of 8, got 7");
   GatedScanForwardArgs args = contiguous_args({2, 100, 64});
@@ -103,6 +104,26 @@ TEST(GatedScanVariants, WhatIsNotAlignedGoesToScalar) {
   GatedScanBackwardArgs gradients = backward_args({2, 100, 64});
   gradients.dx->data = static_cast<char*>(gradients.dx->data) + 2;
   EXPECT_EQ(backward_of(gradients), "gated_scan_backward.sm90.bf16.w32_t128.scalar");
+}
+
+TEST(GatedScanVariants, WhatTmaCannotCopyGoesToOthers) {
+  const std::string rows = "gated_scan_backward.sm90.bf16.w64_t128.tma";
+  const std::string pieces = "gated_scan_backward.sm90.bf16.w32_t128";
+  const auto reason = [&](const GatedScanBackwardArgs& args) {
+    for (const ScanBackwardVariant& variant : scan_backward_variants()) {
+      if (variant.name == rows) return variant.supports(make_problem(args));
+    }
+    throw std::out_of_range(rows);
+  };
+  GatedScanBackwardArgs args = backward_args({300, 100, 64});
+  EXPECT_EQ(backward_of(args), rows);
+  args.x.strides = {0, 64, 1};
+  EXPECT_EQ(backward_of(args), pieces);
+  EXPECT_EQ(reason(args),
+            "x has a batch stride of 0 bytes, not a positive multiple of 16 below 2^40");
+  args = backward_args({1, 0, 64});
+  EXPECT_EQ(backward_of(args), pieces);
+  EXPECT_EQ(reason(args), "x has no elements");
 }
 
 TEST(GatedScanVariants, ReasonsNameTheLimit) {

@@ -5,7 +5,7 @@ namespace tandem::cuda {
 
 using Element = __nv_bfloat16;
 
-template ScanBackwardKernel backward_kernel<ScanWideBackwardConfig<Element, Element>>();
+template ScanBackwardKernel backward_kernel<ScanRowsBackwardConfig<Element, Element>>();
 template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element>>();
 template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element, false>>();
 template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, float>>();

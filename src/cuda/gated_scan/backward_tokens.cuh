@@ -6,6 +6,7 @@
 
 #include "cuda/gated_scan/params.h"
 #include "cuda/gated_scan/place.cuh"
+#include "cuda/gated_scan/row_slots.cuh"
 #include "cuda/scan/channels.cuh"
 #include "cuda/scan/functions.cuh"
 #include "cuda/scan/map.cuh"
@@ -21,52 +22,58 @@ struct BackwardShared {
   static constexpr int kGate = kDecay + Config::kDecayPieces;
   static constexpr int kOut = kGate + Config::kElementPieces;
   static constexpr int kOfToken = kOut + Config::kElementPieces;
+  // Of results, if they leave as rows: dx, d_decay, d_gate.
+  static constexpr int kDDecay = 1;
+  static constexpr int kDGate = 2;
 
-  uint4 slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
+  std::conditional_t<Config::kRows, RowSlots<Config, 4, 3>, PieceSlots<Config, kOfToken>> slots;
   WalkShared<Config::kWarps, Config::kWidth> walk;    // of gradients, from the end
   ScanMap warp_maps[Config::kWarps][Config::kWidth];  // of states
   float warp_states[Config::kWarps][Config::kWidth];
   TileKinds<Config> kinds;
 
-  __device__ const uint4* piece(int stage, int token, int of) const {
-    return &slots[stage][token * kOfToken + of][threadIdx.x];
+  /// A thread's channels of a token.
+  template <class Stored>
+  __device__ void unpack(const ScanPlace<Config>& place, int stage, int token, int of,
+                         float (&values)[Config::kChannels]) const {
+    unpack_channels<Config::kThreads, Stored>(slots.piece(place, stage, token, of), values);
   }
   /// The thread's i-th piece of the stage whose contents are not read in the second pass.
   __device__ float4& spare(int stage, int i) {
     constexpr int kSpare = kOfToken - kDecay;
-    static_assert(2 * kSpare >= kChannels / 2 && Config::kTokens >= 2);
+    static_assert(2 * kSpare >= Config::kChannels / 2 && Config::kTokens >= 2);
     return reinterpret_cast<float4&>(
-        slots[stage][i / kSpare * kOfToken + kDecay + i % kSpare][threadIdx.x]);
+        slots.slots[stage][i / kSpare * kOfToken + kDecay + i % kSpare][threadIdx.x]);
   }
 };
 
 /// Maps that the thread does not need for a while.
 template <class Config>
 __device__ void put_aside(BackwardShared<Config>& shared, int stage,
-                          const ScanMap (&maps)[kChannels]) {
+                          const ScanMap (&maps)[Config::kChannels]) {
 #pragma unroll
-  for (int i = 0; i < kChannels / 2; ++i) {
+  for (int i = 0; i < Config::kChannels / 2; ++i) {
     const ScanMap &x = maps[2 * i], &y = maps[2 * i + 1];
     shared.spare(stage, i) = {x.factor, x.sum, y.factor, y.sum};
   }
 }
 
-/// The state behind them, of the state before the warp's tokens.
+/// The maps again.
 template <class Config>
-__device__ void take_states(BackwardShared<Config>& shared, int stage, const float* before,
-                            float (&states)[kChannels]) {
+__device__ void take_again(BackwardShared<Config>& shared, int stage,
+                           ScanMap (&maps)[Config::kChannels]) {
 #pragma unroll
-  for (int i = 0; i < kChannels / 2; ++i) {
-    const float4 maps = shared.spare(stage, i);
-    states[2 * i] = apply({maps.x, maps.y}, before[2 * i]);
-    states[2 * i + 1] = apply({maps.z, maps.w}, before[2 * i + 1]);
+  for (int i = 0; i < Config::kChannels / 2; ++i) {
+    const float4 pair = shared.spare(stage, i);
+    maps[2 * i] = {pair.x, pair.y};
+    maps[2 * i + 1] = {pair.z, pair.w};
   }
 }
 
 /// The states that a sequence starts from, or a gradient by the states that it ends with.
 template <class Config>
 __device__ void load_given(const float* states, int sequence, const ScanParams& params,
-                           const ScanPlace<Config>& place, float (&values)[kChannels]) {
+                           const ScanPlace<Config>& place, float (&values)[Config::kChannels]) {
   const float* row =
       states == nullptr ? nullptr : states + std::int64_t{sequence} * params.D + place.channel();
   load_state(row, values, params.D - place.channel());
@@ -75,39 +82,55 @@ __device__ void load_given(const float* states, int sequence, const ScanParams& 
 /// What the thread keeps of its tokens between the two passes over them.
 template <class Config>
 struct TokenGradients {
-  float a[Config::kTokens][kChannels];
-  float by_state[Config::kTokens][kChannels];  // silu(gate) d_out
-  float by_gate[Config::kTokens][kChannels];   // silu'(gate) d_out, to be multiplied by the state
-  bool simple;                                 // tokens that neither begin nor end a sequence
+  using Values = float[Config::kTokens][Config::kChannels];
+  Values a;
+  Values by_state;  // silu(gate) d_out
+  Values by_gate;   // silu'(gate) d_out, to be multiplied by the state
+  // As they were loaded, if kRows: the stage may be loaded again before the second pass.
+  typename Config::Piece x[Config::kRows ? Config::kTokens : 1];
+  bool simple;  // tokens that exist, and neither begin nor end a sequence
 };
 
+/// The decays, of their logs.
+template <class Config>
+__device__ void take_exponentials(const ScanParams& params, TokenGradients<Config>& own) {
+  if (!params.log_decay) return;
+#pragma unroll
+  for (auto& row : own.a) {
+#pragma unroll
+    for (float& value : row) value = exp_flushed<Config::kExactDecay>(value);
+  }
+}
+
+/// `complete`: no token of the thread lies outside of the tensors, or rows take care of it.
 template <class Config>
 __device__ void differentiate_gates(const ScanBackwardParams& params,
+                                    const ScanPlace<Config>& place,
                                     const BackwardShared<Config>& shared, int stage,
-                                    const TokenKind* kinds, TokenGradients<Config>& own) {
+                                    const TokenKind* kinds, bool complete,
+                                    TokenGradients<Config>& own) {
   using Shared = BackwardShared<Config>;
   using Element = typename Config::Element;
-  constexpr int kStride = Config::kThreads;
-  own.simple = true;
+  own.simple = are_inside<Config>(kinds) && complete;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    own.simple &= kinds[i].first == TokenKind::kInside && kinds[i].last < 0;
-    unpack_channels<kStride, typename Config::Decay>(shared.piece(stage, i, Shared::kDecay),
-                                                     own.a[i]);
-    unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kOut), own.by_state[i]);
-    if (params.log_decay) {
+    shared.template unpack<typename Config::Decay>(place, stage, i, Shared::kDecay, own.a[i]);
+    shared.template unpack<Element>(place, stage, i, Shared::kOut, own.by_state[i]);
+    if constexpr (Config::kRows) own.x[i] = *shared.slots.piece(place, stage, i, 0);
+  }
+  take_exponentials(params, own);
+  if (params.gate.data != nullptr) {
 #pragma unroll
-      for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
-    }
-    if (params.gate.data != nullptr) {
-      float gate[kChannels];
-      unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kGate), gate);
+    for (int i = 0; i < Config::kTokens; ++i) {
+      float gate[Config::kChannels];
+      shared.template unpack<Element>(place, stage, i, Shared::kGate, gate);
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
+      for (int j = 0; j < Config::kChannels; ++j) {
         const float open = logistic<Config::kExact>(gate[j]);
+        const float silu = gate[j] * open;
         const float d_out = own.by_state[i][j];
-        own.by_state[i][j] = d_out * (gate[j] * open);
-        own.by_gate[i][j] = d_out * (open * fmaf(gate[j], 1.0f - open, 1.0f));
+        own.by_state[i][j] = d_out * silu;
+        own.by_gate[i][j] = d_out * fmaf(silu, 1.0f - open, open);
       }
     }
   }
@@ -116,9 +139,21 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
   for (int i = 0; i < Config::kTokens; ++i) {
     if (kinds[i].first != TokenKind::kOutside) continue;
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
+    for (int j = 0; j < Config::kChannels; ++j) {
       own.a[i][j] = own.by_state[i][j] = own.by_gate[i][j] = 0.0f;
     }
+  }
+}
+
+/// x of the thread's token i, in both passes.
+template <class Config>
+__device__ void take_x(const ScanPlace<Config>& place, const BackwardShared<Config>& shared,
+                       int stage, const TokenGradients<Config>& own, int i,
+                       float (&x)[Config::kChannels]) {
+  if constexpr (Config::kRows) {
+    unpack_channels<1, typename Config::Element>(&own.x[i], x);
+  } else {
+    shared.template unpack<typename Config::Element>(place, stage, i, 0, x);
   }
 }
 
@@ -126,23 +161,23 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
 template <class Config>
 __device__ bool map_states(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                            const BackwardShared<Config>& shared, int stage, const TokenKind* kinds,
-                           const TokenGradients<Config>& own, ScanMap (&maps)[kChannels]) {
+                           const TokenGradients<Config>& own, ScanMap (&maps)[Config::kChannels]) {
   const auto compose_all = [&](auto exact) {
 #pragma unroll
     for (int i = 0; i < Config::kTokens; ++i) {
-      float x[kChannels];
-      unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
+      float x[Config::kChannels];
+      take_x(place, shared, stage, own, i, x);
       if (exact() && kinds[i].first != TokenKind::kInside) {
-        float before[kChannels] = {};
+        float before[Config::kChannels] = {};
         const bool begins = kinds[i].first >= 0;
         if (begins) load_given(params.initial_state, kinds[i].first, params, place, before);
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           maps[j] = {0.0f, begins ? apply({own.a[i][j], x[j]}, before[j]) : 0.0f};
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           const ScanMap map{own.a[i][j], x[j]};
           maps[j] = i == 0 ? map : compose<exact()>(maps[j], map);
         }
@@ -170,22 +205,22 @@ __device__ inline float pass_back(float a, float by_state) {
 template <class Config>
 __device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                               const TokenKind* kinds, const TokenGradients<Config>& own,
-                              ScanMap (&maps)[kChannels]) {
+                              ScanMap (&maps)[Config::kChannels]) {
   const auto compose_all = [&](auto exact) {
 #pragma unroll
     for (int i = Config::kTokens - 1; i >= 0; --i) {
       if (exact() && (kinds[i].last >= 0 || kinds[i].first == TokenKind::kOutside)) {
-        float behind[kChannels] = {};
+        float behind[Config::kChannels] = {};
         if (kinds[i].last >= 0) {
           load_given(params.d_final_state, kinds[i].last, params, place, behind);
         }
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           maps[j] = {0.0f, pass_back(own.a[i][j], __fadd_rn(own.by_state[i][j], behind[j]))};
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           const float a = own.a[i][j];
           const ScanMap map{a, pass_back<exact()>(a, own.by_state[i][j])};
           maps[j] = i == Config::kTokens - 1 ? map : compose<exact()>(maps[j], map);
@@ -201,44 +236,66 @@ __device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<
   return false;
 }
 
-/// Of all tokens of the thread, `values(i)` of the i-th.
-template <class Config, class Stored>
-__device__ void store_gradient(const ScanBackwardParams& params, const ScanPlace<Config>& place,
-                               const TokenTensor& tensor, int begin, int i,
-                               const float (&values)[kChannels]) {
-  if (tensor.data == nullptr) return;
-  const int valid = i < place.tokens(params.sequences.T, begin) ? params.D - place.channel() : 0;
-  Stored* to = place.template at<Stored>(tensor, begin + place.row) + i * tensor.time_stride;
-  store_channels<Config::kAligned>(to, values, valid);
-}
+/// The thread's part of a gradient, if it is wanted; as rows it is computed in any case.
+template <class Config, class StoredT, bool kExact>
+struct GradientRows {
+  StoredT* first;  // of the thread's tokens; null: not wanted
+  std::int64_t stride;
+  int tokens;
+  int channels;
+
+  /// `of`: the tensor's place among the results of the warp.
+  __device__ GradientRows(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+                          BackwardShared<Config>& shared, int of, const TokenTensor& tensor,
+                          int begin)
+      : tokens(place.tokens(params.sequences.T, begin)),
+        channels(Config::kAligned ? Config::kChannels : params.D - place.channel()) {
+    if constexpr (Config::kRows) {
+      first = shared.slots.result(place, of);
+      stride = Config::kWidth;
+    } else {
+      first =
+          tensor.data == nullptr ? nullptr : place.template at<StoredT>(tensor, begin + place.row);
+      stride = tensor.time_stride;
+    }
+  }
+
+  /// kExact: the i-th token may not exist.
+  __device__ void store(int i, const float (&values)[Config::kChannels]) const {
+    if (!Config::kRows && (first == nullptr || (kExact && i >= tokens))) return;
+    store_channels<Config::kAligned, typename Config::Piece>(first + i * stride, values, channels);
+  }
+};
 
 /// From the state before the thread's tokens: the states before each, and d_gate. Returns whether
 /// the states are finite.
 template <class Config, bool kExact>
 __device__ bool store_gate_gradients(const ScanBackwardParams& params,
-                                     const ScanPlace<Config>& place,
-                                     const BackwardShared<Config>& shared, int stage,
-                                     const TokenKind* kinds, int begin,
-                                     const TokenGradients<Config>& own, float (&state)[kChannels],
-                                     float (&before)[Config::kTokens][kChannels]) {
+                                     const ScanPlace<Config>& place, BackwardShared<Config>& shared,
+                                     int stage, const TokenKind* kinds, int begin,
+                                     const TokenGradients<Config>& own,
+                                     float (&state)[Config::kChannels],
+                                     typename TokenGradients<Config>::Values& before) {
   using Element = typename Config::Element;
+  const GradientRows<Config, Element, kExact> rows(
+      params, place, shared, BackwardShared<Config>::kDGate, params.d_gate, begin);
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    float x[kChannels];
-    unpack_channels<Config::kThreads, Element>(shared.piece(stage, i, 0), x);
+    float x[Config::kChannels];
+    take_x(place, shared, stage, own, i, x);
     const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
     if (kExact && kinds[i].first >= 0) {
       load_given(params.initial_state, kinds[i].first, params, place, state);
     }
-    float d_gate[kChannels];
+    float d_gate[Config::kChannels];
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
+    for (int j = 0; j < Config::kChannels; ++j) {
       if (outside) state[j] = x[j] = 0.0f;
       before[i][j] = state[j];
       state[j] = apply<kExact>({own.a[i][j], x[j]}, state[j]);
       d_gate[j] = own.by_gate[i][j] * state[j];
     }
-    store_gradient<Config, Element>(params, place, params.d_gate, begin, i, d_gate);
+    rows.store(i, d_gate);
   }
   return are_finite(state);
 }
@@ -247,34 +304,45 @@ __device__ bool store_gate_gradients(const ScanBackwardParams& params,
 /// they are finite.
 template <class Config, bool kExact>
 __device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
-                                const TokenKind* kinds, int begin,
+                                BackwardShared<Config>& shared, const TokenKind* kinds, int begin,
                                 const TokenGradients<Config>& own,
-                                const float (&before)[Config::kTokens][kChannels],
-                                float (&behind)[kChannels]) {
-  using Element = typename Config::Element;
+                                const typename TokenGradients<Config>::Values& before,
+                                float (&behind)[Config::kChannels]) {
+  using Shared = BackwardShared<Config>;
+  const GradientRows<Config, typename Config::Element, kExact> dx_rows(params, place, shared, 0,
+                                                                       params.dx, begin);
+  const GradientRows<Config, typename Config::Decay, kExact> decay_rows(
+      params, place, shared, Shared::kDDecay, params.d_decay, begin);
+  const auto store = [&](auto log_decay) {
 #pragma unroll
-  for (int i = Config::kTokens - 1; i >= 0; --i) {
-    const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
-    if (kExact && kinds[i].last >= 0) {
-      load_given(params.d_final_state, kinds[i].last, params, place, behind);
-    }
-    float ds[kChannels], d_decay[kChannels];
+    for (int i = Config::kTokens - 1; i >= 0; --i) {
+      const bool outside = kExact && kinds[i].first == TokenKind::kOutside;
+      if (kExact && kinds[i].last >= 0) {
+        load_given(params.d_final_state, kinds[i].last, params, place, behind);
+      }
+      float ds[Config::kChannels], d_decay[Config::kChannels];
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
-      const float a = own.a[i][j];
-      ds[j] = __fadd_rn(own.by_state[i][j], outside ? 0.0f : behind[j]);
-      behind[j] = pass_back<kExact>(a, ds[j]);
-      const float by_log = pass_back<kExact>(a, ds[j] * before[i][j]);
-      d_decay[j] = params.log_decay ? by_log : ds[j] * before[i][j];
+      for (int j = 0; j < Config::kChannels; ++j) {
+        const float a = own.a[i][j];
+        ds[j] = __fadd_rn(own.by_state[i][j], outside ? 0.0f : behind[j]);
+        behind[j] = pass_back<kExact>(a, ds[j]);
+        d_decay[j] = ds[j] * before[i][j];
+        if (log_decay()) d_decay[j] = pass_back<kExact>(a, d_decay[j]);
+      }
+      dx_rows.store(i, ds);
+      decay_rows.store(i, d_decay);
+      if (kExact && kinds[i].first >= 0 && params.d_initial_state != nullptr) {
+        store_state(
+            params.d_initial_state + std::int64_t{kinds[i].first} * params.D + place.channel(),
+            behind, params.D - place.channel());
+      }
     }
-    store_gradient<Config, Element>(params, place, params.dx, begin, i, ds);
-    store_gradient<Config, typename Config::Decay>(params, place, params.d_decay, begin, i,
-                                                   d_decay);
-    if (kExact && kinds[i].first >= 0 && params.d_initial_state != nullptr) {
-      store_state(
-          params.d_initial_state + std::int64_t{kinds[i].first} * params.D + place.channel(),
-          behind, params.D - place.channel());
-    }
+  };
+  // why apart: a branch at each token costs more than the code.
+  if (params.log_decay) {
+    store(std::true_type{});
+  } else {
+    store(std::false_type{});
   }
   return are_finite(behind);
 }

@@ -1,18 +1,24 @@
 // Tiles of the gated scan's kernels.
 #pragma once
 
+#include <vector_types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace tandem::cuda {
 
-/// How a CTA's threads lie over a tile. A thread has 8 channels of `tokens` neighbouring tokens.
+/// How a CTA's threads lie over a tile.
 struct ScanTile {
-  int width;            // channels; width / 8 threads side by side
+  int width;            // channels
+  int channels;         // of a thread; width / channels threads lie side by side
   int threads;          // all; those side by side have the same tokens
-  int tokens;           // of a thread
+  int tokens;           // of a thread, neighbouring ones
   int stages;           // tiles that are on their way or in use
+  int blocks = 0;       // CTAs that an SM's registers should be enough for; 0: of 128 each
   bool outputs = true;  // else only the states before some tokens, of x and decays
+  bool rows = false;    // TMA brings and takes whole rows
 };
 
 template <class ElementT, class DecayT, bool kAlignedT, ScanTile kTileT>
@@ -26,21 +32,29 @@ struct ScanConfig {
   static constexpr int kTokens = kTile.tokens;
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
+  static constexpr bool kRows = kTile.rows;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kLanes = kWidth / 8;  // threads side by side
+  static constexpr int kChannels = kTile.channels;
+  static constexpr int kLanes = kWidth / kChannels;  // threads side by side
   static constexpr int kWarpTokens = 32 / kLanes * kTokens;
   static constexpr int kTileTokens = kWarps * kWarpTokens;
+  static constexpr int kLoader = kThreads / 2;  // the thread that loads rows: it has no channel
   static constexpr bool kExact = sizeof(Element) == 4;  // limits of 1e-6, else 3e-4
   static constexpr bool kExactDecay = sizeof(Decay) == 4;
 
-  // 16-byte pieces of a thread, per token.
-  static constexpr int kElementPieces = sizeof(Element) / 2;
-  static constexpr int kDecayPieces = sizeof(Decay) / 2;
+  // What a thread copies at once, and how many of these the channels of a token are.
+  using Piece =
+      std::conditional_t<kChannels * sizeof(Element) == 4, unsigned,
+                         std::conditional_t<kChannels * sizeof(Element) == 8, uint2, uint4>>;
+  static constexpr int kElementPieces = kChannels * sizeof(Element) / sizeof(Piece);
+  static constexpr int kDecayPieces = kChannels * sizeof(Decay) / sizeof(Piece);
 
   // why not for single elements: they need more registers, and are slow.
-  static constexpr int kFewestBlocks = kAligned ? 65536 / (128 * kThreads) : 1;
+  static constexpr int kFewestBlocks = !kAligned          ? 1
+                                       : kTile.blocks > 0 ? kTile.blocks
+                                                          : 65536 / (128 * kThreads);
 
-  /// CTAs of so much shared memory that an SM holds, with 128 registers per thread.
+  /// CTAs of so much shared memory that an SM holds, as far as registers are meant to allow it.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
     const int by_memory = static_cast<int>(228 * 1024 / (shared_bytes + 1024));
     return by_memory < kFewestBlocks ? by_memory : kFewestBlocks;
@@ -52,36 +66,31 @@ struct ScanConfig {
 
 /// 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
-using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 4, 2}>;
+using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 2}>;
 
-/// A quarter of that, two CTAs: more of them where there are few channels.
-template <class Element, class Decay>
+/// Three CTAs on an SM, with an eighth of that in work each.
+template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowConfig =
-    ScanConfig<Element, Decay, true,
-               ScanTile{32, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
-template <class Element, class Decay>
-using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 256, 2, 3}>;
+    ScanConfig<Element, Decay, kAligned,
+               ScanTile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
 
-/// Any alignment.
+/// More CTAs where there are few channels.
 template <class Element, class Decay>
-using ScanScalarConfig =
-    ScanConfig<Element, Decay, false,
-               ScanTile{32, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 2}>;
+using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
 
 /// The states that the backward starts from.
-template <class Element, class Decay>
-using ScanWideStatesConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 4, 3, false}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowStatesConfig =
     ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, false}>;
+               ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
 
 /// Tiles of kStateTokens. Four tensors, and twice the maps.
 template <class Element, class Decay>
-using ScanWideBackwardConfig = ScanConfig<Element, Decay, true, ScanTile{64, 512, 2, 2}>;
+using ScanRowsBackwardConfig =
+    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true}>;
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowBackwardConfig =
     ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
+               ScanTile{32, 8, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, 1}>;
 
 }  // namespace tandem::cuda

@@ -5,20 +5,20 @@
 // tile (cuda/scan/plan.h). No ticket, no flag in global memory, no workspace: every sum is formed
 // in an order that depends on the shape alone.
 //
-// A thread has 8 channels of kTokens neighbouring tokens, its own pieces of shared memory and its
-// own cp.async groups: loads wait for no barrier. kLanes threads lie side by side, the others below
-// each other, later tokens in higher lanes and warps. A step:
+// A thread has kChannels channels of kTokens neighbouring tokens, its own pieces of shared memory
+// and its own cp.async groups: loads wait for no barrier. kLanes threads lie side by side, the
+// others below each other, later tokens in higher lanes and warps. A step:
 //
-//   all threads                  channel threads (the first kWidth)       barrier
+//   all threads     channel threads (kWidth)        barrier
 //   wait for own copies
 //   maps (A, X) of own tokens
 //   scan over the warp by shuffles
-//                                                                         __syncthreads
-//                                in a cluster: the tile's map to every
-//                                CTA's inbox (st.async); wait for all     mbarrier `arrived`
-//                                carry = A carry + X, rank by rank
-//                                the state before each warp
-//                                                                         __syncthreads
+//                                                   __syncthreads: maps of the warps
+//                   A cluster: compose them, send the tile's map to every CTA's
+//                   inbox (st.async); wait for     `arrived`, an mbarrier
+//                   all; carry = A carry + X, rank by rank
+//                   the state before each warp
+//                                                   __syncthreads: states before warps
 //   states of own tokens, outputs
 //   start copies of the tile kStages steps ahead
 //
@@ -31,8 +31,8 @@
 // an exact one that is taken instead, or, when the first turned out not to be finite, after it.
 // Both give the same bits: which one runs depends on the other channels of a thread.
 //
-// Without outputs (kOutputs false) it leaves the state before every kStateTokens-th token.
-// Floor: x, decay, gate, out once each; then issue slots, 33 instructions per element.
+// Floor: x, decay, gate, out once each. Issue slots come next: 33 instructions per element, four
+// of them on the special function unit's two exponentials and reciprocal (docs/ops/gated_scan.md).
 #pragma once
 
 #include "cuda/gated_scan/config.h"
@@ -56,51 +56,37 @@ struct ForwardShared {
   static constexpr int kGate = kDecay + Config::kDecayPieces;
   static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
 
-  uint4 slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
+  typename Config::Piece slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;
   TileKinds<Config> kinds;
 
-  __device__ const uint4* piece(int stage, int token, int of) const {
+  __device__ const typename Config::Piece* piece(int stage, int token, int of) const {
     return &slots[stage][token * kOfToken + of][threadIdx.x];
   }
 };
 
-/// Starts loading the thread's part of the tile that begins at `begin`.
 template <class Config>
 __device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Config>& place,
                           ForwardShared<Config>& shared, int stage, int begin) {
   using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
-  using Decay = typename Config::Decay;
-  constexpr bool kAligned = Config::kAligned;
-  constexpr int kStride = Config::kThreads;
-  const int channels = params.D - place.channel();
-  const int tokens = place.tokens(params.sequences.T, begin);
-  const auto* x = place.template at<const Element>(params.x, begin + place.row);
-  const auto* decay = place.template at<const Decay>(params.decay, begin + place.row);
-  const auto* gate = place.template at<const Element>(params.gate, begin + place.row);
-#pragma unroll
-  for (int i = 0; i < Config::kTokens; ++i) {
-    const int valid = i < tokens ? channels : 0;
-    uint4* piece = &shared.slots[stage][i * Shared::kOfToken][threadIdx.x];
-    copy_channels<kAligned, kStride>(piece, x, valid);
-    copy_channels<kAligned, kStride>(piece + Shared::kDecay * kStride, decay, valid);
-    if (Config::kOutputs && params.gate.data != nullptr) {
-      copy_channels<kAligned, kStride>(piece + Shared::kGate * kStride, gate, valid);
-    }
-    x += params.x.time_stride;
-    decay += params.decay.time_stride;
-    gate += params.gate.time_stride;
+  constexpr int kOfToken = Shared::kOfToken;
+  const auto to = [&](int of) { return &shared.slots[stage][of][threadIdx.x]; };
+  load_tokens<Config, Element, kOfToken>(params, place, params.x, to(0), begin);
+  load_tokens<Config, typename Config::Decay, kOfToken>(params, place, params.decay,
+                                                        to(Shared::kDecay), begin);
+  if (Config::kOutputs && params.gate.data != nullptr) {
+    load_tokens<Config, Element, kOfToken>(params, place, params.gate, to(Shared::kGate), begin);
   }
 }
 
 /// What the thread keeps of its tokens between the two passes over them.
 template <class Config>
 struct OwnTokens {
-  float a[Config::kTokens][kChannels];  // the decay; where `replaced`, the state itself
-  unsigned replaced;                    // bit i: the state at token i does not go by the one before
+  float a[Config::kTokens][Config::kChannels];  // the decay; where `replaced`, the state itself
+  unsigned replaced;  // bit i: the state at token i does not go by the one before
   unsigned outside;
-  bool simple;  // tokens that neither begin nor end a sequence
+  bool simple;  // tokens that exist, and neither begin nor end a sequence
 };
 
 /// The maps of tokens among which sequences begin, or which are not finite.
@@ -108,21 +94,21 @@ template <class Config>
 __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPlace<Config>& place,
                                    const ForwardShared<Config>& shared, int stage,
                                    const TokenKind* kinds, OwnTokens<Config>& own,
-                                   ScanMap (&maps)[kChannels]) {
+                                   ScanMap (&maps)[Config::kChannels]) {
 #pragma unroll
   for (ScanMap& map : maps) map = {};
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    float(&a)[kChannels] = own.a[i];
-    float x[kChannels];
+    float(&a)[Config::kChannels] = own.a[i];
+    float x[Config::kChannels];
     unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
     const int first = kinds[place.row + i].first;
     if (first == TokenKind::kInside) {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) maps[j] = compose(maps[j], {a[j], x[j]});
+      for (int j = 0; j < Config::kChannels; ++j) maps[j] = compose(maps[j], {a[j], x[j]});
     } else {
       // why now: final_state may be the same memory, and is written in the second pass.
-      float before[kChannels];
+      float before[Config::kChannels];
       const bool given = first >= 0 && params.initial_state != nullptr;
       load_state(
           given ? params.initial_state + std::int64_t{first} * params.D + place.channel() : nullptr,
@@ -130,7 +116,7 @@ __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPl
       own.replaced |= 1u << i;
       if (first == TokenKind::kOutside) own.outside |= 1u << i;
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
+      for (int j = 0; j < Config::kChannels; ++j) {
         a[j] = first >= 0 ? apply({a[j], x[j]}, before[j]) : 0.0f;
         maps[j] = {0.0f, a[j]};
       }
@@ -142,29 +128,29 @@ __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPl
 template <class Config>
 __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
                            const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
-                           OwnTokens<Config>& own, ScanMap (&maps)[kChannels]) {
+                           bool complete, OwnTokens<Config>& own,
+                           ScanMap (&maps)[Config::kChannels]) {
   using Shared = ForwardShared<Config>;
   own.replaced = own.outside = 0;
   bool begins = false, ends = false;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    const TokenKind kind = kinds[place.row + i];
-    begins |= kind.first != TokenKind::kInside;
-    ends |= kind.last >= 0;
+    begins |= kinds[place.row + i].first != TokenKind::kInside;
+    ends |= kinds[place.row + i].last >= 0;
     unpack_channels<Config::kThreads, typename Config::Decay>(
         shared.piece(stage, i, Shared::kDecay), own.a[i]);
     if (params.log_decay) {
 #pragma unroll
       for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
     }
-    float x[kChannels];
+    float x[Config::kChannels];
     unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) {
+    for (int j = 0; j < Config::kChannels; ++j) {
       maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]} : compose<false>(maps[j], {own.a[i][j], x[j]});
     }
   }
-  own.simple = !begins && !ends;
+  own.simple = complete && !begins && !ends;
   const bool small = !begins && are_small(maps);
   if (!small) map_tokens_exactly(params, place, shared, stage, kinds, own, maps);
   return small;
@@ -175,36 +161,37 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
 template <class Config, bool kExact>
 __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
                              const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
-                             int begin, const OwnTokens<Config>& own, float (&state)[kChannels]) {
+                             int begin, const OwnTokens<Config>& own,
+                             float (&state)[Config::kChannels]) {
   using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
   constexpr int kStride = Config::kThreads;
   const int tokens = place.tokens(params.sequences.T, begin);
-  const int channels = params.D - place.channel();
+  const int channels = Config::kAligned ? Config::kChannels : params.D - place.channel();
   Element* to = place.template at<Element>(params.out, begin + place.row);
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
-    const int valid = i < tokens ? channels : 0;
-    float x[kChannels];
+    const int valid = !kExact || i < tokens ? channels : 0;
+    float x[Config::kChannels];
     unpack_channels<kStride, Element>(shared.piece(stage, i, 0), x);
     if (kExact && own.replaced >> i & 1) {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) state[j] = own.a[i][j];
+      for (int j = 0; j < Config::kChannels; ++j) state[j] = own.a[i][j];
     } else {
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
+      for (int j = 0; j < Config::kChannels; ++j) {
         state[j] = apply<kExact>({own.a[i][j], x[j]}, state[j]);
       }
     }
-    float out[kChannels];
+    float out[Config::kChannels];
 #pragma unroll
-    for (int j = 0; j < kChannels; ++j) out[j] = state[j];
+    for (int j = 0; j < Config::kChannels; ++j) out[j] = state[j];
     if (params.gate.data != nullptr && !(kExact && (own.outside >> i & 1))) {
       unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kGate), x);
 #pragma unroll
-      for (int j = 0; j < kChannels; ++j) out[j] *= x[j] * logistic<Config::kExact>(x[j]);
+      for (int j = 0; j < Config::kChannels; ++j) out[j] *= x[j] * logistic<Config::kExact>(x[j]);
     }
-    store_channels<Config::kAligned>(to, out, valid);
+    store_channels<Config::kAligned, typename Config::Piece>(to, out, valid);
     to += params.out.time_stride;
     if constexpr (kExact) {
       const int last = kinds[place.row + i].last;
@@ -260,8 +247,9 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
     const TokenKind* kinds = shared.kinds.of(step);
     cutlass::arch::cp_async_wait<kStages - 1>();
     OwnTokens<Config> own;
-    ScanMap maps[kChannels];
-    const bool small = map_tokens(params, place, shared, stage, kinds, own, maps);
+    ScanMap maps[Config::kChannels];
+    const bool complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
+    const bool small = map_tokens(params, place, shared, stage, kinds, complete, own, maps);
     scan_warp<Config::kLanes, false>(maps, small, &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
@@ -273,15 +261,19 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
     __syncthreads();
     if constexpr (Config::kOutputs) {
       const auto pass = [&](auto exact) {
-        float state[kChannels];
+        float state[Config::kChannels];
 #pragma unroll
-        for (int j = 0; j < kChannels; ++j) {
+        for (int j = 0; j < Config::kChannels; ++j) {
           state[j] = apply(maps[j], shared.walk.warp_states[warp][place.column + j]);
         }
         return store_tokens<Config, exact()>(params, place, shared, stage, kinds, begin, own,
                                              state);
       };
-      if (!own.simple || !pass(std::false_type{})) pass(std::true_type{});
+      // why all of the warp: it would wait for those who take the other way.
+      const bool simple = __all_sync(0xFFFFFFFFu, own.simple);
+      if (place.channel() < params.D && (!simple || !pass(std::false_type{}))) {
+        pass(std::true_type{});
+      }
     }
     load_tile(params, place, shared, stage, begin + kStages * tile_step);
     cutlass::arch::cp_async_fence();
@@ -295,6 +287,7 @@ ScanForwardKernel forward_kernel() {
   return {.width = Config::kWidth,
           .tile_tokens = Config::kTileTokens,
           .blocks_per_sm = Config::blocks_per_sm(kBytes),
+          .rows = 0,
           .launch = [](const char* name, const ScanForwardParams& params, unsigned chains,
                        void* stream) {
             launch_kernel(name, gated_scan_forward_kernel<Config>,

@@ -5,7 +5,7 @@ namespace tandem::cuda {
 
 template ScanForwardKernel forward_kernel<ScanNarrowConfig<float, float>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<float, float>>();
-template ScanForwardKernel forward_kernel<ScanScalarConfig<float, float>>();
+template ScanForwardKernel forward_kernel<ScanNarrowConfig<float, float, false>>();
 template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<float, float, false>>();
 
 }  // namespace tandem::cuda

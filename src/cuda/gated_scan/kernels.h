@@ -12,6 +12,7 @@ struct ScanKernelOf {
   int width;          // channels of a CTA
   int tile_tokens;    // of a CTA, per step
   int blocks_per_sm;  // that run at once
+  int rows;           // that TMA copies for a warp at once; 0: no TMA
   void (*launch)(const char* name, const Params& params, unsigned chains, void* stream);
 };
 

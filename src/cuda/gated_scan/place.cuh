@@ -12,6 +12,7 @@ template <class Config>
 struct ScanPlace {
   int b;
   int rank;
+  int warp;
   int block_channel;  // the block's first
   int column;         // of the thread's first channel, in the block
   int row;            // of the thread's first token, in the tile
@@ -22,8 +23,11 @@ struct ScanPlace {
     rank = blockIdx.x % params.ranks;
     b = chain / params.channel_blocks;
     block_channel = chain % params.channel_blocks * Config::kWidth;
-    column = threadIdx.x % Config::kLanes * kChannels;
-    row = threadIdx.x / Config::kLanes * Config::kTokens;
+    column = threadIdx.x % Config::kLanes * Config::kChannels;
+    // why a shuffle: the compiler then knows that it is one for all of the warp.
+    warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
+    row = Config::kLanes == 32 ? warp * Config::kTokens
+                               : threadIdx.x / Config::kLanes * Config::kTokens;
   }
   /// How many of the thread's tokens are tokens, in a tile that begins at `begin`: the first ones,
   /// but in a tile before 0, of which none is.
@@ -35,6 +39,27 @@ struct ScanPlace {
            channel();
   }
 };
+
+/// Starts loading the thread's part of the tile that begins at `begin`: pieces of token i from
+/// `pieces` + i kOfToken kThreads on.
+template <class Config, class Stored, int kOfToken>
+__device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& place,
+                            const TokenTensor& tensor, typename Config::Piece* pieces, int begin) {
+  const int channels = params.D - place.channel();
+  const int tokens = place.tokens(params.sequences.T, begin);
+  const auto* from = place.template at<const Stored>(tensor, begin + place.row);
+  const auto copy = [&](int i, int valid) {
+    copy_channels<Config::kAligned, Config::kThreads, Config::kChannels>(
+        pieces + i * kOfToken * Config::kThreads, from + i * tensor.time_stride, valid);
+  };
+  if (tokens >= Config::kTokens && channels >= Config::kChannels) {  // why apart: no conditions
+#pragma unroll
+    for (int i = 0; i < Config::kTokens; ++i) copy(i, Config::kChannels);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Config::kTokens; ++i) copy(i, i < tokens ? channels : 0);
+  }
+}
 
 /// Sequences without tokens: `to` is `from`, or 0 where that is null.
 template <class Config>
@@ -57,11 +82,30 @@ __device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<C
   }
 }
 
+/// Whether the thread's tokens neither begin nor end a sequence, nor lie outside of all.
+template <class Config>
+__device__ bool are_inside(const TokenKind* kinds) {
+  static_assert(TokenKind::kInside == -1);
+  if constexpr (Config::kLanes == 32) {  // one row of threads: a word per lane
+    constexpr int kWords = 2 * Config::kTokens;
+    static_assert(32 % kWords == 0);
+    const int word = reinterpret_cast<const int*>(kinds)[threadIdx.x % kWords];
+    return __all_sync(0xFFFFFFFFu, word == TokenKind::kInside);
+  } else {
+    bool inside = true;
+#pragma unroll
+    for (int i = 0; i < Config::kTokens; ++i) {
+      inside &= kinds[i].first == TokenKind::kInside && kinds[i].last < 0;
+    }
+    return inside;
+  }
+}
+
 /// The kinds of the tokens of a CTA's tiles, one behind the other.
 template <class Config>
 struct TileKinds {
   // why three: some threads read the last step's while others clear the next one's.
-  TokenKind kinds[3][Config::kTileTokens];
+  alignas(16) TokenKind kinds[3][Config::kTileTokens];
 
   __device__ const TokenKind* of(int step) const { return kinds[step % 3]; }
 

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gated_scan/config.h"
+#include "cuda/gated_scan/row_maps.h"
 #include "cuda/gated_scan/variants.h"
 #include "cuda/scan/plan.h"
 
@@ -18,7 +19,9 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
-              (Config::kAligned ? "" : ".scalar"),
+              (Config::kRows      ? ".tma"
+               : Config::kAligned ? ""
+                                  : ".scalar"),
           dtype, decay_dtype, Config::kAligned, kernel};
 }
 
@@ -27,11 +30,11 @@ void add_forward(std::vector<ScanForwardVariant>& table, DType dtype, DType deca
   table.push_back({describe<Config>("forward", dtype, decay_dtype, forward_kernel<Config>())});
 }
 
-/// `StatesConfig`: of the forward kernel that computes the states.
-template <class Config, class StatesConfig>
-void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
-  table.push_back({describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()),
-                   forward_kernel<StatesConfig>()});
+template <class Config>
+void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype,
+                  const ScanForwardKernel& states_kernel) {
+  table.push_back(
+      {describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()), states_kernel});
 }
 
 template <class Element>
@@ -39,21 +42,21 @@ void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
   add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
   add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanScalarConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<ScanNarrowConfig<Element, Element, false>>(table, dtype, dtype);
   add_forward<ScanNarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
-  add_forward<ScanScalarConfig<Element, float>>(table, dtype, DType::kFloat32);
+  add_forward<ScanNarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
 }
 
 template <class Element, class Decay, bool kAligned>
 void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
-  add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>,
-               ScanNarrowStatesConfig<Element, Decay, kAligned>>(table, dtype, decay_dtype);
+  add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>>(
+      table, dtype, decay_dtype,
+      forward_kernel<ScanNarrowStatesConfig<Element, Decay, kAligned>>());
 }
 
 template <class Element>
 void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
-  add_backward<ScanWideBackwardConfig<Element, Element>, ScanWideStatesConfig<Element, Element>>(
-      table, dtype, dtype);
+  add_backward<ScanRowsBackwardConfig<Element, Element>>(table, dtype, dtype, {});
   add_narrow_backward<Element, Element, true>(table, dtype, dtype);
   add_narrow_backward<Element, Element, false>(table, dtype, dtype);
   add_narrow_backward<Element, float, true>(table, dtype, DType::kFloat32);
@@ -112,6 +115,26 @@ std::string recurrence_problem(const ScanVariant<Kernel>& variant,
   return reason;
 }
 
+/// Why TMA cannot copy a tensor, "" when it can or the variant does without.
+template <class Kernel>
+std::string rows_problem(const ScanVariant<Kernel>& variant, const ScanRecurrence& problem,
+                         const char* name, const TokenTensor& tensor) {
+  if (variant.kernel.rows == 0 || tensor.data == nullptr) return "";
+  const TileExtents extents{.batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
+  return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows).problem;
+}
+template <class Kernel>
+std::string recurrence_rows_problem(const ScanVariant<Kernel>& variant,
+                                    const GatedScanForwardProblem& problem) {
+  std::string reason = rows_problem(variant, problem, "x", problem.x);
+  if (reason.empty()) {
+    reason =
+        rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay", problem.decay);
+  }
+  if (reason.empty()) reason = rows_problem(variant, problem, "gate", problem.gate);
+  return reason;
+}
+
 }  // namespace
 
 std::string ScanForwardVariant::supports(const GatedScanForwardProblem& problem) const {
@@ -131,6 +154,15 @@ std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& proble
                             decay_dtype, forward);
   }
   if (reason.empty()) reason = layout_problem("d_gate", problem.d_gate, dtype, forward);
+  if (!reason.empty()) return reason;
+  reason = recurrence_rows_problem(*this, forward);
+  if (reason.empty()) reason = rows_problem(*this, forward, "d_out", problem.d_out);
+  if (reason.empty()) reason = rows_problem(*this, forward, "dx", problem.dx);
+  if (reason.empty()) {
+    reason = rows_problem(*this, forward, forward.log_decay ? "d_log_decay" : "d_decay",
+                          problem.d_decay);
+  }
+  if (reason.empty()) reason = rows_problem(*this, forward, "d_gate", problem.d_gate);
   return reason;
 }
 
@@ -141,7 +173,7 @@ const std::vector<ScanForwardVariant>& scan_forward_variants() {
 #ifndef TANDEM_CUDA_DEV
     add_forward_16<__half>(rows, DType::kFloat16);
     add_forward<ScanNarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
-    add_forward<ScanScalarConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
+    add_forward<ScanNarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
 #endif
     return rows;
   }();

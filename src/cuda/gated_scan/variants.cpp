@@ -130,7 +130,7 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   const std::size_t bytes = states_bytes(problem);
   const ScratchMemory scratch(kBackward, context, bytes);
   float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;
-  if (states != nullptr) {
+  if (states != nullptr && variant.states_kernel.launch != nullptr) {
     ScanForwardParams params{};
     static_cast<ScanParams&>(params) = scan_params(forward, variant.states_kernel, device);
     params.gate = {};

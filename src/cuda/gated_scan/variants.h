@@ -24,7 +24,8 @@ struct ScanForwardVariant : ScanVariant<ScanForwardKernel> {
 };
 
 struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
-  ScanForwardKernel states_kernel;  // the forward's, for the states before each tile
+  // The forward's, for the states before each tile; no launch: the kernel computes them itself.
+  ScanForwardKernel states_kernel;
 
   std::string supports(const GatedScanBackwardProblem& problem) const;
 };

@@ -79,10 +79,11 @@ CUtensorMap encode(const TensorMapPlan& plan) {
   const std::array<std::uint32_t, 4> element_strides{1, 1, 1, 1};
   const CUtensorMapDataType type = plan.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult status = encoder()(
-      &map, type, 4, plan.base, plan.extents.data(), plan.stride_bytes.data(), plan.box.data(),
-      element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encoder()(&map, type, 4, plan.base, plan.extents.data(), plan.stride_bytes.data(),
+                plan.box.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+                plan.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw CudaError("[cuTensorMapEncodeTiled] the driver refused the map, error " +
                     std::to_string(static_cast<int>(status)));

@@ -14,14 +14,15 @@
 
 namespace tandem::cuda {
 
-/// A tiled copy of 16-bit elements with the 128-byte swizzle; axes from the innermost: dim, head,
-/// time, batch. `problem` says why TMA cannot do it, "" when it can.
+/// A tiled copy of 16-bit elements; axes from the innermost: dim, head, time, batch. `problem` says
+/// why TMA cannot do it, "" when it can.
 struct TensorMapPlan {
   DType dtype = DType::kBFloat16;
   void* base = nullptr;
   std::array<std::uint64_t, 4> extents{};
   std::array<std::uint64_t, 3> stride_bytes{};  // of head, time and batch
   std::array<std::uint32_t, 4> box{};
+  bool swizzled = true;  // a panel (cuda/parts/panel.cuh), or rows as they are
   std::string problem;
 };
 

@@ -11,12 +11,12 @@ namespace {
 std::int64_t divide_up(std::int64_t x, std::int64_t by) { return (x + by - 1) / by; }
 
 double predict(const ScanWork& work, int ranks, int multiprocessors) {
-  constexpr double kStart = 2.5;         // launch, first loads, last stores
-  constexpr double kStep = 1.3;          // latency of a step, however small
-  constexpr double kAlone = 1.0 / 5600;  // per element of a tile with an SM for itself
-  constexpr double kExchange = 0.3;      // of a cluster, per step
-  constexpr double kTogether = 0.25;     // per tile of an SM that is busy all the time
-  constexpr double kTraffic = 1.0 / 4600;
+  constexpr double kStart = 2.9;         // launch, first loads, last stores
+  constexpr double kStep = 1.25;         // latency of a step, however small
+  constexpr double kAlone = 1.0 / 7700;  // per element of a tile with an SM for itself
+  constexpr double kExchange = 0.53;     // of a cluster, per step
+  constexpr double kTogether = 0.35;     // per tile of an SM that is busy all the time
+  constexpr double kTraffic = 1.0 / 6900;
   // why eleven twelfths: a cluster lies in one group of SMs, and of the groups of an H200's 132 SMs
   // clusters of 4 or more leave some free (cudaOccupancyMaxActiveClusters: 30 of 4, 15 of 8, 7 of
   // 16).
@@ -29,7 +29,7 @@ double predict(const ScanWork& work, int ranks, int multiprocessors) {
       divide_up(work.chains * ranks, multiprocessors), 1, work.blocks_per_sm));
   const double alone = kStep + elements * kAlone + (ranks > 1 ? kExchange : 0.0);
   // Short rows of tensors are slower to read and write.
-  const double together = beside * (kTogether + elements * (1.0 + 8.0 / work.width) * kTraffic);
+  const double together = beside * (kTogether + elements * (1.0 + 37.0 / work.width) * kTraffic);
   return static_cast<double>(waves) *
          (kStart + static_cast<double>(steps) * std::max(alone, together));
 }

@@ -6,7 +6,6 @@
 #include <cuda_runtime.h>
 
 #include "cuda/parts/barrier.cuh"
-#include "cuda/scan/channels.cuh"
 #include "cuda/scan/map.cuh"
 #include "cuda/scan/plan.h"
 
@@ -24,6 +23,7 @@ __device__ inline ScanMap shuffle_from_before(ScanMap map, int lanes) {
 
 /// Whether the maps are so small, and so their compositions over a warp, that none is inf or NaN:
 /// then those need not be exact.
+template <int kChannels>
 __device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
   float factors = 0.0f, sums = 0.0f;
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
   return factors < 16.0f && sums < 1e30f;  // 4^32 1e15 32 is still far from inf
 }
 
-template <int kLanes, bool kReverse, bool kExact>
+template <int kLanes, bool kReverse, bool kExact, int kChannels>
 __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 #pragma unroll
   for (int distance = kLanes; distance < 32; distance *= 2) {
@@ -49,9 +49,19 @@ __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
 /// Lanes that are kLanes apart have neighbouring tokens of the same channels. On entry a thread's
 /// own maps, on return those of all of the warp's tokens before its own; the whole warp's go to
 /// `of_warp` (a thread's channels). `small`: are_small, of this thread's maps.
-template <int kLanes, bool kReverse>
+template <int kLanes, bool kReverse, int kChannels>
 __device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap* of_warp) {
   const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
+  if constexpr (kLanes == 32) {  // a row of threads: nothing to scan over
+#pragma unroll
+    for (int j = 0; j < kChannels; j += 2) {
+      const ScanMap &x = maps[j], &y = maps[j + 1];
+      *reinterpret_cast<float4*>(&of_warp[j]) = {x.factor, x.sum, y.factor, y.sum};
+    }
+#pragma unroll
+    for (ScanMap& map : maps) map = {};
+    return;
+  }
   if (__all_sync(0xFFFFFFFFu, small)) {
     compose_over_warp<kLanes, kReverse, false>(maps, lane);
   } else {
@@ -134,45 +144,68 @@ __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth],
   }
 }
 
+/// By the thread of a column: sends the tile's map to all CTAs of the cluster and takes theirs.
+/// Returns the state before the CTA's own tile; `carry`: before all of the cluster's tiles, then
+/// behind them. No barrier of the CTA: the columns wait for nobody else here.
+/// The inbox of two steps before is free: the others sent what has arrived since then, of the step
+/// in between, after they had read it; column by column.
+template <int kWarps, int kWidth>
+__device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
+                                       int column, ScanMap tile, float& carry) {
+  ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
+  Barrier& arrived = shared.arrived[place.step % 2];
+  if (column == 0) {
+    arrived.arrive_and_expect(place.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
+  }
+  for (int rank = 0; rank < place.ranks; ++rank) {
+    send_map(&inbox[place.rank][column], &arrived, rank, tile);
+  }
+  arrived.wait(place.step / 2 % 2);
+  float state = carry;
+  for (int rank = 0; rank < place.ranks; ++rank) {
+    if (rank == place.rank) state = carry;
+    carry = apply(inbox[rank][column], carry);
+  }
+  return state;
+}
+
 /// Called by all threads between two barriers of the CTA: behind the first one warp_maps is
 /// complete, behind the second one warp_states. `carry` is, in the first kWidth threads, the state
 /// of a column before all of the cluster's tiles, then behind them; visit(warp, state) is called
 /// there for the state before each warp.
-/// The inbox of two steps before is free: the others sent what has arrived since then, of the step
-/// in between, after they had read it; column by column.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
                                    float& carry, Visit visit) {
   const int column = threadIdx.x;
-  const bool has_column = column < kWidth;
+  if (column >= kWidth) return;
   float state = carry;
   if (place.ranks > 1) {
-    ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
-    Barrier& arrived = shared.arrived[place.step % 2];
-    if (column == 0) {
-      arrived.arrive_and_expect(place.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
-    }
-    if (has_column) {
-      ScanMap tile;
-      for_each_warp<kReverse>(shared.warp_maps, column,
-                              [&](int, ScanMap map) { tile = compose(tile, map); });
-      for (int rank = 0; rank < place.ranks; ++rank) {
-        send_map(&inbox[place.rank][column], &arrived, rank, tile);
-      }
-      arrived.wait(place.step / 2 % 2);
-      for (int rank = 0; rank < place.ranks; ++rank) {
-        if (rank == place.rank) state = carry;
-        carry = apply(inbox[rank][column], carry);
-      }
-    }
+    ScanMap tile;
+    for_each_warp<kReverse>(shared.warp_maps, column,
+                            [&](int, ScanMap map) { tile = compose(tile, map); });
+    state = exchange_tiles(shared, place, column, tile, carry);
   }
-  if (!has_column) return;
   for_each_warp<kReverse>(shared.warp_maps, column, [&](int warp, ScanMap map) {
     visit(warp, state);
     shared.warp_states[warp][column] = state;
     state = apply(map, state);
   });
   if (place.ranks == 1) carry = state;
+}
+
+/// As pass_states, forward in time, for the state before the CTA's tile alone, which it returns.
+template <int kWarps, int kWidth>
+__device__ inline float pass_tile(WalkShared<kWarps, kWidth>& shared,
+                                  const ScanMap (&warp_maps)[kWarps][kWidth],
+                                  const WalkPlace& place, int column, float& carry) {
+  float state = carry;
+  if (place.ranks > 1) {
+    ScanMap tile;
+    for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { tile = compose(tile, map); });
+    return exchange_tiles(shared, place, column, tile, carry);
+  }
+  for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { carry = apply(map, carry); });
+  return state;
 }
 
 }  // namespace tandem::cuda

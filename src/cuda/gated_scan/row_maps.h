@@ -1,0 +1,34 @@
+// TMA descriptors of gated_scan's tensors: copies of some tokens by 64 channels.
+#pragma once
+
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "cuda/gated_scan/params.h"
+#include "cuda/runtime/tensor_map.h"
+
+namespace tandem::cuda {
+
+struct ScanBackwardMaps {
+  CUtensorMap x, decay, gate, d_out, dx, d_decay, d_gate;
+};
+
+struct ScanBackwardRowParams : ScanBackwardParams {
+  ScanBackwardMaps maps;
+};
+
+/// What the kernel of a Config is given.
+template <class Config>
+using ScanBackwardArgs =
+    std::conditional_t<Config::kRows, ScanBackwardRowParams, ScanBackwardParams>;
+
+/// `name` is the argument's, for `problem`.
+TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
+                        const TileExtents& extents, int rows);
+
+/// Of those tensors that there are, with so many rows per load and store.
+ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, std::int64_t batches,
+                               int load_rows, int store_rows);
+
+}  // namespace tandem::cuda
