@@ -218,14 +218,15 @@ GlaBackwardArgs backward_args(std::int64_t B, std::int64_t T, int HQ, int H, int
   return args;
 }
 
+std::string reason(const char* name, const GlaBackwardArgs& args) {
+  const GlaBackwardProblem problem = make_problem(args);
+  for (const BackwardVariant& variant : backward_variants()) {
+    if (variant.name == name) return reason_against(variant, problem, plan_tiles(problem));
+  }
+  throw std::out_of_range(name);
+}
+
 TEST(GlaBackwardVariants, OnePerDtypeAndWayToCopy) {
-  const auto reason = [](const char* name, const GlaBackwardArgs& args) {
-    const GlaBackwardProblem problem = make_problem(args);
-    for (const BackwardVariant& variant : backward_variants()) {
-      if (variant.name == name) return reason_against(variant, problem, plan_tiles(problem));
-    }
-    throw std::out_of_range(name);
-  };
   GlaBackwardArgs args = backward_args(2, 256, 2, 4, 128, 64);
   EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", args), "");
   EXPECT_EQ(reason("gla_backward.sm90.fp16.c64", args), "takes fp16, got bf16");
@@ -237,6 +238,33 @@ TEST(GlaBackwardVariants, OnePerDtypeAndWayToCopy) {
             "takes K <= 256, got 512");
   EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", backward_args(1, 1, 1, 1, 64, 264)),
             "takes V <= 256, got 264");
+}
+
+TEST(GlaBackwardVariants, ByChunksWhatFitsOneCta) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.chunks";
+  GlaBackwardArgs args = backward_args(2, 256, 4, 4, 64, 64);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.chunks", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 72, 64)), "takes K <= 64, got 72");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 64, 128)), "takes V <= 64, got 128");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 64, 64)), "takes H = HQ, got 4 and 2");
+  args.dk.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto by_chunks = [&](const GlaBackwardArgs& args) {
+    return predicted_chunks_time(make_problem(args), device);
+  };
+  // As measured (docs/ops/gla_backward.md): 74 us by walks; few heads and long walks.
+  EXPECT_LT(by_chunks(backward_args(8, 1024, 8, 8, 64, 64)), 60.0);
+  EXPECT_GT(by_chunks(backward_args(1, 32768, 8, 8, 64, 64)), 200.0);
+}
+
+TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerChunk) {
+  GlaBackwardArgs args = backward_args(2, 130, 4, 4, 64, 64);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args)).workspace_bytes, 2 * 2 * 4 * 3 * 8192u);
 }
 
 TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {

@@ -105,10 +105,33 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradien
 
 bool is_reverse(const BackwardWalk& walk) { return walk.gradient != BackwardWalk::Gradient::kQ; }
 
+/// Of the walks and the kernel for the decays.
+double predicted_walks_time(const BackwardPlan& plan) {
+  constexpr double kDecays = 5.0;
+  double time = plan.walks.empty() || !plan.walks.front().dots ? 0.0 : kDecays;
+  for (std::size_t i = 0; i < plan.walks.size(); ++i) {
+    const ForwardPlan& own = plan.walks[i].plan;
+    if (own.shape.items == 0) continue;
+    if (i + 1 < plan.walks.size() && plan.walks[i + 1].beside_walk) {
+      const ForwardPlan& other = plan.walks[++i].plan;
+      time += predicted_pair_time(own.shape, own.segments, other.shape, other.segments);
+    } else {
+      time += predicted_time(own.shape, own.segments);
+    }
+  }
+  return time;
+}
+
 const BackwardVariant& choose(const GlaBackwardProblem& problem, const DeviceProperties& device) {
   const GlaTilePlans tiles = plan_tiles(problem);
   return choose_variant(kOp, backward_variants(), device, [&](const BackwardVariant& one) {
-    return reason_against(one, problem, tiles);
+    std::string reason = reason_against(one, problem, tiles);
+    if (reason.empty() && one.by_chunks && variant_switch().empty() &&
+        predicted_chunks_time(problem, device) >
+            predicted_walks_time(plan_backward(problem, device))) {
+      reason = "is predicted to be slower than walks";
+    }
+    return reason;
   });
 }
 
@@ -220,14 +243,59 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
   }
 }
 
+void run_by_walks(const GlaBackwardProblem& problem, const BackwardVariant& variant,
+                  const BackwardPlan& plan, const Context& context) {
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* const stream = context.stream.handle;
+  if (plan.flag_count > 0) {
+    launch_clear(scratch.at<std::uint32_t>(plan.flags), plan.flag_count, stream);
+  }
+  for (const BackwardWalk& walk : plan.walks) run(problem, plan, walk, variant, scratch, stream);
+  if (problem.d_log_decay.data != nullptr) {
+    launch_decay_gradient(decay_gradient_params(problem, plan, scratch), stream);
+  }
+}
+
+void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& variant,
+                   const Context& context) {
+  const GlaForwardProblem& f = problem.forward;
+  const ChunkBackwardPlan plan = plan_chunk_backward(problem);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* const stream = context.stream.handle;
+  ChunkBackwardParams params;
+  params.problem = problem;
+  params.q_map = tile_map(f.q, f, f.HQ, f.K);
+  params.k_map = tile_map(f.k, f, f.HQ, f.K);
+  params.v_map = tile_map(f.v, f, f.H, f.V);
+  params.d_o_map = tile_map(problem.d_o, f, f.H, f.V);
+  params.dq_map = tile_map(problem.dq, f, f.HQ, f.K);
+  params.dk_map = tile_map(problem.dk, f, f.HQ, f.K);
+  params.dv_map = tile_map(problem.dv, f, f.H, f.V);
+  params.chunks = plan.chunks;
+  params.states = scratch.at<char>(plan.states);
+  params.state_gradients = scratch.at<char>(plan.state_gradients);
+  params.decay_sums = scratch.at<float>(plan.decay_sums);
+  variant.by_chunks(variant.name.c_str(), params, stream);
+  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
+    DecayGradientParams sums;
+    sums.N = f.N;
+    sums.H = f.H;
+    sums.splits = static_cast<unsigned>(plan.chunks);
+    sums.sums = params.decay_sums;
+    sums.d_log_decay = problem.d_log_decay;
+    launch_decay_sum(sums, stream);
+  }
+}
+
 }  // namespace
 
 const std::vector<BackwardVariant>& backward_variants() {
   static const std::vector<BackwardVariant> table =
       table_of_variants<BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
-        rows.push_back({std::string(kOp) + ".sm90." + to_string(dtype) + ".c" +
-                            std::to_string(kGlaChunk) + (tma ? "" : ".gather"),
-                        dtype, tma});
+        const std::string name =
+            std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kGlaChunk);
+        if (tma) rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
+        rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
       });
   return table;
 }
@@ -246,6 +314,7 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
                            const GlaTilePlans& tiles) {
   const GlaForwardProblem& f = problem.forward;
   std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
+  if (variant.by_chunks) return reason.empty() ? reason_against_chunks(problem) : reason;
   if (reason.empty()) reason = width_reason("K", f.K, kWidest);
   if (reason.empty()) reason = width_reason("V", f.V, kWidest);
   return reason;
@@ -326,23 +395,18 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
 void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
   const DeviceProperties device = device_properties(problem.forward.device);
   const BackwardVariant& variant = choose(problem, device);
-  const BackwardPlan plan = plan_backward(problem, device);
   const DeviceGuard guard(problem.forward.device.index);
-  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
-  void* const stream = context.stream.handle;
-  if (plan.flag_count > 0) {
-    launch_clear(scratch.at<std::uint32_t>(plan.flags), plan.flag_count, stream);
-  }
-  for (const BackwardWalk& walk : plan.walks) run(problem, plan, walk, variant, scratch, stream);
-  if (problem.d_log_decay.data != nullptr) {
-    launch_decay_gradient(decay_gradient_params(problem, plan, scratch), stream);
+  if (variant.by_chunks) {
+    run_by_chunks(problem, variant, context);
+  } else {
+    run_by_walks(problem, variant, plan_backward(problem, device), context);
   }
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device) {
-  choose(problem, device);
-  return plan_backward(problem, device).workspace_bytes;
+  return choose(problem, device).by_chunks ? plan_chunk_backward(problem).workspace_bytes
+                                           : plan_backward(problem, device).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -1,15 +1,18 @@
 // The tables behind cuda::gla_backward, for its tests.
 #pragma once
 
+#include "cuda/gla/backward_chunks.h"
 #include "cuda/gla/variants.h"
 
 namespace tandem::cuda {
 
-/// Every walk of a call picks its tiles by itself; a variant is a dtype and a way to copy.
+/// A way to run a call: by chunks (backward_chunks.h), or by walks, each of which picks its tiles by
+/// itself.
 struct BackwardVariant {
   std::string name;
   DType dtype;
   bool tma;
+  ChunkBackwardLaunch by_chunks = nullptr;  // null: by walks
 };
 
 const std::vector<BackwardVariant>& backward_variants();

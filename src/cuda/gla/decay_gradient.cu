@@ -15,9 +15,8 @@
 
 #include <algorithm>
 
+#include "cuda/gla/decay_gradient.cuh"
 #include "cuda/gla/decay_gradient.h"
-#include "cuda/gla/item.cuh"
-#include "cuda/parts/decay.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
@@ -26,7 +25,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr unsigned kWarp = 0xFFFFFFFFu;
 
 /// The CTA's (sequence, head).
 struct DecayRow {
@@ -51,12 +49,6 @@ __device__ DecayRow find_row(const DecayGradientParams& params) {
         max(clamped_boundary(params.cu_seqlens, row.sequence + 1, params.T) - row.begin, 0);
   }
   return row;
-}
-
-__device__ float* gradient_at(const DecayGradientParams& params, const DecayRow& row,
-                              std::int64_t time) {
-  const DecayGradient& to = params.d_log_decay;
-  return to.data + row.batch * to.batch_stride + time * to.time_stride + row.head * to.head_stride;
 }
 
 /// What is needed of a token; a, b and c are to be summed over parts.
@@ -121,50 +113,12 @@ __device__ TokenPair<kParts> load_pair(const DecayGradientParams& params, const 
 __device__ void put(const DecayGradientParams& params, const DecayRow& row, int offset,
                     float log_decay, float dg, float& sum) {
   if (offset >= row.length) return;
-  const bool forgets = forget_to_infinity(log_decay) == -__int_as_float(0x7F800000);
-  const float value = forgets ? 0.0f : dg;
+  const float value = unless_forgotten(dg, log_decay);
   if (params.d_log_decay.per_token) {
-    *gradient_at(params, row, row.begin + offset) = value;
+    *gradient_at(params.d_log_decay, row.batch, row.begin + offset, row.head) = value;
   } else {
     sum += value;
   }
-}
-
-__device__ float sum_warp(float value) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(kWarp, value, distance);
-  }
-  return value;
-}
-
-__device__ float inclusive_sum(float value) {
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const float earlier = __shfl_up_sync(kWarp, value, distance);
-    if (static_cast<int>(threadIdx.x % 32) >= distance) value += earlier;
-  }
-  return value;
-}
-
-/// Of an inclusive sum: over the lanes before this one, and over all.
-__device__ float sum_before(float inclusive) {
-  const float before = __shfl_up_sync(kWarp, inclusive, 1);
-  return threadIdx.x % 32 == 0 ? 0.0f : before;
-}
-__device__ float last_lane(float inclusive) { return __shfl_sync(kWarp, inclusive, 31); }
-
-/// Sums over the lanes behind this one.
-__device__ float sum_behind(float value) {
-  const int lane = threadIdx.x % 32;
-  float sum = __shfl_down_sync(kWarp, value, 1);
-  if (lane == 31) sum = 0.0f;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const float later = __shfl_down_sync(kWarp, sum, distance);
-    if (lane + distance < 32) sum += later;
-  }
-  return sum;
 }
 
 /// A lane's shares of a group's F.
@@ -215,9 +169,7 @@ __device__ void differentiate_group(const DecayGradientParams& params, const Dec
     if (first == begin) {
       flow = shares.sum();
       const float through = inclusive_sum(state.x + state.y);
-      const float before = flow + sum_before(through);
-      const float behind = sum_behind(intra.x + intra.y);
-      dg = {before + (intra.x + (intra.y + behind)), before + state.x + (intra.y + behind)};
+      dg = decay_gradient_from_flow(flow, intra, state, through);
       flow += last_lane(through);
     } else {
       const float2 d = {intra.x - state.x, intra.y - state.y};
@@ -247,7 +199,7 @@ __device__ void clear_outside(const DecayGradientParams& params, const DecayRow&
                               int end) {
   if (!params.d_log_decay.per_token) return;
   for (int time = begin + threadIdx.x; time < end; time += kThreads) {
-    *gradient_at(params, row, time) = 0.0f;
+    *gradient_at(params.d_log_decay, row.batch, time, row.head) = 0.0f;
   }
 }
 
@@ -347,9 +299,13 @@ void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
       "gla_decay_gradient", kernel,
       {.blocks = static_cast<unsigned>(rows), .blocks_y = params.splits, .threads = kThreads}, on,
       params);
-  if (params.d_log_decay.per_token) return;
+  if (!params.d_log_decay.per_token) launch_decay_sum(params, stream);
+}
+
+void launch_decay_sum(const DecayGradientParams& params, void* stream) {
   launch_kernel("gla_decay_sum", gla_decay_sum_kernel,
-                {.blocks = static_cast<unsigned>(params.H), .threads = kThreads}, on, params);
+                {.blocks = static_cast<unsigned>(params.H), .threads = kThreads},
+                static_cast<cudaStream_t>(stream), params);
 }
 
 void launch_sum_heads(const SumHeadsParams& params, void* stream) {

@@ -30,6 +30,9 @@ struct DecayGradientParams {
 
 void launch_decay_gradient(const DecayGradientParams& params, void* stream);
 
+/// The end of it for a constant decay: d_log_decay [H] from `sums`. Reads N, H and splits.
+void launch_decay_sum(const DecayGradientParams& params, void* stream);
+
 /// to [B,T,HQ,D] = the sums over the H / HQ heads of `from` [B,T,H,D] that share a head of `to`, in
 /// their order; zeros at tokens of no sequence.
 struct SumHeadsParams {

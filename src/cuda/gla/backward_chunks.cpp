@@ -1,0 +1,74 @@
+// The backward by chunks: what it takes, its workspace and its predicted time. Host only.
+#include "cuda/gla/backward_chunks.h"
+
+#include <algorithm>
+
+#include "cuda/gla/variant_choice.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kWidest = 64;
+constexpr std::int64_t kPanelBytes = 64 * 64 * 2;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+std::string reason_against_chunks(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  if (f.cu_seqlens != nullptr) return "takes no cu_seqlens";
+  if (f.HQ != f.H) {
+    return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
+  }
+  if (!problem.dq.data || !problem.dk.data || !problem.dv.data) {
+    return "makes dq, dk and dv, of which not all are wanted";
+  }
+  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
+  if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kGlaChunk), 2) > kMostBlocks) {
+    return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
+  }
+  const std::string reason = width_reason("K", f.K, kWidest);
+  return reason.empty() ? width_reason("V", f.V, kWidest) : reason;
+}
+
+double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+  constexpr double kCall = 8.0;         // two launches, their first loads and last stores
+  constexpr double kStateChunk = 0.45;  // one chunk of one walk for states
+  constexpr double kChunk = 5.0;        // one CTA of the gradients
+  constexpr int kStatesPerMultiprocessor = 2, kGradientsPerMultiprocessor = 3;
+  constexpr double kBytesPerMicrosecond = 4.0e6;
+  constexpr int kStateTensors = 6, kGradientTensors = 9;
+  const GlaForwardProblem& f = problem.forward;
+  const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kGlaChunk);
+  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
+  const auto rounds = [&](std::int64_t blocks, int resident) {
+    return static_cast<double>(ceil_div(blocks, resident * multiprocessors));
+  };
+  const double tensor = static_cast<double>(items * chunks * kPanelBytes) / kBytesPerMicrosecond;
+  const double states =
+      rounds(2 * items, kStatesPerMultiprocessor) * static_cast<double>(chunks) * kStateChunk;
+  const double gradients = rounds(items * chunks, kGradientsPerMultiprocessor) * kChunk;
+  return kCall + std::max(states, kStateTensors * tensor) +
+         std::max(gradients, kGradientTensors * tensor);
+}
+
+ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  ChunkBackwardPlan plan;
+  plan.chunks = static_cast<int>(ceil_div(f.T, kGlaChunk));
+  const std::int64_t count = f.B * f.H * plan.chunks;
+  const auto append = [&](std::int64_t bytes) {
+    const std::size_t at = plan.workspace_bytes;
+    plan.workspace_bytes += static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
+    return at;
+  };
+  plan.states = append(count * kPanelBytes);
+  plan.state_gradients = append(count * kPanelBytes);
+  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
+    plan.decay_sums = append(count * 4);
+  }
+  return plan;
+}
+
+}  // namespace tandem::cuda

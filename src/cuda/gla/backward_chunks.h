@@ -1,0 +1,57 @@
+// A backward by chunks: first the states at every chunk's ends, then every chunk's gradients on its
+// own. For K, V <= 64, where one CTA can make all gradients of a chunk (docs/ops/gla_backward.md).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <string>
+
+#include "ops/gla.h"
+
+namespace tandem::cuda {
+
+/// What both kernels receive. Panels are 64 x 64 values of 16 bits, [V,K], in the layout of shared
+/// memory (parts/panel.cuh).
+struct ChunkBackwardParams {
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  CUtensorMap d_o_map;
+  CUtensorMap dq_map;
+  CUtensorMap dk_map;
+  CUtensorMap dv_map;
+  GlaBackwardProblem problem;
+  int chunks = 0;  // per sequence
+  // [B,H,chunks] panels: S before each chunk, and dS behind it without the decay of the token
+  // there.
+  void* states = nullptr;
+  void* state_gradients = nullptr;
+  float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
+};
+
+/// Launches gla_chunk_states_kernel and gla_chunk_gradients_kernel; `name` is the variant's, for
+/// errors. Instantiated in backward_chunks_*.cu.
+template <class Element>
+void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, void* stream);
+using ChunkBackwardLaunch = void (*)(const char* name, const ChunkBackwardParams& params,
+                                     void* stream);
+
+struct ChunkBackwardPlan {
+  int chunks = 0;
+  // Offsets into the workspace, 256-byte aligned.
+  std::size_t states = 0;
+  std::size_t state_gradients = 0;
+  std::size_t decay_sums = 0;
+  std::size_t workspace_bytes = 0;
+};
+
+/// Why a problem is none for it, whatever its dtype and way to copy; "" when it is one.
+std::string reason_against_chunks(const GlaBackwardProblem& problem);
+
+/// Microseconds on an H200, right enough to compare with those of walks (forward_plan.h).
+double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
+
+ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,29 @@
+// Instantiates launch_chunk_backward for one dtype.
+#pragma once
+
+#include "cuda/gla/backward_chunk_gradients.cuh"
+#include "cuda/gla/backward_chunk_states.cuh"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda {
+
+template <class Element>
+void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, void* stream) {
+  const GlaForwardProblem& problem = params.problem.forward;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const std::int64_t sequence_heads = problem.B * problem.H;
+  if (sequence_heads == 0) return;
+  launch_kernel(name, gla_chunk_states_kernel<Element>,
+                {.blocks = static_cast<unsigned>(2 * sequence_heads),
+                 .threads = 256,
+                 .shared_bytes = sizeof(ChunkStatesShared)},
+                on, params);
+  if (params.chunks == 0) return;
+  launch_kernel(name, gla_chunk_gradients_kernel<Element>,
+                {.blocks = static_cast<unsigned>(sequence_heads * params.chunks),
+                 .threads = 128,
+                 .shared_bytes = sizeof(ChunkGradientsShared)},
+                on, params);
+}
+
+}  // namespace tandem::cuda
