@@ -38,7 +38,7 @@ wheel:
 	@scripts/bootstrap wheel
 	@scripts/bootstrap_python
 	@scripts/wheel build/wheel
-	@scripts/test_python build/wheel
+	@scripts/test_python build/wheel --jobs "$$(nproc)"
 
 format:
 	@scripts/format

@@ -115,6 +115,7 @@ class Profiler {
         row.variant = baseline->variant;
       } else if (options_.variant.empty()) {
         row.variant = chosen_variant(operation, set, placement);
+        row.chosen = true;
       } else {
         operation.call(set, placement.bases(), device_, {});
         row.variant = options_.variant;

@@ -48,12 +48,13 @@ void report(const ReportOptions& options) {
   }
   if (!options.markdown && !options.check) return;
   std::vector<std::string> stale;
-  const auto update = [&](const char* name, const std::string& block) {
+  const auto update = [&](const std::string& name, const std::string& block,
+                          const std::string& marks = "results") {
     const std::string path = options.root + "/" + name;
     const std::string text = read_text(path);
-    const std::string wanted = with_block(text, block, path);
+    const std::string wanted = with_block(text, block, path, marks);
     if (wanted == text) return;
-    stale.push_back(name);
+    stale.push_back(name + (marks == "results" ? "" : ", its " + marks));
     if (!options.check) write_file(path, wanted);
   };
   update("README.md", markdown_block(files, Detail::kBrief));
@@ -61,6 +62,12 @@ void report(const ReportOptions& options) {
   constexpr const char* kKernels = "docs/ops/linear_scan.md";
   if (std::filesystem::exists(options.root + "/" + kKernels)) {
     update(kKernels, kernels_block(files));
+  }
+  for (const auto& [op, lines] : load_iterations(iterations)) {
+    const std::string name = "docs/ops/" + op + ".md";
+    if (std::filesystem::exists(options.root + "/" + name)) {
+      update(name, markdown_iterations(lines), "iterations");
+    }
   }
   if (stale.empty()) {
     fmt::print("tables are up to date\n");
@@ -90,8 +97,8 @@ void add_report(CLI::App& app) {
       ->check(CLI::ExistingDirectory);
   command->add_option("--out", options->out, "write this HTML file, which needs no other");
   command->add_flag("--markdown", options->markdown,
-                    "write the tables of README.md, docs/results.md and docs/ops/linear_scan.md, "
-                    "between their <!-- results --> marks");
+                    "write the tables of README.md, docs/results.md and docs/ops, "
+                    "between their <!-- results --> and <!-- iterations --> marks");
   command->add_flag("--check", options->check,
                     "write no Markdown, and fail when a table is not up to date");
   command->footer(

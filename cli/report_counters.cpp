@@ -1,4 +1,6 @@
 // Tables of counters, and of the versions of a kernel that counters were logged of.
+#include <fmt/format.h>
+
 #include "report_tables.h"
 #include "report_text.h"
 
@@ -47,6 +49,21 @@ Table counters_table(const OpSection& section) {
                           fixed(spills, 0), fixed(get("wgmma"), 0)});
   }
   return table;
+}
+
+std::vector<std::pair<std::string, std::vector<Json>>> iteration_groups(
+    const std::vector<Json>& lines) {
+  std::vector<std::pair<std::string, std::vector<Json>>> groups;
+  for (const Json& line : lines) {
+    const std::string name =
+        fmt::format("{} {} {} on {}", line.value("direction", ""), line.value("case", ""),
+                    line.value("dtype", ""), line.value("device", ""));
+    std::size_t g = 0;
+    while (g < groups.size() && groups[g].first != name) ++g;
+    if (g == groups.size()) groups.push_back({name, {}});
+    groups[g].second.push_back(line);
+  }
+  return groups;
 }
 
 Table iterations_table(const std::vector<Json>& lines) {

@@ -115,21 +115,11 @@ std::string section_html(const ReportFile& file, const OpSection& section) {
 
 /// Iterations of one op, a table for each case, dtype and device.
 std::string iterations_html(const std::string& op, const std::vector<Json>& lines) {
-  std::vector<std::pair<std::string, std::vector<Json>>> groups;
-  for (const Json& line : lines) {
-    const std::string name =
-        fmt::format("{} {} {} on {}", line.value("direction", ""), line.value("case", ""),
-                    line.value("dtype", ""), line.value("device", ""));
-    std::size_t g = 0;
-    while (g < groups.size() && groups[g].first != name) ++g;
-    if (g == groups.size()) groups.push_back({name, {}});
-    groups[g].second.push_back(line);
-  }
   std::string html = "<h2>Iterations of " + html_escaped(op) + "</h2>\n";
   html += paragraph(
       "Each line is a measured version of the kernel. Lines are of different runs on "
       "one device: a difference inside the spread of a version is noise.");
-  for (const auto& [name, of_case] : groups) {
+  for (const auto& [name, of_case] : iteration_groups(lines)) {
     html += "<h3>" + html_escaped(name) + "</h3>\n" + to_html(iterations_table(of_case));
   }
   return html;

@@ -74,8 +74,17 @@ std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) 
   return text.empty() ? "No measurements yet.\n" : text;
 }
 
-std::string with_block(const std::string& text, const std::string& block, const std::string& file) {
-  const std::string begin = "<!-- results:begin -->", end = "<!-- results:end -->";
+std::string markdown_iterations(const std::vector<nlohmann::ordered_json>& lines) {
+  std::string text;
+  for (const auto& [name, of_case] : iteration_groups(lines)) {
+    text += "**" + escaped(name) + "**\n\n" + to_markdown(iterations_table(of_case)) + "\n";
+  }
+  return text.empty() ? "No iterations yet.\n" : text;
+}
+
+std::string with_block(const std::string& text, const std::string& block, const std::string& file,
+                       const std::string& name) {
+  const std::string begin = "<!-- " + name + ":begin -->", end = "<!-- " + name + ":end -->";
   const std::size_t from = text.find(begin), to = text.find(end);
   if (from == std::string::npos || to == std::string::npos || to < from) {
     throw std::runtime_error(fmt::format("{}: needs {} and {}", file, begin, end));

@@ -16,8 +16,12 @@ std::string markdown_run(const ReportRun& run);
 /// What stands between the markers.
 std::string markdown_block(const std::vector<ReportFile>& files, Detail detail);
 
-/// `text` with `block` between the lines <!-- results:begin --> and <!-- results:end -->. Throws
+/// The lines of one op's tuning log, a table for each case, dtype and device.
+std::string markdown_iterations(const std::vector<nlohmann::ordered_json>& lines);
+
+/// `text` with `block` between the lines <!-- name:begin --> and <!-- name:end -->. Throws
 /// std::runtime_error naming `file` when it lacks them.
-std::string with_block(const std::string& text, const std::string& block, const std::string& file);
+std::string with_block(const std::string& text, const std::string& block, const std::string& file,
+                       const std::string& name = "results");
 
 }  // namespace tandem::tools

@@ -30,6 +30,10 @@ Table readings_table(const OpSection& section);
 /// The counters themselves.
 Table counters_table(const OpSection& section);
 
+/// The lines of a tuning log by direction, case, dtype and device, which the name says.
+std::vector<std::pair<std::string, std::vector<nlohmann::ordered_json>>> iteration_groups(
+    const std::vector<nlohmann::ordered_json>& lines);
+
 /// Versions of a kernel on one case, oldest first, against the first of them.
 Table iterations_table(const std::vector<nlohmann::ordered_json>& lines);
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "backend.h"
 #include "safetensors.h"
 
 namespace tandem::tools {
@@ -118,7 +119,9 @@ Json* latest_row(Json& json, const ResultsRow& row) {
     };
     const bool same = is("op", row.op) && is("direction", row.direction) &&
                       is("case", row.case_name) && is("dtype", row.dtype) &&
-                      is("provider", row.provider) && is("variant", row.variant);
+                      is("provider", row.provider) &&
+                      (is("variant", row.variant) ||
+                       (row.chosen && (is("variant", "") || is("variant", kLibraryChoice))));
     const auto at = order.find(one.value("run", ""));
     if (!same || at == order.end()) continue;
     const std::pair age{dates[at->second], at->second};

@@ -32,6 +32,7 @@ struct ResultsRow {
   std::string dtype;
   std::string provider = "tandem";
   std::string variant;
+  bool chosen = false;  // by the library itself, the variant
   Timing timing;
   Cost cost;
   double floor_us = 0;
@@ -54,8 +55,9 @@ class ResultsFile {
   /// Adds or replaces the row, and writes the file: a run that is cut short keeps what it measured.
   void add(const ResultsRow& row);
   /// Sets the counters of the latest row with the op, direction, case, dtype, provider and variant
-  /// of `row`, whatever its run, and adds the name of this run to them. False, and nothing is
-  /// written, when there is no such row.
+  /// of `row`, whatever its run, and adds the name of this run to them. A row that names no variant
+  /// is of the one that the library chose. False, and nothing is written, when there is no such
+  /// row.
   bool add_counters(const ResultsRow& row, nlohmann::ordered_json counters);
   const std::string& run_id() const { return run_id_; }
 

@@ -1,4 +1,4 @@
-"""bench/results/<device>/<op>.json: reading, merging, writing. The same rules as cli/results.cpp. Standard library only."""
+"""bench/results/<device>/<op>.json: reading, merging, writing. Rows by the rules of cli/results.cpp. Standard library only."""
 
 import datetime
 import json
@@ -31,6 +31,17 @@ def today():
     return datetime.datetime.now(datetime.timezone.utc).date()
 
 
+def continued(run, by):
+    """What a results file says of a run that another command goes on with: both commands and all versions, the rest (the
+    ceilings that its first rows were judged by, the state of the device) as it began."""
+    commands = [one["command"] for one in (run, by) if "command" in one]
+    if len(commands) == 2 and commands[1] in commands[0].split("; "):
+        commands.pop()
+    joined = {"command": "; ".join(commands)} if commands else {}
+    versions = {**run.get("versions", {}), **by.get("versions", {})}
+    return {**by, **run, **joined, **({"versions": versions} if versions else {})}
+
+
 class ResultsFile:
     """Rows are merged by KEY; the file is replaced whole, by renaming, after every row."""
 
@@ -44,7 +55,7 @@ class ResultsFile:
     def add(self, row):
         data = self._read()  # again: another tool may have written meanwhile
         row = {"run": self.run_id, **row}
-        data["runs"].setdefault(self.run_id, {}).update(self.run)
+        data["runs"][self.run_id] = continued(data["runs"].get(self.run_id, {}), self.run)
         rows = data["rows"]
         at = next((i for i, old in enumerate(rows) if all(old.get(key) == row[key] for key in KEY)), len(rows))
         if at < len(rows) and "counters" in rows[at] and rows[at].get("variant") == row.get("variant"):

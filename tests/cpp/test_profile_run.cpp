@@ -185,6 +185,23 @@ TEST_F(ProfileRun, CountersGoToTheLatestRowOfTheVariant) {
   EXPECT_FALSE(json["rows"][2].contains("counters"));
 }
 
+TEST_F(ProfileRun, CountersOfTheLibrarysChoiceGoToARowThatNamesNone) {
+  const std::string file = write("r.json", R"({"schema": 1,
+ "runs": {"old": {"date": "2026-01-01"}, "new": {"date": "2026-02-02"}},
+ "rows": [
+  {"run": "old", "op": "gla", "direction": "forward", "case": "a", "dtype": "bf16", "provider": "tandem", "variant": "v"},
+  {"run": "new", "op": "gla", "direction": "forward", "case": "a", "dtype": "bf16", "provider": "tandem", "variant": "library's choice"}]})");
+  Profile profile = profile_of("a", 100);
+  for (const bool chosen : {false, true}) {
+    ResultsFile results(file, "", {});
+    profile.row.chosen = chosen;
+    ASSERT_TRUE(results.add_counters(profile.row, counters_json(profile)));
+    const Json json = Json::parse(read(file));
+    EXPECT_TRUE(json["rows"][0].contains("counters"));
+    EXPECT_EQ(json["rows"][1].contains("counters"), chosen);
+  }
+}
+
 /// Exit code and output of the program.
 std::pair<int, std::string> tandem(const std::string& arguments) {
   FILE* pipe = popen((std::string(TANDEM_PROGRAM) + " " + arguments + " 2>&1").c_str(), "r");

@@ -28,6 +28,16 @@ TEST_F(Report, EverythingThereIsIsShown) {
   }
 }
 
+TEST_F(Report, IterationsAreATableForEachCase) {
+  const std::string text = markdown_iterations(some_iterations());
+  EXPECT_THAT(text, HasSubstr("**forward "));
+  EXPECT_THAT(text, HasSubstr("4 stages &lt;i>"));
+  EXPECT_THAT(text, HasSubstr("| 1.13x |"));
+  const std::string marked = "x\n<!-- iterations:begin -->\nold\n<!-- iterations:end -->\ny\n";
+  EXPECT_EQ(with_block(marked, text, "f", "iterations"),
+            "x\n<!-- iterations:begin -->\n" + text + "<!-- iterations:end -->\ny\n");
+}
+
 TEST_F(Report, RatiosNeverCrossRuns) {
   // 90.1 is Tandem's time beside mamba2's 151.3; 85.4 is of a later run.
   const std::string text = markdown_block(files(many_rows()), Detail::kFull);

@@ -150,6 +150,17 @@ class Results(unittest.TestCase):
         second.add(self.row())
         self.assertEqual(len(json.loads(self.path.read_text())["rows"]), 2)
 
+    def test_a_run_that_goes_on_names_all_commands_and_versions(self):
+        results.ResultsFile(self.path, {"commit": "a", "command": "one", "ceilings": {"copy_tbps": 4}, "versions": {"fla": "1"}}, "r").add(self.row())
+        for _ in range(2):
+            file = results.ResultsFile(self.path, {"commit": "a", "command": "two", "ceilings": {"copy_tbps": 5}, "versions": {"torch": "2"}}, "r")
+            file.add(self.row(dtype="fp16"))
+            file.add(self.row(dtype="fp16", provider="tandem"))
+        run = json.loads(self.path.read_text())["runs"]["r"]
+        self.assertEqual(run["command"], "one; two")
+        self.assertEqual(run["versions"], {"fla": "1", "torch": "2"})
+        self.assertEqual((run["commit"], run["ceilings"]), ("a", {"copy_tbps": 4}))
+
     def test_a_failure_replaces_a_time(self):
         file = results.ResultsFile(self.path, {}, "20260101-1")
         file.add(self.row())

@@ -6,8 +6,8 @@
 
 namespace tandem::cuda {
 
-/// A way to run a call: by chunks (backward_chunks.h), or by walks, each of which picks its tiles by
-/// itself.
+/// A way to run a call: by chunks (backward_chunks.h), or by walks, each of which picks its tiles
+/// by itself.
 struct BackwardVariant {
   std::string name;
   DType dtype;
