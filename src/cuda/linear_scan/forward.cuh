@@ -21,8 +21,9 @@
 // Role    threads                work
 //   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
 //         warp 1                 what the tokens are (tokens.cuh); states of empty sequences
+//         warp 2, one thread     stores outputs by TMA
 //         warps 2 and 3          copy where TMA cannot
-//   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs, stores
+//   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs
 // Shared memory: a ring of (channels + tokens) x 64 elements, 96 KB (two CTAs per SM) or 192 KB.
 // Registers: x and, with look-back, a factor per element: 64 to 128 per thread.
 //
@@ -56,13 +57,26 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
 
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kGroups;
-    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads);
+    const int stores = params.tma ? kStoreArrivals : 0;
+    // Where CTAs load for each other, each of all CTAs' warps gives a stage back.
+    constexpr int kReaders = Config::kCluster == 1 ? kScanThreads : kScanThreads / 32;
+    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads,
+                     Config::kCluster * (kReaders + stores));
+    shared.index_wanted.init(1);
+    shared.index_sent.init(1);
     shared.ticket_ring.init(1, 1);
-    shared.tile_ring.init(32, kScanThreads);
+    shared.tile_ring.init(32, kScanThreads + stores);
+    for (auto& slot : shared.outputs_ready) {
+      for (Barrier& ready : slot) ready.init(128);
+    }
     fence_barriers_initialised();
   }
   follow_stream();
-  __syncthreads();
+  if constexpr (Config::kCluster == 1) {
+    __syncthreads();
+  } else {
+    cute::cluster_sync();
+  }
 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
@@ -79,10 +93,16 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       pass_empty_sequences<Config>(params.problem);
     } else if (!params.tma) {
       load_with_threads<Config>(params, shared);
+    } else if (threadIdx.x == 64) {
+      store_outputs<Config>(params, shared);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();
     scan_tiles<Config>(params, shared, warpgroup - 1);
+  }
+  if constexpr (Config::kCluster > 1) {
+    __syncwarp();
+    cute::cluster_sync();  // the others may still arrive here
   }
 }
 
@@ -93,6 +113,7 @@ void launch_linear_scan_forward(const char* name, const LinearScanForwardParams&
   launch_kernel(name, linear_scan_forward_kernel<Config>,
                 {.blocks = blocks,
                  .threads = Config::kThreads,
+                 .cluster = Config::kCluster,
                  .shared_bytes = sizeof(LinearScanShared<Config>)},
                 static_cast<cudaStream_t>(stream), params);
 }

@@ -15,7 +15,7 @@ namespace tandem::cuda {
 struct LinearScanExchange {
   float2* maps = nullptr;           // (column, tile in time, channel): (A, X) of a tile
   float* states = nullptr;          // (column, group of tiles, channel): the state after it
-  std::uint32_t* ticket = nullptr;  // tiles taken so far, less 1
+  std::uint32_t* ticket = nullptr;  // tiles (of a cluster: rows of them) taken so far, less 1
 };
 
 struct LinearScanForwardParams {

@@ -1,6 +1,8 @@
 // Shared memory of linear_scan_forward_kernel, and what its roles know of a tile.
 #pragma once
 
+#include <cute/arch/cluster_sm90.hpp>
+
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/linear_scan/tokens.cuh"
 #include "cuda/parts/panel.cuh"
@@ -15,7 +17,7 @@ struct LinearScanTile {
   int time_tile = 0;
   int first_channel = 0;
   int column = 0;      // (batch, tile of channels)
-  bool plain = false;  // no sequence begins or ends here, and every token belongs to one
+  bool plain = false;  // no boundary of sequences that needs care, and every token belongs to one
 };
 
 /// Tiles that begin later in time come later, whatever their column: who waits for a state waits
@@ -38,13 +40,56 @@ struct LinearScanShared {
   using TileRing = Ring<Config::kTileSlots>;
 
   alignas(1024) char stages[Config::kStages][Config::kStageBytes];
+  // Decays themselves, fp32, of a general tile; rows padded against bank conflicts.
+  float decays[Config::kGeneral ? Config::kTokens : 1]
+              [Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
   LinearScanTile tiles[Config::kTileSlots];
   unsigned tickets[Config::kTileSlots];
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
-  TileRing tile_ring;    // that warp -> the scan
+  TileRing tile_ring;    // that warp -> the scan, the thread that stores
+  // Of a cluster: rank 0 sends the index of each tile by ticket to rank 1, once that is ready.
+  Barrier index_wanted;
+  Barrier index_sent;
+  unsigned sent_index;
+  Barrier outputs_ready[Config::kTileSlots][Config::kGroups];
 };
+
+/// A stage is given back by the scan's threads, or warps where CTAs load for each other, and one
+/// arrival more: of the thread that stores, where the stage holds outputs, else of one of the
+/// scan's.
+constexpr int kStoreArrivals = 1;
+
+/// Other CTAs' arrivals count as this one's: they load into its stages.
+template <class Config>
+__device__ void arrive_empty(Barrier& empty) {
+  if constexpr (Config::kCluster == 1) {
+    empty.arrive();
+  } else {
+    for (unsigned rank = 0; rank < Config::kCluster; ++rank) {
+      cutlass::arch::ClusterBarrier::arrive(&empty.word, rank, 1u);
+    }
+  }
+}
+
+/// The scan's threads, of a stage that they have read.
+template <class Config>
+__device__ void give_back(Barrier& empty, bool with_store_arrival) {
+  if constexpr (Config::kCluster == 1) {
+    empty.arrive();
+    if (with_store_arrival && threadIdx.x == 128) empty.arrive();
+  } else {
+    __syncwarp();
+    const unsigned rank = threadIdx.x % 32;  // each of the first lanes arrives at one CTA
+    if (rank < Config::kCluster) {
+      cutlass::arch::ClusterBarrier::arrive(&empty.word, rank, 1u);
+      if (with_store_arrival && threadIdx.x / 32 == 4) {
+        cutlass::arch::ClusterBarrier::arrive(&empty.word, rank, 1u);
+      }
+    }
+  }
+}
 
 /// Where panel (kind, tokens [64 part, + 64), group of channels) lies among those behind a tile's
 /// columns: stage, counted from the first one, and offset.
