@@ -117,7 +117,7 @@ std::string reason_against(const LinearScanVariant& variant,
              to_string(problem.decay_dtype);
     }
     const LinearScanTiling best = choose_tiling(problem, multiprocessors);
-    if (variant.tiling != best) {
+    if (variant.tiling != best && variant_switch().empty()) {
       const LinearScanTileShape shape = tile_shape(best);
       return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
              std::to_string(shape.tokens) + " tokens";

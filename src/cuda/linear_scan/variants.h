@@ -33,7 +33,7 @@ struct LinearScanTilePlans {
 LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
                                bool general);
 
-/// "" when the variant can run the problem, else why not.
+/// "" when the variant should run the problem, else why not. A forced one need not be the quickest.
 std::string reason_against(const LinearScanVariant& variant,
                            const LinearScanForwardProblem& problem, int multiprocessors);
 
