@@ -95,7 +95,8 @@ __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2
   }
 }
 
-/// What 8 tokens, two of each lane, do to a channel.
+/// What 8 tokens, two of each lane, do to a channel. kExact: as of apply() in scan/map.cuh.
+template <bool kExact>
 struct BlockMaps {
   ScanMap left;   // the lane's to the left
   ScanMap front;  // the first two lanes'
@@ -107,7 +108,7 @@ struct BlockMaps {
       return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
     };
     left = lane_above(own);
-    const ScanMap pair = compose(left, own);  // of lanes 1 and 3
+    const ScanMap pair = compose<kExact>(left, own);  // of lanes 1 and 3
     front = of_lane(pair, 1);
     back = of_lane(pair, 3);
   }
@@ -197,17 +198,35 @@ __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
           exchange.states + column * groups * Config::kChannels + warp_channel, Config::kChannels};
 }
 
-/// x becomes the states, by one scan from the state that the tile before this one stored.
+/// Whether a decay of this warp's channels is 0 as a factor.
 template <class Config>
-__device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
-  const ColumnRecords records = records_of(t);
-  ChannelPair state;
-  if (t.tile.time_tile == 0) {
-    state = initial_states(t);
-  } else {
-    state = wait_states(records.states + (t.tile.time_tile - 1) * records.channels);
-    __syncwarp();
+__device__ bool forgets(const ScanTile<Config>& t) {
+  using Element = typename Config::Element;
+  using Pair = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, __nv_bfloat162, __half2>;
+  const bool log_decay = t.params.problem.log_decay;
+  const std::uint32_t kept = log_decay ? ~0u : 0x7FFF7FFFu;  // without signs
+  Pair lowest;
+#pragma unroll
+  for (int step = 0; step < Config::kTokens / 16; ++step) {
+    std::uint32_t words[4];
+    load_columns(t.panel(0, step / 4), step % 4, words);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t word = words[i] & kept;
+      Pair pair;
+      memcpy(&pair, &word, 4);
+      lowest = step == 0 && i == 0 ? pair : __hmin2(lowest, pair);
+    }
   }
+  const float low = fminf(static_cast<float>(lowest.x), static_cast<float>(lowest.y));
+  constexpr float kVanishes = -87.0f;  // e^-87 is not flushed to 0
+  return __any_sync(0xFFFFFFFFu, log_decay ? low < kVanishes : low == 0.0f);
+}
+
+/// x becomes the states, by one scan from `state`, which becomes the one behind the tile.
+template <bool kExact, class Config>
+__device__ void scan_from(const ScanTile<Config>& t, ChannelPair& state,
+                          float (&acc)[Config::kTokens / 2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
@@ -218,12 +237,32 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
-      const BlockMaps maps(compose({decay[0], s0}, {decay[1], s1}));
+      const BlockMaps<kExact> maps(compose<kExact>({decay[0], s0}, {decay[1], s1}));
       const float before =
-          maps.pass(state.value[row], [](float s, ScanMap map) { return apply(map, s); });
-      s0 = apply({decay[0], s0}, before);
-      s1 = apply({decay[1], s1}, s0);
+          maps.pass(state.value[row], [](float s, ScanMap map) { return apply<kExact>(map, s); });
+      s0 = apply<kExact>({decay[0], s0}, before);
+      s1 = apply<kExact>({decay[1], s1}, s0);
     }
+  }
+}
+
+/// x becomes the states, by one scan from the state that the tile before this one stored.
+template <class Config>
+__device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
+  const ColumnRecords records = records_of(t);
+  const bool exact = forgets(t);
+  ChannelPair state;
+  if (t.tile.time_tile == 0) {
+    state = initial_states(t);
+  } else {
+    state = wait_states(records.states + (t.tile.time_tile - 1) * records.channels);
+    __syncwarp();
+  }
+  // why: looking at every factor is a third of the scan's instructions.
+  if (exact) {
+    scan_from<true>(t, state, acc);
+  } else {
+    scan_from<false>(t, state, acc);
   }
   if (t.tile.time_tile + 1 < t.params.time_tiles) {
     put_states(records.states + t.tile.time_tile * records.channels, state);
@@ -247,7 +286,7 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
-      const BlockMaps maps(compose({decay[0], s0}, {decay[1], s1}));
+      const BlockMaps<true> maps(compose({decay[0], s0}, {decay[1], s1}));
       const ScanMap before =
           maps.pass(map[row], [](ScanMap all, ScanMap next) { return compose(all, next); });
       const ScanMap first = compose(before, {decay[0], s0});
