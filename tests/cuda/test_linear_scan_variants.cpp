@@ -214,6 +214,10 @@ TEST(LinearScanBackward, CopiesWhatTmaCannotRead) {
 
 TEST(LinearScanVariants, SwitchForcesOneVariant) {
   const LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
+  const std::string chain = "linear_scan_forward.sm90.fp16.c128_t256_chain";
+  EXPECT_EQ(reason_of(chain, args), "is slower here than tiles of 64 channels by 64 tokens");
+  ASSERT_EQ(setenv("TANDEM_VARIANT", chain.c_str(), 1), 0);
+  EXPECT_EQ(reason_of(chain, args), "");
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_forward.sm90.bf16.c64_t64", 1), 0);
   EXPECT_THROW(linear_scan_forward_workspace_bytes(args, DeviceProperties::h200()), Unsupported);
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_backward.sm90.fp16", 1), 0);
