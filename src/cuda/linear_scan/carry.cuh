@@ -120,10 +120,20 @@ __device__ void fold_maps(const ColumnRecords& records, int time, ScanMap (&all)
   for (int i = 0; i < kEach; ++i) {
     if (i < count) found[i] = try_get(from + i * records.channels);
   }
+  // why all of them again at a time: one trip through the L2 for each would be a chain of trips.
+  for (bool missing = true; missing;) {
+    missing = false;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i < count && !found[i].there()) {
+        found[i] = try_get(from + i * records.channels);
+        missing = true;
+      }
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     if (i >= count) break;
-    while (!found[i].there()) found[i] = try_get(from + i * records.channels);
 #pragma unroll
     for (int r = 0; r < 2; ++r) all[r] = compose(all[r], found[i].map(r));
   }

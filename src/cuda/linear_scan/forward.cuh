@@ -55,15 +55,17 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
+  if (threadIdx.x == 32 && params.tma) {
+    for (const CUtensorMap* map : {&params.u_map, &params.weight_map, &params.out_map}) {
+      prefetch_tensor_map(*map);
+    }
+    if (!Config::kGeneral) prefetch_tensor_map(params.decay_map);
+    if (params.problem.gate.data != nullptr) prefetch_tensor_map(params.gate_map);
+  }
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kGroups;
     const int stores = params.tma ? kStoreArrivals : 0;
-    // Where CTAs load for each other, each of all CTAs' warps gives a stage back.
-    constexpr int kReaders = Config::kCluster == 1 ? kScanThreads : kScanThreads / 32;
-    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads,
-                     Config::kCluster * (kReaders + stores));
-    shared.index_wanted.init(1);
-    shared.index_sent.init(1);
+    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads + stores);
     shared.ticket_ring.init(1, 1);
     shared.tile_ring.init(32, kScanThreads + stores);
     for (auto& slot : shared.outputs_ready) {
@@ -72,11 +74,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     fence_barriers_initialised();
   }
   follow_stream();
-  if constexpr (Config::kCluster == 1) {
-    __syncthreads();
-  } else {
-    cute::cluster_sync();
-  }
+  __syncthreads();
 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
@@ -100,10 +98,6 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();
     scan_tiles<Config>(params, shared, warpgroup - 1);
   }
-  if constexpr (Config::kCluster > 1) {
-    __syncwarp();
-    cute::cluster_sync();  // the others may still arrive here
-  }
 }
 
 template <class Config>
@@ -113,7 +107,6 @@ void launch_linear_scan_forward(const char* name, const LinearScanForwardParams&
   launch_kernel(name, linear_scan_forward_kernel<Config>,
                 {.blocks = blocks,
                  .threads = Config::kThreads,
-                 .cluster = Config::kCluster,
                  .shared_bytes = sizeof(LinearScanShared<Config>)},
                 static_cast<cudaStream_t>(stream), params);
 }

@@ -15,8 +15,6 @@ struct LinearScanConfig {
   static constexpr bool kChain = kChainT;
   static constexpr bool kGeneral = kGeneralT;
   static constexpr int kChannels = 64 * kGroups;
-  // CTAs that take tiles side by side, of the same tokens: each loads its share of u for all.
-  static constexpr int kCluster = kChain ? 2 : 1;
   static constexpr int kThreads = 128 * (1 + kGroups);
   // why: of 64 channels two CTAs per SM, so that one's products run beside the other's scan.
   static constexpr int kCtasPerSm = kGroups == 1 ? 2 : 1;

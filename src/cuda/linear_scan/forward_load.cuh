@@ -27,32 +27,6 @@ struct PanelsOfStage {
   __device__ int count() const { return max(end - begin, 0); }
 };
 
-/// One thread of each CTA of a cluster: rank 0's index of the next tile reaches rank 1, whose tile
-/// is the one beside it.
-template <class Config>
-__device__ unsigned share_index(LinearScanShared<Config>& shared, unsigned index,
-                                std::uint32_t& parity) {
-  const unsigned rank = cute::block_rank_in_cluster();
-  if (rank == 0) {
-    shared.index_wanted.wait(parity);
-    const auto there = [](const void* here) {
-      return cute::set_block_rank(cute::cast_smem_ptr_to_uint(here), 1);
-    };
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
-            there(&shared.sent_index)),
-        "r"(index + 1), "r"(there(&shared.index_sent.word))
-        : "memory");
-  } else {
-    shared.index_sent.arrive_and_expect(4);
-    cutlass::arch::ClusterBarrier::arrive(&shared.index_wanted.word, 0, 1u);
-    shared.index_sent.wait(parity);
-    index = *static_cast<volatile unsigned*>(&shared.sent_index);
-  }
-  parity ^= 1;
-  return index;
-}
-
 /// One thread: the tiles of this CTA, one ahead of the ring. Where there is one for each CTA, that
 /// of its own index. Else by ticket, so that a tile's CTA is there whenever a later tile's is: the
 /// next tile's ticket is under way while a tile is loaded.
@@ -61,17 +35,12 @@ __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShar
                            UseTile use_tile) {
   typename LinearScanShared<Config>::TileRing::Position at;
   const bool by_ticket = params.tiles > static_cast<int>(gridDim.x);
-  const bool takes = by_ticket && (Config::kCluster == 1 || cute::block_rank_in_cluster() == 0);
   const auto next = [&] {
-    return takes ? Config::kCluster * (atomicAdd(params.exchange.ticket, 1u) + 1) : gridDim.x;
+    return by_ticket ? atomicAdd(params.exchange.ticket, 1u) + 1 : gridDim.x;
   };
-  std::uint32_t parity = 0;
   unsigned index = by_ticket ? next() : blockIdx.x;
   while (true) {
     shared.tile_ring.wait_empty(at);
-    if constexpr (Config::kCluster > 1) {
-      if (by_ticket) index = share_index(shared, index, parity);
-    }
     shared.tickets[at.stage] = index;
     shared.ticket_ring.full[at.stage].arrive();
     at.advance();
@@ -106,15 +75,7 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
       char* stage = shared.stages[at.stage];
       full.arrive_and_expect(Config::kStageBytes);
       load_panel(params.weight_map, full, stage, {64 * k, 0, tile.first_channel, 0});
-      if constexpr (Config::kCluster == 1) {
-        load_panel(params.u_map, full, stage + Config::kWeightBytes, {64 * k, 0, time, tile.batch});
-      } else {
-        constexpr int kRows = Config::kTokens / Config::kCluster;
-        const int first = static_cast<int>(cute::block_rank_in_cluster()) * kRows;
-        load_panel_for_all<Config::kCluster>(params.u_map, full,
-                                             stage + Config::kWeightBytes + panel_bytes(first),
-                                             {64 * k, 0, time + first, tile.batch});
-      }
+      load_panel(params.u_map, full, stage + Config::kWeightBytes, {64 * k, 0, time, tile.batch});
     }
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
       shared.ring.wait_empty(at);
@@ -160,7 +121,7 @@ __device__ void store_outputs(const LinearScanForwardParams& params,
     }
     wait_stores_read();
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
-      if (s >= Config::kDecayStages) arrive_empty<Config>(shared.ring.empty[at.stage]);
+      if (s >= Config::kDecayStages) shared.ring.empty[at.stage].arrive();
     }
     shared.tile_ring.empty[slot.stage].arrive();
     slot.advance();

@@ -15,7 +15,7 @@ namespace tandem::cuda {
 struct LinearScanExchange {
   float2* maps = nullptr;           // (column, tile in time, channel): (A, X) of a tile
   float* states = nullptr;          // (column, group of tiles, channel): the state after it
-  std::uint32_t* ticket = nullptr;  // tiles (of a cluster: rows of them) taken so far, less 1
+  std::uint32_t* ticket = nullptr;  // tiles taken so far, less 1
 };
 
 struct LinearScanForwardParams {
@@ -28,6 +28,7 @@ struct LinearScanForwardParams {
   LinearScanForwardProblem problem;
   int time_tiles = 0;     // of kTokens, per batch row
   int channel_tiles = 0;  // of kChannels
+  int columns = 0;        // tiles at a time: of all batch rows and channels
   int tiles = 0;          // (time, batch, channels) from the outermost axis
   LinearScanExchange exchange;
 };

@@ -16,8 +16,8 @@ std::size_t append(std::size_t& bytes, std::int64_t size) {
 }  // namespace
 
 LinearScanTileShape tile_shape(LinearScanTiling tiling) {
-  if (tiling == LinearScanTiling::kSmall) return {64, 64, 2, false, 1};
-  return {128, 256, 1, true, 2};
+  if (tiling == LinearScanTiling::kSmall) return {64, 64, 2, false};
+  return {128, 256, 1, true};
 }
 
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors) {
@@ -35,12 +35,11 @@ LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearS
   const LinearScanTileShape shape = tile_shape(tiling);
   LinearScanPlan plan;
   plan.time_tiles = ceil_div(problem.T, shape.tokens);
-  plan.channel_tiles = ceil_div(problem.D, shape.channels * shape.cluster) * shape.cluster;
+  plan.channel_tiles = ceil_div(problem.D, shape.channels);
   const std::int64_t columns = problem.B * plan.channel_tiles;
   plan.tiles = plan.time_tiles * columns;
   plan.blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
-      plan.tiles, shape.cluster,
-      std::max(shape.ctas * multiprocessors / shape.cluster, 1) * shape.cluster));
+      plan.tiles, 1, std::int64_t{shape.ctas} * std::max(multiprocessors, 1)));
   const std::int64_t of_column = std::int64_t{4} * shape.channels;
   const std::int64_t states =
       shape.chain ? plan.time_tiles : ceil_div(plan.time_tiles, kLinearScanGroupTiles);

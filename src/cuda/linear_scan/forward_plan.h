@@ -24,7 +24,6 @@ struct LinearScanTileShape {
   int tokens;
   int ctas;
   bool chain;
-  int cluster;  // CTAs that take tiles side by side
 };
 LinearScanTileShape tile_shape(LinearScanTiling tiling);
 

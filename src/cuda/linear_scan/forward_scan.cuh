@@ -12,6 +12,12 @@
 
 namespace tandem::cuda {
 
+/// A stage without outputs.
+__device__ inline void give_back(Barrier& empty, bool tma) {
+  empty.arrive();
+  if (tma && threadIdx.x == 128) empty.arrive();  // kStoreArrivals
+}
+
 /// acc = W u^T, [channels, tokens].
 template <class Config>
 __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Config>& shared,
@@ -34,14 +40,14 @@ __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Conf
     fence_registers(acc);
     if (k > 0) {
       wgmma_wait<1>();
-      give_back<Config>(shared.ring.empty[behind.stage], tma);
+      give_back(shared.ring.empty[behind.stage], tma);
       behind.advance();
     }
     at.advance();
   }
   wgmma_wait<0>();
   fence_registers(acc);
-  give_back<Config>(shared.ring.empty[behind.stage], tma);
+  give_back(shared.ring.empty[behind.stage], tma);
 }
 
 /// One warpgroup: the decays of a general tile, as factors.
@@ -351,7 +357,7 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
     }
     auto done = first_panel;
     for (int s = 0; s < Config::kDecayStages; ++s, done.advance()) {
-      give_back<Config>(shared.ring.empty[done.stage], params.tma);
+      give_back(shared.ring.empty[done.stage], params.tma);
     }
 #pragma unroll
     for (int step = 0; step < Config::kTokens / 16; ++step) {
@@ -362,7 +368,7 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
       shared.outputs_ready[slot.stage][group].arrive();
     }
     for (int s = Config::kDecayStages; s < Config::kPanelStages; ++s, done.advance()) {
-      give_back<Config>(shared.ring.empty[done.stage], false);
+      shared.ring.empty[done.stage].arrive();
     }
     shared.tile_ring.empty[slot.stage].arrive();
     slot.advance();

@@ -1,8 +1,6 @@
 // Shared memory of linear_scan_forward_kernel, and what its roles know of a tile.
 #pragma once
 
-#include <cute/arch/cluster_sm90.hpp>
-
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/linear_scan/tokens.cuh"
 #include "cuda/parts/panel.cuh"
@@ -26,11 +24,12 @@ __device__ inline LinearScanTile find_tile(const LinearScanForwardParams& params
                                            int channels) {
   LinearScanTile tile;
   if (index >= static_cast<unsigned>(params.tiles)) return tile;
-  const int columns = params.tiles / params.time_tiles;
-  tile.time_tile = static_cast<int>(index) / columns;
-  tile.column = static_cast<int>(index) % columns;
-  tile.batch = tile.column / params.channel_tiles;
-  tile.first_channel = tile.column % params.channel_tiles * channels;
+  const unsigned columns = params.columns, channel_tiles = params.channel_tiles;
+  tile.time_tile = static_cast<int>(index / columns);
+  const unsigned column = index % columns;
+  tile.column = static_cast<int>(column);
+  tile.batch = static_cast<int>(column / channel_tiles);
+  tile.first_channel = static_cast<int>(column % channel_tiles) * channels;
   return tile;
 }
 
@@ -49,47 +48,12 @@ struct LinearScanShared {
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
   TileRing tile_ring;    // that warp -> the scan, the thread that stores
-  // Of a cluster: rank 0 sends the index of each tile by ticket to rank 1, once that is ready.
-  Barrier index_wanted;
-  Barrier index_sent;
-  unsigned sent_index;
   Barrier outputs_ready[Config::kTileSlots][Config::kGroups];
 };
 
-/// A stage is given back by the scan's threads, or warps where CTAs load for each other, and one
-/// arrival more: of the thread that stores, where the stage holds outputs, else of one of the
-/// scan's.
+/// A stage is given back by the scan's threads and one arrival more: of the thread that stores,
+/// where the stage holds outputs, else of one of the scan's.
 constexpr int kStoreArrivals = 1;
-
-/// Other CTAs' arrivals count as this one's: they load into its stages.
-template <class Config>
-__device__ void arrive_empty(Barrier& empty) {
-  if constexpr (Config::kCluster == 1) {
-    empty.arrive();
-  } else {
-    for (unsigned rank = 0; rank < Config::kCluster; ++rank) {
-      cutlass::arch::ClusterBarrier::arrive(&empty.word, rank, 1u);
-    }
-  }
-}
-
-/// The scan's threads, of a stage that they have read.
-template <class Config>
-__device__ void give_back(Barrier& empty, bool with_store_arrival) {
-  if constexpr (Config::kCluster == 1) {
-    empty.arrive();
-    if (with_store_arrival && threadIdx.x == 128) empty.arrive();
-  } else {
-    __syncwarp();
-    const unsigned rank = threadIdx.x % 32;  // each of the first lanes arrives at one CTA
-    if (rank < Config::kCluster) {
-      cutlass::arch::ClusterBarrier::arrive(&empty.word, rank, 1u);
-      if (with_store_arrival && threadIdx.x / 32 == 4) {
-        cutlass::arch::ClusterBarrier::arrive(&empty.word, rank, 1u);
-      }
-    }
-  }
-}
 
 /// Where panel (kind, tokens [64 part, + 64), group of channels) lies among those behind a tile's
 /// columns: stage, counted from the first one, and offset.

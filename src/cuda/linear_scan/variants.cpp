@@ -81,8 +81,7 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
     return StridedTensor{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
   };
   const TileExtents tokens{problem.B, problem.T, 1, problem.D};
-  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d},
-                 shape.tokens / shape.cluster);
+  plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d}, shape.tokens);
   plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
                       {1, problem.D, 1, problem.d}, shape.channels);
   if (!general) {
@@ -148,6 +147,7 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   }
   params.time_tiles = static_cast<int>(plan.time_tiles);
   params.channel_tiles = static_cast<int>(plan.channel_tiles);
+  params.columns = static_cast<int>(problem.B * plan.channel_tiles);
   params.tiles = static_cast<int>(plan.tiles);
   params.exchange = {scratch.at<float2>(plan.maps), scratch.at<float>(plan.states),
                      scratch.at<std::uint32_t>(plan.ticket)};

@@ -32,16 +32,6 @@ __device__ inline void load_panel(const CUtensorMap& map, Barrier& full, void* p
                                at.batch);
 }
 
-/// The same into all CTAs of a cluster: their panels and barriers at the same places.
-template <int kCtas>
-__device__ inline void load_panel_for_all(const CUtensorMap& map, Barrier& full, void* panel,
-                                          TileCoordinate at) {
-  constexpr auto kHint = static_cast<std::uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-  constexpr std::uint16_t kAll = (1 << kCtas) - 1;
-  cute::SM90_TMA_LOAD_MULTICAST_4D::copy(&map, &full.word, kAll, kHint, panel, at.column, at.head,
-                                         at.time, at.batch);
-}
-
 /// One thread, after a barrier behind every writer's fence_shared_for_async_proxy().
 __device__ inline void store_panel(const CUtensorMap& map, const void* panel, TileCoordinate at) {
   cute::SM90_TMA_STORE_4D::copy(&map, panel, at.column, at.head, at.time, at.batch);
