@@ -1,6 +1,6 @@
 // linear_scan_forward_kernel: out = silu(gate) s, s_t = a_t s_{t-1} + W u_t, in one launch.
 //
-// A tile is 64 channels per warpgroup of the scan role by 64, 128 or 256 packed tokens. Its x,
+// A tile is 64 channels per warpgroup of the scan role by 64 or 256 packed tokens. Its x,
 // transposed, is one product
 //
 //   x^T [channels, tokens] = W [channels, d] u^T [d, tokens]
@@ -16,7 +16,8 @@
 //   look-back  scan from 0, keeping each token's factor to the tile's begin; publish the map; get
 //              the state before the tile out of the maps of up to 32; add factor times state
 //   chain      wait for the state of the tile before; scan; publish the state: half the work, where
-//              there are columns enough to keep the machine busy meanwhile
+//              there are columns enough to keep the machine busy meanwhile. Factors of 0, which
+//              forget inf and NaN too, are looked for once per tile, not at each factor
 //
 // Role    threads                work
 //   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
