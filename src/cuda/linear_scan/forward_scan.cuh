@@ -241,12 +241,11 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
   if (!t.tile.plain) end_sequences(t, acc);
 }
 
-/// The same from 0, with what remains of the state before the tile; then with that state.
-template <class Config>
-__device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
-  const ColumnRecords records = records_of(t);
-  float factor[Config::kTokens / 2];  // from the state before the tile to each token's
-  ScanMap map[2];
+/// x becomes the states of a scan from 0; factors from the state before the tile to each token's;
+/// the tile's map.
+template <bool kExact, class Config>
+__device__ void scan_from_zero(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2],
+                               float (&factor)[Config::kTokens / 2], ScanMap (&map)[2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
@@ -257,16 +256,29 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
       float& s0 = acc[8 * step + 2 * i];
       float& s1 = acc[8 * step + 2 * i + 1];
       const float* decay = a[block][row];
-      const BlockMaps<true> maps(compose({decay[0], s0}, {decay[1], s1}));
+      const BlockMaps<kExact> maps(compose<kExact>({decay[0], s0}, {decay[1], s1}));
       const ScanMap before =
-          maps.pass(map[row], [](ScanMap all, ScanMap next) { return compose(all, next); });
-      const ScanMap first = compose(before, {decay[0], s0});
-      const ScanMap second = compose(first, {decay[1], s1});
+          maps.pass(map[row], [](ScanMap all, ScanMap next) { return compose<kExact>(all, next); });
+      const ScanMap first = compose<kExact>(before, {decay[0], s0});
+      const ScanMap second = compose<kExact>(first, {decay[1], s1});
       s0 = first.sum;
       s1 = second.sum;
       factor[8 * step + 2 * i] = first.factor;
       factor[8 * step + 2 * i + 1] = second.factor;
     }
+  }
+}
+
+/// The same from 0, with what remains of the state before the tile; then with that state.
+template <class Config>
+__device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
+  const ColumnRecords records = records_of(t);
+  float factor[Config::kTokens / 2];
+  ScanMap map[2];
+  if (Config::kGeneral || forgets(t)) {
+    scan_from_zero<true>(t, acc, factor, map);
+  } else {
+    scan_from_zero<false>(t, acc, factor, map);
   }
   const int time = t.tile.time_tile;
   const bool is_last = time + 1 == t.params.time_tiles;
