@@ -16,12 +16,12 @@ Case parse(const std::string& fields) {
                      "test")[0];
 }
 
-// One for each tiling, and one that TMA cannot read.
+// One for each tiling, with more tiles than CTAs, and one that TMA cannot read.
 const std::vector<NamedShape> kShapes = {
-    {nullptr, "Chains", R"("axes": {"B": 8, "T": 1000, "d": 128, "D": 1024})"},
-    {nullptr, "SmallTiles", R"("axes": {"B": 4, "T": 8192, "d": 256, "D": 64})"},
+    {nullptr, "Chains", R"("axes": {"B": 23, "T": 520, "d": 64, "D": 136})"},
+    {nullptr, "SmallTiles", R"("axes": {"B": 5, "T": 4200, "d": 64, "D": 64})"},
     {nullptr, "OddChannels", R"("axes": {"B": 3, "T": 1000, "d": 33, "D": 77})"},
-    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "d": 40, "D": 200}, "lengths": {
+    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "d": 40, "D": 72}, "lengths": {
         "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
 
 class GpuLinearScanDeterminism : public GpuSameBits {

@@ -63,9 +63,9 @@ TEST(LinearScanVariants, TilesByShape) {
   const Decision decisions[] = {
       {"the seed's", 4, 2048, 256, 64, kSmall},
       {"many columns", 8, 4096, 1024, 1024, kChain},
-      {"many of a hundred tokens", 300, 100, 64, 200, kChain},
-      {"many of two", 300, 2, 64, 200, kChain},
-      {"few columns of many tokens", 1, 8192, 256, 512, kWide},
+      {"many, but one tile of each", 300, 100, 64, 200, kSmall},
+      {"many, but hardly a token", 300, 2, 64, 200, kSmall},
+      {"few columns of many tokens", 1, 8192, 256, 512, kSmall},
       {"narrow, however many", 64, 8192, 256, 64, kSmall},
   };
   for (const Decision& one : decisions) {
@@ -95,19 +95,20 @@ TEST(LinearScanVariants, WhatTmaCannotReadGoesToGather) {
             "u has a time stride of 40 bytes, not a positive multiple of 16 below 2^40");
   args = contiguous_args(4, 2048, 64, 64);
   args.log_decay->strides[0] = 0;  // one row's decays for the whole batch
-  EXPECT_EQ(first_accepting(args), tma + ".gather");
+  EXPECT_EQ(first_accepting(args), tma + ".general");
   EXPECT_EQ(first_accepting(contiguous_args(4, 0, 64, 64)), tma + ".gather");
 }
 
-TEST(LinearScanVariants, Fp32DecaysNeedNoTma) {
+TEST(LinearScanVariants, Fp32DecaysGoToTheGeneralTile) {
   LinearScanForwardArgs args = contiguous_args(8, 4096, 1024, 1024);
   args.log_decay = view(3, {8, 4096, 1024}, DType::kFloat32);
-  args.log_decay->data = static_cast<char*>(args.log_decay->data) + 4;
-  EXPECT_EQ(first_accepting(args), "linear_scan_forward.sm90.fp16.c128_t256_chain");
+  EXPECT_EQ(first_accepting(args), "linear_scan_forward.sm90.fp16.c64_t64.general");
+  EXPECT_EQ(reason_of("linear_scan_forward.sm90.fp16.c128_t256_chain", args),
+            "takes decays in fp16, got fp32");
 }
 
 TEST(LinearScanVariants, ReasonsNameTheLimit) {
-  const std::string name = "linear_scan_forward.sm90.fp16.c64_t64";
+  const std::string name = "linear_scan_forward.sm90.fp16.c64_t64.general";
   EXPECT_EQ(reason_of(name, contiguous_args(1, 8, 8, 8, DType::kBFloat16)), "takes fp16, got bf16");
   EXPECT_EQ(reason_of(name, contiguous_args(1, std::int64_t{1} << 31, 8, 8)),
             "takes T < 2^31 - 256, got 2147483648");
@@ -213,6 +214,10 @@ TEST(LinearScanBackward, CopiesWhatTmaCannotRead) {
 
 TEST(LinearScanVariants, SwitchForcesOneVariant) {
   const LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
+  const std::string chain = "linear_scan_forward.sm90.fp16.c128_t256_chain";
+  EXPECT_EQ(reason_of(chain, args), "is slower here than tiles of 64 channels by 64 tokens");
+  ASSERT_EQ(setenv("TANDEM_VARIANT", chain.c_str(), 1), 0);
+  EXPECT_EQ(reason_of(chain, args), "");
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_forward.sm90.bf16.c64_t64", 1), 0);
   EXPECT_THROW(linear_scan_forward_workspace_bytes(args, DeviceProperties::h200()), Unsupported);
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_backward.sm90.fp16", 1), 0);

@@ -84,14 +84,6 @@ __device__ inline void put_states(float* of_warp, ChannelPair state) {
   for (int r = 0; r < 2; ++r) put(of_warp + channel + 8 * r, state.value[r]);
 }
 
-/// apply() and compose() of cuda/scan/map.cuh, in the form whose machine code the tests have seen.
-__device__ inline float apply_map(ScanMap map, float state) {
-  return map.factor == 0.0f ? map.sum : fmaf(map.factor, state, map.sum);
-}
-__device__ inline ScanMap compose_maps(ScanMap first, ScanMap next) {
-  return {next.factor == 0.0f ? 0.0f : next.factor * first.factor, apply_map(next, first.sum)};
-}
-
 /// Of the lane before this one.
 __device__ inline ScanMap lane_above(ScanMap map) {
   constexpr unsigned kWarp = 0xFFFFFFFFu;
@@ -104,8 +96,8 @@ __device__ inline ScanMap compose_lanes(ScanMap own) {
   const auto of_lane = [](ScanMap map, int lane) {
     return ScanMap{__shfl_sync(kWarp, map.factor, lane, 4), __shfl_sync(kWarp, map.sum, lane, 4)};
   };
-  const ScanMap pair = compose_maps(lane_above(own), own);  // of lanes 1 and 3
-  return compose_maps(of_lane(pair, 1), of_lane(pair, 3));
+  const ScanMap pair = compose(lane_above(own), own);  // of lanes 1 and 3
+  return compose(of_lane(pair, 1), of_lane(pair, 3));
 }
 
 /// Where a column's records are.
@@ -128,12 +120,22 @@ __device__ void fold_maps(const ColumnRecords& records, int time, ScanMap (&all)
   for (int i = 0; i < kEach; ++i) {
     if (i < count) found[i] = try_get(from + i * records.channels);
   }
+  // why all of them again at a time: one trip through the L2 for each would be a chain of trips.
+  for (bool missing = true; missing;) {
+    missing = false;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i < count && !found[i].there()) {
+        found[i] = try_get(from + i * records.channels);
+        missing = true;
+      }
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     if (i >= count) break;
-    while (!found[i].there()) found[i] = try_get(from + i * records.channels);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) all[r] = compose_maps(all[r], found[i].map(r));
+    for (int r = 0; r < 2; ++r) all[r] = compose(all[r], found[i].map(r));
   }
   __syncwarp();
 #pragma unroll
@@ -146,22 +148,6 @@ __device__ inline void put_maps(const ColumnRecords& records, int time, const Sc
   float2* to = records.maps + std::int64_t{time} * records.channels + threadIdx.x % 32 / 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) put(to + r, maps[r]);
-}
-
-/// The state before tile `time` > 0.
-template <int kGroupTiles>
-__device__ ChannelPair look_back_groups(const ColumnRecords& records, int time) {
-  ChannelPair state{};
-  ScanMap folded[2];
-  fold_maps<kGroupTiles>(records, time, folded);
-  const int group = time / kGroupTiles;
-  if (group > 0) {
-    state = wait_states(records.states + std::int64_t{group - 1} * records.channels);
-    __syncwarp();
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) state.value[r] = apply_map(folded[r], state.value[r]);
-  return state;
 }
 
 }  // namespace tandem::cuda

@@ -1,6 +1,6 @@
 // linear_scan_forward_kernel: out = silu(gate) s, s_t = a_t s_{t-1} + W u_t, in one launch.
 //
-// A tile is 64 channels per warpgroup of the scan role by 64, 128 or 256 packed tokens. Its x,
+// A tile is 64 channels per warpgroup of the scan role by 64 or 256 packed tokens. Its x,
 // transposed, is one product
 //
 //   x^T [channels, tokens] = W [channels, d] u^T [d, tokens]
@@ -16,13 +16,15 @@
 //   look-back  scan from 0, keeping each token's factor to the tile's begin; publish the map; get
 //              the state before the tile out of the maps of up to 32; add factor times state
 //   chain      wait for the state of the tile before; scan; publish the state: half the work, where
-//              there are columns enough to keep the machine busy meanwhile
+//              there are columns enough to keep the machine busy meanwhile. Factors of 0, which
+//              forget inf and NaN too, are looked for once per tile, not at each factor
 //
 // Role    threads                work
 //   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
 //         warp 1                 what the tokens are (tokens.cuh); states of empty sequences
+//         warp 2, one thread     stores outputs by TMA
 //         warps 2 and 3          copy where TMA cannot
-//   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs, stores
+//   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs
 // Shared memory: a ring of (channels + tokens) x 64 elements, 96 KB (two CTAs per SM) or 192 KB.
 // Registers: x and, with look-back, a factor per element: 64 to 128 per thread.
 //
@@ -54,11 +56,22 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
+  if (threadIdx.x == 32 && params.tma) {
+    for (const CUtensorMap* map : {&params.u_map, &params.weight_map, &params.out_map}) {
+      prefetch_tensor_map(*map);
+    }
+    if (!Config::kGeneral) prefetch_tensor_map(params.decay_map);
+    if (params.problem.gate.data != nullptr) prefetch_tensor_map(params.gate_map);
+  }
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kGroups;
-    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads);
+    const int stores = params.tma ? kStoreArrivals : 0;
+    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads + stores);
     shared.ticket_ring.init(1, 1);
-    shared.tile_ring.init(32, kScanThreads);
+    shared.tile_ring.init(32, kScanThreads + stores);
+    for (auto& slot : shared.outputs_ready) {
+      for (Barrier& ready : slot) ready.init(128);
+    }
     fence_barriers_initialised();
   }
   follow_stream();
@@ -79,6 +92,8 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       pass_empty_sequences<Config>(params.problem);
     } else if (!params.tma) {
       load_with_threads<Config>(params, shared);
+    } else if (threadIdx.x == 64) {
+      store_outputs<Config>(params, shared);
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();

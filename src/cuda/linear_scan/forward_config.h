@@ -5,13 +5,15 @@ namespace tandem::cuda {
 
 /// `kGroups` warpgroups of 64 channels each, times `kTokens` packed tokens. `kChain`: a tile takes
 /// the state before it from the tile before it and scans once; else it publishes its map, scans
-/// from 0, and gets the state out of many tiles' maps (carry.cuh).
-template <class ElementT, int kGroupsT, int kTokensT, bool kChainT>
+/// from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any type
+/// and tensors that TMA cannot read or write.
+template <class ElementT, int kGroupsT, int kTokensT, bool kChainT, bool kGeneralT = false>
 struct LinearScanConfig {
   using Element = ElementT;
   static constexpr int kGroups = kGroupsT;
   static constexpr int kTokens = kTokensT;
   static constexpr bool kChain = kChainT;
+  static constexpr bool kGeneral = kGeneralT;
   static constexpr int kChannels = 64 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups);
   // why: of 64 channels two CTAs per SM, so that one's products run beside the other's scan.
@@ -20,7 +22,7 @@ struct LinearScanConfig {
   // A stage of the ring: 64 columns of W's and of u's rows; behind the last of them, decays, gates.
   static constexpr int kWeightBytes = kChannels * 128;
   static constexpr int kStageBytes = (kChannels + kTokens) * 128;
-  static constexpr int kStages = (kGroups == 1 ? 98304 : 196608) / kStageBytes;
+  static constexpr int kStages = (kGeneral ? 81920 : kGroups == 1 ? 98304 : 196608) / kStageBytes;
   static constexpr int kTileSlots = 2;  // tiles known ahead
 
   // Panels of 64 tokens by 64 channels: decays, then gates, which outputs replace.
@@ -28,6 +30,8 @@ struct LinearScanConfig {
   static constexpr int kPanelRowsPerStage = kStageBytes / (8192 * kGroups);
   static constexpr int kPanelStages =
       (2 * kTokenPanels + kPanelRowsPerStage - 1) / kPanelRowsPerStage;
+
+  static constexpr int kDecayStages = kTokenPanels / kPanelRowsPerStage;  // with nothing else
 
   static constexpr int kGroupTiles = 32;  // whose maps are folded one by one: carry.cuh
 

@@ -27,13 +27,18 @@ struct PanelsOfStage {
   __device__ int count() const { return max(end - begin, 0); }
 };
 
-/// One thread: the tiles of this CTA, one ahead of the ring.
+/// One thread: the tiles of this CTA, one ahead of the ring. Where there is one for each CTA, that
+/// of its own index. Else by ticket, so that a tile's CTA is there whenever a later tile's is: the
+/// next tile's ticket is under way while a tile is loaded.
 template <class Config, class UseTile>
 __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
                            UseTile use_tile) {
   typename LinearScanShared<Config>::TileRing::Position at;
-  const auto next = [&] { return atomicAdd(params.exchange.ticket, 1u) + 1; };
-  unsigned index = next();
+  const bool by_ticket = params.tiles > static_cast<int>(gridDim.x);
+  const auto next = [&] {
+    return by_ticket ? atomicAdd(params.exchange.ticket, 1u) + 1 : gridDim.x;
+  };
+  unsigned index = by_ticket ? next() : blockIdx.x;
   while (true) {
     shared.tile_ring.wait_empty(at);
     shared.tickets[at.stage] = index;
@@ -41,7 +46,7 @@ __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShar
     at.advance();
     const LinearScanTile tile = find_tile(params, index, Config::kChannels);
     if (tile.batch == LinearScanTile::kNone) return;
-    const unsigned following = next();  // on its way while this tile is loaded
+    const unsigned following = next();
     use_tile(tile);
     index = following;
   }
@@ -59,7 +64,7 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
                               LinearScanShared<Config>& shared) {
   const LinearScanForwardProblem& problem = params.problem;
   const int k_steps = (problem.d + 63) / 64;
-  const bool with_decay = problem.decay_dtype == problem.dtype;
+  const bool with_decay = !Config::kGeneral;
   const bool with_gate = problem.gate.data != nullptr;
   typename LinearScanShared<Config>::StageRing::Position at;
   take_tiles(params, shared, [&](const LinearScanTile& tile) {
@@ -87,6 +92,40 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
       }
     }
   });
+}
+
+/// One thread, with TMA: the outputs of each tile, as soon as they are in their panels.
+template <class Config>
+__device__ void store_outputs(const LinearScanForwardParams& params,
+                              LinearScanShared<Config>& shared) {
+  const int k_steps = (params.problem.d + 63) / 64;
+  typename LinearScanShared<Config>::StageRing::Position at;
+  typename LinearScanShared<Config>::TileRing::Position slot;
+  while (true) {
+    shared.tile_ring.wait_full(slot);
+    const LinearScanTile tile = shared.tiles[slot.stage];
+    if (tile.batch == LinearScanTile::kNone) return;
+    for (int k = 0; k < k_steps; ++k) at.advance();
+    for (int group = 0; group < Config::kGroups; ++group) {
+      shared.outputs_ready[slot.stage][group].wait(slot.parity);
+      const int channel = tile.first_channel + 64 * group;
+      for (int part = 0; part < Config::kTokenPanels && channel < params.problem.D; ++part) {
+        const int time = tile.time_tile * Config::kTokens + 64 * part;
+        if (time >= params.problem.T) break;
+        const PanelPlace<Config> place(1, part, group);
+        const int stage = at.stage + place.stage;
+        const char* panel =
+            shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
+        store_panel(params.out_map, panel, {channel, 0, time, tile.batch});
+      }
+    }
+    wait_stores_read();
+    for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
+      if (s >= Config::kDecayStages) shared.ring.empty[at.stage].arrive();
+    }
+    shared.tile_ring.empty[slot.stage].arrive();
+    slot.advance();
+  }
 }
 
 /// The copying threads: `rows` rows of 64 columns, zeros where there is none.
@@ -147,8 +186,7 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
     }
     for (int s = 0; s < Config::kPanelStages; ++s) {
       shared.ring.wait_empty(at);
-      const PanelsOfStage<Config> panels(s, problem.decay_dtype == problem.dtype,
-                                         problem.gate.data != nullptr);
+      const PanelsOfStage<Config> panels(s, !Config::kGeneral, problem.gate.data != nullptr);
       for (int i = panels.begin; i < panels.end; ++i) {
         const int row = s * Config::kPanelRowsPerStage + i / Config::kGroups;
         const int group = i % Config::kGroups, part = row % Config::kTokenPanels * 64;
@@ -177,11 +215,12 @@ __device__ void look_at_tokens(const LinearScanForwardParams& params,
     const bool exists = tile.batch != LinearScanTile::kNone;
     if (exists) {
       const int time = tile.time_tile * Config::kTokens;
-      const bool inside =
-          problem.cu_seqlens == nullptr && time > 0 && time + Config::kTokens < sequences.T;
+      const bool ends = problem.final_state != nullptr;
       tile.plain = true;
+      const bool inside =
+          problem.cu_seqlens == nullptr && sequences.T - time - (ends ? 1 : 0) >= Config::kTokens;
       for (int i = lane; i < Config::kTokens && !inside; i += 32) {
-        const TokenKind kind = linear_scan_token(sequences, tile.batch, time + i);
+        const TokenKind kind = linear_scan_token(sequences, tile.batch, time + i, ends);
         shared.tokens[at.stage][i] = kind;
         if (kind.first != TokenKind::kInside || kind.last != TokenKind::kInside) {
           tile.plain = false;

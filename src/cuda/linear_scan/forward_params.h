@@ -28,6 +28,7 @@ struct LinearScanForwardParams {
   LinearScanForwardProblem problem;
   int time_tiles = 0;     // of kTokens, per batch row
   int channel_tiles = 0;  // of kChannels
+  int columns = 0;        // tiles at a time: of all batch rows and channels
   int tiles = 0;          // (time, batch, channels) from the outermost axis
   LinearScanExchange exchange;
 };

@@ -16,23 +16,18 @@ std::size_t append(std::size_t& bytes, std::int64_t size) {
 }  // namespace
 
 LinearScanTileShape tile_shape(LinearScanTiling tiling) {
-  switch (tiling) {
-    case LinearScanTiling::kSmall: return {64, 64, 2, false};
-    case LinearScanTiling::kWide: return {128, 128, 1, false};
-    case LinearScanTiling::kChain: break;
-  }
+  if (tiling == LinearScanTiling::kSmall) return {64, 64, 2, false};
   return {128, 256, 1, true};
 }
 
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors) {
-  if (problem.D <= 64) return LinearScanTiling::kSmall;
-  const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   // As many columns as keep the machine busy with few tiles of each under way: then hardly any tile
   // waits for the one before it.
+  const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
-  if (3 * columns >= multiprocessors && tiles >= multiprocessors) return LinearScanTiling::kChain;
-  const bool fills = columns * ceil_div(problem.T, 128) >= multiprocessors;
-  return fills ? LinearScanTiling::kWide : LinearScanTiling::kSmall;
+  const bool many = 3 * columns >= multiprocessors && tiles >= multiprocessors;
+  return many && problem.D > 64 && problem.T > 128 ? LinearScanTiling::kChain
+                                                   : LinearScanTiling::kSmall;
 }
 
 LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,

@@ -15,7 +15,6 @@ constexpr int kLinearScanGroupTiles = 32;  // LinearScanConfig::kGroupTiles
 /// Channels by tokens of a tile, and how tiles pass the state on.
 enum class LinearScanTiling {
   kSmall,  // 64 x 64
-  kWide,   // 128 x 128
   kChain,  // 128 x 256, one scan, each tile behind the one before it
 };
 
@@ -28,7 +27,7 @@ struct LinearScanTileShape {
 };
 LinearScanTileShape tile_shape(LinearScanTiling tiling);
 
-/// The quickest on `multiprocessors`.
+/// The quickest on `multiprocessors`, where every tiling can run.
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors);
 
 /// Offsets into the workspace in bytes; all of it is cleared before the kernel.

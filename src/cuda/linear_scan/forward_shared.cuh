@@ -15,7 +15,7 @@ struct LinearScanTile {
   int time_tile = 0;
   int first_channel = 0;
   int column = 0;      // (batch, tile of channels)
-  bool plain = false;  // no sequence begins or ends here, and every token belongs to one
+  bool plain = false;  // no boundary of sequences that needs care, and every token belongs to one
 };
 
 /// Tiles that begin later in time come later, whatever their column: who waits for a state waits
@@ -24,11 +24,12 @@ __device__ inline LinearScanTile find_tile(const LinearScanForwardParams& params
                                            int channels) {
   LinearScanTile tile;
   if (index >= static_cast<unsigned>(params.tiles)) return tile;
-  const int columns = params.tiles / params.time_tiles;
-  tile.time_tile = static_cast<int>(index) / columns;
-  tile.column = static_cast<int>(index) % columns;
-  tile.batch = tile.column / params.channel_tiles;
-  tile.first_channel = tile.column % params.channel_tiles * channels;
+  const unsigned columns = params.columns, channel_tiles = params.channel_tiles;
+  tile.time_tile = static_cast<int>(index / columns);
+  const unsigned column = index % columns;
+  tile.column = static_cast<int>(column);
+  tile.batch = static_cast<int>(column / channel_tiles);
+  tile.first_channel = static_cast<int>(column % channel_tiles) * channels;
   return tile;
 }
 
@@ -38,13 +39,21 @@ struct LinearScanShared {
   using TileRing = Ring<Config::kTileSlots>;
 
   alignas(1024) char stages[Config::kStages][Config::kStageBytes];
+  // Decays themselves, fp32, of a general tile; rows padded against bank conflicts.
+  float decays[Config::kGeneral ? Config::kTokens : 1]
+              [Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
   LinearScanTile tiles[Config::kTileSlots];
   unsigned tickets[Config::kTileSlots];
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
-  TileRing tile_ring;    // that warp -> the scan
+  TileRing tile_ring;    // that warp -> the scan, the thread that stores
+  Barrier outputs_ready[Config::kTileSlots][Config::kGroups];
 };
+
+/// A stage is given back by the scan's threads and one arrival more: of the thread that stores,
+/// where the stage holds outputs, else of one of the scan's.
+constexpr int kStoreArrivals = 1;
 
 /// Where panel (kind, tokens [64 part, + 64), group of channels) lies among those behind a tile's
 /// columns: stage, counted from the first one, and offset.

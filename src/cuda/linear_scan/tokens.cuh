@@ -5,19 +5,21 @@
 
 namespace tandem::cuda {
 
-/// Of the token at `time` in batch row b. Behind T: kInside, its x is 0 and nothing is stored.
-__device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, int b, int time) {
+/// Of the token at `time` in batch row b. The first token of a batch row is inside: the state
+/// before its tile is the initial one. `ends`: final states are wanted.
+__device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, int b, int time,
+                                              bool ends) {
+  constexpr TokenKind kOutside{TokenKind::kOutside, TokenKind::kInside};
+  if (time >= sequences.T) return kOutside;
   TokenKind kind{TokenKind::kInside, TokenKind::kInside};
-  if (time >= sequences.T) return kind;
   if (sequences.cu_seqlens == nullptr) {
-    if (time == 0) kind.first = b;
-    if (time == sequences.T - 1) kind.last = b;
+    if (ends && time == sequences.T - 1) kind.last = b;
     return kind;
   }
   // The last boundary at or before the token: before the first and at or behind the last, none.
   int low = 0, high = sequences.N + 1;  // boundaries below `low` are at or before it
   while (low < high) {
-    const int middle = (low + high) / 2;
+    const int middle = low + (high - low) / 2;
     if (sequence_boundary(sequences, middle) <= time) {
       low = middle + 1;
     } else {
@@ -25,9 +27,9 @@ __device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, in
     }
   }
   const int n = low - 1;
-  if (n < 0 || n >= sequences.N) return {TokenKind::kOutside, TokenKind::kInside};
+  if (n < 0 || n >= sequences.N) return kOutside;
   if (sequence_boundary(sequences, n) == time) kind.first = n;
-  if (sequence_boundary(sequences, n + 1) == time + 1) kind.last = n;
+  if (ends && sequence_boundary(sequences, n + 1) == time + 1) kind.last = n;
   return kind;
 }
 

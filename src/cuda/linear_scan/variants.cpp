@@ -15,25 +15,29 @@ namespace {
 
 constexpr const char* kForward = "linear_scan_forward";
 
-template <class Element, int kGroups, int kTokens, bool kChain>
+template <class Config>
 void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanTiling tiling,
                  bool tma) {
-  using Config = LinearScanConfig<Element, kGroups, kTokens, kChain>;
-  static_assert(Config::kGroupTiles == kLinearScanGroupTiles);
   const LinearScanTileShape shape = tile_shape(tiling);
+  static_assert(Config::kGroupTiles == kLinearScanGroupTiles);
+  const char* kind = Config::kChain      ? "_chain"
+                     : !Config::kGeneral ? ""
+                     : tma               ? ".general"
+                                         : ".gather";
   table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".c" +
-                       std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) +
-                       (shape.chain ? "_chain" : "") + (tma ? "" : ".gather"),
-                   dtype, tiling, tma, &launch_linear_scan_forward<Config>});
+                       std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) + kind,
+                   dtype, tiling, Config::kGeneral, tma, &launch_linear_scan_forward<Config>});
 }
 
 template <class Element>
 void add_variants(std::vector<LinearScanVariant>& table, DType dtype) {
-  for (const bool tma : {true, false}) {
-    add_variant<Element, 2, 256, true>(table, dtype, LinearScanTiling::kChain, tma);
-    add_variant<Element, 2, 128, false>(table, dtype, LinearScanTiling::kWide, tma);
-    add_variant<Element, 1, 64, false>(table, dtype, LinearScanTiling::kSmall, tma);
-  }
+  using Small = LinearScanConfig<Element, 1, 64, false>;
+  using General = LinearScanConfig<Element, 1, 64, false, true>;
+  using Chain = LinearScanConfig<Element, 2, 256, true>;
+  add_variant<Chain>(table, dtype, LinearScanTiling::kChain, true);
+  add_variant<Small>(table, dtype, LinearScanTiling::kSmall, true);
+  add_variant<General>(table, dtype, LinearScanTiling::kSmall, true);
+  add_variant<General>(table, dtype, LinearScanTiling::kSmall, false);
 }
 
 struct Choice {
@@ -63,7 +67,8 @@ const std::vector<LinearScanVariant>& linear_scan_forward_variants() {
   return table;
 }
 
-LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling) {
+LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
+                               bool general) {
   const LinearScanTileShape shape = tile_shape(tiling);
   LinearScanTilePlans plans;
   const auto plan = [&](const char* name, const StridedTensor& tensor, const TileExtents& extents,
@@ -79,7 +84,7 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
   plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d}, shape.tokens);
   plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
                       {1, problem.D, 1, problem.d}, shape.channels);
-  if (problem.decay_dtype == problem.dtype) {
+  if (!general) {
     plans.decay =
         plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
   }
@@ -105,13 +110,20 @@ std::string reason_against(const LinearScanVariant& variant,
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
   }
-  const LinearScanTiling best = choose_tiling(problem, multiprocessors);
-  if (variant.tiling != best) {
-    const LinearScanTileShape shape = tile_shape(best);
-    return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
-           std::to_string(shape.tokens) + " tokens";
+  if (!variant.general) {
+    if (problem.decay_dtype != problem.dtype) {
+      return "takes decays in " + to_string(problem.dtype) + ", got " +
+             to_string(problem.decay_dtype);
+    }
+    const LinearScanTiling best = choose_tiling(problem, multiprocessors);
+    if (variant.tiling != best && variant_switch().empty()) {
+      const LinearScanTileShape shape = tile_shape(best);
+      return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
+             std::to_string(shape.tokens) + " tokens";
+    }
   }
-  return variant.tma ? plan_tiles(problem, variant.tiling).problem : "";
+  if (!variant.tma) return "";
+  return plan_tiles(problem, variant.tiling, variant.general).problem;
 }
 
 void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context) {
@@ -126,15 +138,16 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   params.problem = problem;
   params.tma = variant.tma;
   if (params.tma) {
-    const LinearScanTilePlans tiles = plan_tiles(problem, variant.tiling);
+    const LinearScanTilePlans tiles = plan_tiles(problem, variant.tiling, variant.general);
     params.u_map = encode(tiles.u);
     params.weight_map = encode(tiles.weight);
-    if (problem.decay_dtype == problem.dtype) params.decay_map = encode(tiles.decay);
+    if (!variant.general) params.decay_map = encode(tiles.decay);
     if (problem.gate.data != nullptr) params.gate_map = encode(tiles.gate);
     params.out_map = encode(tiles.out);
   }
   params.time_tiles = static_cast<int>(plan.time_tiles);
   params.channel_tiles = static_cast<int>(plan.channel_tiles);
+  params.columns = static_cast<int>(problem.B * plan.channel_tiles);
   params.tiles = static_cast<int>(plan.tiles);
   params.exchange = {scratch.at<float2>(plan.maps), scratch.at<float>(plan.states),
                      scratch.at<std::uint32_t>(plan.ticket)};

@@ -17,6 +17,7 @@ struct LinearScanVariant {
   std::string name;
   DType dtype;
   LinearScanTiling tiling;
+  bool general;  // decays of any type; without `tma` also tensors of any layout
   bool tma;
   Launch launch;
 };
@@ -24,14 +25,15 @@ struct LinearScanVariant {
 const std::vector<LinearScanVariant>& linear_scan_forward_variants();
 
 /// The copies that TMA would make; `problem` says why it cannot make all of them, "" when it can.
-/// Of gates that are not there, and of fp32 decays, which are loaded otherwise, nothing is asked.
+/// Of gates that are not there, and decays of a general tile, nothing is asked.
 struct LinearScanTilePlans {
   TensorMapPlan u, weight, decay, gate, out;
   std::string problem;
 };
-LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling);
+LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
+                               bool general);
 
-/// "" when the variant can run the problem, else why not.
+/// "" when the variant should run the problem, else why not. A forced one need not be the quickest.
 std::string reason_against(const LinearScanVariant& variant,
                            const LinearScanForwardProblem& problem, int multiprocessors);
 
