@@ -61,7 +61,8 @@ struct Decision {
 TEST(LinearScanVariants, TilesByShape) {
   using enum LinearScanTiling;
   const Decision decisions[] = {
-      {"the seed's", 4, 2048, 256, 64, kSmall},
+      {"the seed's", 4, 2048, 256, 64, kAlone},
+      {"more tiles than multiprocessors", 16, 2048, 256, 64, kSmall},
       {"many columns", 8, 4096, 1024, 1024, kChain},
       {"many, but one tile of each", 300, 100, 64, 200, kSmall},
       {"many, but hardly a token", 300, 2, 64, 200, kSmall},
@@ -76,24 +77,26 @@ TEST(LinearScanVariants, TilesByShape) {
 
 TEST(LinearScanVariants, TheQuickestIsFirst) {
   EXPECT_EQ(first_accepting(contiguous_args(4, 2048, 256, 64)),
+            "linear_scan_forward.sm90.fp16.c64_t64_alone");
+  EXPECT_EQ(first_accepting(contiguous_args(16, 2048, 256, 64)),
             "linear_scan_forward.sm90.fp16.c64_t64");
   EXPECT_EQ(first_accepting(contiguous_args(8, 4096, 1024, 1024, DType::kBFloat16)),
             "linear_scan_forward.sm90.bf16.c128_t256_chain");
   EXPECT_EQ(reason_of("linear_scan_forward.sm90.fp16.c64_t64", contiguous_args(16, 4096, 256, 512)),
-            "is slower here than tiles of 128 channels by 256 tokens");
+            "is slower here than c128_t256_chain");
 }
 
 TEST(LinearScanVariants, WhatTmaCannotReadGoesToGather) {
   const std::string tma = "linear_scan_forward.sm90.fp16.c64_t64";
-  LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
+  LinearScanForwardArgs args = contiguous_args(16, 2048, 256, 64);
   args.gate->data = static_cast<char*>(args.gate->data) + 2;
   EXPECT_EQ(first_accepting(args), tma + ".gather");
   EXPECT_EQ(reason_of(tma, args), "gate does not start at a multiple of 16 bytes");
 
-  args = contiguous_args(4, 2048, 20, 64);
+  args = contiguous_args(16, 2048, 20, 64);
   EXPECT_EQ(reason_of(tma, args),
             "u has a time stride of 40 bytes, not a positive multiple of 16 below 2^40");
-  args = contiguous_args(4, 2048, 64, 64);
+  args = contiguous_args(16, 2048, 64, 64);
   args.log_decay->strides[0] = 0;  // one row's decays for the whole batch
   EXPECT_EQ(first_accepting(args), tma + ".general");
   EXPECT_EQ(first_accepting(contiguous_args(4, 0, 64, 64)), tma + ".gather");
@@ -141,7 +144,7 @@ TEST(LinearScanVariants, WorkspaceHoldsTheTilesRecords) {
   const auto bytes = [](const LinearScanForwardArgs& args) {
     return linear_scan_forward_workspace_bytes(args, DeviceProperties::h200());
   };
-  // 128 tiles' maps of 64 channels, a state for each of 4 columns' one group, the ticket.
+  // 128 tiles' maps of 64 channels, a state for each of 4 columns' one group of 64, the ticket.
   EXPECT_EQ(bytes(contiguous_args(4, 2048, 256, 64)), 128u * 64 * 8 + 4 * 64 * 4 + 256);
   // 16 tiles' states of 64 columns of 128 channels, the ticket.
   EXPECT_EQ(bytes(contiguous_args(8, 4096, 1024, 1024)), 16u * 64 * 128 * 4 + 256);
@@ -215,7 +218,7 @@ TEST(LinearScanBackward, CopiesWhatTmaCannotRead) {
 TEST(LinearScanVariants, SwitchForcesOneVariant) {
   const LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
   const std::string chain = "linear_scan_forward.sm90.fp16.c128_t256_chain";
-  EXPECT_EQ(reason_of(chain, args), "is slower here than tiles of 64 channels by 64 tokens");
+  EXPECT_EQ(reason_of(chain, args), "is slower here than c64_t64_alone");
   ASSERT_EQ(setenv("TANDEM_VARIANT", chain.c_str(), 1), 0);
   EXPECT_EQ(reason_of(chain, args), "");
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_forward.sm90.bf16.c64_t64", 1), 0);

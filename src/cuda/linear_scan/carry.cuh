@@ -62,18 +62,20 @@ __device__ inline MapPairBits try_get(const float2* from) {
   return pair;
 }
 
-__device__ inline ChannelPair wait_states(const float* of_warp) {
+__device__ inline ChannelPair try_states(const float* of_warp) {
   const int channel = threadIdx.x % 32 / 4;
-  ChannelPair state;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) state.value[r] = try_get(of_warp + channel + 8 * r);
+  return {try_get(of_warp + channel), try_get(of_warp + channel + 8)};
+}
+/// Goes on from what try_states() found.
+__device__ inline void wait_states(const float* of_warp, ChannelPair& state) {
+  const int channel = threadIdx.x % 32 / 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     while (__float_as_uint(state.value[r]) == kNotThere) {
       state.value[r] = try_get(of_warp + channel + 8 * r);
     }
   }
-  return state;
+  __syncwarp();
 }
 
 /// All lanes hold the same values of a channel; one stores them.
@@ -107,9 +109,11 @@ struct ColumnRecords {
   int channels;   // from tile to tile, from group to group
 };
 
-/// The maps of the group's tiles before tile `time`, of both rows.
+/// The maps of the group's tiles before tile `time`, of both rows. Missing ones are asked for all
+/// at a time, since one trip through the L2 for each would be a chain of trips; `patient`, for one
+/// at a time, since that leaves the L2 to other CTAs.
 template <int kGroupTiles>
-__device__ void fold_maps(const ColumnRecords& records, int time, ScanMap (&all)[2]) {
+__device__ void fold_maps(const ColumnRecords& records, int time, bool patient, ScanMap (&all)[2]) {
   constexpr int kEach = kGroupTiles / 4;
   const int lane = threadIdx.x % 32;
   const int first = time / kGroupTiles * kGroupTiles + lane % 4 * kEach;
@@ -120,12 +124,11 @@ __device__ void fold_maps(const ColumnRecords& records, int time, ScanMap (&all)
   for (int i = 0; i < kEach; ++i) {
     if (i < count) found[i] = try_get(from + i * records.channels);
   }
-  // why all of them again at a time: one trip through the L2 for each would be a chain of trips.
   for (bool missing = true; missing;) {
     missing = false;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (i < count && !found[i].there()) {
+      if (i < count && !(patient && missing) && !found[i].there()) {
         found[i] = try_get(from + i * records.channels);
         missing = true;
       }

@@ -78,7 +78,9 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
   __syncthreads();
 
   if (warpgroup == 0) {
-    cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
+    if constexpr (!Config::kAlone) {
+      cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
+    }
     if (warp == 0) {
       if (threadIdx.x == 0) {
         if (params.tma) {
@@ -96,7 +98,9 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       store_outputs<Config>(params, shared);
     }
   } else {
-    cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();
+    if constexpr (!Config::kAlone) {
+      cutlass::arch::warpgroup_reg_alloc<Config::kScanRegisters>();
+    }
     scan_tiles<Config>(params, shared, warpgroup - 1);
   }
 }

@@ -6,18 +6,22 @@ namespace tandem::cuda {
 /// `kGroups` warpgroups of 64 channels each, times `kTokens` packed tokens. `kChain`: a tile takes
 /// the state before it from the tile before it and scans once; else it publishes its map, scans
 /// from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any type
-/// and tensors that TMA cannot read or write.
-template <class ElementT, int kGroupsT, int kTokensT, bool kChainT, bool kGeneralT = false>
+/// and tensors that TMA cannot read or write. `kAlone`: for few tiles, one per multiprocessor,
+/// which are quick by themselves: more registers, for gates ready before the state and more maps at
+/// a time.
+template <class ElementT, int kGroupsT, int kTokensT, bool kChainT, bool kGeneralT = false,
+          bool kAloneT = false>
 struct LinearScanConfig {
   using Element = ElementT;
   static constexpr int kGroups = kGroupsT;
   static constexpr int kTokens = kTokensT;
   static constexpr bool kChain = kChainT;
   static constexpr bool kGeneral = kGeneralT;
+  static constexpr bool kAlone = kAloneT;
   static constexpr int kChannels = 64 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups);
   // why: of 64 channels two CTAs per SM, so that one's products run beside the other's scan.
-  static constexpr int kCtasPerSm = kGroups == 1 ? 2 : 1;
+  static constexpr int kCtasPerSm = kGroups == 1 && !kAlone ? 2 : 1;
 
   // A stage of the ring: 64 columns of W's and of u's rows; behind the last of them, decays, gates.
   static constexpr int kWeightBytes = kChannels * 128;
@@ -33,9 +37,10 @@ struct LinearScanConfig {
 
   static constexpr int kDecayStages = kTokenPanels / kPanelRowsPerStage;  // with nothing else
 
-  static constexpr int kGroupTiles = 32;  // whose maps are folded one by one: carry.cuh
+  static constexpr int kGroupTiles =
+      kAlone ? 64 : 32;  // whose maps are folded one by one: carry.cuh
 
-  // Registers per thread after setmaxnreg.
+  // Registers per thread after setmaxnreg; alone, all have enough without.
   static constexpr int kLoadRegisters = 40;
   static constexpr int kScanRegisters = kGroups == 1 ? 208 : 232;
 

@@ -16,11 +16,17 @@ std::size_t append(std::size_t& bytes, std::int64_t size) {
 }  // namespace
 
 LinearScanTileShape tile_shape(LinearScanTiling tiling) {
-  if (tiling == LinearScanTiling::kSmall) return {64, 64, 2, false};
-  return {128, 256, 1, true};
+  switch (tiling) {
+    case LinearScanTiling::kAlone: return {"c64_t64_alone", 64, 64, 1, 64, false};
+    case LinearScanTiling::kSmall: return {"c64_t64", 64, 64, 2, 32, false};
+    case LinearScanTiling::kChain: break;
+  }
+  return {"c128_t256_chain", 128, 256, 1, 1, true};
 }
 
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors) {
+  const std::int64_t small = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
+  if (small <= multiprocessors) return LinearScanTiling::kAlone;
   // As many columns as keep the machine busy with few tiles of each under way: then hardly any tile
   // waits for the one before it.
   const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
@@ -41,8 +47,7 @@ LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearS
   plan.blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
       plan.tiles, 1, std::int64_t{shape.ctas} * std::max(multiprocessors, 1)));
   const std::int64_t of_column = std::int64_t{4} * shape.channels;
-  const std::int64_t states =
-      shape.chain ? plan.time_tiles : ceil_div(plan.time_tiles, kLinearScanGroupTiles);
+  const std::int64_t states = ceil_div(plan.time_tiles, shape.group_tiles);
   std::size_t& bytes = plan.workspace_bytes;
   plan.maps = append(bytes, shape.chain ? 0 : 2 * of_column * plan.tiles);
   plan.states = append(bytes, of_column * states * columns);

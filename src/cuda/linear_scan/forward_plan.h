@@ -10,19 +10,19 @@
 
 namespace tandem::cuda {
 
-constexpr int kLinearScanGroupTiles = 32;  // LinearScanConfig::kGroupTiles
-
 /// Channels by tokens of a tile, and how tiles pass the state on.
 enum class LinearScanTiling {
+  kAlone,  // 64 x 64, no more than multiprocessors
   kSmall,  // 64 x 64
   kChain,  // 128 x 256, one scan, each tile behind the one before it
 };
 
-/// Channels, tokens and CTAs per multiprocessor.
 struct LinearScanTileShape {
+  const char* name;
   int channels;
   int tokens;
-  int ctas;
+  int ctas;         // per multiprocessor
+  int group_tiles;  // LinearScanConfig::kGroupTiles
   bool chain;
 };
 LinearScanTileShape tile_shape(LinearScanTiling tiling);

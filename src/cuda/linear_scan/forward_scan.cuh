@@ -102,24 +102,29 @@ __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2
   }
 }
 
-__device__ inline float gated(float gate, float state) {
-  return gate * reciprocal(1.0f + fast_exp2(-gate * kLog2E)) * state;
+/// silu of the gates of 16 tokens.
+template <class Config>
+__device__ void load_gates(const ScanTile<Config>& t, int step, float (&silu)[8]) {
+  std::uint32_t words[4];
+  load_columns(t.panel(1, step / 4), step % 4, words);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float2 pair = unpack_pair<typename Config::Element>(words[i / 2]);
+    const float gate = i % 2 == 0 ? pair.x : pair.y;
+    silu[i] = gate * reciprocal(1.0f + fast_exp2(-gate * kLog2E));
+  }
 }
 
-/// Outputs of 16 tokens from their states acc[8 step ...].
+/// Outputs of 16 tokens from their states acc[8 step ...]; kAlone: from states times gates.
 template <class Config>
 __device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[8]) {
   using Element = typename Config::Element;
   const LinearScanForwardProblem& problem = t.params.problem;
-  if (problem.gate.data != nullptr) {
-    std::uint32_t words[4];
-    load_columns(t.panel(1, step / 4), step % 4, words);
+  if (!Config::kAlone && problem.gate.data != nullptr) {
+    float silu[8];
+    load_gates(t, step, silu);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 gate = unpack_pair<Element>(words[i]);
-      out[2 * i] = gated(gate.x, out[2 * i]);
-      out[2 * i + 1] = gated(gate.y, out[2 * i + 1]);
-    }
+    for (int i = 0; i < 8; ++i) out[i] *= silu[i];
   }
   if (!Config::kGeneral || t.params.tma) {
     std::uint32_t packed[4];
@@ -226,8 +231,9 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
   if (t.tile.time_tile == 0) {
     state = initial_states(t);
   } else {
-    state = wait_states(records.states + (t.tile.time_tile - 1) * records.channels);
-    __syncwarp();
+    const float* states = records.states + (t.tile.time_tile - 1) * records.channels;
+    state = try_states(states);
+    wait_states(states, state);
   }
   // why: looking at every factor is a third of the scan's instructions.
   if (exact) {
@@ -284,15 +290,21 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   const bool is_last = time + 1 == t.params.time_tiles;
   const bool ends_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
   if (!is_last && !ends_group) put_maps(records, time, map);
-  ScanMap before[2];  // of the group's earlier tiles
-  if (time > 0) fold_maps<Config::kGroupTiles>(records, time, before);
-  ChannelPair state;
-  if (time < Config::kGroupTiles) {
-    state = initial_states(t);
-  } else {
-    state = wait_states(records.states + (time / Config::kGroupTiles - 1) * records.channels);
-    __syncwarp();
+  const bool gates_now = Config::kAlone && t.params.problem.gate.data != nullptr;
+  float silu[Config::kTokens / 2];
+#pragma unroll
+  for (int step = 0; gates_now && step < Config::kTokens / 16; ++step) {
+    load_gates(t, step, *reinterpret_cast<float(*)[8]>(&silu[8 * step]));
   }
+  const float* states = records.states + (time / Config::kGroupTiles - 1) * records.channels;
+  const bool is_first_group = time < Config::kGroupTiles;
+  // why before the maps: most often it is there.
+  ChannelPair state = is_first_group ? initial_states(t) : try_states(states);
+  ScanMap before[2];  // of the group's earlier tiles
+  // A CTA of many tiles has others waiting for it.
+  const bool patient = !Config::kAlone && t.params.tiles > 2 * static_cast<int>(gridDim.x);
+  if (time > 0) fold_maps<Config::kGroupTiles>(records, time, patient, before);
+  if (!is_first_group) wait_states(states, state);
 #pragma unroll
   for (int r = 0; r < 2; ++r) state.value[r] = apply(before[r], state.value[r]);
   if (!is_last && ends_group) {
@@ -306,6 +318,8 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
     acc[i] = apply({factor[i], acc[i]}, state.value[i / 2 % 2]);
   }
   if (!t.tile.plain) end_sequences(t, acc);
+#pragma unroll
+  for (int i = 0; gates_now && i < Config::kTokens / 2; ++i) acc[i] *= silu[i];
 }
 
 /// One warpgroup: all tiles of this CTA.

@@ -18,22 +18,19 @@ constexpr const char* kForward = "linear_scan_forward";
 template <class Config>
 void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanTiling tiling,
                  bool tma) {
-  const LinearScanTileShape shape = tile_shape(tiling);
-  static_assert(Config::kGroupTiles == kLinearScanGroupTiles);
-  const char* kind = Config::kChain      ? "_chain"
-                     : !Config::kGeneral ? ""
-                     : tma               ? ".general"
-                                         : ".gather";
-  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".c" +
-                       std::to_string(shape.channels) + "_t" + std::to_string(shape.tokens) + kind,
-                   dtype, tiling, Config::kGeneral, tma, &launch_linear_scan_forward<Config>});
+  const char* kind = !Config::kGeneral ? "" : tma ? ".general" : ".gather";
+  table.push_back(
+      {std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile_shape(tiling).name + kind,
+       dtype, tiling, Config::kGeneral, tma, &launch_linear_scan_forward<Config>});
 }
 
 template <class Element>
 void add_variants(std::vector<LinearScanVariant>& table, DType dtype) {
+  using Alone = LinearScanConfig<Element, 1, 64, false, false, true>;
   using Small = LinearScanConfig<Element, 1, 64, false>;
   using General = LinearScanConfig<Element, 1, 64, false, true>;
   using Chain = LinearScanConfig<Element, 2, 256, true>;
+  add_variant<Alone>(table, dtype, LinearScanTiling::kAlone, true);
   add_variant<Chain>(table, dtype, LinearScanTiling::kChain, true);
   add_variant<Small>(table, dtype, LinearScanTiling::kSmall, true);
   add_variant<General>(table, dtype, LinearScanTiling::kSmall, true);
@@ -117,9 +114,7 @@ std::string reason_against(const LinearScanVariant& variant,
     }
     const LinearScanTiling best = choose_tiling(problem, multiprocessors);
     if (variant.tiling != best && variant_switch().empty()) {
-      const LinearScanTileShape shape = tile_shape(best);
-      return "is slower here than tiles of " + std::to_string(shape.channels) + " channels by " +
-             std::to_string(shape.tokens) + " tokens";
+      return std::string("is slower here than ") + tile_shape(best).name;
     }
   }
   if (!variant.tma) return "";
