@@ -33,23 +33,21 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
 }
 
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  constexpr double kCall = 8.0;         // two launches, their first loads and last stores
+  constexpr double kCall = 11.0;        // two launches, their first loads and last stores
   constexpr double kStateChunk = 0.45;  // one chunk of one walk for states
-  constexpr double kPair = 7.0;         // one CTA of the gradients
-  constexpr int kCtasPerMultiprocessor = 2;
+  constexpr int kStateWalks = 2;        // at a time per multiprocessor
+  constexpr double kPair = 4.5;         // one pair of chunks of the gradients
   constexpr double kBytesPerMicrosecond = 4.0e6;
   constexpr int kStateTensors = 5, kGradientTensors = 8;
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kGlaChunk);
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const auto rounds = [&](std::int64_t blocks) {
-    return static_cast<double>(ceil_div(blocks, kCtasPerMultiprocessor * multiprocessors));
-  };
+  const std::int64_t walks = ceil_div(2 * items, kStateWalks * multiprocessors);
+  const std::int64_t pairs = ceil_div(items * ceil_div(chunks, 2), multiprocessors);
   const double tensor = static_cast<double>(items * chunks * kPanelBytes) / kBytesPerMicrosecond;
-  const double states = rounds(2 * items) * static_cast<double>(chunks) * kStateChunk;
-  const double gradients = rounds(items * ceil_div(chunks, 2)) * kPair;
-  return kCall + std::max(states, kStateTensors * tensor) +
-         std::max(gradients, kGradientTensors * tensor);
+  return kCall +
+         std::max(static_cast<double>(walks * chunks) * kStateChunk, kStateTensors * tensor) +
+         std::max(static_cast<double>(pairs) * kPair, kGradientTensors * tensor);
 }
 
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem) {
