@@ -247,7 +247,8 @@ class Gradients(unittest.TestCase):
         q, k, v, g = self.inputs
         v = v.detach().requires_grad_()
         (dv,) = torch.autograd.grad(self.loss([q, k, v, g]), [v])
-        self.assertTrue(torch.equal(dv, self.expected[2]))
+        # Not the same bits: all gradients at once may be made in another way than one alone.
+        self.assertLess(relative_rms(dv, self.expected[2]), 3e-3)
 
     def test_compiled(self):
         leaves = self.leaves(self.inputs)
