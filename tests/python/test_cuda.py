@@ -248,7 +248,7 @@ class Gradients(unittest.TestCase):
         v = v.detach().requires_grad_()
         (dv,) = torch.autograd.grad(self.loss([q, k, v, g]), [v])
         # Not the same bits: all gradients at once may be made in another way than one alone.
-        self.assertLess(relative_rms(dv, self.expected[2]), 3e-3)
+        self.assertLess(relative_rms(dv, self.expected[2]), 6e-3)  # each has at most half of it
 
     def test_compiled(self):
         leaves = self.leaves(self.inputs)
