@@ -95,6 +95,21 @@ class CheckKernels(unittest.TestCase):
         problems, found = self.check.sass_problems(SASS.format(first="FFMA R1, R2, R3, R4"), ["gla_forward_kernel"])
         self.assertEqual((len(problems), len(found)), (1, 1))
 
+    def test_operands_of_a_product_under_way_stay(self):
+        product = "HGMMA.64x64x16.F32.BF16 R24, R56, gdesc[UR20].tnspB, R24, gsb0"
+        def writes(*instructions):
+            text = "".join(f"        /*{16 * i:04x}*/                   {one} ;\n" for i, one in enumerate(instructions))
+            return self.check.operand_hazards(text)
+        wait = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+        self.assertEqual(writes(product, wait, "LDS.64 R56, [R86]"), [])
+        self.assertEqual(writes(product, "LDS.64 R60, [R86]", "STS.64 [R3], R56", "@P0 FADD R55, R56, R57"), [])
+        self.assertEqual(writes(product, "LDS.64 R56, [R86]"), ["0010: LDS.64 R56, [R86]"])
+        self.assertEqual(len(writes(product, "LDS.64 R54, [R86]", "LDS.128 R54, [R86]", "@!P1 FADD R59, R1, R2")), 2)
+        # One group may still be under way.
+        self.assertEqual(len(writes(product, product.replace("R56", "R60"), wait.replace("0x0", "0x1"), "MOV R56, R1", "MOV R60, R1")), 1)
+        # Both operands in shared memory.
+        self.assertEqual(writes(HGMMA, "MOV R24, R1"), [])
+
     def test_marker_is_the_whole_name(self):
         self.assertEqual(self.check.sass_problems(SASS.format(first=HGMMA), ["forward_kernel"]), ([], []))
 
