@@ -1,0 +1,180 @@
+// The copies and decays roles of gla_chunk_gradients_kernel.
+#pragma once
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/gla/backward_chunk_shared.cuh"
+#include "cuda/gla/decay_gradient.cuh"
+#include "cuda/parts/ring.cuh"
+#include "cuda/parts/stream_order.cuh"
+
+namespace tandem::cuda {
+
+/// One warp: natural-log decays of the chunk, 0 where there is no token.
+__device__ inline LogDecays load_log_decays(const DecayTensor& decay, const ChunkPair& pair,
+                                            int which, std::int64_t T) {
+  const float* head = decay.data + pair.batch * decay.batch_stride + pair.head * decay.head_stride;
+  const auto of_token = [&](int offset) {
+    const std::int64_t time = std::int64_t{pair.begin} + 64 * which + offset;
+    if (decay.data == nullptr || time >= T) return 0.0f;
+    return head[time * decay.time_stride];
+  };
+  const int token = 2 * (threadIdx.x % 32);
+  return {{of_token(token), of_token(token + 1)}, of_token(64)};
+}
+
+/// One warp: d_log_decay of the chunk's tokens, or their sum for a constant decay.
+__device__ inline void differentiate_decay(const ChunkBackwardParams& params,
+                                           const ChunkGradientsShared::Tokens& tokens,
+                                           const ChunkPair& pair, int which) {
+  const DecayGradient& to = params.problem.d_log_decay;
+  if (to.data == nullptr) return;
+  const int token = 2 * (threadIdx.x % 32);
+  const auto own = [&](const float(&rows)[64]) {
+    return *reinterpret_cast<const float2*>(&rows[token]);
+  };
+  const int begin = pair.begin + 64 * which;
+  const float2 a = own(tokens.query_rows), b = own(tokens.key_state_rows);
+  const float2 c = own(tokens.key_rows), log_decay = own(tokens.log_decay);
+  const auto& behind = tokens.decay_behind;
+  const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
+                     (behind.state_to_state * fast_exp2(-behind.log2_sum[0]));
+  const float2 dg =
+      decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
+  const std::int64_t left = params.problem.forward.T - begin;
+  const float first = token < left ? unless_forgotten(dg.x, log_decay.x) : 0.0f;
+  const float second = token + 1 < left ? unless_forgotten(dg.y, log_decay.y) : 0.0f;
+  if (to.per_token) {
+    if (token < left) *gradient_at(to, pair.batch, begin + token, pair.head) = first;
+    if (token + 1 < left) {
+      *gradient_at(to, pair.batch, begin + token + 1, pair.head) = second;
+    }
+  } else {
+    const float sum = sum_warp(first + second);
+    if (token == 0) params.decay_sums[2 * pair.place + which] = sum;
+  }
+}
+
+/// The n-th pair of a CTA.
+__device__ inline std::int64_t nth_pair(std::int64_t n) { return blockIdx.x + n * gridDim.x; }
+
+/// One thread: copies in and out, two pairs ahead.
+struct ChunkCopies {
+  const ChunkBackwardParams& params;
+  ChunkGradientsShared& shared;
+
+  using Stage = ChunkGradientsShared::Stage;
+  static constexpr int kPanelBytes = panel_bytes(64);
+  static constexpr int kStages = ChunkGradientsShared::kStages;
+
+  /// Into panels that no gradient leaves through.
+  __device__ void load_first_inputs(Stage& stage, const ChunkPair& pair) const {
+    stage.inputs.arrive_and_expect(8 * kPanelBytes);
+    for (int i = 0; i < 2; ++i) {
+      load_panel(params.k_map, stage.inputs, stage.chunks[i].k, pair.tile(i));
+      load_panel(params.d_o_map, stage.inputs, stage.chunks[i].d_o, pair.tile(i));
+    }
+  }
+  __device__ void load_other_inputs(Stage& stage, const ChunkPair& pair) const {
+    for (int i = 0; i < 2; ++i) {
+      load_panel(params.q_map, stage.inputs, stage.chunks[i].q, pair.tile(i));
+      load_panel(params.v_map, stage.inputs, stage.chunks[i].v, pair.tile(i));
+    }
+  }
+  __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
+    const std::int64_t from = pair.place * kPanelBytes;
+    stage.states.arrive_and_expect(2 * kPanelBytes);
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + from,
+                                   &stage.states.word, stage.chunks[0].state, kPanelBytes);
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) + from,
+                                   &stage.states.word, stage.chunks[1].state_gradient, kPanelBytes);
+  }
+  __device__ void store(const Stage& stage, const ChunkPair& pair) const {
+    for (int i = 0; i < 2; ++i) {
+      store_panel(params.dv_map, stage.chunks[i].state_gradient, pair.tile(i));
+      store_panel(params.dk_map, stage.chunks[i].v, pair.tile(i));
+      store_panel(params.dq_map, stage.chunks[i].q, pair.tile(i));
+    }
+  }
+
+  __device__ void run() const {
+    ChunkPair pairs[kStages];
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      // why before the stream is followed: these came before the kernel before this one.
+      if (nth_pair(i) >= params.count) break;
+      pairs[i] = find_pair(params, static_cast<unsigned>(nth_pair(i)));
+      load_first_inputs(shared.stages[i], pairs[i]);
+      load_other_inputs(shared.stages[i], pairs[i]);
+    }
+    follow_stream();
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      if (nth_pair(i) < params.count) load_states(shared.stages[i], pairs[i]);
+    }
+    ChunkPair own = pairs[0], following = pairs[1];
+    RingPosition<kStages> now;
+    for (std::int64_t n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+      Stage& stage = shared.stages[now.stage];
+      const bool more = nth_pair(n + kStages) < params.count;
+      const ChunkPair next =
+          find_pair(params, static_cast<unsigned>(more ? nth_pair(n + kStages) : nth_pair(n)));
+      stage.made.wait(now.parity);
+      store(stage, own);
+      if (more) load_first_inputs(stage, next);
+      wait_stores_read();
+      if (more) {
+        load_other_inputs(stage, next);
+        load_states(stage, next);
+      }
+      own = following;
+      following = next;
+    }
+  }
+};
+
+/// One warp: the decay factors of the pairs that are copied in, and the gradient by the decays.
+struct ChunkDecays {
+  const ChunkBackwardParams& params;
+  ChunkGradientsShared& shared;
+
+  using Stage = ChunkGradientsShared::Stage;
+
+  __device__ LogDecays load(const ChunkPair& pair, int which) const {
+    return load_log_decays(params.problem.forward.log_decay, pair, which, params.problem.forward.T);
+  }
+  __device__ void prepare(Stage& stage, const LogDecays (&log_decay)[2]) const {
+    const float scale = params.problem.forward.scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      auto& tokens = stage.tokens[i];
+      *reinterpret_cast<float2*>(&tokens.log_decay[2 * (threadIdx.x % 32)]) = log_decay[i].own;
+      compute_chunk_decay<false>(log_decay[i], scale, tokens.decay);
+      compute_chunk_decay<true>(log_decay[i], scale, tokens.decay_behind);
+    }
+    stage.inputs.arrive();
+  }
+
+  __device__ void run() const {
+    constexpr int kStages = ChunkGradientsShared::kStages;
+    for (int i = 0; i < kStages && nth_pair(i) < params.count; ++i) {
+      const ChunkPair pair = find_pair(params, static_cast<unsigned>(nth_pair(i)));
+      prepare(shared.stages[i], {load(pair, 0), load(pair, 1)});
+    }
+    RingPosition<kStages> now;
+    for (std::int64_t n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+      Stage& stage = shared.stages[now.stage];
+      const ChunkPair pair = find_pair(params, static_cast<unsigned>(nth_pair(n)));
+      const bool more = nth_pair(n + kStages) < params.count;
+      const ChunkPair next =
+          more ? find_pair(params, static_cast<unsigned>(nth_pair(n + kStages))) : pair;
+      const LogDecays log_decay[2] = {load(next, 0), load(next, 1)};
+      stage.made.wait(now.parity);
+      for (int i = 0; i < 2; ++i) differentiate_decay(params, stage.tokens[i], pair, i);
+      __syncwarp();
+      if (more) prepare(stage, log_decay);
+    }
+  }
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,79 @@
+// What the roles of gla_chunk_gradients_kernel share: shared memory, and where a pair lies.
+#pragma once
+
+#include "cuda/gla/backward_chunks.h"
+#include "cuda/parts/barrier.cuh"
+#include "cuda/parts/decay.cuh"
+#include "cuda/parts/panel.cuh"
+#include "cuda/parts/tma.cuh"
+
+namespace tandem::cuda {
+
+struct ChunkGradientsShared {
+  using Panel = char[panel_bytes(64)];
+  static constexpr int kStages = 2;
+
+  /// One chunk. Its gradients leave through panels that are not needed any more.
+  struct Chunk {
+    alignas(1024) Panel q;  // then dq
+    alignas(1024) Panel k;
+    alignas(1024) Panel v;  // then dk
+    alignas(1024) Panel d_o;
+    alignas(1024) Panel state;           // [V,K], before the chunk
+    alignas(1024) Panel state_gradient;  // [V,K], behind it; then dv
+  };
+  /// Of a chunk, beside the panels.
+  struct Tokens {
+    ChunkDecay<64> decay;         // from S to tokens, and into the next S
+    ChunkDecay<64> decay_behind;  // from dS to tokens, and into the dS before
+    alignas(16) float log_decay[64];
+    float query_rows[64];      // a
+    float key_state_rows[64];  // b
+    float key_rows[64];        // c
+    float flows[4];            // a warp's share of <S, dS>
+  };
+  /// One pair.
+  struct Stage {
+    Chunk chunks[2];
+    Tokens tokens[2];
+    Barrier inputs;
+    Barrier states;
+    Barrier made;
+  };
+  Stage stages[kStages];
+  alignas(1024) Panel weights[2];  // Wt
+};
+
+/// Threads of the roles, and registers per thread after setmaxnreg.
+struct ChunkGradientsConfig {
+  static constexpr int kThreads = 384;
+  static constexpr int kProducts = 256;
+  static constexpr int kMemoryRegisters = 56;
+  static constexpr int kProductRegisters = 224;
+  static_assert(kMemoryRegisters + 2 * kProductRegisters <= 65536 / kThreads / 8 * 8 * 3);
+};
+
+/// Where a pair of chunks lies.
+struct ChunkPair {
+  int batch;
+  int head;
+  int begin;           // token
+  std::int64_t place;  // [B,H,pairs]
+
+  __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
+};
+
+/// Heads are innermost: they are neighbours in memory.
+__device__ inline ChunkPair find_pair(const ChunkBackwardParams& params, unsigned at) {
+  const unsigned H = params.problem.forward.H, pairs = params.pairs;
+  const unsigned of_head = at / H, batch = of_head / pairs;
+  ChunkPair pair;
+  pair.head = static_cast<int>(at - of_head * H);
+  pair.batch = static_cast<int>(batch);
+  const unsigned index = of_head - batch * pairs;
+  pair.begin = static_cast<int>(128 * index);
+  pair.place = std::int64_t{batch * H + pair.head} * pairs + index;
+  return pair;
+}
+
+}  // namespace tandem::cuda
