@@ -262,6 +262,19 @@ TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   EXPECT_GT(by_chunks(backward_args(1, 32768, 8, 8, 64, 64)), 200.0);
 }
 
+TEST(GlaBackwardPlan, AChoiceHasItsOwnWorkspace) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const GlaBackwardProblem narrow = make_problem(backward_args(8, 1024, 8, 8, 64, 64));
+  EXPECT_EQ(gla_backward_workspace_bytes(narrow, device),
+            plan_chunk_backward(narrow).workspace_bytes);
+  for (const GlaBackwardArgs& args :
+       {backward_args(1, 32768, 8, 8, 64, 64), backward_args(8, 1024, 8, 8, 128, 128)}) {
+    const GlaBackwardProblem walks = make_problem(args);
+    EXPECT_EQ(gla_backward_workspace_bytes(walks, device),
+              plan_backward(walks, device).workspace_bytes);
+  }
+}
+
 TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {
   GlaBackwardArgs args = backward_args(2, 130, 4, 4, 64, 64);
   EXPECT_EQ(plan_chunk_backward(make_problem(args)).workspace_bytes, 2 * 2 * 4 * 2 * 8192u);

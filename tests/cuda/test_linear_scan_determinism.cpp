@@ -16,8 +16,9 @@ Case parse(const std::string& fields) {
                      "test")[0];
 }
 
-// One for each tiling, with more tiles than CTAs, and one that TMA cannot read.
+// One for each tiling, with more tiles than CTAs where it has them, and one that TMA cannot read.
 const std::vector<NamedShape> kShapes = {
+    {nullptr, "FewTiles", R"("axes": {"B": 2, "T": 4000, "d": 64, "D": 64})"},
     {nullptr, "Chains", R"("axes": {"B": 23, "T": 520, "d": 64, "D": 136})"},
     {nullptr, "SmallTiles", R"("axes": {"B": 5, "T": 4200, "d": 64, "D": 64})"},
     {nullptr, "OddChannels", R"("axes": {"B": 3, "T": 1000, "d": 33, "D": 77})"},

@@ -107,6 +107,9 @@ class CheckKernels(unittest.TestCase):
         self.assertEqual(len(writes(product, "LDS.64 R54, [R86]", "LDS.128 R54, [R86]", "@!P1 FADD R59, R1, R2")), 2)
         # One group may still be under way.
         self.assertEqual(len(writes(product, product.replace("R56", "R60"), wait.replace("0x0", "0x1"), "MOV R56, R1", "MOV R60, R1")), 1)
+        # More may be under way than there are.
+        two = [product, product.replace("R56", "R60"), wait.replace("0x0", "0x3")]
+        self.assertEqual(len(writes(*two, "MOV R56, R1", "MOV R60, R1")), 2)
         # Both operands in shared memory.
         self.assertEqual(writes(HGMMA, "MOV R24, R1"), [])
 

@@ -1,6 +1,5 @@
 // Where the tokens of a tile lie in shared memory: each thread's pieces for itself (cp.async), or
-// whole rows (TMA), of which a
-// thread reads its part.
+// whole rows (TMA), of which a thread reads its part.
 #pragma once
 
 #include "cuda/gated_scan/place.cuh"

@@ -9,14 +9,14 @@
 
 namespace tandem::cuda {
 
-/// Operands of contraction steps over the chunk's tokens i: rows j of At or Wt.
-using WeightOperand = std::uint32_t[4][4];
+/// The A operand of the contraction steps over a chunk's tokens.
+using TokenOperand = std::uint32_t[4][4];
 
-/// Rounds scale D (.) of both score tiles [j][i], and keeps Wt as a panel too.
+/// Rounds scale D (.) of both score tiles [j][i] to At and Wt, and keeps Wt as a panel too.
 template <class Element>
 __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
-                             const float (&log2_sum)[64], float scale, WeightOperand& a,
-                             WeightOperand& w, char* panel) {
+                             const float (&log2_sum)[64], float scale, TokenOperand& a,
+                             TokenOperand& w, char* panel) {
   const int row = fragment_row();
   const int own_step =
       threadIdx.x % 128 / 32;  // the 16 columns on the diagonal of this warp's rows
@@ -106,7 +106,8 @@ __device__ float multiply_states(const char* state, const char* gradient) {
   return sum_warp(sums[0] + sums[1] + (sums[2] + sums[3]));
 }
 
-/// Descriptor of a panel's first contraction step; the next ones are `kNextStep` further.
+/// Descriptor of a panel's first contraction step; the next ones are `kNextStep` further. why not
+/// one by one: with less code the compiler keeps the accumulators in registers.
 template <Major kMajor>
 __device__ std::uint64_t first_step(const char* panel) {
   return kMajor == Major::K ? k_major_descriptor(panel, 0) : mn_major_descriptor(panel, 0);
@@ -128,8 +129,8 @@ __device__ void multiply_panels(float (&acc)[32], const char* a, const char* b, 
 
 /// acc (+)= A B, B being a panel whose rows are contracted.
 template <class Element>
-__device__ void multiply_weights(float (&acc)[32], const WeightOperand& a, const char* b,
-                                 bool accumulate) {
+__device__ void multiply_tokens(float (&acc)[32], const TokenOperand& a, const char* b,
+                                bool accumulate) {
   const std::uint64_t of_b = first_step<Major::MN>(b);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -157,7 +158,7 @@ template <class Element>
 __device__ void pass_state(char* to, const char* from, const char* k, const char* v,
                            const ChunkDecay<64>& decay) {
   float state[32];
-  WeightOperand values;
+  TokenOperand values;
   load_panel_rows<Element>(state, from);
   load_decayed_values<Element, 0, 4>(values, v, decay.to_state);
   const float factor = decay.state_to_state;
@@ -165,7 +166,7 @@ __device__ void pass_state(char* to, const char* from, const char* k, const char
   for (float& value : state) value *= factor;
   fence_registers(state);
   wgmma_begin();
-  multiply_weights<Element>(state, values, k, true);
+  multiply_tokens<Element>(state, values, k, true);
   wgmma_wait<0>();
   fence_registers(state);
   put_rows<Element>(state, to);
@@ -177,7 +178,7 @@ __device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, ch
                                float scale, std::uint32_t parity) {
   auto& own = stage.chunks[group];
   auto& tokens = stage.tokens[group];
-  WeightOperand a, w;
+  TokenOperand a, w;
   float dv[32], dk[32], intra[32], dq[32];
 
   stage.inputs.wait(parity);
@@ -207,7 +208,7 @@ __device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, ch
   wgmma_begin();
   multiply_panels<Element, Major::K, Major::K>(dv, own.k, own.state_gradient, false);
   multiply_panels<Element, Major::K, Major::MN>(dk, own.v, own.state_gradient, false);
-  multiply_weights<Element>(intra, w, own.q, false);
+  multiply_tokens<Element>(intra, w, own.q, false);
   multiply_panels<Element, Major::K, Major::MN>(dq, own.d_o, own.state, false);
   const float flow = multiply_states<Element>(own.state, own.state_gradient);
   if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
@@ -215,7 +216,7 @@ __device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, ch
   fence_registers(dv);
   scale_rows(dv, tokens.decay_behind.from_state);
   wgmma_begin();
-  multiply_weights<Element>(dv, a, own.d_o, true);
+  multiply_tokens<Element>(dv, a, own.d_o, true);
   wgmma_wait<1>();
   fence_registers(dk);
   fence_registers(intra);

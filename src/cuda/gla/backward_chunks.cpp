@@ -4,12 +4,13 @@
 #include <algorithm>
 
 #include "cuda/gla/variant_choice.h"
+#include "cuda/parts/panel.cuh"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr int kWidest = 64;
-constexpr std::int64_t kPanelBytes = 64 * 64 * 2;
+constexpr std::int64_t kPanelBytes = panel_bytes(64);
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -9,6 +9,8 @@
 #include "cuda/gla/backward_variants.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "core/environment.h"
 #include "cuda/gla/decay_gradient.h"
@@ -122,17 +124,29 @@ double predicted_walks_time(const BackwardPlan& plan) {
   return time;
 }
 
-const BackwardVariant& choose(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+/// The variant for a problem and, if it goes by walks, their plan: made once, since the choice may
+/// depend on it.
+struct BackwardChoice {
+  const BackwardVariant& variant;
+  BackwardPlan walks;
+};
+
+BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device) {
   const GlaTilePlans tiles = plan_tiles(problem);
-  return choose_variant(kOp, backward_variants(), device, [&](const BackwardVariant& one) {
-    std::string reason = reason_against(one, problem, tiles);
-    if (reason.empty() && one.by_chunks && variant_switch().empty() &&
-        predicted_chunks_time(problem, device) >
-            predicted_walks_time(plan_backward(problem, device))) {
-      reason = "is predicted to be slower than walks";
-    }
-    return reason;
-  });
+  std::optional<BackwardPlan> walks;
+  const BackwardVariant& variant =
+      choose_variant(kOp, backward_variants(), device, [&](const BackwardVariant& one) {
+        std::string reason = reason_against(one, problem, tiles);
+        if (reason.empty() && one.by_chunks && variant_switch().empty()) {
+          walks = plan_backward(problem, device);
+          if (predicted_chunks_time(problem, device) > predicted_walks_time(*walks)) {
+            reason = "is predicted to be slower than walks";
+          }
+        }
+        return reason;
+      });
+  if (variant.by_chunks) return {variant, {}};
+  return {variant, walks ? *std::move(walks) : plan_backward(problem, device)};
 }
 
 /// With few heads, dv and dq side by side instead of one after the other over all SMs: of the three
@@ -257,7 +271,7 @@ void run_by_walks(const GlaBackwardProblem& problem, const BackwardVariant& vari
 }
 
 void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                   const Context& context) {
+                   const DeviceProperties& device, const Context& context) {
   const GlaForwardProblem& f = problem.forward;
   const ChunkBackwardPlan plan = plan_chunk_backward(problem);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
@@ -273,7 +287,7 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   params.dv_map = tile_map(problem.dv, f, f.H, f.V);
   params.pairs = plan.pairs;
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
-  params.multiprocessors = std::max(device_properties(f.device).multiprocessors, 1);
+  params.multiprocessors = std::max(device.multiprocessors, 1);
   params.states = scratch.at<char>(plan.states);
   params.state_gradients = scratch.at<char>(plan.state_gradients);
   params.decay_sums = scratch.at<float>(plan.decay_sums);
@@ -396,19 +410,19 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
 
 void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
   const DeviceProperties device = device_properties(problem.forward.device);
-  const BackwardVariant& variant = choose(problem, device);
+  const auto [variant, walks] = choose(problem, device);
   const DeviceGuard guard(problem.forward.device.index);
   if (variant.by_chunks) {
-    run_by_chunks(problem, variant, context);
+    run_by_chunks(problem, variant, device, context);
   } else {
-    run_by_walks(problem, variant, plan_backward(problem, device), context);
+    run_by_walks(problem, variant, walks, context);
   }
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device) {
-  return choose(problem, device).by_chunks ? plan_chunk_backward(problem).workspace_bytes
-                                           : plan_backward(problem, device).workspace_bytes;
+  const auto [variant, walks] = choose(problem, device);
+  return variant.by_chunks ? plan_chunk_backward(problem).workspace_bytes : walks.workspace_bytes;
 }
 
 }  // namespace tandem::cuda
