@@ -23,6 +23,7 @@ const std::vector<NamedShape> kShapes = {
     {nullptr, "ManyHeads", R"("axes": {"B": 4, "T": 1024, "H": 32, "K": 128})"},
     {nullptr, "FewHeads", R"("axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
     {nullptr, "NarrowHeads", R"("axes": {"B": 4, "T": 1100, "H": 12, "K": 64})"},
+    {nullptr, "CutWalks", R"("axes": {"B": 4, "T": 1100, "H": 12, "K": 64}, "states": "none")"},
     {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "H": 4, "K": 64}, "lengths": {
         "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
 

@@ -3,6 +3,7 @@
 // With S before a pair and dS behind it from gla_chunk_states_kernel, pairs are independent; a CTA
 // takes every gridDim.x-th. First the states between the two chunks, as the walks would:
 //   S  = 2^G_C S + (V 2^(G_C - G_j))^T K of the first chunk,  dS from q and do of the second
+// (of a pair behind its walk's cut, S += factor from the cut * S at the cut, or dS likewise).
 // Then each chunk of C = 64 tokens, G being the inclusive sum of its decays, D_ij = 2^(G_i - G_j)
 // for j <= i, f_j the factor from token j to dS (docs/ops/gla_backward.md has the derivation):
 //   At_ji = scale D_ij (k_j . q_i)                          [C,C]
@@ -69,12 +70,7 @@ __global__ __launch_bounds__(ChunkGradientsConfig::kThreads, 1) void gla_chunk_g
     return;
   }
   cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
-  const int group = warpgroup - 1;
-  RingPosition<ChunkGradientsShared::kStages> now;
-  for (std::int64_t at = blockIdx.x; at < params.count; at += gridDim.x, now.advance()) {
-    make_gradients<Element>(shared.stages[now.stage], group, shared.weights[group],
-                            params.problem.forward.scale, now.parity);
-  }
+  ChunkProducts<Element>{params, shared, warpgroup - 1}.run();
 }
 
 }  // namespace tandem::cuda

@@ -56,7 +56,7 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
 }
 
 /// The n-th pair of a CTA.
-__device__ inline std::int64_t nth_pair(std::int64_t n) { return blockIdx.x + n * gridDim.x; }
+__device__ inline unsigned nth_pair(unsigned n) { return blockIdx.x + n * gridDim.x; }
 
 /// One thread: copies in and out, two pairs ahead.
 struct ChunkCopies {
@@ -81,54 +81,71 @@ struct ChunkCopies {
       load_panel(params.v_map, stage.inputs, stage.chunks[i].v, pair.tile(i));
     }
   }
+  __device__ static void load_state(Stage& stage, const void* panels, std::int64_t place,
+                                    char* panel) {
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(panels) + place * kPanelBytes,
+                                   &stage.states.word, panel, kPanelBytes);
+  }
   __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
-    const std::int64_t from = pair.place * kPanelBytes;
-    stage.states.arrive_and_expect(2 * kPanelBytes);
-    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + from,
-                                   &stage.states.word, stage.chunks[0].state, kPanelBytes);
-    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) + from,
-                                   &stage.states.word, stage.chunks[1].state_gradient, kPanelBytes);
+    // Behind the cut, along either walk; at it the state is whole.
+    const bool state = params.cut > 0 && pair.index > params.cut;
+    const bool gradient = pair.index < params.cut - 1;
+    stage.cut_group = state ? 0 : gradient ? 1 : ChunkGradientsShared::kWhole;
+    const int of_cut = state || gradient ? kPanelBytes + static_cast<int>(sizeof(CutFactor)) : 0;
+    stage.states.arrive_and_expect(2 * kPanelBytes + of_cut);
+    load_state(stage, params.states, pair.place, stage.chunks[0].state);
+    load_state(stage, params.state_gradients, pair.place, stage.chunks[1].state_gradient);
+  }
+  /// Into panels that a gradient may have left through.
+  __device__ void load_states_at_cut(Stage& stage, const ChunkPair& pair) const {
+    if (stage.cut_group == ChunkGradientsShared::kWhole) return;
+    const std::int64_t cut = pair.place - pair.index + params.cut;
+    if (stage.cut_group == 0) {
+      load_state(stage, params.states, cut, stage.chunks[1].state);
+    } else {
+      load_state(stage, params.state_gradients, cut - 1, stage.chunks[0].state_gradient);
+    }
+    cute::SM90_BULK_COPY_G2S::copy(params.cut_factors + pair.place, &stage.states.word,
+                                   &stage.cut_factor, sizeof(CutFactor));
   }
   __device__ void store(const Stage& stage, const ChunkPair& pair) const {
+    store_panel(params.dv_map, stage.chunks[0].state_gradient, pair.tile(0));
+    store_panel(params.dv_map, stage.chunks[1].state, pair.tile(1));
     for (int i = 0; i < 2; ++i) {
-      store_panel(params.dv_map, stage.chunks[i].state_gradient, pair.tile(i));
       store_panel(params.dk_map, stage.chunks[i].v, pair.tile(i));
       store_panel(params.dq_map, stage.chunks[i].q, pair.tile(i));
     }
   }
 
   __device__ void run() const {
-    ChunkPair pairs[kStages];
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
+#pragma unroll 1
+    for (unsigned n = 0; n < kStages && nth_pair(n) < params.count; ++n) {
+      Stage& stage = shared.stages[n];
+      const ChunkPair pair = find_pair(params, nth_pair(n));
       // why before the stream is followed: these came before the kernel before this one.
-      if (nth_pair(i) >= params.count) break;
-      pairs[i] = find_pair(params, static_cast<unsigned>(nth_pair(i)));
-      load_first_inputs(shared.stages[i], pairs[i]);
-      load_other_inputs(shared.stages[i], pairs[i]);
+      load_first_inputs(stage, pair);
+      load_other_inputs(stage, pair);
+      if (n == 0) follow_stream();  // the first pair's states before the second's inputs
+      load_states(stage, pair);
+      load_states_at_cut(stage, pair);
     }
-    follow_stream();
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-      if (nth_pair(i) < params.count) load_states(shared.stages[i], pairs[i]);
-    }
-    ChunkPair own = pairs[0], following = pairs[1];
     RingPosition<kStages> now;
-    for (std::int64_t n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+    for (unsigned n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
       Stage& stage = shared.stages[now.stage];
       const bool more = nth_pair(n + kStages) < params.count;
-      const ChunkPair next =
-          find_pair(params, static_cast<unsigned>(more ? nth_pair(n + kStages) : nth_pair(n)));
+      const ChunkPair own = find_pair(params, nth_pair(n));
+      const ChunkPair next = find_pair(params, nth_pair(more ? n + kStages : n));
       stage.made.wait(now.parity);
       store(stage, own);
-      if (more) load_first_inputs(stage, next);
+      if (more) {
+        load_first_inputs(stage, next);
+        load_states(stage, next);
+      }
       wait_stores_read();
       if (more) {
         load_other_inputs(stage, next);
-        load_states(stage, next);
+        load_states_at_cut(stage, next);
       }
-      own = following;
-      following = next;
     }
   }
 };
@@ -156,18 +173,18 @@ struct ChunkDecays {
   }
 
   __device__ void run() const {
-    constexpr int kStages = ChunkGradientsShared::kStages;
-    for (int i = 0; i < kStages && nth_pair(i) < params.count; ++i) {
-      const ChunkPair pair = find_pair(params, static_cast<unsigned>(nth_pair(i)));
-      prepare(shared.stages[i], {load(pair, 0), load(pair, 1)});
+    constexpr unsigned kStages = ChunkGradientsShared::kStages;
+#pragma unroll 1
+    for (unsigned n = 0; n < kStages && nth_pair(n) < params.count; ++n) {
+      const ChunkPair pair = find_pair(params, nth_pair(n));
+      prepare(shared.stages[n], {load(pair, 0), load(pair, 1)});
     }
     RingPosition<kStages> now;
-    for (std::int64_t n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+    for (unsigned n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
       Stage& stage = shared.stages[now.stage];
-      const ChunkPair pair = find_pair(params, static_cast<unsigned>(nth_pair(n)));
+      const ChunkPair pair = find_pair(params, nth_pair(n));
       const bool more = nth_pair(n + kStages) < params.count;
-      const ChunkPair next =
-          more ? find_pair(params, static_cast<unsigned>(nth_pair(n + kStages))) : pair;
+      const ChunkPair next = more ? find_pair(params, nth_pair(n + kStages)) : pair;
       const LogDecays log_decay[2] = {load(next, 0), load(next, 1)};
       stage.made.wait(now.parity);
       for (int i = 0; i < 2; ++i) differentiate_decay(params, stage.tokens[i], pair, i);

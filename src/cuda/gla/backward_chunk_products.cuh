@@ -9,41 +9,39 @@
 
 namespace tandem::cuda {
 
-/// The A operand of the contraction steps over a chunk's tokens.
-using TokenOperand = std::uint32_t[4][4];
+/// 64 columns of this thread's rows, in 16 bits: the A operand of a contraction over them, or a
+/// panel's part of an accumulator.
+using PackedRows = std::uint32_t[4][4];
 
-/// Rounds scale D (.) of both score tiles [j][i] to At and Wt, and keeps Wt as a panel too.
+/// Rounds scale D (.) of both score tiles [j][i] to At and, into a panel, Wt. Without branches: it
+/// runs beside a product.
 template <class Element>
 __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
-                             const float (&log2_sum)[64], float scale, TokenOperand& a,
-                             TokenOperand& w, char* panel) {
+                             const float (&log2_sum)[64], float scale, PackedRows& a, char* w) {
   const int row = fragment_row();
-  const int own_step =
-      threadIdx.x % 128 / 32;  // the 16 columns on the diagonal of this warp's rows
   const float sum[2] = {log2_sum[row], log2_sum[row + 8]};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    float of_keys[8] = {}, of_values[8] = {};
-    if (step >= own_step) {
+    float of_keys[8], of_values[8];
 #pragma unroll
-      for (int i = 0; i < 8; i += 2) {
-        const int half = i / 2 % 2;  // rows `row` and `row + 8`
-        const int column = fragment_column(2 * step + i / 4);
-        const float2 sum_i = *reinterpret_cast<const float2*>(&log2_sum[column]);
-        const float factor[2] = {scale * fast_exp2(sum_i.x - sum[half]),
-                                 scale * fast_exp2(sum_i.y - sum[half])};
+    for (int i = 0; i < 8; i += 2) {
+      const int half = i / 2 % 2;  // rows `row` and `row + 8`
+      const int column = fragment_column(2 * step + i / 4);
+      const float2 sum_i = *reinterpret_cast<const float2*>(&log2_sum[column]);
+      const float factor[2] = {scale * fast_exp2(sum_i.x - sum[half]),
+                               scale * fast_exp2(sum_i.y - sum[half])};
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          // why a select of the product: 0 * NaN.
-          const bool reaches = step != own_step || column + n >= row + 8 * half;
-          of_keys[i + n] = reaches ? factor[n] * keys[8 * step + i + n] : 0.0f;
-          of_values[i + n] = reaches ? factor[n] * values[8 * step + i + n] : 0.0f;
-        }
+      for (int n = 0; n < 2; ++n) {
+        // why a select of the product: 0 * NaN, and factors before the diagonal may be inf.
+        const bool reaches = column + n >= row + 8 * half;
+        of_keys[i + n] = reaches ? factor[n] * keys[8 * step + i + n] : 0.0f;
+        of_values[i + n] = reaches ? factor[n] * values[8 * step + i + n] : 0.0f;
       }
     }
     accumulator_to_operand<Element>(of_keys, 0, a[step]);
-    accumulator_to_operand<Element>(of_values, 0, w[step]);
-    store_rows(panel, step, w[step]);
+    std::uint32_t packed[4];
+    accumulator_to_operand<Element>(of_values, 0, packed);
+    store_rows(w, step, packed);
   }
 }
 
@@ -65,24 +63,33 @@ __device__ void put_rows(const float (&acc)[32], char* panel) {
   }
 }
 
-/// sums[token] = the sum over columns of x (.) o, x being a panel.
-template <class Element>
-__device__ void sum_rows(const char* x, const float (&o)[32], float (&sums)[64]) {
-  const int row = fragment_row();
-  float own[2][4] = {};  // of two rows; why four: a chain of 32 additions is 130 cycles
+__device__ inline void load_rows(const char* panel, PackedRows& rows) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const char* at = x + panel_offset(row + i % 2 * 8, i / 2) + threadIdx.x % 4 * 4;
-    const float2 pair = unpack_pair<Element>(*reinterpret_cast<const std::uint32_t*>(at));
-    own[i % 2][i / 2 % 2] += pair.x * o[2 * i];
-    own[i % 2][2 + i / 2 % 2] += pair.y * o[2 * i + 1];
-  }
+  for (int step = 0; step < 4; ++step) load_rows(panel, step, rows[step]);
+}
+
+/// Calls visit(accumulator index, two values).
+template <class Element, class Visit>
+__device__ void for_each_pair(const PackedRows& rows, Visit visit) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) visit(2 * i, unpack_pair<Element>(rows[i / 4][i % 4]));
+}
+
+/// sums[token] = the sum over columns of x (.) o.
+template <class Element>
+__device__ void sum_rows(const PackedRows& x, const float (&o)[32], float (&sums)[64]) {
+  float own[2][4] = {};  // of two rows; why four: a chain of 32 additions is 130 cycles
+  for_each_pair<Element>(x, [&](int i, float2 pair) {
+    float(&of_row)[4] = own[i / 2 % 2];
+    of_row[i / 4 % 2] += pair.x * o[i];
+    of_row[2 + i / 4 % 2] += pair.y * o[i + 1];
+  });
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = own[half][0] + own[half][1] + (own[half][2] + own[half][3]);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-    if (threadIdx.x % 4 == 0) sums[row + 8 * half] = sum;
+    if (threadIdx.x % 4 == 0) sums[fragment_row() + 8 * half] = sum;
   }
 }
 
@@ -129,7 +136,7 @@ __device__ void multiply_panels(float (&acc)[32], const char* a, const char* b, 
 
 /// acc (+)= A B, B being a panel whose rows are contracted.
 template <class Element>
-__device__ void multiply_tokens(float (&acc)[32], const TokenOperand& a, const char* b,
+__device__ void multiply_tokens(float (&acc)[32], const PackedRows& a, const char* b,
                                 bool accumulate) {
   const std::uint64_t of_b = first_step<Major::MN>(b);
 #pragma unroll
@@ -140,105 +147,124 @@ __device__ void multiply_tokens(float (&acc)[32], const TokenOperand& a, const c
   wgmma_commit();
 }
 
-/// A state from a panel, as an accumulator.
+/// The products role: a warpgroup makes one chunk of every pair.
 template <class Element>
-__device__ void load_panel_rows(float (&acc)[32], const char* panel) {
-  const int row = fragment_row();
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const char* at = panel + panel_offset(row + i % 2 * 8, i / 2) + threadIdx.x % 4 * 4;
-    const float2 pair = unpack_pair<Element>(*reinterpret_cast<const std::uint32_t*>(at));
-    acc[2 * i] = pair.x;
-    acc[2 * i + 1] = pair.y;
-  }
-}
+struct ChunkProducts {
+  const ChunkBackwardParams& params;
+  ChunkGradientsShared& shared;
+  int group;  // which chunk of the pair
 
-/// `to` = the state `from` passed over one chunk more: += the decayed columns of v times k.
-template <class Element>
-__device__ void pass_state(char* to, const char* from, const char* k, const char* v,
-                           const ChunkDecay<64>& decay) {
-  float state[32];
-  TokenOperand values;
-  load_panel_rows<Element>(state, from);
-  load_decayed_values<Element, 0, 4>(values, v, decay.to_state);
-  const float factor = decay.state_to_state;
-#pragma unroll
-  for (float& value : state) value *= factor;
-  fence_registers(state);
-  wgmma_begin();
-  multiply_tokens<Element>(state, values, k, true);
-  wgmma_wait<0>();
-  fence_registers(state);
-  put_rows<Element>(state, to);
-}
+  using Stage = ChunkGradientsShared::Stage;
 
-/// A chunk's gradients, left in its panels, and its row sums. `group`: which of the pair.
-template <class Element>
-__device__ void make_gradients(ChunkGradientsShared::Stage& stage, int group, char* weights,
-                               float scale, std::uint32_t parity) {
-  auto& own = stage.chunks[group];
-  auto& tokens = stage.tokens[group];
-  TokenOperand a, w;
-  float dv[32], dk[32], intra[32], dq[32];
+  __device__ char* weights() const { return shared.weights[group]; }
+  __device__ void sync() const { sync_warpgroup(1 + group); }
 
-  stage.inputs.wait(parity);
-  {
-    float(&keys)[32] = dv;
-    float(&values)[32] = dk;
+  /// At and Wt from the scores Kt Q and V dOt; meanwhile the state between the pair's chunks, which
+  /// this warpgroup has one end of: the state at that end, passed over its own chunk, += the
+  /// decayed columns of v times k.
+  __device__ void begin_pair(Stage& stage, std::uint32_t parity, PackedRows& a) const {
+    auto& own = stage.chunks[group];
+    auto& other = stage.chunks[1 - group];
+    const auto& tokens = stage.tokens[group];
+    const auto& decay = group == 0 ? tokens.decay : tokens.decay_behind;
+    char* const from = group == 0 ? own.state : own.state_gradient;
+    char* const to = group == 0 ? other.state : other.state_gradient;
+    float keys[32], values[32], state[32];
+    PackedRows rows, decayed;
+    stage.inputs.wait(parity);
     wgmma_begin();
     multiply_panels<Element, Major::K, Major::K>(keys, own.k, own.q, false);
     multiply_panels<Element, Major::K, Major::K>(values, own.v, own.d_o, false);
-    sync_warpgroup(1 + group);  // no warp's product reads the weights of the pair before
+    load_decayed_values<Element, 0, 4>(decayed, group == 0 ? own.v : own.d_o, decay.to_state);
+    stage.states.wait(parity);
+    load_rows(from, rows);
+    for_each_pair<Element>(rows, [&](int i, float2 pair) {
+      state[i] = pair.x;
+      state[i + 1] = pair.y;
+    });
+    if (stage.cut_group == group) {
+      // What is left of the state at the cut, which is in `to`.
+      const float left = stage.cut_factor.value;
+      load_rows(to, rows);
+      for_each_pair<Element>(rows, [&](int i, float2 pair) {
+        state[i] += left * pair.x;
+        state[i + 1] += left * pair.y;
+      });
+      put_rows<Element>(state, from);
+    }
+#pragma unroll
+    for (float& value : state) value *= decay.state_to_state;
     wgmma_wait<0>();
     fence_registers(keys);
     fence_registers(values);
-    weigh_scores<Element>(keys, values, tokens.decay.log2_sum, scale, a, w, weights);
+    fence_registers(state);
+    wgmma_begin();
+    multiply_tokens<Element>(state, decayed, group == 0 ? own.k : own.q, true);
+    weigh_scores<Element>(keys, values, tokens.decay.log2_sum, params.problem.forward.scale, a,
+                          weights());
+    wgmma_wait<0>();
+    hold_operand(decayed);
+    fence_registers(state);
+    put_rows<Element>(state, to);
+    fence_shared_for_async_proxy();
+    cutlass::arch::NamedBarrier::sync(ChunkGradientsConfig::kProducts, 3);
   }
-  stage.states.wait(parity);
-  auto& other = stage.chunks[1 - group];
-  if (group == 0) {
-    pass_state<Element>(other.state, own.state, own.k, own.v, tokens.decay);
-  } else {
-    pass_state<Element>(other.state_gradient, own.state_gradient, own.q, own.d_o,
-                        tokens.decay_behind);
-  }
-  fence_shared_for_async_proxy();
-  cutlass::arch::NamedBarrier::sync(ChunkGradientsConfig::kProducts, 3);
 
-  wgmma_begin();
-  multiply_panels<Element, Major::K, Major::K>(dv, own.k, own.state_gradient, false);
-  multiply_panels<Element, Major::K, Major::MN>(dk, own.v, own.state_gradient, false);
-  multiply_tokens<Element>(intra, w, own.q, false);
-  multiply_panels<Element, Major::K, Major::MN>(dq, own.d_o, own.state, false);
-  const float flow = multiply_states<Element>(own.state, own.state_gradient);
-  if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
-  wgmma_wait<3>();
-  fence_registers(dv);
-  scale_rows(dv, tokens.decay_behind.from_state);
-  wgmma_begin();
-  multiply_tokens<Element>(dv, a, own.d_o, true);
-  wgmma_wait<1>();
-  fence_registers(dk);
-  fence_registers(intra);
-  fence_registers(dq);
-  scale_rows(dq, tokens.decay.from_state);
-  wgmma_begin();
-  multiply_panels<Element, Major::MN, Major::MN>(dq, weights, own.k, true);
-  scale_rows(dk, tokens.decay_behind.from_state);
-  sum_rows<Element>(own.k, dk, tokens.key_state_rows);
-  sum_rows<Element>(own.k, intra, tokens.key_rows);
+  __device__ void run() const {
+    constexpr int kStages = ChunkGradientsShared::kStages;
+    PackedRows a;
+    RingPosition<kStages> now;
+    for (unsigned at = blockIdx.x; at < params.count; at += gridDim.x, now.advance()) {
+      Stage& stage = shared.stages[now.stage];
+      auto& own = stage.chunks[group];
+      auto& tokens = stage.tokens[group];
+      begin_pair(stage, now.parity, a);
+
+      float dv[32], dk[32], intra[32], dq[32];
+      wgmma_begin();
+      multiply_panels<Element, Major::K, Major::K>(dv, own.k, own.state_gradient, false);
+      multiply_panels<Element, Major::K, Major::MN>(dk, own.v, own.state_gradient, false);
+      multiply_panels<Element, Major::K, Major::MN>(intra, weights(), own.q, false);
+      multiply_panels<Element, Major::K, Major::MN>(dq, own.d_o, own.state, false);
+      const float flow = multiply_states<Element>(own.state, own.state_gradient);
+      if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
+      wgmma_wait<3>();
+      fence_registers(dv);
+      scale_rows(dv, tokens.decay_behind.from_state);
+      fence_registers(dv);
+      wgmma_begin();
+      multiply_tokens<Element>(dv, a, own.d_o, true);
+      PackedRows k;
+      load_rows(own.k, k);
+      wgmma_wait<1>();
+      fence_registers(dk);
+      fence_registers(intra);
+      fence_registers(dq);
+      scale_rows(dq, tokens.decay.from_state);
+      fence_registers(dq);
+      wgmma_begin();
+      multiply_panels<Element, Major::MN, Major::MN>(dq, weights(), own.k, true);
+      scale_rows(dk, tokens.decay_behind.from_state);
+      sum_rows<Element>(k, dk, tokens.key_state_rows);
+      sum_rows<Element>(k, intra, tokens.key_rows);
 #pragma unroll
-  for (int i = 0; i < 32; ++i) dk[i] += intra[i];
-  wgmma_wait<0>();
-  fence_registers(dv);
-  fence_registers(dq);
-  sum_rows<Element>(own.q, dq, tokens.query_rows);
-  sync_warpgroup(1 + group);  // nothing reads the panels any more
-  put_rows<Element>(dv, own.state_gradient);
-  put_rows<Element>(dk, own.v);
-  put_rows<Element>(dq, own.q);
-  fence_shared_for_async_proxy();
-  stage.made.arrive();
-}
+      for (int i = 0; i < 32; ++i) dk[i] += intra[i];
+      sync();  // no warp reads v any more
+      put_rows<Element>(dk, own.v);
+      PackedRows q;
+      load_rows(own.q, q);
+      wgmma_wait<0>();
+      hold_operand(a);
+      fence_registers(dv);
+      fence_registers(dq);
+      sum_rows<Element>(q, dq, tokens.query_rows);
+      sync();  // nothing reads the panels any more
+      put_rows<Element>(dv, group == 0 ? own.state_gradient : own.state);
+      put_rows<Element>(dq, own.q);
+      fence_shared_for_async_proxy();
+      stage.made.arrive();
+    }
+  }
+};
 
 }  // namespace tandem::cuda

@@ -12,15 +12,18 @@ namespace tandem::cuda {
 struct ChunkGradientsShared {
   using Panel = char[panel_bytes(64)];
   static constexpr int kStages = 2;
+  static constexpr int kWhole = -1;
 
-  /// One chunk. Its gradients leave through panels that are not needed any more.
+  /// One chunk. Its gradients leave through panels that are not needed any more. Of the two chunks'
+  /// states, those at the pair's ends are copied in; those in between are made, where a state at
+  /// the cut may have been, and then dv is.
   struct Chunk {
     alignas(1024) Panel q;  // then dq
     alignas(1024) Panel k;
     alignas(1024) Panel v;  // then dk
     alignas(1024) Panel d_o;
     alignas(1024) Panel state;           // [V,K], before the chunk
-    alignas(1024) Panel state_gradient;  // [V,K], behind it; then dv
+    alignas(1024) Panel state_gradient;  // [V,K], behind it
   };
   /// Of a chunk, beside the panels.
   struct Tokens {
@@ -36,6 +39,8 @@ struct ChunkGradientsShared {
   struct Stage {
     Chunk chunks[2];
     Tokens tokens[2];
+    CutFactor cut_factor;
+    int cut_group;  // whose state at the pair's end began at the cut; kWhole
     Barrier inputs;
     Barrier states;
     Barrier made;
@@ -58,6 +63,7 @@ struct ChunkPair {
   int batch;
   int head;
   int begin;           // token
+  int index;           // of the sequence
   std::int64_t place;  // [B,H,pairs]
 
   __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
@@ -70,9 +76,9 @@ __device__ inline ChunkPair find_pair(const ChunkBackwardParams& params, unsigne
   ChunkPair pair;
   pair.head = static_cast<int>(at - of_head * H);
   pair.batch = static_cast<int>(batch);
-  const unsigned index = of_head - batch * pairs;
-  pair.begin = static_cast<int>(128 * index);
-  pair.place = std::int64_t{batch * H + pair.head} * pairs + index;
+  pair.index = static_cast<int>(of_head - batch * pairs);
+  pair.begin = 128 * pair.index;
+  pair.place = std::int64_t{batch * H + pair.head} * pairs + pair.index;
   return pair;
 }
 

@@ -1,11 +1,13 @@
 // gla_chunk_states_kernel: the states at both ends of every pair of chunks, for the gradients by
 // chunks.
 //
-// A CTA walks one sequence of one head at 64 x 64 columns, either over k and v from the first token
-// on, or over q and do from the last token back, in chunks of 64 tokens, and leaves the state that
-// it has where a pair of chunks begins along the walk, rounded to 16 bits:
+// A CTA walks one sequence of one head, or half of it, at 64 x 64 columns, either over k and v from
+// the first token on, or over q and do from the last token back, in chunks of 64 tokens, and leaves
+// the state that it has where a pair of chunks begins along the walk, rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
 //   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay
+// A walk that is cut in two leaves the true state at the cut, and behind it states that began as 0
+// there, with the factor from the cut: gla_chunk_gradients_kernel adds them up.
 //
 // Role    threads              work
 //   load  warp 0, one thread   both tensors of later chunks by TMA (4 stages)
@@ -55,40 +57,62 @@ struct ChunkStatesShared {
   Ring<kStages> input;
 };
 
-/// What a CTA walks.
+/// What a CTA walks: pairs [first, last) of chunks, counted along the walk.
 template <class Config>
 struct ChunkStatesWalk {
   const GlaForwardProblem& problem;
   const CUtensorMap& k_map;
   const CUtensorMap& v_map;
-  Item item;     // initial_state and final_state where the walk begins and ends
-  char* panels;  // of the item's first pair in time
+  Item item;                         // initial_state and final_state where the walk begins and ends
+  char* panels;                      // of the sequence's first pair in time
+  CutFactor* cut_factors = nullptr;  // likewise; null but for the second half of a walk
+  int pairs;                         // of the sequence
+  int first = 0;
+  int last;
 
   static constexpr std::int64_t kPanelBytes = panel_bytes(64);
   static constexpr int kSteps = Config::kChunk / 16;
 
-  __device__ ChunkStatesWalk(const ChunkBackwardParams& params, std::int64_t sequence_head)
+  __device__ ChunkStatesWalk(const ChunkBackwardParams& params, std::int64_t sequence_head,
+                             bool second_half)
       : problem(params.problem.forward),
         k_map(Config::kReverse ? params.q_map : params.k_map),
-        v_map(Config::kReverse ? params.d_o_map : params.v_map) {
+        v_map(Config::kReverse ? params.d_o_map : params.v_map),
+        pairs(params.pairs) {
     const GlaBackwardProblem& backward = params.problem;
     item.head = static_cast<int>(sequence_head % problem.H);
     set_sequence(item, problem, sequence_head / problem.H);
     const std::int64_t state = sequence_head * problem.K * problem.V;
     const float* initial = Config::kReverse ? backward.d_final_state : problem.initial_state;
-    if (initial != nullptr) item.initial_state = initial + state;
     if (Config::kReverse && backward.d_initial_state != nullptr) {
       item.final_state = backward.d_initial_state + state;
     }
     panels = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states) +
-             sequence_head * params.pairs * kPanelBytes;
+             sequence_head * pairs * kPanelBytes;
+    // The state behind the last pair is d_initial_state, or nobody's.
+    last = item.final_state != nullptr ? pairs : max(pairs - 1, 0);
+    const int cut = Config::kReverse ? pairs - params.cut : params.cut;
+    if (params.cut > 0) (second_half ? first : last) = cut;
+    if (second_half) {
+      cut_factors = params.cut_factors + sequence_head * pairs;
+    } else if (initial != nullptr) {
+      item.initial_state = initial + state;
+    }
+  }
+
+  /// Of a pair counted along the walk, and back.
+  __device__ int in_time(int pair) const { return Config::kReverse ? pairs - 1 - pair : pair; }
+  /// Along the walk; the last pair in time may be one chunk.
+  __device__ int first_chunk(int pair) const {
+    const int chunks = item.chunks<Config>();
+    return min(max(2 * pair - (Config::kReverse ? chunks % 2 : 0), 0), chunks);
   }
 
   __device__ StateTile tile() const { return {problem.K, problem.V, {problem.V, 1}, 0, 0}; }
 
   __device__ void load(ChunkStatesShared& shared) const {
     Ring<ChunkStatesShared::kStages>::Position at;
-    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, at.advance()) {
+    for (int chunk = first_chunk(first); chunk < first_chunk(last); ++chunk, at.advance()) {
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
       const TileCoordinate from{0, item.head, item.chunk_begin<Config>(chunk), item.batch};
@@ -102,9 +126,11 @@ struct ChunkStatesWalk {
   /// One warp.
   __device__ void prepare_decay(ChunkStatesShared& shared) const {
     Ring<ChunkStatesShared::kStages>::Position at;
+    const int begin = first_chunk(first), end = first_chunk(last);
     DecayStream<Config::kReverse> decays(shared.log_decays, problem.log_decay, item, item.length,
-                                         item.chunk_offset<Config>(0), Config::kReverse ? -1 : 1);
-    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, at.advance()) {
+                                         item.chunk_offset<Config>(begin),
+                                         Config::kReverse ? -1 : 1);
+    for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
       const LogDecays own = decays.next();
       shared.input.wait_empty(at);
       compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage]);
@@ -114,8 +140,8 @@ struct ChunkStatesWalk {
 
   __device__ static bool stores() { return threadIdx.x % 128 == 0; }
 
-  /// The state at one end of a pair, by way of a shared panel.
-  __device__ void keep(char* panel, const float (&state)[32], int pair) const {
+  /// The state where a pair begins, by way of a shared panel; `factor`: from the cut to it.
+  __device__ void keep(char* panel, const float (&state)[32], int pair, float factor) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       std::uint32_t rounded[4];
@@ -127,8 +153,10 @@ struct ChunkStatesWalk {
     if (stores()) cute::tma_store_wait<1>();
     sync_warpgroup(1);
     if (stores()) {
-      cute::SM90_BULK_COPY_S2G::copy(panel, panels + pair * kPanelBytes, kPanelBytes);
+      const int place = in_time(pair);
+      cute::SM90_BULK_COPY_S2G::copy(panel, panels + place * kPanelBytes, kPanelBytes);
       cute::tma_store_arrive();
+      if (cut_factors != nullptr) cut_factors[place] = {factor};
     }
   }
 
@@ -138,31 +166,37 @@ struct ChunkStatesWalk {
     if (item.initial_state != nullptr) load_state(state, item.initial_state, tile());
     Ring<ChunkStatesShared::kStages>::Position at;
     int panel_index = 0;
-    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, at.advance()) {
-      const int place = item.chunk_offset<Config>(chunk) / Config::kChunk;  // in time
-      if (place % 2 == (Config::kReverse ? 1 : 0) || (Config::kReverse && chunk == 0)) {
-        keep(shared.panels[panel_index], state, place / 2);
+    float passed = 1.0f;  // by the state that this walk began with
+    for (int pair = first; pair <= last && pair < pairs; ++pair) {
+      // The first half has left the state at the cut.
+      if (cut_factors == nullptr || pair > first) {
+        keep(shared.panels[panel_index], state, pair, passed);
         panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
       }
-      const auto& stage = shared.stages[at.stage];
-      const auto& decay = shared.decay[at.stage];
-      shared.input.wait_full(at);
-      std::uint32_t values[kSteps][4];
-      load_decayed_values<Element, 0, kSteps>(values, stage.v, decay.to_state);
-      const float factor = decay.state_to_state;
+      if (pair == last) break;
+      const int end = first_chunk(pair + 1);
+      for (int chunk = first_chunk(pair); chunk < end; ++chunk, at.advance()) {
+        const auto& stage = shared.stages[at.stage];
+        const auto& decay = shared.decay[at.stage];
+        shared.input.wait_full(at);
+        std::uint32_t values[kSteps][4];
+        load_decayed_values<Element, 0, kSteps>(values, stage.v, decay.to_state);
+        const float factor = decay.state_to_state;
+        passed *= factor;
 #pragma unroll
-      for (float& value : state) value *= factor;
-      fence_registers(state);
-      wgmma_begin();
+        for (float& value : state) value *= factor;
+        fence_registers(state);
+        wgmma_begin();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        wgmma_rs<Element, 64, Major::MN>(state, values[step], mn_major_descriptor(stage.k, step),
-                                         true);
+        for (int step = 0; step < kSteps; ++step) {
+          wgmma_rs<Element, 64, Major::MN>(state, values[step], mn_major_descriptor(stage.k, step),
+                                           true);
+        }
+        wgmma_commit();
+        wgmma_wait<0>();
+        fence_registers(state);
+        shared.input.empty[at.stage].arrive();
       }
-      wgmma_commit();
-      wgmma_wait<0>();
-      fence_registers(state);
-      shared.input.empty[at.stage].arrive();
     }
     if (item.final_state != nullptr) {
       const float factor = first_factor(problem.log_decay, item);
@@ -191,8 +225,12 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
   follow_stream();
   __syncthreads();
 
+  // Directions are innermost, then halves.
+  const int reverse = blockIdx.x % 2;
+  const unsigned halves = params.cut > 0 ? 2 : 1;
   const auto run = [&]<bool kReverse>() {
-    const ChunkStatesWalk<ChunkStatesConfig<Element, kReverse>> walk(params, blockIdx.x / 2);
+    const ChunkStatesWalk<ChunkStatesConfig<Element, kReverse>> walk(
+        params, blockIdx.x / 2 / halves, blockIdx.x / 2 % halves == 1);
     if (warp >= 4) {
       walk.walk(shared);
     } else if (warp == 1) {
@@ -201,10 +239,10 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
       walk.load(shared);
     }
   };
-  if (blockIdx.x % 2 == 0) {
-    run.template operator()<false>();
-  } else {
+  if (reverse) {
     run.template operator()<true>();
+  } else {
+    run.template operator()<false>();
   }
 }
 

@@ -14,6 +14,14 @@ constexpr std::int64_t kPanelBytes = panel_bytes(64);
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+/// Where walks are cut in two: where an SM can take both halves of its walk side by side, and
+/// nobody wants the state behind the second one.
+int choose_cut(const GlaBackwardProblem& problem, int pairs, const DeviceProperties& device) {
+  const GlaForwardProblem& f = problem.forward;
+  const bool few = 2 * f.B * f.H <= device.multiprocessors;
+  return few && pairs >= 4 && problem.d_initial_state == nullptr ? pairs / 2 : 0;
+}
+
 }  // namespace
 
 std::string reason_against_chunks(const GlaBackwardProblem& problem) {
@@ -34,24 +42,28 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
 }
 
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  constexpr double kCall = 11.0;        // two launches, their first loads and last stores
-  constexpr double kStateChunk = 0.45;  // one chunk of one walk for states
-  constexpr int kStateWalks = 2;        // at a time per multiprocessor
-  constexpr double kPair = 4.5;         // one pair of chunks of the gradients
+  constexpr double kCall = 11.0;       // two launches, their first loads and last stores
+  constexpr double kStateChunk = 0.5;  // one chunk of one walk for states
+  constexpr int kStateWalks = 2;       // at a time per multiprocessor
+  constexpr double kPair = 4.5;        // one pair of chunks of the gradients
   constexpr double kBytesPerMicrosecond = 4.0e6;
   constexpr int kStateTensors = 5, kGradientTensors = 8;
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kGlaChunk);
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const std::int64_t walks = ceil_div(2 * items, kStateWalks * multiprocessors);
-  const std::int64_t pairs = ceil_div(items * ceil_div(chunks, 2), multiprocessors);
+  const int pairs_of_head = static_cast<int>(ceil_div(chunks, 2));
+  const std::int64_t halves = choose_cut(problem, pairs_of_head, device) > 0 ? 2 : 1;
+  const std::int64_t walks = ceil_div(2 * items * halves, kStateWalks * multiprocessors);
+  const std::int64_t pairs = ceil_div(items * pairs_of_head, multiprocessors);
   const double tensor = static_cast<double>(items * chunks * kPanelBytes) / kBytesPerMicrosecond;
   return kCall +
-         std::max(static_cast<double>(walks * chunks) * kStateChunk, kStateTensors * tensor) +
+         std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * kStateChunk,
+                  kStateTensors * tensor) +
          std::max(static_cast<double>(pairs) * kPair, kGradientTensors * tensor);
 }
 
-ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem) {
+ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
+                                      const DeviceProperties& device) {
   const GlaForwardProblem& f = problem.forward;
   ChunkBackwardPlan plan;
   plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kGlaChunk));
@@ -63,6 +75,8 @@ ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem) {
   };
   plan.states = append(count * kPanelBytes);
   plan.state_gradients = append(count * kPanelBytes);
+  plan.cut = choose_cut(problem, plan.pairs, device);
+  if (plan.cut > 0) plan.cut_factors = append(count * sizeof(CutFactor));
   if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
     plan.decay_sums = append(2 * count * 4);
   }

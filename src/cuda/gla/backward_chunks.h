@@ -12,6 +12,11 @@
 
 namespace tandem::cuda {
 
+/// From the state at a walk's cut to the state of a pair behind it: as wide as a bulk copy is.
+struct alignas(16) CutFactor {
+  float value;
+};
+
 /// What both kernels receive. Panels are 64 x 64 values of 16 bits, [V,K], in the layout of shared
 /// memory (parts/panel.cuh).
 struct ChunkBackwardParams {
@@ -26,10 +31,12 @@ struct ChunkBackwardParams {
   int pairs = 0;       // of chunks, per sequence
   unsigned count = 0;  // of pairs, of all sequences and heads
   int multiprocessors = 1;
+  int cut = 0;  // pair before which both walks of a sequence are cut in two; 0: they are whole
   // [B,H,pairs] panels: S before each pair, and dS behind it without the decay of the token there.
   void* states = nullptr;
   void* state_gradients = nullptr;
-  float* decay_sums = nullptr;  // [B,H,2 pairs], of a constant decay
+  CutFactor* cut_factors = nullptr;  // [B,H,pairs], of pairs behind a cut
+  float* decay_sums = nullptr;       // [B,H,2 pairs], of a constant decay
 };
 
 /// Launches gla_chunk_states_kernel and gla_chunk_gradients_kernel; `name` is the variant's, for
@@ -41,9 +48,11 @@ using ChunkBackwardLaunch = void (*)(const char* name, const ChunkBackwardParams
 
 struct ChunkBackwardPlan {
   int pairs = 0;
+  int cut = 0;
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;
   std::size_t state_gradients = 0;
+  std::size_t cut_factors = 0;
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
 };
@@ -54,6 +63,7 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem);
 /// Microseconds on an H200, right enough to compare with those of walks (forward_plan.h).
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
 
-ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem);
+ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
+                                      const DeviceProperties& device);
 
 }  // namespace tandem::cuda

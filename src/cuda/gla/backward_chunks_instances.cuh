@@ -16,7 +16,7 @@ void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, 
   const std::int64_t sequence_heads = problem.B * problem.H;
   if (sequence_heads == 0) return;
   launch_kernel(name, gla_chunk_states_kernel<Element>,
-                {.blocks = static_cast<unsigned>(2 * sequence_heads),
+                {.blocks = static_cast<unsigned>(2 * sequence_heads * (params.cut > 0 ? 2 : 1)),
                  .threads = 256,
                  .shared_bytes = sizeof(ChunkStatesShared)},
                 on, params);

@@ -111,7 +111,7 @@ struct ColumnRecords {
 
 /// The maps of the group's tiles before tile `time`, of both rows. Missing ones are asked for all
 /// at a time, since one trip through the L2 for each would be a chain of trips; `patient`, for one
-/// at a time, since that leaves the L2 to other CTAs.
+/// at a time, since asking takes issue slots from the multiprocessor's other CTA.
 template <int kGroupTiles>
 __device__ void fold_maps(const ColumnRecords& records, int time, bool patient, ScanMap (&all)[2]) {
   constexpr int kEach = kGroupTiles / 4;
@@ -124,21 +124,33 @@ __device__ void fold_maps(const ColumnRecords& records, int time, bool patient, 
   for (int i = 0; i < kEach; ++i) {
     if (i < count) found[i] = try_get(from + i * records.channels);
   }
-  for (bool missing = true; missing;) {
-    missing = false;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (i < count && !(patient && missing) && !found[i].there()) {
-        found[i] = try_get(from + i * records.channels);
-        missing = true;
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (i >= count) break;
+  const auto add = [&](int i) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) all[r] = compose(all[r], found[i].map(r));
+  };
+  if (patient) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= count) break;
+      while (!found[i].there()) found[i] = try_get(from + i * records.channels);
+      add(i);
+    }
+  } else {
+    for (bool missing = true; missing;) {
+      missing = false;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i < count && !found[i].there()) {
+          found[i] = try_get(from + i * records.channels);
+          missing = true;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= count) break;
+      add(i);
+    }
   }
   __syncwarp();
 #pragma unroll

@@ -301,8 +301,10 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   // why before the maps: most often it is there.
   ChannelPair state = is_first_group ? initial_states(t) : try_states(states);
   ScanMap before[2];  // of the group's earlier tiles
-  // A CTA of many tiles has others waiting for it.
-  const bool patient = !Config::kAlone && t.params.tiles > 2 * static_cast<int>(gridDim.x);
+  // With a tile for each CTA, or with so few columns that each waits for a whole group under way,
+  // the time is that of the waits; else that of all instructions.
+  const int ctas = static_cast<int>(gridDim.x);
+  const bool patient = t.params.tiles > ctas && t.params.columns * Config::kGroupTiles > ctas;
   if (time > 0) fold_maps<Config::kGroupTiles>(records, time, patient, before);
   if (!is_first_group) wait_states(states, state);
 #pragma unroll

@@ -59,7 +59,17 @@ __device__ inline void store_rows(void* panel, int step, const std::uint32_t (&p
                                 *static_cast<cute::uint128_t*>(piece));
 }
 
-/// The same columns stored transposed: accumulator column becomes panel row, row becomes column.
+/// The same columns of a panel, packed alike.
+__device__ inline void load_rows(const void* panel, int step, std::uint32_t (&packed)[4]) {
+  const int lane = threadIdx.x % 32;
+  const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+  const void* piece = static_cast<const char*>(panel) + panel_offset(row, 2 * step + lane / 16);
+  cute::SM75_U32x4_LDSM_N::copy(*static_cast<const cute::uint128_t*>(piece), packed[0], packed[1],
+                                packed[2], packed[3]);
+}
+
+/// The columns as of store_rows, transposed: accumulator column becomes panel row, row becomes
+/// column.
 __device__ inline void store_columns(void* panel, int step, const std::uint32_t (&packed)[4]) {
   const int lane = threadIdx.x % 32;
   const int row = lane / 16 * 8 + lane % 8;

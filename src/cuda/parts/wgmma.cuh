@@ -72,6 +72,16 @@ __device__ inline void fence_registers(float (&registers)[kCount]) {
   for (float& value : registers) cute::warpgroup_fence_operand(value);
 }
 
+/// Behind the wait for products whose A operand these registers are. why: ptxas (13.0) gives them
+/// to others while a product still reads them, if a branch lies between its issue and its wait.
+template <int kCount>
+__device__ inline void hold_operand(const std::uint32_t (&a)[kCount][4]) {
+#pragma unroll
+  for (const auto& step : a) {
+    asm volatile("" ::"r"(step[0]), "r"(step[1]), "r"(step[2]), "r"(step[3]));
+  }
+}
+
 /// Before the first product after registers or shared memory were written.
 __device__ inline void wgmma_begin() { cute::warpgroup_arrive(); }
 /// Ends a group of products.
