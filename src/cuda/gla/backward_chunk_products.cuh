@@ -147,7 +147,8 @@ __device__ void multiply_tokens(float (&acc)[32], const PackedRows& a, const cha
   wgmma_commit();
 }
 
-/// The products role: a warpgroup makes one chunk of every pair.
+/// The products role: a warpgroup makes the gradients of one chunk of every pair, left in the
+/// chunk's panels, and its row sums.
 template <class Element>
 struct ChunkProducts {
   const ChunkBackwardParams& params;
@@ -212,12 +213,12 @@ struct ChunkProducts {
 
   __device__ void run() const {
     constexpr int kStages = ChunkGradientsShared::kStages;
-    PackedRows a;
     RingPosition<kStages> now;
     for (unsigned at = blockIdx.x; at < params.count; at += gridDim.x, now.advance()) {
       Stage& stage = shared.stages[now.stage];
       auto& own = stage.chunks[group];
       auto& tokens = stage.tokens[group];
+      PackedRows a;
       begin_pair(stage, now.parity, a);
 
       float dv[32], dk[32], intra[32], dq[32];

@@ -49,12 +49,12 @@ double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProp
   constexpr double kBytesPerMicrosecond = 4.0e6;
   constexpr int kStateTensors = 5, kGradientTensors = 8;
   const GlaForwardProblem& f = problem.forward;
+  const ChunkBackwardPlan plan = plan_chunk_backward(problem, device);
   const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kGlaChunk);
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const int pairs_of_head = static_cast<int>(ceil_div(chunks, 2));
-  const std::int64_t halves = choose_cut(problem, pairs_of_head, device) > 0 ? 2 : 1;
+  const std::int64_t halves = plan.cut > 0 ? 2 : 1;
   const std::int64_t walks = ceil_div(2 * items * halves, kStateWalks * multiprocessors);
-  const std::int64_t pairs = ceil_div(items * pairs_of_head, multiprocessors);
+  const std::int64_t pairs = ceil_div(items * plan.pairs, multiprocessors);
   const double tensor = static_cast<double>(items * chunks * kPanelBytes) / kBytesPerMicrosecond;
   return kCall +
          std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * kStateChunk,
