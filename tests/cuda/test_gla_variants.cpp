@@ -318,7 +318,7 @@ TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {
   };
   const GlaBackwardArgs all = backward_args(1, 256, 2, 2, 64, 64);
   EXPECT_THAT(walks(all), testing::ElementsAre(Gradient::kV, Gradient::kQ, Gradient::kK));
-  EXPECT_THAT(walks(backward_args(4, 256, 32, 32, 64, 64)),
+  EXPECT_THAT(walks(backward_args(4, 256, 32, 32, 64, 128)),
               testing::ElementsAre(Gradient::kQ, Gradient::kK, Gradient::kV));
   GlaBackwardArgs one = all;
   one.dk = one.dv = one.d_log_decay = std::nullopt;
@@ -333,13 +333,37 @@ TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {
   EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kK));
 }
 
+TEST(GlaBackwardPlan, ManyHeadsHaveOneWalkForDkAndDv) {
+  using Gradient = BackwardWalk::Gradient;
+  const auto joined = [](const GlaBackwardArgs& args) {
+    const BackwardPlan plan = plan_backward(make_problem(args), DeviceProperties::h200());
+    const BackwardWalk& last = plan.walks.back();
+    if (last.gradient != Gradient::kKV) return false;
+    EXPECT_EQ(last.value.data, args.dv->data);
+    EXPECT_EQ(last.problem.o.data, args.dk->data);
+    EXPECT_EQ(last.launch.split, nullptr);
+    return true;
+  };
+  EXPECT_TRUE(joined(backward_args(4, 256, 32, 32, 64, 64)));
+  EXPECT_TRUE(joined(backward_args(4, 256, 8, 32, 128, 96)));
+  EXPECT_FALSE(joined(backward_args(4, 256, 32, 32, 128, 64)));   // tiles that are not square
+  EXPECT_FALSE(joined(backward_args(4, 256, 32, 32, 192, 192)));  // wider than a tile
+  EXPECT_FALSE(joined(backward_args(1, 256, 32, 32, 128, 128)));  // dv runs beside dq
+  GlaBackwardArgs args = backward_args(4, 256, 32, 32, 128, 128);
+  args.dq = args.d_log_decay = std::nullopt;
+  EXPECT_TRUE(joined(args));
+  args.dk = std::nullopt;
+  EXPECT_FALSE(joined(args));
+}
+
 TEST(GlaBackwardPlan, TheDecaysKernelRunsBesideTheWalkForDvOnly) {
   const auto beside = [](const GlaBackwardArgs& args) {
     return plan_backward(make_problem(args), DeviceProperties::h200()).decay_beside_walk;
   };
-  GlaBackwardArgs args = backward_args(4, 256, 32, 32, 64, 64);
+  GlaBackwardArgs args = backward_args(4, 256, 32, 32, 64, 128);
   EXPECT_TRUE(beside(args));
-  EXPECT_FALSE(beside(backward_args(1, 256, 2, 2, 64, 64)));  // dv runs beside dq
+  EXPECT_FALSE(beside(backward_args(4, 256, 32, 32, 64, 64)));  // dv comes with dk
+  EXPECT_FALSE(beside(backward_args(1, 256, 2, 2, 64, 64)));    // dv runs beside dq
   args.dv = std::nullopt;  // the kernel before it is then the walk for dk, which it reads
   EXPECT_FALSE(beside(args));
   EXPECT_FALSE(beside(backward_args(0, 256, 2, 2, 64, 64)));  // no walk at all

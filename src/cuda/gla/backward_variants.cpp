@@ -5,7 +5,8 @@
 //   dq_i = scale sum_{j<=i} D_ij (do_i . v_j) k_j      a forward of q: do, k: v, v: k
 //   dk_j = scale sum_{i>=j} D_ij (v_j . do_i) q_i      from the last token on, q: v, k: do, v: q
 //   dv_j = scale sum_{i>=j} D_ij (k_j . q_i) do_i      from the last token on, q: k, k: q, v: do
-// whose states are S transposed, dS transposed and dS.
+// whose states are S transposed, dS transposed and dS. The second and the third need one dS: where
+// none of the walks is cut, one walk makes both (backward_value.cuh).
 #include "cuda/gla/backward_variants.h"
 
 #include <algorithm>
@@ -21,6 +22,7 @@ namespace tandem::cuda {
 namespace {
 
 constexpr const char* kOp = "gla_backward";
+using Gradient = BackwardWalk::Gradient;
 // Of K and V: both are a walk's K in turn.
 #ifdef TANDEM_CUDA_DEV
 constexpr int kWidest = 128;
@@ -33,7 +35,7 @@ struct WalkTiles {
   DType dtype;
   int key_dim;
   int value_dim;
-  ForwardLaunch launch[3];  // by Gradient
+  ForwardLaunch launch[4];  // by Gradient; the last one's are null unless the tiles are square
 };
 
 template <class Element>
@@ -49,6 +51,10 @@ void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
          kValueDim,
          {launch.template operator()<Walk::kQuery>(), launch.template operator()<Walk::kKey>(),
           launch.template operator()<Walk::kValue>()}});
+    if constexpr (kKeyDim == kValueDim) {
+      table.back().launch[3].whole =
+          &launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, false, Walk::kKeyValue>>;
+    }
   });
 }
 
@@ -69,7 +75,7 @@ const WalkTiles& tiles_for(DType dtype, int K, int V) {
 }
 
 /// The walk for a gradient that is written to `o`, without its launches.
-BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradient gradient,
+BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
                        const StridedTensor& o) {
   const GlaForwardProblem& f = backward.forward;
   BackwardWalk walk;
@@ -82,11 +88,11 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradien
     walk.problem.k = k;
     walk.problem.v = v;
   };
-  if (gradient == BackwardWalk::Gradient::kV) {
+  if (gradient == Gradient::kV) {
     set(f.k, f.q, backward.d_o);
     walk.state_strides = {f.V, 1};
   } else {
-    const bool of_q = gradient == BackwardWalk::Gradient::kQ;
+    const bool of_q = gradient == Gradient::kQ;
     if (of_q) {
       set(backward.d_o, f.v, f.k);
     } else {
@@ -101,11 +107,11 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, BackwardWalk::Gradien
     walk.dots = backward.d_log_decay.data != nullptr;
     walk.sums_heads = f.H != f.HQ && o.data != nullptr;
   }
-  if (gradient != BackwardWalk::Gradient::kQ) walk.problem.initial_state = backward.d_final_state;
+  if (gradient != Gradient::kQ) walk.problem.initial_state = backward.d_final_state;
   return walk;
 }
 
-bool is_reverse(const BackwardWalk& walk) { return walk.gradient != BackwardWalk::Gradient::kQ; }
+bool is_reverse(const BackwardWalk& walk) { return walk.gradient != Gradient::kQ; }
 
 /// Of the walks and the kernel for the decays, at 64 columns.
 double predicted_walks_time(const BackwardPlan& plan) {
@@ -158,9 +164,8 @@ void pair_walks(BackwardPlan& plan) {
   BackwardWalk& value = plan.walks.back();
   const SplitShape of_query = query.plan.shape;
   const SplitShape of_value = value.plan.shape;
-  if (query.gradient != BackwardWalk::Gradient::kQ ||
-      value.gradient != BackwardWalk::Gradient::kV || query.problem.cu_seqlens != nullptr ||
-      gla_segments_switch() != 0 || of_query.items == 0) {
+  if (query.gradient != Gradient::kQ || value.gradient != Gradient::kV ||
+      query.problem.cu_seqlens != nullptr || gla_segments_switch() != 0 || of_query.items == 0) {
     return;
   }
   int query_segments = 0, value_segments = 0;
@@ -187,6 +192,29 @@ void pair_walks(BackwardPlan& plan) {
   query.plan.workspace_bytes += value.plan.workspace_bytes;
   query.beside_walk = true;
   std::rotate(plan.walks.begin(), plan.walks.end() - 1, plan.walks.end());
+}
+
+/// dk and dv in one walk, where each of theirs is one walk per head and none runs beside another.
+void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
+  if (plan.walks.size() < 2) return;
+  BackwardWalk& key = plan.walks[plan.walks.size() - 2];
+  const BackwardWalk& value = plan.walks.back();
+  const auto whole = [](const BackwardWalk& walk) {
+    return walk.plan.segments == 1 && walk.plan.value_tiles == 1;
+  };
+  const GlaForwardProblem& f = problem.forward;
+  const ForwardLaunch& launch =
+      tiles_for(f.dtype, key.problem.K, key.problem.V).launch[static_cast<int>(Gradient::kKV)];
+  if (key.gradient != Gradient::kK || value.gradient != Gradient::kV || !whole(key) ||
+      !whole(value) || !problem.dk.data || launch.whole == nullptr) {
+    return;
+  }
+  key.gradient = Gradient::kKV;
+  key.launch = launch;
+  key.value = problem.dv;
+  key.plan.shape.with_value = true;
+  key.problem.final_state = problem.d_initial_state;
+  plan.walks.pop_back();
 }
 
 /// The map of a tensor whose tiles have no problem (plan_tiles).
@@ -231,8 +259,9 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
     params.problem.o = {};
     params.wide_output = scratch.at<float>(plan.wide_output);
   }
+  params.dots.x = walk.x;
+  params.value = walk.value;
   if (walk.dots) {
-    params.dots.x = walk.x;
     params.dots.rows = scratch.at<float>(is_reverse(walk) ? plan.key_rows : plan.query_rows);
     params.dots.state_rows = scratch.at<float>(plan.key_state_rows);
     params.dots.states = scratch.at<uint4>(plan.states);
@@ -247,7 +276,12 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
     params.k_map = tile_map(problem.k, problem, problem.HQ, problem.K);
     params.v_map = tile_map(problem.v, problem, value_heads, problem.V);
     if (problem.o.data) params.o_map = tile_map(problem.o, problem, problem.H, problem.V);
-    if (walk.dots) params.x_map = tile_map(walk.x, problem, value_heads, problem.V);
+    if (walk.dots || walk.value.data) {
+      params.x_map = tile_map(walk.x, problem, value_heads, problem.V);
+    }
+    if (walk.value.data) {
+      params.value_map = tile_map(walk.value, problem, problem.H, problem.K);
+    }
   }
   run_walk(variant.name, walk.launch, walk.plan, params, scratch, stream);
   if (walk.sums_heads) {
@@ -340,7 +374,6 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
 }
 
 BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  using Gradient = BackwardWalk::Gradient;
   const GlaForwardProblem& f = problem.forward;
   const bool decays = problem.d_log_decay.data != nullptr;
   BackwardPlan plan;
@@ -370,6 +403,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     key_dim = tiles.key_dim;
   }
   pair_walks(plan);
+  join_walks(plan, problem);
   for (const BackwardWalk& walk : plan.walks) bytes = std::max(bytes, walk.plan.workspace_bytes);
   const auto append = [&](std::int64_t size) {
     const std::size_t at = bytes;

@@ -26,11 +26,12 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
 
 /// A gradient as a forward walk over other tensors, under the names that they have in the walk.
 struct BackwardWalk {
-  enum class Gradient { kQ, kK, kV };
+  enum class Gradient { kQ, kK, kV, kKV };  // kKV: both
 
   Gradient gradient;
   GlaForwardProblem problem;     // o: where the walk writes
   StridedTensor x;               // q or k: what o is multiplied with for the gradient by the decays
+  StridedTensor value;           // dv, of kKV
   int heads_per_value = 1;       // that share a head of the walk's v
   StateStrides state_strides{};  // of the states that the walk begins and ends with
   bool dots = false;             // whether the gradient by the decays is wanted of it

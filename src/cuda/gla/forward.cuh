@@ -65,8 +65,10 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     constexpr int kDecayThreads = 32;
     const int copying_threads = params.tma ? 1 : kGatherThreads;
     shared.item_ring.init(1, copying_threads + kDecayThreads + 128 + kStateThreads);
-    shared.input.init(copying_threads + kDecayThreads, kStateThreads);
+    shared.input.init(copying_threads + kDecayThreads,
+                      kStateThreads + (Config::kWithValue ? 128 : 0));
     shared.intra.init(128, kStateThreads);
+    if constexpr (Config::kWithValue) shared.value.ring.init(kStateThreads, 128);
     shared.span_done.init(kStateThreads);
     if constexpr (Config::kDots) {
       for (auto& of_slot : shared.dots.places) {
@@ -96,10 +98,14 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     run_intra(params, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kStateRegisters>();
-    run_state(params, shared, warpgroup - 2);
+    // why once more: held from the kernel's begin, it would be spilled.
+    const int own = Config::kWithValue ? __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) : warpgroup;
+    run_state(params, shared, own - 2);
   }
   // why these warps: they end last, and a waiting lane would stop its warp's others.
-  if (params.beside_walk && blockIdx.x == 0 && warpgroup >= 2) follow_stream();
+  if constexpr (!Config::kWithValue) {
+    if (params.beside_walk && blockIdx.x == 0 && warpgroup >= 2) follow_stream();
+  }
 }
 
 template <class Config>

@@ -5,10 +5,11 @@ namespace tandem::cuda {
 
 /// What a walk makes.
 enum class Walk {
-  kOutput,  // o of a forward
-  kQuery,   // dq of a backward
-  kKey,     // dk, from the last token to the first
-  kValue,   // dv, likewise
+  kOutput,    // o of a forward
+  kQuery,     // dq of a backward
+  kKey,       // dk, from the last token to the first
+  kValue,     // dv, likewise
+  kKeyValue,  // both of these, from one state
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
@@ -25,8 +26,10 @@ struct ForwardConfig {
   static constexpr int kKeyTile = kKeyDim < 128 ? kKeyDim : 128;  // of one product of the state
   static constexpr int kValueDim = kValueDimT;
   static constexpr bool kSplit = kSplitT;
-  static constexpr bool kReverse = kWalk == Walk::kKey || kWalk == Walk::kValue;
-  static constexpr bool kDots = kWalk == Walk::kQuery || kWalk == Walk::kKey;  // decay_dots.h
+  static constexpr bool kReverse = kWalk != Walk::kOutput && kWalk != Walk::kQuery;
+  static constexpr bool kDots =
+      kWalk == Walk::kQuery || kWalk == Walk::kKey || kWalk == Walk::kKeyValue;  // decay_dots.h
+  static constexpr bool kWithValue = kWalk == Walk::kKeyValue;  // backward_value.cuh
 
   // One warpgroup loads, one forms the intra-chunk weights, one per 64 value columns keeps the
   // state.
@@ -46,7 +49,7 @@ struct ForwardConfig {
                                  : kStageBytes <= 40960 ? 4
                                  : kStageBytes <= 49152 ? 3
                                                         : 2;
-  static constexpr int kIntraStages = 2;
+  static constexpr int kIntraStages = kWithValue ? 1 : 2;
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 
   // why: 128 registers of state leave room for one accumulator of o, not two.
@@ -61,6 +64,7 @@ struct ForwardConfig {
   static constexpr int kSharedLimit = 232448;  // bytes per block on sm_90
   static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
   static_assert(kValueDim == 64 || kValueDim == 128);
+  static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
   static_assert(kLoadRegisters + kIntraRegisters + kStateGroups * kStateRegisters <=
                 65536 / kThreads / 8 * 8 * (kThreads / 128));
 };

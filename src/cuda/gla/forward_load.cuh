@@ -79,7 +79,7 @@ __device__ void load_with_tma(const GlaForwardParams& params, ForwardShared<Conf
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
       shared.input.wait_empty(at);
-      const bool with_x = with_queries && wants_dots<Config>(params);
+      const bool with_x = with_queries && wants_x<Config>(params);
       full.arrive_and_expect(Config::kStageBytes - (with_queries ? 0 : Config::kKeyBytes) -
                              (with_x ? 0 : Config::kFactorBytes));
       if (with_queries) load_tile(params.q_map, full, stage.q, Config::kKeyDim, from);
@@ -117,7 +117,7 @@ __device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<
       }
       gather_tile<Element>(stage.k, Config::kKeyDim, problem.k, problem.K, rows, keys, time);
       gather_tile<Element>(stage.v, Config::kValueDim, problem.v, problem.V, rows, values, time);
-      if (with_queries && wants_dots<Config>(params)) {
+      if (with_queries && wants_x<Config>(params)) {
         gather_tile<Element>(stage.x(), Config::kValueDim, params.dots.x, problem.V, rows, values,
                              time);
       }

@@ -63,17 +63,20 @@ __device__ void store_wide(const GlaForwardParams& params, const Item& item, int
   }
 }
 
-/// Ot of one chunk -> o in device memory, through one of the warpgroup's two panels in turn.
+/// Where an output goes.
+struct OutputTensor {
+  const StridedTensor& tensor;
+  const CUtensorMap& map;  // where TMA is used
+  int columns;
+};
+
+/// Ot of one chunk -> 64 of the item's columns in device memory, through one of the warpgroup's two
+/// panels in turn.
 template <class Config>
-__device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk, int group,
+__device__ void store_output(const GlaForwardParams& params, const OutputTensor& to,
+                             const Item& item, int chunk, int block, int warpgroup,
                              const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
-  if constexpr (Config::kDots) {
-    if (params.problem.o.data == nullptr) {
-      if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, group, o);
-      return;
-    }
-  }
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[4];
@@ -82,19 +85,33 @@ __device__ void store_output(const GlaForwardParams& params, const Item& item, i
   }
   const int time = item.chunk_begin<Config>(chunk);
   const int valid = item.valid_tokens<Config>(chunk);
-  const int first_column = item.first_column + 64 * group;
+  const int first_column = item.first_column + 64 * block;
   fence_shared_for_async_proxy();
   // why before the barrier: behind it the other panel, which the store before reads, is free.
   if (threadIdx.x % 128 == 0) wait_stores_read();
-  sync_warpgroup(2 + group);
+  sync_warpgroup(warpgroup);
   if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
     if (threadIdx.x % 128 == 0) {
-      store_panel(params.o_map, panel, {first_column, item.head, time, item.batch});
+      store_panel(to.map, panel, {first_column, item.head, time, item.batch});
     }
   } else {
-    store_panel_rows<Element>(panel, params.problem.o, item, time, valid, first_column,
-                              params.problem.V - first_column, params.tma);
+    store_panel_rows<Element>(panel, to.tensor, item, time, valid, first_column,
+                              to.columns - first_column, params.tma);
   }
+}
+
+/// The walk's own output: o, or what is made of it instead.
+template <class Config>
+__device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk, int group,
+                             const float (&o)[32], char* panel) {
+  if constexpr (Config::kDots) {
+    if (params.problem.o.data == nullptr) {
+      if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, group, o);
+      return;
+    }
+  }
+  store_output<Config>(params, {params.problem.o, params.o_map, params.problem.V}, item, chunk,
+                       group, 2 + group, o, panel);
 }
 
 }  // namespace tandem::cuda

@@ -46,6 +46,8 @@ struct GlaForwardParams {
   // The kernel before this one on the stream is another walk, of which nothing is needed: only the
   // end of this kernel waits for it.
   bool beside_walk = false;
+  StridedTensor value;  // dv of a walk for dk and dv
+  CUtensorMap value_map;
 };
 
 /// Launches gla_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for errors.

@@ -18,10 +18,10 @@ constexpr double kPerSegment = 0.75;  // taking one published state
 constexpr double kBytesPerMicrosecond = 4.2e6;  // of the whole device
 
 /// One chunk of one CTA, where the memory does not bind.
-double walk_chunk_time(int key_dim, bool dots) {
-  constexpr double kWithDots = 2.0;
-  const double plain = key_dim == 64 ? 0.8 : key_dim == 128 ? 1.45 : 2.2;
-  return dots ? kWithDots * plain : plain;
+double walk_chunk_time(const SplitShape& shape) {
+  constexpr double kWithDots = 2.0, kWithValue = 3.0;
+  const double plain = shape.key_dim == 64 ? 0.8 : shape.key_dim == 128 ? 1.45 : 2.2;
+  return shape.with_value ? kWithValue * plain : shape.dots ? kWithDots * plain : plain;
 }
 double span_chunk_time(int key_dim) { return key_dim == 64 ? 0.5 : key_dim == 128 ? 0.9 : 1.5; }
 
@@ -47,8 +47,8 @@ struct WalkTime {
   double fixed = kCall;
 
   WalkTime(const SplitShape& shape, int segments)
-      : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape.key_dim, shape.dots))),
-        walk_traffic(pass_traffic(shape, 2)) {
+      : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape))),
+        walk_traffic(pass_traffic(shape, shape.with_value ? 3 : 2)) {
     if (segments == 1) return;
     span_latency = pass_latency(shape, segments, span_chunk_time(shape.key_dim));
     span_traffic = pass_traffic(shape, 1);

@@ -16,7 +16,8 @@ struct SplitShape {
   int key_dim = 0;          // padded K
   int value_dim = 0;        // columns of V per walk
   int multiprocessors = 0;
-  bool dots = false;  // a walk of a backward that makes row sums, too
+  bool dots = false;        // a walk of a backward that makes row sums, too
+  bool with_value = false;  // the one for dk and dv
 };
 
 /// Segments per sequence for the shape alone: 1 where a split is not predicted to be clearly

@@ -1,68 +1,12 @@
 // The state role of gla_forward_kernel: the recurrence over chunks, and o.
 #pragma once
 
+#include "cuda/gla/backward_value.cuh"
 #include "cuda/gla/forward_dots.cuh"
 #include "cuda/gla/forward_output.cuh"
-#include "cuda/gla/forward_segments.cuh"
-#include "cuda/parts/wgmma.cuh"
+#include "cuda/gla/forward_products.cuh"
 
 namespace tandem::cuda {
-
-/// Tile `index` of St rounded, the A operand of St Qt.
-template <class Config>
-using StateOperand = std::uint32_t[StateRegisters<Config>::kSteps][4];
-
-template <class Config>
-__device__ void round_state(StateOperand<Config>& operand, const StateRegisters<Config>& state,
-                            int index) {
-#pragma unroll
-  for (int step = 0; step < StateRegisters<Config>::kSteps; ++step) {
-    accumulator_to_operand<typename Config::Element>(state.tile[index], step, operand[step]);
-  }
-}
-
-/// Issues `o` (+)= St Qt over one tile of K.
-template <class Config>
-__device__ void multiply_state(float (&o)[32], const StateOperand<Config>& operand, const char* q,
-                               int index) {
-  constexpr int kSteps = StateRegisters<Config>::kSteps;
-  wgmma_begin();
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    wgmma_rs<typename Config::Element, 64, Major::K>(
-        o, operand[step], k_major_descriptor(q, kSteps * index + step), index + step > 0);
-  }
-  wgmma_commit();
-}
-
-/// Issues `o` (+)= Vt Pt.
-template <class Config>
-__device__ void multiply_intra(float (&o)[32], const char* v_panel, const char* p,
-                               bool accumulate) {
-#pragma unroll
-  for (int step = 0; step < Config::kChunk / 16; ++step) {
-    wgmma_ss<typename Config::Element, 64, Major::MN, Major::K>(
-        o, mn_major_descriptor(v_panel, step), k_major_descriptor(p, step), accumulate || step > 0);
-  }
-  wgmma_commit();
-}
-
-/// Issues St += decayed Vt K.
-template <class Config>
-__device__ void update_state(StateRegisters<Config>& state,
-                             const std::uint32_t (&values)[Config::kChunk / 16][4], const char* k) {
-  wgmma_begin();
-#pragma unroll
-  for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
-    const char* k_tile = k + index * Config::kChunk * Config::kKeyTile * 2;
-#pragma unroll
-    for (int step = 0; step < Config::kChunk / 16; ++step) {
-      wgmma_rs<typename Config::Element, Config::kKeyTile, Major::MN>(
-          state.tile[index], values[step], mn_major_descriptor(k_tile, step), true);
-    }
-  }
-  wgmma_commit();
-}
 
 /// One chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the place of
 /// its P, of its panel of o, and of what `dots` has for it.
@@ -71,7 +15,8 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
                            const Item& item, int chunk,
                            typename ForwardShared<Config>::IntraRing::Position at,
                            const typename ForwardShared<Config>::Stage& stage, const char* v_panel,
-                           const char* p, const ChunkDecay<Config::kChunk>& decay) {
+                           const char* p, const ChunkDecay<Config::kChunk>& decay,
+                           ForwardShared<Config>& shared, int group) {
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   StateOperand<Config> operand;
@@ -99,6 +44,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     float intra[32];
     round_state<Config>(operand, state, 0);
     dots.keep(item, chunk, 0, operand);
+    if constexpr (Config::kWithValue) publish_state(shared, operand, group, at);
     state.scale(decay.state_to_state);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
@@ -144,11 +90,12 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
       float o[32];
       walk_chunk<Config>(state, o, dots, item, chunk, p_at, stage,
                          stage.v + group * panel_bytes(Config::kChunk), shared.p[p_at.stage],
-                         shared.decay[in.stage]);
+                         shared.decay[in.stage], shared, group);
       // Under the state's product: the output.
       dots.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
-      store_output<Config>(params, item, chunk, group, o, shared.o[group][p_at.stage]);
+      const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
+      store_output<Config>(params, item, chunk, group, o, shared.o[group][panel]);
       wgmma_wait<0>();
       state.fence();
       shared.input.empty[in.stage].arrive();

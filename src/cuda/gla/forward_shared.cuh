@@ -35,6 +35,18 @@ struct DotsShared {
 };
 struct NoDots {};
 
+/// What dv beside dk takes (backward_value.cuh).
+template <class Config>
+struct ValueShared {
+  using Panel = char[panel_bytes(Config::kChunk)];
+
+  alignas(1024) Panel p;                                                  // [C,C]
+  alignas(1024) Panel state[Config::kStateGroups][Config::kKeyDim / 64];  // St rounded
+  alignas(1024) Panel o;                                                  // [C,64]
+  Ring<1> ring;  // of `state`, which the state role fills
+};
+struct NoValue {};
+
 template <class Config>
 struct ForwardShared {
   struct Stage {
@@ -51,9 +63,9 @@ struct ForwardShared {
   using IntraRing = Ring<Config::kIntraStages>;
 
   Stage stages[Config::kStages];
-  alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];  // [C,C]
-  alignas(1024) char o[Config::kStateGroups][Config::kIntraStages]
-                      [panel_bytes(Config::kChunk)];  // [C,64], taken in turn with p
+  alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];     // [C,C]
+  alignas(1024) char o[Config::kStateGroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
+  [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
   ChunkDecay<Config::kChunk> decay[Config::kStages];
   typename DecayStream<Config::kReverse>::Buffer log_decays;
   Item items[Config::kItemSlots];
@@ -76,6 +88,12 @@ __device__ int span_chunks(const GlaForwardParams& params, const Item& item) {
 template <class Config>
 __device__ bool wants_dots(const GlaForwardParams& params) {
   return Config::kDots && params.dots.rows != nullptr;
+}
+
+/// Whether it reads x of DecayDots.
+template <class Config>
+__device__ bool wants_x(const GlaForwardParams& params) {
+  return Config::kWithValue || wants_dots<Config>(params);
 }
 
 /// A role's way through the items of its CTA; every thread of the role calls next().

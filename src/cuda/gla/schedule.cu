@@ -1,5 +1,5 @@
 // gla_schedule_kernel: sequences by length, longest first, so that the CTAs that take them one
-// after another end together; and zeros where o belongs to no sequence.
+// after another end together; and zeros where outputs belong to no sequence.
 //
 // Block 0 sorts by counting: a sequence's bucket is the leading three bits of its number of chunks,
 // so lengths within a bucket differ by less than a quarter. Which of them comes first is left to
@@ -55,11 +55,14 @@ __device__ void sort_sequences(const GlaScheduleParams& params) {
 /// Tokens [begin, end).
 __device__ void clear_tokens(const GlaScheduleParams& params, std::int64_t begin,
                              std::int64_t end) {
-  const std::int64_t row = std::int64_t{params.H} * params.V;
   const std::int64_t first = std::int64_t{blockIdx.x - 1} * kThreads + threadIdx.x;
-  for (std::int64_t i = first; i < (end - begin) * row; i += kClearingBlocks * kThreads) {
-    const int head = static_cast<int>(i % row / params.V);
-    token_row<std::uint16_t>(params.o, 0, begin + i / row, head)[i % params.V] = 0;
+  for (const auto& [tensor, columns] : params.outputs) {
+    if (tensor.data == nullptr) continue;
+    const std::int64_t row = std::int64_t{params.H} * columns;
+    for (std::int64_t i = first; i < (end - begin) * row; i += kClearingBlocks * kThreads) {
+      const int head = static_cast<int>(i % row / columns);
+      token_row<std::uint16_t>(tensor, 0, begin + i / row, head)[i % columns] = 0;
+    }
   }
 }
 
@@ -68,8 +71,6 @@ __global__ __launch_bounds__(kThreads) void gla_schedule_kernel(
   follow_stream_before_own_kernel();
   if (blockIdx.x == 0) {
     sort_sequences(params);
-  } else if (params.o.data == nullptr) {
-    return;
   } else if (params.N == 0) {
     clear_tokens(params, 0, params.T);
   } else {

@@ -13,8 +13,12 @@ struct GlaScheduleParams {
   std::int32_t* order = nullptr;    // out [N]: sequences, longest first
   std::uint32_t* ticket = nullptr;  // out: 0
   int H = 0;
-  int V = 0;
-  StridedTensor o;  // out, 16-bit elements [1,T,H,V]: 0 at tokens outside every sequence
+  // Out, 16-bit elements [1,T,H,columns], or null: 0 at tokens outside every sequence.
+  struct Output {
+    StridedTensor tensor;
+    int columns = 0;
+  };
+  Output outputs[2];
 };
 
 void launch_schedule(const GlaScheduleParams& params, void* stream);

@@ -32,8 +32,9 @@ GlaChoice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
 }
 
 /// The order of sequences of different lengths, and zeros outside all of them.
-void prepare_order(const GlaForwardProblem& problem, std::int32_t* order, std::uint32_t* ticket,
+void prepare_order(const GlaForwardParams& walk, std::int32_t* order, std::uint32_t* ticket,
                    void* stream) {
+  const GlaForwardProblem& problem = walk.problem;
   GlaScheduleParams params;
   params.cu_seqlens = problem.cu_seqlens;
   params.N = problem.N;
@@ -41,8 +42,8 @@ void prepare_order(const GlaForwardProblem& problem, std::int32_t* order, std::u
   params.order = order;
   params.ticket = ticket;
   params.H = problem.H;
-  params.V = problem.V;
-  params.o = problem.o;
+  params.outputs[0] = {problem.o, problem.V};
+  params.outputs[1] = {walk.value, problem.K};
   launch_schedule(params, stream);
 }
 
@@ -98,7 +99,7 @@ void run_walk(const std::string& name, const ForwardLaunch& launch, const Forwar
     auto* order = scratch.at<std::int32_t>(plan.order);
     schedule.order = order;
     schedule.ticket = scratch.at<std::uint32_t>(plan.ticket);
-    prepare_order(params.problem, order, schedule.ticket, stream);
+    prepare_order(params, order, schedule.ticket, stream);
   }
   if (plan.items == 0) return;
   (plan.split() ? launch.split : launch.whole)(name.c_str(), params, plan.blocks, stream);
