@@ -8,8 +8,8 @@
 // group, two tokens per lane. Across a reset nothing flows: dg_t is 0 there. A constant decay has
 // one gradient: dg summed over all tokens, per CTA here, over CTAs in gla_decay_sum_kernel, always
 // in the same order.
-// Nothing of the walk for dv is needed: behind it this kernel runs beside it, on the SMs that the
-// walk leaves free and then on those that it is done with.
+// Nothing of a walk for dv alone is needed: behind it this kernel runs beside it, on the SMs that
+// the walk leaves free and then on those that it is done with.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -10,7 +10,7 @@
 // independent: each 64 of them belong to one state warpgroup, which never talks to another.
 // Few heads (Config::kSplit): an item is a segment of a sequence, see forward_segments.cuh.
 // A backward (Config's Walk) is this walk over other tensors, for dk and dv from the last token to
-// the first: backward_variants.cpp.
+// the first: backward_variants.cpp. One that makes both: backward_value.cuh.
 //
 // Role    threads                    registers  work
 //   load  warp 0, one thread             32-40  q, k, v of later chunks by TMA (2-6 stages)
