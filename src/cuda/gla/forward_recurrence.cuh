@@ -94,6 +94,7 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
       // Under the state's product: the output.
       dots.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
+      // Both panels in turn.
       const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
       store_output<Config>(params, item, chunk, group, o, shared.o[group][panel]);
       wgmma_wait<0>();
