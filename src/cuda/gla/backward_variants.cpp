@@ -52,7 +52,7 @@ void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
          {launch.template operator()<Walk::kQuery>(), launch.template operator()<Walk::kKey>(),
           launch.template operator()<Walk::kValue>()}});
     if constexpr (kKeyDim == kValueDim) {
-      table.back().launch[3].whole =
+      table.back().launch[static_cast<int>(Gradient::kKV)].whole =
           &launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, false, Walk::kKeyValue>>;
     }
   });

@@ -30,7 +30,7 @@ struct BackwardWalk {
 
   Gradient gradient;
   GlaForwardProblem problem;     // o: where the walk writes
-  StridedTensor x;               // q or k: what o is multiplied with for the gradient by the decays
+  StridedTensor x;               // q or k: for the gradient by the decays; kKV makes dv of it
   StridedTensor value;           // dv, of kKV
   int heads_per_value = 1;       // that share a head of the walk's v
   StateStrides state_strides{};  // of the states that the walk begins and ends with
