@@ -39,7 +39,7 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-GlaBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaBackwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   GlaBackwardArgs args;
   args.q = views.required("q");
@@ -61,11 +61,11 @@ GlaBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Devi
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_backward(bind(set, bases, device), context);
+  gla_backward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gla_backward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gla_backward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
 /// Matrix work of the chunked algorithm at chunk C = 64, per token and head as in the forward:
@@ -118,7 +118,7 @@ TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
 }
 
 GlaBackwardProblem host_backward_problem(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 const Operation kGlaBackward = {.name = "gla",

@@ -31,7 +31,7 @@ Dims state_strides(Strides kind, const Dims& shape) {
   }
 }
 
-GlaStepArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaStepArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   GlaStepArgs args;
   args.q = views.required("q");
@@ -46,14 +46,14 @@ GlaStepArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device d
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_step(bind(set, bases, device), context);
+  gla_step(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet&, const std::vector<void*>&, Device) { return 0; }
 
 /// The checked problem over the set's own buffers, to be read only.
 GlaStepProblem problem_of(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 /// What the definition gives for one batch and head.

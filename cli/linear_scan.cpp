@@ -31,7 +31,8 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-LinearScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+LinearScanForwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases,
+                              Device device) {
   const Views views(set, bases, device);
   return {.u = views.required("u"),
           .weight = views.required("weight"),
@@ -46,11 +47,12 @@ LinearScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  linear_scan_forward(bind(set, bases, device), context);
+  linear_scan_forward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return linear_scan_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return linear_scan_forward_workspace_bytes(to_args(set, bases, device),
+                                             device_properties(device));
 }
 
 Cost cost(const TensorSet& set) {
@@ -82,7 +84,7 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
 
 LinearScanForwardProblem linear_problem_at(const TensorSet& set, const std::vector<void*>& bases,
                                            Device device) {
-  return make_problem(bind(set, bases, device));
+  return make_problem(to_args(set, bases, device));
 }
 
 LinearScanForwardProblem host_linear_problem(const TensorSet& set) {

@@ -27,7 +27,7 @@ struct ScanTensors {
   const OptionalTensor& cu_seqlens;
 
   template <class Args>
-  void bind(Call& call, Args& args) const {
+  void to_args(Call& call, Args& args) const {
     args.decay = call.optional_activations("decay", decay);
     args.log_decay = call.optional_activations("log_decay", log_decay);
     args.gate = call.optional_activations("gate", gate);
@@ -43,7 +43,7 @@ inline std::tuple<Tensor, OptionalTensor> gated_scan_forward(
   Call call("gated_scan_forward");
   GatedScanForwardArgs args;
   args.x = call.activations("x", x);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
 
   const Tensor out = torch::stable::new_empty(x, x.sizes());
   args.out = call.view("out", Call::kActivations, out);
@@ -69,7 +69,7 @@ inline ScanGradients gated_scan_backward(
   Call call("gated_scan_backward");
   GatedScanBackwardArgs args;
   args.x = call.activations("x", x);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
   args.d_out = call.activations("d_out", d_out);
   args.d_final_state = call.state("d_final_state", d_final_state);
   const bool logs = log_decay.has_value();

@@ -30,7 +30,7 @@ inline std::tuple<Tensor, OptionalTensor> linear_scan_forward(const Tensor& u, c
   LinearScanForwardArgs args;
   args.u = call.activations("u", u);
   args.weight = call.activations("weight", weight);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
 
   // Of another rank the library refuses u or weight; there is nothing to allocate.
   const bool ranks = u.dim() == 3 && weight.dim() == 2;
@@ -60,7 +60,7 @@ inline LinearScanGradients linear_scan_backward(
   LinearScanBackwardArgs args;
   args.u = call.activations("u", u);
   args.weight = call.activations("weight", weight);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
   args.d_out = call.activations("d_out", d_out);
   args.d_final_state = call.state("d_final_state", d_final_state);
   const bool logs = log_decay.has_value();
