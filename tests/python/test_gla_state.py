@@ -6,7 +6,7 @@ import tandem
 import torch
 from reference import TOLERANCE, gla, relative_rms
 
-from cases import DTYPES, gla_inputs, load
+from cases import DTYPES, cover, gla_inputs
 
 
 def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cpu"):
@@ -37,6 +37,7 @@ def definition(k, v, log_decay=None, cu_seqlens=None):
 
 class Cases(unittest.TestCase):
     device = "cpu"
+    dtypes = tuple(DTYPES)
 
     def check(self, k, v, log_decay=None, cu_seqlens=None):
         state, total = tandem.ops.gla_state(k, v, log_decay, cu_seqlens=cu_seqlens)
@@ -47,16 +48,11 @@ class Cases(unittest.TestCase):
         self.assertEqual((total.dtype, total.shape), (torch.float32, expected_total.shape))
         self.assertTrue(torch.allclose(total.double(), expected_total, rtol=1e-5, atol=1e-6), "total_log_decay")
 
-    def test_every_small_case_in_every_dtype(self):
-        cases = [case for case in load("gla", "check", "state") if case["axes"]["T"] <= 200]
-        self.assertGreater(len(cases), 50)
-        for case in cases:
-            for name in case["dtype"]:
-                if name == "fp32" and self.device != "cpu":
-                    continue
-                with self.subTest(case["name"], dtype=name):
-                    given = gla_inputs(case, DTYPES[name], self.device)
-                    self.check(given["k"], given["v"], given.get("log_decay"), given.get("cu_seqlens"))
+    def test_every_path_of_the_binding(self):
+        for case, name in cover("gla", "state", self.dtypes):
+            with self.subTest(case["name"], dtype=name):
+                given = gla_inputs(case, DTYPES[name], self.device)
+                self.check(given["k"], given["v"], given.get("log_decay"), given.get("cu_seqlens"))
 
 
 class Ranks(unittest.TestCase):
