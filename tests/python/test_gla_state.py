@@ -1,5 +1,6 @@
 """tandem.ops.gla_state: the cases of cases/gla.json, ranks against the uncut sequence, what it refuses, torch."""
 
+import itertools
 import unittest
 
 import tandem
@@ -25,7 +26,7 @@ def total_log_decay(v, log_decay=None, cu_seqlens=None):
     if cu_seqlens is None:
         return decay.sum(dim=1)
     offsets = cu_seqlens.tolist()
-    spans = [decay[0, begin:end].sum(dim=0) for begin, end in zip(offsets, offsets[1:], strict=False)]
+    spans = [decay[0, begin:end].sum(dim=0) for begin, end in itertools.pairwise(offsets)]
     return torch.stack(spans) if spans else decay.new_zeros(0, H)
 
 
@@ -238,7 +239,7 @@ class Gradients(unittest.TestCase):
         d_o = torch.randn_like(v)
         whole = torch.autograd.grad(tandem.ops.gla(*leaves)[0], leaves, d_o)
         begin, outputs = torch.zeros(2, 4, 64, 32, device=self.device), []
-        for a, b in zip(cuts, cuts[1:], strict=False):
+        for a, b in itertools.pairwise(cuts):
             part = [x[:, a:b] for x in leaves]
             outputs.append(tandem.ops.gla(*part, initial_state=begin)[0])
             state, total = tandem.ops.gla_state(*part[1:])

@@ -1,5 +1,6 @@
 """tandem.ops.gla_state_backward: cases of cases/gla.json, ranks against the uncut sequence, refusals, torch."""
 
+import itertools
 import unittest
 
 import tandem
@@ -68,7 +69,7 @@ class Ranks(unittest.TestCase):
             return torch.autograd.grad(results, [*part, begin], [d_o, d_final])
 
         *whole, d_begin = differentiate(leaves, d_o, begin, d_final)
-        spans = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        spans = [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
         def part(tensors, span):  # a constant decay is every part's
             return [x if x.dim() == 1 else x[:, span] for x in tensors]
