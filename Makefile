@@ -12,7 +12,7 @@ help:
 	@echo "make bench     measure the ops on this machine's GPU, or its CPU, and render the results"
 	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
 	@echo "make wheel     build the wheel of the Python package in dist/, and test it"
-	@echo "make format    clang-format over the sources"
+	@echo "make format    clang-format over the sources, ruff over the Python files"
 
 demo:
 	@scripts/bootstrap demo

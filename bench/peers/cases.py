@@ -80,7 +80,7 @@ def _expand(entry):
     lists += [((key,), entry[key]) for key in LISTED if isinstance(entry.get(key), list)]
     for values in itertools.product(*(values for _, values in lists)):
         one = json.loads(json.dumps(entry))
-        for (path, _), value in zip(lists, values):
+        for (path, _), value in zip(lists, values, strict=True):
             target = one
             for key in path[:-1]:
                 target = target[key]
@@ -173,7 +173,7 @@ def cost(case):
     algorithm at C = 64, or a step's two products with a vector. A forward and backward costs what the two cost alone."""
     if case.direction == "forward_backward":
         alone = [cost(dataclasses.replace(case, direction=one)) for one in ("forward", "backward")]
-        return tuple(map(sum, zip(*alone)))
+        return tuple(map(sum, zip(*alone, strict=True)))
     if case.op in SCANS:
         return _scan_cost(case)
     if case.direction not in ("forward", "backward", "step"):

@@ -17,7 +17,7 @@ def forward_backward(case, tensors, forward):
         with torch.enable_grad():
             o = forward(inputs)
         found = torch.autograd.grad(o, [inputs[name] for name in case.wants], tensors["d_o"])
-        return {"o": o.detach(), **dict(zip(case.wants.values(), found))}
+        return {"o": o.detach(), **dict(zip(case.wants.values(), found, strict=True))}
 
     return call
 
@@ -35,6 +35,6 @@ def backward_alone(case, tensors, forward):
     def call():
         with torch.no_grad():
             found = o.grad_fn.apply(tensors["d_o"], None)  # None: of the final state
-        return dict(zip(case.wants.values(), found))
+        return dict(zip(case.wants.values(), found, strict=False))  # beyond: of arguments that have none
 
     return call

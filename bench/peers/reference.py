@@ -1,6 +1,8 @@
 """The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the scans,
 on (batch, channel) pairs: scan_reference.py."""
 
+import itertools
+
 from . import scan_reference
 from .cases import SCANS
 
@@ -56,7 +58,7 @@ def define_forward(case, tensors, heads):
     keep = _decays(case, tensors, heads).exp()
     # All sequences a token at a time, the longest first: those that have a token p are the first `live`.
     offsets = case.cu_seqlens or (0, case.T)
-    pieces = sorted(((end - begin, begin) for begin, end in zip(offsets, offsets[1:])), reverse=True)
+    pieces = sorted(((end - begin, begin) for begin, end in itertools.pairwise(offsets)), reverse=True)
     begins = torch.tensor([begin for _, begin in pieces], device=q.device)
     live = len(pieces)
     state = torch.zeros(len(heads), live, case.K, case.V, dtype=torch.float64, device=q.device)

@@ -46,7 +46,7 @@ def scan(keep, x):
     import torch
 
     state, states = torch.zeros_like(x[:, :1]).squeeze(1), []
-    for a, added in zip(keep.unbind(1), x.unbind(1)):
+    for a, added in zip(keep.unbind(1), x.unbind(1), strict=True):
         state = torch.where(a == 0, 0.0, a * state) + added
         states.append(state)
     return torch.stack(states, dim=1) if states else x.clone()

@@ -1,8 +1,10 @@
-"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, and inputs from a case."""
+"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, which cases to run, inputs from a case."""
 
 import copy
+import itertools
 import json
 import math
+import os
 import pathlib
 import sys
 import zlib
@@ -14,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from bench.peers.lengths import cu_seqlens  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")  # exp of these is 0 or nearly
 
 
 def _expand(line):
@@ -49,6 +52,56 @@ def load(op, tag, direction="forward"):
     lines = json.loads((ROOT / "cases" / f"{op}.json").read_text())
     wanted = [line for line in lines if tag in line["tags"] and "later" not in line["tags"] and direction in line.get("directions", ["forward"])]
     return [case for line in wanted for case in _expand(line)]
+
+
+def _elements(case):
+    """B*T*H*K*V of a gla, B*T*D(*d) of a scan: what the definition goes through."""
+    return math.prod(size for axis, size in case["axes"].items() if axis != "HQ")
+
+
+def _can_be_judged(op, case, direction):
+    """Whether the fp64 definition, one token at a time, judges the case, and in seconds."""
+    # Autograd of the definition keeps the state after every token.
+    if _elements(case) > 1 << (24 if direction == "backward" else 27):
+        return False
+    if op == "gla":
+        return True
+    # Fewer numbers are not judged by their roundings. Autograd of a scan's definition multiplies by exp(-inf).
+    numbers = case["axes"]["B"] * case["axes"]["T"] * case["axes"]["D"]
+    return not 0 < numbers < 2000 and not (direction == "backward" and case["decay"]["distribution"] in RESETS)
+
+
+def binding_path(case, dtype):
+    """What the binding sees of a call: which tensors there are, of which dtypes and layouts, and sizes of 0 and 1."""
+    axes = case["axes"]
+    offsets = case.get("cu_seqlens", [0, axes["T"]])
+    return {
+        "dtype": dtype,
+        "decay": case["decay"]["kind"],
+        "decay dtype": case.get("decay_dtype"),
+        "gate": case.get("gate", "silu"),
+        "states": case.get("states", "none"),
+        "state dtype": case.get("state_dtype"),
+        "scale": case.get("scale") is not None,
+        "strides": case.get("strides", "contiguous"),
+        "packed sequences": "cu_seqlens" in case,
+        "grouped": axes.get("HQ") != axes.get("H"),
+        "B": min(axes["B"], 2),
+        "longest sequence": min(max((b - a for a, b in itertools.pairwise(offsets)), default=0), 2),
+    }
+
+
+def cover(op, direction, dtypes=tuple(DTYPES)):
+    """(case, dtype) of every binding path of the op in this direction, the smallest case for each. The numbers of every
+    case are what the C++ tests check. With TANDEM_TEST_ALL=1 every case that the definition can judge, in every dtype."""
+    cases = [case for case in load(op, "check", direction) if _can_be_judged(op, case, direction)]
+    pairs = [(case, dtype) for case in cases for dtype in case["dtype"] if dtype in dtypes]
+    if os.environ.get("TANDEM_TEST_ALL") == "1":
+        return pairs
+    smallest = {}
+    for case, dtype in sorted(pairs, key=lambda pair: _elements(pair[0])):
+        smallest.setdefault(tuple(binding_path(case, dtype).values()), (case, dtype))
+    return list(smallest.values())
 
 
 def _log_decay(distribution, shape, generator, constant):

@@ -14,6 +14,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import unittest
 
 FOLDER = pathlib.Path(__file__).resolve().parent
@@ -26,9 +27,26 @@ def print_once(kind, reasons):
         print(f"{kind}: {reason}" if count == 1 else f"{kind}: {reason} ({count} tests)")
 
 
+class TimedResult(unittest.TextTestResult):
+    """Adds up the seconds of each class's tests. What setUpClass takes counts for no class."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.seconds = collections.Counter()
+
+    def startTest(self, test):
+        self.begin = time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.seconds[f"{type(test).__module__}.{type(test).__name__}"] += time.monotonic() - self.begin
+
+
 def run_here(names):
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
-    result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout).run(suite)
+    result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout, resultclass=TimedResult).run(suite)
+    print(", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.seconds.most_common() if seconds >= 0.5))
     print_once("skipped", (reason for _, reason in result.skipped))
     # Of a subtest the test that it is part of: hundreds of them fail for one reason.
     failures = [(getattr(test, "test_case", test).id(), text) for test, text in result.failures + result.errors]

@@ -6,17 +6,6 @@ import torch
 from reference import SCAN_TOLERANCE, relative_rms
 from torch._dynamo.utils import counters
 
-from cases import load
-
-
-def some_cases(op, direction):
-    """Those that the definition, one token at a time, is quick about and whose numbers are many enough to be judged by
-    their roundings; of those that walk through T or D every fourth."""
-    cases = [case for case in load(op, "check", direction) if case["axes"]["T"] <= 130]
-    cases = [c for c in cases if c["axes"]["T"] == 0 or c["axes"]["B"] * c["axes"]["T"] * c["axes"]["D"] >= 2000]
-    walks = [case for case in cases if case["name"].startswith("every_")]
-    return [case for case in cases if case not in walks] + walks[::4]
-
 
 def tolerance(tensor, dtype):
     """fp32 results of 16-bit inputs are as good as fp32's arithmetic."""

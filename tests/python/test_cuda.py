@@ -15,7 +15,7 @@ import test_torch
 import torch
 from reference import check_gla, relative_rms
 
-from cases import DTYPES, gla_inputs, load
+from cases import DTYPES, cover, gla_inputs, load
 
 
 def no_gpu():
@@ -36,14 +36,11 @@ class Cases(unittest.TestCase):
     def test_the_package_was_built_with_cuda(self):
         self.assertEqual(tandem.cuda_unavailable_reason(), "")
 
-    def test_every_case_in_fp16_and_bf16(self):
-        for case in load("gla", "check"):
-            for name in case["dtype"]:
-                if name == "fp32":
-                    continue
-                with self.subTest(case["name"], dtype=name):
-                    inputs = gla_inputs(case, DTYPES[name], "cuda")
-                    check_gla(self, inputs, *tandem.ops.gla(**inputs))
+    def test_every_path_of_the_binding(self):
+        for case, name in cover("gla", "forward", ("bf16", "fp16")):
+            with self.subTest(case["name"], dtype=name):
+                inputs = gla_inputs(case, DTYPES[name], "cuda")
+                check_gla(self, inputs, *tandem.ops.gla(**inputs))
 
     def test_large_cases(self):
         for case in load("gla", "large"):
@@ -165,7 +162,7 @@ class Autocast(OnGpu, test_torch.Autocast):
 
 
 class StateCases(OnGpu, test_gla_state.Cases):
-    pass
+    dtypes = ("bf16", "fp16")
 
 
 class StateRanks(OnGpu, test_gla_state.Ranks):
@@ -181,7 +178,7 @@ class StateGradients(OnGpu, test_gla_state.Gradients):
 
 
 class StateBackwardCases(OnGpu, test_gla_state_backward.Cases):
-    pass
+    dtypes = ("bf16", "fp16")
 
 
 class StateBackwardRanks(OnGpu, test_gla_state_backward.Ranks):

@@ -10,7 +10,7 @@ from reference import TOLERANCE, gla, relative_rms
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from cases import DTYPES, gla_inputs, load
+from cases import DTYPES, cover, gla_inputs, load
 
 NAMES = ("q", "k", "v", "log_decay", "initial_state")
 OP = torch.ops.tandem.gla_backward.default
@@ -43,12 +43,6 @@ def gradients_of(inputs, loss):
     """loss(*leaves) differentiated by all of them."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     return torch.autograd.grad(loss(*leaves), leaves)
-
-
-def small(case):
-    """Few tokens: autograd of the definition is slow."""
-    axes = case["axes"]
-    return 0 < axes["T"] <= 130 and axes["B"] * axes["T"] * axes["H"] * axes["K"] * axes["V"] <= 1 << 21
 
 
 class Recorder(TorchDispatchMode):
@@ -111,6 +105,8 @@ class AgainstTheDefinition(BackwardCase):
                 terms *= math.sqrt(d_o.shape[0]) * d_o.shape[1]
                 right = right.sum((0, 1))
             self.assertEqual((got[name].dtype, got[name].shape), (source.dtype, source.shape))
+            if source.numel() == 0:  # nothing has no mean
+                continue
             error = (got[name].double() - right).square().mean().sqrt().item()
             limit = TOLERANCE[dtype] * size
             if name == "log_decay":
@@ -118,13 +114,10 @@ class AgainstTheDefinition(BackwardCase):
                 limit = 2 * TOLERANCE[dtype] * (size + 1e-3 * terms)
             self.assertLessEqual(error, limit, name)
 
-    def test_every_small_case_in_every_dtype(self):
-        cases = [case for case in load("gla", "check", "backward") if small(case)]
-        self.assertGreater(len(cases), 60)
-        for case in cases:
-            for name in set(case["dtype"]).intersection(self.dtypes):
-                with self.subTest(case["name"], dtype=name):
-                    self.check(case, DTYPES[name])
+    def test_every_path_of_the_binding(self):
+        for case, name in cover("gla", "backward", self.dtypes):
+            with self.subTest(case["name"], dtype=name):
+                self.check(case, DTYPES[name])
 
     def test_no_tokens(self):
         for case in load("gla", "check", "backward"):

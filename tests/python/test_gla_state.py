@@ -1,12 +1,13 @@
 """tandem.ops.gla_state: the cases of cases/gla.json, ranks against the uncut sequence, what it refuses, torch."""
 
+import itertools
 import unittest
 
 import tandem
 import torch
 from reference import TOLERANCE, gla, relative_rms
 
-from cases import DTYPES, gla_inputs, load
+from cases import DTYPES, cover, gla_inputs
 
 
 def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cpu"):
@@ -25,7 +26,7 @@ def total_log_decay(v, log_decay=None, cu_seqlens=None):
     if cu_seqlens is None:
         return decay.sum(dim=1)
     offsets = cu_seqlens.tolist()
-    spans = [decay[0, begin:end].sum(dim=0) for begin, end in zip(offsets, offsets[1:], strict=False)]
+    spans = [decay[0, begin:end].sum(dim=0) for begin, end in itertools.pairwise(offsets)]
     return torch.stack(spans) if spans else decay.new_zeros(0, H)
 
 
@@ -37,6 +38,7 @@ def definition(k, v, log_decay=None, cu_seqlens=None):
 
 class Cases(unittest.TestCase):
     device = "cpu"
+    dtypes = tuple(DTYPES)
 
     def check(self, k, v, log_decay=None, cu_seqlens=None):
         state, total = tandem.ops.gla_state(k, v, log_decay, cu_seqlens=cu_seqlens)
@@ -47,16 +49,11 @@ class Cases(unittest.TestCase):
         self.assertEqual((total.dtype, total.shape), (torch.float32, expected_total.shape))
         self.assertTrue(torch.allclose(total.double(), expected_total, rtol=1e-5, atol=1e-6), "total_log_decay")
 
-    def test_every_small_case_in_every_dtype(self):
-        cases = [case for case in load("gla", "check", "state") if case["axes"]["T"] <= 200]
-        self.assertGreater(len(cases), 50)
-        for case in cases:
-            for name in case["dtype"]:
-                if name == "fp32" and self.device != "cpu":
-                    continue
-                with self.subTest(case["name"], dtype=name):
-                    given = gla_inputs(case, DTYPES[name], self.device)
-                    self.check(given["k"], given["v"], given.get("log_decay"), given.get("cu_seqlens"))
+    def test_every_path_of_the_binding(self):
+        for case, name in cover("gla", "state", self.dtypes):
+            with self.subTest(case["name"], dtype=name):
+                given = gla_inputs(case, DTYPES[name], self.device)
+                self.check(given["k"], given["v"], given.get("log_decay"), given.get("cu_seqlens"))
 
 
 class Ranks(unittest.TestCase):
@@ -242,7 +239,7 @@ class Gradients(unittest.TestCase):
         d_o = torch.randn_like(v)
         whole = torch.autograd.grad(tandem.ops.gla(*leaves)[0], leaves, d_o)
         begin, outputs = torch.zeros(2, 4, 64, 32, device=self.device), []
-        for a, b in zip(cuts, cuts[1:], strict=False):
+        for a, b in itertools.pairwise(cuts):
             part = [x[:, a:b] for x in leaves]
             outputs.append(tandem.ops.gla(*part, initial_state=begin)[0])
             state, total = tandem.ops.gla_state(*part[1:])

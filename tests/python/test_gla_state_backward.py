@@ -1,5 +1,6 @@
 """tandem.ops.gla_state_backward: cases of cases/gla.json, ranks against the uncut sequence, refusals, torch."""
 
+import itertools
 import unittest
 
 import tandem
@@ -8,7 +9,7 @@ import torch
 from reference import TOLERANCE, relative_rms
 from test_gla_state import inputs, total_log_decay
 
-from cases import DTYPES, gla_inputs, load
+from cases import DTYPES, cover, gla_inputs
 
 
 def definition(q, d_o, log_decay=None, scale=None, cu_seqlens=None):
@@ -31,6 +32,7 @@ def definition(q, d_o, log_decay=None, scale=None, cu_seqlens=None):
 
 class Cases(unittest.TestCase):
     device = "cpu"
+    dtypes = tuple(DTYPES)
 
     def check(self, case, dtype):
         # Both the gradient and the definition from the same numbers; the definition on the CPU.
@@ -46,15 +48,10 @@ class Cases(unittest.TestCase):
         same = torch.allclose(total.cpu().double(), expected_total, rtol=1e-5, atol=1e-6)
         self.assertTrue(same, "total_log_decay")
 
-    def test_every_small_case_in_every_dtype(self):
-        cases = [case for case in load("gla", "check", "state_backward") if case["axes"]["T"] <= 200]
-        self.assertGreater(len(cases), 50)
-        for case in cases:
-            for name in case["dtype"]:
-                if name == "fp32" and self.device != "cpu":
-                    continue
-                with self.subTest(case["name"], dtype=name):
-                    self.check(case, DTYPES[name])
+    def test_every_path_of_the_binding(self):
+        for case, name in cover("gla", "state_backward", self.dtypes):
+            with self.subTest(case["name"], dtype=name):
+                self.check(case, DTYPES[name])
 
 
 class Ranks(unittest.TestCase):
@@ -72,7 +69,7 @@ class Ranks(unittest.TestCase):
             return torch.autograd.grad(results, [*part, begin], [d_o, d_final])
 
         *whole, d_begin = differentiate(leaves, d_o, begin, d_final)
-        spans = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        spans = [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
         def part(tensors, span):  # a constant decay is every part's
             return [x if x.dim() == 1 else x[:, span] for x in tensors]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
+import itertools
 import json
 import pathlib
 import sys
@@ -93,9 +94,9 @@ class Cases(unittest.TestCase):
     def test_lengths_are_those_of_the_tandem_program(self):
         # tests/cpp/test_cases.cpp holds the program to the same numbers.
         offsets = cases.select(cases.load("gla"), "varlen_mixed_h16_d128")[0].cu_seqlens
-        self.assertEqual([b - a for a, b in zip(offsets[:6], offsets[1:7])], [9, 4, 6, 34, 313, 102])
+        self.assertEqual([b - a for a, b in itertools.pairwise(offsets[:7])], [9, 4, 6, 34, 313, 102])
         self.assertEqual((len(offsets), offsets[0], offsets[-1]), (1001, 0, 131072))
-        self.assertTrue(all(a < b for a, b in zip(offsets, offsets[1:])))
+        self.assertTrue(all(a < b for a, b in itertools.pairwise(offsets)))
         equal = cases.select(cases.load("gla"), "varlen_equal_n32_h16_d128")[0].cu_seqlens
         self.assertEqual(equal, tuple(range(0, 131073, 4096)))
 

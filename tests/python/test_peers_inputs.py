@@ -89,7 +89,7 @@ def token_by_token(case, tensors):
         outputs.append(inside * case.softmax_scale * (q[..., None, :] @ state).squeeze(-2))
     o = torch.stack(outputs, 1)
     gradients = torch.autograd.grad(o, list(leaves.values()), tensors["d_o"].double())
-    return {"o": o.detach(), **dict(zip(("dq", "dk", "dv", "d_log_decay"), gradients))}
+    return {"o": o.detach(), **dict(zip(("dq", "dk", "dv", "d_log_decay"), gradients, strict=True))}
 
 
 class Reference(unittest.TestCase):

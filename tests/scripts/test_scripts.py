@@ -3,6 +3,8 @@
 import importlib.machinery
 import importlib.util
 import pathlib
+import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -154,6 +156,39 @@ class CheckLayers(unittest.TestCase):
 
     def test_empty_tree_fails(self):
         self.assertTrue(self.violations({"README.md": ""}))
+
+
+class Format(unittest.TestCase):
+    def check(self, files):
+        """What `scripts/format --check` says of a repository with these files, and its exit status."""
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, files)
+            for name in ("scripts/format", "scripts/python_tools", "pyproject.toml", ".clang-format"):
+                (pathlib.Path(folder) / name).parent.mkdir(exist_ok=True)
+                shutil.copy(ROOT / name, pathlib.Path(folder) / name)
+            (pathlib.Path(folder) / ".venv").symlink_to(ROOT / ".venv")
+            command = [pathlib.Path(folder) / "scripts/format", "--check"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode == 77:
+                self.skipTest(done.stdout.strip())
+            return done.stdout, done.returncode
+
+    def test_formatted_files_pass(self):
+        files = {"src/a.cpp": "int a = 1;\n", "bench/a.py": "a = 1\n", "scripts/a": "#!/usr/bin/env python3\na = 1\n"}
+        self.assertEqual(self.check(files), ("", 0))
+
+    def test_others_fail(self):
+        for name, text in (
+            ("src/a.cpp", "int  a = 1;\n"),
+            ("bench/a.py", "a  = 1\n"),
+            ("bench/a.py", "import os\n"),
+            ("tests/python/a.py", f"a = 1  # {'long ' * 30}\n"),
+            ("scripts/a", "#!/usr/bin/env python3\na = 'b'\n"),
+        ):
+            with self.subTest(name, text=text):
+                said, status = self.check({"src/b.cpp": "int b = 1;\n", "bench/b.py": "b = 1\n", name: text})
+                self.assertEqual((status, said.splitlines()[0]), (1, "not formatted (make format):"))
+                self.assertIn(name, said)
 
 
 class SkipReasons(unittest.TestCase):
