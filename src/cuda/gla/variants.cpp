@@ -86,7 +86,7 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
 }
 
 void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,
-              GlaForwardParams params, const ScratchMemory& scratch, void* stream) {
+              GlaForwardParams& params, const ScratchMemory& scratch, void* stream) {
   ForwardSchedule& schedule = params.schedule;
   schedule.items = plan.items;
   schedule.value_tiles = plan.value_tiles;
