@@ -5,6 +5,7 @@
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
+#include "cuda/runtime/call_scope.h"
 
 namespace tandem::cuda {
 namespace {
@@ -108,7 +109,7 @@ void run_walk(const std::string& name, const ForwardLaunch& launch, const Forwar
 void gla_forward(const GlaForwardProblem& problem, const Context& context) {
   const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   GlaForwardParams params;
   params.problem = problem;
