@@ -1,5 +1,5 @@
-// cases/gla.json: it holds what OPS.md names, and what is wrong in a table is named by file, case
-// and field.
+// cases/gla.json: it holds the sizes that are measured and the kinds of call that are checked, and
+// what is wrong in a table is named by file, case and field.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Shape {
   std::int64_t B, T, H, D;
 };
 
-TEST(Cases, EveryForwardCaseOfOpsIsThere) {
+TEST(Cases, EveryMeasuredForwardSizeIsThere) {
   const std::map<std::string, Shape> named = {{"seed039_t1024_d64", {4, 1024, 32, 64}},
                                               {"seed039_t4096_d64", {4, 4096, 32, 64}},
                                               {"seed039_t4096_d128", {4, 4096, 32, 128}},
@@ -64,7 +64,7 @@ TEST(Cases, DecodeIsAStepAndMovesTheStateTwice) {
   EXPECT_EQ(step.cost(set).bytes, 2 * kState + 4 * kActivation + 64 * 32 * 4);
 }
 
-TEST(Cases, TheTableCoversWhatTheIssueAsksFor) {
+TEST(Cases, EveryKindOfCallIsChecked) {
   std::set<std::int64_t> T, H;
   std::set<DecayKind> kinds;
   std::set<DecayDistribution> distributions;

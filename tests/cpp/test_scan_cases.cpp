@@ -1,5 +1,5 @@
-// cases/gated_scan.json and cases/linear_scan.json: they hold what OPS.md names and what the ops
-// promise, and cost counts every tensor once.
+// cases/gated_scan.json and cases/linear_scan.json: they hold the sizes that are measured and
+// what the ops promise, and cost counts every tensor once.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
-#include "cuda/runtime/cuda_check.h"
 #include "cuda/runtime/workspace.h"
 #include "cuda/scan/plan.h"
 #include "tandem/error.h"
@@ -107,7 +107,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   const DeviceProperties device = device_properties(problem.device);
   const ScanForwardVariant& variant = choose_scan_variant(problem, device);
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   ScanForwardParams params{};
   static_cast<ScanParams&>(params) = scan_params(problem, variant.kernel, device);
   params.out = problem.out;
@@ -126,7 +126,7 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   const DeviceProperties device = device_properties(forward.device);
   const ScanBackwardVariant& variant = choose_scan_variant(problem, device);
   if (forward.B == 0) return;
-  const DeviceGuard guard(forward.device.index);
+  const CallScope scope(variant.name, forward.device.index);
   const std::size_t bytes = states_bytes(problem);
   const ScratchMemory scratch(kBackward, context, bytes);
   float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;

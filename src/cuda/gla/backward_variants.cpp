@@ -17,6 +17,7 @@
 #include "cuda/gla/decay_gradient.h"
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/schedule.h"
+#include "cuda/runtime/call_scope.h"
 
 namespace tandem::cuda {
 namespace {
@@ -448,7 +449,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
 void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
   const DeviceProperties device = device_properties(problem.forward.device);
   const auto [variant, walks] = choose(problem, device);
-  const DeviceGuard guard(problem.forward.device.index);
+  const CallScope scope(variant.name, problem.forward.device.index);
   if (variant.by_chunks) {
     run_by_chunks(problem, variant, device, context);
   } else {

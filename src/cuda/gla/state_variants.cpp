@@ -4,6 +4,7 @@
 
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/state_forward_config.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
@@ -60,7 +61,7 @@ void run(const StateCall& call, const Context& context) {
   const GlaStateForwardProblem& problem = call.problem;
   const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device));
   if (problem.N == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(call.op, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
 

@@ -5,8 +5,8 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gla/step_config.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
-#include "cuda/runtime/cuda_check.h"
 
 namespace tandem::cuda {
 namespace {
@@ -93,7 +93,7 @@ void gla_step(const GlaStepProblem& problem, const Context& context) {
       choose_variant("gla_step", step_variants(), device_properties(problem.device),
                      [&](const StepVariant& one) { return one.supports(problem); });
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   variant.launch(variant.name.c_str(), problem, context.stream.handle);
 }
 

@@ -5,6 +5,7 @@
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
+#include "cuda/runtime/call_scope.h"
 
 namespace tandem::cuda {
 namespace {
@@ -86,7 +87,7 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
 }
 
 void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,
-              GlaForwardParams params, const ScratchMemory& scratch, void* stream) {
+              GlaForwardParams& params, const ScratchMemory& scratch, void* stream) {
   ForwardSchedule& schedule = params.schedule;
   schedule.items = plan.items;
   schedule.value_tiles = plan.value_tiles;
@@ -108,7 +109,7 @@ void run_walk(const std::string& name, const ForwardLaunch& launch, const Forwar
 void gla_forward(const GlaForwardProblem& problem, const Context& context) {
   const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   GlaForwardParams params;
   params.problem = problem;

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "core/environment.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
@@ -267,7 +268,7 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
   const DeviceProperties device = device_properties(f.device);
   const LinearScanBackwardVariant& variant = choose(problem, device);
   const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
-  const DeviceGuard guard(f.device.index);
+  const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const VariantSwitchOff inside;
   const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
