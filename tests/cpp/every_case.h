@@ -13,8 +13,8 @@
 
 namespace tandem::tools {
 
-/// Those tagged `check`. Under the address sanitizer, where the definition takes ten times as long,
-/// those tagged `sanitizer` and a quarter of the others.
+/// Returns the cases tagged `check`. Under the address sanitizer, where the definition takes ten
+/// times as long, returns those tagged `sanitizer` and a quarter of the others.
 inline std::vector<Case> cases_to_check(const std::string& op) {
   std::vector<Case> cases = select_cases(load_cases(op), "", "check");
 #ifdef __SANITIZE_ADDRESS__

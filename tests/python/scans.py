@@ -10,7 +10,7 @@ from cases import load
 
 
 def some_cases(op, direction):
-    """Those that the definition, one token at a time, is quick about and whose numbers are many enough to be judged by
+    """Cases that the definition, one token at a time, is quick about and whose numbers are many enough to be judged by
     their roundings; of those that walk through T or D every fourth."""
     cases = [case for case in load(op, "check", direction) if case["axes"]["T"] <= 130]
     cases = [c for c in cases if c["axes"]["T"] == 0 or c["axes"]["B"] * c["axes"]["T"] * c["axes"]["D"] >= 2000]
@@ -35,7 +35,7 @@ def differentiate(op, names, inputs, d_out, d_final_state):
 
 
 def on_cpu(inputs):
-    """The same values for the definition, which takes thousands of tiny steps."""
+    """Moves values to the CPU for the definition, which takes thousands of tiny steps."""
     return {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
 
 
@@ -51,7 +51,7 @@ class ScanCase(unittest.TestCase):
         return fp32 if self.dtype == torch.float32 else 1e-2
 
     def assert_same(self, got, expected):
-        """The same bits; on a GPU what is asked for may choose the kernel."""
+        """Expects equal bits; on a GPU what is asked for may choose the kernel."""
         if self.device == "cpu":
             self.assertTrue(torch.equal(got, expected))
         else:
