@@ -15,7 +15,7 @@ const std::vector<std::string> kInputs = {"x", "d_out"};
 const std::vector<std::string> kOptional = {"decay",         "log_decay",  "gate",
                                             "initial_state", "cu_seqlens", "d_final_state"};
 
-/// What there can be gradients by.
+/// Inputs that can have gradients.
 const std::vector<std::string> kDifferentiated = {"x", "decay", "log_decay", "gate",
                                                   "initial_state"};
 

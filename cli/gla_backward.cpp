@@ -15,7 +15,7 @@ const std::vector<std::string> kInputs = {"q", "k", "v", "d_o"};
 const std::vector<std::string> kOptional = {"log_decay", "initial_state", "cu_seqlens",
                                             "d_final_state"};
 
-/// Outputs like these inputs, contiguous.
+/// Makes contiguous outputs like these inputs.
 void add_gradient(TensorSet& set, const char* output, const char* input) {
   if (!set.find(input)) return;
   const NamedTensor like = set.get(input);
@@ -85,7 +85,8 @@ std::string shape(const TensorSet& set) {
 
 }  // namespace
 
-/// The forward's tensors, its outputs replaced by their gradients, and the inputs' gradients.
+/// Makes the forward's tensors, with outputs replaced by their gradients, and the inputs'
+/// gradients.
 TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_gla(one, dtype, seed);
   const auto fill = [&](NamedTensor& tensor, const char* name) {

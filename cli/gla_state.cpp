@@ -28,7 +28,7 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
   return gla_state_forward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
-/// The checked problem over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 GlaStateForwardProblem problem_of(const TensorSet& set) {
   return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }

@@ -61,7 +61,8 @@ Cost cost(const TensorSet& set) {
 
 }  // namespace
 
-/// gated_scan's tensors with u and the weight for x; x is of the size that x would have.
+/// Makes gated_scan's tensors with u and the weight instead of x, such that x = u W^T has its usual
+/// size.
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_scan(one, dtype, seed, false);
   const Dims u{one.axis("B"), one.axis("T"), one.axis("d")};

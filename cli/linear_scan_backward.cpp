@@ -14,7 +14,7 @@ namespace {
 const std::vector<std::string> kInputs = {"u", "weight", "d_out"};
 const std::vector<std::string> kOptional = {"decay",         "log_decay",  "gate",
                                             "initial_state", "cu_seqlens", "d_final_state"};
-/// What there can be gradients by.
+/// Inputs that can have gradients.
 const std::vector<std::string> kDifferentiated = {"u",         "weight", "decay",
                                                   "log_decay", "gate",   "initial_state"};
 
@@ -63,7 +63,7 @@ std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& base
                                               device_properties(device));
 }
 
-/// u W^T again, dx W and dx^T u.
+/// Three products: u W^T again, dx W and dx^T u.
 Cost cost(const TensorSet& set) {
   return {bytes_of(set, kLinearScanBackward), 3 * projection_flops(set)};
 }

@@ -18,7 +18,7 @@ constexpr const char* kGatedScanBackwardSchema =
     "bool wants_dx, bool wants_d_decay, bool wants_d_gate, bool wants_d_initial_state) "
     "-> (Tensor?, Tensor?, Tensor?, Tensor?)";
 
-/// What a scan is given beside x.
+/// Inputs that a scan is given beside x.
 struct ScanTensors {
   const OptionalTensor& decay;
   const OptionalTensor& log_decay;
@@ -48,7 +48,7 @@ inline std::tuple<Tensor, OptionalTensor> gated_scan_forward(
   const Tensor out = torch::stable::new_empty(x, x.sizes());
   args.out = call.view("out", Call::kActivations, out);
   OptionalTensor final_state;
-  // Of another rank the library refuses x; there is no state to allocate.
+  // The library refuses x of other ranks; there is no state to allocate for them.
   if (output_final_state && x.dim() == 3) {
     final_state =
         torch::stable::new_empty(x, {sequences(x, cu_seqlens), x.size(2)}, ScalarType::Float);

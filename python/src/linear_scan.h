@@ -32,7 +32,7 @@ inline std::tuple<Tensor, OptionalTensor> linear_scan_forward(const Tensor& u, c
   args.weight = call.activations("weight", weight);
   ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
 
-  // Of another rank the library refuses u or weight; there is nothing to allocate.
+  // The library refuses u or weight of other ranks; there is nothing to allocate for them.
   const bool ranks = u.dim() == 3 && weight.dim() == 2;
   const std::int64_t D = ranks ? weight.size(0) : 0;
   const Tensor out = torch::stable::new_empty(u, {ranks ? u.size(0) : 0, ranks ? u.size(1) : 0, D});

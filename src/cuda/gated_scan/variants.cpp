@@ -31,7 +31,8 @@ ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
                    device.multiprocessors);
 }
 
-/// A row of the table with its time: those that load single elements behind the others.
+/// A row of the table with its predicted time. Rows that load single elements come after the
+/// others.
 template <class Variant>
 struct Candidate {
   std::string name;

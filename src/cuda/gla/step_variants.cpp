@@ -30,7 +30,7 @@ void add_variants(std::vector<StepVariant>& table, DType dtype) {
   add_variant<StepScalarConfig<Element, __nv_bfloat16>>(table, dtype, DType::kBFloat16);
 }
 
-/// Why rows of the state cannot be read 16 bytes at a time, "" when they can.
+/// Says why rows of the state cannot be read 16 bytes at a time, "" when they can.
 std::string layout_problem(const GlaStepProblem& problem) {
   const StateTensor& state = problem.state;
   if (reinterpret_cast<std::uintptr_t>(state.data) % 16 != 0) {

@@ -32,7 +32,8 @@ GlaChoice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
   return choose_gla(kOp, forward_variants(), problem, plan_tiles(problem), device, plan_forward);
 }
 
-/// The order of sequences of different lengths, and zeros outside all of them.
+/// Launches what finds the order of sequences of different lengths, and writes zeros outside all of
+/// them.
 void prepare_order(const GlaForwardParams& walk, std::int32_t* order, std::uint32_t* ticket,
                    void* stream) {
   const GlaForwardProblem& problem = walk.problem;

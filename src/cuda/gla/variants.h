@@ -17,7 +17,7 @@ using ForwardVariant = GlaVariant<ForwardLaunch>;
 
 const std::vector<ForwardVariant>& forward_variants();
 
-/// Of q, k, v and, in a call, o.
+/// Plans the copies of q, k, v and, in a call, o.
 GlaTilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output = true);
 
 /// "" when the variant can run the problem, else why not.

@@ -104,7 +104,7 @@ std::string reason_against(const LinearScanVariant& variant,
     return "takes fewer than 2^31 - 1 sequences, got " + std::to_string(problem.N);
   }
   const std::int64_t tiles = plan_linear_scan(problem, variant.tiling, 1).tiles;
-  constexpr std::int64_t kMostTiles = kLargest - 65536;  // CTAs take one more each
+  constexpr std::int64_t kMostTiles = kLargest - 65536;  // CTAs take one ticket more each
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
   }
