@@ -231,7 +231,7 @@ void add_bench(CLI::App& app) {
       "the same run; ratio: median over floor. A case that no variant runs is reported, not a "
       "failure;\n"
       "a wrong result is (exit 1).\n"
-      "Example: tandem bench gla --case 'seed039_*' --backend cuda --json results.json");
+      "Example: tandem bench gla --case 'b4h32_*' --backend cuda --json results.json");
   command->callback([options] { Bench(*options).run(); });
 }
 

@@ -239,7 +239,7 @@ void add_profile(CLI::App& app) {
       "time is reported (exit 0). DRAM writes lack the lines that are still in L2 when a kernel "
       "ends: \"L1\n"
       "writes\" are all that was stored.\n"
-      "Example: tandem profile gla --case seed039_t4096_d64 --dtype bf16 \\\n"
+      "Example: tandem profile gla --case b4h32_t4096_d64 --dtype bf16 \\\n"
       "           --log docs/ops/gla.iterations.jsonl --note 'two state warpgroups'");
   command->callback([options] { Profiler(*options).run(); });
 }

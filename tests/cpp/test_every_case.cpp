@@ -49,7 +49,8 @@ std::vector<Slice> slices(bool on_cuda) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
       if (on_cuda && dtype == DType::kFloat32 && !operation.fp32_on_cuda) continue;
       const Slice slice{&operation, dtype};
-      if (std::any_of(cases.begin(), cases.end(), [&](const Case& one) { return is_of(one, slice); })) {
+      if (std::any_of(cases.begin(), cases.end(),
+                      [&](const Case& one) { return is_of(one, slice); })) {
         all.push_back(slice);
       }
     }
