@@ -23,11 +23,12 @@ class GlaBackwardWalk {
         f_(problem.forward),
         steps_(problem, provider),
         size_(steps_.state_size()),
-        group_(f_.H / f_.HQ),
+        heads_per_key_(f_.H / f_.HQ),
         segments_(problem, steps_),
         decay_sums_(segments_.count()) {
     threads_ = static_cast<int>(std::clamp<std::int64_t>(segments_.count(), 1, parallel_threads()));
-    for (int i = 0; i < threads_; ++i) workers_.emplace_back(steps_, size_, f_.K, p_, group_);
+    for (int i = 0; i < threads_; ++i)
+      workers_.emplace_back(steps_, size_, f_.K, p_, heads_per_key_);
   }
 
   void run() {
@@ -36,11 +37,11 @@ class GlaBackwardWalk {
     const bool every_token = p_.dq.data || p_.dk.data || p_.dv.data || p_.d_log_decay.data;
     std::vector<std::int64_t> items;
     for (std::int64_t i = 0; i < segments_.count(); ++i) {
-      if (segments_[i].row->h % group_ != 0) continue;
+      if (segments_[i].row->h % heads_per_key_ != 0) continue;
       if (every_token || segments_[i].opens_row()) items.push_back(i);
     }
     parallel_for(std::ssize(items), threads_, Schedule::kDynamic,
-                 [&](std::int64_t i, int thread) { walk_group(items[i], workers_[thread]); });
+                 [&](std::int64_t i, int thread) { walk_head_group(items[i], workers_[thread]); });
     if (p_.d_log_decay.data && !p_.d_log_decay.per_token) write_constant_decay();
   }
 
@@ -50,14 +51,14 @@ class GlaBackwardWalk {
   /// What one thread works in.
   struct Worker {
     Worker(const GlaBackwardSteps<Operand>& steps, std::int64_t size, int K,
-           const GlaBackwardProblem& p, int group)
+           const GlaBackwardProblem& p, int heads_per_key)
         : scratch(steps.make_scratch()),
           states(p.needs_states() ? kGradientSegment * size : 0),
           d_state(size),
           state_copy(size),
           d_state_copy(size),
-          dq(group > 1 && p.dq.data ? kGradientSegment * kChunk * K : 0),
-          dk(group > 1 && p.dk.data ? kGradientSegment * kChunk * K : 0) {}
+          dq(heads_per_key > 1 && p.dq.data ? kGradientSegment * kChunk * K : 0),
+          dk(heads_per_key > 1 && p.dk.data ? kGradientSegment * kChunk * K : 0) {}
 
     Scratch scratch;
     std::vector<float> states;   // [kGradientSegment][K,V], before each chunk of a segment
@@ -68,8 +69,8 @@ class GlaBackwardWalk {
 
   /// Walks the segment of a head group's first head, and those at the same place of its other
   /// heads.
-  void walk_group(std::int64_t index, Worker& w) {
-    for (int member = 0; member < group_; ++member) {
+  void walk_head_group(std::int64_t index, Worker& w) {
+    for (int member = 0; member < heads_per_key_; ++member) {
       walk_segment(segments_.of_next_head(index, member), member, w);
     }
   }
@@ -117,7 +118,7 @@ class GlaBackwardWalk {
       if (p_.dk.data || p_.d_log_decay.data) steps_.compute_dk(d_state, s);
       if (p_.dv.data) steps_.compute_dv(d_state, s);
     }
-    const int hq = chunk.row->h / group_;
+    const int hq = chunk.row->h / heads_per_key_;
     const std::int64_t at = c * kChunk * f_.K;
     if (p_.dq.data) write_shared(s.dq.data(), chunk, hq, member, p_.dq, at, w.dq);
     if (p_.dk.data) write_shared(s.dk.data(), chunk, hq, member, p_.dk, at, w.dk);
@@ -148,11 +149,11 @@ class GlaBackwardWalk {
   /// writes them with the last head.
   void write_shared(const float* rows, const GlaChunk& chunk, int hq, int member,
                     const StridedTensor& to, std::int64_t at, std::vector<float>& sums) const {
-    if (group_ > 1) {
+    if (heads_per_key_ > 1) {
       update_state(member == 0 ? 0.0f : 1.0f, rows, std::int64_t{chunk.length} * f_.K, &sums[at]);
       rows = &sums[at];
     }
-    if (member == group_ - 1) write(rows, f_.K, chunk, hq, to);
+    if (member == heads_per_key_ - 1) write(rows, f_.K, chunk, hq, to);
   }
 
   void write_decay_gradient(const float* gradient, const GlaChunk& chunk) const {
@@ -176,7 +177,7 @@ class GlaBackwardWalk {
   const GlaForwardProblem& f_;
   GlaBackwardSteps<Operand> steps_;
   std::int64_t size_;
-  int group_;  // heads that share a query/key head
+  int heads_per_key_;  // heads that share a query/key head
   GlaBackwardSegments<Operand> segments_;
   std::vector<double> decay_sums_;  // sum of each segment's dg
   int threads_;

@@ -183,7 +183,7 @@ TEST(LinearScanBackward, KeepsOnlyWhatIsAskedFor) {
   LinearScanBackwardPlan plan = plan_of(args);
   EXPECT_FALSE(plan.needs_x);
   EXPECT_FALSE(plan.needs_dx);
-  EXPECT_EQ(plan.weight_splits, 0);
+  EXPECT_EQ(plan.weight_slices, 0);
   args.du = view(8, {4, 2048, 256});
   plan = plan_of(args);
   EXPECT_FALSE(plan.needs_x);
@@ -196,7 +196,7 @@ TEST(LinearScanBackward, PartsOfTheTokens) {
   const auto splits = [](std::int64_t B, std::int64_t T, int d, int D) {
     LinearScanBackwardArgs args = backward_args(B, T, d, D);
     args.d_weight = view(8, {D, d});
-    return plan_of(args).weight_splits;
+    return plan_of(args).weight_slices;
   };
   EXPECT_EQ(splits(4, 2048, 256, 64), 32);
   EXPECT_EQ(splits(8, 4096, 1024, 1024), 4);

@@ -27,7 +27,7 @@ struct RowSlots {
   using Element = typename Config::Element;
   using Piece = typename Config::Piece;
   using Rows = Element[Config::kTileTokens][Config::kWidth];
-  static constexpr int kGroupTokens = 4 * Config::kWarpTokens;  // tokens of a warpgroup
+  static constexpr int kWarpgroupTokens = 4 * Config::kWarpTokens;  // tokens of a warpgroup
   static_assert(Config::kLanes == 32 && sizeof(typename Config::Decay) == sizeof(Element));
 
   alignas(128) Rows in[Config::kStages][kIn];
@@ -88,7 +88,7 @@ struct RowSlots {
   /// Starts storing a warpgroup's rows. One of its threads, after sync_warpgroup and every thread's
   /// fence_shared_for_async_proxy.
   __device__ void store(const ScanPlace<Config>& place, int of, const CUtensorMap& map, int begin) {
-    const int row = place.warp / 4 * kGroupTokens;
+    const int row = place.warp / 4 * kWarpgroupTokens;
     store_panel(map, out[of][row], {place.block_channel, 0, begin + row, place.b});
   }
 };

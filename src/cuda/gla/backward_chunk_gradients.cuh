@@ -12,7 +12,7 @@
 //   dK    = f (V dS^T)  + Wt Q                              [C,K]
 //   dQ    = scale 2^G_i (dO S^T) + W K                      [C,K]
 //   dg_t  = F + sum of b before t + sum of a - c from t on,  F = 2^G_C <S, dS>, a = q . dq,
-//           b and c = k . the two parts of dk, all in fp32 (decay_dots.h)
+//           b and c = k . the two parts of dk, all in fp32 (row_sums.h)
 // At is a register operand of its second product, Wt a panel of both of its own, so that dQ and dK
 // use the same rounded weights and a cancels against c to the last bit.
 //

@@ -52,7 +52,7 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
     }
   } else {
     const float sum = sum_warp(first + second);
-    if (token == 0) params.decay_sums[2 * pair.place + which] = sum;
+    if (token == 0) params.decay_sums[2 * pair.panel_index + which] = sum;
   }
 }
 
@@ -82,31 +82,31 @@ struct ChunkCopies {
       load_panel(params.v_map, stage.inputs, stage.chunks[i].v, pair.tile(i));
     }
   }
-  __device__ static void load_state(Stage& stage, const void* panels, std::int64_t place,
+  __device__ static void load_state(Stage& stage, const void* panels, std::int64_t panel_index,
                                     char* panel) {
-    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(panels) + place * kPanelBytes,
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(panels) + panel_index * kPanelBytes,
                                    &stage.states.word, panel, kPanelBytes);
   }
   __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
     // States behind the cut, along either walk, are not whole; at the cut they are.
     const bool state = params.cut > 0 && pair.index > params.cut;
     const bool gradient = pair.index < params.cut - 1;
-    stage.cut_group = state ? 0 : gradient ? 1 : ChunkGradientsShared::kWhole;
+    stage.cut_chunk = state ? 0 : gradient ? 1 : ChunkGradientsShared::kWhole;
     const int of_cut = state || gradient ? kPanelBytes + static_cast<int>(sizeof(CutFactor)) : 0;
     stage.states.arrive_and_expect(2 * kPanelBytes + of_cut);
-    load_state(stage, params.states, pair.place, stage.chunks[0].state);
-    load_state(stage, params.state_gradients, pair.place, stage.chunks[1].state_gradient);
+    load_state(stage, params.states, pair.panel_index, stage.chunks[0].state);
+    load_state(stage, params.state_gradients, pair.panel_index, stage.chunks[1].state_gradient);
   }
   /// Loads the state at the cut, into a panel that a gradient may have left through.
   __device__ void load_states_at_cut(Stage& stage, const ChunkPair& pair) const {
-    if (stage.cut_group == ChunkGradientsShared::kWhole) return;
-    const std::int64_t cut = pair.place - pair.index + params.cut;
-    if (stage.cut_group == 0) {
+    if (stage.cut_chunk == ChunkGradientsShared::kWhole) return;
+    const std::int64_t cut = pair.panel_index - pair.index + params.cut;
+    if (stage.cut_chunk == 0) {
       load_state(stage, params.states, cut, stage.chunks[1].state);
     } else {
       load_state(stage, params.state_gradients, cut - 1, stage.chunks[0].state_gradient);
     }
-    cute::SM90_BULK_COPY_G2S::copy(params.cut_factors + pair.place, &stage.states.word,
+    cute::SM90_BULK_COPY_G2S::copy(params.cut_factors + pair.panel_index, &stage.states.word,
                                    &stage.cut_factor, sizeof(CutFactor));
   }
   __device__ void store(const Stage& stage, const ChunkPair& pair) const {

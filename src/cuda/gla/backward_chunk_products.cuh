@@ -153,37 +153,37 @@ template <class Element>
 struct ChunkProducts {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
-  int group;  // which chunk of the pair
+  int which;  // which chunk of the pair
 
   using Stage = ChunkGradientsShared::Stage;
 
-  __device__ char* weights() const { return shared.weights[group]; }
-  __device__ void sync() const { sync_warpgroup(1 + group); }
+  __device__ char* weights() const { return shared.weights[which]; }
+  __device__ void sync() const { sync_warpgroup(1 + which); }
 
   /// Makes At and Wt from the scores Kt Q and V dOt, and meanwhile passes the state at this
   /// warpgroup's end of the pair over its own chunk, to between the chunks: the state decays and
   /// the decayed columns of v times k are added.
   __device__ void begin_pair(Stage& stage, std::uint32_t parity, PackedRows& a) const {
-    auto& own = stage.chunks[group];
-    auto& other = stage.chunks[1 - group];
-    const auto& tokens = stage.tokens[group];
-    const auto& decay = group == 0 ? tokens.decay : tokens.decay_behind;
-    char* const from = group == 0 ? own.state : own.state_gradient;
-    char* const to = group == 0 ? other.state : other.state_gradient;
+    auto& own = stage.chunks[which];
+    auto& other = stage.chunks[1 - which];
+    const auto& tokens = stage.tokens[which];
+    const auto& decay = which == 0 ? tokens.decay : tokens.decay_behind;
+    char* const from = which == 0 ? own.state : own.state_gradient;
+    char* const to = which == 0 ? other.state : other.state_gradient;
     float keys[32], values[32], state[32];
     PackedRows rows, decayed;
     stage.inputs.wait(parity);
     wgmma_begin();
     multiply_panels<Element, Major::K, Major::K>(keys, own.k, own.q, false);
     multiply_panels<Element, Major::K, Major::K>(values, own.v, own.d_o, false);
-    load_decayed_values<Element, 0, 4>(decayed, group == 0 ? own.v : own.d_o, decay.to_state);
+    load_decayed_values<Element, 0, 4>(decayed, which == 0 ? own.v : own.d_o, decay.to_state);
     stage.states.wait(parity);
     load_rows(from, rows);
     for_each_pair<Element>(rows, [&](int i, float2 pair) {
       state[i] = pair.x;
       state[i + 1] = pair.y;
     });
-    if (stage.cut_group == group) {
+    if (stage.cut_chunk == which) {
       // Adds what is left of the state at the cut, which is in `to`.
       const float left = stage.cut_factor.value;
       load_rows(to, rows);
@@ -200,7 +200,7 @@ struct ChunkProducts {
     fence_registers(values);
     fence_registers(state);
     wgmma_begin();
-    multiply_tokens<Element>(state, decayed, group == 0 ? own.k : own.q, true);
+    multiply_tokens<Element>(state, decayed, which == 0 ? own.k : own.q, true);
     weigh_scores<Element>(keys, values, tokens.decay.log2_sum, params.problem.forward.scale, a,
                           weights());
     wgmma_wait<0>();
@@ -216,8 +216,8 @@ struct ChunkProducts {
     RingPosition<kStages> now;
     for (unsigned at = blockIdx.x; at < params.count; at += gridDim.x, now.advance()) {
       Stage& stage = shared.stages[now.stage];
-      auto& own = stage.chunks[group];
-      auto& tokens = stage.tokens[group];
+      auto& own = stage.chunks[which];
+      auto& tokens = stage.tokens[which];
       PackedRows a;
       begin_pair(stage, now.parity, a);
 
@@ -260,7 +260,7 @@ struct ChunkProducts {
       fence_registers(dq);
       sum_rows<Element>(q, dq, tokens.query_rows);
       sync();  // nothing reads the panels any more
-      put_rows<Element>(dv, group == 0 ? own.state_gradient : own.state);
+      put_rows<Element>(dv, which == 0 ? own.state_gradient : own.state);
       put_rows<Element>(dq, own.q);
       fence_shared_for_async_proxy();
       stage.made.arrive();

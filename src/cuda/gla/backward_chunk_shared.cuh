@@ -40,7 +40,7 @@ struct ChunkGradientsShared {
     Chunk chunks[2];
     Tokens tokens[2];
     CutFactor cut_factor;
-    int cut_group;  // the warpgroup whose state at the pair's end began at the cut, or kWhole
+    int cut_chunk;  // the chunk whose state at the pair's end began at the cut, or kWhole
     Barrier inputs;
     Barrier states;
     Barrier made;
@@ -62,9 +62,9 @@ struct ChunkGradientsConfig {
 struct ChunkPair {
   int batch;
   int head;
-  int begin;           // token
-  int index;           // of the sequence
-  std::int64_t place;  // [B,H,pairs]
+  int begin;                 // token
+  int index;                 // of the sequence
+  std::int64_t panel_index;  // [B,H,pairs]
 
   __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
 };
@@ -78,7 +78,7 @@ __device__ inline ChunkPair find_pair(const ChunkBackwardParams& params, unsigne
   pair.batch = static_cast<int>(batch);
   pair.index = static_cast<int>(of_head - batch * pairs);
   pair.begin = 128 * pair.index;
-  pair.place = std::int64_t{batch * H + pair.head} * pairs + pair.index;
+  pair.panel_index = std::int64_t{batch * H + pair.head} * pairs + pair.index;
   return pair;
 }
 

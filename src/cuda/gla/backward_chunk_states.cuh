@@ -156,10 +156,10 @@ struct ChunkStatesWalk {
     if (stores()) cute::tma_store_wait<1>();
     sync_warpgroup(1);
     if (stores()) {
-      const int place = in_time(pair);
-      cute::SM90_BULK_COPY_S2G::copy(panel, panels + place * kPanelBytes, kPanelBytes);
+      const int index = in_time(pair);
+      cute::SM90_BULK_COPY_S2G::copy(panel, panels + index * kPanelBytes, kPanelBytes);
       cute::tma_store_arrive();
-      if (cut_factors != nullptr) cut_factors[place] = {factor};
+      if (cut_factors != nullptr) cut_factors[index] = {factor};
     }
   }
 

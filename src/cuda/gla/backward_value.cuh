@@ -20,11 +20,12 @@ namespace tandem::cuda {
 /// Publishes St before a chunk, rounded. The state role.
 template <class Config>
 __device__ void publish_state(ForwardShared<Config>& shared, const StateOperand<Config>& operand,
-                              int group, typename ForwardShared<Config>::IntraRing::Position at) {
+                              int warpgroup,
+                              typename ForwardShared<Config>::IntraRing::Position at) {
   shared.value.ring.wait_empty(at);
 #pragma unroll
   for (int step = 0; step < Config::kKeyDim / 16; ++step) {
-    store_rows(shared.value.state[group][step / 4], step % 4, operand[step]);
+    store_rows(shared.value.state[warpgroup][step / 4], step % 4, operand[step]);
   }
   fence_shared_for_async_proxy();
   shared.value.ring.full[at.stage].arrive();
@@ -37,7 +38,7 @@ __device__ void multiply_turned_state(float (&o)[32], const ForwardShared<Config
   constexpr int kSteps = 4;  // per 64 rows of St
   wgmma_begin();
 #pragma unroll
-  for (int rows = 0; rows < Config::kStateGroups; ++rows) {
+  for (int rows = 0; rows < Config::kStateWarpgroups; ++rows) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       wgmma_ss<typename Config::Element, 64, Major::MN, Major::K>(

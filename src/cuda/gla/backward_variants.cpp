@@ -105,7 +105,7 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
     walk.problem.V = f.K;
     walk.heads_per_value = f.H / f.HQ;
     walk.state_strides = {1, f.V};
-    walk.dots = backward.d_log_decay.data != nullptr;
+    walk.row_sums = backward.d_log_decay.data != nullptr;
     walk.sums_heads = f.H != f.HQ && o.data != nullptr;
   }
   if (gradient != Gradient::kQ) walk.problem.initial_state = backward.d_final_state;
@@ -118,7 +118,7 @@ bool is_reverse(const BackwardWalk& walk) { return walk.gradient != Gradient::kQ
 double predicted_walks_time(const BackwardPlan& plan) {
   constexpr double kDecays = 5.0;
   constexpr double kTogether = 1.15;  // measured over predicted, of all walks: 1.04 to 1.38
-  double time = plan.walks.empty() || !plan.walks.front().dots ? 0.0 : kDecays;
+  double time = plan.walks.empty() || !plan.walks.front().row_sums ? 0.0 : kDecays;
   for (std::size_t i = 0; i < plan.walks.size(); ++i) {
     const ForwardPlan& own = plan.walks[i].plan;
     if (own.shape.items == 0) continue;
@@ -237,12 +237,12 @@ DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
   params.cu_seqlens = f.cu_seqlens;
   params.log_decay = f.log_decay;
   params.d_log_decay = problem.d_log_decay;
-  params.parts = plan.parts;
+  params.panels = plan.panels;
   params.query_rows = scratch.at<float>(plan.query_rows);
   params.key_rows = scratch.at<float>(plan.key_rows);
   params.key_state_rows = scratch.at<float>(plan.key_state_rows);
   params.flows = scratch.at<float>(plan.flows);
-  params.groups = plan.groups;
+  params.spans = plan.spans;
   params.splits = plan.decay_splits;
   params.sums = scratch.at<float>(plan.decay_sums);
   params.beside_walk = plan.decay_beside_walk;
@@ -260,14 +260,14 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
     params.problem.o = {};
     params.wide_output = scratch.at<float>(plan.wide_output);
   }
-  params.dots.x = walk.x;
+  params.row_sums.x = walk.x;
   params.value = walk.value;
-  if (walk.dots) {
-    params.dots.rows = scratch.at<float>(is_reverse(walk) ? plan.key_rows : plan.query_rows);
-    params.dots.state_rows = scratch.at<float>(plan.key_state_rows);
-    params.dots.states = scratch.at<uint4>(plan.states);
-    params.dots.flows = scratch.at<float>(plan.flows);
-    params.dots.groups = plan.groups;
+  if (walk.row_sums) {
+    params.row_sums.rows = scratch.at<float>(is_reverse(walk) ? plan.key_rows : plan.query_rows);
+    params.row_sums.state_rows = scratch.at<float>(plan.key_state_rows);
+    params.row_sums.states = scratch.at<uint4>(plan.states);
+    params.row_sums.flows = scratch.at<float>(plan.flows);
+    params.row_sums.spans = plan.spans;
   }
   if (variant.tma) {
     const GlaForwardProblem& problem = params.problem;
@@ -277,7 +277,7 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
     params.k_map = tile_map(problem.k, problem, problem.HQ, problem.K);
     params.v_map = tile_map(problem.v, problem, value_heads, problem.V);
     if (problem.o.data) params.o_map = tile_map(problem.o, problem, problem.H, problem.V);
-    if (walk.dots || walk.value.data) {
+    if (walk.row_sums || walk.value.data) {
       params.x_map = tile_map(walk.x, problem, value_heads, problem.V);
     }
     if (walk.value.data) {
@@ -396,11 +396,11 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
-    shape.dots = walk.dots;
+    shape.row_sums = walk.row_sums;
     walk.plan = plan_walk(walk.problem, shape, choose_segments(walk.problem, shape));
     sums_heads |= walk.sums_heads;
-    if (!walk.dots) continue;
-    plan.parts = walk.plan.value_tiles * (tiles.value_dim / 64);
+    if (!walk.row_sums) continue;
+    plan.panels = walk.plan.value_tiles * (tiles.value_dim / 64);
     key_dim = tiles.key_dim;
   }
   pair_walks(plan);
@@ -424,26 +424,26 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   // Stored states of flow spans take no more memory than the wider of q and v, at 64 columns half
   // of that: they are written and read. Narrower heads have fewer roundings to average, and one F
   // per chunk.
-  if (std::min(f.K, f.V) >= 64) plan.groups.shift = 1;
-  while (plan.groups.tokens() < std::min(key_dim, 64 * plan.parts)) ++plan.groups.shift;
-  const int tokens = plan.groups.tokens();
-  plan.groups.per_sequence = static_cast<int>((f.T + tokens - 1) / tokens);
-  plan.groups.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
-                                                               : f.N * plan.groups.per_sequence);
-  const std::int64_t part_rows = std::int64_t{plan.parts} * f.B * f.T * f.H;
-  plan.query_rows = append(4 * part_rows);
-  plan.key_rows = append(4 * part_rows);
-  plan.key_state_rows = append(4 * part_rows);
-  const std::int64_t part_groups = std::int64_t{plan.parts} * f.H * plan.groups.count;
-  plan.flows = append(4 * 128 * part_groups);
-  plan.states = append(part_groups * key_dim * 64 * 2);
-  constexpr std::int64_t kGroupsPerCta = 4, kMostSplits = 64;
+  if (std::min(f.K, f.V) >= 64) plan.spans.shift = 1;
+  while (plan.spans.tokens() < std::min(key_dim, 64 * plan.panels)) ++plan.spans.shift;
+  const int tokens = plan.spans.tokens();
+  plan.spans.per_sequence = static_cast<int>((f.T + tokens - 1) / tokens);
+  plan.spans.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
+                                                              : f.N * plan.spans.per_sequence);
+  const std::int64_t panel_rows = std::int64_t{plan.panels} * f.B * f.T * f.H;
+  plan.query_rows = append(4 * panel_rows);
+  plan.key_rows = append(4 * panel_rows);
+  plan.key_state_rows = append(4 * panel_rows);
+  const std::int64_t panel_spans = std::int64_t{plan.panels} * f.H * plan.spans.count;
+  plan.flows = append(4 * 128 * panel_spans);
+  plan.states = append(panel_spans * key_dim * 64 * 2);
+  constexpr std::int64_t kSpansPerCta = 4, kMostSplits = 64;
   const std::int64_t sequences = f.cu_seqlens != nullptr ? std::max<std::int64_t>(f.N, 1) : 1;
   plan.decay_splits = static_cast<unsigned>(
-      std::clamp<std::int64_t>(f.T / sequences / tokens / kGroupsPerCta, 1, kMostSplits));
+      std::clamp<std::int64_t>(f.T / sequences / tokens / kSpansPerCta, 1, kMostSplits));
   if (!problem.d_log_decay.per_token) plan.decay_sums = append(4 * f.N * f.H * plan.decay_splits);
   const BackwardWalk& before = plan.walks.back();
-  plan.decay_beside_walk = !before.dots && before.plan.items > 0;
+  plan.decay_beside_walk = !before.row_sums && before.plan.items > 0;
   return plan;
 }
 

@@ -35,7 +35,7 @@ struct BackwardWalk {
   StridedTensor value;           // dv, of kKV
   int heads_per_value = 1;       // heads that share a head of the walk's v
   StateStrides state_strides{};  // of the states that the walk begins and ends with
-  bool dots = false;             // makes row sums for the gradient by the decays
+  bool row_sums = false;         // makes row sums for the gradient by the decays
   bool sums_heads = false;       // o is fp32 and per head, summed over those that share one
   bool beside_walk = false;      // runs beside the walk launched before it
   ForwardLaunch launch;
@@ -45,8 +45,8 @@ struct BackwardWalk {
 /// What a call launches, and its workspace, in which the walks share the first `walk_bytes`.
 struct BackwardPlan {
   std::vector<BackwardWalk> walks;  // needed ones only, in the order of their launches
-  int parts = 0;                    // panels of 64 columns of K
-  DecayGroups groups;
+  int panels = 0;                   // panels of 64 columns of K
+  FlowSpans spans;
   unsigned decay_splits = 1;       // CTAs per (sequence, head) of the gradient by the decays
   bool decay_beside_walk = false;  // its kernel runs beside the walk for dv
 
@@ -55,11 +55,11 @@ struct BackwardPlan {
   // Offsets, 256-byte aligned.
   std::size_t flags = 0;           // uint32 [flag_count]: those of all split walks, cleared at once
   std::size_t wide_output = 0;     // fp32 [B,T,H,K], where heads share q and k
-  std::size_t query_rows = 0;      // fp32 [parts,B,H,T]: q . dq
-  std::size_t key_rows = 0;        // fp32 [parts,B,H,T]: k . dk, from inside the chunk
-  std::size_t key_state_rows = 0;  // fp32 [parts,B,H,T]: k . dk, from the state
-  std::size_t flows = 0;           // fp32 [parts,H,groups,128]
-  std::size_t states = 0;          // 16 bits [parts,H,groups,padded V,64]
+  std::size_t query_rows = 0;      // fp32 [panels,B,H,T]: q . dq
+  std::size_t key_rows = 0;        // fp32 [panels,B,H,T]: k . dk, from inside the chunk
+  std::size_t key_state_rows = 0;  // fp32 [panels,B,H,T]: k . dk, from the state
+  std::size_t flows = 0;           // fp32 [panels,H,spans,128]
+  std::size_t states = 0;          // 16 bits [panels,H,spans,padded V,64]
   std::size_t decay_sums = 0;      // fp32 [N,H,splits], for a constant decay
   std::size_t workspace_bytes = 0;
 };

@@ -1,11 +1,11 @@
 // gla_decay_gradient_kernel: row sums of the walks -> d_log_decay.
 //
-// With a_t = q_t . dq_t, and k_t . dk_t in two parts, b_t from the state behind the chunk and c_t
-// from inside it, and F what flows through a group's first chunk (decay_dots.h),
+// With a_t = q_t . dq_t, and k_t . dk_t in two terms, b_t from the state behind the chunk and c_t
+// from inside it, and F what flows through a span's first chunk (row_sums.h),
 //   dg_t = F + sum of b before t + sum of a - c from t to the chunk's end      t in the first chunk
 //   dg_t = F1 - sum of a - b - c from the first chunk's end to before t        t in a later chunk
-// with F1 = F + sum of b over the first chunk: no sum runs over more than a group. A warp per
-// group, two tokens per lane. Across a reset nothing flows: dg_t is 0 there. A constant decay has
+// with F1 = F + sum of b over the first chunk: no sum runs over more than a span. A warp per
+// span, two tokens per lane. Across a reset nothing flows: dg_t is 0 there. A constant decay has
 // one gradient: dg summed over all tokens, per CTA here, over CTAs in gla_decay_sum_kernel, always
 // in the same order.
 // Nothing of a walk for dv alone is needed: behind it this kernel runs beside it, on the SMs that
@@ -52,11 +52,11 @@ __device__ DecayRow find_row(const DecayGradientParams& params) {
 }
 
 /// Row sums and decay of one token; a, b and c are still to be summed over panels.
-template <int kParts>
+template <int kPanels>
 struct TokenRows {
-  float a[kParts];
-  float b[kParts];
-  float c[kParts];
+  float a[kPanels];
+  float b[kPanels];
+  float c[kPanels];
   float log_decay;
 
   /// a - c
@@ -64,49 +64,49 @@ struct TokenRows {
   __device__ float state() const { return sum(b); }
 
  private:
-  static __device__ float sum(const float (&parts)[kParts]) {
+  static __device__ float sum(const float (&panels)[kPanels]) {
     float total = 0.0f;
 #pragma unroll
-    for (const float part : parts) total += part;
+    for (const float panel : panels) total += panel;
     return total;
   }
 };
 
 /// Loads the row sums and decay of token `offset` of the row. Past the end: zeros and any decay.
 /// Asynchronous: the first use waits.
-template <int kParts>
-__device__ TokenRows<kParts> load_token(const DecayGradientParams& params, const DecayRow& row,
-                                        int offset) {
+template <int kPanels>
+__device__ TokenRows<kPanels> load_token(const DecayGradientParams& params, const DecayRow& row,
+                                         int offset) {
   const bool inside = offset < row.length;
   const std::int64_t time = row.begin + (inside ? offset : 0);
-  const std::int64_t part = params.B * params.H * params.T;
+  const std::int64_t panel_size = params.B * params.H * params.T;
   const std::int64_t at = (std::int64_t{row.batch} * params.H + row.head) * params.T + time;
   const DecayTensor& g = params.log_decay;
-  TokenRows<kParts> token;
+  TokenRows<kPanels> token;
   token.log_decay =
       g.data[row.batch * g.batch_stride + time * g.time_stride + row.head * g.head_stride];
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    const bool exists = inside && i < params.parts;
-    token.a[i] = exists ? __ldcg(&params.query_rows[i * part + at]) : 0.0f;
-    token.b[i] = exists ? __ldcg(&params.key_state_rows[i * part + at]) : 0.0f;
-    token.c[i] = exists ? __ldcg(&params.key_rows[i * part + at]) : 0.0f;
+  for (int i = 0; i < kPanels; ++i) {
+    const bool exists = inside && i < params.panels;
+    token.a[i] = exists ? __ldcg(&params.query_rows[i * panel_size + at]) : 0.0f;
+    token.b[i] = exists ? __ldcg(&params.key_state_rows[i * panel_size + at]) : 0.0f;
+    token.c[i] = exists ? __ldcg(&params.key_rows[i * panel_size + at]) : 0.0f;
   }
   return token;
 }
 
 /// The two neighbouring tokens of a chunk that a lane has.
-template <int kParts>
+template <int kPanels>
 struct TokenPair {
-  TokenRows<kParts> x;
-  TokenRows<kParts> y;
+  TokenRows<kPanels> x;
+  TokenRows<kPanels> y;
 };
 
-template <int kParts>
-__device__ TokenPair<kParts> load_pair(const DecayGradientParams& params, const DecayRow& row,
-                                       int first) {
+template <int kPanels>
+__device__ TokenPair<kPanels> load_pair(const DecayGradientParams& params, const DecayRow& row,
+                                        int first) {
   const int offset = first + 2 * (threadIdx.x % 32);
-  return {load_token<kParts>(params, row, offset), load_token<kParts>(params, row, offset + 1)};
+  return {load_token<kPanels>(params, row, offset), load_token<kPanels>(params, row, offset + 1)};
 }
 
 /// Writes dg of one token, or adds it to `sum` for a constant decay.
@@ -122,18 +122,18 @@ __device__ void put(const DecayGradientParams& params, const DecayRow& row, int 
 }
 
 /// A lane's shares of a flow span's F.
-template <int kParts>
+template <int kPanels>
 struct FlowShares {
-  float shares[kParts][4];
+  float shares[kPanels][4];
 
   __device__ FlowShares(const DecayGradientParams& params, int head, int slot) {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const float* of_part =
-          params.flows + ((std::int64_t{i} * params.H + head) * params.groups.count + slot) * 128;
+    for (int i = 0; i < kPanels; ++i) {
+      const float* of_panel =
+          params.flows + ((std::int64_t{i} * params.H + head) * params.spans.count + slot) * 128;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        shares[i][j] = i < params.parts ? __ldcg(&of_part[32 * j + threadIdx.x % 32]) : 0.0f;
+        shares[i][j] = i < params.panels ? __ldcg(&of_panel[32 * j + threadIdx.x % 32]) : 0.0f;
       }
     }
   }
@@ -142,26 +142,27 @@ struct FlowShares {
   __device__ float sum() const {
     float own = 0.0f;
 #pragma unroll
-    for (const auto& of_part : shares) own += of_part[0] + of_part[1] + (of_part[2] + of_part[3]);
+    for (const auto& of_panel : shares)
+      own += of_panel[0] + of_panel[1] + (of_panel[2] + of_panel[3]);
     return sum_warp(own);
   }
 };
 
-template <int kParts>
-__device__ void differentiate_group(const DecayGradientParams& params, const DecayRow& row,
-                                    int group, float& sum) {
+template <int kPanels>
+__device__ void differentiate_span(const DecayGradientParams& params, const DecayRow& row, int span,
+                                   float& sum) {
   const int slot =
-      params.groups.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin) + group;
-  const int begin = group * params.groups.tokens();
-  const int end = min(begin + params.groups.tokens(), row.length);
-  TokenPair<kParts> next = load_pair<kParts>(params, row, begin);
-  const FlowShares<kParts> shares(params, row.head, slot);
+      params.spans.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin) + span;
+  const int begin = span * params.spans.tokens();
+  const int end = min(begin + params.spans.tokens(), row.length);
+  TokenPair<kPanels> next = load_pair<kPanels>(params, row, begin);
+  const FlowShares<kPanels> shares(params, row.head, slot);
   float flow = 0.0f;
 #pragma unroll 1
   for (int first = begin; first < end; first += 64) {
-    const TokenPair<kParts> own = next;
+    const TokenPair<kPanels> own = next;
     // why before anything is used: the loads of both chunks are then under way at once.
-    if (first + 64 < end) next = load_pair<kParts>(params, row, first + 64);
+    if (first + 64 < end) next = load_pair<kPanels>(params, row, first + 64);
     const int token = first + 2 * (threadIdx.x % 32);
     const float2 intra = {own.x.intra(), own.y.intra()};
     const float2 state = {own.x.state(), own.y.state()};
@@ -190,7 +191,7 @@ __device__ float sum_block(float value) {
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   float total = 0.0f;
-  for (const float part : of_warp) total += part;
+  for (const float share : of_warp) total += share;
   return total;
 }
 
@@ -204,7 +205,7 @@ __device__ void clear_outside(const DecayGradientParams& params, const DecayRow&
 }
 
 /// Differentiates the CTA's flow spans.
-template <int kParts>
+template <int kPanels>
 __device__ void differentiate(const DecayGradientParams& params) {
   const int T = static_cast<int>(params.T);
   if (params.N == 0) {  // no sequence: every packed token is outside
@@ -217,29 +218,29 @@ __device__ void differentiate(const DecayGradientParams& params) {
     if (row.sequence == 0) clear_outside(params, row, 0, row.begin);
     if (row.sequence == params.N - 1) clear_outside(params, row, row.begin + row.length, T);
   }
-  const int tokens = params.groups.tokens();
-  const int groups = (row.length + tokens - 1) / tokens;
+  const int tokens = params.spans.tokens();
+  const int spans = (row.length + tokens - 1) / tokens;
   float sum = 0.0f;
-  for (int group = blockIdx.y * kWarps + threadIdx.x / 32; group < groups;
-       group += gridDim.y * kWarps) {
-    differentiate_group<kParts>(params, row, group, sum);
+  for (int span = blockIdx.y * kWarps + threadIdx.x / 32; span < spans;
+       span += gridDim.y * kWarps) {
+    differentiate_span<kPanels>(params, row, span, sum);
   }
   if (params.d_log_decay.per_token) return;
   sum = sum_block(sum);
   if (threadIdx.x == 0) params.sums[blockIdx.x * gridDim.y + blockIdx.y] = sum;
 }
 
-/// Takes up to `kParts` panels: 1, 2 or 4. All loads of two chunks are under way at once, in as
+/// Takes up to `kPanels` panels: 1, 2 or 4. All loads of two chunks are under way at once, in as
 /// many warps as registers allow: latency is all that this takes.
-template <int kParts>
+template <int kPanels>
 __global__ __launch_bounds__(
     kThreads,
-    kParts == 1 ? 8
-    : kParts == 2
+    kPanels == 1 ? 8
+    : kPanels == 2
         ? 6
         : 5) void gla_decay_gradient_kernel(const __grid_constant__ DecayGradientParams params) {
   if (!params.beside_walk) follow_stream();
-  differentiate<kParts>(params);
+  differentiate<kPanels>(params);
   // why one CTA: waiting CTAs would keep others from the few SMs that are free.
   if (params.beside_walk && blockIdx.x == 0 && blockIdx.y == 0) follow_stream();
 }
@@ -292,9 +293,9 @@ __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
 void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t rows = std::max<std::int64_t>(params.N, 1) * params.H;
-  const auto kernel = params.parts == 1   ? gla_decay_gradient_kernel<1>
-                      : params.parts == 2 ? gla_decay_gradient_kernel<2>
-                                          : gla_decay_gradient_kernel<4>;
+  const auto kernel = params.panels == 1   ? gla_decay_gradient_kernel<1>
+                      : params.panels == 2 ? gla_decay_gradient_kernel<2>
+                                           : gla_decay_gradient_kernel<4>;
   launch_kernel(
       "gla_decay_gradient", kernel,
       {.blocks = static_cast<unsigned>(rows), .blocks_y = params.splits, .threads = kThreads}, on,

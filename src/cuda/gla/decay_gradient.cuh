@@ -1,4 +1,4 @@
-// The gradient by the decays of a chunk whose flow is known (decay_dots.h).
+// The gradient by the decays of a chunk whose flow is known (row_sums.h).
 #pragma once
 
 #include "cuda/gla/item.cuh"

@@ -1,12 +1,12 @@
 // The kernels behind the walks of a backward: the gradient by the decays, and sums over heads.
 #pragma once
 
-#include "cuda/gla/decay_dots.h"
+#include "cuda/gla/row_sums.h"
 #include "ops/gla.h"
 
 namespace tandem::cuda {
 
-/// Row sums and flows of the walks (decay_dots.h) -> d_log_decay.
+/// Row sums and flows of the walks (row_sums.h) -> d_log_decay.
 struct DecayGradientParams {
   std::int64_t B = 0;
   std::int64_t T = 0;
@@ -15,12 +15,12 @@ struct DecayGradientParams {
   const std::int32_t* cu_seqlens = nullptr;
   DecayTensor log_decay;
   DecayGradient d_log_decay;
-  int parts = 1;
-  const float* query_rows = nullptr;      // [parts,B,H,T]: q . dq
-  const float* key_rows = nullptr;        // [parts,B,H,T]: k . dk, from inside the chunk
-  const float* key_state_rows = nullptr;  // [parts,B,H,T]: k . dk, from the state
-  const float* flows = nullptr;           // [parts,H,groups,128]
-  DecayGroups groups;
+  int panels = 1;
+  const float* query_rows = nullptr;      // [panels,B,H,T]: q . dq
+  const float* key_rows = nullptr;        // [panels,B,H,T]: k . dk, from inside the chunk
+  const float* key_state_rows = nullptr;  // [panels,B,H,T]: k . dk, from the state
+  const float* flows = nullptr;           // [panels,H,spans,128]
+  FlowSpans spans;
   unsigned splits = 1;    // CTAs per (sequence, head)
   float* sums = nullptr;  // [N,H,splits], for a constant decay
   // Whether the kernel before this one on the stream is the walk for dv, of which nothing is

@@ -57,11 +57,11 @@ class DecayStream {
 
   __device__ void request(int slot) {
     const int lane_token = threadIdx.x % 32 * 2;
-    const auto copy = [&](int place, int limit) {
-      const int token = offset_ + place;
+    const auto copy = [&](int index, int limit) {
+      const int token = offset_ + index;
       const bool inside = decay_.data != nullptr && token >= 0 && token < limit;
       cutlass::arch::cp_async_zfill<4>(
-          &buffer_[slot][place], inside ? head_ + std::int64_t{token} * decay_.time_stride : head_,
+          &buffer_[slot][index], inside ? head_ + std::int64_t{token} * decay_.time_stride : head_,
           inside);
     };
     copy(lane_token, item_.length);

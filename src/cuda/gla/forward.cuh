@@ -61,7 +61,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     }
   }
   if (threadIdx.x == 0) {
-    constexpr int kStateThreads = 128 * Config::kStateGroups;
+    constexpr int kStateThreads = 128 * Config::kStateWarpgroups;
     constexpr int kDecayThreads = 32;
     const int copying_threads = params.tma ? 1 : kGatherThreads;
     shared.item_ring.init(1, copying_threads + kDecayThreads + 128 + kStateThreads);
@@ -70,8 +70,8 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     shared.intra.init(128, kStateThreads);
     if constexpr (Config::kWithValue) shared.value.ring.init(kStateThreads, 128);
     shared.span_done.init(kStateThreads);
-    if constexpr (Config::kDots) {
-      for (auto& of_slot : shared.dots.places) {
+    if constexpr (Config::kRowSums) {
+      for (auto& of_slot : shared.row_sums.places) {
         for (auto& place : of_slot) place.tokens = 0;
       }
     }

@@ -43,7 +43,7 @@ __device__ void run_intra(const GlaForwardParams& params, ForwardShared<Config>&
       if constexpr (Config::kWithValue) make_value(params, shared, item, chunk, in, out);
     }
   }
-  if constexpr (Config::kDots) {
+  if constexpr (Config::kRowSums) {
     for (int slot = 0; slot < Config::kIntraStages; ++slot, out.advance()) {
       shared.intra.wait_empty(out);
       collect_row_sums(params, shared, out);

@@ -118,8 +118,8 @@ __device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<
       gather_tile<Element>(stage.k, Config::kKeyDim, problem.k, problem.K, rows, keys, time);
       gather_tile<Element>(stage.v, Config::kValueDim, problem.v, problem.V, rows, values, time);
       if (with_queries && wants_x<Config>(params)) {
-        gather_tile<Element>(stage.x(), Config::kValueDim, params.dots.x, problem.V, rows, values,
-                             time);
+        gather_tile<Element>(stage.x(), Config::kValueDim, params.row_sums.x, problem.V, rows,
+                             values, time);
       }
       fence_shared_for_async_proxy();
       shared.input.full[at.stage].arrive();

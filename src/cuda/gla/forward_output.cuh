@@ -41,13 +41,13 @@ __device__ void store_panel_rows(const char* panel, const StridedTensor& o, cons
   }
 }
 
-/// Stores Ot of one chunk in fp32, to be summed over the heads of a head group.
+/// Stores Ot of one chunk in fp32, to be summed over the heads of a head warpgroup.
 template <class Config>
-__device__ void store_wide(const GlaForwardParams& params, const Item& item, int chunk, int group,
-                           const float (&o)[32]) {
+__device__ void store_wide(const GlaForwardParams& params, const Item& item, int chunk,
+                           int warpgroup, const float (&o)[32]) {
   const GlaForwardProblem& problem = params.problem;
   const int valid = item.valid_tokens<Config>(chunk);
-  const int column = item.first_column + 64 * group + fragment_row();
+  const int column = item.first_column + 64 * warpgroup + fragment_row();
   const std::int64_t time = std::int64_t{item.batch} * problem.T + item.chunk_begin<Config>(chunk);
   float* const first = params.wide_output + (time * problem.H + item.head) * problem.V + column;
   const std::int64_t row = std::int64_t{problem.H} * problem.V;
@@ -74,7 +74,7 @@ struct OutputTensor {
 /// turn.
 template <class Config>
 __device__ void store_output(const GlaForwardParams& params, const OutputTensor& to,
-                             const Item& item, int chunk, int block, int warpgroup,
+                             const Item& item, int chunk, int block, int barrier,
                              const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
 #pragma unroll
@@ -89,7 +89,7 @@ __device__ void store_output(const GlaForwardParams& params, const OutputTensor&
   fence_shared_for_async_proxy();
   // why before the barrier: behind it the other panel, which the previous store reads, is free.
   if (threadIdx.x % 128 == 0) wait_stores_read();
-  sync_warpgroup(warpgroup);
+  sync_warpgroup(barrier);
   if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
     if (threadIdx.x % 128 == 0) {
       store_panel(to.map, panel, {first_column, item.head, time, item.batch});
@@ -102,16 +102,16 @@ __device__ void store_output(const GlaForwardParams& params, const OutputTensor&
 
 /// Stores the walk's own output: o, or fp32 per head where heads are to be summed.
 template <class Config>
-__device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk, int group,
-                             const float (&o)[32], char* panel) {
-  if constexpr (Config::kDots) {
+__device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk,
+                             int warpgroup, const float (&o)[32], char* panel) {
+  if constexpr (Config::kRowSums) {
     if (params.problem.o.data == nullptr) {
-      if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, group, o);
+      if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, warpgroup, o);
       return;
     }
   }
   store_output<Config>(params, {params.problem.o, params.o_map, params.problem.V}, item, chunk,
-                       group, 2 + group, o, panel);
+                       warpgroup, 2 + warpgroup, o, panel);
 }
 
 }  // namespace tandem::cuda

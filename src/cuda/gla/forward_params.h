@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "cuda/gla/decay_dots.h"
+#include "cuda/gla/row_sums.h"
 #include "cuda/gla/state_strides.h"
 #include "ops/gla.h"
 
@@ -35,13 +35,13 @@ struct GlaForwardParams {
   CUtensorMap k_map;
   CUtensorMap v_map;
   CUtensorMap o_map;
-  CUtensorMap x_map;  // of dots.x
+  CUtensorMap x_map;  // of row_sums.x
   bool tma = false;   // the maps are set; else threads copy
   GlaForwardProblem problem;
   int heads_per_value = 1;       // heads that share a head of v
   StateStrides state_strides{};  // of initial and final states
   ForwardSchedule schedule;
-  DecayDots dots;
+  RowSumParams row_sums;
   float* wide_output = nullptr;  // [B,T,H,V], of a backward: instead of o
   // Whether the kernel before this one on the stream is another walk, of which nothing is needed:
   // then only the end of this kernel waits for it.

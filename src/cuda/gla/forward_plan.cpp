@@ -19,9 +19,9 @@ constexpr double kBytesPerMicrosecond = 4.2e6;  // of the whole device
 
 /// Microseconds of one chunk of one CTA, where the memory does not bind.
 double walk_chunk_time(const SplitShape& shape) {
-  constexpr double kWithDots = 2.0, kWithValue = 3.0;
+  constexpr double kWithRowSums = 2.0, kWithValue = 3.0;
   const double plain = shape.key_dim == 64 ? 0.8 : shape.key_dim == 128 ? 1.45 : 2.2;
-  return shape.with_value ? kWithValue * plain : shape.dots ? kWithDots * plain : plain;
+  return shape.with_value ? kWithValue * plain : shape.row_sums ? kWithRowSums * plain : plain;
 }
 double span_chunk_time(int key_dim) { return key_dim == 64 ? 0.5 : key_dim == 128 ? 0.9 : 1.5; }
 

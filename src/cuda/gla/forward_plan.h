@@ -16,7 +16,7 @@ struct SplitShape {
   int key_dim = 0;          // padded K
   int value_dim = 0;        // columns of V per walk
   int multiprocessors = 0;
-  bool dots = false;        // makes row sums, too
+  bool row_sums = false;    // makes row sums, too
   bool with_value = false;  // makes dk and dv
 };
 

@@ -2,21 +2,21 @@
 #pragma once
 
 #include "cuda/gla/backward_value.cuh"
-#include "cuda/gla/forward_dots.cuh"
 #include "cuda/gla/forward_output.cuh"
 #include "cuda/gla/forward_products.cuh"
+#include "cuda/gla/forward_row_sum_role.cuh"
 
 namespace tandem::cuda {
 
 /// Walks one chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the
 /// ring position of its P, its panel of o and its row sums.
 template <class Config>
-__device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRole<Config>& dots,
-                           const Item& item, int chunk,
+__device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
+                           RowSumRole<Config>& row_sums, const Item& item, int chunk,
                            typename ForwardShared<Config>::IntraRing::Position at,
                            const typename ForwardShared<Config>::Stage& stage, const char* v_panel,
                            const char* p, const ChunkDecay<Config::kChunk>& decay,
-                           ForwardShared<Config>& shared, int group) {
+                           ForwardShared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   StateOperand<Config> operand;
@@ -25,15 +25,15 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
 #pragma unroll
     for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
       round_state<Config>(operand, state, index);
-      dots.keep(item, chunk, index, operand);
+      row_sums.keep(item, chunk, index, operand);
       multiply_state<Config>(o, operand, stage.q, index);
       wgmma_wait<0>();
       fence_registers(o);
     }
     state.scale(decay.state_to_state);
-    dots.prefetch(item, chunk + 1);
+    row_sums.prefetch(item, chunk + 1);
     scale_by_token(o, decay.from_state);
-    dots.add_inter(o, stage.x(), at);
+    row_sums.add_inter(o, stage.x(), at);
     wgmma_begin();
     multiply_intra<Config>(o, v_panel, p, true);
     load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
@@ -43,15 +43,15 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
   } else {
     float intra[32];
     round_state<Config>(operand, state, 0);
-    dots.keep(item, chunk, 0, operand);
-    if constexpr (Config::kWithValue) publish_state(shared, operand, group, at);
+    row_sums.keep(item, chunk, 0, operand);
+    if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
     state.scale(decay.state_to_state);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
-    dots.prefetch(item, chunk + 1);
+    row_sums.prefetch(item, chunk + 1);
     // why in two: registers do not hold all of it beside the state's operand, which the products
     // still read.
-    constexpr int kEarly = !Config::kTight ? kSteps : Config::kDots ? 2 : 3;
+    constexpr int kEarly = !Config::kTight ? kSteps : Config::kRowSums ? 2 : 3;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
     if constexpr (kEarly < kSteps) {
       wgmma_wait<1>();
@@ -62,7 +62,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     fence_registers(o);
     fence_registers(intra);
     scale_by_token(o, decay.from_state);
-    dots.add_parts(o, intra, stage.x(), at);
+    row_sums.add_terms(o, intra, stage.x(), at);
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] += intra[i];
   }
@@ -70,40 +70,40 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
 
 template <class Config>
 __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>& shared,
-                          int group) {
+                          int warpgroup) {
   typename ForwardShared<Config>::InputRing::Position in;
   typename ForwardShared<Config>::IntraRing::Position p_at;
-  DotsRole<Config> dots(params, shared, group);
+  RowSumRole<Config> row_sums(params, shared, warpgroup);
   ItemReader<Config> reader(shared);
   while (const Item* next = reader.next()) {
     const Item& item = *next;
     StateRegisters<Config> state;
     if constexpr (Config::kSplit) {
-      enter_segment(params, shared, item, state, group, in);
+      enter_segment(params, shared, item, state, warpgroup, in);
     } else {
-      state.begin(params, item, group);
+      state.begin(params, item, warpgroup);
     }
-    dots.prefetch(item, 0);
+    row_sums.prefetch(item, 0);
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
       const auto& stage = shared.stages[in.stage];
-      dots.meet(item, chunk, state, in);
+      row_sums.meet(item, chunk, state, in);
       shared.intra.wait_full(p_at);
       float o[32];
-      walk_chunk<Config>(state, o, dots, item, chunk, p_at, stage,
-                         stage.v + group * panel_bytes(Config::kChunk), shared.p[p_at.stage],
-                         shared.decay[in.stage], shared, group);
+      walk_chunk<Config>(state, o, row_sums, item, chunk, p_at, stage,
+                         stage.v + warpgroup * panel_bytes(Config::kChunk), shared.p[p_at.stage],
+                         shared.decay[in.stage], shared, warpgroup);
       // Stores the output while the state's product runs.
-      dots.add(o, stage.x(), p_at);
+      row_sums.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
       // The panel of this turn.
       const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
-      store_output<Config>(params, item, chunk, group, o, shared.o[group][panel]);
+      store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();
       shared.input.empty[in.stage].arrive();
     }
     if constexpr (Config::kReverse) state.scale(first_factor(params.problem.log_decay, item));
-    state.end(params, item, group);
+    state.end(params, item, warpgroup);
     if constexpr (Config::kSplit) break;  // a segment is all that a CTA walks
   }
   if (threadIdx.x % 128 == 0) wait_stores_read();

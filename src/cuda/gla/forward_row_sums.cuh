@@ -1,4 +1,4 @@
-// Row sums of x (.) o for the gradient by the decays (decay_dots.h): the state role writes what
+// Row sums of x (.) o for the gradient by the decays (row_sums.h): the state role writes what
 // each of its warps has of them beside the chunk's P, and the intra role, which has time, adds them
 // up when it needs that slot again.
 #pragma once
@@ -24,14 +24,14 @@ __device__ void halve_sums(float (&sums)[kCount][8]) {
   }
 }
 
-/// Sums of x (.) o over the columns that this thread, or with DotsShared::kShares == 4 this warp,
+/// Sums of x (.) o over the columns that this thread, or with RowSumShared::kShares == 4 this warp,
 /// has of one or two o. `kinds` names where in `rows` each belongs, `panel` holds the 64 columns of
 /// x.
 template <class Config, int kCount>
-__device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
+__device__ void put_row_sums(typename RowSumShared<Config>::Rows& rows,
                              const float (*const (&o)[kCount])[32], const int (&kinds)[kCount],
                              const char* panel) {
-  using Dots = DotsShared<Config>;
+  using Sums = RowSumShared<Config>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // why halves of the chunk: registers
@@ -51,14 +51,14 @@ __device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
         }
       }
     }
-    if constexpr (Dots::kShares == 32) {
+    if constexpr (Sums::kShares == 32) {
 #pragma unroll
       for (int n = 0; n < kCount; ++n) {
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
           const int share = 8 * warp + lane / 4;
           const int token = 32 * half + 8 * block + lane % 4 * 2;
-          *reinterpret_cast<float2*>(&rows[kinds[n]][share][Dots::column(share, token)]) = {
+          *reinterpret_cast<float2*>(&rows[kinds[n]][share][Sums::column(share, token)]) = {
               sums[n][2 * block], sums[n][2 * block + 1]};
         }
       }
@@ -70,7 +70,7 @@ __device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
       const int token = 32 * half + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
 #pragma unroll
       for (int n = 0; n < kCount; ++n) {
-        rows[kinds[n]][warp][Dots::column(warp, token)] = sums[n][0];
+        rows[kinds[n]][warp][Sums::column(warp, token)] = sums[n][0];
       }
     }
   }
@@ -81,12 +81,12 @@ template <class Config>
 __device__ void place_row_sums(const GlaForwardParams& params, ForwardShared<Config>& shared,
                                const Item& item, int chunk,
                                typename ForwardShared<Config>::IntraRing::Position at) {
-  if constexpr (Config::kDots) {
-    if (threadIdx.x % 128 != 0 || !wants_dots<Config>(params)) return;
+  if constexpr (Config::kRowSums) {
+    if (threadIdx.x % 128 != 0 || !wants_row_sums<Config>(params)) return;
     const GlaForwardProblem& problem = params.problem;
-    const std::int64_t part = item.first_column / 64;
-    const std::int64_t row = (part * problem.B + item.batch) * problem.H + item.head;
-    shared.dots.places[at.stage][at.parity] = {
+    const std::int64_t panel_index = item.first_column / 64;
+    const std::int64_t row = (panel_index * problem.B + item.batch) * problem.H + item.head;
+    shared.row_sums.places[at.stage][at.parity] = {
         row * problem.T + item.template chunk_begin<Config>(chunk),
         item.template valid_tokens<Config>(chunk)};
   }
@@ -97,31 +97,31 @@ __device__ void place_row_sums(const GlaForwardParams& params, ForwardShared<Con
 template <class Config>
 __device__ void collect_row_sums(const GlaForwardParams& params, ForwardShared<Config>& shared,
                                  typename ForwardShared<Config>::IntraRing::Position at) {
-  if constexpr (Config::kDots) {
-    using Dots = DotsShared<Config>;
-    if (!wants_dots<Config>(params)) return;
-    const auto place = shared.dots.places[at.stage][at.parity ^ 1];
+  if constexpr (Config::kRowSums) {
+    using Sums = RowSumShared<Config>;
+    if (!wants_row_sums<Config>(params)) return;
+    const auto place = shared.row_sums.places[at.stage][at.parity ^ 1];
     int thread = threadIdx.x % 128;
     asm volatile("" : "+r"(thread));  // why: what follows from it would stay in registers all along
     const int token = thread % 64, kind = thread / 64;
-    if (token >= place.tokens || kind >= Dots::kKinds) return;
-    const std::int64_t of_part = params.problem.B * params.problem.H * params.problem.T;
-    float* to = (kind == 0 ? params.dots.rows : params.dots.state_rows) + place.row + token;
+    if (token >= place.tokens || kind >= Sums::kKinds) return;
+    const std::int64_t of_panel = params.problem.B * params.problem.H * params.problem.T;
+    float* to = (kind == 0 ? params.row_sums.rows : params.row_sums.state_rows) + place.row + token;
 #pragma unroll
-    for (int group = 0; group < Config::kStateGroups; ++group, to += of_part) {
-      const auto& rows = shared.dots.rows[group][at.stage];
+    for (int warpgroup = 0; warpgroup < Config::kStateWarpgroups; ++warpgroup, to += of_panel) {
+      const auto& rows = shared.row_sums.rows[warpgroup][at.stage];
       const auto sum = [&](int of) {
         float sums[4] = {};
 #pragma unroll
-        for (int share = 0; share < Dots::kShares; ++share) {
-          sums[share % 4] += rows[of][share][Dots::column(share, token)];
+        for (int share = 0; share < Sums::kShares; ++share) {
+          sums[share % 4] += rows[of][share][Sums::column(share, token)];
         }
         return sums[0] + sums[1] + (sums[2] + sums[3]);
       };
       float own = sum(kind);
       // With one accumulator, the sum inside the chunk is that of all of o less that from the
       // state.
-      if constexpr (Dots::kKinds == 2 && Config::kOneOutputAccumulator) {
+      if constexpr (Sums::kKinds == 2 && Config::kOneOutputAccumulator) {
         if (kind == 0) own -= sum(1);
       }
       *to = own;

@@ -36,40 +36,40 @@ struct StateRegisters {
     for (auto& values : tile) fence_registers(values);
   }
   /// Loads one tile of the item's initial state.
-  __device__ void begin_tile(const GlaForwardParams& params, const Item& item, int group,
+  __device__ void begin_tile(const GlaForwardParams& params, const Item& item, int warpgroup,
                              int index) {
 #pragma unroll
     for (float& value : tile[index]) value = 0.0f;
     if (item.initial_state != nullptr) {
-      load_state(tile[index], item.initial_state, place(params, item, group, index));
+      load_state(tile[index], item.initial_state, tile_at(params, item, warpgroup, index));
     }
   }
-  __device__ void begin(const GlaForwardParams& params, const Item& item, int group) {
+  __device__ void begin(const GlaForwardParams& params, const Item& item, int warpgroup) {
 #pragma unroll
-    for (int index = 0; index < kTiles; ++index) begin_tile(params, item, group, index);
+    for (int index = 0; index < kTiles; ++index) begin_tile(params, item, warpgroup, index);
   }
   /// Stores the item's final state, where it is wanted.
-  __device__ void end(const GlaForwardParams& params, const Item& item, int group) const {
+  __device__ void end(const GlaForwardParams& params, const Item& item, int warpgroup) const {
     if (item.final_state == nullptr) return;
 #pragma unroll
     for (int index = 0; index < kTiles; ++index) {
-      store_state(tile[index], item.final_state, place(params, item, group, index));
+      store_state(tile[index], item.final_state, tile_at(params, item, warpgroup, index));
     }
   }
-  __device__ static StateTile place(const GlaForwardParams& params, const Item& item, int group,
-                                    int index) {
+  __device__ static StateTile tile_at(const GlaForwardParams& params, const Item& item,
+                                      int warpgroup, int index) {
     return {params.problem.K, params.problem.V, params.state_strides, index * Config::kKeyTile,
-            item.first_column + 64 * group};
+            item.first_column + 64 * warpgroup};
   }
 };
 
 /// Address of this thread's first 16 bytes in a published state: threads of the warpgroup take 16
 /// bytes in turn.
 template <class Config>
-__device__ float4* exchange_slot(const GlaForwardParams& params, int index, int group) {
+__device__ float4* exchange_slot(const GlaForwardParams& params, int index, int warpgroup) {
   constexpr int kFloats = Config::kKeyDim * Config::kValueDim;
   return reinterpret_cast<float4*>(params.schedule.exchange.states + std::int64_t{index} * kFloats +
-                                   group * (kFloats / Config::kStateGroups)) +
+                                   warpgroup * (kFloats / Config::kStateWarpgroups)) +
          threadIdx.x % 128;
 }
 
@@ -78,7 +78,7 @@ __device__ float4* exchange_slot(const GlaForwardParams& params, int index, int 
 template <class Config>
 __device__ int exchange_word(int index) {
   constexpr int kFirstWarp = 8;  // of the state role
-  return index * (4 * Config::kStateGroups) + threadIdx.x / 32 - kFirstWarp;
+  return index * (4 * Config::kStateWarpgroups) + threadIdx.x / 32 - kFirstWarp;
 }
 
 using ReadyFlag = ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>;
@@ -88,11 +88,11 @@ using ReadyFlag = ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>
 template <class Config>
 __device__ void publish_segment(const GlaForwardParams& params, const Item& item,
                                 StateRegisters<Config>& state, const StateRegisters<Config>& own,
-                                float factor, int group) {
-  float4* slot = exchange_slot<Config>(params, blockIdx.x, group);
+                                float factor, int warpgroup) {
+  float4* slot = exchange_slot<Config>(params, blockIdx.x, warpgroup);
 #pragma unroll
   for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
-    state.begin_tile(params, item, group, index);  // why here: takes the registers of `own`
+    state.begin_tile(params, item, warpgroup, index);  // why here: takes the registers of `own`
     const auto& before = state.tile[index];
     const auto& added = own.tile[index];
 #pragma unroll
@@ -111,7 +111,7 @@ __device__ void publish_segment(const GlaForwardParams& params, const Item& item
 /// Adds up the state before the segment, from what all earlier segments published.
 template <class Config>
 __device__ void receive_state(const GlaForwardParams& params, const Item& item,
-                              StateRegisters<Config>& state, int group) {
+                              StateRegisters<Config>& state, int warpgroup) {
   const SegmentExchange& exchange = params.schedule.exchange;
   const int items_per_segment = params.schedule.items / params.schedule.segments;
   const int first = blockIdx.x % items_per_segment;
@@ -122,7 +122,7 @@ __device__ void receive_state(const GlaForwardParams& params, const Item& item,
     const ReadyFlag ready(exchange.ready[word]);
     while (ready.load(::cuda::memory_order_acquire) == 0) {
     }
-    const float4* slot = exchange_slot<Config>(params, index, group);
+    const float4* slot = exchange_slot<Config>(params, index, warpgroup);
 #pragma unroll
     for (auto& tile : state.tile) {
 #pragma unroll
@@ -141,20 +141,20 @@ __device__ void receive_state(const GlaForwardParams& params, const Item& item,
 /// Leaves the state before the segment in `state`, after telling later segments what this one does.
 template <class Config>
 __device__ void enter_segment(const GlaForwardParams& params, ForwardShared<Config>& shared,
-                              const Item& item, StateRegisters<Config>& state, int group,
+                              const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename ForwardShared<Config>::InputRing::Position& in) {
   const bool has_later = item.segment + 1 < params.schedule.segments;
   if (has_later) {
     StateRegisters<Config> own{};
     constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
     const float factor =
-        sum_span<Config, kColumns>(own.tile, shared, item, group, in, [](auto&, int) {});
+        sum_span<Config, kColumns>(own.tile, shared, item, warpgroup, in, [](auto&, int) {});
     shared.span_done.arrive();
-    publish_segment(params, item, state, own, factor, group);
+    publish_segment(params, item, state, own, factor, warpgroup);
   } else {
-    state.begin(params, item, group);
+    state.begin(params, item, warpgroup);
   }
-  if (item.segment > 0) receive_state(params, item, state, group);
+  if (item.segment > 0) receive_state(params, item, state, warpgroup);
 }
 
 }  // namespace tandem::cuda

@@ -14,12 +14,12 @@ namespace tandem::cuda {
 
 /// Row sums on their way to the gradient by the decays (forward_row_sums.cuh), in turn with p.
 template <class Config>
-struct DotsShared {
+struct RowSumShared {
   /// Sums per token: one of all of o; in a reverse walk one of what comes from inside the chunk,
   /// one of the rest.
   static constexpr int kKinds = Config::kReverse ? 2 : 1;
   /// Shares that make up each sum: one per warp of a warpgroup, or one per 4 lanes of each warp.
-  static constexpr int kShares = Config::kDotsByLanes ? 32 : 4;
+  static constexpr int kShares = Config::kRowSumsByLane ? 32 : 4;
   using Rows = float[kKinds][kShares][Config::kChunk];
 
   /// Column of a token's sum in a share's row, such that 8 lanes write 8 shares without bank
@@ -27,24 +27,24 @@ struct DotsShared {
   static __device__ int column(int share, int token) { return token ^ share % 8 * 8; }
 
   struct Place {
-    std::int64_t row;  // of the chunk's first token in DecayDots::rows
+    std::int64_t row;  // of the chunk's first token in RowSumParams::rows
     int tokens;
   };
 
-  Rows rows[Config::kStateGroups][Config::kIntraStages];
+  Rows rows[Config::kStateWarpgroups][Config::kIntraStages];
   // Two per slot, used in turn: one thread writes the next while others still read the last.
   Place places[Config::kIntraStages][2];
 };
-struct NoDots {};
+struct NoRowSums {};
 
 /// What dv beside dk takes (backward_value.cuh).
 template <class Config>
 struct ValueShared {
   using Panel = char[panel_bytes(Config::kChunk)];
 
-  alignas(1024) Panel p;                                                  // [C,C]
-  alignas(1024) Panel state[Config::kStateGroups][Config::kKeyDim / 64];  // St rounded
-  alignas(1024) Panel o;                                                  // [C,64]
+  alignas(1024) Panel p;                                                      // [C,C]
+  alignas(1024) Panel state[Config::kStateWarpgroups][Config::kKeyDim / 64];  // St rounded
+  alignas(1024) Panel o;                                                      // [C,64]
   Ring<1> ring;  // of `state`, which the state role fills
 };
 struct NoValue {};
@@ -54,7 +54,7 @@ struct ForwardShared {
   struct Stage {
     alignas(1024) char q[Config::kKeyBytes];  // [C,K]
     alignas(1024) char k[Config::kKeyBytes];  // [C,K]
-    // v [C,V] and, where Config::kDots, x of DecayDots behind it.
+    // v [C,V] and, where Config::kRowSums, x of RowSumParams behind it.
     alignas(1024) char v[Config::kValueBytes + Config::kFactorBytes];
 
     __device__ char* x() { return v + Config::kValueBytes; }
@@ -65,8 +65,9 @@ struct ForwardShared {
   using IntraRing = Ring<Config::kIntraStages>;
 
   Stage stages[Config::kStages];
-  alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];     // [C,C]
-  alignas(1024) char o[Config::kStateGroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
+  alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];  // [C,C]
+  alignas(
+      1024) char o[Config::kStateWarpgroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
   [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
   ChunkDecay<Config::kChunk> decay[Config::kStages];
   typename DecayStream<Config::kReverse>::Buffer log_decays;
@@ -75,7 +76,8 @@ struct ForwardShared {
   InputRing input;
   IntraRing intra;
   Barrier span_done;  // of a split walk: the state role has read its segment once
-  [[no_unique_address]] std::conditional_t<Config::kDots, DotsShared<Config>, NoDots> dots;
+  [[no_unique_address]] std::conditional_t<Config::kRowSums, RowSumShared<Config>, NoRowSums>
+      row_sums;
 };
 
 /// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how
@@ -88,14 +90,14 @@ __device__ int span_chunks(const GlaForwardParams& params, const Item& item) {
 
 /// Whether the walk makes row sums.
 template <class Config>
-__device__ bool wants_dots(const GlaForwardParams& params) {
-  return Config::kDots && params.dots.rows != nullptr;
+__device__ bool wants_row_sums(const GlaForwardParams& params) {
+  return Config::kRowSums && params.row_sums.rows != nullptr;
 }
 
-/// Whether the walk reads x of DecayDots.
+/// Whether the walk reads x of RowSumParams.
 template <class Config>
 __device__ bool wants_x(const GlaForwardParams& params) {
-  return Config::kWithValue || wants_dots<Config>(params);
+  return Config::kWithValue || wants_row_sums<Config>(params);
 }
 
 /// A role's way through the items of its CTA; every thread of the role calls next().

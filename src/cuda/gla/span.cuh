@@ -22,7 +22,8 @@ namespace tandem::cuda {
 /// barrier.
 template <class Config, int kColumns, class Shared, int kTiles, int kCount, class Prepare>
 __device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, const Item& item,
-                          int group, typename Shared::InputRing::Position& at, Prepare prepare) {
+                          int warpgroup, typename Shared::InputRing::Position& at,
+                          Prepare prepare) {
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   constexpr int kProducts = 2 * kCount / kColumns;  // per tile
@@ -33,8 +34,8 @@ __device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, const 
     shared.input.wait_full(at);
     prepare(stage, chunk);
     std::uint32_t values[kSteps][4];
-    load_decayed_values<Element, 0, kSteps>(values, stage.v + group * panel_bytes(Config::kChunk),
-                                            decay.to_state);
+    load_decayed_values<Element, 0, kSteps>(
+        values, stage.v + warpgroup * panel_bytes(Config::kChunk), decay.to_state);
 #pragma unroll
     for (int i = 0; i < kTiles * kProducts; ++i) {
       const char* k = stage.k + i * kColumns / kPanelColumns * panel_bytes(Config::kChunk);

@@ -14,7 +14,7 @@
 // Shared memory: 99 KB at 64 x 64, 195 KB at 128 x 128. Registers: what 2 or 3 warpgroups leave.
 //
 //   load  ~~~ chunk n+5 ~~~   ~~~ chunk n+6 ~~~
-//   state -decay V- =V K= -add-  -decay V- =V K= -add-       the two groups drift apart
+//   state -decay V- =V K= -add-  -decay V- =V K= -add-       the two warpgroups drift apart
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: k, v and the decay read once: (HQ K + H V) * 2 bytes per token, 2 K V flops per token and
@@ -152,29 +152,30 @@ __device__ void prepare_span_decay(const GlaStateForwardParams& params,
 /// columns of V, and its share of K, which all of them read.
 template <class Config>
 __device__ void clear_partial_chunk(typename StateForwardShared<Config>::Stage& stage, int valid,
-                                    int group) {
+                                    int warpgroup) {
   constexpr int kKeyPanels = Config::kKeyDim / kPanelColumns;
-  for (int panel = group; panel < kKeyPanels; panel += Config::kStateGroups) {
+  for (int panel = warpgroup; panel < kKeyPanels; panel += Config::kStateWarpgroups) {
     clear_rows(stage.k + panel * panel_bytes(64), panel_bytes(64), valid);
   }
-  clear_rows(stage.v + group * panel_bytes(64), panel_bytes(64), valid);
+  clear_rows(stage.v + warpgroup * panel_bytes(64), panel_bytes(64), valid);
   fence_shared_for_async_proxy();
-  cutlass::arch::NamedBarrier::sync(128 * Config::kStateGroups, 0);
+  cutlass::arch::NamedBarrier::sync(128 * Config::kStateWarpgroups, 0);
 }
 
 template <class Config>
 __device__ void accumulate_span(const GlaStateForwardParams& params,
                                 StateForwardShared<Config>& shared, const StateForwardItem& found,
-                                int group) {
+                                int warpgroup) {
   const Item& item = found.item;
-  float state[1][Config::kKeyDim / 2] = {};  // St, rows first_column + 64*group + [0,64)
+  float state[1][Config::kKeyDim / 2] = {};  // St, rows first_column + 64*warpgroup + [0,64)
   typename StateForwardShared<Config>::InputRing::Position at;
-  sum_span<Config, Config::kKeyDim>(state, shared, item, group, at, [&](auto& stage, int chunk) {
-    const int valid = item.valid_tokens<Config>(chunk);
-    if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
-      clear_partial_chunk<Config>(stage, valid, group);
-    }
-  });
+  sum_span<Config, Config::kKeyDim>(
+      state, shared, item, warpgroup, at, [&](auto& stage, int chunk) {
+        const int valid = item.valid_tokens<Config>(chunk);
+        if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
+          clear_partial_chunk<Config>(stage, valid, warpgroup);
+        }
+      });
   if constexpr (Config::kReverse) {
     const float factor = first_factor(params.problem.log_decay, item);
 #pragma unroll
@@ -185,7 +186,7 @@ __device__ void accumulate_span(const GlaStateForwardParams& params,
                params.problem.V,
                {params.problem.V, 1},
                found.first_key,
-               item.first_column + 64 * group});
+               item.first_column + 64 * warpgroup});
 }
 
 template <class Config>
@@ -199,7 +200,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_state_forward_kernel(
   if (threadIdx.x == 0) {
     constexpr int kDecayThreads = 32;
     shared.input.init((params.tma ? 1 : kGatherThreads) + kDecayThreads,
-                      128 * Config::kStateGroups);
+                      128 * Config::kStateWarpgroups);
     fence_barriers_initialised();
   }
   follow_stream();

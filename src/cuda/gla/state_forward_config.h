@@ -13,8 +13,8 @@ struct StateForwardConfig {
   static constexpr bool kReverse = kReverseT;
 
   // One warpgroup loads, one per 64 value columns keeps the state.
-  static constexpr int kStateGroups = kValueDim / 64;
-  static constexpr int kThreads = 128 * (1 + kStateGroups);
+  static constexpr int kStateWarpgroups = kValueDim / 64;
+  static constexpr int kThreads = 128 * (1 + kStateWarpgroups);
 
   static constexpr int kKeyBytes = kChunk * kKeyDim * 2;
   static constexpr int kValueBytes = kChunk * kValueDim * 2;
@@ -23,12 +23,12 @@ struct StateForwardConfig {
 
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
   static constexpr int kLoadRegisters = 56;
-  static constexpr int kStateRegisters = kStateGroups == 1 ? 208 : 224;
+  static constexpr int kStateRegisters = kStateWarpgroups == 1 ? 208 : 224;
 
   static constexpr int kSharedLimit = 232448;  // bytes per block on sm_90
   static_assert(kKeyDim == 64 || kKeyDim == 128);
   static_assert(kValueDim == 64 || kValueDim == 128);
-  static_assert(kLoadRegisters + kStateGroups * kStateRegisters <=
+  static_assert(kLoadRegisters + kStateWarpgroups * kStateRegisters <=
                 65536 / kThreads / 8 * 8 * (kThreads / 128));
 };
 

@@ -20,7 +20,7 @@
 // With 128 rows or fewer it passes once; for each 128 further keys the first three steps again.
 // Registers per thread (fp32 storage): 80 at most, 32 of them for rows in flight, so that 6 CTAs
 // with 16 KB in flight each share an SM. Shared memory: 1.7 KB, q and k of the pass, v, each warp's
-// part of o.
+// share of o.
 //
 // Floor: S read and written once, 2 * 4 B H K V bytes with fp32 storage; q, k, v, o and the decay
 // are below 2 % of it. Five flops per element of S are nothing.

@@ -133,18 +133,18 @@ struct Call {
     variant.input(params, stream);
   }
   void write_d_weight() const {
-    if (plan.weight_splits > 0) {
+    if (plan.weight_slices > 0) {
       LinearScanProductParams params = product(f.D, f.d, 0);
       set_split(params, kProductStep);
       params.b = encode(map(u(), u_extents(f), kProductStep));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
-      params.splits = plan.weight_splits;
-      params.wide = reinterpret_cast<float*>(base + plan.parts);
+      params.slices = plan.weight_slices;
+      params.wide = reinterpret_cast<float*>(base + plan.partial_sums);
       variant.weight(params, stream);
     }
-    variant.sum({reinterpret_cast<const float*>(base + plan.parts), plan.weight_splits, f.D, f.d,
-                 problem.d_weight},
+    variant.sum({reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
+                 f.d, problem.d_weight},
                 stream);
   }
 
@@ -233,7 +233,7 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
     // Enough CTAs for two per multiprocessor, each with some steps to add up.
     const std::int64_t tiles = ceil_div(f.D, kProductTile) * ceil_div(f.d, kProductTile);
     const std::int64_t steps = f.B * ceil_div(f.T, kProductStep);
-    plan.weight_splits = static_cast<int>(
+    plan.weight_slices = static_cast<int>(
         std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
   }
 
@@ -255,7 +255,7 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
   plan.d_gate = append(problem.d_gate.data, wide, 4);
   plan.high = append(plan.needs_dx, tokens * padded(f.D), 2);
   plan.low = append(plan.needs_dx, tokens * padded(f.D), 2);
-  plan.parts = append(true, std::int64_t{plan.weight_splits} * f.D * f.d, 4);
+  plan.partial_sums = append(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
   plan.scan = append(true, 0, 1);
   const VariantSwitchOff inside;
   plan.scan_bytes = gated_scan_backward_workspace_bytes(

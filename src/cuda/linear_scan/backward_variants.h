@@ -35,7 +35,7 @@ struct LinearScanBackwardPlan {
   bool needs_dx = false;  // for du or d_weight
   bool copies_u = false;  // TMA cannot read it
   bool copies_weight = false;
-  int weight_splits = 0;  // slices into which tokens are cut for d_weight
+  int weight_slices = 0;  // slices into which tokens are cut for d_weight
   std::size_t u = 0;      // copies, rows padded to 16 bytes
   std::size_t weight = 0;
   std::size_t x = 0;  // x and the next six: fp32 [B,T,D]
@@ -47,8 +47,8 @@ struct LinearScanBackwardPlan {
   std::size_t d_gate = 0;
   std::size_t high = 0;  // dx = high + low / low_scale, 16 bits, rows padded
   std::size_t low = 0;
-  std::size_t parts = 0;  // fp32 [weight_splits,D,d]
-  std::size_t scan = 0;   // gated_scan_backward's workspace
+  std::size_t partial_sums = 0;  // fp32 [weight_slices,D,d]
+  std::size_t scan = 0;          // gated_scan_backward's workspace
   std::size_t scan_bytes = 0;
   std::size_t workspace_bytes = 0;
 };

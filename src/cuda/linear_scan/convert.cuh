@@ -71,7 +71,7 @@ __global__ void linear_scan_sum_kernel(const LinearScanSumParams params) {
   if (i >= count) return;
   float sum = 0.0f;
 #pragma unroll 8
-  for (int part = 0; part < params.splits; ++part) sum += params.parts[part * count + i];
+  for (int slice = 0; slice < params.slices; ++slice) sum += params.partial_sums[slice * count + i];
   static_cast<Element*>(params.sum.data)[i / params.d * params.sum.row_stride + i % params.d] =
       static_cast<Element>(sum);
 }

@@ -64,7 +64,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     if (params.problem.gate.data != nullptr) prefetch_tensor_map(params.gate_map);
   }
   if (threadIdx.x == 0) {
-    constexpr int kScanThreads = 128 * Config::kGroups;
+    constexpr int kScanThreads = 128 * Config::kWarpgroups;
     const int stores = params.tma ? kStoreArrivals : 0;
     shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads + stores);
     shared.ticket_ring.init(1, 1);

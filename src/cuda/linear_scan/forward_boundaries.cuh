@@ -21,12 +21,12 @@ struct ScanTile {
   LinearScanShared<Config>& shared;
   LinearScanTile tile;
   const TokenKind* tokens;  // of the tile
-  int group;                // warpgroup, which has 64 channels
+  int warpgroup;            // warpgroup, which has 64 channels
   int channel;              // this lane's first one; the other is 8 further
   int panel_stage;          // first stage of the ring that holds panels
 
-  __device__ char* panel(int kind, int part) const {
-    const PanelPlace<Config> place(kind, part, group);
+  __device__ char* panel(int kind, int token_panel) const {
+    const PanelPlace<Config> place(kind, token_panel, warpgroup);
     const int stage = panel_stage + place.stage;
     return shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
   }

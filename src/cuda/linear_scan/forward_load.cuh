@@ -18,8 +18,8 @@ struct PanelsOfStage {
   int end;
 
   __device__ PanelsOfStage(int stage, bool with_decay, bool with_gate) {
-    constexpr int kPerStage = Config::kPanelRowsPerStage * Config::kGroups;
-    constexpr int kOfKind = Config::kTokenPanels * Config::kGroups;
+    constexpr int kPerStage = Config::kPanelRowsPerStage * Config::kWarpgroups;
+    constexpr int kOfKind = Config::kTokenPanels * Config::kWarpgroups;
     const int first = stage * kPerStage;
     begin = max(with_decay ? 0 : kOfKind - first, 0);
     end = min((with_gate ? 2 : 1) * kOfKind - first, kPerStage);
@@ -80,14 +80,14 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
       shared.ring.wait_empty(at);
       Barrier& full = shared.ring.full[at.stage];
-      const int first = s * Config::kPanelRowsPerStage * Config::kGroups;
+      const int first = s * Config::kPanelRowsPerStage * Config::kWarpgroups;
       const PanelsOfStage<Config> panels(s, with_decay, with_gate);
       full.arrive_and_expect(panels.count() * panel_bytes(64));
       for (int i = panels.begin; i < panels.end; ++i) {
-        const int row = (first + i) / Config::kGroups;
+        const int row = (first + i) / Config::kWarpgroups;
         load_panel(row < Config::kTokenPanels ? params.decay_map : params.gate_map, full,
                    shared.stages[at.stage] + i * panel_bytes(64),
-                   {tile.first_channel + i % Config::kGroups * 64, 0,
+                   {tile.first_channel + i % Config::kWarpgroups * 64, 0,
                     time + row % Config::kTokenPanels * 64, tile.batch});
       }
     }
@@ -106,13 +106,14 @@ __device__ void store_outputs(const LinearScanForwardParams& params,
     const LinearScanTile tile = shared.tiles[slot.stage];
     if (tile.batch == LinearScanTile::kNone) return;
     for (int k = 0; k < k_steps; ++k) at.advance();
-    for (int group = 0; group < Config::kGroups; ++group) {
-      shared.outputs_ready[slot.stage][group].wait(slot.parity);
-      const int channel = tile.first_channel + 64 * group;
-      for (int part = 0; part < Config::kTokenPanels && channel < params.problem.D; ++part) {
-        const int time = tile.time_tile * Config::kTokens + 64 * part;
+    for (int warpgroup = 0; warpgroup < Config::kWarpgroups; ++warpgroup) {
+      shared.outputs_ready[slot.stage][warpgroup].wait(slot.parity);
+      const int channel = tile.first_channel + 64 * warpgroup;
+      for (int token_panel = 0; token_panel < Config::kTokenPanels && channel < params.problem.D;
+           ++token_panel) {
+        const int time = tile.time_tile * Config::kTokens + 64 * token_panel;
         if (time >= params.problem.T) break;
-        const PanelPlace<Config> place(1, part, group);
+        const PanelPlace<Config> place(1, token_panel, warpgroup);
         const int stage = at.stage + place.stage;
         const char* panel =
             shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
@@ -188,12 +189,12 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
       shared.ring.wait_empty(at);
       const PanelsOfStage<Config> panels(s, !Config::kGeneral, problem.gate.data != nullptr);
       for (int i = panels.begin; i < panels.end; ++i) {
-        const int row = s * Config::kPanelRowsPerStage + i / Config::kGroups;
-        const int group = i % Config::kGroups, part = row % Config::kTokenPanels * 64;
+        const int row = s * Config::kPanelRowsPerStage + i / Config::kWarpgroups;
+        const int warpgroup = i % Config::kWarpgroups, token = row % Config::kTokenPanels * 64;
         const TokenTensor& tensor = row < Config::kTokenPanels ? problem.decay : problem.gate;
         copy_panel(shared.stages[at.stage] + i * panel_bytes(64), 64,
-                   row_of(tensor, tile.batch, time + part) + tile.first_channel + 64 * group,
-                   tensor.time_stride, tokens - part, channels - 64 * group);
+                   row_of(tensor, tile.batch, time + token) + tile.first_channel + 64 * warpgroup,
+                   tensor.time_stride, tokens - token, channels - 64 * warpgroup);
       }
       publish();
     }

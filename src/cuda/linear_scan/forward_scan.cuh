@@ -22,12 +22,12 @@ __device__ inline void give_back(Barrier& empty, bool tma) {
 /// Computes acc = W u^T, [channels, tokens].
 template <class Config>
 __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Config>& shared,
-                        int k_steps, int group, bool tma,
+                        int k_steps, int warpgroup, bool tma,
                         typename LinearScanShared<Config>::StageRing::Position& at) {
   auto behind = at;
   for (int k = 0; k < k_steps; ++k) {
     shared.ring.wait_full(at);
-    const char* weight = shared.stages[at.stage] + group * panel_bytes(64);
+    const char* weight = shared.stages[at.stage] + warpgroup * panel_bytes(64);
     const char* u = shared.stages[at.stage] + Config::kWeightBytes;
     fence_registers(acc);
     wgmma_begin();
@@ -54,7 +54,7 @@ __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Conf
 /// Loads the decays of a general tile as factors. One warpgroup.
 template <class Config>
 __device__ void stage_decays(const ScanTile<Config>& t) {
-  sync_warpgroup(1 + t.group);  // all threads have read the previous tile's
+  sync_warpgroup(1 + t.warpgroup);  // all threads have read the previous tile's
   const LinearScanForwardProblem& problem = t.params.problem;
   const int channel = t.tile.first_channel + threadIdx.x % 64;
   for (int token = threadIdx.x % 128 / 64; token < Config::kTokens; token += 2) {
@@ -71,7 +71,7 @@ __device__ void stage_decays(const ScanTile<Config>& t) {
     }
     t.shared.decays[token][threadIdx.x % 64] = value;
   }
-  sync_warpgroup(1 + t.group);
+  sync_warpgroup(1 + t.warpgroup);
 }
 
 /// Loads the decays of the 16 tokens of a step: [block, row, token].
@@ -165,14 +165,15 @@ __device__ ChannelPair initial_states(const ScanTile<Config>& t) {
 /// Where the records of this warp's channels lie, of the tile's column.
 template <class Config>
 __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
-  constexpr int kPerGroup = Config::kChain ? 1 : Config::kGroupTiles;
+  constexpr int kTilesPerGroup = Config::kChain ? 1 : Config::kGroupTiles;
   const int time_tiles = t.params.time_tiles;
-  const int groups = (time_tiles + kPerGroup - 1) / kPerGroup;
-  const int warp_channel = t.group * 64 + threadIdx.x % 128 / 32 * 16;
+  const int tile_groups = (time_tiles + kTilesPerGroup - 1) / kTilesPerGroup;
+  const int warp_channel = t.warpgroup * 64 + threadIdx.x % 128 / 32 * 16;
   const LinearScanExchange& exchange = t.params.exchange;
   const std::int64_t column = t.tile.column;
   return {exchange.maps + column * time_tiles * Config::kChannels + warp_channel,
-          exchange.states + column * groups * Config::kChannels + warp_channel, Config::kChannels};
+          exchange.states + column * tile_groups * Config::kChannels + warp_channel,
+          Config::kChannels};
 }
 
 /// Whether some decay of this warp's channels is 0 as a factor.
@@ -290,8 +291,8 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   }
   const int time = t.tile.time_tile;
   const bool is_last = time + 1 == t.params.time_tiles;
-  const bool ends_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
-  if (!is_last && !ends_group) put_maps(records, time, map);
+  const bool ends_tile_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
+  if (!is_last && !ends_tile_group) put_maps(records, time, map);
   const bool gates_now = Config::kAlone && t.params.problem.gate.data != nullptr;
   float silu[Config::kTokens / 2];
 #pragma unroll
@@ -299,19 +300,19 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
     load_gates(t, step, *reinterpret_cast<float(*)[8]>(&silu[8 * step]));
   }
   const float* states = records.states + (time / Config::kGroupTiles - 1) * records.channels;
-  const bool is_first_group = time < Config::kGroupTiles;
+  const bool in_first_tile_group = time < Config::kGroupTiles;
   // why before the maps: most often the state is there already.
-  ChannelPair state = is_first_group ? initial_states(t) : try_states(states);
+  ChannelPair state = in_first_tile_group ? initial_states(t) : try_states(states);
   ScanMap before[2];  // of the tile group's earlier tiles
   // Waits bind with a tile for each CTA, or with so few columns that each waits for a whole tile
-  // group under way; else all instructions together do.
+  // warpgroup under way; else all instructions together do.
   const int ctas = static_cast<int>(gridDim.x);
   const bool patient = t.params.tiles > ctas && t.params.columns * Config::kGroupTiles > ctas;
   if (time > 0) fold_maps<Config::kGroupTiles>(records, time, patient, before);
-  if (!is_first_group) wait_states(states, state);
+  if (!in_first_tile_group) wait_states(states, state);
 #pragma unroll
   for (int r = 0; r < 2; ++r) state.value[r] = apply(before[r], state.value[r]);
-  if (!is_last && ends_group) {
+  if (!is_last && ends_tile_group) {
     ChannelPair after;
 #pragma unroll
     for (int r = 0; r < 2; ++r) after.value[r] = apply(map[r], state.value[r]);
@@ -329,17 +330,18 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
 /// Scans all tiles of this CTA. One warpgroup.
 template <class Config>
 __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
-                           int group) {
+                           int warpgroup) {
   const int k_steps = (params.problem.d + 63) / 64;
   typename LinearScanShared<Config>::StageRing::Position at;
   typename LinearScanShared<Config>::TileRing::Position slot;
   while (true) {
     shared.tile_ring.wait_full(slot);
-    ScanTile<Config> t{params, shared, shared.tiles[slot.stage], shared.tokens[slot.stage], group};
+    ScanTile<Config> t{params, shared, shared.tiles[slot.stage], shared.tokens[slot.stage],
+                       warpgroup};
     if (t.tile.batch == LinearScanTile::kNone) return;
     float acc[Config::kTokens / 2];
-    project<Config>(acc, shared, k_steps, group, params.tma, at);
-    t.channel = t.tile.first_channel + 64 * group + fragment_row();
+    project<Config>(acc, shared, k_steps, warpgroup, params.tma, at);
+    t.channel = t.tile.first_channel + 64 * warpgroup + fragment_row();
     const auto first_panel = at;
     t.panel_stage = at.stage;
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
@@ -360,7 +362,7 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
     }
     if (params.tma) {
       fence_shared_for_async_proxy();
-      shared.outputs_ready[slot.stage][group].arrive();
+      shared.outputs_ready[slot.stage][warpgroup].arrive();
     }
     for (int s = Config::kDecayStages; s < Config::kPanelStages; ++s, done.advance()) {
       shared.ring.empty[done.stage].arrive();

@@ -48,24 +48,24 @@ struct LinearScanShared {
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
   TileRing tile_ring;    // that warp -> the scan, the thread that stores
-  Barrier outputs_ready[Config::kTileSlots][Config::kGroups];
+  Barrier outputs_ready[Config::kTileSlots][Config::kWarpgroups];
 };
 
 /// Arrivals that give a stage back beside those of the scan's threads: one of the thread that
 /// stores, where the stage holds outputs, else one more of a scan thread.
 constexpr int kStoreArrivals = 1;
 
-/// Where panel (kind, tokens [64 part, + 64), channels of a warpgroup) lies: its stage, counted
-/// from the tile's first stage with panels, and its offset there.
+/// Where panel (kind, tokens [64 token_panel, + 64), channels of a warpgroup) lies: its stage,
+/// counted from the tile's first stage with panels, and its offset there.
 template <class Config>
 struct PanelPlace {
   int stage;
   int offset;
 
-  __device__ PanelPlace(int kind, int part, int group) {
-    const int row = kind * Config::kTokenPanels + part;
+  __device__ PanelPlace(int kind, int token_panel, int warpgroup) {
+    const int row = kind * Config::kTokenPanels + token_panel;
     stage = row / Config::kPanelRowsPerStage;
-    offset = (row % Config::kPanelRowsPerStage * Config::kGroups + group) * panel_bytes(64);
+    offset = (row % Config::kPanelRowsPerStage * Config::kWarpgroups + warpgroup) * panel_bytes(64);
   }
 };
 

@@ -60,7 +60,7 @@ struct ProductTile {
   int batch;
   int row;
   int column;
-  int part;
+  int slice;
   int begin;  // first step of each term
   int end;
   int first_token;  // of kWeight: the first token of all sequences
@@ -81,7 +81,7 @@ __device__ ProductTile find_product_tile(const LinearScanProductParams& params) 
   tile.column = static_cast<int>(blockIdx.y) * kProductTile;
   if constexpr (Config::kWeight) {
     const int T = static_cast<int>(params.T);
-    tile.part = outer;
+    tile.slice = outer;
     tile.last_token = T;
     if (params.cu_seqlens != nullptr) {
       tile.first_token = min(max(params.cu_seqlens[0], 0), T);
@@ -89,8 +89,8 @@ __device__ ProductTile find_product_tile(const LinearScanProductParams& params) 
     }
     tile.steps_per_batch = (T + kProductStep - 1) / kProductStep;
     const std::int64_t all = params.B * tile.steps_per_batch;
-    tile.begin = static_cast<int>(all * outer / params.splits);
-    tile.end = static_cast<int>(all * (outer + 1) / params.splits);
+    tile.begin = static_cast<int>(all * outer / params.slices);
+    tile.end = static_cast<int>(all * (outer + 1) / params.slices);
     if (params.cu_seqlens != nullptr) {  // B = 1
       const int steps = (tile.last_token - tile.first_token + kProductStep - 1) / kProductStep;
       tile.end = max(min(tile.end, steps), tile.begin);
@@ -154,7 +154,8 @@ __device__ void clear_tokens_behind(typename ProductShared<Config>::Stage& stage
 
 template <class Config>
 __device__ void multiply(const LinearScanProductParams& params, const ProductTile& tile,
-                         ProductShared<Config>& shared, int group, float (&acc)[kProductTile / 2]) {
+                         ProductShared<Config>& shared, int warpgroup,
+                         float (&acc)[kProductTile / 2]) {
   typename Ring<Config::kStages>::Position at, behind;
   const int steps = tile.end - tile.begin;
   const int count = tile.count(params);
@@ -181,8 +182,8 @@ __device__ void multiply(const LinearScanProductParams& params, const ProductTil
     for (int step = 0; step < 4; ++step) {
       const std::uint64_t a =
           Config::kMajorA == Major::K
-              ? k_major_descriptor<kProductTile>(stage.a + group * panel_bytes(64), step)
-              : mn_major_descriptor(stage.a + group * panel_bytes(64), step);
+              ? k_major_descriptor<kProductTile>(stage.a + warpgroup * panel_bytes(64), step)
+              : mn_major_descriptor(stage.a + warpgroup * panel_bytes(64), step);
       const std::uint64_t b = Config::kMajorB == Major::K
                                   ? k_major_descriptor<kProductTile>(stage.b, step)
                                   : mn_major_descriptor(stage.b, step);
@@ -208,10 +209,10 @@ __device__ void multiply(const LinearScanProductParams& params, const ProductTil
 
 template <class Config>
 __device__ void store_product(const LinearScanProductParams& params, const ProductTile& tile,
-                              int group, const float (&acc)[kProductTile / 2]) {
+                              int warpgroup, const float (&acc)[kProductTile / 2]) {
   using Stored = std::conditional_t<Config::kProduct == LinearScanProduct::kInput,
                                     typename Config::Element, float>;
-  const int row = tile.row + 64 * group + fragment_row();
+  const int row = tile.row + 64 * warpgroup + fragment_row();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + 8 * half;
@@ -220,7 +221,7 @@ __device__ void store_product(const LinearScanProductParams& params, const Produ
       to = static_cast<Stored*>(params.narrow.data) + tile.batch * params.narrow.batch_stride +
            at * params.narrow.time_stride;
     } else {
-      const std::int64_t outer = Config::kWeight ? tile.part : tile.batch;
+      const std::int64_t outer = Config::kWeight ? tile.slice : tile.batch;
       to = params.wide + (outer * params.rows + at) * params.columns;
     }
 #pragma unroll
@@ -259,7 +260,7 @@ template <class Element, LinearScanProduct kProduct>
 void launch_linear_scan_product(const LinearScanProductParams& params, void* stream) {
   using Config = ProductConfig<Element, kProduct>;
   const auto tiles = [](int extent) { return (extent + kProductTile - 1) / kProductTile; };
-  const std::int64_t outer = Config::kWeight ? params.splits : params.B;
+  const std::int64_t outer = Config::kWeight ? params.slices : params.B;
   const std::int64_t blocks = outer * tiles(params.rows);
   if (blocks == 0) return;
   launch_kernel("linear_scan_backward", linear_scan_product_kernel<Config>,

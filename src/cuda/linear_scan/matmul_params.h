@@ -32,8 +32,8 @@ struct LinearScanProductParams {
   int depth = 0;    // contracted: d or D; of kWeight the tokens, T in each batch row
   const std::int32_t* cu_seqlens = nullptr;  // of kWeight: only [cu_seqlens[0], cu_seqlens[N])
   std::int64_t N = 0;
-  int splits = 1;         // of kWeight: slices of the tokens
-  float* wide = nullptr;  // x [B,T,D], or slices of d_weight [splits,D,d]
+  int slices = 1;         // of kWeight: slices of the tokens
+  float* wide = nullptr;  // x [B,T,D], or slices of d_weight [slices,D,d]
   TokenTensor narrow;     // du
 };
 
@@ -63,8 +63,8 @@ void launch_linear_scan_split(const LinearScanConvertParams& params, void* strea
 
 /// A sum of the slices of d_weight, in their order.
 struct LinearScanSumParams {
-  const float* parts = nullptr;  // [splits,D,d]
-  int splits = 0;
+  const float* partial_sums = nullptr;  // [slices,D,d]
+  int slices = 0;
   int D = 0;
   int d = 0;
   MatrixTensor sum;

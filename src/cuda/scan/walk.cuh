@@ -89,7 +89,7 @@ struct WalkShared {
   Barrier arrived[2];                 // of inbox
 };
 
-struct WalkPlace {
+struct ClusterStep {
   int ranks;
   int rank;  // of this CTA among those of its cluster
   int step;
@@ -150,20 +150,20 @@ __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth],
 /// column, without a barrier of the CTA. why the inbox of two steps ago is free: each CTA has read
 /// it before it sent the maps of the step in between, which have arrived here.
 template <int kWarps, int kWidth>
-__device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
+__device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const ClusterStep& at,
                                        int column, ScanMap tile, float& carry) {
-  ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[place.step % 2];
-  Barrier& arrived = shared.arrived[place.step % 2];
+  ScanMap(&inbox)[kMostScanRanks][kWidth] = shared.inbox[at.step % 2];
+  Barrier& arrived = shared.arrived[at.step % 2];
   if (column == 0) {
-    arrived.arrive_and_expect(place.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
+    arrived.arrive_and_expect(at.ranks * kWidth * static_cast<int>(sizeof(ScanMap)));
   }
-  for (int rank = 0; rank < place.ranks; ++rank) {
-    send_map(&inbox[place.rank][column], &arrived, rank, tile);
+  for (int rank = 0; rank < at.ranks; ++rank) {
+    send_map(&inbox[at.rank][column], &arrived, rank, tile);
   }
-  arrived.wait(place.step / 2 % 2);
+  arrived.wait(at.step / 2 % 2);
   float state = carry;
-  for (int rank = 0; rank < place.ranks; ++rank) {
-    if (rank == place.rank) state = carry;
+  for (int rank = 0; rank < at.ranks; ++rank) {
+    if (rank == at.rank) state = carry;
     carry = apply(inbox[rank][column], carry);
   }
   return state;
@@ -174,35 +174,35 @@ __device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const
 /// each: `carry` moves from before the cluster's tiles to behind them, and visit(warp, state) gets
 /// the state before each warp.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
-__device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
+__device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const ClusterStep& at,
                                    float& carry, Visit visit) {
   const int column = threadIdx.x;
   if (column >= kWidth) return;
   float state = carry;
-  if (place.ranks > 1) {
+  if (at.ranks > 1) {
     ScanMap tile;
     for_each_warp<kReverse>(shared.warp_maps, column,
                             [&](int, ScanMap map) { tile = compose(tile, map); });
-    state = exchange_tiles(shared, place, column, tile, carry);
+    state = exchange_tiles(shared, at, column, tile, carry);
   }
   for_each_warp<kReverse>(shared.warp_maps, column, [&](int warp, ScanMap map) {
     visit(warp, state);
     shared.warp_states[warp][column] = state;
     state = apply(map, state);
   });
-  if (place.ranks == 1) carry = state;
+  if (at.ranks == 1) carry = state;
 }
 
 /// Returns the state before the CTA's tile and moves `carry` as pass_states does, forward in time.
 template <int kWarps, int kWidth>
 __device__ inline float pass_tile(WalkShared<kWarps, kWidth>& shared,
-                                  const ScanMap (&warp_maps)[kWarps][kWidth],
-                                  const WalkPlace& place, int column, float& carry) {
+                                  const ScanMap (&warp_maps)[kWarps][kWidth], const ClusterStep& at,
+                                  int column, float& carry) {
   float state = carry;
-  if (place.ranks > 1) {
+  if (at.ranks > 1) {
     ScanMap tile;
     for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { tile = compose(tile, map); });
-    return exchange_tiles(shared, place, column, tile, carry);
+    return exchange_tiles(shared, at, column, tile, carry);
   }
   for_each_warp<false>(warp_maps, column, [&](int, ScanMap map) { carry = apply(map, carry); });
   return state;

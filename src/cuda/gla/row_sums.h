@@ -14,7 +14,7 @@
 namespace tandem::cuda {
 
 /// Flow spans: 2^shift consecutive chunks that share one F.
-struct DecayGroups {
+struct FlowSpans {
   int shift = 0;
   int per_sequence = 0;  // of sequences of equal length
   int count = 0;         // of all sequences: the slots of a head
@@ -31,17 +31,17 @@ struct DecayGroups {
 
 /// Row sums of one walk whose outputs are columns of dq or dk, by panels of 64 columns. x is q of
 /// dq and k of dk; a row sum adds up one panel's columns of x (.) o. Null rows: not wanted.
-struct DecayDots {
+struct RowSumParams {
   StridedTensor x;
-  // Outputs [parts,B,H,T]. For dq `rows` sums all of o; for dk `rows` sums what comes from inside
+  // Outputs [panels,B,H,T]. For dq `rows` sums all of o; for dk `rows` sums what comes from inside
   // the chunk and `state_rows` what comes from the state.
   float* rows = nullptr;
   float* state_rows = nullptr;
-  uint4* states = nullptr;  // [parts,H,groups,padded K/16,128]: S before each span, 16 bits; the
+  uint4* states = nullptr;  // [panels,H,spans,padded K/16,128]: S before each span, 16 bits; the
                             // walk for dq writes it, the walk for dk reads it
-  float* flows = nullptr;  // out [parts,H,groups]: the panel's share of what flows through a span's
+  float* flows = nullptr;  // out [panels,H,spans]: the panel's share of what flows through a span's
                            // first chunk, by the walk for dk
-  DecayGroups groups;
+  FlowSpans spans;
 };
 
 }  // namespace tandem::cuda
