@@ -3,26 +3,39 @@
 #   make test PYTHON=0            leaves the Python package out
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench gpu-test wheel format
+.PHONY: help demo test nightly bench gpu-test wheel format
 
 help:
 	@echo "make demo      build, run gla on a real text and check the result against the fp64 definition"
 	@echo "make test      build and run every test that this machine can run"
+	@echo "make nightly   make test with every case through Python, all under the sanitizers, the wheel from source: an hour"
 	@echo "make bench     measure the ops on this machine's GPU, or its CPU, and render the results"
 	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
 	@echo "make wheel     build the wheel of the Python package in dist/, and test it"
 	@echo "make format    clang-format over the sources, ruff over the Python files"
 
 demo:
-	@scripts/bootstrap
+	@scripts/bootstrap demo
 	@scripts/build tandem_program
 	@build/$$(cat build/preset)/bin/tandem demo --text README.md --dir build/demo
 
 test:
+	@scripts/minutes start
+	@scripts/minutes "install what is missing" scripts/bootstrap test
+	@scripts/minutes "install what is missing" scripts/bootstrap_python
+	@scripts/minutes "build" scripts/build
+	@scripts/minutes "test" scripts/run_ctest
+	@scripts/minutes
+
+# Beside what make test runs: every case through Python, the whole tree under the sanitizers, the wheel as pip builds it.
+nightly:
 	@scripts/bootstrap test
 	@scripts/bootstrap_python
 	@scripts/build
-	@scripts/run_ctest
+	@TANDEM_TEST_ALL=1 scripts/run_ctest
+	@scripts/check_asan
+	@scripts/wheel build/wheel
+	@scripts/test_python build/wheel --jobs "$$(nproc)" test_package test_torch
 
 gpu-test:
 	@scripts/bootstrap test

@@ -14,18 +14,18 @@
 
 namespace tandem::tools {
 
-/// Why CUDA calls cannot run here: no build, no device, not compute capability 9.0. "" when they
-/// can.
+/// Says why CUDA calls cannot run here: no build, no device, not compute capability 9.0. "" when
+/// they can.
 std::string cuda_missing_reason();
 
-/// "cpu" and "cuda" (the first device), or with "" every backend that can run here. Throws
-/// Unsupported when what was asked for cannot.
+/// Returns the device of "cpu" or "cuda" (the first one), or with "" of every backend that can run
+/// here. Throws Unsupported when what was asked for cannot.
 std::vector<Device> backends(const std::string& name);
 
-/// "cpu" or "cuda".
+/// Returns "cpu" or "cuda".
 std::string backend_name(Device device);
 
-/// "NVIDIA H200"; of a CPU the model and how many threads OpenMP uses.
+/// Returns "NVIDIA H200", or a CPU's model and how many threads OpenMP uses.
 std::string device_name(Device device);
 
 /// A copy of a set's buffers on a device.
@@ -34,7 +34,7 @@ class Placement {
   Placement(const TensorSet& set, Device device);
 
   void upload(const Buffers& buffers);
-  /// Waits for the device.
+  /// Copies the buffers back, after waiting for the device.
   Buffers download() const;
   const std::vector<void*>& bases() const { return bases_; }
   Device device() const { return device_; }
@@ -47,10 +47,10 @@ class Placement {
   std::vector<void*> bases_;
 };
 
-/// Stands for the variants that the library picks by itself.
+/// Name that stands for the variants that the library picks by itself.
 inline constexpr const char* kLibraryChoice = "library's choice";
 
-/// While it lives, calls on `device` use the named variant or throw Unsupported. kLibraryChoice,
+/// Forces a variant while it lives: calls on `device` use it or throw Unsupported. kLibraryChoice,
 /// and a CPU variant without a choice of matrix product ("gla_step.cpu"), force nothing.
 class ForcedVariant {
  public:
@@ -65,7 +65,7 @@ class ForcedVariant {
 };
 
 /// Names of the entry's variants that some call can use on the device, in the library's order. An
-/// entry of several functions has one, kLibraryChoice.
+/// entry of several functions has the one name kLibraryChoice.
 std::vector<std::string> available_variants(const Operation& operation, Device device);
 
 }  // namespace tandem::tools

@@ -6,12 +6,12 @@
 namespace tandem::tools {
 namespace {
 
-/// The value as it appears in a name: T=64 -> "64", "normal" -> "normal".
+/// Returns the value as it appears in a name: T=64 -> "64", "normal" -> "normal".
 std::string name_text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// "1..130" as [1,2,...,130]; any other value as it is.
+/// Returns "1..130" as [1,2,...,130], any other value as it is.
 Json spread(const Line& line, const std::string& axis, const Json& value) {
   if (!value.is_string()) return value;
   const std::string text = value;

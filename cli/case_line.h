@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 template <class Value>
 using Words = std::vector<std::pair<const char*, Value>>;
 
-/// Errors name the file, the case and the field.
+/// A line of a case table. Errors name the file, the case and the field.
 struct Line {
   std::string file;
   std::string name;
@@ -54,7 +54,7 @@ struct Line {
     refuse(field, fmt::format("must be one of {}, got {}", fmt::join(known, ", "), value.dump()));
   }
 
-  /// A list of words, none twice.
+  /// Reads a list of words, none twice.
   std::vector<std::string> words(const Json& list, const std::string& field,
                                  const std::vector<std::string>& known) const {
     if (!list.is_array()) refuse(field, "must be a list");

@@ -11,7 +11,7 @@
 
 namespace tandem::tools {
 
-/// The text of cases/<op>.json, embedded at build time; null for an unknown op.
+/// Returns the text of cases/<op>.json, embedded at build time; null for an unknown op.
 const char* embedded_cases(const std::string& op);
 
 namespace {
@@ -56,7 +56,7 @@ void check_gla(const Line& line, Case& one) {
   if (one.cu_seqlens && one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
 }
 
-/// What the cases of an op have, beside what all have.
+/// Fields that the cases of one op have, beside those that all have.
 struct Schema {
   const char* op;
   std::vector<std::string> axes;           // required

@@ -74,8 +74,8 @@ struct Case {
   std::vector<DType> dtypes;
   DecayKind decay = DecayKind::kNone;
   DecayDistribution distribution = DecayDistribution::kNormal;
-  bool fp32_decay = false;  // of a scan in 16 bits
-  bool gate = true;         // of a scan
+  bool fp32_decay = false;  // scans in 16 bits only
+  bool gate = true;         // scans only
   States states = States::kNone;
   DType state_dtype = DType::kFloat32;
   Strides strides = Strides::kContiguous;
@@ -103,11 +103,11 @@ const std::vector<std::string>& tag_names();
 std::vector<Case> parse_cases(const std::string& op, const std::string& json,
                               const std::string& file);
 
-/// The table of `op` that this program was built with, or `file` when it is not empty.
+/// Returns the table of `op` that this program was built with, or `file` when it is not empty.
 std::vector<Case> load_cases(const std::string& op, const std::string& file = "");
 
-/// Cases whose name matches the glob (empty: all) and that carry the tag (empty: any but huge; a
-/// case tagged huge is selected by that tag only).
+/// Selects cases whose name matches the glob (empty: all) and that carry the tag (empty: any but
+/// huge; a case tagged huge is selected by that tag only).
 std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
                                const std::string& tag);
 

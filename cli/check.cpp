@@ -18,8 +18,8 @@ Buffers run_once(const Operation& operation, const TensorSet& set, Placement& pl
   return placement.download();
 }
 
-/// "" or what is wrong with the variant that is forced right now. Throws Unsupported when it
-/// refuses.
+/// Says what is wrong with the variant that is forced right now, "" when nothing is. Throws
+/// Unsupported when it refuses.
 std::string check_variant(const Operation& operation, const TensorSet& set, Device device,
                           const Expectation& expectation, std::vector<OutputError>& errors) {
   Placement placement(set, device);
@@ -86,7 +86,7 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
     if (accepted) continue;
     result.variant.clear();
     result.errors.clear();
-    // An op that has no CUDA kernel yet; the CPU backend has all.
+    // Whether an op has no CUDA kernel yet; the CPU backend has all ops.
     const bool unwritten = device.type == DeviceType::kCuda && refusals.empty();
     result.outcome = one.tagged("later") || unwritten ? Outcome::kSkipped : Outcome::kFailed;
     result.detail = refusals.empty() ? "no variant is available" : refusals;

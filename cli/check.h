@@ -20,7 +20,7 @@ struct CheckResult {
   std::string backend;
   std::string variant;
   Outcome outcome;
-  std::string detail;  // of what failed, or why it was skipped
+  std::string detail;  // what failed, or why it was skipped
   std::vector<OutputError> errors;
 };
 
@@ -33,7 +33,7 @@ struct CheckResult {
 std::vector<CheckResult> check_case(const Operation& operation, const Case& one, DType dtype,
                                     const std::vector<Device>& devices, std::uint64_t seed);
 
-/// "o 2.1e-03 (limit 3e-03)": what `errors` hold, for people.
+/// Describes `errors` for people: "o 2.1e-03 (limit 3e-03)".
 std::string describe(const std::vector<OutputError>& errors);
 
 }  // namespace tandem::tools

@@ -27,7 +27,7 @@ struct BenchOptions : CaseOptions {
   bool no_unfused = false;
 };
 
-/// NVML's reasons that are no slowdown: idle, and clocks that someone chose.
+/// NVML's throttle reasons that are no slowdown: idle, and clocks that someone chose.
 constexpr unsigned long long kHarmlessThrottle = 0x1 | 0x2 | 0x100;
 
 void print_header() {
@@ -36,7 +36,7 @@ void print_header() {
              "TFLOP/s", "TB/s", "error");
 }
 
-/// TFLOP/s; "" where an op has no matrix work.
+/// Returns TFLOP/s; "" where an op has no matrix work.
 std::string rate_text(double flops, double us) {
   return flops > 0 ? fmt::format("{:.2f}", flops / us * 1e-6) : "";
 }
@@ -121,7 +121,7 @@ class Bench {
     return provider == "tandem" || (!options_.once && !options_.no_unfused);
   }
 
-  /// `baseline` null: Tandem's own call.
+  /// Measures one provider; a null `baseline` is Tandem's own call.
   void bench(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
              Device device, const Baseline* baseline) {
     try {
@@ -231,7 +231,7 @@ void add_bench(CLI::App& app) {
       "the same run; ratio: median over floor. A case that no variant runs is reported, not a "
       "failure;\n"
       "a wrong result is (exit 1).\n"
-      "Example: tandem bench gla --case 'seed039_*' --backend cuda --json results.json");
+      "Example: tandem bench gla --case 'b4h32_*' --backend cuda --json results.json");
   command->callback([options] { Bench(*options).run(); });
 }
 

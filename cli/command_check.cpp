@@ -18,7 +18,7 @@ struct CheckOptions : CaseOptions {
   bool verbose = false;
 };
 
-/// How a variant fared in a direction, over all cases of a dtype.
+/// Tally of a variant in a direction, over all cases of a dtype.
 struct Tally {
   int passed = 0;
   int failed = 0;
@@ -33,7 +33,7 @@ struct Tally {
   }
 };
 
-/// The variant, which names its backend, or the backend.
+/// Returns the variant, which names its backend, or else the backend.
 std::string where(const CheckResult& result) {
   if (result.variant.empty()) return result.backend;
   return result.variant == kLibraryChoice ? result.backend + ", " + result.variant : result.variant;

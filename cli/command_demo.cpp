@@ -25,8 +25,8 @@ struct DemoOptions {
 
 constexpr std::int64_t kHeads = 4, kDim = 64, kWidth = 64;
 
-/// What each of the 256 byte values becomes: a random embedding through a random projection, both
-/// fixed by a seed, as an untrained model of bytes would have them. [256, out]
+/// Projects the 256 byte values, [256, out]: a random embedding through a random projection, both
+/// fixed by a seed, as an untrained model of bytes would have them.
 std::vector<float> project_bytes(const std::string& name, std::int64_t out) {
   const RandomStream embedding(1, "embedding"), projection(1, name);
   std::vector<float> table(256 * out);

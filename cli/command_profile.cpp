@@ -39,7 +39,7 @@ class Profiler {
     CaseOptions selection = options_;
     if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
     const auto selected = selection.select();
-    // CUDA where it works; a baseline works nowhere else.
+    // Returns CUDA where it works; a baseline works nowhere else.
     device_ = backends(options_.provider == "tandem" ? options_.backend : "cuda").back();
     run_.device_name = device_name(device_);
     run_.commit = kCommit;
@@ -68,7 +68,7 @@ class Profiler {
   }
 
  private:
-  /// Why there will be no counters; "" when ncu can be asked for them.
+  /// Says why there will be no counters; "" when ncu can be asked for them.
   std::string find_profiler() {
     if (device_.type == DeviceType::kCpu) return "on the CPU there are none";
     ncu_ = find_ncu(options_.ncu);
@@ -100,7 +100,7 @@ class Profiler {
     store(found);
   }
 
-  /// Time and cost, the result checked first. False when it is wrong.
+  /// Measures time and cost, after checking the result. False when it is wrong.
   bool measure(const Operation& operation, const Case& one, DType dtype, Profile& found) {
     const TensorSet set = operation.make(one, dtype, options_.seed);
     std::optional<ForcedVariant> forced;
@@ -142,7 +142,7 @@ class Profiler {
     return true;
   }
 
-  /// This program again, for one call of the variant that was timed.
+  /// Command line of this program that makes one call of the variant that was timed.
   std::vector<std::string> command(const Operation& operation, const ResultsRow& row) const {
     std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(),
                                       "bench",
@@ -166,7 +166,7 @@ class Profiler {
     return words;
   }
 
-  /// --keep names a file; of several calls each gets a number.
+  /// Name of the file that --keep asks for; with several calls each gets a number.
   std::string kept_file() {
     if (options_.keep.empty() || kept_++ == 0) return options_.keep;
     std::filesystem::path path = options_.keep;
@@ -239,7 +239,7 @@ void add_profile(CLI::App& app) {
       "time is reported (exit 0). DRAM writes lack the lines that are still in L2 when a kernel "
       "ends: \"L1\n"
       "writes\" are all that was stored.\n"
-      "Example: tandem profile gla --case seed039_t4096_d64 --dtype bf16 \\\n"
+      "Example: tandem profile gla --case b4h32_t4096_d64 --dtype bf16 \\\n"
       "           --log docs/ops/gla.iterations.jsonl --note 'two state warpgroups'");
   command->callback([options] { Profiler(*options).run(); });
 }

@@ -23,10 +23,10 @@ void add_demo(CLI::App& app);
 /// The command line as typed, for results files.
 extern std::string g_command_line;
 
-/// Thrown by a callback that has said all there is to say: exit with 1.
+/// Exception of a callback that has said all there is to say: exit with 1.
 struct Failed {};
 
-/// A case in one of its directions.
+/// One case in one of its directions.
 struct Selected {
   const Operation* operation;
   Case one;
@@ -43,8 +43,8 @@ struct CaseOptions {
   std::uint64_t seed = 1;
 
   void add_to(CLI::App& command);
-  /// Those of every entry of operations(), or of `op` and `direction`, that match, entry by entry;
-  /// CLI::ValidationError when none does.
+  /// Returns the matching cases of every entry of operations(), or of `op` and `direction`, entry
+  /// by entry. Throws CLI::ValidationError when none matches.
   std::vector<Selected> select() const;
 };
 

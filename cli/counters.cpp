@@ -15,7 +15,8 @@ const std::vector<CounterField> kCounterFields = {
      Combine::kTimeWeighted},
     {"occupancy_pct", "sm__warps_active.avg.pct_of_peak_sustained_active", Combine::kTimeWeighted},
     {"wgmma", "sm__inst_executed_pipe_tensor_op_gmma.sum", Combine::kSum},
-    // why beside the DRAM writes: lines still dirty in L2 when a kernel ends are not in those.
+    // why beside the DRAM writes: they lack the lines that are still dirty in L2 when a kernel
+    // ends.
     {"l1_write_bytes", "l1tex__m_l1tex2xbar_write_bytes.sum", Combine::kSum},
     {"spill_loads", "smsp__inst_executed_op_local_ld.sum", Combine::kSum},
     {"spill_stores", "smsp__inst_executed_op_local_st.sum", Combine::kSum},
@@ -59,7 +60,7 @@ Counters total(const std::vector<Counters>& launches) {
 }
 
 std::string short_kernel_name(const std::string& demangled) {
-  std::string name;  // what stands outside of <> and before the arguments
+  std::string name;  // text outside of <> and before the arguments
   int depth = 0;
   for (std::size_t i = 0; i < demangled.size(); ++i) {
     const char c = demangled[i];

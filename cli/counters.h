@@ -21,10 +21,11 @@ struct CounterField {
 /// profiled_us dram_read_bytes dram_write_bytes l2_bytes tensor_pipe_pct occupancy_pct wgmma and,
 /// past the first kCoreFields, what further passes or the launch itself give.
 extern const std::vector<CounterField> kCounterFields;
-/// These are measured in one pass together.
+/// Number of fields that one pass measures together.
 constexpr int kCoreFields = 7;
 
-/// One launch, or the total of several. A quantity that was not measured is not in `values`.
+/// Counters of one launch, or of several in total. A quantity that was not measured is not in
+/// `values`.
 struct Counters {
   std::string kernel;
   std::map<std::string, double> values;
@@ -32,14 +33,15 @@ struct Counters {
   std::optional<double> get(const std::string& name) const;
 };
 
-/// Sums of bytes and counts, means of percentages by time, maxima of registers and shared memory. A
-/// sum or mean that one launch lacks is left out: it would be of another set of launches.
+/// Totals launches: sums of bytes and counts, means of percentages by time, maxima of registers and
+/// shared memory. A sum or mean that one launch lacks is left out: it would be of another set of
+/// launches.
 Counters total(const std::vector<Counters>& launches);
 
-/// "gla_forward_kernel" of "void tandem::cuda::gla_forward_kernel<Config<64>>(Params)".
+/// Shortens "void tandem::cuda::gla_forward_kernel<Config<64>>(Params)" to "gla_forward_kernel".
 std::string short_kernel_name(const std::string& demangled);
 
-/// What a reading sets the counters beside, all of the same process.
+/// What a reading compares the counters with, all of the same process.
 struct ReadingFacts {
   double median_us = 0;  // without a profiler
   double bytes = 0;      // the fewest
@@ -47,9 +49,9 @@ struct ReadingFacts {
   int multiprocessors = 0;
 };
 
-/// "memory-bound: 1.12x the fewest bytes, 84 % of copy bandwidth, tensor pipe 31 %"; "matrix-bound"
-/// when the tensor pipe is the busier one; "latency-bound" when neither is half used. "" when DRAM
-/// bytes are missing.
+/// Reads counters: "memory-bound: 1.12x the fewest bytes, 84 % of copy bandwidth, tensor pipe 31
+/// %"; "matrix-bound" when the tensor pipe is the busier one; "latency-bound" when neither is half
+/// used. "" when DRAM bytes are missing.
 std::string reading(const Counters& total, const ReadingFacts& facts);
 
 }  // namespace tandem::tools

@@ -8,8 +8,8 @@
 
 namespace tandem::tools {
 
-/// The log decay at linear index `i` of its tensor, of token `t`; `constant`: of a decay per head,
-/// where t is 0.
+/// Returns the log decay at linear index `i` of its tensor, at token `t`; `constant`: a decay per
+/// head, where t is 0.
 float log_decay_value(DecayDistribution distribution, const RandomStream& random, std::int64_t i,
                       std::int64_t t, bool constant = false);
 

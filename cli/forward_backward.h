@@ -27,10 +27,10 @@ class BothExpectations : public Expectation {
   std::unique_ptr<Expectation> forward_, backward_;
 };
 
-/// The functions of the entry; its lists of tensors are its own.
+/// Sets the entry's functions; its lists of tensors are its own.
 template <const Operation& kForward, const Operation& kBackward>
 struct ForwardBackward {
-  /// The backward's tensors and the forward's outputs, each laid out as its gradient.
+  /// Makes the backward's tensors and the forward's outputs, each laid out as its gradient.
   static TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
     TensorSet set = kBackward.make(one, dtype, seed);
     for (const std::string& output : kForward.outputs) {
@@ -60,7 +60,8 @@ struct ForwardBackward {
                                               kBackward.expect(set, sampled));
   }
 
-  /// What both read counts twice: between the two calls a training step has other layers.
+  /// Adds the costs of both calls. What both read counts twice: between the two calls a training
+  /// step has other layers.
   static Cost cost(const TensorSet& set) {
     const Cost forward = kForward.cost(set), backward = kBackward.cost(set);
     return {forward.bytes + backward.bytes, forward.flops + backward.flops};

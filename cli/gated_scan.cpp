@@ -23,7 +23,7 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-GatedScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GatedScanForwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   return {.x = views.required("x"),
           .decay = views.optional("decay"),
@@ -37,11 +37,11 @@ GatedScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases,
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gated_scan_forward(bind(set, bases, device), context);
+  gated_scan_forward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gated_scan_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gated_scan_forward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
 TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
@@ -57,7 +57,7 @@ std::string shape(const TensorSet& set) { return scan_shape(set.get("x").shape);
 
 GatedScanForwardProblem scan_problem_at(const TensorSet& set, const std::vector<void*>& bases,
                                         Device device) {
-  return make_problem(bind(set, bases, device));
+  return make_problem(to_args(set, bases, device));
 }
 
 GatedScanForwardProblem host_scan_problem(const TensorSet& set) {

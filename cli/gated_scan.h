@@ -15,15 +15,15 @@ namespace tandem::tools {
 std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
 
-/// The checked problem with each buffer of the set at `bases[i]` on `device`.
+/// Makes the checked problem with each buffer of the set at `bases[i]` on `device`.
 GatedScanForwardProblem scan_problem_at(const TensorSet& set, const std::vector<void*>& bases,
                                         Device device);
 
-/// The checked problems over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 GatedScanForwardProblem host_scan_problem(const TensorSet& set);
 GatedScanBackwardProblem host_scan_backward_problem(const TensorSet& set);
 
-/// "B8 T4096 D1024".
+/// Returns "B8 T4096 D1024".
 std::string scan_shape(const Dims& x);
 
 }  // namespace tandem::tools

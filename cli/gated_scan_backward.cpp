@@ -15,7 +15,7 @@ const std::vector<std::string> kInputs = {"x", "d_out"};
 const std::vector<std::string> kOptional = {"decay",         "log_decay",  "gate",
                                             "initial_state", "cu_seqlens", "d_final_state"};
 
-/// What there can be gradients by.
+/// Inputs that can have gradients.
 const std::vector<std::string> kDifferentiated = {"x", "decay", "log_decay", "gate",
                                                   "initial_state"};
 
@@ -28,7 +28,8 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-GatedScanBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GatedScanBackwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases,
+                              Device device) {
   const Views views(set, bases, device);
   return {.x = views.required("x"),
           .decay = views.optional("decay"),
@@ -47,11 +48,12 @@ GatedScanBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gated_scan_backward(bind(set, bases, device), context);
+  gated_scan_backward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gated_scan_backward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gated_scan_backward_workspace_bytes(to_args(set, bases, device),
+                                             device_properties(device));
 }
 
 TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
@@ -67,7 +69,7 @@ std::string shape(const TensorSet& set) { return scan_shape(set.get("x").shape);
 }  // namespace
 
 GatedScanBackwardProblem host_scan_backward_problem(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 const Operation kGatedScanBackward = {

@@ -47,7 +47,7 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-GlaForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaForwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   GlaForwardArgs args;
   args.q = views.required("q");
@@ -64,17 +64,17 @@ GlaForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Devic
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_forward(bind(set, bases, device), context);
+  gla_forward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gla_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gla_forward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
 }  // namespace
 
 GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return make_problem(bind(set, bases, device));
+  return make_problem(to_args(set, bases, device));
 }
 
 GlaForwardProblem host_problem(const TensorSet& set) {

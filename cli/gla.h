@@ -20,17 +20,17 @@ TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
 
-/// Strides of an activation [B,T,heads,D] of a case.
+/// Returns the strides of an activation [B,T,heads,D] of a case.
 Dims activation_strides(Strides kind, const Dims& shape, bool output);
 
 TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_gla_backward(const TensorSet& set, bool sampled);
 GlaBackwardProblem host_backward_problem(const TensorSet& set);
 
-/// The checked problem with each buffer of the set at `bases[i]` on `device`.
+/// Makes the checked problem with each buffer of the set at `bases[i]` on `device`.
 GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device);
 
-/// The checked problem over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 GlaForwardProblem host_problem(const TensorSet& set);
 
 /// The baseline of bench/cuda/gla.h, in gla_unfused.cpp.
@@ -45,14 +45,14 @@ struct TokenRange {
   std::int64_t end = 0;
 };
 TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n);
-/// Of all sequences together.
+/// Number of tokens of all sequences together.
 double token_count(const GlaRecurrence& recurrence);
 
-/// Sequences and heads to compare, as n * H + h: all or, with `sampled`, the first, the last and
-/// some between, about a second of work on two cores.
+/// Chooses the sequences and heads to compare, as n * H + h: all or, with `sampled`, the first, the
+/// last and some between, about a second of work on two cores.
 std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool sampled);
 
-/// "B4 T1024 H32 K64 V64".
+/// Returns "B4 T1024 H32 K64 V64".
 std::string gla_shape(const Dims& keys, const Dims& values);
 
 }  // namespace tandem::tools

@@ -15,7 +15,7 @@ const std::vector<std::string> kInputs = {"q", "k", "v", "d_o"};
 const std::vector<std::string> kOptional = {"log_decay", "initial_state", "cu_seqlens",
                                             "d_final_state"};
 
-/// Outputs like these inputs, contiguous.
+/// Makes contiguous outputs like these inputs.
 void add_gradient(TensorSet& set, const char* output, const char* input) {
   if (!set.find(input)) return;
   const NamedTensor like = set.get(input);
@@ -39,7 +39,7 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-GlaBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaBackwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   GlaBackwardArgs args;
   args.q = views.required("q");
@@ -61,11 +61,11 @@ GlaBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Devi
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_backward(bind(set, bases, device), context);
+  gla_backward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gla_backward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gla_backward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
 /// Matrix work of the chunked algorithm at chunk C = 64, per token and head as in the forward:
@@ -85,7 +85,8 @@ std::string shape(const TensorSet& set) {
 
 }  // namespace
 
-/// The forward's tensors, its outputs replaced by their gradients, and the inputs' gradients.
+/// Makes the forward's tensors, with outputs replaced by their gradients, and the inputs'
+/// gradients.
 TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_gla(one, dtype, seed);
   const auto fill = [&](NamedTensor& tensor, const char* name) {
@@ -118,7 +119,7 @@ TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
 }
 
 GlaBackwardProblem host_backward_problem(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 const Operation kGlaBackward = {.name = "gla",

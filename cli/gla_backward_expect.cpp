@@ -11,17 +11,17 @@
 namespace tandem::tools {
 namespace {
 
-/// The heads of one sequence that share a query/key head, and what the definition gives for them.
+/// One head group of one sequence, and what the definition gives for it.
 struct Group {
   std::int64_t b = 0, n = 0;
   int hq = 0;
   TokenRange tokens;
-  std::vector<double> dq, dk;  // [tokens,K], summed over the heads
+  std::vector<double> dq, dk;  // [tokens,K], summed over the head group
   std::vector<reference::GlaHeadGradients> heads;
 };
 
-/// Keeps the first and last group and some between: about a second of work on two cores, when one
-/// costs so many multiplications.
+/// Keeps the first and last head group and some between: about a second of work on two cores, when
+/// one costs so many multiplications.
 void sample(std::vector<Group>& groups, double cost) {
   const std::size_t wanted = std::max<std::size_t>(4, static_cast<std::size_t>(4e8 / (cost + 1)));
   if (groups.size() <= wanted) return;
@@ -85,7 +85,7 @@ class GlaBackwardExpectation : public Expectation {
     }
   }
 
-  /// Rows of one head against `expected` [tokens,dim].
+  /// Compares rows of one head with `expected` [tokens,dim].
   static Squares compare_rows(const NamedTensor& x, const Buffers& after, const Group& group, int h,
                               const std::vector<double>& expected) {
     const std::byte* data = after[x.buffer].data() + x.offset;
@@ -100,7 +100,7 @@ class GlaBackwardExpectation : public Expectation {
     return squares;
   }
 
-  /// 0 at tokens outside every sequence; `x` is [B,T,heads] or [B,T,heads,dim].
+  /// Compares tokens outside every sequence with 0; `x` is [B,T,heads] or [B,T,heads,dim].
   Squares compare_outside(const NamedTensor& x, const Buffers& after) const {
     const std::byte* data = after[x.buffer].data() + x.offset;
     const std::int64_t dim = x.shape.rank() == 4 ? x.shape[3] : 1;
@@ -135,8 +135,8 @@ class GlaBackwardExpectation : public Expectation {
     return all;
   }
 
-  /// What a decay's gradient is measured by: its size, and a thousandth of q . dq. The gradient is
-  /// a difference of such terms, and may vanish where they do not.
+  /// Share of q . dq that a decay's gradient is measured by, beside its own size: the gradient is a
+  /// difference of such terms, and may vanish where they do not.
   static constexpr double kTermShare = 1e-3 * 1e-3;  // of squares
 
   std::vector<Squares> compare_decay(const NamedTensor& x, const Buffers& after) const {
@@ -157,9 +157,9 @@ class GlaBackwardExpectation : public Expectation {
     return all;
   }
 
-  /// A constant decay's gradient is a sum over tokens and sequences, whose errors go together
-  /// within a sequence, and which may cancel by chance: measured by the sizes of what it sums. Not
-  /// known where heads were left out.
+  /// Compares a constant decay's gradient. It is a sum over tokens and sequences, whose errors go
+  /// together within a sequence and which may cancel by chance: so it is measured by the sizes of
+  /// what it sums. Not known where heads were left out.
   std::vector<Squares> compare_constant(const NamedTensor& x, const Buffers& after) const {
     const std::byte* data = after[x.buffer].data() + x.offset;
     std::vector<double> expected(p_.H), terms(p_.H);
@@ -205,7 +205,7 @@ class GlaBackwardExpectation : public Expectation {
 
   GlaBackwardProblem problem_;
   const GlaForwardProblem& p_;
-  int share_;  // heads of a group
+  int share_;  // heads of a head group
   std::vector<Group> groups_;
   std::vector<char> inside_;  // tokens of some sequence
 };

@@ -42,7 +42,7 @@ Dims decay_strides(Strides kind, const Dims& shape) {
   }
 }
 
-/// The shapes of a case.
+/// Shapes of a case's tensors.
 struct Shapes {
   Dims qk, v, state;
   std::int64_t shift = 0;  // elements that tensors lie off their alignment
@@ -56,8 +56,8 @@ Shapes shapes_of(const Case& one) {
   return {{B, T, one.axis("HQ"), K}, {B, T, H, V}, {N, H, K, V}, shifted ? 1 : 0};
 }
 
-/// q, k and v in one buffer, each row of a token holding all three; without `queries` the place of
-/// q is a gap.
+/// Makes q, k and v in one buffer, each row of a token holding all three; without `queries` the
+/// place of q is a gap.
 void add_packed(TensorSet& set, DType dtype, const Dims& qk, const Dims& v, bool queries) {
   const std::int64_t width = 2 * qk[2] * qk[3] + v[2] * v[3];
   const std::int64_t T = qk[1];
@@ -96,7 +96,7 @@ void add_log_decay(TensorSet& set, const Case& one, const RandomStream& random) 
   });
 }
 
-/// k, v, log_decay and cu_seqlens, filled, and q if the call has it.
+/// Makes k, v, log_decay and cu_seqlens, filled, and q if the call has it.
 TensorSet make_inputs(const Case& one, DType dtype, std::uint64_t seed, bool queries) {
   const auto [qk, v, state, shift] = shapes_of(one);
   TensorSet set;

@@ -16,7 +16,7 @@ struct Spans {
   std::vector<reference::EndState> results;
 };
 
-/// define(problem, n, h) of all sequences and heads or, with `sampled`, a few of them.
+/// Calls define(problem, n, h) for all sequences and heads or, with `sampled`, a few of them.
 template <class Problem, class Define>
 Spans define_spans(const Problem& problem, bool sampled, const Define& define) {
   Spans spans{heads_to_check(problem, sampled), {}};
@@ -28,7 +28,7 @@ Spans define_spans(const Problem& problem, bool sampled, const Define& define) {
   return spans;
 }
 
-/// Compares the output `state` and "total_log_decay" with these.
+/// Compares the output `state` and "total_log_decay" with the expected ones.
 std::unique_ptr<Expectation> expect_spans(const char* state, double limit, Spans spans);
 
 /// Without decay the products are exact in fp32, and so nearly is their sum.

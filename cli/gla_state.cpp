@@ -9,7 +9,7 @@
 namespace tandem::tools {
 namespace {
 
-GlaStateForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaStateForwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   return {.k = views.required("k"),
           .v = views.required("v"),
@@ -21,16 +21,16 @@ GlaStateForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, 
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_state_forward(bind(set, bases, device), context);
+  gla_state_forward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gla_state_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gla_state_forward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
-/// The checked problem over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 GlaStateForwardProblem problem_of(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 std::unique_ptr<Expectation> expect(const TensorSet& set, bool sampled) {

@@ -10,7 +10,7 @@
 namespace tandem::tools {
 namespace {
 
-/// The tensors of "state" under other names.
+/// Makes the tensors of "state" under other names.
 TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_gla_state(one, dtype, seed);
   for (NamedTensor& tensor : set.tensors) {
@@ -22,7 +22,7 @@ TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
   return set;
 }
 
-GlaStateBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaStateBackwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   GlaStateBackwardArgs args;
   args.q = views.required("q");
@@ -37,21 +37,22 @@ GlaStateBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases,
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_state_backward(bind(set, bases, device), context);
+  gla_state_backward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gla_state_backward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return gla_state_backward_workspace_bytes(to_args(set, bases, device), device_properties(device));
 }
 
-/// The checked problem over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 GlaStateBackwardProblem problem_of(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 std::unique_ptr<Expectation> expect(const TensorSet& set, bool sampled) {
   const GlaStateBackwardProblem problem = problem_of(set);
-  // Not exact without decay as the state is: the scale is part of a rounded operand.
+  // Even without decay the gradient is not exact, as the state is: the scale is in a rounded
+  // operand.
   return expect_spans("d_state", error_limit(problem.dtype),
                       define_spans(problem, sampled, reference::gla_state_backward_one));
 }

@@ -15,7 +15,7 @@ Dims without_time(const Dims& dims) {
   return dims.rank() == 4 ? Dims{dims[0], dims[2], dims[3]} : Dims{dims[0], dims[2]};
 }
 
-/// Strides of a state [B,H,K,V]; the last is 1.
+/// Returns the strides of a state [B,H,K,V]; the last is 1.
 Dims state_strides(Strides kind, const Dims& shape) {
   const std::int64_t B = shape[0], H = shape[1], K = shape[2], V = shape[3];
   const auto gaps = [&](std::int64_t key, std::int64_t head, std::int64_t batch) {
@@ -31,7 +31,7 @@ Dims state_strides(Strides kind, const Dims& shape) {
   }
 }
 
-GlaStepArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+GlaStepArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
   const Views views(set, bases, device);
   GlaStepArgs args;
   args.q = views.required("q");
@@ -46,14 +46,14 @@ GlaStepArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device d
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  gla_step(bind(set, bases, device), context);
+  gla_step(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet&, const std::vector<void*>&, Device) { return 0; }
 
-/// The checked problem over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 GlaStepProblem problem_of(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 /// What the definition gives for one batch and head.
@@ -89,7 +89,7 @@ class StepExpectation : public Expectation {
   }
 
  private:
-  /// Of `rows` rows of V elements: o [B,H,V] has one, the state [B,H,K,V] has K.
+  /// Compares an output of `rows` rows of V elements: o [B,H,V] has one, the state [B,H,K,V] has K.
   Squares squares(const NamedTensor& tensor, const Buffers& after, std::int64_t head, int rows,
                   const std::vector<double>& expected) const {
     const std::byte* data = after[tensor.buffer].data() + tensor.offset;

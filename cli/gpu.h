@@ -27,10 +27,11 @@ class Memory {
 void upload(void* device_data, const void* host_data, std::size_t bytes);
 void download(void* host_data, const void* device_data, std::size_t bytes);
 
-/// Waits, and throws what went wrong on the device, if anything did.
+/// Waits for the device, and throws what went wrong on it, if anything did.
 void synchronize(int device);
 
-/// Microseconds per call of `call(set, stream)`, one sample per replay of a graph of `sets` calls.
+/// Measures microseconds per call of `call(set, stream)`, one sample per replay of a graph of
+/// `sets` calls.
 std::vector<double> time(int device, const std::function<void(int set, void* stream)>& call,
                          int sets, int replays);
 
@@ -47,7 +48,7 @@ struct State {
   int power_w = 0;
   unsigned long long throttle_reasons = 0;
 };
-/// `known` is false where NVML is absent.
+/// State of a device; `known` is false where NVML is absent.
 State state(int device);
 
 }  // namespace tandem::tools::gpu

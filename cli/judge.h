@@ -14,16 +14,17 @@ struct Squares {
   std::int64_t count = 0;
 
   void add(double value, double expected);
-  /// Root of wrong / scale. Where the definition is 0 throughout, anything else is infinitely
-  /// wrong.
+  /// Returns the root of wrong / scale. Where the definition is 0 throughout, anything else is
+  /// infinitely wrong.
   double relative(double scale) const;
 };
 
-/// One output: over all heads, and the worst head. A head is measured by its own size or, if that
-/// is smaller, by the size of an average head: a single q.k that cancels to nearly 0 is no error.
+/// Judges one output over all heads, and its worst head. A head is measured by its own size or, if
+/// that is smaller, by the size of an average head: a single q.k that cancels to nearly 0 is no
+/// error.
 OutputError judge(const char* output, const std::vector<Squares>& heads, double limit);
 
-/// What activations of a dtype, and sums of their products, may differ by.
+/// Limit on the relative error of activations of a dtype, and of sums of their products.
 double error_limit(DType dtype);
 
 }  // namespace tandem::tools

@@ -16,7 +16,8 @@ std::vector<std::int64_t> log_uniform_lengths(const LengthRule& rule, std::int64
     drawn.push_back(rule.smallest * std::pow(rule.largest / rule.smallest, random.uniform(i)));
     sum += drawn.back();
   }
-  // One token each, the others in proportion; what rounding leaves goes to the first ones.
+  // Gives each sequence one token, and the other tokens in proportion; what rounding leaves goes to
+  // the first sequences.
   const double scale = static_cast<double>(tokens - rule.sequences) / sum;
   std::vector<std::int64_t> lengths;
   std::int64_t left = tokens;

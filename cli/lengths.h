@@ -11,10 +11,10 @@ struct LengthRule {
   enum class Distribution { kEqual, kLogUniform };
   Distribution distribution = Distribution::kEqual;
   std::int64_t sequences = 1;
-  double smallest = 1, largest = 1;  // of kLogUniform, before scaling
+  double smallest = 1, largest = 1;  // for kLogUniform, before scaling
 };
 
-/// cu_seqlens [sequences+1], from 0 to `tokens`.
+/// Draws cu_seqlens [sequences+1], from 0 to `tokens`.
 ///
 /// kEqual: lengths that differ by at most one. kLogUniform: logarithms uniform in
 /// [smallest,largest], then scaled to the sum; no sequence is empty, so there must be at least as

@@ -31,7 +31,8 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-LinearScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+LinearScanForwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases,
+                              Device device) {
   const Views views(set, bases, device);
   return {.u = views.required("u"),
           .weight = views.required("weight"),
@@ -46,11 +47,12 @@ LinearScanForwardArgs bind(const TensorSet& set, const std::vector<void*>& bases
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  linear_scan_forward(bind(set, bases, device), context);
+  linear_scan_forward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return linear_scan_forward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return linear_scan_forward_workspace_bytes(to_args(set, bases, device),
+                                             device_properties(device));
 }
 
 Cost cost(const TensorSet& set) {
@@ -59,7 +61,8 @@ Cost cost(const TensorSet& set) {
 
 }  // namespace
 
-/// gated_scan's tensors with u and the weight for x; x is of the size that x would have.
+/// Makes gated_scan's tensors with u and the weight instead of x, such that x = u W^T has its usual
+/// size.
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_scan(one, dtype, seed, false);
   const Dims u{one.axis("B"), one.axis("T"), one.axis("d")};
@@ -82,7 +85,7 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
 
 LinearScanForwardProblem linear_problem_at(const TensorSet& set, const std::vector<void*>& bases,
                                            Device device) {
-  return make_problem(bind(set, bases, device));
+  return make_problem(to_args(set, bases, device));
 }
 
 LinearScanForwardProblem host_linear_problem(const TensorSet& set) {

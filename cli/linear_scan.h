@@ -16,18 +16,18 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed);
 std::unique_ptr<Expectation> expect_linear_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan_backward(const TensorSet& set, bool sampled);
 
-/// The checked problem with each buffer of the set at `bases[i]` on `device`.
+/// Makes the checked problem with each buffer of the set at `bases[i]` on `device`.
 LinearScanForwardProblem linear_problem_at(const TensorSet& set, const std::vector<void*>& bases,
                                            Device device);
 
-/// The checked problems over the set's own buffers, to be read only.
+/// Makes the checked problem over the set's own buffers, to be read only.
 LinearScanForwardProblem host_linear_problem(const TensorSet& set);
 LinearScanBackwardProblem host_linear_backward_problem(const TensorSet& set);
 
-/// "B8 T4096 d256 D1024".
+/// Returns "B8 T4096 d256 D1024".
 std::string linear_scan_shape(const TensorSet& set);
 
-/// Of one product of all tokens with W.
+/// Flops of one product of all tokens with W.
 double projection_flops(const TensorSet& set);
 
 }  // namespace tandem::tools

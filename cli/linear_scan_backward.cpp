@@ -14,7 +14,7 @@ namespace {
 const std::vector<std::string> kInputs = {"u", "weight", "d_out"};
 const std::vector<std::string> kOptional = {"decay",         "log_decay",  "gate",
                                             "initial_state", "cu_seqlens", "d_final_state"};
-/// What there can be gradients by.
+/// Inputs that can have gradients.
 const std::vector<std::string> kDifferentiated = {"u",         "weight", "decay",
                                                   "log_decay", "gate",   "initial_state"};
 
@@ -27,7 +27,8 @@ TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
   return set;
 }
 
-LinearScanBackwardArgs bind(const TensorSet& set, const std::vector<void*>& bases, Device device) {
+LinearScanBackwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases,
+                               Device device) {
   const Views views(set, bases, device);
   return {.u = views.required("u"),
           .weight = views.required("weight"),
@@ -54,14 +55,15 @@ TensorSet make(const Case& one, DType dtype, std::uint64_t seed) {
 
 void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
           const Context& context) {
-  linear_scan_backward(bind(set, bases, device), context);
+  linear_scan_backward(to_args(set, bases, device), context);
 }
 
 std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return linear_scan_backward_workspace_bytes(bind(set, bases, device), device_properties(device));
+  return linear_scan_backward_workspace_bytes(to_args(set, bases, device),
+                                              device_properties(device));
 }
 
-/// u W^T again, dx W and dx^T u.
+/// Three products: u W^T again, dx W and dx^T u.
 Cost cost(const TensorSet& set) {
   return {bytes_of(set, kLinearScanBackward), 3 * projection_flops(set)};
 }
@@ -69,7 +71,7 @@ Cost cost(const TensorSet& set) {
 }  // namespace
 
 LinearScanBackwardProblem host_linear_backward_problem(const TensorSet& set) {
-  return make_problem(bind(set, host_bases(set), Device::cpu()));
+  return make_problem(to_args(set, host_bases(set), Device::cpu()));
 }
 
 const Operation kLinearScanBackward = {

@@ -39,7 +39,8 @@ class ForwardExpectation : public Expectation {
   std::vector<reference::ScanChannel> defined_;
 };
 
-/// Of `count` things all or, with `sampled`, at most `most`: the first, the last and some between.
+/// Chooses all of `count` indices or, with `sampled`, at most `most`: the first, the last and some
+/// between.
 std::vector<std::int64_t> some_of(std::int64_t count, bool sampled, std::int64_t most) {
   const std::int64_t wanted = sampled ? std::min(count, most) : count;
   std::vector<std::int64_t> all;
@@ -49,7 +50,7 @@ std::vector<std::int64_t> some_of(std::int64_t count, bool sampled, std::int64_t
   return all;
 }
 
-/// du at these tokens of a sequence.
+/// Expected du at some tokens of a sequence.
 struct InputGradients {
   std::int64_t n;
   std::vector<std::int64_t> tokens;
@@ -113,7 +114,7 @@ class BackwardExpectation : public Expectation {
     }
   }
 
-  /// Of the channels that are checked, which follow each other by sequences.
+  /// Adds up the d_weight of the checked channels, which follow each other by sequences.
   void define_d_weight() {
     if (p_.N == 0) return;
     const auto rows = static_cast<std::int64_t>(channels_.size()) / p_.N;

@@ -18,8 +18,8 @@ int main(int argc, char** argv) {
       "  tandem info\n"
       "  tandem run gla --in a.safetensors --out b.safetensors --backend cpu\n"
       "  tandem check gla --quick\n"
-      "  tandem bench gla --case 'seed039_*' --json bench/results/nvidia-h200/gla.json\n"
-      "  tandem profile gla --case seed039_t4096_d64\n"
+      "  tandem bench gla --case 'b4h32_*' --json bench/results/nvidia-h200/gla.json\n"
+      "  tandem profile gla --case b4h32_t4096_d64\n"
       "  tandem report --out report.html\n"
       "  tandem <command> --help\n"
       "Exit codes: 0 done, 1 failed, 2 wrong command line.");

@@ -20,7 +20,8 @@ double now_us() {
   return std::chrono::duration<double, std::micro>(now).count();
 }
 
-/// Microseconds of the fastest of a few runs: a ceiling is what the machine can do undisturbed.
+/// Returns microseconds of the fastest of a few runs: a ceiling is what the machine can do
+/// undisturbed.
 template <class Body>
 double fastest_us(int runs, const Body& body) {
   double fastest = INFINITY;
@@ -69,8 +70,8 @@ double cpu_matrix_tflops() {
       for (int i = 0; i < repeats; ++i) cpu::matmul(provider, args);
     }
   };
-  // why the difference: filling the operands, and whatever the first product prepares, is not the
-  // rate.
+  // why the difference of two runs: it leaves out filling the operands and what the first product
+  // prepares.
   const double one = fastest_us(3, [&] { multiply_all(1); });
   const double five = fastest_us(3, [&] { multiply_all(5); });
   return 4 * 2.0 * kSize * kSize * kSize * threads / std::max(five - one, 1.0) * 1e-6;

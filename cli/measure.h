@@ -17,27 +17,27 @@ struct Timing {
 
 Timing summarize(std::vector<double> samples_us);
 
-/// What a device reaches at best on data of its own: bytes read plus written by a large copy, and
-/// bf16 matrix products (on a CPU without native bf16: fp32).
+/// Rates that a device reaches at best: bytes read plus written by a large copy, and bf16 matrix
+/// products (on a CPU without native bf16: fp32).
 struct Ceilings {
   double copy_tbps = 0;
   double bf16_tflops = 0;
 };
 
-/// Measured at the first call for a device, then remembered. CUDA: a device copy and cuBLASLt. CPU:
-/// memcpy by all threads, and the CPU backend's own matrix product in cache on every thread.
+/// Measures the ceilings of a device, once. CUDA: a device copy and cuBLASLt. CPU: memcpy by all
+/// threads, and the CPU backend's own matrix product in cache on every thread.
 const Ceilings& ceilings(Device device);
 
-/// max(bytes / copy, flops / matrix rate), in microseconds.
+/// Returns max(bytes / copy, flops / matrix rate), in microseconds.
 double floor_us(const Cost& cost, const Ceilings& ceilings);
 
-/// One timed call: on CUDA `replays` of a graph over rotated copies of the set, at least 5 times
-/// the L2 in total, so the cache is cold; on the CPU repeated calls on one copy, about two seconds
-/// at most.
+/// Times a call: on CUDA by `replays` of a graph over rotated copies of the set, at least 5 times
+/// the L2 in total, so the cache is cold; on the CPU by repeated calls on one copy, about two
+/// seconds at most.
 Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays);
 
-/// The variant that a call picks, or kLibraryChoice. Throws Unsupported with the library's text
-/// when none accepts it. Leaves the outputs of that variant in the placement.
+/// Makes a call and returns the variant that it picks, or kLibraryChoice. Throws Unsupported with
+/// the library's text when none accepts it. Leaves the outputs of that variant in the placement.
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement);
 
 }  // namespace tandem::tools

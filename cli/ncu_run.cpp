@@ -93,7 +93,7 @@ std::string version_of(const std::string& ncu) {
   return rest.substr(0, rest.find_first_of(" \n"));
 }
 
-/// A folder that goes with the object.
+/// A temporary folder, removed with the object.
 struct ScratchFolder {
   ScratchFolder() {
     std::string pattern = (fs::temp_directory_path() / "tandem_profile_XXXXXX").string();
@@ -169,7 +169,7 @@ NcuProfile profile_program(const std::string& ncu, const std::vector<std::string
     csv = run({ncu, "--import", file, "--csv", "--page", "raw", "--print-units", "base"}).text;
     profile.launches = parse_ncu_csv(csv);
   }
-  // Launches without one value: counters were refused but launches were seen.
+  // Drops launches without any value: counters were refused, though launches were seen.
   std::erase_if(profile.launches, [](const Counters& launch) {
     return !launch.get("dram_read_bytes") && !launch.get("profiled_us");
   });

@@ -16,18 +16,17 @@
 
 namespace tandem::tools {
 
-/// The fewest bytes (each input read once, each output written once) and the matrix flops of a
-/// call.
+/// Least cost of a call: bytes (each input read once, each output written once) and matrix flops.
 struct Cost {
   double bytes = 0;
   double flops = 0;
 };
 
-/// One output against the definition.
+/// Error of one output against the definition.
 struct OutputError {
   std::string output;
   double value = 0;       // relative RMS over what was compared; NaN or inf when the output has any
-  double worst_head = 0;  // the same over the worst single sequence and head
+  double worst_head = 0;  // relative RMS over the worst single sequence and head
   double limit = 0;
   bool passed = false;
 };
@@ -45,7 +44,7 @@ using Settings = std::map<std::string, std::string>;
 /// element-wise kernels. Its functions throw Unsupported, saying why.
 struct Baseline {
   const char* provider;  // as in results files: "unfused"
-  const char* variant;   // likewise: "unfused.cublaslt"
+  const char* variant;   // as in results files: "unfused.cublaslt"
   void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
                const Context& context);
   std::size_t (*workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
@@ -58,7 +57,7 @@ inline constexpr double kBaselineSlack = 3;
 
 struct Operation {
   const char* name;       // "gla"
-  const char* direction;  // of direction_names(), as in results files
+  const char* direction;  // one of direction_names(), as in results files
   /// The C++ function, with which the names of its variants begin: "gla_forward". Null when the
   /// call is of several functions: then the library picks their variants.
   const char* function;
@@ -67,10 +66,10 @@ struct Operation {
   std::vector<std::string> inputs;
   std::vector<std::string> optional_inputs;
   std::vector<std::string> outputs;
-  /// Tensors of a case, with fresh random inputs.
+  /// Makes the tensors of a case, with fresh random inputs.
   TensorSet (*make)(const Case& one, DType dtype, std::uint64_t seed);
-  /// Tensors from a file, and scalars from --set. Throws std::runtime_error naming the file and the
-  /// field. Null where `tandem run` does not offer the direction.
+  /// Makes tensors from a file, and scalars from --set. Throws std::runtime_error naming the file
+  /// and the field. Null where `tandem run` does not offer the direction.
   TensorSet (*from_file)(const SafetensorsFile& file, const Settings& settings);
   /// Makes the C++ call with each buffer of the set at `bases[i]` on `device`.
   void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
@@ -80,34 +79,34 @@ struct Operation {
   /// Runs the definition, in parallel over sequences and heads; `sampled`: on a few of them.
   std::unique_ptr<Expectation> (*expect)(const TensorSet& set, bool sampled);
   Cost (*cost)(const TensorSet& set);
-  /// "B4 T1024 H32 K64 V64".
+  /// Returns "B4 T1024 H32 K64 V64".
   std::string (*shape)(const TensorSet& set);
   bool fp32_on_cuda = false;  // else fp32 is for the CPU only
   std::vector<Baseline> baselines = {};
 };
 
-/// Entries of an op follow each other.
+/// All entries; those of one op follow each other.
 const std::vector<Operation>& operations();
 
-/// Throws std::runtime_error naming the known ones.
+/// Finds an entry, or throws std::runtime_error naming the known ones.
 const Operation& find_operation(const std::string& name, const std::string& direction = "forward");
 
-/// Every tensor of the operation's call once; of a broadcast axis only one element.
+/// Counts every tensor of the operation's call once; of a broadcast axis only one element.
 double bytes_of(const TensorSet& set, const Operation& operation);
 
 /// "tandem", and the names of the baselines of all entries.
 std::vector<std::string> provider_names();
 
-/// The baseline of that name; null without one.
+/// Returns the baseline of that name; null without one.
 const Baseline* find_baseline(const Operation& operation, const std::string& provider);
 
-/// Whether the entry has the provider: "" and "tandem" are every entry's.
+/// Whether the entry has the provider; every entry has "" and "tandem".
 bool has_provider(const Operation& operation, const std::string& provider);
 
-/// The entry with the baseline's call for its own.
+/// Returns the entry with the baseline's call instead of its own.
 Operation with_baseline(const Operation& operation, const Baseline& baseline);
 
-/// "gla forward".
+/// Returns "gla forward".
 std::string title(const Operation& operation);
 
 /// Whether the variant, "gla_forward.cpu.builtin", is one of the entry's function.

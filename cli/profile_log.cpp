@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Counts and bytes whole, the rest with four digits.
+/// Rounds values: counts and bytes whole, the rest to four digits.
 Json number(double value) {
   if (value == std::floor(value) && std::fabs(value) < 1e15) {
     return static_cast<std::int64_t>(value);

@@ -16,8 +16,8 @@ struct Profile {
   std::string reading;
 };
 
-/// The object that a row's `counters` holds. Its median_us is of the process that profiled: the
-/// reading is formed from that, and not from the time of another run.
+/// Makes the object that a row's `counters` holds. Its median_us is of the process that profiled:
+/// the reading is formed from that, not from the time of another run.
 nlohmann::ordered_json counters_json(const Profile& profile);
 
 /// docs/ops/<op>.iterations.jsonl: one object per line and measured version of a kernel.

@@ -9,15 +9,15 @@
 
 namespace tandem::tools {
 
-/// Time, one line per launch, the total beside the floor, the reading. "-" stands for what was not
-/// measured.
+/// Prints time, one line per launch, the total beside the floor, the reading. "-" stands for what
+/// was not measured.
 void print_profile(const Profile& profile, const std::vector<Counters>& launches,
                    const Ceilings& ceilings);
 
-/// How the appended line compares with those before.
+/// Prints how the appended line compares with those before.
 void print_iteration(const std::string& line);
 
-/// "67.6 MB", of 1000s.
+/// Returns "67.6 MB", in units of 1000.
 std::string bytes_text(double bytes);
 
 }  // namespace tandem::tools

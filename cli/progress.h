@@ -16,7 +16,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` steps are behind, `doing` is under way.
+  /// Shows that `done` steps are finished and `doing` is under way.
   void show(std::size_t done, const std::string& doing) {
     if (!shown_ || total_ == 0) return;
     constexpr std::size_t kWidth = 30;

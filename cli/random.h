@@ -20,12 +20,12 @@ class RandomStream {
 
   std::uint64_t key() const { return key_; }
 
-  /// In [0,1), 24 bits.
+  /// Returns a number in [0,1), of 24 bits.
   float uniform(std::uint64_t index) const {
     return static_cast<float>(bits(index) >> 40) * 0x1p-24f;
   }
 
-  /// Numbers 2 * pair and 2 * pair + 1 of a N(0,1) sequence (Box-Muller).
+  /// Returns numbers 2 * pair and 2 * pair + 1 of a N(0,1) sequence (Box-Muller).
   void normal_pair(std::uint64_t pair, float values[2]) const {
     const std::uint64_t random = bits(pair);
     const float u = (static_cast<float>(random >> 32) + 0.5f) * 0x1p-32f;

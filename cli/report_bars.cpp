@@ -10,7 +10,7 @@ namespace tandem::tools {
 namespace {
 
 constexpr double kWidth = 400, kBar = 15, kStep = 20, kTop = 30;
-// Bars start behind the names, as wide as the longest needs at so much a letter, and end here.
+// Columns where bars begin and end: they begin behind the names, which take so much a letter.
 constexpr double kNames = 86, kLetter = 6.6, kEnd = 276;
 
 struct Bar {
@@ -57,7 +57,7 @@ std::string chart(const ReportRow& ours, const std::vector<Bar>& bars) {
   return svg.str();
 }
 
-/// Tandem's row of the same case in another run.
+/// Finds Tandem's row of the same case in another run.
 const ReportRow* ours_in(const ReportFile& file, const ReportRow& peer) {
   const ReportRow* found = nullptr;
   for (const ReportRow& row : file.rows) {
@@ -75,7 +75,7 @@ const ReportRow* ours_in(const ReportFile& file, const ReportRow& peer) {
 std::string peer_charts(const ReportFile& file, const OpSection& section) {
   std::string charts;
   for (const CaseLine& line : section.lines) {
-    // One chart per run that some of the peers are of: mostly there is one.
+    // Draws one chart per run that some of the peers are of: mostly there is one.
     std::vector<std::string> runs;
     for (const PeerCell& peer : line.peers) {
       if (!peer.ratio || std::find(runs.begin(), runs.end(), peer.row->run) != runs.end()) continue;

@@ -21,7 +21,7 @@ std::string tip_of(const ReportRow& row) {
   return fmt::format("{} {}: {:.1f} us", row.case_name, row.dtype, *row.median_us);
 }
 
-/// "B4 H32 K64": axes but T, without those that have their default.
+/// Returns "B4 H32 K64": axes but T, without those that have their default.
 std::string other_axes(const Case& one) {
   std::vector<std::string> axes;
   const std::map<std::string, std::string> defaults = {{"HQ", "H"}, {"V", "K"}};
@@ -37,7 +37,7 @@ std::string other_axes(const Case& one) {
   return fmt::format("{}", fmt::join(axes, " "));
 }
 
-/// The least and the greatest, opened by a factor so that no point lies on the frame.
+/// Returns the least and the greatest value, opened by a factor so that no point lies on the frame.
 LogScale scale_of(const std::vector<double>& values, double open, double from, double to) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   return {*low / open, *high * open, from, to};
@@ -50,7 +50,7 @@ struct Rate {
 
 std::string first_dtype(const OpSection& section) { return section.lines[0].ours->dtype; }
 
-/// "● bf16  ○ fp16, fp32" at the top of a chart.
+/// Draws "● bf16  ○ fp16, fp32" at the top of a chart.
 void draw_dtypes(Svg& svg, const OpSection& section, const std::vector<const ReportRow*>& rows) {
   std::vector<std::string> others;
   for (const ReportRow* row : rows) {

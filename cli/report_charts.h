@@ -8,18 +8,19 @@
 
 namespace tandem::tools {
 
-/// Runs that the section's times are of, in order of appearance.
+/// Returns the runs that the section's times are of, in order of appearance.
 std::vector<std::string> runs_of(const OpSection& section);
 
-/// Matrix rate against flops per byte, under the ceilings of the run, a point per case and dtype.
+/// Draws matrix rate against flops per byte, under the ceilings of the run, a point per case and
+/// dtype.
 std::string roofline_chart(const ReportFile& file, const OpSection& section,
                            const std::string& run);
 
-/// Time against T, log-log, a line for each set of other axes. Axes come from the case table that
-/// the program was built with; cases that it lacks are left out.
+/// Draws time against T, log-log, a line for each set of other axes. Axes come from the case table
+/// that the program was built with; cases that it lacks are left out.
 std::string length_chart(const OpSection& section, const std::string& run);
 
-/// A small chart per case and dtype that some peer was timed beside: bars of time, the floor
+/// Draws a small chart per case and dtype that some peer was timed beside: bars of time, the floor
 /// dashed. All bars of a chart are of one run.
 std::string peer_charts(const ReportFile& file, const OpSection& section);
 

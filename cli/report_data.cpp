@@ -59,7 +59,7 @@ ReportRow parse_row(const Json& json) {
     row.failure = text_of(json, "error");
   }
   if (json.contains("failure")) row.failure = text_of(json, "failure");
-  // A time of a wrong result counts for nothing.
+  // Drops the time of a wrong result.
   if (!row.failure.empty() || row.median_us.value_or(0) <= 0) row.median_us.reset();
   if (row.failure.empty() && !row.timed()) row.failure = "not timed";
   if (json.contains("counters") && json["counters"].is_object()) row.counters = json["counters"];
@@ -187,7 +187,7 @@ std::vector<OpSection> select_sections(const ReportFile& file) {
     same->second[file.age(row.run)][row.provider] = &row;
   }
   for (std::size_t s = 0; s < sections.size(); ++s) {
-    // Only peers that some run has beside Tandem: there is nothing to compare the others with.
+    // Keeps only peers that some run has beside Tandem: the others cannot be compared.
     std::set<std::string> peers;
     for (const auto& [row, runs] : cases[s]) {
       for (const auto& [age, providers] : runs) {

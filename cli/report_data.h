@@ -33,17 +33,17 @@ struct ReportFile {
   std::vector<ReportRun> runs;  // oldest first; of one day: in the order of the file
   std::vector<ReportRow> rows;
 
-  /// Place in `runs`.
+  /// Returns the index in `runs`.
   std::size_t age(const std::string& run) const;
-  /// The run's ceiling, "copy_tbps" or "bf16_tflops"; 0 when it has none.
+  /// Returns the run's ceiling, "copy_tbps" or "bf16_tflops"; 0 when it has none.
   double ceiling(const std::string& run, const char* name) const;
 };
 
-/// Every `<folder>/<device>/<op>.json`, in order of their names. Throws std::runtime_error naming
-/// the file and what is wrong in it. A folder that does not exist holds none.
+/// Reads every `<folder>/<device>/<op>.json`, in order of their names. Throws std::runtime_error
+/// naming the file and what is wrong in it. A folder that does not exist holds none.
 std::vector<ReportFile> load_results(const std::string& folder);
 
-/// Lines of `<folder>/<op>.iterations.jsonl` by op.
+/// Reads the lines of `<folder>/<op>.iterations.jsonl` by op.
 std::map<std::string, std::vector<nlohmann::ordered_json>> load_iterations(
     const std::string& folder);
 
@@ -66,11 +66,11 @@ struct OpSection {
   std::vector<CaseLine> lines;  // in the order of the file
 };
 
-/// What is shown of a file. Every ratio is of two rows of one run.
+/// Selects what is shown of a file. Every ratio is of two rows of one run.
 std::vector<OpSection> select_sections(const ReportFile& file);
 
-/// Runs that the sections show times of, oldest first; with `counters` also those that counters
-/// came from.
+/// Returns the runs that the sections show times of, oldest first; with `counters` also those that
+/// counters came from.
 std::vector<const ReportRun*> shown_runs(const ReportFile& file,
                                          const std::vector<OpSection>& sections, bool counters);
 

@@ -15,7 +15,7 @@ std::string paragraph(const std::string& text) {
   return "<p class='soft'>" + html_escaped(text) + "</p>\n";
 }
 
-/// "`a` b" with what is between backticks as code.
+/// Renders "`a` b" with what is between backticks as code.
 std::string with_code(const std::string& text) {
   std::string html = html_escaped(text);
   const std::size_t first = html.find('`'), last = html.rfind('`');
@@ -24,7 +24,7 @@ std::string with_code(const std::string& text) {
          html.substr(last + 1);
 }
 
-/// Text that may break after the dots and underscores of a long name.
+/// Renders text that may break after the dots and underscores of a long name.
 std::string cell_html(const std::string& text) {
   constexpr std::size_t kName = 28;
   const std::string html = html_escaped(text);
@@ -37,7 +37,7 @@ std::string cell_html(const std::string& text) {
   return "<span class='name'>" + broken + "</span>";
 }
 
-/// The device and its ceilings, of the latest run that is shown.
+/// Renders the device and its ceilings, of the latest run that is shown.
 std::string facts(const ReportRun& run) {
   std::string html = "<ul class='facts'>\n";
   const auto add = [&](const char* group, const char* field, const char* title,
@@ -113,7 +113,7 @@ std::string section_html(const ReportFile& file, const OpSection& section) {
   return html;
 }
 
-/// Iterations of one op, a table for each case, dtype and device.
+/// Renders the iterations of one op, a table for each case, dtype and device.
 std::string iterations_html(const std::string& op, const std::vector<Json>& lines) {
   std::string html = "<h2>Iterations of " + html_escaped(op) + "</h2>\n";
   html += paragraph(

@@ -11,7 +11,7 @@ namespace tandem::tools {
 
 std::string to_html(const Table& table);
 
-/// `iterations`: logs of tuning by op.
+/// Renders the page. `iterations`: logs of tuning by op.
 std::string html_report(
     const std::vector<ReportFile>& files,
     const std::map<std::string, std::vector<nlohmann::ordered_json>>& iterations);

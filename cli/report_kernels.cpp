@@ -39,7 +39,7 @@ const ReportRow* find_row(const ReportFile& file, const Size& size, const char* 
   return nullptr;
 }
 
-/// Of the latest run with all three, or else with the first and the last.
+/// Chooses the latest run with rows of all three providers, or else of the first and the last.
 std::vector<Size> sizes_of(const ReportFile& file, const std::vector<Case>& cases) {
   std::vector<Size> sizes;
   for (const Case& one : cases) {
@@ -64,7 +64,7 @@ std::vector<Size> sizes_of(const ReportFile& file, const std::vector<Case>& case
   return sizes;
 }
 
-/// Counted bytes of the row, or of another run's row of the same variant.
+/// Returns counted bytes of the row, or of another run's row of the same variant.
 std::optional<double> dram_bytes(const ReportFile& file, const ReportRow* row) {
   if (row == nullptr) return std::nullopt;
   const auto counted = [](const ReportRow& one) -> std::optional<double> {
@@ -83,7 +83,7 @@ std::optional<double> dram_bytes(const ReportFile& file, const ReportRow* row) {
   return found;
 }
 
-/// gated_scan at the same B, T and D, of the latest run.
+/// Finds gated_scan at the same B, T and D, of the latest run.
 const ReportRow* scan_alone(const std::vector<ReportFile>& files, const Size& size) {
   for (const ReportFile& file : files) {
     if (file.device != size.file->device) continue;

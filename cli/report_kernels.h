@@ -13,7 +13,7 @@ namespace tandem::tools {
 /// own file and stands beside what it may take.
 Table kernels_table(const std::vector<ReportFile>& files, const std::string& device);
 
-/// What stands between the marks of docs/ops/linear_scan.md.
+/// Renders what stands between the marks of docs/ops/linear_scan.md.
 std::string kernels_block(const std::vector<ReportFile>& files);
 
 }  // namespace tandem::tools

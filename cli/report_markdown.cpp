@@ -7,7 +7,7 @@
 namespace tandem::tools {
 namespace {
 
-/// Text in which nothing is markup.
+/// Escapes text so that nothing in it is markup.
 std::string escaped(const std::string& text) {
   std::string safe;
   for (const char c : text) {

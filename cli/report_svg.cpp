@@ -111,7 +111,7 @@ void draw_label_column(Svg& svg, std::vector<PointLabel> labels, double column, 
   for (const PointLabel& label : labels) {
     at.push_back(std::max(label.y, at.empty() ? top : at.back() + room));
   }
-  // From below: what was pushed past the end moves up, and what is in its way with it.
+  // Moves up, from below, labels that were pushed past the end, and those in their way.
   double limit = bottom;
   for (std::size_t i = at.size(); i-- > 0; limit = at[i] - room) at[i] = std::min(at[i], limit);
   for (std::size_t i = 0; i < labels.size(); ++i) {

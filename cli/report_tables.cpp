@@ -21,7 +21,8 @@ std::string peer_text(const PeerCell& peer, const ReportRow& ours) {
   return text;
 }
 
-/// The lines that a detail shows: of kBrief the first dtype of each case, and no sweep over sizes.
+/// Selects the lines that a detail shows: with kBrief the first dtype of each case, and no sweep
+/// over sizes.
 std::vector<const CaseLine*> lines_of(const OpSection& section, Detail detail) {
   std::vector<const CaseLine*> lines;
   std::set<std::string> seen;
@@ -79,7 +80,7 @@ Table details_table(const OpSection& section) {
 }
 
 std::vector<std::string> failures(const OpSection& section, Detail detail) {
-  // why by text: a peer mostly fails for one reason in all cases.
+  // why listed by text: a peer mostly fails for one reason in all cases.
   std::vector<std::pair<std::pair<std::string, std::string>, std::vector<std::string>>> groups;
   const auto add = [&](const ReportRow& row) {
     if (row.timed()) return;

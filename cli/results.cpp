@@ -85,7 +85,7 @@ Json read(const std::string& path) {
   return json;
 }
 
-/// One run or row per line, so that a diff shows what changed.
+/// Writes one run or row per line, so that a diff shows what changed.
 std::string text_of(const Json& json) {
   std::vector<std::string> runs, rows;
   for (const auto& [id, run] : json["runs"].items()) {
@@ -103,7 +103,7 @@ bool same_key(const Json& a, const Json& b) {
   return true;
 }
 
-/// The row that `row` describes, of the latest run; null without one.
+/// Finds the row that `row` describes, of the latest run; null without one.
 Json* latest_row(Json& json, const ResultsRow& row) {
   std::vector<std::string> dates;  // of one day: in the order of the file
   std::map<std::string, std::size_t> order;

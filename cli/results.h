@@ -13,7 +13,7 @@
 
 namespace tandem::tools {
 
-/// What all rows of one run share.
+/// Facts that all rows of one run share.
 struct ResultsRun {
   std::string device_name;
   gpu::State state;
@@ -32,25 +32,26 @@ struct ResultsRow {
   std::string dtype;
   std::string provider = "tandem";
   std::string variant;
-  bool chosen = false;  // by the library itself, the variant
+  bool chosen = false;  // the library itself chose the variant
   Timing timing;
   Cost cost;
   double floor_us = 0;
-  double error = 0;  // relative RMS, of the worst output
+  double error = 0;  // relative RMS of the worst output
   gpu::State state;  // right after the row was timed
 };
 
-/// Four significant digits: enough for any comparison; more would only be noise in a diff.
+/// Rounds to four significant digits: enough for any comparison; more would only be noise in a
+/// diff.
 double rounded(double value);
 
-/// Today in UTC, as in "2026-11-21".
+/// Returns today in UTC, as in "2026-11-21".
 std::string today();
 
-/// A file of results: rows are merged by (run, op, direction, case, dtype, provider), and the file
+/// A file of results. Rows are merged by (run, op, direction, case, dtype, provider), and the file
 /// is replaced whole, by renaming.
 class ResultsFile {
  public:
-  /// `run_id` empty: today's date and the first free number.
+  /// Opens the file for a run; an empty `run_id` becomes today's date and the first free number.
   ResultsFile(std::string path, std::string run_id, const ResultsRun& run);
   /// Adds or replaces the row, and writes the file: a run that is cut short keeps what it measured.
   void add(const ResultsRow& row);

@@ -13,7 +13,7 @@ namespace tandem::tools {
 TensorSet run_file(const Operation& operation, const std::string& in, const std::string& out,
                    Device device, const Settings& settings);
 
-/// The outputs in `file` against the definition on the inputs in `set`.
+/// Compares the outputs in `file` with the definition on the inputs in `set`.
 std::vector<OutputError> verify_file(const Operation& operation, const TensorSet& set,
                                      const std::string& file);
 

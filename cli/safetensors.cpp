@@ -172,7 +172,7 @@ class Reader {
     return {name, *known, Dims(std::span<const std::int64_t>(extents)), begin, end};
   }
 
-  /// The tensors must cover the data exactly: no overlap, no hole, nothing after the last.
+  /// Checks that the tensors cover the data exactly: no overlap, no hole, nothing after the last.
   void check_coverage(std::vector<Entry> entries) const {
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

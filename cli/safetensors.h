@@ -26,7 +26,8 @@ struct SafetensorsFile {
   const FileTensor* find(std::string_view name) const;
 };
 
-/// Dtypes BF16, F16, F32, I32 and I64 (values must fit int32); rank at most Dims::kMaxRank.
+/// Reads a file. Dtypes BF16, F16, F32, I32 and I64 (values must fit int32); rank at most
+/// Dims::kMaxRank.
 SafetensorsFile read_safetensors(const std::string& path);
 
 /// A tensor to write: any strides, in host memory.
@@ -35,7 +36,7 @@ struct NamedView {
   TensorView view;
 };
 
-/// Writes beside `path` and renames: the file is whole or not there.
+/// Writes a file beside `path` and renames it: the file is whole or not there.
 void write_safetensors(const std::string& path, const std::vector<NamedView>& tensors);
 
 /// Writes text beside `path` and renames.

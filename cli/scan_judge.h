@@ -12,14 +12,14 @@
 
 namespace tandem::tools {
 
-/// A channel of a sequence.
+/// One channel of one sequence.
 struct ChannelIndex {
   std::int64_t n;
   int d;
 };
 
-/// All channels or, with `sampled`, the first, the last and some between: about a second of work on
-/// two cores when a token costs so many exponentials or multiplications.
+/// Chooses all channels or, with `sampled`, the first, the last and some between: about a second of
+/// work on two cores when a token costs so many exponentials or multiplications.
 inline std::vector<ChannelIndex> channels_to_check(const ScanRecurrence& scan, bool sampled,
                                                    double token_cost = 1) {
   const std::int64_t all = scan.N * scan.D;
@@ -38,8 +38,8 @@ inline std::vector<ChannelIndex> channels_to_check(const ScanRecurrence& scan, b
   return channels;
 }
 
-/// What an output of `dtype` may differ by, when the activations have `activations`: its own
-/// rounding, and what fp32 arithmetic leaves.
+/// Limit on the relative error of an output of `dtype`, with activations of dtype `activations`:
+/// its own rounding, and that of fp32 arithmetic.
 inline double scan_limit(DType dtype, DType activations) {
   if (dtype == DType::kBFloat16) return 2e-3;
   if (dtype == DType::kFloat16) return 3e-4;
@@ -59,8 +59,8 @@ class ChannelJudge {
     }
   }
 
-  /// A tensor [B,T,D] of which expected(i) holds the tokens of channel i; 0 at tokens outside every
-  /// sequence.
+  /// Compares a tensor [B,T,D]: expected(i) holds the tokens of channel i; tokens outside every
+  /// sequence must be 0.
   template <class Expected>
   OutputError tokens(const char* name, const Expected& expected) const {
     const NamedTensor& x = set_.get(name);
@@ -86,7 +86,7 @@ class ChannelJudge {
     return judge(name, all, scan_limit(x.dtype, scan_.dtype));
   }
 
-  /// A state [N,D] of which expected(i) is channel i's.
+  /// Compares a state [N,D]: expected(i) is channel i's.
   template <class Expected>
   OutputError states(const char* name, const Expected& expected) const {
     const NamedTensor& x = set_.get(name);
@@ -102,8 +102,8 @@ class ChannelJudge {
   }
 
  private:
-  /// What is below a dtype's normal numbers is measured by these: a product of decays may vanish
-  /// there, exactly or not.
+  /// Adds the size that values below a dtype's normal numbers are measured by: a product of decays
+  /// may vanish there, exactly or not.
   static void add_smallest(Squares& squares, DType dtype) {
     const double smallest = dtype == DType::kFloat16 ? 0x1p-13 : 0x1p-100;
     squares.right += smallest * smallest * static_cast<double>(squares.count);

@@ -39,7 +39,7 @@ const char* decay_name(const Case& one) {
   return one.decay == DecayKind::kLogDecay ? "log_decay" : "decay";
 }
 
-/// These tensors [B,T,D] as slices of one [B,T,...] buffer.
+/// Adds these tensors [B,T,D] as slices of one [B,T,...] buffer.
 void add_packed(TensorSet& set, DType dtype, const Dims& shape,
                 const std::vector<std::string>& names) {
   const std::int64_t T = shape[1], width = shape[2] * std::ssize(names);
@@ -69,7 +69,7 @@ TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_
   const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
   const DType decay_dtype = one.fp32_decay ? DType::kFloat32 : dtype;
   TensorSet set;
-  std::vector<std::string> packed;  // what lies in one buffer
+  std::vector<std::string> packed;  // names of the tensors in one buffer
   if (one.strides == Strides::kPacked) {
     if (with_x) packed.push_back("x");
     if (decay_dtype == dtype) packed.push_back(decay_name(one));

@@ -14,7 +14,7 @@ namespace {
 
 tandem_bench_tokens tokens(const TokenTensor& x) { return {x.data, x.batch_stride, x.time_stride}; }
 
-/// All but what only one of the ops has.
+/// Fills what both ops have.
 tandem_bench_scan describe(const ScanRecurrence& scan, const TokenTensor& out, float* final_state) {
   if (scan.cu_seqlens != nullptr) {
     throw Unsupported("the unfused baseline is for dense batches, not for cu_seqlens");
@@ -63,7 +63,7 @@ std::size_t workspace_bytes(const tandem_bench_scan& call,
   return bytes;
 }
 
-/// `run` on the context's workspace or, for the time of the call, on one of its own.
+/// Calls `run` with the context's workspace or, for the time of the call, with one of its own.
 template <class Run>
 void with_workspace(const Context& context, Device device, std::size_t bytes, const Run& run) {
   if (context.workspace.data != nullptr) return run(context.workspace);
@@ -83,7 +83,7 @@ void run_unfused(const tandem_bench_scan& call, Device device, const Context& co
   });
 }
 
-/// The product and what follows it, gated_scan, share a workspace, one behind the other.
+/// Lays out the workspace of the product and of the gated_scan that follows, one behind the other.
 struct TwoKernels {
   TwoKernels(const TensorSet& set, const std::vector<void*>& bases, Device device) {
     const LinearScanForwardProblem problem = linear_problem_at(set, bases, device);

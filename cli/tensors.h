@@ -17,11 +17,11 @@
 
 namespace tandem::tools {
 
-/// Guard on both sides of every buffer; also the alignment of what lies between.
+/// Bytes of guard on both sides of every buffer; also the alignment of what lies between.
 constexpr std::size_t kGuardBytes = 256;
 
-/// What fills guards, gaps and outputs before a call: a NaN in every dtype, and not one that any
-/// processor produces itself.
+/// Byte that fills guards, gaps and outputs before a call: a NaN in every dtype, and not one that
+/// any processor produces itself.
 constexpr std::uint16_t kPoison = 0xffa5;
 
 /// Host memory aligned to kGuardBytes, its size rounded up to a multiple of that, filled with
@@ -29,7 +29,7 @@ constexpr std::uint16_t kPoison = 0xffa5;
 class HostBuffer {
  public:
   explicit HostBuffer(std::size_t bytes);
-  /// Without the poison: for what is overwritten at once.
+  /// Makes memory without poison, for what is overwritten at once.
   static HostBuffer uninitialized(std::size_t bytes) { return HostBuffer(bytes, false); }
   HostBuffer clone() const;
 
@@ -66,13 +66,13 @@ struct TensorSet {
   Buffers buffers;                        // inputs filled, all else poison
   std::map<std::string, double> scalars;  // arguments that are numbers
 
-  /// Null when the call has no such tensor.
+  /// Finds a tensor by name; null when the call has none.
   const NamedTensor* find(std::string_view name) const;
   const NamedTensor& get(std::string_view name) const;
   std::size_t bytes() const;
 };
 
-/// The tensor inside a copy of its buffer at `base`.
+/// Returns the tensor inside a copy of its buffer at `base`.
 TensorView view(const NamedTensor& tensor, void* base, Device device);
 
 /// The views of a set's tensors by name, for a call with each buffer of the set at `bases[i]` on
@@ -103,10 +103,10 @@ std::vector<void*> host_bases(const TensorSet& set);
 NamedTensor& add_tensor(TensorSet& set, const std::string& name, DType dtype, const Dims& shape,
                         const Dims& strides, bool output, std::int64_t offset_elements = 0);
 
-/// Row-major strides.
+/// Returns row-major strides.
 Dims contiguous_strides(const Dims& shape);
 
-/// Bytes from the first element to the end of the last; 0 without elements.
+/// Returns the bytes from the first element to the end of the last; 0 without elements.
 std::int64_t span_bytes(const NamedTensor& tensor);
 
 float load(DType dtype, const void* data, std::int64_t index);
@@ -140,12 +140,12 @@ void for_each_element(const NamedTensor& tensor, const Body& body) {
   }
 }
 
-/// "" when nothing but the outputs' elements differs between the buffers before and after a call;
-/// otherwise the first byte that does, and near which tensor. Destroys the outputs' elements in
-/// both.
+/// Finds stray writes: "" when nothing but the outputs' elements differs between the buffers before
+/// and after a call; otherwise the first byte that does, and near which tensor. Destroys the
+/// outputs' elements in both.
 std::string find_stray_write(const TensorSet& set, Buffers& before, Buffers& after);
 
-/// "" when all outputs are bitwise equal; otherwise the tensor and the place.
+/// Compares outputs: "" when all are bitwise equal; otherwise the tensor and where it differs.
 std::string find_difference(const TensorSet& set, const Buffers& first, const Buffers& second);
 
 }  // namespace tandem::tools

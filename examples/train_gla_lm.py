@@ -107,7 +107,7 @@ def measure(config: Config, ops: list[str], device: str, text: Tensor, rounds: i
 
 
 def commit() -> str:
-    """Of the checkout, as cmake/write_commit.cmake says it."""
+    """The commit of the checkout, as cmake/write_commit.cmake says it."""
 
     def git(*arguments: str) -> str:
         try:

@@ -10,7 +10,7 @@
 namespace tandem::bench {
 namespace {
 
-/// One handle per device, for the life of the process.
+/// Returns a device's handle, which lives as long as the process.
 cublasLtHandle_t handle_of_current_device() {
   static std::mutex mutex;
   static std::map<int, cublasLtHandle_t> handles;
@@ -22,7 +22,8 @@ cublasLtHandle_t handle_of_current_device() {
   return at->second;
 }
 
-/// One operand as cuBLASLt sees it: row-major [rows,columns] is column-major [columns,rows].
+/// Describes one operand as cuBLASLt sees it: row-major [rows,columns] is column-major
+/// [columns,rows].
 CublasLtOwner<cublasLtMatrixLayout_t> layout(const BatchedProduct& product, std::int64_t rows,
                                              std::int64_t columns, int batch) {
   const CublasLt& lt = cublaslt();

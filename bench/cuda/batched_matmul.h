@@ -16,7 +16,8 @@ struct BatchedOperand {
   bool transposed = false;
 };
 
-/// d[M,N] = alpha a[M,K] b[K,N] for each of `batch`; all of one 16-bit type, sums in fp32.
+/// The product d[M,N] = alpha a[M,K] b[K,N] for each of `batch`; all of one 16-bit type, sums in
+/// fp32.
 struct BatchedProduct {
   cudaDataType_t dtype;
   std::int64_t batch, M, N, K;

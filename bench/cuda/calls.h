@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/// The commit that was built, "-dirty" when it was.
+/// Returns the commit that was built, "-dirty" when it was.
 const char* tandem_bench_commit(void);
 
 int tandem_bench_gla_workspace_bytes(const struct tandem_bench_gla* call, size_t* bytes);
@@ -19,7 +19,7 @@ int tandem_bench_gla_forward(const struct tandem_bench_gla* call, void* workspac
 int tandem_bench_gla_variant(const struct tandem_bench_gla* call, void* workspace,
                              size_t workspace_bytes, void* stream, char name[128]);
 
-/// gated_scan or, with u, linear_scan; likewise.
+/// Makes a call of gated_scan or, with u, linear_scan, and names the variant that it picks.
 int tandem_bench_scan_workspace_bytes(const struct tandem_bench_scan* call, size_t* bytes);
 int tandem_bench_scan_forward(const struct tandem_bench_scan* call, void* workspace,
                               size_t workspace_bytes, void* stream);

@@ -10,7 +10,7 @@
 namespace tandem::bench {
 namespace {
 
-/// The views that both ops have.
+/// Fills the views that both ops have.
 struct Views {
   explicit Views(const tandem_bench_scan& call)
       : call(call),

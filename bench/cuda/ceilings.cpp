@@ -29,7 +29,7 @@ double median_us(cudaStream_t stream, int warm_up, int samples, const Enqueue& e
   return times[samples / 2];
 }
 
-/// As large as fits, from 4 GiB down to 256 MiB: still well past the L2.
+/// Bytes to copy: as many as fit, from 4 GiB down to 256 MiB, which is still well past the L2.
 Buffer large_buffer(std::size_t bytes) {
   constexpr std::size_t kSmallest = std::size_t{256} << 20;
   while (bytes > kSmallest) {
@@ -79,7 +79,7 @@ class MatrixProduct {
               "cublasLtMatmulPreferenceSetAttribute");
   }
 
-  /// What cuBLASLt's heuristic proposes, its favourite first.
+  /// Returns what cuBLASLt's heuristic proposes, its favourite first.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms() const {
     constexpr int kMost = 8;
     std::vector<cublasLtMatmulHeuristicResult_t> found(kMost);

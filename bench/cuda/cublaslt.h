@@ -37,7 +37,8 @@ struct CublasLt {
   }
 };
 
-/// Loaded at the first call. Throws when the library or one of its functions is missing.
+/// Returns the functions, loaded at the first call. Throws when the library or one of its functions
+/// is missing.
 const CublasLt& cublaslt();
 
 /// Owns a cuBLASLt object.

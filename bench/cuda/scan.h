@@ -47,8 +47,8 @@ int tandem_bench_unfused_scan_workspace_bytes(const struct tandem_bench_scan* ca
 int tandem_bench_unfused_scan_forward(const struct tandem_bench_scan* call, void* workspace,
                                       size_t workspace_bytes, void* stream);
 
-/// Only the product, likewise: into x [B,T,D] without gaps, at the begin of the workspace. What a
-/// fused scan and gate then read.
+/// Enqueues only the product, into x [B,T,D] without gaps at the begin of the workspace, for a
+/// fused scan and gate to read. Capturable after one direct call on the device.
 int tandem_bench_projection_workspace_bytes(const struct tandem_bench_scan* call, size_t* bytes);
 int tandem_bench_projection_forward(const struct tandem_bench_scan* call, void* workspace,
                                     size_t workspace_bytes, void* stream);

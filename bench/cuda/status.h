@@ -74,7 +74,7 @@ class Event {
   Event& operator=(Event&&) = delete;
 
   void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
-  /// Both must have happened.
+  /// Returns the microseconds between two recorded events, both of which must have happened.
   double microseconds_since(const Event& start) const {
     float milliseconds = 0.0f;
     check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");

@@ -16,12 +16,12 @@ void enqueue(tandem_bench_call call, void* user, int set, cudaStream_t stream) {
                            std::to_string(set));
 }
 
-/// One call per buffer set as an executable graph.
+/// Captures one call per buffer set as an executable graph.
 class Graph {
  public:
   Graph(tandem_bench_call call, void* user, int sets, cudaStream_t stream) {
     cudaGraph_t graph = nullptr;
-    // Thread-local: what other threads do meanwhile does not spoil the capture.
+    // why thread-local: what other threads do meanwhile does not spoil the capture.
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
     try {
@@ -58,8 +58,8 @@ void time_calls(int device, tandem_bench_call call, void* user, int sets, int re
   }
   const DeviceScope scope(device);
   const Stream stream;
-  // Each set once, directly: loads the kernels, which a capture must not, and shows errors where
-  // they arise.
+  // Calls each set once, directly: that loads the kernels, which a capture must not, and shows
+  // errors where they arise.
   for (int set = 0; set < sets; ++set) enqueue(call, user, set, stream);
   check(cudaStreamSynchronize(stream), "the measured call");
   const Graph graph(call, user, sets, stream);

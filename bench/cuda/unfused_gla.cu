@@ -42,12 +42,12 @@ struct Decay {
   int resets;  // since the chunk began
 };
 
-/// Factor from the later side of token `from` to token `to`.
+/// Returns the factor from the later side of token `from` to token `to`.
 __device__ float factor(const Decay& from, const Decay& to) {
   return from.resets == to.resets ? expf(to.sum - from.sum) : 0.0f;
 }
 
-/// Factor from before the chunk to token `to`.
+/// Returns the factor from before the chunk to token `to`.
 __device__ float factor(const Decay& to) { return to.resets == 0 ? expf(to.sum) : 0.0f; }
 
 __device__ std::int64_t thread_index() {
@@ -60,7 +60,7 @@ struct alignas(16) Vector {
   T values[kVector];
 };
 
-/// Where a row of [B,H,N,C,D] comes from.
+/// The chunk, token and head that a row of [B,H,N,C,D] holds.
 struct Row {
   std::int64_t chunk;  // (b H + h) N + n
   std::int64_t b, t;
@@ -106,7 +106,7 @@ __global__ void decays_kernel(Shape shape, tandem_bench_activation log_decay, De
 }
 
 /// Step 2: a thread per eight elements. `group`: value heads per stored head. `decayed`: null, or
-/// the same times the factor from each token to the chunk's end.
+/// where to put each token times its factor to the chunk's end.
 template <typename T>
 __global__ void by_head_kernel(Shape shape, tandem_bench_activation from, int group, int D,
                                bool aligned, T* plain, T* decayed, const Decay* decays) {
@@ -184,7 +184,7 @@ __global__ void states_kernel(Shape shape, std::int64_t size, T* states, const D
       Part before;
       for (int i = 0; i < kWidth; ++i) {
         before.values[i] = T(state[i]);
-        // 0 * inf: a state that is forgotten leaves nothing, whatever it was.
+        // why not 0 * state: a state that is forgotten leaves nothing, even inf.
         state[i] =
             (keep[n] == 0.0f ? 0.0f : keep[n] * state[i]) + static_cast<float>(local[n].values[i]);
       }

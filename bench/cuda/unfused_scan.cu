@@ -45,7 +45,7 @@ __device__ T* tokens_of(const tandem_bench_tokens& x, std::int64_t b) {
   return static_cast<T*>(x.data) + b * x.batch_stride;
 }
 
-/// The factor of the state, 0 where it forgets.
+/// Returns the factor of the state, 0 where it forgets.
 template <bool kLog, typename Decay>
 __device__ float factor(Decay decay) {
   const float value = static_cast<float>(decay);

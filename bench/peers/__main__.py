@@ -85,7 +85,7 @@ def require_gpu():
 
 
 def commit(options):
-    """Of the measured build; else of the checkout."""
+    """The commit of the measured build; else that of the checkout."""
     if options.commit:
         return options.commit
     try:

@@ -136,7 +136,7 @@ def load(op, path=None):
 
 
 def select(cases, globs="", tag=""):
-    """Those whose name fits one of `globs` (separated by commas) and that have the tag, where these
+    """The cases whose name fits one of `globs` (separated by commas) and that have the tag, where these
     are given; one tagged huge only by that tag."""
 
     def named(case):

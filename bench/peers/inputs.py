@@ -30,7 +30,7 @@ def decay(case, shape, generator, device):
 
 
 def make(case, dtype, seed, device):
-    """Of gla {q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay,
+    """Makes gla's {q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay,
     cu_seqlens (int32) in a dense batch. For a step also the state before it, [B,H,K,V]; for gradients d_o, like v. Of
     a scan make_scan()."""
     import torch

@@ -139,7 +139,7 @@ def scan_output(case, tensors):
 
 
 def scan_call(case, dtype, tensors, output):
-    """Likewise of gated_scan, or of linear_scan where the tensors are u and weight, not x."""
+    """Describes a call of gated_scan, or of linear_scan where the tensors are u and weight, not x."""
 
     def tokens(name):
         x = output if name == "out" else tensors.get(name)

@@ -150,5 +150,5 @@ def errors(outputs, expected, heads):
 
 
 def relative_rms(outputs, expected, heads):
-    """Of the worst output."""
+    """The error of the worst output."""
     return max(errors(outputs, expected, heads).values())

@@ -21,7 +21,7 @@ def sets_for(case, l2_bytes):
 
 
 def limit(provider, dtype, output):
-    """Of the relative RMS error. A decay's gradient is a sum that cancels in part: twice the others'."""
+    """Limit on the relative RMS error. A decay's gradient is a sum that cancels in part: twice the others'."""
     usual = WRONG[dtype] * (2 if output == "d_log_decay" else 1)
     return provider.limits.get(dtype, {}).get(output, usual)
 

@@ -17,7 +17,8 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
-/// With no workspace a call that needs one takes stream-ordered memory for its duration.
+/// What a call runs with. Without a workspace a call that needs one takes stream-ordered memory for
+/// its duration.
 struct Context {
   Stream stream;  ///< ignored by the CPU backend
   Workspace workspace;

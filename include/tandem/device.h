@@ -45,7 +45,8 @@ bool built_with_cuda() noexcept;
 /// backend.
 int cuda_device_count() noexcept;
 
-/// Why cuda_device_count() is 0 ("built without CUDA", the driver's message...); "" when it is not.
+/// Says why cuda_device_count() is 0 ("built without CUDA", the driver's message...); "" when it is
+/// not.
 std::string cuda_unavailable_reason();
 
 /// Properties of a device, cached after the first query.

@@ -20,8 +20,7 @@ struct VariantInfo {
 /// theirs in this order; gated_scan tries the one with the shortest predicted time first.
 std::vector<VariantInfo> variants(const DeviceProperties& device);
 
-/// The CUDA variant that this thread's last call, or question for a workspace, chose; "" before
-/// any.
+/// Name of the CUDA variant that this thread's last call or workspace query chose; "" before any.
 std::string last_variant();
 
 }  // namespace tandem

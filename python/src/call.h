@@ -23,7 +23,7 @@ using ::torch::headeronly::ScalarType;
 using ::torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-/// torch's current stream on the device.
+/// Returns torch's current stream on the device.
 inline Stream current_stream(Device device) {
   if (device.type == DeviceType::kCpu) return {};
   using GetStream = AOTITorchError (*)(std::int32_t, void**);
@@ -50,7 +50,7 @@ class Call {
 
   explicit Call(const char* op) : op_(op) {}
 
-  /// Messages use the name and the dtypes that the argument may have.
+  /// Views a tensor; messages name the argument and the dtypes that it may have.
   TensorView view(const char* name, const char* dtypes, const Tensor& tensor) const {
     const auto rank = static_cast<std::size_t>(tensor.dim());
     if (rank > Dims::kMaxRank) {
@@ -69,10 +69,10 @@ class Call {
     return tensor ? std::optional(view(name, dtypes, *tensor)) : std::nullopt;
   }
 
-  // Inputs of layouts that the library refuses are copied. Here and not in Python, because only
-  // here the strides are those of the call: a compiler may have changed them.
+  // Inputs of layouts that the library refuses are copied here and not in Python, because only here
+  // the strides are those of the call: a compiler may have changed them.
 
-  /// q, k, v and what is like them: any strides, the innermost 1.
+  /// Views an activation: any strides, the innermost 1; else a copy.
   TensorView activations(const char* name, const Tensor& tensor) {
     const std::int64_t last = tensor.dim() - 1;
     const bool fits = last < 0 || tensor.size(last) <= 1 || tensor.stride(last) == 1;
@@ -93,7 +93,8 @@ class Call {
                       fits ? tensor : keep(torch::stable::to(*tensor, ScalarType::Int)));
   }
 
-  /// A new tensor like `input`, when there is one and its gradient is wanted, and the argument.
+  /// Makes a tensor like `input`, when there is one and its gradient is wanted, and sets the
+  /// argument.
   OptionalTensor gradient(bool wanted, const char* name, const OptionalTensor& input,
                           std::optional<TensorView>& argument) const {
     OptionalTensor output;
@@ -109,7 +110,7 @@ class Call {
     return context;
   }
 
-  /// The same with workspace, made like `tensor`, which is on the device.
+  /// Returns the stream and a workspace, allocated like `tensor`, which is on the device.
   template <class Args>
   Context context(Device device, const Tensor& tensor, const Args& args,
                   std::size_t (*workspace_bytes)(const Args&, const DeviceProperties&)) {
@@ -160,15 +161,16 @@ class Call {
   std::vector<Tensor> kept_;
 };
 
-/// How many states a call has: cu_seqlens', or B. Whatever shapes the library will refuse.
+/// Returns how many states a call has: cu_seqlens' sequences, or B. Any shape will do here: the
+/// library refuses wrong ones later.
 inline std::int64_t sequences(const Tensor& activations, const OptionalTensor& cu_seqlens) {
   const bool lists = cu_seqlens && cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 0;
   return lists ? cu_seqlens->size(0) - 1 : activations.size(0);
 }
 
-/// The function of an op as torch calls it. Torch makes a RuntimeError of every exception (before
-/// 2.15 some become ValueError); tandem/_extension.py knows how these texts begin, and raises what
-/// they say.
+/// Calls the function of an op as torch wants it. Torch makes a RuntimeError of every exception
+/// (before 2.15 some become ValueError); tandem/_extension.py knows how these texts begin, and
+/// raises what they say.
 template <auto function>
 void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t outputs) {
   try {

@@ -14,10 +14,10 @@ namespace {
 
 using torch::stable::new_empty;
 
-/// A span's state and total log-decay, of keys [B,T,HQ,K] and values [B,T,H,V].
+/// Allocates a span's state and total log-decay, for keys [B,T,HQ,K] and values [B,T,H,V].
 std::tuple<Tensor, Tensor> span_results(const Tensor& keys, const Tensor& values,
                                         const OptionalTensor& cu_seqlens) {
-  // Of another rank the library refuses them; there is nothing to allocate.
+  // The library refuses other ranks; there is nothing to allocate for them.
   const bool ranks = keys.dim() == 4 && values.dim() == 4;
   const std::int64_t N = ranks ? sequences(keys, cu_seqlens) : 0, H = ranks ? values.size(2) : 0;
   const std::int64_t K = ranks ? keys.size(3) : 0, V = ranks ? values.size(3) : 0;
@@ -44,7 +44,7 @@ std::tuple<Tensor, OptionalTensor> gla_forward(const Tensor& q, const Tensor& k,
   const Tensor o = new_empty(v, v.sizes());
   args.o = call.view("o", Call::kActivations, o);
   OptionalTensor final_state;
-  // Of another rank the library refuses q or v; there is no state to allocate.
+  // The library refuses q or v of other ranks; there is no state to allocate for them.
   if (output_final_state && q.dim() == 4 && v.dim() == 4) {
     final_state = new_empty(v, {sequences(q, cu_seqlens), v.size(2), q.size(3), v.size(3)},
                             ScalarType::Float);
@@ -182,8 +182,8 @@ STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) { tandem::extension::add_functions(m);
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, m) { tandem::extension::add_functions(m); }
 
-/// For tandem/_extension.py, which calls it through ctypes: "" where a CUDA device can be used,
-/// else why not.
+/// Says why no CUDA device can be used, "" where one can. tandem/_extension.py calls it through
+/// ctypes.
 extern "C" __attribute__((visibility("default"))) const char* tandem_cuda_unavailable_reason() {
   static const std::string reason = tandem::cuda_unavailable_reason();
   return reason.c_str();

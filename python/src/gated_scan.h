@@ -18,7 +18,7 @@ constexpr const char* kGatedScanBackwardSchema =
     "bool wants_dx, bool wants_d_decay, bool wants_d_gate, bool wants_d_initial_state) "
     "-> (Tensor?, Tensor?, Tensor?, Tensor?)";
 
-/// What a scan is given beside x.
+/// Inputs that a scan is given beside x.
 struct ScanTensors {
   const OptionalTensor& decay;
   const OptionalTensor& log_decay;
@@ -27,7 +27,7 @@ struct ScanTensors {
   const OptionalTensor& cu_seqlens;
 
   template <class Args>
-  void bind(Call& call, Args& args) const {
+  void to_args(Call& call, Args& args) const {
     args.decay = call.optional_activations("decay", decay);
     args.log_decay = call.optional_activations("log_decay", log_decay);
     args.gate = call.optional_activations("gate", gate);
@@ -43,12 +43,12 @@ inline std::tuple<Tensor, OptionalTensor> gated_scan_forward(
   Call call("gated_scan_forward");
   GatedScanForwardArgs args;
   args.x = call.activations("x", x);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
 
   const Tensor out = torch::stable::new_empty(x, x.sizes());
   args.out = call.view("out", Call::kActivations, out);
   OptionalTensor final_state;
-  // Of another rank the library refuses x; there is no state to allocate.
+  // The library refuses x of other ranks; there is no state to allocate for them.
   if (output_final_state && x.dim() == 3) {
     final_state =
         torch::stable::new_empty(x, {sequences(x, cu_seqlens), x.size(2)}, ScalarType::Float);
@@ -69,7 +69,7 @@ inline ScanGradients gated_scan_backward(
   Call call("gated_scan_backward");
   GatedScanBackwardArgs args;
   args.x = call.activations("x", x);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
   args.d_out = call.activations("d_out", d_out);
   args.d_final_state = call.state("d_final_state", d_final_state);
   const bool logs = log_decay.has_value();

@@ -30,9 +30,9 @@ inline std::tuple<Tensor, OptionalTensor> linear_scan_forward(const Tensor& u, c
   LinearScanForwardArgs args;
   args.u = call.activations("u", u);
   args.weight = call.activations("weight", weight);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
 
-  // Of another rank the library refuses u or weight; there is nothing to allocate.
+  // The library refuses u or weight of other ranks; there is nothing to allocate for them.
   const bool ranks = u.dim() == 3 && weight.dim() == 2;
   const std::int64_t D = ranks ? weight.size(0) : 0;
   const Tensor out = torch::stable::new_empty(u, {ranks ? u.size(0) : 0, ranks ? u.size(1) : 0, D});
@@ -60,7 +60,7 @@ inline LinearScanGradients linear_scan_backward(
   LinearScanBackwardArgs args;
   args.u = call.activations("u", u);
   args.weight = call.activations("weight", weight);
-  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.bind(call, args);
+  ScanTensors{decay, log_decay, gate, initial_state, cu_seqlens}.to_args(call, args);
   args.d_out = call.activations("d_out", d_out);
   args.d_final_state = call.state("d_final_state", d_final_state);
   const bool logs = log_decay.has_value();

@@ -21,22 +21,22 @@ struct Argument {
 /// Throws InvalidArgument("[op] text").
 [[noreturn]] void refuse(const char* op, const std::string& text);
 
-/// `axes` names the expected shape in letters, e.g. "[B,T,H,V]".
+/// Checks the shape; `axes` names the expected one in letters, e.g. "[B,T,H,V]".
 void check_shape(const Argument& argument, const char* axes, const Dims& expected);
 void check_rank(const Argument& argument, const char* axes, int rank);
 void check_dtype(const Argument& argument, DType expected);
 void check_device(const Argument& argument, Device expected);
-/// Null data is accepted only where there are no elements.
+/// Checks extents and strides; null data is accepted only where there are no elements.
 void check_data(const Argument& argument);
-/// Data must be aligned to the element's size.
+/// Checks that data is aligned to the element's size.
 void check_alignment(const Argument& argument);
-/// The innermost axis must have stride 1.
+/// Checks that the innermost axis has stride 1.
 void check_unit_innermost_stride(const Argument& argument);
 void check_contiguous(const Argument& argument);
-/// Two different indices of an output must not name the same element (stride 0 along an axis, ...).
+/// Checks that no two indices of an output name the same element (stride 0 along an axis, ...).
 void check_no_self_overlap(const Argument& output);
-/// Throws when the two may share memory. Views interleaved in one buffer (equal outer strides,
-/// disjoint inner parts) pass.
+/// Checks that the two cannot share memory. Views interleaved in one buffer (equal outer strides,
+/// disjoint inside one period) pass.
 void check_disjoint(const Argument& output, const Argument& other);
 
 }  // namespace tandem

@@ -18,7 +18,7 @@ struct Choice {
   Value value;
 };
 
-/// Unset or empty means `unset`.
+/// Returns the choice that the variable names; `unset` when it is unset or empty.
 template <typename Value>
 Value choose(const char* variable, Value unset, std::initializer_list<Choice<Value>> choices) {
   const char* text = std::getenv(variable);

@@ -18,11 +18,11 @@ CpuIsaSwitch cpu_isa_switch();
 /// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use; "" when unset.
 std::string variant_switch();
 
-/// What last_variant() (tandem/variants.h) tells from now on.
+/// Sets what last_variant() (tandem/variants.h) tells from now on.
 void note_variant(const std::string& name);
 
-/// While one lives, in its thread, variant_switch() is "" and note_variant() does nothing: for an
-/// op's calls of other ops, which have variants of their own.
+/// Turns the variant switch off in its thread while it lives: variant_switch() is "" and
+/// note_variant() does nothing. For an op's calls of other ops, which have variants of their own.
 class VariantSwitchOff {
  public:
   VariantSwitchOff();

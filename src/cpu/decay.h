@@ -15,7 +15,7 @@ namespace tandem::cpu {
 constexpr int kChunk = 64;  ///< most tokens of a chunk
 constexpr float kResetLogDecay = -104.0f;
 
-/// All indices are tokens of the chunk.
+/// Decay factors of one chunk; all indices are its tokens.
 struct ChunkDecay {
   int length = 0;
   // G in base 2, as the unevaluated sum high + low: the difference of two G must be good to fp32's
@@ -30,30 +30,31 @@ struct ChunkDecay {
   float total = 1.0f;        ///< over the whole chunk
 };
 
-/// Factors of `length` tokens whose log decays are `stride` apart; null: no decay.
+/// Computes the factors of `length` tokens whose log decays are `stride` apart; null: no decay.
 void compute_decay(const float* log_decay, std::int64_t stride, int length, ChunkDecay& decay);
 
-/// The sum of log decays as compute_decay takes them, in any number: -inf with a reset among them,
-/// 0 without decay.
+/// Sums any number of log decays as compute_decay takes them: -inf with a reset among them, 0
+/// without decay.
 double sum_log_decay(const float* log_decay, std::int64_t stride, std::int64_t length);
 
-/// weights(i,j) = factor scores(i,j) exp(G_i - G_j) for j <= i, 0 for j > i and across resets.
-/// Both [kChunk][kChunk], all of the first `length` rows.
+/// weights(i,j) = factor scores(i,j) exp(G_i - G_j) for j <= i, 0 for j > i and across resets. Both
+/// are [kChunk][kChunk]; the first `length` rows are written whole.
 void apply_causal_decay(const ChunkDecay& decay, const float* scores, float* weights,
                         float factor = 1.0f);
 void apply_causal_decay(const ChunkDecay& decay, const float* scores, BFloat16* weights,
                         float factor = 1.0f);
 
 /// gradient(t) = the sum over j < t <= i of scores(i,j) value_scores(i,j) exp(G_i - G_j), not
-/// across resets: what the pairs inside a chunk add to the gradient by g_t. Both scores as above.
-/// No two terms cancel by construction, which a difference of running sums would make them do.
+/// across resets: what the token pairs inside a chunk add to the gradient by g_t. Scores are
+/// [kChunk][kChunk]. Adds terms directly: a difference of running sums would cancel.
 void sum_causal_pairs(const ChunkDecay& decay, const float* scores, const float* value_scores,
                       float* gradient);
 
-/// Rows i of x [length][columns] by factors[i]; a factor of 0 gives 0 whatever x holds.
+/// Multiplies row i of x [length][columns] by factors[i]; a factor of 0 gives 0 whatever x holds.
 void scale_rows(const float* factors, int length, std::int64_t columns, float* x);
 
-/// to = from scaled like that; from's rows are `stride` apart, to is contiguous.
+/// Writes rows of `from`, `stride` apart, times factors[i] to `to`, contiguous; a factor of 0 gives
+/// 0 whatever `from` holds.
 void scale_rows(const float* factors, int length, std::int64_t columns, const float* from,
                 std::int64_t stride, float* to);
 void scale_rows(const float* factors, int length, std::int64_t columns, const BFloat16* from,

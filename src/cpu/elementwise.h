@@ -20,7 +20,7 @@ struct Rows {
   std::int64_t stride;
 };
 
-/// The address of element `index` of a buffer of `dtype`.
+/// Returns the address of element `index` of a buffer of `dtype`.
 inline const void* element_at(DType dtype, const void* data, std::int64_t index) {
   return static_cast<const char*>(data) + index * size_of(dtype);
 }
@@ -35,7 +35,7 @@ void rows_to_float(const ConstRows& from, std::int64_t rows, std::int64_t column
 void rows_from_float(const float* from, std::int64_t from_stride, std::int64_t rows,
                      std::int64_t columns, float factor, const Rows& to);
 
-/// out(i) = row i of a times row i of b. In fp32.
+/// out(i) = the dot product of row i of a and row i of b, in fp32.
 void dot_rows(const ConstRows& a, const float* b, std::int64_t b_stride, std::int64_t rows,
               std::int64_t columns, float* out);
 

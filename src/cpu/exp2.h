@@ -12,7 +12,7 @@ namespace tandem::cpu {
 constexpr float kRoundToInteger =
     12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
 
-/// 2^(f + n) of f in [-0.5,0.5] and n in [-127,128], given as n + kRoundToInteger.
+/// Returns 2^(f + n) for f in [-0.5,0.5] and n in [-127,128], given as n + kRoundToInteger.
 TANDEM_ALWAYS_INLINE float exp2_of_parts(float f, float shifted) {
   // Minimax polynomial of degree 6; exactly 1 at 0.
   float p = 1.535336188319500e-4f;

@@ -17,10 +17,11 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int kWavePerThread = 8;  // chunks: what a thread made in one loop it finds in its cache
+constexpr int kWavePerThread =
+    8;  // chunks: few enough that a thread finds its own in its cache in the next loop
 constexpr std::int64_t kSlice = 1024;  // elements of the state
 
-/// A thread walks a row to its end. `rows` are sorted, the longest first.
+/// Walks by rows: a thread walks a row to its end. `rows` are sorted, the longest first.
 template <typename Operand>
 void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& rows, int threads) {
   const std::int64_t size = steps.state_size();
@@ -51,7 +52,7 @@ void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& r
   });
 }
 
-/// Waves of chunks, in the order of the rows.
+/// Walks by waves of chunks, in the order of the rows.
 template <typename Operand>
 class WaveWalk {
  public:
@@ -89,7 +90,7 @@ class WaveWalk {
   }
 
  private:
-  /// Elements [begin, begin + size) of the state, from chunk to chunk.
+  /// Passes elements [begin, begin + size) of the state on from chunk to chunk.
   void pass_states(const GlaChunk* wave, std::int64_t count, std::int64_t begin,
                    std::int64_t size) {
     float* state = state_.data() + begin;

@@ -10,7 +10,7 @@
 namespace tandem::cpu {
 namespace {
 
-/// Zeros at tokens outside every sequence.
+/// Writes zeros at tokens outside every sequence.
 void clear_gradients_outside(const GlaBackwardProblem& p) {
   const GlaForwardProblem& f = p.forward;
   if (p.dq.data) clear_outside(f, p.dq, f.HQ, f.K);
@@ -44,8 +44,8 @@ void gla_backward(const GlaBackwardProblem& problem) {
 
 void gla_state_backward(const GlaStateBackwardProblem& problem) {
   check_cu_seqlens("gla_state_backward", problem);
-  // The gradient by an initial state does not depend on k and v: any will do, and q and d_o, which
-  // the problem has in their places, are read anyway.
+  // The gradient by an initial state does not depend on k and v: any tensors will do, so q and d_o,
+  // which are read anyway, stand in for them.
   GlaBackwardProblem backward;
   static_cast<GlaRecurrence&>(backward.forward) = problem;
   backward.forward.scale = problem.scale;

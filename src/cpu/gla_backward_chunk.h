@@ -43,7 +43,7 @@ struct GlaBackwardScratch {
   std::vector<float> dv;      // [length,V]
   std::vector<float> update;  // [K,V]
   float from_start[kChunk];   // times scale
-  // Of each token, as far as dq and dk come from outside the chunk.
+  // Row sums q . dq and k . dk of each token, as far as dq and dk come from outside the chunk.
   float q_dq[kChunk];
   float k_dk[kChunk];
 };
@@ -64,10 +64,10 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
 
   Scratch make_scratch() const { return {K_, V_}; }
 
-  /// What the forward's steps need of a chunk.
+  /// Loads what the forward's steps need of a chunk.
   void load(const GlaChunk& chunk, GlaScratch<Operand>& s) const { Base::load(chunk, s); }
 
-  /// What all steps need.
+  /// Loads what all steps need of a chunk.
   void load(const GlaChunk& chunk, Scratch& s) const {
     const GlaForwardProblem& f = p_.forward;
     Base::load(chunk, s.forward);
@@ -77,7 +77,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
       s.from_start[i] = f.scale * s.forward.decay.from_start[i];
   }
 
-  /// What the chunk adds to the gradient by the state before it.
+  /// Computes what the chunk adds to the gradient by the state before it.
   void compute_gradient_update(Scratch& s, float* update) const {
     const int rows = s.forward.decay.first_reset;  // nothing later sees the state before the chunk
     Operand* queries = s.forward.keys.data();
@@ -85,7 +85,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
     product(K_, V_, rows, {queries, K_, true}, {s.d_o.data, s.d_o.stride}, update, V_);
   }
 
-  /// A and W, as far as the wanted gradients need them.
+  /// Computes A and W, as far as the wanted gradients need them.
   void compute_weights(Scratch& s) const {
     GlaScratch<Operand>& f = s.forward;
     const int L = f.decay.length;
@@ -104,7 +104,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
     }
   }
 
-  /// s.dq and s.q_dq, from the state before the chunk.
+  /// Computes s.dq and s.q_dq, from the state before the chunk.
   void compute_dq(const Operand* state, Scratch& s) const {
     const GlaScratch<Operand>& f = s.forward;
     const int L = f.decay.length;
@@ -118,7 +118,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
             true);
   }
 
-  /// s.dk and s.k_dk, from the gradient by the state after the chunk.
+  /// Computes s.dk and s.k_dk, from the gradient by the state after the chunk.
   void compute_dk(const Operand* d_state, Scratch& s) const {
     const GlaScratch<Operand>& f = s.forward;
     const int L = f.decay.length;
@@ -132,7 +132,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
             K_, true);
   }
 
-  /// s.dv, from the gradient by the state after the chunk.
+  /// Computes s.dv, from the gradient by the state after the chunk.
   void compute_dv(const Operand* d_state, Scratch& s) const {
     const GlaScratch<Operand>& f = s.forward;
     const int L = f.decay.length;
@@ -142,7 +142,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
             true);
   }
 
-  /// dg of the chunk's tokens, after compute_weights, compute_dq and compute_dk.
+  /// Computes dg of the chunk's tokens, after compute_weights, compute_dq and compute_dk.
   void compute_decay_gradient(const float* state, const float* d_state, Scratch& s,
                               float* gradient) const {
     const ChunkDecay& decay = s.forward.decay;

@@ -22,7 +22,7 @@ namespace tandem::cpu {
 
 constexpr std::int64_t kGradientSegment = 16;  // chunks
 
-/// Part of a row.
+/// Consecutive chunks of a row.
 struct GlaSegment {
   const GlaRow* row;
   std::int64_t first;  // chunk of the row
@@ -33,7 +33,7 @@ struct GlaSegment {
   bool ends_row() const { return first + chunks == row->chunks(); }
 };
 
-/// All segments, row after row, by their index.
+/// All segments, row after row, with the states before them and the gradients by those after them.
 template <typename Operand>
 class GlaBackwardSegments {
  public:
@@ -54,19 +54,19 @@ class GlaBackwardSegments {
   std::int64_t count() const { return std::ssize(segments_); }
   const GlaSegment& operator[](std::int64_t index) const { return segments_[index]; }
 
-  /// The same part of the row of the head `heads` further on, of equally many segments.
+  /// Returns the index of the segment at the same place in the row of the head `heads` further on.
   std::int64_t of_next_head(std::int64_t index, int heads) const {
     const std::int64_t row = segments_[index].row - rows_.data();
     return first_segment_[row + heads] + (index - first_segment_[row]);
   }
 
-  /// The state before a segment, when the problem needs states.
+  /// Returns the state before a segment, when the problem needs states.
   const float* state(std::int64_t index) const { return states_.data() + index * size_; }
-  /// The gradient by the state after a segment, when the problem needs those.
+  /// Returns the gradient by the state after a segment, when the problem needs those.
   const float* d_state(std::int64_t index) const { return d_states_.data() + index * size_; }
 
-  /// Computes both, and writes the gradients by the initial states of rows without tokens. Thread i
-  /// works in scratch_of(i).
+  /// Computes states and gradients by them, and writes the gradients by the initial states of rows
+  /// without tokens. Thread i works in scratch_of(i).
   template <typename ScratchOf>
   void compute(int threads, const ScratchOf& scratch_of) {
     const bool cut = std::any_of(segments_.begin(), segments_.end(),
@@ -88,7 +88,7 @@ class GlaBackwardSegments {
  private:
   static constexpr std::int64_t kSlice = 1024;  // elements of the state
 
-  /// The segment's own contributions to the state after it and to the gradient before it, kept
+  /// Sums the segment's own contributions to the state after it and to the gradient before it, kept
   /// where the neighbours find them, and its decay.
   void sum_segment(std::int64_t index, GlaBackwardScratch<Operand>& s) {
     const GlaSegment& segment = segments_[index];
@@ -97,7 +97,7 @@ class GlaBackwardSegments {
     if (!sums_states && !sums_gradients) return;
     float* state = sums_states ? states_.data() + (index + 1) * size_ : nullptr;
     float* d_state = sums_gradients ? d_states_.data() + (index - 1) * size_ : nullptr;
-    float total = 1.0f;  // of the chunks so far
+    float total = 1.0f;  // decay over the chunks so far
     for (std::int64_t c = 0; c < segment.chunks; ++c) {
       steps_.load(segment.chunk(c), s);
       const float decay = s.forward.decay.total;
@@ -114,7 +114,8 @@ class GlaBackwardSegments {
     totals_[index] = total;
   }
 
-  /// Elements [begin, begin + size) of a row's states and gradients, from segment to segment.
+  /// Passes elements [begin, begin + size) of a row's states and gradients on from segment to
+  /// segment.
   void pass_row(std::int64_t index, std::int64_t begin, std::int64_t size) {
     const GlaRow& row = rows_[index];
     const std::int64_t first = first_segment_[index], end = first_segment_[index + 1];

@@ -32,7 +32,7 @@ class GlaBackwardWalk {
 
   void run() {
     segments_.compute(threads_, [&](int i) -> Scratch& { return workers_[i].scratch; });
-    // One item: a segment of all heads that share a query/key head, whose gradients add up in it.
+    // An item is a segment of all heads of a head group, whose gradients by q and k add up in it.
     const bool every_token = p_.dq.data || p_.dk.data || p_.dv.data || p_.d_log_decay.data;
     std::vector<std::int64_t> items;
     for (std::int64_t i = 0; i < segments_.count(); ++i) {
@@ -63,10 +63,11 @@ class GlaBackwardWalk {
     std::vector<float> states;   // [kGradientSegment][K,V], before each chunk of a segment
     std::vector<float> d_state;  // by the state after the chunk
     std::vector<Operand> state_copy, d_state_copy;
-    std::vector<float> dq, dk;  // of a segment, summed over the heads of a group
+    std::vector<float> dq, dk;  // of a segment, summed over a head group
   };
 
-  /// The segment of a group's first head, and the same of its others.
+  /// Walks the segment of a head group's first head, and those at the same place of its other
+  /// heads.
   void walk_group(std::int64_t index, Worker& w) {
     for (int member = 0; member < group_; ++member) {
       walk_segment(segments_.of_next_head(index, member), member, w);
@@ -143,8 +144,8 @@ class GlaBackwardWalk {
                     {f_.dtype, element_at(f_.dtype, to.data, offset), to.time_stride});
   }
 
-  /// Rows of dq or dk, which the heads of a group share: summed at `sums[at]` in the order of the
-  /// heads, written with the last.
+  /// Adds rows of dq or dk up over a head group, at `sums[at]` in the order of the heads, and
+  /// writes them with the last head.
   void write_shared(const float* rows, const GlaChunk& chunk, int hq, int member,
                     const StridedTensor& to, std::int64_t at, std::vector<float>& sums) const {
     if (group_ > 1) {
@@ -177,7 +178,7 @@ class GlaBackwardWalk {
   std::int64_t size_;
   int group_;  // heads that share a query/key head
   GlaBackwardSegments<Operand> segments_;
-  std::vector<double> decay_sums_;  // over each segment's dg
+  std::vector<double> decay_sums_;  // sum of each segment's dg
   int threads_;
   std::vector<Worker> workers_;
 };

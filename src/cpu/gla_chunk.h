@@ -42,15 +42,16 @@ struct GlaScratch {
         out(std::size_t{kChunk} * V) {}
 
   ChunkDecay decay;
-  OperandRows<Operand> k, v;                          // of the chunk, as a product takes them
-  std::vector<Operand> q_buffer, k_buffer, v_buffer;  // where they cannot be used as they lie
+  OperandRows<Operand> k, v;  // of the chunk, as a product takes them
+  std::vector<Operand> q_buffer, k_buffer,
+      v_buffer;  // copies, where they cannot be used as they lie
   std::vector<Operand> keys;
   std::vector<float> scores;
   std::vector<Operand> weights;
   std::vector<float> out;
 };
 
-/// What a chunk does to the state, from k, v and the decay alone.
+/// Steps that say what a chunk does to the state, from k, v and the decay alone.
 template <typename Operand>
 class GlaUpdateSteps {
  public:
@@ -63,14 +64,15 @@ class GlaUpdateSteps {
   std::int64_t state_size() const { return std::int64_t{r_.K} * r_.V; }
   GlaScratch<Operand> make_scratch() const { return {r_.K, r_.V}; }
 
-  /// Log decays from a token of the row on, r_.log_decay.time_stride apart; null: no decay.
+  /// Returns the log decays from a token of the row on, r_.log_decay.time_stride apart; null: no
+  /// decay.
   const float* log_decay_at(const GlaRow& row, std::int64_t token) const {
     const DecayTensor& g = r_.log_decay;
     if (!g.data) return nullptr;
     return g.data + row.b * g.batch_stride + token * g.time_stride + row.h * g.head_stride;
   }
 
-  /// The chunk's decay and operands, before any other step.
+  /// Loads the chunk's decay and operands, before any other step.
   void load(const GlaChunk& chunk, GlaScratch<Operand>& s) const {
     compute_decay(log_decay_at(*chunk.row, chunk.begin), r_.log_decay.time_stride, chunk.length,
                   s.decay);
@@ -78,14 +80,14 @@ class GlaUpdateSteps {
     s.v = rows_of(r_.v, chunk, chunk.row->h, r_.V, s.v_buffer);
   }
 
-  /// Asks for what load() reads ahead of time: the rows lie far apart, and the hardware does not
-  /// foresee them.
+  /// Prefetches what load() will read: the rows lie far apart, and the hardware does not foresee
+  /// them.
   void prefetch(const GlaChunk& chunk) const {
     prefetch_rows(r_.k, chunk, key_head(chunk), r_.K);
     prefetch_rows(r_.v, chunk, chunk.row->h, r_.V);
   }
 
-  /// What the chunk adds to the state.
+  /// Computes what the chunk adds to the state.
   void compute_update(GlaScratch<Operand>& s, float* update) const {
     const int K = r_.K, V = r_.V;
     const int last = s.decay.length - 1;
@@ -127,7 +129,8 @@ class GlaUpdateSteps {
     }
   }
 
-  /// A chunk's rows as they lie in the tensor, or in `buffer` where a product cannot use them so.
+  /// Returns a chunk's rows as they lie in the tensor, or copied to `buffer` where a product cannot
+  /// use them so.
   OperandRows<Operand> rows_of(const StridedTensor& tensor, const GlaChunk& chunk, int head,
                                int columns, std::vector<Operand>& buffer) const {
     const std::int64_t offset = chunk.row->b * tensor.batch_stride +
@@ -163,7 +166,7 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
   GlaChunkSteps(const GlaForwardProblem& problem, MatmulProvider provider)
       : Base(problem, provider), p_(problem) {}
 
-  /// Elements [begin, begin + size) of the row's initial state.
+  /// Reads elements [begin, begin + size) of the row's initial state.
   void read_initial_state(const GlaRow& row, std::int64_t begin, std::int64_t size,
                           float* state) const {
     const std::int64_t offset = (row.n * p_.H + row.h) * state_size() + begin;
@@ -186,7 +189,7 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
     prefetch_rows(p_.o, chunk, chunk.row->h, p_.V);
   }
 
-  /// o of the chunk, from the state before it.
+  /// Writes o of the chunk, from the state before it.
   void write_output(const GlaChunk& chunk, const Operand* state, GlaScratch<Operand>& s) const {
     const int L = chunk.length, K = p_.K, V = p_.V;
     const OperandRows<Operand> q = rows_of(p_.q, chunk, key_head(chunk), K, s.q_buffer);
@@ -202,7 +205,7 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
                     {p_.dtype, element_at(p_.dtype, p_.o.data, offset), p_.o.time_stride});
   }
 
-  /// The state as an operand: itself, or rounded into `copy`.
+  /// Returns the state as an operand: itself, or rounded into `copy`.
   const Operand* as_operand(const float* state, std::int64_t size, Operand* copy) const {
     if constexpr (kBf16) {
       round_state(state, size, copy);
@@ -216,7 +219,7 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
     rows_from_float(state, 0, 1, size, 1.0f, {kOperandType, copy, 0});
   }
 
-  /// For a row without tokens.
+  /// Copies the initial state of a row without tokens to its final state.
   void copy_state(const GlaRow& row) const {
     std::vector<float> state(state_size());
     read_initial_state(row, 0, state_size(), state.data());

@@ -21,7 +21,7 @@ struct GlaRow {
   std::int64_t chunks() const { return (end - begin + kChunk - 1) / kChunk; }
 };
 
-/// Part of a row.
+/// At most 64 consecutive tokens of a row.
 struct GlaChunk {
   const GlaRow* row;
   std::int64_t begin;
@@ -36,10 +36,10 @@ inline GlaChunk chunk_of(const GlaRow& row, std::int64_t index) {
 /// Throws InvalidArgument in the name of `op` for cu_seqlens that decrease or leave [0,T].
 void check_cu_seqlens(const char* op, const GlaRecurrence& recurrence);
 
-/// Every sequence and head, by sequences, then heads. After check_cu_seqlens.
+/// Returns every sequence and head, by sequences, then heads. After check_cu_seqlens.
 std::vector<GlaRow> gla_rows(const GlaRecurrence& recurrence);
 
-/// Zeros in `tensor` [B,T,heads,dim] at tokens outside every sequence.
+/// Writes zeros to `tensor` [B,T,heads,dim] at tokens outside every sequence.
 void clear_outside(const GlaRecurrence& recurrence, const StridedTensor& tensor, int heads,
                    int dim);
 

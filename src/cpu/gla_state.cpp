@@ -20,21 +20,21 @@ constexpr int kWavePerThread = 8;      // segments: enough that threads end at a
 constexpr std::int64_t kSlice = 1024;  // elements of the state
 
 struct Segment {
-  GlaRow tokens;  // a part of its row
-  bool first;     // of its row
+  GlaRow tokens;  // some tokens of a row
+  bool first;     // whether it begins its row
   double total_log_decay = 0;
 };
 
-/// A row without tokens has one empty segment.
+/// Cuts rows into segments; a row without tokens has one empty segment.
 std::vector<Segment> segments_of(const std::vector<GlaRow>& rows) {
   std::vector<Segment> segments;
   for (const GlaRow& row : rows) {
-    GlaRow part = row;
+    GlaRow segment = row;
     do {
-      part.end = std::min(row.end, part.begin + kSegmentTokens);
-      segments.push_back({part, part.begin == row.begin});
-      part.begin = part.end;
-    } while (part.begin < row.end);
+      segment.end = std::min(row.end, segment.begin + kSegmentTokens);
+      segments.push_back({segment, segment.begin == row.begin});
+      segment.begin = segment.end;
+    } while (segment.begin < row.end);
   }
   return segments;
 }
@@ -76,7 +76,7 @@ class SegmentWalk {
     return p_.state + (segment.tokens.n * p_.H + segment.tokens.h) * size_;
   }
 
-  /// The segment's own end state and total log-decay.
+  /// Computes the segment's own end state and total log-decay.
   void walk(Segment& segment, float* state, int thread) {
     const GlaRow& tokens = segment.tokens;
     GlaScratch<Operand>& s = scratch_[thread];
@@ -92,7 +92,7 @@ class SegmentWalk {
                                             p_.log_decay.time_stride, tokens.end - tokens.begin);
   }
 
-  /// Elements [begin, begin + size) of the states, from segment to segment.
+  /// Combines elements [begin, begin + size) of the states, from segment to segment.
   void combine(const Segment* wave, std::int64_t count, std::int64_t begin,
                std::int64_t size) const {
     for (std::int64_t i = 0; i < count; ++i) {

@@ -18,9 +18,9 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int kColumnBlock = 64;  // why: 256 bytes of a row, below which prefetching ends
+constexpr int kColumnBlock = 64;  // why: prefetching ends at rows of less than 256 bytes
 
-/// Columns of one head's state, and what they meet.
+/// Columns of one head's state, and what they are updated with.
 template <typename Stored>
 struct StateColumns {
   Stored* data;
@@ -34,7 +34,7 @@ struct StateColumns {
   float* sum;      // out [columns]: q^T S
 };
 
-/// One row: what one key does. Parameters, because there __restrict outlives inlining.
+/// Updates one row of the state, of one key. why parameters: there __restrict outlives inlining.
 template <typename Stored>
 TANDEM_ALWAYS_INLINE void step_row(Stored* __restrict row, const float* __restrict v,
                                    float* __restrict sum, int columns, float decay, float k,
@@ -65,12 +65,12 @@ TANDEM_FOR_EACH_ISA(step, (const StateColumns<BFloat16>& columns), step_loop(col
 void step(const StateColumns<float>& columns) { TANDEM_CALL_FOR_ISA(isa(), fp32::step, columns) }
 void step(const StateColumns<BFloat16>& columns) { TANDEM_CALL_FOR_ISA(isa(), bf16::step, columns) }
 
-/// One thread's rows in fp32.
+/// q, k, v and o of one thread in fp32.
 struct Scratch {
   std::vector<float> q, k, v, sum;
 };
 
-/// Columns [first, first + columns) of one batch and head.
+/// Steps columns [first, first + columns) of one batch and head.
 template <typename Stored>
 void step_columns(const GlaStepProblem& p, std::int64_t b, int h, int first, int columns,
                   Scratch& scratch) {

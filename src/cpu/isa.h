@@ -36,11 +36,11 @@ namespace tandem::cpu {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-/// The best one that this machine has, or what TANDEM_CPU_ISA asks for; fixed at the first call.
-/// Throws Unsupported when the machine lacks what the variable asks for.
+/// Returns the best one that this machine has, or what TANDEM_CPU_ISA asks for; fixed at the first
+/// call. Throws Unsupported when the machine lacks what the variable asks for.
 Isa isa();
 
-/// What this machine can run, the plainest first.
+/// Returns what this machine can run, the plainest first.
 std::vector<Isa> supported_isas();
 
 }  // namespace tandem::cpu

@@ -1,5 +1,5 @@
-// linear_scan's backward on the CPU: the scan's, with x made again tile by tile, and the two
-// products du = dx W and d_weight = dx^T u.
+// linear_scan's backward on the CPU: the scan's backward, with x made again tile by tile, and the
+// two products du = dx W and d_weight = dx^T u.
 //
 // dx is kept in fp32, 4 B T D bytes, when one of the products needs it. A block of d_weight is one
 // thread's, which adds up the tokens in order, so that the bits are the same for any number of
@@ -18,7 +18,7 @@ namespace {
 
 class Products {
  public:
-  /// dx [B,T,D], contiguous.
+  /// Takes dx [B,T,D], contiguous.
   Products(const LinearScanBackwardProblem& problem, const float* dx, MatmulProvider provider)
       : p_(problem), f_(problem.forward), dx_(dx), provider_(provider), end_(f_.T) {
     if (!f_.cu_seqlens) return;
@@ -86,13 +86,13 @@ class Products {
 
  private:
   static constexpr std::int64_t kRows = 256;   // tokens of a product
-  static constexpr std::int64_t kBlock = 128;  // of d_weight
+  static constexpr std::int64_t kBlock = 128;  // rows and columns of a block of d_weight
 
   const LinearScanBackwardProblem& p_;
   const LinearScanForwardProblem& f_;
   const float* dx_;
   MatmulProvider provider_;
-  // Tokens of all sequences. why: outside of them u may hold anything.
+  // Tokens [begin_, end_) belong to sequences. why: outside of them u may hold anything.
   std::int64_t begin_ = 0;
   std::int64_t end_;
 };

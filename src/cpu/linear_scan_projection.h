@@ -1,4 +1,4 @@
-// x = u W^T of linear_scan on the CPU, tile by tile: in fp32, kept nowhere.
+// x = u W^T of linear_scan on the CPU: computed tile by tile in fp32, kept nowhere.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace tandem::cpu {
 
-/// bf16 goes in as it is where the machine multiplies it natively; all else is converted to fp32.
+/// Computes tiles of x. bf16 goes in as it is where the machine multiplies it natively; other
+/// dtypes are converted to fp32.
 class LinearScanProjection {
  public:
   LinearScanProjection(const LinearScanForwardProblem& problem, MatmulProvider provider)
@@ -30,7 +31,7 @@ class LinearScanProjection {
   }
   LinearScanProjection(const LinearScanProjection&) = delete;
 
-  /// What ScanWalk loads.
+  /// Computes a tile of x, for ScanWalk's load_x.
   void operator()(const ScanTile& tile, int thread, float* x) const {
     const ScanChunk& chunk = tile.chunk;
     const std::int64_t at = chunk.sequence->b * p_.u.batch_stride + chunk.begin * p_.u.time_stride;
@@ -57,7 +58,7 @@ class LinearScanProjection {
   MatmulProvider provider_;
   DType operand_dtype_;
   MatmulOperand weight_;                          // [d,D], transposed
-  std::vector<float> fp32_weight_;                // where it is converted
+  std::vector<float> fp32_weight_;                // where the weight is converted
   mutable std::vector<std::vector<float>> rows_;  // of u, of each thread, where they are converted
 };
 

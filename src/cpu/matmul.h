@@ -14,7 +14,8 @@ namespace tandem::cpu {
 
 enum class MatmulProvider { kOneDnn, kBuiltin };
 
-/// A, B in fp32 or bf16 (both the same); rows are `stride` elements apart as they lie in memory.
+/// One operand, A or B, in fp32 or bf16; its rows are `stride` elements apart as they lie in
+/// memory.
 struct MatmulOperand {
   const void* data = nullptr;
   std::int64_t stride = 0;
@@ -34,18 +35,19 @@ struct MatmulArgs {
   bool accumulate = false;  ///< add to C instead of overwriting it
 };
 
-/// Strides must be at least the width of a row, except that M, N or K = 0 is no error.
+/// Computes the product. Strides must be at least the width of a row, except that M, N or K = 0 is
+/// no error.
 void matmul(MatmulProvider provider, const MatmulArgs& args);
 
-/// The built-in loop with a given instruction set, for tests; `isa` must be one of
-/// supported_isas().
+/// Computes the product by the built-in loop with a given instruction set, for tests; `isa` must be
+/// one of supported_isas().
 void matmul_builtin(const MatmulArgs& args, Isa isa);
 
-/// Why a provider cannot be used: "" when it can.
+/// Says why a provider cannot be used, "" when it can.
 std::string matmul_unavailable_reason(MatmulProvider provider);
 
-/// What TANDEM_CPU_MATMUL asks for, else oneDNN where the build has it. Throws Unsupported when the
-/// build lacks what the variable asks for.
+/// Returns what TANDEM_CPU_MATMUL asks for, else oneDNN where the build has it. Throws Unsupported
+/// when the build lacks what the variable asks for.
 MatmulProvider default_matmul_provider();
 
 /// Whether bf16 operands are faster than the same in fp32: where the machine multiplies bf16

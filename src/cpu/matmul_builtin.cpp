@@ -39,7 +39,8 @@ struct Vector {
   static constexpr int kLanes = kBytes / sizeof(float);
 };
 
-/// Rows x (two vectors) of C over one panel of B. `columns` < two vectors only at the right edge.
+/// Computes kRows rows by two vectors of C over one panel of B. `columns` is less than two vectors
+/// at the right edge only.
 template <int kBytes, int kRows>
 TANDEM_ALWAYS_INLINE void multiply_tile(std::int64_t depth, const Matrix& a, const float* b,
                                         std::int64_t b_stride, const Destination& c,
@@ -91,7 +92,7 @@ TANDEM_ALWAYS_INLINE void pack_panel(const Matrix& b, std::int64_t depth, std::i
     }
     return;
   }
-  // Transposed: 4x4 blocks turned in registers.
+  // Turns 4x4 blocks of a transposed B in registers.
   using Vec = Vector<16>::Type;
   std::int64_t n = 0;
   for (; n + 4 <= columns; n += 4) {
@@ -170,7 +171,7 @@ TANDEM_AVX512 static void multiply_avx512 TANDEM_MULTIPLY_PARAMETERS {
 
 #undef TANDEM_MULTIPLY_PARAMETERS
 
-/// The operand's matrix in fp32, converted into `buffer` where it is not already.
+/// Returns the operand's matrix in fp32, converted into `buffer` where it is not fp32 already.
 Matrix as_float(const MatmulOperand& operand, DType dtype, std::int64_t rows, std::int64_t columns,
                 std::vector<float>& buffer) {
   if (operand.transposed) std::swap(rows, columns);

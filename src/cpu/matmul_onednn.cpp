@@ -75,7 +75,7 @@ class Product {
   explicit Product(const Key& key) : Product(describe(key)) {}
 
   void execute(dnnl::stream& stream, const MatmulArgs& args) {
-    // oneDNN's C++ interface takes sources as void*, too.
+    // oneDNN's C++ interface takes sources as void*.
     a_.set_data_handle(const_cast<void*>(args.a.data));
     b_.set_data_handle(const_cast<void*>(args.b.data));
     c_.set_data_handle(args.c);

@@ -12,7 +12,7 @@ std::string unavailable_reason();
 /// Whether the machine has bf16 matrix or dot-product instructions that oneDNN uses.
 bool multiplies_bf16();
 
-/// M, N, K >= 1.
+/// Computes a product with M, N, K >= 1.
 void matmul(const MatmulArgs& args);
 
 }  // namespace tandem::cpu::onednn

@@ -13,12 +13,12 @@
 
 namespace tandem::cpu {
 
-/// Threads that a parallel loop started here would use: 1 inside another one.
+/// Returns how many threads a parallel loop started here would use: 1 inside another one.
 inline int parallel_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 enum class Schedule {
-  kStatic,   ///< thread i takes the i-th part, every time: what a thread wrote is in its cache
-  kDynamic,  ///< whoever is free takes the next: for items of unequal length, the longest first
+  kStatic,   ///< thread i takes the i-th share, every time: what a thread wrote is in its cache
+  kDynamic,  ///< a free thread takes the next item: for items of unequal length, the longest first
 };
 
 /// Calls body(index, thread) for each index in [0, count), thread < threads. Rethrows one of the

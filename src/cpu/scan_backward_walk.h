@@ -1,4 +1,4 @@
-// The backward of a scan on the CPU, for whatever x comes from.
+// The backward of a scan on the CPU, wherever x comes from.
 //
 // The states and the gradients by them are serial in time, in opposite directions. Every chunk's
 // own contribution to both is computed first, all in parallel; a short pass over the chunks adds
@@ -16,7 +16,8 @@
 
 namespace tandem::cpu {
 
-/// load_x(tile, thread, x) fills a tile with x; dx, of dx_dtype, is not wanted when null.
+/// Walks a scan back. load_x(tile, thread, x) fills a tile with x; dx, of dx_dtype, is not wanted
+/// when null.
 template <class LoadX>
 class ScanBackwardWalk {
  public:
@@ -53,7 +54,7 @@ class ScanBackwardWalk {
   static constexpr int kTile = kScanRows * kScanColumns;
   struct Scratch {
     float decay[kTile];
-    float x[kTile];  // then whatever is stored
+    float x[kTile];  // x, then whatever is stored
     float gate[kTile];
     float d_out[kTile];
     float d_states[kTile];
@@ -63,7 +64,7 @@ class ScanBackwardWalk {
 
   std::int64_t at(const ScanTile& tile) const { return tile.chunk.slot * f_.D + tile.block.first; }
 
-  /// s.d_states: what each token's output adds to the gradient by its state.
+  /// Loads s.d_states: what each token's output adds to the gradient by its state.
   void load_d_out(const ScanTile& tile, Scratch& s) const {
     load_tile(f_.dtype, p_.d_out, tile, s.d_out);
     if (f_.gate.data) load_tile(f_.dtype, f_.gate, tile, s.gate);
@@ -72,7 +73,7 @@ class ScanBackwardWalk {
     if (f_.gate.data) apply_gate(tile.shape(), s.gate, s.d_states);
   }
 
-  /// The chunk's own contributions to the state after it and to the gradient before it, in the
+  /// Sums the chunk's own contributions to the state after it and to the gradient before it, in the
   /// slots there, and its decay.
   void sum_chunk(const ScanTile& tile, int thread) {
     Scratch& s = scratch_[thread];
@@ -93,7 +94,8 @@ class ScanBackwardWalk {
     }
   }
 
-  /// The slots of a sequence, from its first chunk to its last and back.
+  /// Passes states and gradients through the slots of a sequence, from its first chunk to its last
+  /// and back.
   void pass_sequence(const Sequence& sequence, ScanBlock block) {
     const std::int64_t D = f_.D, count = ScanChunks::count(sequence);
     const std::int64_t first = chunks_.first_slot(sequence) * D + block.first;
@@ -119,7 +121,7 @@ class ScanBackwardWalk {
     std::copy_n(d, block.columns, p_.d_initial_state + sequence.n * f_.D + block.first);
   }
 
-  /// A tile's gradients, from the slots around it.
+  /// Computes a tile's gradients, from the slots around it.
   void differentiate(const ScanTile& tile, int thread) {
     Scratch& s = scratch_[thread];
     const TileShape shape = tile.shape();
@@ -160,7 +162,7 @@ class ScanBackwardWalk {
   // Whether some gradient needs the forward's states, or the gradients by them.
   bool needs_states_ = p_.d_decay.data || p_.d_gate.data;
   bool needs_gradients_ = dx_.data || p_.d_decay.data || p_.d_initial_state;
-  // By slots, [slots][D].
+  // Values in slots, [slots][D].
   std::vector<float> totals_;     // of the decay over the chunk after the slot
   std::vector<float> states_;     // when the problem needs them
   std::vector<float> gradients_;  // by the states, when the problem needs them

@@ -17,7 +17,8 @@
 
 namespace tandem::cpu {
 
-/// Tokens [begin, begin + rows) of a sequence; slot is the one before, slot + 1 the one after.
+/// Tokens [begin, begin + rows) of a sequence. `slot` is the slot before them, slot + 1 the one
+/// after.
 struct ScanChunk {
   const Sequence* sequence;
   std::int64_t begin;
@@ -66,7 +67,7 @@ class ScanChunks {
   static std::int64_t count(const Sequence& sequence) {
     return (sequence.end - sequence.begin + kScanRows - 1) / kScanRows;
   }
-  /// Chunk i of a sequence.
+  /// Returns chunk i of a sequence.
   const ScanChunk& chunk(const Sequence& sequence, std::int64_t i) const {
     return chunks_[first_slot(sequence) - sequence.n +
                    i];  // a sequence has a slot more than chunks
@@ -86,7 +87,7 @@ class ScanChunks {
   std::int64_t slots_ = 0;
 };
 
-/// The tile of a [B,T,D] tensor, to a tile of floats.
+/// Loads the tile of a [B,T,D] tensor as a tile of floats.
 inline void load_tile(DType dtype, const TokenTensor& from, const ScanTile& tile, float* to) {
   const ScanChunk& chunk = tile.chunk;
   const std::int64_t at = chunk.sequence->b * from.batch_stride + chunk.begin * from.time_stride;
@@ -102,13 +103,13 @@ inline void store_tile(DType dtype, const float* from, const ScanTile& tile,
                   {dtype, element_at(dtype, to.data, at + tile.block.first), to.time_stride});
 }
 
-/// The decays of a tile, exponentiated where their logs were given.
+/// Loads the decays of a tile, exponentiated where their logs were given.
 inline void load_decays(const ScanRecurrence& scan, const ScanTile& tile, float* decay) {
   load_tile(scan.decay_dtype, scan.decay, tile, decay);
   if (scan.log_decay) exponentiate(tile.shape(), decay);
 }
 
-/// Row n of a state [N,D], the block's channels; null is 0.
+/// Reads the block's channels of row n of a state [N,D]; null is 0.
 inline void read_state(const float* states, std::int64_t n, int D, ScanBlock block, float* to) {
   if (states) {
     std::copy_n(states + n * D + block.first, block.columns, to);
@@ -117,7 +118,7 @@ inline void read_state(const float* states, std::int64_t n, int D, ScanBlock blo
   }
 }
 
-/// Zeros at tokens outside every sequence.
+/// Writes zeros at tokens outside every sequence.
 inline void clear_outside(const ScanRecurrence& scan, DType dtype, const TokenTensor& tensor) {
   if (!scan.cu_seqlens || !tensor.data) return;
   const auto clear = [&](std::int64_t begin, std::int64_t end) {

@@ -8,7 +8,7 @@
 namespace tandem::cpu {
 namespace {
 
-// Rows are parameters, because there __restrict outlives inlining.
+// why a function per row: __restrict of parameters outlives inlining.
 #define TANDEM_ROW TANDEM_ALWAYS_INLINE void
 
 TANDEM_ALWAYS_INLINE float kept(float decay, float value) {

@@ -25,15 +25,16 @@ void multiply_decays(TileShape shape, const float* decay, float* total);
 /// sum = the state after the rows when it is 0 before them.
 void sum_states(TileShape shape, const float* decay, const float* x, float* sum);
 
-/// states: [rows + 1] lines, the first is given, the state before the rows; the others follow from
-/// it, s = decay s + x.
+/// Scans states, [rows + 1] lines: the first is given, the state before the rows; the others
+/// follow, s = decay s + x.
 void scan_states(TileShape shape, const float* decay, const float* x, float* states);
 
-/// From the last row to the first: d += carry, carry = decay d. Makes the gradients by the states
-/// of what each token adds to them; the carry is given after the rows and returned before them.
+/// Scans gradients from the last row to the first: d += carry, carry = decay d. That turns what
+/// each token adds to the gradients by the states into these gradients; the carry is given after
+/// the rows and returned before them.
 void scan_gradients(TileShape shape, const float* decay, float* d, float* carry);
 
-/// A line: after = total before + after.
+/// Passes a line on: after = total before + after.
 void pass_on(int columns, const float* total, const float* before, float* after);
 
 /// x *= silu(gate).

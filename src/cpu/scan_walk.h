@@ -1,9 +1,9 @@
-// The forward walk of a scan on the CPU, for whatever x comes from.
+// The forward walk of a scan on the CPU, wherever x comes from.
 //
-// Two ways, the same bits: by blocks (a thread walks a block of channels of one sequence from its
-// first chunk to its last) and, where those are too few or too uneven for the cores, by chunks: all
-// chunks' sums in parallel, the states from chunk to chunk, then all outputs. The second reads x
-// and the decays twice.
+// Work is cut in two ways, which give the same bits: by blocks (a thread walks a block of channels
+// of one sequence from its first chunk to its last) and, where those are too few or too uneven for
+// the cores, by chunks: all chunks' sums in parallel, the states from chunk to chunk, then all
+// outputs. The second way reads x and the decays twice.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace tandem::cpu {
 
-/// load_x(tile, thread, x) fills a tile with x.
+/// Walks a scan. load_x(tile, thread, x) fills a tile with x.
 template <class LoadX>
 class ScanWalk {
  public:
@@ -60,7 +60,7 @@ class ScanWalk {
     load_x_(tile, thread, s.x);
   }
 
-  /// From the state in the first line of s.states.
+  /// Writes a tile's outputs, from the state in the first line of s.states.
   void write_output(const ScanTile& tile, Scratch& s) const {
     scan_states(tile.shape(), s.decay, s.x, s.states);
     float* out = s.states + kScanColumns;

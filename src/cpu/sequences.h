@@ -19,7 +19,7 @@ struct Sequence {
 void check_cu_seqlens(const char* op, const std::int32_t* cu_seqlens, std::int64_t N,
                       std::int64_t T);
 
-/// All N, in order. After check_cu_seqlens.
+/// Returns all N sequences, in order. After check_cu_seqlens.
 std::vector<Sequence> sequences_of(const std::int32_t* cu_seqlens, std::int64_t N, std::int64_t T);
 
 }  // namespace tandem::cpu

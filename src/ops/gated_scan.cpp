@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kForward = "gated_scan_forward";
 constexpr const char* kBackward = "gated_scan_backward";
 
-/// x, and all that is checked against it.
+/// Checks x, and all that must agree with it.
 GatedScanForwardProblem check_inputs(const Argument& x, const ScanInputs& inputs) {
   check_rank(x, "[B,T,D]", 3);
   check_extents(x, "D", 1);

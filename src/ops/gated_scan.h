@@ -36,8 +36,8 @@ struct GatedScanForwardProblem : ScanRecurrence {
   float* final_state = nullptr;  // [N,D] or null
 };
 
-/// What the gradients of every scan are computed from, and those by what it reads beside x. What is
-/// null is not wanted (or, d_final_state, 0).
+/// What every scan's gradients are computed from, and its gradients by what it reads beside x. Null
+/// gradients are not wanted; a null d_final_state is 0.
 struct ScanGradients {
   TokenTensor d_out;
   const float* d_final_state = nullptr;  // [N,D]
@@ -56,12 +56,12 @@ struct GatedScanBackwardProblem : ScanGradients {
   bool needs_state_gradients() const { return dx.data || d_decay.data || d_initial_state; }
 };
 
-/// Throw InvalidArgument when the arguments do not fit together.
+/// Makes the checked problem; throws InvalidArgument when the arguments do not fit together.
 GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args);
 GatedScanBackwardProblem make_problem(const GatedScanBackwardArgs& args);
 
 namespace cpu {
-/// Both throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
+/// Runs the op; throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void gated_scan_forward(const GatedScanForwardProblem& problem);
 void gated_scan_backward(const GatedScanBackwardProblem& problem);
 std::vector<VariantInfo> gated_scan_variants();

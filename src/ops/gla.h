@@ -13,8 +13,7 @@
 
 namespace tandem {
 
-/// log_decay at (b, t, h); the strides are 0 along the axes that it does not have. Null data: no
-/// decay.
+/// log_decay at (b, t, h); strides are 0 along axes that it does not have. Null data: no decay.
 struct DecayTensor {
   const float* data = nullptr;
   std::int64_t batch_stride = 0;
@@ -72,7 +71,7 @@ struct GlaStepProblem : GlaRecurrence {
   StateTensor state;
 };
 
-/// As DecayTensor, to be written.
+/// The gradient by a DecayTensor, laid out as one.
 struct DecayGradient {
   float* data = nullptr;
   std::int64_t batch_stride = 0;
@@ -81,7 +80,7 @@ struct DecayGradient {
   bool per_token = false;  // else [H]
 };
 
-/// GlaBackwardArgs after every check. What is null is not wanted (or, d_final_state, 0).
+/// GlaBackwardArgs after every check. Null gradients are not wanted; a null d_final_state is 0.
 struct GlaBackwardProblem {
   GlaForwardProblem forward;  // the call that is differentiated, without its outputs
   StridedTensor d_o;
@@ -106,7 +105,7 @@ struct GlaStateBackwardProblem : GlaRecurrence {
   float* total_log_decay = nullptr;  // [N,H]
 };
 
-/// Throw InvalidArgument when the arguments do not fit together.
+/// Makes the checked problem; throws InvalidArgument when the arguments do not fit together.
 GlaForwardProblem make_problem(const GlaForwardArgs& args);
 GlaStateForwardProblem make_problem(const GlaStateForwardArgs& args);
 GlaStepProblem make_problem(const GlaStepArgs& args);
@@ -114,7 +113,7 @@ GlaBackwardProblem make_problem(const GlaBackwardArgs& args);
 GlaStateBackwardProblem make_problem(const GlaStateBackwardArgs& args);
 
 namespace cpu {
-/// The first two throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
+/// Runs the op; throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void gla_forward(const GlaForwardProblem& problem);
 void gla_state_forward(const GlaStateForwardProblem& problem);
 void gla_step(const GlaStepProblem& problem);

@@ -9,21 +9,21 @@
 
 namespace tandem {
 
-/// HQ must divide H. `keys` is q, or k where an op has no q.
+/// Checks that HQ divides H. `keys` is q, or k where an op has no q.
 void check_head_groups(const Argument& keys, int H, int HQ);
 
-/// The scale, K^-0.5 when absent, which must be finite.
+/// Returns the scale, K^-0.5 when absent; it must be finite.
 float check_scale(const char* op, std::optional<double> scale, int K);
 
-/// Of an activation [B,T,heads,dim] that has passed its checks.
+/// Returns an activation [B,T,heads,dim] that has passed its checks as a StridedTensor.
 StridedTensor strided(const TensorView& view);
 
-/// log_decay, [H] or of `shape`, which `axes` names: [B,T,H], or [B,H] of one token each.
+/// Checks log_decay: [H] or of `shape`, which `axes` names: [B,T,H], or [B,H] of one token each.
 DecayTensor check_decay(const Argument& log_decay, const char* axes, const Dims& shape,
                         Device device);
 
-/// k, v (called `v_name`), log_decay and cu_seqlens against each other and against `keys`, which
-/// has k's shape and dtype: q, or k itself where an op has no q.
+/// Checks k, v (called `v_name`), log_decay and cu_seqlens against each other and against `keys`,
+/// which has k's shape and dtype: q, or k itself where an op has no q.
 GlaRecurrence check_recurrence(const Argument& keys, const TensorView& k, const TensorView& v,
                                const std::optional<TensorView>& log_decay,
                                const std::optional<TensorView>& cu_seqlens,

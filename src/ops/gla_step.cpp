@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kOp = "gla_step";
 
-/// Of a [B,heads,dim] tensor that has passed its checks.
+/// Returns a [B,heads,dim] tensor that has passed its checks as a StridedTensor.
 StridedTensor token(const TensorView& view) {
   return {view.data, view.strides[0], 0, view.strides[1]};
 }

@@ -14,13 +14,13 @@ MatrixTensor check_matrix(const Argument& argument, const Dims& shape, DType dty
   return {argument.view.data, argument.view.strides[0]};
 }
 
-/// A [B,T,d] tensor.
+/// Checks a [B,T,d] tensor.
 TokenTensor check_input(const Argument& argument, const Dims& shape, DType dtype, Device device) {
   check_activation(argument, "[B,T,d]", shape, dtype, device);
   return {argument.view.data, argument.view.strides[0], argument.view.strides[1]};
 }
 
-/// u and weight, and all that is checked against them.
+/// Checks u and weight, and all that must agree with them.
 LinearScanForwardProblem check_inputs(const Argument& u, const TensorView& weight,
                                       const ScanInputs& inputs) {
   const Argument matrix{u.op, "weight", weight};

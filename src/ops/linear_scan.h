@@ -21,19 +21,19 @@ struct LinearScanForwardProblem : ScanRecurrence {
   float* final_state = nullptr;  // [N,D] or null
 };
 
-/// LinearScanBackwardArgs after every check. What is null is not wanted.
+/// LinearScanBackwardArgs after every check. Null gradients are not wanted.
 struct LinearScanBackwardProblem : ScanGradients {
   LinearScanForwardProblem forward;  // the call that is differentiated, without its outputs
   TokenTensor du;
   MatrixTensor d_weight;
 };
 
-/// Throw InvalidArgument when the arguments do not fit together.
+/// Makes the checked problem; throws InvalidArgument when the arguments do not fit together.
 LinearScanForwardProblem make_problem(const LinearScanForwardArgs& args);
 LinearScanBackwardProblem make_problem(const LinearScanBackwardArgs& args);
 
 namespace cpu {
-/// Both throw InvalidArgument for cu_seqlens that decrease or leave [0,T].
+/// Runs the op; throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void linear_scan_forward(const LinearScanForwardProblem& problem);
 void linear_scan_backward(const LinearScanBackwardProblem& problem);
 std::vector<VariantInfo> linear_scan_variants();

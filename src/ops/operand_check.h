@@ -11,30 +11,30 @@
 
 namespace tandem {
 
-/// The `count` innermost extents, which `names` names: at least 1, and ints.
+/// Checks that the `count` innermost extents, which `names` names, are in [1,2^31).
 void check_extents(const Argument& argument, const char* names, int count);
 
-/// bf16 or fp16, on the CPU also fp32: of ops with matrix products.
+/// Checks the dtype of an op with matrix products: bf16 or fp16, on the CPU also fp32.
 void check_activation_dtype(const Argument& argument);
 
-/// Everything that activations (any strides, the innermost 1) of one call share.
+/// Checks everything that activations (any strides, the innermost 1) of one call share.
 void check_activation(const Argument& argument, const char* axes, const Dims& shape, DType dtype,
                       Device device);
 
-/// Everything that a contiguous operand (states, cu_seqlens) must satisfy.
+/// Checks everything that a contiguous operand (states, cu_seqlens) must satisfy.
 void check_contiguous_operand(const Argument& argument, const char* axes, const Dims& shape,
                               DType dtype, Device device);
 
-/// cu_seqlens after its checks: `data` has N + 1 offsets, whose values are not looked at.
+/// cu_seqlens after its checks: `data` has N + 1 offsets, whose values have not been read.
 struct SequenceOffsets {
   std::int64_t N = 0;
   const std::int32_t* data = nullptr;
 };
 
-/// cu_seqlens beside activations of B batches.
+/// Checks cu_seqlens beside activations of B batches.
 SequenceOffsets check_sequences(const Argument& cu_seqlens, std::int64_t B, Device device);
 
-/// The arguments of a call that are there, for check_outputs.
+/// Arguments of a call, absent ones left out, for check_outputs.
 class Arguments {
  public:
   explicit Arguments(const char* op) : op_(op) {}
@@ -49,10 +49,10 @@ class Arguments {
   std::vector<Argument> list_;  // refers to the views
 };
 
-/// No output may overlap itself, an input or another output.
+/// Checks that no output overlaps itself, an input or another output.
 void check_outputs(const Arguments& outputs, const Arguments& inputs);
 
-/// Of a workspace query: the properties must be of a device of the tensors' type.
+/// Checks, in a workspace query, that the properties are of a device of the tensors' type.
 void check_device_type(const char* op, Device tensors, const DeviceProperties& device);
 
 }  // namespace tandem

@@ -25,37 +25,37 @@ struct ScanInputs {
   void add_to(Arguments& inputs) const;
 };
 
-/// bf16, fp16 or fp32.
+/// Checks the dtype of a scan: bf16, fp16 or fp32.
 void check_scan_dtype(const Argument& activation);
 
-/// The inputs against x's shape [B,T,D], dtype and device.
+/// Checks the inputs against x's shape [B,T,D], dtype and device.
 ScanRecurrence check_scan(const char* op, const ScanInputs& inputs, const Dims& shape, DType dtype,
                           Device device);
 
-/// A [B,T,D] tensor of the scan, of its activations' dtype or another.
+/// Checks a [B,T,D] tensor of the scan, of its activations' dtype or another.
 TokenTensor check_tokens(const Argument& argument, const ScanRecurrence& scan, DType dtype);
 TokenTensor check_tokens(const Argument& argument, const ScanRecurrence& scan);
 
-/// A state [B,D], or [N,D] with cu_seqlens; null when absent.
+/// Checks a state [B,D], or [N,D] with cu_seqlens; returns null when it is absent.
 float* check_state(const char* op, const char* name, const std::optional<TensorView>& state,
                    const ScanRecurrence& scan);
 
-/// What ScanGradients has, of the arguments of a backward call.
+/// Checks what ScanGradients holds of the arguments of a backward call.
 template <class Args>
 void check_scan_gradients(const char* op, const Args& args, const ScanRecurrence& scan,
                           ScanGradients& gradients);
 
-/// d_decay or d_log_decay, whichever fits the decay that was given.
+/// Checks d_decay or d_log_decay, whichever fits the decay that was given.
 TokenTensor check_decay_gradient(const char* op, const std::optional<TensorView>& d_decay,
                                  const std::optional<TensorView>& d_log_decay,
                                  const ScanRecurrence& scan);
 
-/// d_gate, which needs a gate.
+/// Checks d_gate, which needs a gate.
 TokenTensor check_gate_gradient(const char* op, const std::optional<TensorView>& d_gate,
                                 const std::optional<TensorView>& gate, const ScanRecurrence& scan);
 
-/// out and final_state, which may be initial_state, against each other and `inputs`, which are all
-/// but initial_state.
+/// Checks out and final_state against each other and `inputs`, which are all but initial_state:
+/// final_state may be that.
 void check_scan_outputs(const char* op, const TensorView& out,
                         const std::optional<TensorView>& final_state,
                         const std::optional<TensorView>& initial_state, const Arguments& inputs);
@@ -70,7 +70,7 @@ void check_scan_gradients(const char* op, const Args& args, const ScanRecurrence
   gradients.d_initial_state = check_state(op, "d_initial_state", args.d_initial_state, scan);
 }
 
-/// The arguments of a backward call that every scan has, for check_outputs.
+/// Lists the arguments of a backward call that every scan has, for check_outputs.
 template <class Args>
 void add_scan_gradients(const Args& args, Arguments& inputs, Arguments& outputs) {
   ScanInputs::of(args).add_to(inputs);

@@ -40,7 +40,8 @@ inline Buffers run(const Operation& operation, const TensorSet& set, const Buffe
   return placement.download();
 }
 
-/// Of a tensor by tokens; i is of the innermost axis of those that have it.
+/// Returns the index of an element of a tensor by tokens; i is of the innermost axis of those that
+/// have it.
 inline std::int64_t element(const NamedTensor& x, std::int64_t token, std::int64_t h,
                             std::int64_t i = 0) {
   const std::int64_t T = x.shape[1];
@@ -114,7 +115,7 @@ class Planter {
     plant(x, element(x, token, kHead, 2), value, n, first);
   }
 
-  /// Of the outputs only those of sequence n and kHead may change, from token `first` on.
+  /// Checks that no output changed but those of sequence n and kHead, from token `first` on.
   void plant(const NamedTensor& input, std::int64_t index, float value, std::int64_t n,
              std::int64_t first) {
     SCOPED_TRACE(testing::Message() << value << " in " << input.name << ", sequence " << n);
@@ -131,7 +132,7 @@ class Planter {
     }
   }
 
-  /// Of one head of a state [N,H,...].
+  /// Returns how many elements one head of a state [N,H,...] has.
   static std::int64_t state_size(const NamedTensor& x) {
     return x.shape.rank() == 4 ? x.shape[2] * x.shape[3] : 1;
   }

@@ -34,7 +34,7 @@ class RankParts {
   const TensorSet& whole() const { return whole_; }
   TensorSet& exchanged() { return exchanged_; }
 
-  /// Of rank p: what it adds to a state, its log-decay, and the state that it is handed.
+  /// Rank p's results: what it adds to a state, its log-decay, and the state that it is handed.
   enum What { kState, kTotal, kBefore };
   TensorView shared(std::size_t p, int kind, What what, const Placement& exchange) const {
     const NamedTensor& tensor = tensor_of(p, kind, what);
@@ -119,7 +119,7 @@ inline std::vector<Case> parallel_cases() {
   return cases;
 }
 
-/// Parts that are uneven, of one token, and empty: at the beginning, inside, at the end.
+/// Cuts into spans that are uneven, of one token, and empty: at the beginning, inside, at the end.
 inline const std::vector<std::int64_t> kCuts = {0, 0, 1, 70, 70, 71, 130, 690, 700, 700};
 
 /// `Ranks(case, dtype, device).check()` for all of these.

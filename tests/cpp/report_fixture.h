@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 inline Json row(const std::string& run, const std::string& provider, double us,
-                const std::string& name = "seed039_t1024_d64", const std::string& dtype = "bf16") {
+                const std::string& name = "b4h32_t1024_d64", const std::string& dtype = "bf16") {
   return {{"run", run},
           {"op", "gla"},
           {"direction", "forward"},
@@ -33,7 +33,7 @@ inline Json row(const std::string& run, const std::string& provider, double us,
 }
 
 inline Json failed(const std::string& run, const std::string& provider, const std::string& text,
-                   const std::string& name = "seed039_t1024_d64") {
+                   const std::string& name = "b4h32_t1024_d64") {
   Json json = row(run, provider, 1, name);
   json.erase("median_us");
   json["failure"] = text;
@@ -93,11 +93,11 @@ inline Json many_rows() {
   return {with_counters,
           fla,
           row(kNew, "unfused", 61.7),
-          row(kNew, "tandem", 85.43, "seed039_t4096_d64"),
-          row(kNew, "tandem", 24.9, "seed039_t1024_d64", "fp16"),
+          row(kNew, "tandem", 85.43, "b4h32_t4096_d64"),
+          row(kNew, "tandem", 24.9, "b4h32_t1024_d64", "fp16"),
           failed(kNew, "tfla", "RuntimeError: 3 of 7 <b>fail</b>"),
-          row(kOld, "tandem", 90.1, "seed039_t4096_d64"),
-          row(kOld, "mamba2", 151.3, "seed039_t4096_d64"),
+          row(kOld, "tandem", 90.1, "b4h32_t4096_d64"),
+          row(kOld, "mamba2", 151.3, "b4h32_t4096_d64"),
           row(kOld, "tandem", 317.7, "long_b4h32_t16384_d64"),
           failed(kNew, "tandem", "[gla_forward] no variant", "fla_b8h32_t2048_d256")};
 }
@@ -108,7 +108,7 @@ inline std::vector<Json> some_iterations() {
         {"device", "GPU"},
         {"op", "gla"},
         {"direction", "forward"},
-        {"case", "seed039_t1024_d64"},
+        {"case", "b4h32_t1024_d64"},
         {"dtype", "bf16"},
         {"variant", "v"},
         {"commit", "abc1234"},

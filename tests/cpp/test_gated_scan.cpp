@@ -1,5 +1,5 @@
-// Every case of cases/gated_scan.json (every_case.h), and gated_scan where those do not reach: no
-// tokens, parts of the gradients, a sequence in two calls, exact zeros, equal bits.
+// gated_scan where its cases do not reach (test_every_case.cpp): no tokens, parts of the gradients,
+// a sequence in two calls, exact zeros, equal bits.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -8,29 +8,11 @@
 #include <limits>
 #include <vector>
 
-#include "every_case.h"
+#include "random.h"
 #include "tandem/ops/gated_scan.h"
 
 namespace tandem::tools {
 namespace {
-
-class GatedScan : public testing::TestWithParam<DType> {};
-TEST_P(GatedScan, MatchesTheDefinition) {
-  check_every_case("gated_scan", GetParam(), Device::cpu());
-}
-INSTANTIATE_TEST_SUITE_P(Cpu, GatedScan,
-                         testing::Values(DType::kBFloat16, DType::kFloat16, DType::kFloat32),
-                         dtype_name);
-
-class GpuGatedScan : public testing::TestWithParam<DType> {};
-TEST_P(GpuGatedScan, MatchesTheDefinition) {
-  const std::string reason = cuda_missing_reason();
-  if (!reason.empty()) GTEST_SKIP() << reason;
-  check_every_case("gated_scan", GetParam(), Device::cuda());
-}
-INSTANTIATE_TEST_SUITE_P(Cuda, GpuGatedScan,
-                         testing::Values(DType::kBFloat16, DType::kFloat16, DType::kFloat32),
-                         dtype_name);
 
 /// One sequence, random inputs, and room for every output and gradient.
 struct Call {

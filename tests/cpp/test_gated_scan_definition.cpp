@@ -45,7 +45,7 @@ struct Problem {
     for (float& a : decay) a = log_decay ? -std::fabs(a) : std::fabs(a) / 4;
   }
 
-  /// Of batch n, channel d: what the loss depends on through them.
+  /// Returns what the loss depends on through batch n, channel d.
   double loss(std::int64_t n, int d) const {
     const reference::ScanChannel c = reference::gated_scan_forward_one(problem.forward, n, d);
     double sum = c.states.back() * d_final[n * kD + d];
@@ -111,7 +111,7 @@ TEST(GatedScanDefinition, AcrossResets) {
 
 TEST(GatedScanDefinition, WithSequences) {
   Problem p(true, true);
-  // The same tokens as one batch of sequences: nothing but their boundaries may change.
+  // Packs the tokens as one batch of sequences: nothing but their boundaries may change.
   std::vector<reference::ScanChannelGradients> batches;
   for (std::int64_t n = 0; n < kB; ++n) {
     batches.push_back(reference::gated_scan_backward_one(p.problem, n, 1));

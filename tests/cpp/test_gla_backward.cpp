@@ -1,4 +1,4 @@
-// gla_backward where the cases of cases/gla.json do not reach (tests/cpp/test_gla.cpp runs those):
+// gla_backward where its cases do not reach (test_every_case.cpp):
 // parts of the outputs, no tokens, resets, a sequence in two calls.
 #include <gtest/gtest.h>
 

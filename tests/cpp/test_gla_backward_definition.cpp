@@ -130,7 +130,7 @@ TEST(GlaBackwardDefinition, AcrossResets) {
 
 TEST(GlaBackwardDefinition, WithSequences) {
   Problem p;
-  // The same tokens as one batch of sequences: nothing but their boundaries may change.
+  // Packs the tokens as one batch of sequences: nothing but their boundaries may change.
   std::vector<reference::GlaHeadGradients> batches;
   for (std::int64_t n = 0; n < kB; ++n) {
     batches.push_back(reference::gla_backward_one(p.problem, n, 1));

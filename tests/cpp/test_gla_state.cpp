@@ -31,7 +31,7 @@ struct Sequence {
     bool operator==(const Result&) const = default;
   };
 
-  /// Of tokens [begin, end).
+  /// Results of tokens [begin, end).
   Result run(std::int64_t begin, std::int64_t end) {
     Result result{std::vector<float>(H * K * V, kNaN), std::vector<float>(H, kNaN)};
     const std::int64_t length = end - begin;

@@ -61,7 +61,7 @@ class Ranks {
     gla_forward(args);
   }
 
-  /// Both round 16-bit operands, at other places.
+  /// Limits: cut and uncut calls both round 16-bit operands, at different places.
   void expect_near(const Buffers& uncut, const Buffers& cut) const {
     for (const char* name : {"o", "final_state"}) {
       const NamedTensor& tensor = whole().get(name);

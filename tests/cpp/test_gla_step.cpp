@@ -1,5 +1,5 @@
 // gla_step beyond its cases: a sequence in steps against the same sequence at once, NaN, and equal
-// bits. test_gla.cpp runs the cases.
+// bits. test_every_case.cpp runs the cases.
 #include <gtest/gtest.h>
 #include <omp.h>
 

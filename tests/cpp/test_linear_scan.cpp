@@ -1,5 +1,5 @@
-// Every case of cases/linear_scan.json (every_case.h), and linear_scan where those do not reach: no
-// tokens, parts of the gradients, gated_scan of the same x, NaN, equal bits.
+// linear_scan where its cases do not reach (test_every_case.cpp): no tokens, parts of the
+// gradients, gated_scan of the same x, NaN, equal bits.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -7,29 +7,12 @@
 #include <limits>
 #include <vector>
 
-#include "every_case.h"
+#include "random.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/linear_scan.h"
 
 namespace tandem::tools {
 namespace {
-
-class LinearScan : public testing::TestWithParam<DType> {};
-TEST_P(LinearScan, MatchesTheDefinition) {
-  check_every_case("linear_scan", GetParam(), Device::cpu());
-}
-INSTANTIATE_TEST_SUITE_P(Cpu, LinearScan,
-                         testing::Values(DType::kBFloat16, DType::kFloat16, DType::kFloat32),
-                         dtype_name);
-
-class GpuLinearScan : public testing::TestWithParam<DType> {};
-TEST_P(GpuLinearScan, MatchesTheDefinition) {
-  const std::string reason = cuda_missing_reason();
-  if (!reason.empty()) GTEST_SKIP() << reason;
-  check_every_case("linear_scan", GetParam(), Device::cuda());
-}
-INSTANTIATE_TEST_SUITE_P(Cuda, GpuLinearScan, testing::Values(DType::kBFloat16, DType::kFloat16),
-                         dtype_name);
 
 /// Sequences of 70, 0 and 75 tokens and 5 after them; random inputs, and room for every result.
 struct Call {

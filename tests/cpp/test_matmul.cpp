@@ -1,5 +1,5 @@
-// Both providers of cpu/matmul.h, and every instruction set of the built-in one, against a double
-// loop.
+// Compares both providers of cpu/matmul.h, and every instruction set of the built-in one, with a
+// double loop.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -41,7 +41,7 @@ TEST_F(Report, IterationsAreATableForEachCase) {
 TEST_F(Report, RatiosNeverCrossRuns) {
   // 90.1 is Tandem's time beside mamba2's 151.3; 85.4 is of a later run.
   const std::string text = markdown_block(files(many_rows()), Detail::kFull);
-  EXPECT_THAT(text, HasSubstr("| seed039_t4096_d64 | bf16 | 85.4 | 15.7 | 5.43 | - | - | 151.3 "
+  EXPECT_THAT(text, HasSubstr("| b4h32_t4096_d64 | bf16 | 85.4 | 15.7 | 5.43 | - | - | 151.3 "
                               "(1.68x) in 20260101-1 | - | 20260102-1 |"));
   EXPECT_THAT(text, Not(HasSubstr("1.77x")));
   // A peer that no run has beside Tandem is not shown.
@@ -66,8 +66,7 @@ TEST_F(Report, AWrongResultHasNoTime) {
   const std::string text = markdown_block(files({row(kNew, "tandem", 20), drifted}), Detail::kFull);
   EXPECT_THAT(text, HasSubstr("| failed |"));
   EXPECT_THAT(text, Not(HasSubstr("38.2")));
-  EXPECT_THAT(text,
-              HasSubstr("- Failed: fla, run 20260102-1, seed039_t1024_d64 bf16: wrong result"));
+  EXPECT_THAT(text, HasSubstr("- Failed: fla, run 20260102-1, b4h32_t1024_d64 bf16: wrong result"));
 }
 
 TEST_F(Report, NothingMeasuredYet) {
@@ -149,7 +148,7 @@ TEST_F(ReportProgram, CheckFailsUntilTheTablesAreWritten) {
   EXPECT_THAT(read("output"), HasSubstr("README.md, docs/results.md, docs/ops/linear_scan.md"));
   EXPECT_EQ(read("README.md"), empty) << "--check writes nothing";
   EXPECT_EQ(run("--markdown --out " + (folder_ / "r.html").string()), 0) << read("output");
-  EXPECT_THAT(read("README.md"), HasSubstr("| seed039_t1024_d64 | bf16 | 20.0 |"));
+  EXPECT_THAT(read("README.md"), HasSubstr("| b4h32_t1024_d64 | bf16 | 20.0 |"));
   EXPECT_THAT(read("docs/results.md"), HasSubstr("<!-- results:end -->\nend\n"));
   EXPECT_THAT(read("r.html"), HasSubstr("</html>"));
   EXPECT_EQ(run("--check"), 0) << read("output");

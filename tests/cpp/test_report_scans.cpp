@@ -79,9 +79,9 @@ TEST_F(Report, KernelsSideBySideOfOneRun) {
                      linear(kOld, "tandem", 70),
                      counted(linear(kOld, "unfused", 50, "sweep_b1_t512"), 7e6, 2e6),
                      linear(kOld, "tandem", 20, "sweep_b1_t512"),
-                     linear(kNew, "unfused", 55, "sweep_b1_t512"),  // without Tandem beside it
-                     linear(kNew, "tandem", 5, "seed040"),          // the sweep's b4_t2048
-                     linear(kNew, "unfused", 50, "seed040"),
+                     linear(kNew, "unfused", 55, "sweep_b1_t512"),    // without Tandem beside it
+                     linear(kNew, "tandem", 5, "b4_t2048_d256_d64"),  // the sweep's b4_t2048
+                     linear(kNew, "unfused", 50, "b4_t2048_d256_d64"),
                      linear(kNew, "tandem", 200, "b8_t4096_d1024"),
                      linear(kNew, "unfused", 800, "b8_t4096_d1024")};
   const std::string text = kernels_block(files(rows, "linear_scan"));

@@ -1,5 +1,6 @@
-// That a call gives the same bits whatever else the GPU does: repeated beside a busy stream, called
-// or replayed as a graph. And that a replay goes by the cu_seqlens that are in memory at that time.
+// Checks that a call gives the same bits whatever else the GPU does: repeated beside a busy stream,
+// called or replayed as a graph. And that a replay goes by the cu_seqlens that are in memory at
+// that time.
 #pragma once
 
 #include <gtest/gtest.h>

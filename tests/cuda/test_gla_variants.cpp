@@ -121,8 +121,8 @@ struct Decision {
 /// Into how many segments a sequence is cut on an H200: few heads are, full machines are not.
 TEST(GlaPlan, DecisionsOnAnH200) {
   const Decision decisions[] = {
-      {"seed039_t4096_d64", 4, 4096, 32, 64, 1},
-      {"seed039_t1024_d64", 4, 1024, 32, 64, 1},
+      {"b4h32_t4096_d64", 4, 4096, 32, 64, 1},
+      {"b4h32_t1024_d64", 4, 1024, 32, 64, 1},
       {"train_b8h16_t4096_d128", 8, 4096, 16, 128, 1},
       {"long_b4h32_t16384_d64", 4, 16384, 32, 64, 1},
       {"few_b1h16_t8192_d128", 1, 8192, 16, 128, 8},

@@ -61,7 +61,7 @@ struct Decision {
 TEST(LinearScanVariants, TilesByShape) {
   using enum LinearScanTiling;
   const Decision decisions[] = {
-      {"the seed's", 4, 2048, 256, 64, kAlone},
+      {"fewer tiles than multiprocessors", 4, 2048, 256, 64, kAlone},
       {"more tiles than multiprocessors", 16, 2048, 256, 64, kSmall},
       {"many columns", 8, 4096, 1024, 1024, kChain},
       {"many, but one tile of each", 300, 100, 64, 200, kSmall},

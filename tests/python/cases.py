@@ -134,7 +134,7 @@ def _log_decay(distribution, shape, generator, constant):
 
 
 def _with_strides(tensor, kind):
-    """The same values in another layout. "packed" is made by gla_inputs."""
+    """Lays values out in another layout. "packed" is made by gla_inputs."""
     B, T, H, D = tensor.shape
     if kind == "transposed":
         return tensor.transpose(1, 2).contiguous().transpose(1, 2)

@@ -49,7 +49,7 @@ def run_here(names):
     result = unittest.TextTestRunner(verbosity=2, stream=sys.stdout, resultclass=TimedResult).run(suite)
     print(", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.seconds.most_common() if seconds >= 0.5))
     print_once("skipped", (reason for _, reason in result.skipped))
-    # Of a subtest the test that it is part of: hundreds of them fail for one reason.
+    # A subtest counts as the test that it is part of: hundreds of them fail for one reason.
     failures = [(getattr(test, "test_case", test).id(), text) for test, text in result.failures + result.errors]
     print_once("failed", (f"{test}: {text.strip().splitlines()[-1][:300]}" for test, text in failures))
     if not result.wasSuccessful():

@@ -24,7 +24,7 @@ def differentiate(op, names, inputs, d_out, d_final_state):
 
 
 def on_cpu(inputs):
-    """The same values for the definition, which takes thousands of tiny steps."""
+    """Moves values to the CPU for the definition, which takes thousands of tiny steps."""
     return {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in inputs.items()}
 
 
@@ -40,7 +40,7 @@ class ScanCase(unittest.TestCase):
         return fp32 if self.dtype == torch.float32 else 1e-2
 
     def assert_same(self, got, expected):
-        """The same bits; on a GPU what is asked for may choose the kernel."""
+        """Expects equal bits; on a GPU what is asked for may choose the kernel."""
         if self.device == "cpu":
             self.assertTrue(torch.equal(got, expected))
         else:

@@ -24,7 +24,7 @@ def no_gpu():
         return "no CUDA device that torch can use"
     if torch.cuda.get_device_capability() != (9, 0):
         return f"no GPU of compute capability 9.0 here ({torch.cuda.get_device_name()})"
-    # Of the package: a wheel without CUDA must not pass for a tested one, so that the tests run and fail.
+    # A package without CUDA is no reason: it must not pass for a tested one, so that the tests run and fail.
     return ""
 
 

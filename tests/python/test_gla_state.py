@@ -18,7 +18,7 @@ def inputs(B=2, T=70, H=4, K=64, V=32, HQ=None, dtype=torch.bfloat16, device="cp
 
 
 def total_log_decay(v, log_decay=None, cu_seqlens=None):
-    """Of each sequence and head, in fp64. v says how many batches, tokens and heads there are."""
+    """The total log-decay of each sequence and head, in fp64. v says how many batches, tokens and heads there are."""
     B, T, H = v.shape[:3]
     decay = torch.zeros(B, T, H, device=v.device) if log_decay is None else log_decay.expand(B, T, H)
     # A decay that leaves nothing of an fp32 number forgets everything, as -inf does.
@@ -129,7 +129,7 @@ class Arguments(unittest.TestCase):
 
 
 class Torch(unittest.TestCase):
-    """Of gla_state, and of gla_state_backward where that derives from this."""
+    """Tests of gla_state in torch, and of gla_state_backward, whose tests derive from this."""
 
     device = "cpu"
     span = staticmethod(tandem.ops.gla_state)
@@ -174,7 +174,7 @@ class Torch(unittest.TestCase):
 
 
 class Gradients(unittest.TestCase):
-    """Of the CPU's fp32, of a GPU's bf16."""
+    """Gradients through gla_state: fp32 on the CPU, bf16 on a GPU."""
 
     device = "cpu"
 

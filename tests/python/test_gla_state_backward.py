@@ -35,7 +35,7 @@ class Cases(unittest.TestCase):
     dtypes = tuple(DTYPES)
 
     def check(self, case, dtype):
-        # Both the gradient and the definition from the same numbers; the definition on the CPU.
+        # Gradient and definition start from the same numbers; the definition runs on the CPU.
         here, there = (gla_inputs(case, dtype, device) for device in ("cpu", self.device))
         d_o = torch.randn(here["v"].shape, generator=torch.Generator().manual_seed(7)).to(dtype)
         names = ("log_decay", "scale", "cu_seqlens")

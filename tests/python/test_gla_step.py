@@ -30,7 +30,7 @@ class StepCase(unittest.TestCase):
         return inputs(device=self.device, **kwargs)
 
     def check(self, arguments, state, **kwargs):
-        """Of gla's arguments with T = 1: o and the new state against the definition."""
+        """Compares o and the new state with the definition, for gla's arguments with T = 1."""
         kept = state.clone()
         expected_o, expected_state = gla(**arguments, initial_state=kept)
         o = tandem.ops.gla_step(

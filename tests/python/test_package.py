@@ -26,7 +26,7 @@ def undefined_symbols():
 
 
 def torch_cxx_symbols(names):
-    """Those of torch's C++ ABI: mangled names that mention at::, c10:: or torch::."""
+    """Symbols of torch's C++ ABI: mangled names that mention at::, c10:: or torch::."""
     return [name for name in names if name.startswith("_Z") and re.search(r"(?<!\d)(2at|3c10|5torch|5caffe)", name)]
 
 
@@ -57,7 +57,7 @@ class Package(unittest.TestCase):
 
     def test_loads_without_torchs_cuda_libraries(self):
         stable = {name for name in undefined_symbols() if re.match(r"(aoti_)?torch_", name)}
-        # Of the C functions that name CUDA only this one is in libtorch_cpu.
+        # Only this one of the C functions that name CUDA is in libtorch_cpu.
         self.assertEqual({name for name in stable if "cuda" in name}, {"aoti_torch_device_type_cuda"})
 
     def test_needs_no_library_of_cuda_and_has_no_run_path(self):

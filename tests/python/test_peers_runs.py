@@ -112,7 +112,7 @@ class Peers(unittest.TestCase):
         self.assertIn("fp32 only", fla.refusal(dataclasses.replace(case, state_dtype="bf16"), "bf16"))
 
     def test_gradients_of_fla(self):
-        """Both directions by its autograd.Function, here on the definition."""
+        """fla's gradients by its autograd.Function, here on the definition, in both directions."""
         for direction in ("backward", "forward_backward"):
             for changed in (
                 {},

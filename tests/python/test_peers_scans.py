@@ -23,7 +23,7 @@ def scan(op="gated_scan", **changed):
 
 
 def arguments(case, tensors):
-    """Of the definitions that the tests of the package trust."""
+    """The arguments of the definitions that the tests of the package trust."""
     named = {name: tensors[name] for name in ("x", "u", "weight", "decay", "log_decay", "gate") if name in tensors}
     if case.cu_seqlens is not None:
         named["cu_seqlens"] = torch.tensor(case.cu_seqlens)

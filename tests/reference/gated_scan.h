@@ -29,7 +29,7 @@ inline Span span_of(const ScanRecurrence& p, std::int64_t n) {
   return {0, boundary(n), std::max(boundary(n), boundary(n + 1))};
 }
 
-/// Channel d of a span of a [B,T,D] tensor.
+/// Reads channel d of a span of a [B,T,D] tensor.
 inline std::vector<double> read_channel(DType dtype, const TokenTensor& x, const Span& span,
                                         int d) {
   std::vector<double> values(span.length());
@@ -55,7 +55,7 @@ struct ScanChannel {
   std::vector<double> out;
 };
 
-/// `x` of the channel's tokens: gated_scan's own, or what another op scans.
+/// Scans a channel; `x` is gated_scan's own at the channel's tokens, or what another op scans.
 inline ScanChannel scan_forward_one(const ScanRecurrence& p, const std::vector<double>& x,
                                     std::int64_t n, int d) {
   const Span span = span_of(p, n);

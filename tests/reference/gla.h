@@ -19,7 +19,7 @@ struct SequenceHead {
   int h;
 };
 
-/// One sequence and head; o [B,T,H,V] and final_state [N,H,K,V] are contiguous.
+/// Computes one sequence and head; o [B,T,H,V] and final_state [N,H,K,V] are contiguous.
 inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, double* o,
                             double* final_state) {
   const std::int64_t b = p.cu_seqlens ? 0 : n;

@@ -21,7 +21,7 @@ struct GlaHeadGradients {
   double q_dq = 0;  // sum over tokens of (q . dq)^2: the size of the terms whose difference dg is
 };
 
-/// One sequence and head.
+/// Computes the gradients of one sequence and head.
 inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std::int64_t n, int h) {
   const GlaForwardProblem& p = problem.forward;
   const std::int64_t b = p.cu_seqlens ? 0 : n;
@@ -52,8 +52,8 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
         g.data[b * g.batch_stride + (begin + t) * g.time_stride + h * g.head_stride]));
   }
 
-  // S[i] is the state before token first + i. All states at once would be gigabytes: one per block
-  // is kept, the others are computed again.
+  // S[i] is the state before token first + i. why blocks: all states at once would be gigabytes, so
+  // one per block is kept and the others are computed again.
   constexpr std::int64_t kBlock = 64;
   const std::int64_t size = static_cast<std::int64_t>(K) * V, head = (n * p.H + h) * size;
   std::vector<double> starts((T / kBlock + 1) * size), S((kBlock + 1) * size);
@@ -104,7 +104,7 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
       }
       out.dq[t * K + i] = dq;
       out.dk[t * K + i] = dk;
-      if (kept != 0) out.dg[t] += kept * dg;  // else forgets, whatever the state held
+      if (kept != 0) out.dg[t] += kept * dg;  // a reset forgets, whatever the state held
       q_dq += q[t * K + i] * dq;
     }
     out.q_dq += q_dq * q_dq;

@@ -1,5 +1,5 @@
 // The fp64 definition of gla_state_forward: the recurrence without outputs, one token at a time,
-// from a state of 0, and the sum of the log decays. As reference/gla.h, and apart from it.
+// from a state of 0, and the sum of the log decays. Shares no code with reference/gla.h.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct EndState {
   double total_log_decay = 0;
 };
 
-/// One sequence and head.
+/// Computes one sequence and head.
 inline EndState gla_state_forward_one(const GlaRecurrence& p, std::int64_t n, std::int64_t h) {
   const auto boundary = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(p.cu_seqlens[i], 0, p.T);

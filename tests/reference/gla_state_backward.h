@@ -13,7 +13,7 @@
 
 namespace tandem::reference {
 
-/// One sequence and head.
+/// Computes one sequence and head.
 inline EndState gla_state_backward_one(const GlaStateBackwardProblem& p, std::int64_t n,
                                        std::int64_t h) {
   const auto boundary = [&](std::int64_t i) {

@@ -9,7 +9,7 @@
 
 namespace tandem::reference {
 
-/// Reads the problem's state and leaves it alone; o [V] and the new state [K,V].
+/// Computes o [V] and the new state [K,V] of one batch and head; the problem's state is only read.
 inline void gla_step_one(const GlaStepProblem& p, std::int64_t b, int h, double* o, double* state) {
   const int hq = h / (p.H / p.HQ);
   const auto at = [&](const StridedTensor& x, int head, int i) {
@@ -23,7 +23,7 @@ inline void gla_step_one(const GlaStepProblem& p, std::int64_t b, int h, double*
   for (int i = 0; i < p.K; ++i) {
     for (int j = 0; j < p.V; ++j) {
       const std::int64_t index = b * S.batch_stride + h * S.head_stride + i * S.key_stride + j;
-      // Forgets exactly, whatever the state held.
+      // A decay of 0 forgets exactly, whatever the state held.
       const double kept = decay == 0.0 ? 0.0 : decay * element(p.state_dtype, S.data, index);
       state[i * p.V + j] = kept + at(p.k, hq, i) * at(p.v, h, j);
       o[j] += p.scale * at(p.q, hq, i) * state[i * p.V + j];

@@ -10,7 +10,7 @@
 
 namespace tandem::reference {
 
-/// Row t of u in its span.
+/// Reads row t of u in its span.
 inline std::vector<double> read_u(const LinearScanForwardProblem& p, const Span& span,
                                   std::int64_t t) {
   std::vector<double> row(p.d);
@@ -19,7 +19,7 @@ inline std::vector<double> read_u(const LinearScanForwardProblem& p, const Span&
   return row;
 }
 
-/// W at channel d.
+/// Reads W at channel d.
 inline std::vector<double> read_weight(const LinearScanForwardProblem& p, int d) {
   std::vector<double> row(p.d);
   for (int i = 0; i < p.d; ++i) {
@@ -28,7 +28,7 @@ inline std::vector<double> read_weight(const LinearScanForwardProblem& p, int d)
   return row;
 }
 
-/// x of a channel of one sequence, over its own tokens.
+/// Computes x of a channel of one sequence, over its own tokens.
 inline std::vector<double> project_one(const LinearScanForwardProblem& p, std::int64_t n, int d) {
   const Span span = span_of(p, n);
   const std::vector<double> weight = read_weight(p, d);
@@ -55,7 +55,7 @@ inline ScanChannelGradients linear_scan_backward_one(const LinearScanBackwardPro
                            read_channel(p.dtype, problem.d_out, span_of(p, n), d), d_final);
 }
 
-/// dx alone, which does not depend on x.
+/// Computes dx alone, which does not depend on x.
 inline std::vector<double> linear_scan_dx_one(const LinearScanBackwardProblem& problem,
                                               std::int64_t n, int d) {
   const LinearScanForwardProblem& p = problem.forward;

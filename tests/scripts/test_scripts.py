@@ -132,7 +132,7 @@ class CheckKernels(unittest.TestCase):
         # More may be under way than there are.
         two = [product, product.replace("R56", "R60"), wait.replace("0x0", "0x3")]
         self.assertEqual(len(writes(*two, "MOV R56, R1", "MOV R60, R1")), 2)
-        # Both operands in shared memory.
+        # A product with both operands in shared memory.
         self.assertEqual(writes(HGMMA, "MOV R24, R1"), [])
 
     def test_marker_is_the_whole_name(self):

@@ -80,7 +80,7 @@ class FlaRecurrentHgrn(FlaChunkHgrn):
 
 
 class Projected:
-    """The same of linear_scan."""
+    """linear_scan by torch's product and fla's scan."""
 
     op = "linear_scan"
     directions = ("forward",)

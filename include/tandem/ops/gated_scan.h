@@ -29,8 +29,8 @@ struct GatedScanForwardArgs {
   /// in (0,1); any value is computed with. 0 forgets everything before the token, exactly, whatever
   /// it was.
   std::optional<TensorView> decay = std::nullopt;
-  /// Instead, the natural log of a_t. -inf, and anything whose exp is below 2^-126 (about -87.3),
-  /// forgets as a decay of 0 does; positive values grow the state.
+  /// The natural log of a_t, instead of decay. -inf, and anything whose exp is below 2^-126 (about
+  /// -87.3), forgets as a decay of 0 does; positive values grow the state.
   std::optional<TensorView> log_decay = std::nullopt;
   std::optional<TensorView> gate = std::nullopt;           ///< [B,T,D]
   std::optional<TensorView> initial_state = std::nullopt;  ///< fp32 [B,D]; [N,D] with cu_seqlens
@@ -84,7 +84,7 @@ struct GatedScanBackwardArgs {
 /// Runs and throws as gated_scan_forward does; bitwise repeatable, too.
 void gated_scan_backward(const GatedScanBackwardArgs& args, const Context& context = {});
 
-/// As gated_scan_forward_workspace_bytes.
+/// Bytes of workspace that gated_scan_backward(args) needs; as gated_scan_forward_workspace_bytes.
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& args,
                                                 const DeviceProperties& device);
 

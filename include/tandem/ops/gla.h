@@ -59,14 +59,14 @@ std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const Device
 ///   state = sum_t exp(g_{t+1} + ... + g_T) k_t v_t^T        total_log_decay = sum_t g_t
 ///   state after the span = exp(total_log_decay) * state before it + state
 ///
-/// This is what sequence parallelism needs. Of a sequence cut into P consecutive parts, rank p
-/// holds part p: each rank calls gla_state_forward, the ranks exchange the results (K*V + 1 numbers
-/// per head, whatever T is), and each forms the state that its part begins with, in order,
+/// Sequence parallelism needs just this. With a sequence cut into P consecutive spans, rank p holds
+/// span p: each rank calls gla_state_forward, the ranks exchange the results (K*V + 1 numbers per
+/// head, whatever T is), and each forms the state that its span begins with, in order,
 ///
 ///   S_0 = the sequence's initial state or 0,   S_{p+1} = exp(total_log_decay_p) S_p + state_p
 ///
 /// which is the initial_state of its gla_forward. Outputs and the last final_state are then those
-/// of the uncut sequence. A part may be empty. exp(-inf) = 0 must forget S_p whatever it holds.
+/// of the uncut sequence. A span may be empty. exp(-inf) = 0 must forget S_p whatever it holds.
 ///
 /// Axes, dtypes and strides as in GlaForwardArgs.
 struct GlaStateForwardArgs {
@@ -103,8 +103,9 @@ struct GlaStepArgs {
   TensorView o;  ///< out [B,H,V], of the state before it is rounded to its storage
 };
 
-/// As gla_forward on one token, and needs no workspace. The call replaces `state`: enqueue it once
-/// per token. Throws InvalidArgument, Unsupported or CudaError, all before anything is written.
+/// Runs as gla_forward does, on one token, and needs no workspace. The call replaces `state`:
+/// enqueue it once per token. Throws InvalidArgument, Unsupported or CudaError, all before anything
+/// is written.
 void gla_step(const GlaStepArgs& args, const Context& context = {});
 
 /// The gradient of a scalar loss through gla_forward. The inputs are those of the forward call;

@@ -46,8 +46,8 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardArgs& arg
 ///
 ///   du_t = W^T dx_t        d_weight = sum over the tokens of all sequences of dx_t u_t^T
 ///
-/// du at tokens outside every sequence is 0. Sums are taken in the same order every time. No output
-/// may overlap an input or another output.
+/// du at tokens outside every sequence is 0. Sums have one order. No output may overlap an input or
+/// another output.
 struct LinearScanBackwardArgs {
   TensorView u;                                              ///< as in LinearScanForwardArgs
   TensorView weight;                                         ///< as in LinearScanForwardArgs

@@ -1,9 +1,8 @@
 // gated_scan_backward_kernel: the gradients of gated_scan, from the last token to the first.
 //
-// The same walk as gated_scan_forward_kernel's (forward.cuh), in the opposite direction. r, the
-// gradient by the state behind a token, goes through it by r -> a (silu(gate) d_out + r): a map
-// with the forward's A. The states come from the state before each tile; within the tile they are
-// computed again. So a step is
+// Walks as gated_scan_forward_kernel does (forward.cuh), in the opposite direction. r, the gradient
+// by the state behind a token, passes it by r -> a (silu(gate) d_out + r): a map with the forward's
+// A. States are computed again within each tile, from the state before it. So a step is
 //
 //   all threads     channel threads                 barrier
 //   wait for x, decay, gate, d_out
@@ -18,14 +17,14 @@
 //   dx, d_decay, and d_initial_state at first tokens
 //                                                   sync_warpgroup, and its rows leave
 //
-// Two forms of loads and stores. Rows (kRows; 16-bit tensors that TMA takes): a warp has whole rows
+// Loads and stores have two forms. With kRows (16-bit tensors that TMA takes) a warp has whole rows
 // of 64 channels, a thread 2 channels of 8 tokens, so no map crosses lanes and no address is
 // computed per token. The kernel computes the states before its tiles itself, in a walk forward
-// over x and decays (keep_states) just before: the pipeline does not run dry between the two. Else:
-// each thread has its own pieces of 8 channels by cp.async, or single elements, and the forward's
-// kernel without outputs left the states.
+// over x and decays (keep_states) just before: the pipeline does not run dry between the two.
+// Without kRows each thread has its own pieces of 8 channels by cp.async, or single elements, and
+// the forward's kernel, run without outputs, left the states.
 //
-// Without d_decay and d_gate there are no states, and x is not read.
+// Without d_decay and d_gate no states are needed, and x is not read.
 //
 // Floor: seven tensors once; x and decay are read once more for the states, 9/7 of that less what
 // L2 still holds (568 instead of 470 MB at B8 T4096 D1024). 62.6 million warp instructions there,
@@ -44,7 +43,7 @@
 
 namespace tandem::cuda {
 
-/// Starts loading the tile that begins at `begin`: the thread's part, or all of its rows.
+/// Starts loading the tile that begins at `begin`: the thread's own channels, or all rows.
 template <class Config>
 __device__ void load_tile(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
                           BackwardShared<Config>& shared, int stage, int begin) {
@@ -76,7 +75,7 @@ __device__ void load_tile(const ScanBackwardArgs<Config>& params, const ScanPlac
   }
 }
 
-/// Takes the gradients of a warpgroup's tokens from where they lie as rows.
+/// Stores the gradients of a warpgroup's tokens, which lie as rows in shared memory.
 template <class Config>
 __device__ void store_rows(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
                            BackwardShared<Config>& shared, int begin) {
@@ -95,7 +94,7 @@ __device__ void store_rows(const ScanBackwardArgs<Config>& params, const ScanPla
   }
 }
 
-/// The states before each warp, by threads [kWidth, 2 kWidth).
+/// Passes the state on to before each warp. Threads [kWidth, 2 kWidth) do, a column each.
 template <class Config>
 __device__ void pass_tile_states(BackwardShared<Config>& shared, float state) {
   const int column = threadIdx.x - Config::kWidth;
@@ -106,7 +105,8 @@ __device__ void pass_tile_states(BackwardShared<Config>& shared, float state) {
   });
 }
 
-/// Of the column that pass_tile_states passes on, before the tile at `begin`.
+/// Loads the state before the tile at `begin`, of the column that this thread passes on in
+/// pass_tile_states.
 template <class Config>
 __device__ float load_tile_state(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                                  int begin) {
@@ -119,10 +119,10 @@ __device__ float load_tile_state(const ScanBackwardParams& params, const ScanPla
       &params.states[(place.b * params.state_rows + begin / kStateTokens) * params.D + channel]);
 }
 
-/// The states before all tiles of the chain, by a first walk over x and the decays alone: they take
-/// half a stage each. One barrier per step: the maps of the warps alternate between two arrays, and
-/// the threads of the columns pass on the state while the others are at the next tile.
-/// Returns the steps that it took; in the end the first tiles of the walk back are on their way.
+/// Keeps the states before all tiles of the chain, by a first walk over x and the decays alone,
+/// which take half a stage each. One barrier per step: the maps of the warps alternate between two
+/// arrays, and the column threads pass on the state while the others are at the next tile. Returns
+/// the number of steps, and has started to load the first tiles of the walk back.
 template <class Config>
 __device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
                            BackwardShared<Config>& shared, int tiles, int first_back) {
@@ -187,7 +187,7 @@ __device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPla
   for (int stage = 0; stage < Config::kStages; ++stage) {
     load_tile(params, place, shared, stage, first_back - stage * tile_step);
   }
-  // All states are there, those of the other CTAs, too; and nobody reads maps or kinds any more.
+  // Waits until all states are there, those of the other CTAs too, and nobody reads maps or kinds.
   if (params.ranks > 1) {
     __cluster_barrier_arrive();
     __cluster_barrier_wait();
@@ -280,7 +280,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
                       [](int, float) {});
     shared.kinds.mark(params, step + 1, begin - tile_step);
     __syncthreads();
-    // why all of the warp: it would wait for those who take the other way.
+    // why all of the warp: it would wait for the lanes that take the other way.
     const bool simple = __all_sync(0xFFFFFFFFu, own.simple);
     typename TokenGradients<Config>::Values before = {};
     if (has_states && has_channels) {
@@ -315,7 +315,8 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
       phase ^= 1;
     }
   }
-  if constexpr (Config::kRows) {  // nothing is on its way to or from shared memory that ends
+  // Waits for copies to and from shared memory, which ends with the CTA.
+  if constexpr (Config::kRows) {
     if (threadIdx.x == Config::kLoader) shared.slots.drain(stage, phase);
     if (threadIdx.x % 128 == 0) wait_stores_read();
   }

@@ -17,12 +17,12 @@ namespace tandem::cuda {
 
 template <class Config>
 struct BackwardShared {
-  // Of a token, in this order: x, decay, gate, d_out.
+  // Pieces of a token, in this order: x, decay, gate, d_out.
   static constexpr int kDecay = Config::kElementPieces;
   static constexpr int kGate = kDecay + Config::kDecayPieces;
   static constexpr int kOut = kGate + Config::kElementPieces;
   static constexpr int kOfToken = kOut + Config::kElementPieces;
-  // Of results, if they leave as rows: dx, d_decay, d_gate.
+  // Results that leave as rows, in this order: dx, d_decay, d_gate.
   static constexpr int kDDecay = 1;
   static constexpr int kDGate = 2;
 
@@ -32,13 +32,13 @@ struct BackwardShared {
   float warp_states[Config::kWarps][Config::kWidth];
   TileKinds<Config> kinds;
 
-  /// A thread's channels of a token.
+  /// Unpacks a thread's channels of a token.
   template <class Stored>
   __device__ void unpack(const ScanPlace<Config>& place, int stage, int token, int of,
                          float (&values)[Config::kChannels]) const {
     unpack_channels<Config::kThreads, Stored>(slots.piece(place, stage, token, of), values);
   }
-  /// The thread's i-th piece of the stage whose contents are not read in the second pass.
+  /// Returns the i-th piece of the thread in a stage that the second pass does not read.
   __device__ float4& spare(int stage, int i) {
     constexpr int kSpare = kOfToken - kDecay;
     static_assert(2 * kSpare >= Config::kChannels / 2 && Config::kTokens >= 2);
@@ -47,7 +47,7 @@ struct BackwardShared {
   }
 };
 
-/// Maps that the thread does not need for a while.
+/// Puts maps aside that the thread does not need for a while.
 template <class Config>
 __device__ void put_aside(BackwardShared<Config>& shared, int stage,
                           const ScanMap (&maps)[Config::kChannels]) {
@@ -58,7 +58,7 @@ __device__ void put_aside(BackwardShared<Config>& shared, int stage,
   }
 }
 
-/// The maps again.
+/// Takes the maps back that put_aside put aside.
 template <class Config>
 __device__ void take_again(BackwardShared<Config>& shared, int stage,
                            ScanMap (&maps)[Config::kChannels]) {
@@ -70,7 +70,7 @@ __device__ void take_again(BackwardShared<Config>& shared, int stage,
   }
 }
 
-/// The states that a sequence starts from, or a gradient by the states that it ends with.
+/// Loads the states that a sequence starts from, or the gradients by those that it ends with.
 template <class Config>
 __device__ void load_given(const float* states, int sequence, const ScanParams& params,
                            const ScanPlace<Config>& place, float (&values)[Config::kChannels]) {
@@ -86,12 +86,12 @@ struct TokenGradients {
   Values a;
   Values by_state;  // silu(gate) d_out
   Values by_gate;   // silu'(gate) d_out, to be multiplied by the state
-  // As they were loaded, if kRows: the stage may be loaded again before the second pass.
+  // x as it was loaded, if kRows: the stage may be loaded again before the second pass.
   typename Config::Piece x[Config::kRows ? Config::kTokens : 1];
-  bool simple;  // tokens that exist, and neither begin nor end a sequence
+  bool simple;  // all tokens exist, and none begins or ends a sequence
 };
 
-/// The decays, of their logs.
+/// Turns log-decays into decays.
 template <class Config>
 __device__ void take_exponentials(const ScanParams& params, TokenGradients<Config>& own) {
   if (!params.log_decay) return;
@@ -102,7 +102,8 @@ __device__ void take_exponentials(const ScanParams& params, TokenGradients<Confi
   }
 }
 
-/// `complete`: no token of the thread lies outside of the tensors, or rows take care of it.
+/// Loads a thread's tokens and multiplies d_out by silu(gate) and silu'(gate). `complete`: no token
+/// of the thread lies outside the tensors, or kRows takes care of it.
 template <class Config>
 __device__ void differentiate_gates(const ScanBackwardParams& params,
                                     const ScanPlace<Config>& place,
@@ -145,7 +146,7 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
   }
 }
 
-/// x of the thread's token i, in both passes.
+/// Takes x of the thread's token i, in either pass.
 template <class Config>
 __device__ void take_x(const ScanPlace<Config>& place, const BackwardShared<Config>& shared,
                        int stage, const TokenGradients<Config>& own, int i,
@@ -157,7 +158,7 @@ __device__ void take_x(const ScanPlace<Config>& place, const BackwardShared<Conf
   }
 }
 
-/// The maps of states of the thread's tokens; returns whether they are small.
+/// Makes the maps of states of the thread's tokens; returns whether they are small.
 template <class Config>
 __device__ bool map_states(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                            const BackwardShared<Config>& shared, int stage, const TokenKind* kinds,
@@ -192,16 +193,16 @@ __device__ bool map_states(const ScanBackwardParams& params, const ScanPlace<Con
   return false;
 }
 
-/// The gradient by the state before a token, from that by the state behind it.
-/// why __fmul_rn, and __fadd_rn behind it: an addition that is joined to the product in one of the
-/// two forms only gives other bits there, and which form runs depends on neighbouring channels.
+/// Returns the gradient by the state before a token, from that by the state behind it. why
+/// __fmul_rn, and __fadd_rn by its callers: if the compiler fused them in only one of the two
+/// forms, that form would give other bits, and which form runs depends on neighbouring channels.
 template <bool kExact = true>
 __device__ inline float pass_back(float a, float by_state) {
   return kExact && a == 0.0f ? 0.0f : __fmul_rn(a, by_state);
 }
 
-/// The maps of gradients by states, from the last token to the first; returns whether they are
-/// small.
+/// Makes the maps of gradients by states, from the last token to the first; returns whether they
+/// are small.
 template <class Config>
 __device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                               const TokenKind* kinds, const TokenGradients<Config>& own,
@@ -236,7 +237,8 @@ __device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<
   return false;
 }
 
-/// The thread's part of a gradient, if it is wanted; as rows it is computed in any case.
+/// Where the thread's channels of a gradient go, if it is wanted; with kRows it is computed in any
+/// case.
 template <class Config, class StoredT, bool kExact>
 struct GradientRows {
   StoredT* first;  // of the thread's tokens; null: not wanted
@@ -244,7 +246,7 @@ struct GradientRows {
   int tokens;
   int channels;
 
-  /// `of`: the tensor's place among the results of the warp.
+  /// `of`: the tensor's index among the results.
   __device__ GradientRows(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                           BackwardShared<Config>& shared, int of, const TokenTensor& tensor,
                           int begin)
@@ -260,15 +262,15 @@ struct GradientRows {
     }
   }
 
-  /// kExact: the i-th token may not exist.
+  /// Stores the gradient of the i-th token, which with kExact may not exist.
   __device__ void store(int i, const float (&values)[Config::kChannels]) const {
     if (!Config::kRows && (first == nullptr || (kExact && i >= tokens))) return;
     store_channels<Config::kAligned, typename Config::Piece>(first + i * stride, values, channels);
   }
 };
 
-/// From the state before the thread's tokens: the states before each, and d_gate. Returns whether
-/// the states are finite.
+/// Computes the states before each of the thread's tokens from the state before all of them, and
+/// stores d_gate. Returns whether the states are finite.
 template <class Config, bool kExact>
 __device__ bool store_gate_gradients(const ScanBackwardParams& params,
                                      const ScanPlace<Config>& place, BackwardShared<Config>& shared,
@@ -300,8 +302,8 @@ __device__ bool store_gate_gradients(const ScanBackwardParams& params,
   return are_finite(state);
 }
 
-/// From the gradient by the state behind the thread's tokens: all other gradients. Returns whether
-/// they are finite.
+/// Stores all gradients but d_gate, from the gradient by the state behind the thread's tokens.
+/// Returns whether they are finite.
 template <class Config, bool kExact>
 __device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
                                 BackwardShared<Config>& shared, const TokenKind* kinds, int begin,
@@ -338,7 +340,7 @@ __device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlac
       }
     }
   };
-  // why apart: a branch at each token costs more than the code.
+  // why two copies of the loop: a branch at each token costs more than the code.
   if (params.log_decay) {
     store(std::true_type{});
   } else {

@@ -12,12 +12,12 @@ namespace tandem::cuda {
 /// How a CTA's threads lie over a tile.
 struct ScanTile {
   int width;            // channels
-  int channels;         // of a thread; width / channels threads lie side by side
-  int threads;          // all; those side by side have the same tokens
-  int tokens;           // of a thread, neighbouring ones
-  int stages;           // tiles that are on their way or in use
-  int blocks = 0;       // CTAs that an SM's registers should be enough for; 0: of 128 each
-  bool outputs = true;  // else only the states before some tokens, of x and decays
+  int channels;         // channels of a thread; width / channels threads lie side by side
+  int threads;          // in all; threads side by side have the same tokens
+  int tokens;           // neighbouring tokens of a thread
+  int stages;           // tiles on their way or in use
+  int blocks = 0;       // CTAs that an SM's registers should hold; 0: as many as with 128 a thread
+  bool outputs = true;  // else it keeps only the states before some tokens
   bool rows = false;    // TMA brings and takes whole rows
 };
 
@@ -42,19 +42,19 @@ struct ScanConfig {
   static constexpr bool kExact = sizeof(Element) == 4;  // limits of 1e-6, else 3e-4
   static constexpr bool kExactDecay = sizeof(Decay) == 4;
 
-  // What a thread copies at once, and how many of these the channels of a token are.
+  // What a thread copies at once, and how many such pieces the channels of a token make.
   using Piece =
       std::conditional_t<kChannels * sizeof(Element) == 4, unsigned,
                          std::conditional_t<kChannels * sizeof(Element) == 8, uint2, uint4>>;
   static constexpr int kElementPieces = kChannels * sizeof(Element) / sizeof(Piece);
   static constexpr int kDecayPieces = kChannels * sizeof(Decay) / sizeof(Piece);
 
-  // why not for single elements: they need more registers, and are slow.
+  // why only 1 for single elements: they need more registers, and are slow anyway.
   static constexpr int kFewestBlocks = !kAligned          ? 1
                                        : kTile.blocks > 0 ? kTile.blocks
                                                           : 65536 / (128 * kThreads);
 
-  /// CTAs of so much shared memory that an SM holds, as far as registers are meant to allow it.
+  /// Returns how many CTAs with so much shared memory an SM holds, if registers allow it as meant.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
     const int by_memory = static_cast<int>(228 * 1024 / (shared_bytes + 1024));
     return by_memory < kFewestBlocks ? by_memory : kFewestBlocks;
@@ -64,27 +64,27 @@ struct ScanConfig {
   static_assert(2 * kWidth <= kThreads);
 };
 
-/// 64 channels, 128 bytes of a row: one CTA fills an SM.
+/// Takes 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
 using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 2}>;
 
-/// Three CTAs on an SM, with an eighth of that in work each.
+/// Puts three CTAs on an SM, each with an eighth of ScanWideConfig's elements in work.
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowConfig =
     ScanConfig<Element, Decay, kAligned,
                ScanTile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
 
-/// More CTAs where there are few channels.
+/// Makes more CTAs where channels are few.
 template <class Element, class Decay>
 using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
 
-/// The states that the backward starts from.
+/// Keeps the states that the backward starts from, without outputs.
 template <class Element, class Decay, bool kAligned = true>
 using ScanNarrowStatesConfig =
     ScanConfig<Element, Decay, kAligned,
                ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
 
-/// Tiles of kStateTokens. Four tensors, and twice the maps.
+/// A backward with tiles of kStateTokens tokens, which TMA copies by rows.
 template <class Element, class Decay>
 using ScanRowsBackwardConfig =
     ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true}>;

@@ -51,7 +51,7 @@ namespace tandem::cuda {
 
 template <class Config>
 struct ForwardShared {
-  // Of a token, in this order: x, decay, gate.
+  // Pieces of a token, in this order: x, decay, gate.
   static constexpr int kDecay = Config::kElementPieces;
   static constexpr int kGate = kDecay + Config::kDecayPieces;
   static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
@@ -84,12 +84,12 @@ __device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Confi
 template <class Config>
 struct OwnTokens {
   float a[Config::kTokens][Config::kChannels];  // the decay; where `replaced`, the state itself
-  unsigned replaced;  // bit i: the state at token i does not go by the one before
+  unsigned replaced;  // bit i: the state at token i does not depend on the one before
   unsigned outside;
-  bool simple;  // tokens that exist, and neither begin nor end a sequence
+  bool simple;  // all tokens exist, and none begins or ends a sequence
 };
 
-/// The maps of tokens among which sequences begin, or which are not finite.
+/// Makes the maps of tokens among which sequences begin, or which are not finite.
 template <class Config>
 __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPlace<Config>& place,
                                    const ForwardShared<Config>& shared, int stage,
@@ -124,7 +124,7 @@ __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPl
   }
 }
 
-/// The maps of the thread's tokens; whether they are small.
+/// Makes the maps of the thread's tokens; returns whether they are small.
 template <class Config>
 __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
                            const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
@@ -156,8 +156,8 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
   return small;
 }
 
-/// From the state before the thread's tokens: outputs and final states. Returns whether the states
-/// are finite.
+/// Stores outputs and final states, from the state before the thread's tokens. Returns whether the
+/// states are finite.
 template <class Config, bool kExact>
 __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
                              const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
@@ -204,7 +204,8 @@ __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Co
   return are_finite(state);
 }
 
-/// Of the column of this thread, before the token at `time`.
+/// Keeps the state of this thread's column before the token at `time`, where the backward wants
+/// one.
 template <class Config>
 __device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Config>& place,
                            int time, float state) {
@@ -269,7 +270,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
         return store_tokens<Config, exact()>(params, place, shared, stage, kinds, begin, own,
                                              state);
       };
-      // why all of the warp: it would wait for those who take the other way.
+      // why all of the warp: it would wait for the lanes that take the other way.
       const bool simple = __all_sync(0xFFFFFFFFu, own.simple);
       if (place.channel() < params.D && (!simple || !pass(std::false_type{}))) {
         pass(std::true_type{});

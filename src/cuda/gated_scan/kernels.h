@@ -1,4 +1,4 @@
-// What the tables of variants know of a compiled kernel.
+// A compiled kernel as the tables of variants know it.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@ template <class Params>
 struct ScanKernelOf {
   int width;          // channels of a CTA
   int tile_tokens;    // of a CTA, per step
-  int blocks_per_sm;  // that run at once
-  int rows;           // that TMA copies for a warp at once; 0: no TMA
+  int blocks_per_sm;  // CTAs that run at once
+  int rows;           // rows that TMA copies at once; 0: no TMA
   void (*launch)(const char* name, const Params& params, unsigned chains, void* stream);
 };
 
 using ScanForwardKernel = ScanKernelOf<ScanForwardParams>;
 using ScanBackwardKernel = ScanKernelOf<ScanBackwardParams>;
 
-/// By Config of config.h; instantiated in forward_*.cu and backward_*.cu.
+/// Returns the kernel of a Config (config.h); instantiated in forward_*.cu and backward_*.cu.
 template <class Config>
 ScanForwardKernel forward_kernel();
 template <class Config>

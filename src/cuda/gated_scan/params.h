@@ -17,7 +17,7 @@ struct ScanParams {
   TokenTensor decay;
   TokenTensor gate;            // data null: none
   const float* initial_state;  // or null
-  // Kept for the backward, or null: (B, state_rows, D): before every kStateTokens-th token
+  // States before every kStateTokens-th token (B, state_rows, D), kept for the backward; or null
   float* states;
   std::int64_t state_rows;
 };
@@ -30,7 +30,7 @@ struct ScanForwardParams : ScanParams {
 struct ScanBackwardParams : ScanParams {  // states null: no gradient asks for them
   TokenTensor d_out;
   const float* d_final_state;  // or null: 0
-  // Data null: not wanted.
+  // Gradients; data null: not wanted.
   TokenTensor dx;
   TokenTensor d_decay;  // by the decay, or its log if that is given
   TokenTensor d_gate;

@@ -1,4 +1,4 @@
-// What a CTA and a thread of a gated scan have of the tensors.
+// Where the tokens and channels of a CTA and of a thread of a gated scan lie.
 #pragma once
 
 #include "cuda/gated_scan/params.h"
@@ -7,15 +7,15 @@
 
 namespace tandem::cuda {
 
-/// A thread's part of its CTA's tiles.
+/// Where a thread's tokens and channels lie.
 template <class Config>
 struct ScanPlace {
   int b;
   int rank;
   int warp;
-  int block_channel;  // the block's first
-  int column;         // of the thread's first channel, in the block
-  int row;            // of the thread's first token, in the tile
+  int block_channel;  // first channel of the CTA's block
+  int column;         // the thread's first channel, in the block
+  int row;            // the thread's first token, in the tile
 
   template <class Params>
   __device__ explicit ScanPlace(const Params& params) {
@@ -24,13 +24,13 @@ struct ScanPlace {
     b = chain / params.channel_blocks;
     block_channel = chain % params.channel_blocks * Config::kWidth;
     column = threadIdx.x % Config::kLanes * Config::kChannels;
-    // why a shuffle: the compiler then knows that it is one for all of the warp.
+    // why a shuffle: the compiler then knows that the value is the same for all of the warp.
     warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
     row = Config::kLanes == 32 ? warp * Config::kTokens
                                : threadIdx.x / Config::kLanes * Config::kTokens;
   }
-  /// How many of the thread's tokens are tokens, in a tile that begins at `begin`: the first ones,
-  /// but in a tile before 0, of which none is.
+  /// Returns how many of the thread's tokens exist in a tile that begins at `begin`, in their
+  /// order; none in a tile before 0.
   __device__ int tokens(int T, int begin) const { return begin < 0 ? 0 : T - begin - row; }
   __device__ int channel() const { return block_channel + column; }
   template <class Stored>
@@ -40,7 +40,7 @@ struct ScanPlace {
   }
 };
 
-/// Starts loading the thread's part of the tile that begins at `begin`: pieces of token i from
+/// Starts loading the thread's tokens of the tile that begins at `begin`: pieces of token i from
 /// `pieces` + i kOfToken kThreads on.
 template <class Config, class Stored, int kOfToken>
 __device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& place,
@@ -52,7 +52,8 @@ __device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& p
     copy_channels<Config::kAligned, Config::kThreads, Config::kChannels>(
         pieces + i * kOfToken * Config::kThreads, from + i * tensor.time_stride, valid);
   };
-  if (tokens >= Config::kTokens && channels >= Config::kChannels) {  // why apart: no conditions
+  if (tokens >= Config::kTokens &&
+      channels >= Config::kChannels) {  // why apart: needs no conditions
 #pragma unroll
     for (int i = 0; i < Config::kTokens; ++i) copy(i, Config::kChannels);
   } else {
@@ -61,7 +62,7 @@ __device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& p
   }
 }
 
-/// Sequences without tokens: `to` is `from`, or 0 where that is null.
+/// Writes the states of sequences without tokens: `to` is `from`, or 0 where that is null.
 template <class Config>
 __device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<Config>& place,
                                      const float* from, float* to) {
@@ -86,7 +87,7 @@ __device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<C
 template <class Config>
 __device__ bool are_inside(const TokenKind* kinds) {
   static_assert(TokenKind::kInside == -1);
-  if constexpr (Config::kLanes == 32) {  // one row of threads: a word per lane
+  if constexpr (Config::kLanes == 32) {  // a warp has the same tokens: a word per lane
     constexpr int kWords = 2 * Config::kTokens;
     static_assert(32 % kWords == 0);
     const int word = reinterpret_cast<const int*>(kinds)[threadIdx.x % kWords];
@@ -101,21 +102,21 @@ __device__ bool are_inside(const TokenKind* kinds) {
   }
 }
 
-/// The kinds of the tokens of a CTA's tiles, one behind the other.
+/// The kinds of the tokens of a CTA's tiles, for one step after another.
 template <class Config>
 struct TileKinds {
-  // why three: some threads read the last step's while others clear the next one's.
+  // why three: some threads read those of the last step while others clear those of the next.
   alignas(16) TokenKind kinds[3][Config::kTileTokens];
 
   __device__ const TokenKind* of(int step) const { return kinds[step % 3]; }
 
-  /// By all threads, before a barrier.
+  /// Clears the kinds of a step. All threads, before a barrier.
   __device__ void clear(const ScanParams& params, const ScanPlace<Config>& place, int step,
                         int begin) {
     clear_tokens<Config::kTileTokens, Config::kThreads>(params.sequences, place.b, begin,
                                                         kinds[step % 3]);
   }
-  /// By all threads, between that barrier and another one.
+  /// Marks where sequences begin and end. All threads, between that barrier and another one.
   __device__ void mark(const ScanParams& params, int step, int begin) {
     if (threadIdx.x / 32 == Config::kWarps - 1) {
       mark_tokens<Config::kTileTokens>(params.sequences, begin, kinds[step % 3]);

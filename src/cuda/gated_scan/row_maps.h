@@ -18,16 +18,16 @@ struct ScanBackwardRowParams : ScanBackwardParams {
   ScanBackwardMaps maps;
 };
 
-/// What the kernel of a Config is given.
+/// Parameters of the kernel of a Config.
 template <class Config>
 using ScanBackwardArgs =
     std::conditional_t<Config::kRows, ScanBackwardRowParams, ScanBackwardParams>;
 
-/// `name` is the argument's, for `problem`.
+/// Plans copies of `rows` tokens by 64 channels. `name` is the argument's, for `problem`.
 TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows);
 
-/// Of those tensors that there are, with so many rows per load and store.
+/// Encodes the maps of the tensors that exist, with so many rows per load and per store.
 ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, std::int64_t batches,
                                int load_rows, int store_rows);
 

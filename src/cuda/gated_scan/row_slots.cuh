@@ -1,5 +1,5 @@
-// Where the tokens of a tile lie in shared memory: each thread's pieces for itself (cp.async), or
-// whole rows (TMA), of which a thread reads its part.
+// Where the tokens of a tile lie in shared memory: as each thread's own pieces (cp.async), or as
+// whole rows (TMA), of which a thread reads its channels.
 #pragma once
 
 #include "cuda/gated_scan/place.cuh"
@@ -8,7 +8,7 @@
 
 namespace tandem::cuda {
 
-/// kOfToken pieces of each token.
+/// Pieces of each thread, kOfToken per token.
 template <class Config, int kOfToken>
 struct PieceSlots {
   using Piece = typename Config::Piece;
@@ -20,14 +20,14 @@ struct PieceSlots {
   }
 };
 
-/// kIn tensors that are read, kOut that are written. A thread has kChannels of each of its tokens'
-/// rows. A tile is loaded at once; what a warpgroup has written leaves at once.
+/// Rows of kIn tensors that are read and kOut that are written. A thread has kChannels of each of
+/// its tokens' rows. One copy loads a tile; one copy stores what a warpgroup has written.
 template <class Config, int kIn, int kOut>
 struct RowSlots {
   using Element = typename Config::Element;
   using Piece = typename Config::Piece;
   using Rows = Element[Config::kTileTokens][Config::kWidth];
-  static constexpr int kGroupTokens = 4 * Config::kWarpTokens;  // of a warpgroup
+  static constexpr int kGroupTokens = 4 * Config::kWarpTokens;  // tokens of a warpgroup
   static_assert(Config::kLanes == 32 && sizeof(typename Config::Decay) == sizeof(Element));
 
   alignas(128) Rows in[Config::kStages][kIn];
@@ -43,7 +43,8 @@ struct RowSlots {
     return &out[of][place.row][place.column];
   }
 
-  /// By one thread, the one that loads; the others wait behind a barrier of the CTA only.
+  /// Initialises the barriers. The thread that loads; others may wait on them after a barrier of
+  /// the CTA.
   __device__ void init() {
 #pragma unroll
     for (Barrier& barrier : full) barrier.init(1);
@@ -51,7 +52,7 @@ struct RowSlots {
     for (Barrier& barrier : full_half) barrier.init(1);
     fence_barriers_initialised();
   }
-  /// By one thread: `count` loads of the stage follow.
+  /// Announces `count` loads of the stage. One thread.
   __device__ void expect(int stage, int count) {
     full[stage].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
   }
@@ -59,7 +60,7 @@ struct RowSlots {
                        int begin) {
     load_panel(map, full[stage], in[stage][of], {place.block_channel, 0, begin, place.b});
   }
-  // The same of two tensors, which take half of a stage.
+  // Half stages: two tensors take half of a stage, with a barrier of its own.
   __device__ const Piece* half_piece(const ScanPlace<Config>& place, int half, int token,
                                      int of) const {
     return piece(place, half / 2, token, half % 2 * 2 + of);
@@ -72,8 +73,8 @@ struct RowSlots {
     load_panel(map, full_half[half], in[half / 2][half % 2 * 2 + of],
                {place.block_channel, 0, begin, place.b});
   }
-  /// By the thread that loads, at the end: all loads that it has started are complete. `stage` and
-  /// `phase`: of the next one that would be waited for.
+  /// Waits until all loads are complete that were started. The thread that loads, at the end.
+  /// `stage` and `phase`: the next ones to wait for.
   __device__ void drain(int stage, int phase) const {
 #pragma unroll
     for (int i = 0; i < Config::kStages; ++i) {
@@ -84,7 +85,7 @@ struct RowSlots {
       }
     }
   }
-  /// By one thread of a warpgroup, behind sync_warpgroup and each thread's
+  /// Starts storing a warpgroup's rows. One of its threads, after sync_warpgroup and every thread's
   /// fence_shared_for_async_proxy.
   __device__ void store(const ScanPlace<Config>& place, int of, const CUtensorMap& map, int begin) {
     const int row = place.warp / 4 * kGroupTokens;

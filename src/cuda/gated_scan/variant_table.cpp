@@ -1,5 +1,5 @@
-// The variants of gated_scan on CUDA, and what each can run. Of equal predicted times the first one
-// is chosen. Host only.
+// The variants of gated_scan on CUDA, and what each can run. Where predicted times are equal, the
+// first in the table is chosen. Host only.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -63,7 +63,7 @@ void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
   add_narrow_backward<Element, float, false>(table, dtype, DType::kFloat32);
 }
 
-/// Why a tensor cannot be read or written 16 bytes at a time, "" when it can.
+/// Says why a tensor cannot be read or written 16 bytes at a time, "" when it can.
 std::string layout_problem(const char* name, const TokenTensor& tensor, DType dtype,
                            const ScanRecurrence& problem) {
   const std::string argument = name;
@@ -81,7 +81,8 @@ std::string layout_problem(const char* name, const TokenTensor& tensor, DType dt
   return reason.empty() ? check("time", problem.T, tensor.time_stride) : reason;
 }
 
-/// What both directions' variants ask of what the recurrence reads, x included.
+/// Says why a variant of either direction cannot read what the recurrence reads, x included; ""
+/// when it can.
 template <class Kernel>
 std::string recurrence_problem(const ScanVariant<Kernel>& variant,
                                const GatedScanForwardProblem& problem) {
@@ -115,7 +116,7 @@ std::string recurrence_problem(const ScanVariant<Kernel>& variant,
   return reason;
 }
 
-/// Why TMA cannot copy a tensor, "" when it can or the variant does without.
+/// Says why TMA cannot copy a tensor, "" when it can or the variant does without TMA.
 template <class Kernel>
 std::string rows_problem(const ScanVariant<Kernel>& variant, const ScanRecurrence& problem,
                          const char* name, const TokenTensor& tensor) {

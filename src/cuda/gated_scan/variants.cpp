@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
-#include "cuda/runtime/cuda_check.h"
 #include "cuda/runtime/workspace.h"
 #include "cuda/scan/plan.h"
 #include "tandem/error.h"
@@ -31,7 +31,8 @@ ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
                    device.multiprocessors);
 }
 
-/// A row of the table with its time: those that load single elements behind the others.
+/// A row of the table with its predicted time. Rows that load single elements come after the
+/// others.
 template <class Variant>
 struct Candidate {
   std::string name;
@@ -107,7 +108,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   const DeviceProperties device = device_properties(problem.device);
   const ScanForwardVariant& variant = choose_scan_variant(problem, device);
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   ScanForwardParams params{};
   static_cast<ScanParams&>(params) = scan_params(problem, variant.kernel, device);
   params.out = problem.out;
@@ -126,7 +127,7 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   const DeviceProperties device = device_properties(forward.device);
   const ScanBackwardVariant& variant = choose_scan_variant(problem, device);
   if (forward.B == 0) return;
-  const DeviceGuard guard(forward.device.index);
+  const CallScope scope(variant.name, forward.device.index);
   const std::size_t bytes = states_bytes(problem);
   const ScratchMemory scratch(kBackward, context, bytes);
   float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;

@@ -24,13 +24,14 @@ struct ScanForwardVariant : ScanVariant<ScanForwardKernel> {
 };
 
 struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
-  // The forward's, for the states before each tile; no launch: the kernel computes them itself.
+  // The forward's kernel that leaves the states before each tile; its launch is null where the
+  // backward's kernel computes them itself.
   ScanForwardKernel states_kernel;
 
   std::string supports(const GatedScanBackwardProblem& problem) const;
 };
 
-/// The fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
+/// Chooses the fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
 const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
                                               const DeviceProperties& device);
 const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-/// One warp: natural-log decays of the chunk, 0 where there is no token.
+/// Loads the chunk's natural-log decays, 0 where there is no token. All lanes of one warp.
 __device__ inline LogDecays load_log_decays(const DecayTensor& decay, const ChunkPair& pair,
                                             int which, std::int64_t T) {
   const float* head = decay.data + pair.batch * decay.batch_stride + pair.head * decay.head_stride;
@@ -23,7 +23,8 @@ __device__ inline LogDecays load_log_decays(const DecayTensor& decay, const Chun
   return {{of_token(token), of_token(token + 1)}, of_token(64)};
 }
 
-/// One warp: d_log_decay of the chunk's tokens, or their sum for a constant decay.
+/// Writes d_log_decay of the chunk's tokens, or their sum for a constant decay. All lanes of one
+/// warp.
 __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
                                            const ChunkGradientsShared::Tokens& tokens,
                                            const ChunkPair& pair, int which) {
@@ -55,10 +56,10 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
   }
 }
 
-/// The n-th pair of a CTA.
+/// Index of the n-th chunk pair of a CTA.
 __device__ inline unsigned nth_pair(unsigned n) { return blockIdx.x + n * gridDim.x; }
 
-/// One thread: copies in and out, two pairs ahead.
+/// Copies in and out, two chunk pairs ahead, by one thread.
 struct ChunkCopies {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
@@ -67,7 +68,7 @@ struct ChunkCopies {
   static constexpr int kPanelBytes = panel_bytes(64);
   static constexpr int kStages = ChunkGradientsShared::kStages;
 
-  /// Into panels that no gradient leaves through.
+  /// Loads k and d_o, into panels that no gradient leaves through.
   __device__ void load_first_inputs(Stage& stage, const ChunkPair& pair) const {
     stage.inputs.arrive_and_expect(8 * kPanelBytes);
     for (int i = 0; i < 2; ++i) {
@@ -87,7 +88,7 @@ struct ChunkCopies {
                                    &stage.states.word, panel, kPanelBytes);
   }
   __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
-    // Behind the cut, along either walk; at it the state is whole.
+    // States behind the cut, along either walk, are not whole; at the cut they are.
     const bool state = params.cut > 0 && pair.index > params.cut;
     const bool gradient = pair.index < params.cut - 1;
     stage.cut_group = state ? 0 : gradient ? 1 : ChunkGradientsShared::kWhole;
@@ -96,7 +97,7 @@ struct ChunkCopies {
     load_state(stage, params.states, pair.place, stage.chunks[0].state);
     load_state(stage, params.state_gradients, pair.place, stage.chunks[1].state_gradient);
   }
-  /// Into panels that a gradient may have left through.
+  /// Loads the state at the cut, into a panel that a gradient may have left through.
   __device__ void load_states_at_cut(Stage& stage, const ChunkPair& pair) const {
     if (stage.cut_group == ChunkGradientsShared::kWhole) return;
     const std::int64_t cut = pair.place - pair.index + params.cut;
@@ -122,7 +123,7 @@ struct ChunkCopies {
     for (unsigned n = 0; n < kStages && nth_pair(n) < params.count; ++n) {
       Stage& stage = shared.stages[n];
       const ChunkPair pair = find_pair(params, nth_pair(n));
-      // why before the stream is followed: these came before the kernel before this one.
+      // why before the stream is followed: the inputs were there before the previous kernel began.
       load_first_inputs(stage, pair);
       load_other_inputs(stage, pair);
       if (n == 0) follow_stream();  // the first pair's states before the second's inputs
@@ -150,7 +151,8 @@ struct ChunkCopies {
   }
 };
 
-/// One warp: the decay factors of the pairs that are copied in, and the gradient by the decays.
+/// Makes the decay factors of the chunk pairs that are copied in, and the gradient by the decays.
+/// One warp.
 struct ChunkDecays {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;

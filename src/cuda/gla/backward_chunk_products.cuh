@@ -9,12 +9,12 @@
 
 namespace tandem::cuda {
 
-/// 64 columns of this thread's rows, in 16 bits: the A operand of a contraction over them, or a
-/// panel's part of an accumulator.
+/// 64 columns of this thread's rows, in 16 bits: the A operand of a contraction over them, or 64
+/// columns of an accumulator.
 using PackedRows = std::uint32_t[4][4];
 
-/// Rounds scale D (.) of both score tiles [j][i] to At and, into a panel, Wt. Without branches: it
-/// runs beside a product.
+/// Rounds scale D (.) both score tiles [j][i]: to At in registers, to Wt in a panel. Has no
+/// branches, since it runs beside a product.
 template <class Element>
 __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
                              const float (&log2_sum)[64], float scale, PackedRows& a, char* w) {
@@ -45,7 +45,7 @@ __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
   }
 }
 
-/// Rows of an accumulator times the factors of their tokens.
+/// Multiplies rows of an accumulator by the factors of their tokens.
 __device__ inline void scale_rows(float (&acc)[32], const float (&factors)[64]) {
   const float factor[2] = {factors[fragment_row()], factors[fragment_row() + 8]};
 #pragma unroll
@@ -93,7 +93,7 @@ __device__ void sum_rows(const PackedRows& x, const float (&o)[32], float (&sums
   }
 }
 
-/// This warp's share of <S, dS>.
+/// Returns this warp's share of <S, dS>.
 template <class Element>
 __device__ float multiply_states(const char* state, const char* gradient) {
   float sums[4] = {};
@@ -113,8 +113,8 @@ __device__ float multiply_states(const char* state, const char* gradient) {
   return sum_warp(sums[0] + sums[1] + (sums[2] + sums[3]));
 }
 
-/// Descriptor of a panel's first contraction step; the next ones are `kNextStep` further. why not
-/// one by one: with less code the compiler keeps the accumulators in registers.
+/// Descriptor of a panel's first contraction step; each next one lies `kNextStep` further. why not
+/// a descriptor per step: with less code the compiler keeps the accumulators in registers.
 template <Major kMajor>
 __device__ std::uint64_t first_step(const char* panel) {
   return kMajor == Major::K ? k_major_descriptor(panel, 0) : mn_major_descriptor(panel, 0);
@@ -122,7 +122,7 @@ __device__ std::uint64_t first_step(const char* panel) {
 template <Major kMajor>
 constexpr int kNextStep = (kMajor == Major::K ? 32 : 16 * kPanelRowBytes) / 16;
 
-/// acc (+)= A B, both panels.
+/// Issues acc (+)= A B, A and B being panels.
 template <class Element, Major kA, Major kB>
 __device__ void multiply_panels(float (&acc)[32], const char* a, const char* b, bool accumulate) {
   const std::uint64_t of_a = first_step<kA>(a), of_b = first_step<kB>(b);
@@ -134,7 +134,7 @@ __device__ void multiply_panels(float (&acc)[32], const char* a, const char* b, 
   wgmma_commit();
 }
 
-/// acc (+)= A B, B being a panel whose rows are contracted.
+/// Issues acc (+)= A B, B being a panel whose rows are contracted.
 template <class Element>
 __device__ void multiply_tokens(float (&acc)[32], const PackedRows& a, const char* b,
                                 bool accumulate) {
@@ -147,8 +147,8 @@ __device__ void multiply_tokens(float (&acc)[32], const PackedRows& a, const cha
   wgmma_commit();
 }
 
-/// The products role: a warpgroup makes the gradients of one chunk of every pair, left in the
-/// chunk's panels, and its row sums.
+/// The products role: a warpgroup makes the gradients of one chunk of every chunk pair, and its row
+/// sums. It leaves gradients in the chunk's panels.
 template <class Element>
 struct ChunkProducts {
   const ChunkBackwardParams& params;
@@ -160,9 +160,9 @@ struct ChunkProducts {
   __device__ char* weights() const { return shared.weights[group]; }
   __device__ void sync() const { sync_warpgroup(1 + group); }
 
-  /// At and Wt from the scores Kt Q and V dOt; meanwhile the state between the pair's chunks, which
-  /// this warpgroup has one end of: the state at that end, passed over its own chunk, += the
-  /// decayed columns of v times k.
+  /// Makes At and Wt from the scores Kt Q and V dOt, and meanwhile passes the state at this
+  /// warpgroup's end of the pair over its own chunk, to between the chunks: the state decays and
+  /// the decayed columns of v times k are added.
   __device__ void begin_pair(Stage& stage, std::uint32_t parity, PackedRows& a) const {
     auto& own = stage.chunks[group];
     auto& other = stage.chunks[1 - group];
@@ -184,7 +184,7 @@ struct ChunkProducts {
       state[i + 1] = pair.y;
     });
     if (stage.cut_group == group) {
-      // What is left of the state at the cut, which is in `to`.
+      // Adds what is left of the state at the cut, which is in `to`.
       const float left = stage.cut_factor.value;
       load_rows(to, rows);
       for_each_pair<Element>(rows, [&](int i, float2 pair) {

@@ -14,9 +14,9 @@ struct ChunkGradientsShared {
   static constexpr int kStages = 2;
   static constexpr int kWhole = -1;
 
-  /// One chunk. Its gradients leave through panels that are not needed any more. Of the two chunks'
-  /// states, those at the pair's ends are copied in; those in between are made, where a state at
-  /// the cut may have been, and then dv is.
+  /// Panels of one chunk. Gradients leave through panels that are no longer needed. States at the
+  /// pair's ends are copied in; states between its chunks are made here, in panels that may hold a
+  /// state at the cut before, and dv afterwards.
   struct Chunk {
     alignas(1024) Panel q;  // then dq
     alignas(1024) Panel k;
@@ -25,7 +25,7 @@ struct ChunkGradientsShared {
     alignas(1024) Panel state;           // [V,K], before the chunk
     alignas(1024) Panel state_gradient;  // [V,K], behind it
   };
-  /// Of a chunk, beside the panels.
+  /// What a chunk has beside its panels: decays and row sums.
   struct Tokens {
     ChunkDecay<64> decay;         // from S to tokens, and into the next S
     ChunkDecay<64> decay_behind;  // from dS to tokens, and into the dS before
@@ -35,12 +35,12 @@ struct ChunkGradientsShared {
     float key_rows[64];        // c
     float flows[4];            // a warp's share of <S, dS>
   };
-  /// One pair.
+  /// One chunk pair in flight.
   struct Stage {
     Chunk chunks[2];
     Tokens tokens[2];
     CutFactor cut_factor;
-    int cut_group;  // whose state at the pair's end began at the cut; kWhole
+    int cut_group;  // the warpgroup whose state at the pair's end began at the cut, or kWhole
     Barrier inputs;
     Barrier states;
     Barrier made;
@@ -69,7 +69,7 @@ struct ChunkPair {
   __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
 };
 
-/// Heads are innermost: they are neighbours in memory.
+/// Finds chunk pair `at`. Heads are innermost: they are neighbours in memory.
 __device__ inline ChunkPair find_pair(const ChunkBackwardParams& params, unsigned at) {
   const unsigned H = params.problem.forward.H, pairs = params.pairs;
   const unsigned of_head = at / H, batch = of_head / pairs;

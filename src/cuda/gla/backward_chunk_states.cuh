@@ -65,7 +65,7 @@ struct ChunkStatesWalk {
   const CUtensorMap& v_map;
   Item item;                         // initial_state and final_state where the walk begins and ends
   char* panels;                      // of the sequence's first pair in time
-  CutFactor* cut_factors = nullptr;  // likewise; null but for the second half of a walk
+  CutFactor* cut_factors = nullptr;  // the same pair's; null but for the second half of a walk
   int pairs;                         // of the sequence
   int first = 0;
   int last;
@@ -89,7 +89,7 @@ struct ChunkStatesWalk {
     }
     panels = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states) +
              sequence_head * pairs * kPanelBytes;
-    // The state behind the last pair is d_initial_state, or nobody's.
+    // Nobody reads the state behind the last pair, unless it is d_initial_state.
     last = item.final_state != nullptr ? pairs : max(pairs - 1, 0);
     const int cut = Config::kReverse ? pairs - params.cut : params.cut;
     if (params.cut > 0) (second_half ? first : last) = cut;
@@ -100,9 +100,10 @@ struct ChunkStatesWalk {
     }
   }
 
-  /// Of a pair counted along the walk, and back.
+  /// Converts a chunk pair counted along the walk to one counted in time, or back.
   __device__ int in_time(int pair) const { return Config::kReverse ? pairs - 1 - pair : pair; }
-  /// Along the walk; the last pair in time may be one chunk.
+  /// First chunk of a chunk pair, both counted along the walk. The last pair in time may be one
+  /// chunk.
   __device__ int first_chunk(int pair) const {
     const int chunks = item.chunks<Config>();
     return min(max(2 * pair - (Config::kReverse ? chunks % 2 : 0), 0), chunks);
@@ -123,7 +124,7 @@ struct ChunkStatesWalk {
     }
   }
 
-  /// One warp.
+  /// Makes the decay factors of all chunks. All lanes of one warp.
   __device__ void prepare_decay(ChunkStatesShared& shared) const {
     Ring<ChunkStatesShared::kStages>::Position at;
     const int begin = first_chunk(first), end = first_chunk(last);
@@ -140,7 +141,8 @@ struct ChunkStatesWalk {
 
   __device__ static bool stores() { return threadIdx.x % 128 == 0; }
 
-  /// The state where a pair begins, by way of a shared panel; `factor`: from the cut to it.
+  /// Stores the state where a chunk pair begins, by way of a shared panel; `factor` leads from the
+  /// cut to it.
   __device__ void keep(char* panel, const float (&state)[32], int pair, float factor) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -149,7 +151,8 @@ struct ChunkStatesWalk {
       store_rows(panel, step, rounded);
     }
     fence_shared_for_async_proxy();
-    // why here: behind this barrier others write to the panel of the last but one store.
+    // why here: behind the barrier below, others write to the panel that the last but one store
+    // reads.
     if (stores()) cute::tma_store_wait<1>();
     sync_warpgroup(1);
     if (stores()) {
@@ -166,9 +169,9 @@ struct ChunkStatesWalk {
     if (item.initial_state != nullptr) load_state(state, item.initial_state, tile());
     Ring<ChunkStatesShared::kStages>::Position at;
     int panel_index = 0;
-    float passed = 1.0f;  // by the state that this walk began with
+    float passed = 1.0f;  // factor from the state that this walk began with
     for (int pair = first; pair <= last && pair < pairs; ++pair) {
-      // The first half has left the state at the cut.
+      // The first half of the walk has stored the state at the cut.
       if (cut_factors == nullptr || pair > first) {
         keep(shared.panels[panel_index], state, pair, passed);
         panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;

@@ -14,8 +14,8 @@ constexpr std::int64_t kPanelBytes = panel_bytes(64);
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Where walks are cut in two: where an SM can take both halves of its walk side by side, and
-/// nobody wants the state behind the second one.
+/// Chunk pair before which walks are cut in two, or 0. Cuts where an SM can take both halves of its
+/// walk side by side and nobody wants the state behind the second one.
 int choose_cut(const GlaBackwardProblem& problem, int pairs, const DeviceProperties& device) {
   const GlaForwardProblem& f = problem.forward;
   const bool few = 2 * f.B * f.H <= device.multiprocessors;

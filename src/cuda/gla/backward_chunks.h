@@ -12,7 +12,8 @@
 
 namespace tandem::cuda {
 
-/// From the state at a walk's cut to the state of a pair behind it: as wide as a bulk copy is.
+/// Factor from the state at a walk's cut to the state of a chunk pair behind it. As wide as a bulk
+/// copy must be.
 struct alignas(16) CutFactor {
   float value;
 };
@@ -57,10 +58,10 @@ struct ChunkBackwardPlan {
   std::size_t workspace_bytes = 0;
 };
 
-/// Why a problem is none for it, whatever its dtype and way to copy; "" when it is one.
+/// Says why a problem cannot go by chunks, whatever its dtype and way to copy; "" when it can.
 std::string reason_against_chunks(const GlaBackwardProblem& problem);
 
-/// Microseconds on an H200, right enough to compare with those of walks (forward_plan.h).
+/// Predicts microseconds on an H200, right enough to compare with those of walks (forward_plan.h).
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
 
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,

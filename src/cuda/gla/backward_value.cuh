@@ -17,7 +17,7 @@
 
 namespace tandem::cuda {
 
-/// The state role: St before a chunk, rounded.
+/// Publishes St before a chunk, rounded. The state role.
 template <class Config>
 __device__ void publish_state(ForwardShared<Config>& shared, const StateOperand<Config>& operand,
                               int group, typename ForwardShared<Config>::IntraRing::Position at) {
@@ -48,7 +48,7 @@ __device__ void multiply_turned_state(float (&o)[32], const ForwardShared<Config
   wgmma_commit();
 }
 
-/// The intra role: dv of one chunk. `at` is the turn of its P and of St.
+/// Makes dv of one chunk. The intra role. `at` is the turn of its P and of St.
 template <class Config>
 __device__ void make_value(const GlaForwardParams& params, ForwardShared<Config>& shared,
                            const Item& item, int chunk,
@@ -57,7 +57,7 @@ __device__ void make_value(const GlaForwardParams& params, ForwardShared<Config>
   const auto& stage = shared.stages[in.stage];
   const auto& decay = shared.decay[in.stage];
   float o[32];
-  // Rows of v behind a packed sequence may be cleared meanwhile: what comes of them is masked.
+  // Others may clear rows of v behind a packed sequence meanwhile: their products are masked.
   multiply_rows<Config>(o, stage.x(), stage.v);
   wgmma_wait<0>();
   fence_registers(o);
@@ -74,7 +74,7 @@ __device__ void make_value(const GlaForwardParams& params, ForwardShared<Config>
     scale_by_token(o, decay.from_state);
     wgmma_begin();
     multiply_intra<Config>(o, stage.k + block * panel_bytes(Config::kChunk), shared.value.p, true);
-    // Meanwhile the panel's last store.
+    // Waits for the panel's last store while the product runs.
     if (threadIdx.x % 128 == 0) wait_stores_read();
     sync_warpgroup(1);
     wgmma_wait<0>();

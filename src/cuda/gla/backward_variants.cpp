@@ -17,13 +17,14 @@
 #include "cuda/gla/decay_gradient.h"
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/schedule.h"
+#include "cuda/runtime/call_scope.h"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr const char* kOp = "gla_backward";
 using Gradient = BackwardWalk::Gradient;
-// Of K and V: both are a walk's K in turn.
+// Widest K and V: each is some walk's K.
 #ifdef TANDEM_CUDA_DEV
 constexpr int kWidest = 128;
 #else
@@ -74,7 +75,7 @@ const WalkTiles& tiles_for(DType dtype, int K, int V) {
   });
 }
 
-/// The walk for a gradient that is written to `o`, without its launches.
+/// Describes the walk for a gradient that is written to `o`, without its launches.
 BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
                        const StridedTensor& o) {
   const GlaForwardProblem& f = backward.forward;
@@ -113,7 +114,7 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
 
 bool is_reverse(const BackwardWalk& walk) { return walk.gradient != Gradient::kQ; }
 
-/// Of the walks and the kernel for the decays, at 64 columns.
+/// Predicts microseconds of the walks and the kernel for the decays, at 64 columns.
 double predicted_walks_time(const BackwardPlan& plan) {
   constexpr double kDecays = 5.0;
   constexpr double kTogether = 1.15;  // measured over predicted, of all walks: 1.04 to 1.38
@@ -131,8 +132,8 @@ double predicted_walks_time(const BackwardPlan& plan) {
   return kTogether * time;
 }
 
-/// The variant for a problem and, if it goes by walks, their plan: made once, since the choice may
-/// depend on it.
+/// The variant for a problem and, if it goes by walks, their plan. The plan is made once, since the
+/// choice may depend on it.
 struct BackwardChoice {
   const BackwardVariant& variant;
   BackwardPlan walks;
@@ -156,8 +157,8 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
   return {variant, walks ? *std::move(walks) : plan_backward(problem, device)};
 }
 
-/// With few heads, dv and dq side by side instead of one after the other over all SMs: of the three
-/// only dk needs another's (dq's states).
+/// Puts dv and dq side by side, instead of one after the other over all SMs, where heads are few.
+/// Possible because only dk needs what another walk leaves (dq's states).
 void pair_walks(BackwardPlan& plan) {
   if (plan.walks.size() < 2) return;
   BackwardWalk& query = plan.walks.front();
@@ -194,7 +195,7 @@ void pair_walks(BackwardPlan& plan) {
   std::rotate(plan.walks.begin(), plan.walks.end() - 1, plan.walks.end());
 }
 
-/// dk and dv in one walk, where each of theirs is one walk per head and none runs beside another.
+/// Joins dk and dv in one walk, where each takes one walk per head and none runs beside another.
 void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   if (plan.walks.size() < 2) return;
   BackwardWalk& key = plan.walks[plan.walks.size() - 2];
@@ -217,7 +218,7 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   plan.walks.pop_back();
 }
 
-/// The map of a tensor whose tiles have no problem (plan_tiles).
+/// Encodes the map of a tensor whose tiles have no problem (plan_tiles).
 CUtensorMap tile_map(const StridedTensor& tensor, const GlaRecurrence& problem, int heads,
                      int dim) {
   GlaTilePlans tiles;
@@ -420,8 +421,9 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   if (sums_heads) plan.wide_output = append(4 * f.B * f.T * f.H * f.K);
   if (!decays) return plan;
 
-  // States of groups take no more than the wider of q and v does. At 64 columns half of that: they
-  // are written and read. Narrower ones have fewer roundings to average, and one F per chunk.
+  // Stored states of flow spans take no more memory than the wider of q and v, at 64 columns half
+  // of that: they are written and read. Narrower heads have fewer roundings to average, and one F
+  // per chunk.
   if (std::min(f.K, f.V) >= 64) plan.groups.shift = 1;
   while (plan.groups.tokens() < std::min(key_dim, 64 * plan.parts)) ++plan.groups.shift;
   const int tokens = plan.groups.tokens();
@@ -448,7 +450,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
 void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
   const DeviceProperties device = device_properties(problem.forward.device);
   const auto [variant, walks] = choose(problem, device);
-  const DeviceGuard guard(problem.forward.device.index);
+  const CallScope scope(variant.name, problem.forward.device.index);
   if (variant.by_chunks) {
     run_by_chunks(problem, variant, device, context);
   } else {

@@ -17,14 +17,15 @@ struct BackwardVariant {
 
 const std::vector<BackwardVariant>& backward_variants();
 
-/// Of q, k, v, d_o and the wanted gradients.
+/// Plans the copies of q, k, v, d_o and the wanted gradients.
 GlaTilePlans plan_tiles(const GlaBackwardProblem& problem);
 
 /// "" when the variant can run the problem, else why not.
 std::string reason_against(const BackwardVariant& variant, const GlaBackwardProblem& problem,
                            const GlaTilePlans& tiles);
 
-/// A gradient as a forward walk over other tensors, under the names that they have in the walk.
+/// A gradient as a forward walk over other tensors, which have the names of their roles in the
+/// walk.
 struct BackwardWalk {
   enum class Gradient { kQ, kK, kV, kKV };  // kKV: both
 
@@ -32,9 +33,9 @@ struct BackwardWalk {
   GlaForwardProblem problem;     // o: where the walk writes
   StridedTensor x;               // q or k: for the gradient by the decays; kKV makes dv of it
   StridedTensor value;           // dv, of kKV
-  int heads_per_value = 1;       // that share a head of the walk's v
+  int heads_per_value = 1;       // heads that share a head of the walk's v
   StateStrides state_strides{};  // of the states that the walk begins and ends with
-  bool dots = false;             // whether the gradient by the decays is wanted of it
+  bool dots = false;             // makes row sums for the gradient by the decays
   bool sums_heads = false;       // o is fp32 and per head, summed over those that share one
   bool beside_walk = false;      // runs beside the walk launched before it
   ForwardLaunch launch;
@@ -43,8 +44,8 @@ struct BackwardWalk {
 
 /// What a call launches, and its workspace, in which the walks share the first `walk_bytes`.
 struct BackwardPlan {
-  std::vector<BackwardWalk> walks;  // those that are needed, in the order of their launches
-  int parts = 0;                    // of 64 columns of K
+  std::vector<BackwardWalk> walks;  // needed ones only, in the order of their launches
+  int parts = 0;                    // panels of 64 columns of K
   DecayGroups groups;
   unsigned decay_splits = 1;       // CTAs per (sequence, head) of the gradient by the decays
   bool decay_beside_walk = false;  // its kernel runs beside the walk for dv

@@ -2,7 +2,7 @@
 //
 // With F the gradient that flows through the state between two tokens, <S, dS> there,
 //   dg_t = F before t,   F before t = F after t + q_t . dq_t - k_t . dk_t
-// so row sums and one F for every group of chunks are enough (docs/ops/gla_backward.md).
+// so row sums and one F for every flow span are enough (docs/ops/gla_backward.md).
 #pragma once
 
 #include <vector_types.h>
@@ -13,7 +13,7 @@
 
 namespace tandem::cuda {
 
-/// Groups of 2^shift chunks that share one F.
+/// Flow spans: 2^shift consecutive chunks that share one F.
 struct DecayGroups {
   int shift = 0;
   int per_sequence = 0;  // of sequences of equal length
@@ -21,24 +21,25 @@ struct DecayGroups {
 
   constexpr int chunks() const { return 1 << shift; }
   constexpr int tokens() const { return 64 << shift; }
-  /// Slot of a sequence's first group. Packed sequences leave gaps, for none knows where the ones
-  /// before it end: one that begins at token b has at most b / tokens + n groups before it.
+  /// Slot of a sequence's first flow span. Packed sequences leave gaps, since none knows where
+  /// those before it end: sequence n, beginning at token b, has at most b / tokens + n spans before
+  /// it.
   constexpr int first_slot(bool packed, int sequence, int sequence_begin) const {
     return packed ? (sequence_begin >> (6 + shift)) + sequence : sequence * per_sequence;
   }
 };
 
-/// Of one walk whose outputs are columns of dq or dk, cut into parts of 64. Null rows: not wanted.
-/// x is q of dq and k of dk; rows are sums of the part's columns of x (.) o.
+/// Row sums of one walk whose outputs are columns of dq or dk, by panels of 64 columns. x is q of
+/// dq and k of dk; a row sum adds up one panel's columns of x (.) o. Null rows: not wanted.
 struct DecayDots {
   StridedTensor x;
-  // Out [parts,B,H,T]. Of dq: of all of o. Of dk: of what comes from inside the chunk, and of what
-  // comes from the state.
+  // Outputs [parts,B,H,T]. For dq `rows` sums all of o; for dk `rows` sums what comes from inside
+  // the chunk and `state_rows` what comes from the state.
   float* rows = nullptr;
   float* state_rows = nullptr;
-  uint4* states = nullptr;  // [parts,H,groups,padded K/16,128]: S before each group, 16 bits; the
+  uint4* states = nullptr;  // [parts,H,groups,padded K/16,128]: S before each span, 16 bits; the
                             // walk for dq writes it, the walk for dk reads it
-  float* flows = nullptr;  // out [parts,H,groups]: the part's share of what flows through a group's
+  float* flows = nullptr;  // out [parts,H,groups]: the panel's share of what flows through a span's
                            // first chunk, by the walk for dk
   DecayGroups groups;
 };

@@ -51,7 +51,7 @@ __device__ DecayRow find_row(const DecayGradientParams& params) {
   return row;
 }
 
-/// What is needed of a token; a, b and c are to be summed over parts.
+/// Row sums and decay of one token; a, b and c are still to be summed over panels.
 template <int kParts>
 struct TokenRows {
   float a[kParts];
@@ -72,8 +72,8 @@ struct TokenRows {
   }
 };
 
-/// Of the token `offset` behind the row's begin; outside, 0 and any decay. Nothing waits for it
-/// yet.
+/// Loads the row sums and decay of token `offset` of the row. Past the end: zeros and any decay.
+/// Asynchronous: the first use waits.
 template <int kParts>
 __device__ TokenRows<kParts> load_token(const DecayGradientParams& params, const DecayRow& row,
                                         int offset) {
@@ -95,7 +95,7 @@ __device__ TokenRows<kParts> load_token(const DecayGradientParams& params, const
   return token;
 }
 
-/// A lane's two tokens of a chunk.
+/// The two neighbouring tokens of a chunk that a lane has.
 template <int kParts>
 struct TokenPair {
   TokenRows<kParts> x;
@@ -109,7 +109,7 @@ __device__ TokenPair<kParts> load_pair(const DecayGradientParams& params, const 
   return {load_token<kParts>(params, row, offset), load_token<kParts>(params, row, offset + 1)};
 }
 
-/// Writes or adds up dg of one token.
+/// Writes dg of one token, or adds it to `sum` for a constant decay.
 __device__ void put(const DecayGradientParams& params, const DecayRow& row, int offset,
                     float log_decay, float dg, float& sum) {
   if (offset >= row.length) return;
@@ -121,7 +121,7 @@ __device__ void put(const DecayGradientParams& params, const DecayRow& row, int 
   }
 }
 
-/// A lane's shares of a group's F.
+/// A lane's shares of a flow span's F.
 template <int kParts>
 struct FlowShares {
   float shares[kParts][4];
@@ -138,7 +138,7 @@ struct FlowShares {
     }
   }
 
-  /// F, of the whole warp.
+  /// Returns F, summed over the whole warp.
   __device__ float sum() const {
     float own = 0.0f;
 #pragma unroll
@@ -160,7 +160,7 @@ __device__ void differentiate_group(const DecayGradientParams& params, const Dec
 #pragma unroll 1
   for (int first = begin; first < end; first += 64) {
     const TokenPair<kParts> own = next;
-    // why before anything is used: what both chunks need is then under way at once.
+    // why before anything is used: the loads of both chunks are then under way at once.
     if (first + 64 < end) next = load_pair<kParts>(params, row, first + 64);
     const int token = first + 2 * (threadIdx.x % 32);
     const float2 intra = {own.x.intra(), own.y.intra()};
@@ -183,7 +183,7 @@ __device__ void differentiate_group(const DecayGradientParams& params, const Dec
   }
 }
 
-/// The sum over a CTA, valid in thread 0.
+/// Returns the sum over a CTA, valid in thread 0.
 __device__ float sum_block(float value) {
   __shared__ float of_warp[kWarps];
   value = sum_warp(value);
@@ -194,7 +194,7 @@ __device__ float sum_block(float value) {
   return total;
 }
 
-/// Tokens [begin, end) of a head belong to no sequence.
+/// Writes zeros at tokens [begin, end) of a head, which belong to no sequence.
 __device__ void clear_outside(const DecayGradientParams& params, const DecayRow& row, int begin,
                               int end) {
   if (!params.d_log_decay.per_token) return;
@@ -203,11 +203,11 @@ __device__ void clear_outside(const DecayGradientParams& params, const DecayRow&
   }
 }
 
-/// The CTA's groups of tokens.
+/// Differentiates the CTA's flow spans.
 template <int kParts>
 __device__ void differentiate(const DecayGradientParams& params) {
   const int T = static_cast<int>(params.T);
-  if (params.N == 0) {  // no sequence: of packed ones, every token is outside
+  if (params.N == 0) {  // no sequence: every packed token is outside
     const DecayRow row{0, static_cast<int>(blockIdx.x), 0, 0, 0};
     if (params.cu_seqlens != nullptr) clear_outside(params, row, 0, T);
     return;
@@ -229,8 +229,8 @@ __device__ void differentiate(const DecayGradientParams& params) {
   if (threadIdx.x == 0) params.sums[blockIdx.x * gridDim.y + blockIdx.y] = sum;
 }
 
-/// For up to `kParts` parts: 1, 2 or 4. All loads of two chunks are under way at once, in as many
-/// warps as registers allow: latency is all that this takes.
+/// Takes up to `kParts` panels: 1, 2 or 4. All loads of two chunks are under way at once, in as
+/// many warps as registers allow: latency is all that this takes.
 template <int kParts>
 __global__ __launch_bounds__(
     kThreads,
@@ -240,7 +240,7 @@ __global__ __launch_bounds__(
         : 5) void gla_decay_gradient_kernel(const __grid_constant__ DecayGradientParams params) {
   if (!params.beside_walk) follow_stream();
   differentiate<kParts>(params);
-  // why one CTA: who waits keeps others from the few SMs that are free.
+  // why one CTA: waiting CTAs would keep others from the few SMs that are free.
   if (params.beside_walk && blockIdx.x == 0 && blockIdx.y == 0) follow_stream();
 }
 
@@ -258,7 +258,7 @@ __global__ __launch_bounds__(kThreads) void gla_decay_sum_kernel(
   if (threadIdx.x == 0) params.d_log_decay.data[head * params.d_log_decay.head_stride] = sum;
 }
 
-/// A warp per row of `to`.
+/// Sums heads into `to`, a warp per row of it.
 template <class Element>
 __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
     const __grid_constant__ SumHeadsParams params) {

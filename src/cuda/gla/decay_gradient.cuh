@@ -7,8 +7,8 @@
 
 namespace tandem::cuda {
 
-/// One warp, lane l with tokens 2l and 2l+1: dg_t = F + sum of b before t + sum of a - c from t to
-/// the chunk's end. `intra`: a - c; `state`: b; `through`: inclusive_sum of a lane's b.
+/// Returns dg_t = F + sum of b before t + sum of a - c from t to the chunk's end, of tokens 2l and
+/// 2l+1 in lane l of one warp. `intra`: a - c; `state`: b; `through`: inclusive_sum of a lane's b.
 __device__ inline float2 decay_gradient_from_flow(float flow, float2 intra, float2 state,
                                                   float through) {
   const float before = flow + sum_before(through);
@@ -16,7 +16,7 @@ __device__ inline float2 decay_gradient_from_flow(float flow, float2 intra, floa
   return {before + (intra.x + (intra.y + behind)), before + state.x + (intra.y + behind)};
 }
 
-/// Across a reset nothing flows.
+/// Returns the gradient, or 0 for a reset, across which nothing flows.
 __device__ inline float unless_forgotten(float gradient, float log_decay) {
   const bool forgets = forget_to_infinity(log_decay) == -__int_as_float(0x7F800000);
   return forgets ? 0.0f : gradient;

@@ -6,7 +6,7 @@
 
 namespace tandem::cuda {
 
-/// Row sums and anchors of the walks (decay_dots.h) -> d_log_decay.
+/// Row sums and flows of the walks (decay_dots.h) -> d_log_decay.
 struct DecayGradientParams {
   std::int64_t B = 0;
   std::int64_t T = 0;
@@ -23,18 +23,18 @@ struct DecayGradientParams {
   DecayGroups groups;
   unsigned splits = 1;    // CTAs per (sequence, head)
   float* sums = nullptr;  // [N,H,splits], for a constant decay
-  // The kernel before this one on the stream is the walk for dv, of which nothing is needed: only
-  // the end of this kernel waits for it.
+  // Whether the kernel before this one on the stream is the walk for dv, of which nothing is
+  // needed: then only the end of this kernel waits for it.
   bool beside_walk = false;
 };
 
 void launch_decay_gradient(const DecayGradientParams& params, void* stream);
 
-/// The end of it for a constant decay: d_log_decay [H] from `sums`. Reads N, H and splits.
+/// Sums a constant decay's gradient: d_log_decay [H] from `sums`. Reads N, H and splits.
 void launch_decay_sum(const DecayGradientParams& params, void* stream);
 
-/// to [B,T,HQ,D] = the sums over the H / HQ heads of `from` [B,T,H,D] that share a head of `to`, in
-/// their order; zeros at tokens of no sequence.
+/// Sums over head groups: to [B,T,HQ,D] = the sums over the H / HQ heads of `from` [B,T,H,D] that
+/// share a head of `to`, in their order; zeros at tokens of no sequence.
 struct SumHeadsParams {
   DType dtype = DType::kBFloat16;
   std::int64_t B = 0;

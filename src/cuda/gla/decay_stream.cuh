@@ -8,9 +8,9 @@
 
 namespace tandem::cuda {
 
-/// One warp. Lane l copies and reads the decays of tokens 2l and 2l+1 of each chunk of 64, the last
-/// lane that of the token behind the chunk, for walks that run backwards: nothing is shared between
-/// lanes.
+/// Copies log-decays ahead, by one warp. Lane l copies and reads those of tokens 2l and 2l+1 of
+/// each chunk of 64; for reverse walks the last lane takes the token behind the chunk, too. Nothing
+/// is shared between lanes.
 template <bool kReverse>
 class DecayStream {
  public:
@@ -18,8 +18,8 @@ class DecayStream {
   static constexpr int kAhead = 4;
   using Buffer = float[kAhead][68];
 
-  /// The first chunk that next() returns lies `offset` tokens behind the item's begin, the others
-  /// follow by `step` chunks. `reach`: tokens from the item's begin that have a decay.
+  /// Starts at the chunk that lies `offset` tokens behind the item's begin; each next one lies
+  /// `step` chunks further. `reach`: tokens from the item's begin that have a decay.
   __device__ DecayStream(Buffer& buffer, const DecayTensor& decay, const Item& item, int reach,
                          int offset, int step)
       : buffer_(buffer),
@@ -32,12 +32,13 @@ class DecayStream {
             std::int64_t{item.begin} * decay.time_stride;
     for (int i = 0; i < kAhead; ++i) request(i);
   }
-  /// Copies past the last chunk must not land in the next item's.
+  /// Waits for copies past the last chunk, which must not land in the next item's.
   __device__ ~DecayStream() { cutlass::arch::cp_async_wait<0>(); }
   DecayStream(const DecayStream&) = delete;
   DecayStream& operator=(const DecayStream&) = delete;
 
-  /// Of the next chunk; own ones are 0 outside the item, the one behind beyond the reach.
+  /// Returns the next chunk's log-decays; 0 for tokens outside the item and, behind the chunk,
+  /// beyond the reach.
   __device__ LogDecays next() {
     cutlass::arch::cp_async_wait<kAhead - 1>();
     const int token = threadIdx.x % 32 * 2;

@@ -98,7 +98,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_forward_kernel(
     run_intra(params, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kStateRegisters>();
-    // why once more: held from the kernel's begin, it would be spilled.
+    // why computed again: held from the kernel's begin, it would be spilled.
     const int own = Config::kWithValue ? __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0) : warpgroup;
     run_state(params, shared, own - 2);
   }

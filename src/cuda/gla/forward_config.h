@@ -8,8 +8,8 @@ enum class Walk {
   kOutput,    // o of a forward
   kQuery,     // dq of a backward
   kKey,       // dk, from the last token to the first
-  kValue,     // dv, likewise
-  kKeyValue,  // both of these, from one state
+  kValue,     // dv, from the last token to the first
+  kKeyValue,  // dk and dv, from one state
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64

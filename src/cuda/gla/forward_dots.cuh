@@ -1,11 +1,10 @@
 // The state role's part in the gradient by the decays: row sums of x (.) o, where o is dq or dk and
 // x is q or k, and what flows through the first chunk of each group (decay_dots.h).
 //
-// All from fp32 registers, before o is rounded. Of dk, what comes from the state and what comes
-// from inside the chunk are summed apart: where decays leave nothing of the gradient, the second
-// cancels against q . dq to the last bit, which sums with the first would not.
-// The flow is e^{G_C} <S before the chunk, dS behind it>, S being what the walk for dq kept,
-// rounded.
+// All sums are of fp32 registers, before o is rounded. For dk, what comes from the state and what
+// comes from inside the chunk are summed apart: where decays leave nothing of the gradient, the
+// second cancels against q . dq to the last bit, which sums with the first would not. The flow is
+// e^{G_C} <S before the chunk, dS behind it>, S being what the walk for dq kept, rounded.
 #pragma once
 
 #include "cuda/gla/forward_row_sums.cuh"
@@ -14,7 +13,8 @@
 
 namespace tandem::cuda {
 
-/// What one state warpgroup does for it; nothing where Config::kDots is false.
+/// What one state warpgroup does for the gradient by the decays; nothing where Config::kDots is
+/// false.
 template <class Config>
 class DotsRole {
   using Element = typename Config::Element;
@@ -22,16 +22,16 @@ class DotsRole {
   using State = StateRegisters<Config>;
   static constexpr bool kFlow = Config::kDots && Config::kReverse;
   static constexpr int kStateSteps = State::kTiles * State::kSteps;
-  // What the walk for dq kept comes a chunk early where there are registers for it, into the L2
-  // where there are not.
+  // Whether what the walk for dq kept is loaded a chunk early: where there are registers for it.
+  // Else it is fetched into the L2.
   static constexpr bool kHeld = kFlow && Config::kKeyDim == 64;
 
  public:
   __device__ DotsRole(const GlaForwardParams& params, ForwardShared<Config>& shared, int group)
       : params_(params), shared_(shared), group_(group) {}
 
-  /// Awaits a chunk's inputs, and meanwhile what the walk for dq kept of it; forms the flow.
-  /// `state` is dS behind the chunk, but for the decay of the token there.
+  /// Awaits a chunk's inputs and what the walk for dq kept of it, and forms the flow. `state` is dS
+  /// behind the chunk, without the decay of the token there.
   __device__ void meet(const Item& item, int chunk, const State& state,
                        typename ForwardShared<Config>::InputRing::Position in) {
     if constexpr (kFlow) {
@@ -67,7 +67,7 @@ class DotsRole {
     shared_.input.wait_full(in);
   }
 
-  /// The rounded state before a chunk: tile `index` of it.
+  /// Keeps tile `index` of the rounded state before a chunk, where a flow span begins.
   template <int kSteps>
   __device__ void keep(const Item& item, int chunk, int index,
                        const std::uint32_t (&state)[kSteps][4]) const {
@@ -81,7 +81,7 @@ class DotsRole {
     }
   }
 
-  /// While products run, or before the first chunk: asks for S of a chunk to come.
+  /// Asks for S of a chunk to come, while products run or before the first chunk.
   __device__ void prefetch(const Item& item, int chunk) {
     if constexpr (kFlow) {
       if (chunk >= item.template chunks<Config>() || !begins_group(item, chunk)) return;
@@ -100,20 +100,20 @@ class DotsRole {
     }
   }
 
-  /// o in its two parts, from the state and from inside the chunk. `x` is the chunk's.
+  /// Sums o from the state and o from inside the chunk apart. `x` is the chunk's.
   __device__ void add_parts(const float (&inter)[32], const float (&intra)[32], const char* x,
                             Position at) const {
     if constexpr (kFlow) {
       if (wants_dots<Config>(params_)) sum_rows<2>({&inter, &intra}, {1, 0}, x, at);
     }
   }
-  /// The part of o from the state, where the other one is never alone.
+  /// Sums o from the state, where o from inside the chunk is never alone.
   __device__ void add_inter(const float (&inter)[32], const char* x, Position at) const {
     if constexpr (kFlow) {
       if (wants_dots<Config>(params_)) sum_rows<1>({&inter}, {1}, x, at);
     }
   }
-  /// All of o, where its parts are not wanted or not there.
+  /// Sums all of o, where nobody wants its two terms apart or one accumulator holds both.
   __device__ void add(const float (&o)[32], const char* x, Position at) const {
     if constexpr (Config::kDots && (!kFlow || Config::kOneOutputAccumulator)) {
       if (wants_dots<Config>(params_)) sum_rows<1>({&o}, {0}, x, at);
@@ -122,9 +122,9 @@ class DotsRole {
 
  private:
   static __device__ int thread() { return threadIdx.x % 128; }
-  /// Which 64 columns of the whole output.
+  /// Index of this warpgroup's 64 columns in the whole output.
   __device__ std::int64_t part(const Item& item) const { return item.first_column / 64 + group_; }
-  /// Where the item's sequence begins: only those of equal length are cut.
+  /// First token of the item's sequence: only sequences of equal length are cut.
   __device__ int sequence_begin(const Item& item) const {
     return params_.problem.cu_seqlens != nullptr ? item.begin : 0;
   }

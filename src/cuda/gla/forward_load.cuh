@@ -34,8 +34,8 @@ __device__ Item find_item(const GlaForwardParams& params, int index) {
   return item;
 }
 
-/// The thread of schedule_items, before anything is known of what the stream had before: of a dense
-/// batch, the first item.
+/// Places the first item of a dense batch, before the stream is followed: it needs no memory. The
+/// thread of schedule_items.
 template <class Config>
 __device__ void place_first_item(const GlaForwardParams& params, ForwardShared<Config>& shared) {
   if (params.problem.cu_seqlens == nullptr) {
@@ -43,7 +43,7 @@ __device__ void place_first_item(const GlaForwardParams& params, ForwardShared<C
   }
 }
 
-/// One thread.
+/// Finds one item after another. One thread.
 template <class Config>
 __device__ void schedule_items(const GlaForwardParams& params, ForwardShared<Config>& shared) {
   const ForwardSchedule& schedule = params.schedule;
@@ -132,7 +132,7 @@ __device__ void load_with_threads(const GlaForwardParams& params, ForwardShared<
   }
 }
 
-/// One warp.
+/// Makes the decay factors of all chunks. All lanes of one warp.
 template <class Config>
 __device__ void prepare_decay(const GlaForwardParams& params, ForwardShared<Config>& shared) {
   const GlaForwardProblem& problem = params.problem;

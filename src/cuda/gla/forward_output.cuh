@@ -7,7 +7,7 @@
 
 namespace tandem::cuda {
 
-/// Ot *= the factors from the state before the chunk to its tokens.
+/// Multiplies Ot by the factors from the state before the chunk to its tokens.
 template <int kChunk>
 __device__ void scale_by_token(float (&o)[kChunk / 2], const float (&from_state)[kChunk]) {
 #pragma unroll
@@ -18,8 +18,8 @@ __device__ void scale_by_token(float (&o)[kChunk / 2], const float (&from_state)
   }
 }
 
-/// Rows [0, rows) of an o panel by ordinary stores: a partial tile, or a tensor that TMA cannot
-/// write. `aligned`: bases and strides are multiples of 16 bytes.
+/// Stores rows [0, rows) of an o panel by ordinary stores: for a partial tile, or a tensor that TMA
+/// cannot write. `aligned`: bases and strides are multiples of 16 bytes.
 template <class Element>
 __device__ void store_panel_rows(const char* panel, const StridedTensor& o, const Item& item,
                                  int time, int rows, int first_column, int columns, bool aligned) {
@@ -41,7 +41,7 @@ __device__ void store_panel_rows(const char* panel, const StridedTensor& o, cons
   }
 }
 
-/// Ot of one chunk -> what is to be summed over heads, fp32.
+/// Stores Ot of one chunk in fp32, to be summed over the heads of a head group.
 template <class Config>
 __device__ void store_wide(const GlaForwardParams& params, const Item& item, int chunk, int group,
                            const float (&o)[32]) {
@@ -70,8 +70,8 @@ struct OutputTensor {
   int columns;
 };
 
-/// Ot of one chunk -> 64 of the item's columns in device memory, through one of the warpgroup's two
-/// panels in turn.
+/// Stores Ot of one chunk to 64 of the item's columns, through one of the warpgroup's two panels in
+/// turn.
 template <class Config>
 __device__ void store_output(const GlaForwardParams& params, const OutputTensor& to,
                              const Item& item, int chunk, int block, int warpgroup,
@@ -87,7 +87,7 @@ __device__ void store_output(const GlaForwardParams& params, const OutputTensor&
   const int valid = item.valid_tokens<Config>(chunk);
   const int first_column = item.first_column + 64 * block;
   fence_shared_for_async_proxy();
-  // why before the barrier: behind it the other panel, which the store before reads, is free.
+  // why before the barrier: behind it the other panel, which the previous store reads, is free.
   if (threadIdx.x % 128 == 0) wait_stores_read();
   sync_warpgroup(warpgroup);
   if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
@@ -100,7 +100,7 @@ __device__ void store_output(const GlaForwardParams& params, const OutputTensor&
   }
 }
 
-/// The walk's own output: o, or what is made of it instead.
+/// Stores the walk's own output: o, or fp32 per head where heads are to be summed.
 template <class Config>
 __device__ void store_output(const GlaForwardParams& params, const Item& item, int chunk, int group,
                              const float (&o)[32], char* panel) {

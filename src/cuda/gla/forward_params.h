@@ -28,7 +28,7 @@ struct ForwardSchedule {
   SegmentExchange exchange;             // when split
 };
 
-/// One walk. Those of a backward are forwards of other tensors, some from the last token to the
+/// One walk. A backward's walks are forwards of other tensors, some from the last token to the
 /// first: `problem` then names them by their roles in the walk (backward_variants.cpp).
 struct GlaForwardParams {
   CUtensorMap q_map;
@@ -38,13 +38,13 @@ struct GlaForwardParams {
   CUtensorMap x_map;  // of dots.x
   bool tma = false;   // the maps are set; else threads copy
   GlaForwardProblem problem;
-  int heads_per_value = 1;       // that share a head of v
+  int heads_per_value = 1;       // heads that share a head of v
   StateStrides state_strides{};  // of initial and final states
   ForwardSchedule schedule;
   DecayDots dots;
   float* wide_output = nullptr;  // [B,T,H,V], of a backward: instead of o
-  // The kernel before this one on the stream is another walk, of which nothing is needed: only the
-  // end of this kernel waits for it.
+  // Whether the kernel before this one on the stream is another walk, of which nothing is needed:
+  // then only the end of this kernel waits for it.
   bool beside_walk = false;
   StridedTensor value;  // dv of a walk for dk and dv
   CUtensorMap value_map;

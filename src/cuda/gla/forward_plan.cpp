@@ -11,13 +11,13 @@ constexpr std::int64_t kChunk = 64;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// What things take on an H200, in microseconds, fitted to its times (docs/ops/gla.md).
+// Microseconds on an H200, fitted to its times (docs/ops/gla.md).
 constexpr double kCall = 5.0;         // launch, first loads, last stores
 constexpr double kExchange = 3.0;     // publishing a segment's state, waiting for the others'
 constexpr double kPerSegment = 0.75;  // taking one published state
 constexpr double kBytesPerMicrosecond = 4.2e6;  // of the whole device
 
-/// One chunk of one CTA, where the memory does not bind.
+/// Microseconds of one chunk of one CTA, where the memory does not bind.
 double walk_chunk_time(const SplitShape& shape) {
   constexpr double kWithDots = 2.0, kWithValue = 3.0;
   const double plain = shape.key_dim == 64 ? 0.8 : shape.key_dim == 128 ? 1.45 : 2.2;
@@ -25,20 +25,21 @@ double walk_chunk_time(const SplitShape& shape) {
 }
 double span_chunk_time(int key_dim) { return key_dim == 64 ? 0.5 : key_dim == 128 ? 0.9 : 1.5; }
 
-/// A pass of all CTAs over their chunks, the slowest CTA's, where the memory does not bind.
+/// Microseconds of the slowest CTA's pass over its chunks, where the memory does not bind.
 double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
   const std::int64_t chunks = ceil_div(shape.chunks, segments);
   const std::int64_t rounds = ceil_div(shape.items * segments, shape.multiprocessors);
   return static_cast<double>(rounds * chunks) * chunk_time;
 }
 
-/// The same where it does, of the tensors as wide as k and v together that a pass touches.
+/// Microseconds of traffic of one pass. `tensors`: how many tensors of width K + V it reads or
+/// writes.
 double pass_traffic(const SplitShape& shape, int tensors) {
   const double chunk_bytes = kChunk * (shape.key_dim + shape.value_dim) * 2.0 * tensors;
   return static_cast<double>(shape.items * shape.chunks) * chunk_bytes / kBytesPerMicrosecond;
 }
 
-/// What a walk takes, and its parts: the passes' latency and traffic, and what comes beside them.
+/// Microseconds of a walk: latency and traffic of its passes, and what does not depend on them.
 struct WalkTime {
   double walk_latency;
   double walk_traffic;
@@ -66,7 +67,7 @@ std::size_t append(std::size_t& bytes, std::int64_t elements) {
   return at;
 }
 
-/// Forced by the switch, else `chosen()`; 1 where sequences cannot be cut.
+/// Segments per sequence: what the switch forces, else `chosen()`; 1 where sequences cannot be cut.
 template <class Choose>
 int segments_of(const GlaRecurrence& problem, std::int64_t walks, Choose chosen) {
   const std::int64_t chunks = ceil_div(problem.T, kChunk);

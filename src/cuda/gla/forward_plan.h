@@ -16,8 +16,8 @@ struct SplitShape {
   int key_dim = 0;          // padded K
   int value_dim = 0;        // columns of V per walk
   int multiprocessors = 0;
-  bool dots = false;        // a walk of a backward that makes row sums, too
-  bool with_value = false;  // the one for dk and dv
+  bool dots = false;        // makes row sums, too
+  bool with_value = false;  // makes dk and dv
 };
 
 /// Segments per sequence for the shape alone: 1 where a split is not predicted to be clearly
@@ -26,7 +26,7 @@ int choose_segments(const SplitShape& shape);
 
 /// Microseconds of a walk on an H200 with so many segments: right enough to compare.
 double predicted_time(const SplitShape& shape, int segments);
-/// Of two walks side by side, whose CTAs fit on the device together.
+/// Microseconds of two walks side by side, whose CTAs fit on the device together.
 double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
                            int b_segments);
 
@@ -51,15 +51,16 @@ struct ForwardPlan {
 
 ForwardPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
                          const DeviceProperties& device);
-/// The same for a walk of such a shape, cut into so many segments.
+/// Plans a walk of such a shape, cut into so many segments.
 ForwardPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments);
-/// How many that should be: choose_segments, where sequences can be cut.
+/// Segments per sequence for a problem: choose_segments of its shape, 1 where sequences cannot be
+/// cut.
 int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape);
-/// The walk over a whole problem.
+/// Shape of the walk over a whole problem.
 SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
                        const DeviceProperties& device);
 
-/// The same for gla_state_forward, whose CTAs each keep a tile of the state.
+/// How gla_state_forward is cut over the device: each CTA keeps a tile of the state.
 struct StateForwardPlan {
   int segments = 1;
   std::size_t states = 0;           // offset of fp32 [N,H,segments,K,V] when split

@@ -8,8 +8,8 @@
 
 namespace tandem::cuda {
 
-/// One chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the place of
-/// its P, of its panel of o, and of what `dots` has for it.
+/// Walks one chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the
+/// ring position of its P, its panel of o and its row sums.
 template <class Config>
 __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRole<Config>& dots,
                            const Item& item, int chunk,
@@ -49,7 +49,8 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32], DotsRo
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
     dots.prefetch(item, chunk + 1);
-    // why in two: what registers allow while the products hold the state's operand.
+    // why in two: registers do not hold all of it beside the state's operand, which the products
+    // still read.
     constexpr int kEarly = !Config::kTight ? kSteps : Config::kDots ? 2 : 3;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
     if constexpr (kEarly < kSteps) {
@@ -91,10 +92,10 @@ __device__ void run_state(const GlaForwardParams& params, ForwardShared<Config>&
       walk_chunk<Config>(state, o, dots, item, chunk, p_at, stage,
                          stage.v + group * panel_bytes(Config::kChunk), shared.p[p_at.stage],
                          shared.decay[in.stage], shared, group);
-      // Under the state's product: the output.
+      // Stores the output while the state's product runs.
       dots.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
-      // Both panels in turn.
+      // The panel of this turn.
       const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
       store_output<Config>(params, item, chunk, group, o, shared.o[group][panel]);
       wgmma_wait<0>();

@@ -8,7 +8,7 @@
 
 namespace tandem::cuda {
 
-/// Adds the sums of two lanes: each of them keeps `kKept`, the lower lane the first ones.
+/// Adds the sums of two lanes: each lane keeps `kKept` of them, the lower lane the first ones.
 template <int kKept, int kCount>
 __device__ void halve_sums(float (&sums)[kCount][8]) {
   constexpr int kDistance = 4 * kKept;
@@ -63,7 +63,7 @@ __device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
         }
       }
     } else {
-      // Over the 8 lanes that hold the same tokens, each of which keeps one.
+      // Sums over the 8 lanes that hold the same tokens; each lane keeps one token.
       halve_sums<4>(sums);
       halve_sums<2>(sums);
       halve_sums<1>(sums);
@@ -76,7 +76,7 @@ __device__ void put_row_sums(typename DotsShared<Config>::Rows& rows,
   }
 }
 
-/// The intra role, with a chunk's P: where the chunk's sums belong.
+/// Notes where the chunk's sums belong. The intra role, with the chunk's P.
 template <class Config>
 __device__ void place_row_sums(const GlaForwardParams& params, ForwardShared<Config>& shared,
                                const Item& item, int chunk,
@@ -92,8 +92,8 @@ __device__ void place_row_sums(const GlaForwardParams& params, ForwardShared<Con
   }
 }
 
-/// The intra role, once the slot is free again: the sums of the chunk that had it, to device
-/// memory.
+/// Writes the sums of the chunk that had the slot before to device memory. The intra role, once the
+/// slot is free again.
 template <class Config>
 __device__ void collect_row_sums(const GlaForwardParams& params, ForwardShared<Config>& shared,
                                  typename ForwardShared<Config>::IntraRing::Position at) {
@@ -119,7 +119,8 @@ __device__ void collect_row_sums(const GlaForwardParams& params, ForwardShared<C
         return sums[0] + sums[1] + (sums[2] + sums[3]);
       };
       float own = sum(kind);
-      // With one accumulator, what comes from inside the chunk is all of o without the rest.
+      // With one accumulator, the sum inside the chunk is that of all of o less that from the
+      // state.
       if constexpr (Dots::kKinds == 2 && Config::kOneOutputAccumulator) {
         if (kind == 0) own -= sum(1);
       }

@@ -35,7 +35,7 @@ struct StateRegisters {
 #pragma unroll
     for (auto& values : tile) fence_registers(values);
   }
-  /// One tile of the item's initial state.
+  /// Loads one tile of the item's initial state.
   __device__ void begin_tile(const GlaForwardParams& params, const Item& item, int group,
                              int index) {
 #pragma unroll
@@ -48,7 +48,7 @@ struct StateRegisters {
 #pragma unroll
     for (int index = 0; index < kTiles; ++index) begin_tile(params, item, group, index);
   }
-  /// To the item's final state, where it is wanted.
+  /// Stores the item's final state, where it is wanted.
   __device__ void end(const GlaForwardParams& params, const Item& item, int group) const {
     if (item.final_state == nullptr) return;
 #pragma unroll
@@ -63,7 +63,8 @@ struct StateRegisters {
   }
 };
 
-/// This thread's place in a published state: 16 bytes of each thread of the warpgroup in turn.
+/// Address of this thread's first 16 bytes in a published state: threads of the warpgroup take 16
+/// bytes in turn.
 template <class Config>
 __device__ float4* exchange_slot(const GlaForwardParams& params, int index, int group) {
   constexpr int kFloats = Config::kKeyDim * Config::kValueDim;
@@ -72,7 +73,7 @@ __device__ float4* exchange_slot(const GlaForwardParams& params, int index, int 
          threadIdx.x % 128;
 }
 
-/// This warp's place in a segment's factors and flags. why per warp: each thread takes what the
+/// Index of this warp in a segment's factors and flags. why per warp: each thread takes what the
 /// same thread of other CTAs published, so no barrier is needed.
 template <class Config>
 __device__ int exchange_word(int index) {
@@ -107,14 +108,14 @@ __device__ void publish_segment(const GlaForwardParams& params, const Item& item
   if (threadIdx.x % 32 == 0) ReadyFlag(exchange.ready[word]).store(1, ::cuda::memory_order_release);
 }
 
-/// The state before the segment, from all earlier ones.
+/// Adds up the state before the segment, from what all earlier segments published.
 template <class Config>
 __device__ void receive_state(const GlaForwardParams& params, const Item& item,
                               StateRegisters<Config>& state, int group) {
   const SegmentExchange& exchange = params.schedule.exchange;
   const int items_per_segment = params.schedule.items / params.schedule.segments;
   const int first = blockIdx.x % items_per_segment;
-  float later = 1.0f;  // what the segments between put on the one that comes next
+  float later = 1.0f;  // factor of the segments taken so far, on the next one
   for (int segment = item.segment - 1; segment >= 0; --segment) {
     const int index = first + segment * items_per_segment;
     const int word = exchange_word<Config>(index);
@@ -137,7 +138,7 @@ __device__ void receive_state(const GlaForwardParams& params, const Item& item,
   }
 }
 
-/// The state before the segment.
+/// Leaves the state before the segment in `state`, after telling later segments what this one does.
 template <class Config>
 __device__ void enter_segment(const GlaForwardParams& params, ForwardShared<Config>& shared,
                               const Item& item, StateRegisters<Config>& state, int group,

@@ -15,13 +15,15 @@ namespace tandem::cuda {
 /// Row sums on their way to the gradient by the decays (forward_row_sums.cuh), in turn with p.
 template <class Config>
 struct DotsShared {
-  /// Of all of o; in a reverse walk of what comes from inside the chunk, and of the rest.
+  /// Sums per token: one of all of o; in a reverse walk one of what comes from inside the chunk,
+  /// one of the rest.
   static constexpr int kKinds = Config::kReverse ? 2 : 1;
-  /// Parts of each sum: of the warps of a warpgroup, or of 8 kinds of lanes of each.
+  /// Shares that make up each sum: one per warp of a warpgroup, or one per 4 lanes of each warp.
   static constexpr int kShares = Config::kDotsByLanes ? 32 : 4;
   using Rows = float[kKinds][kShares][Config::kChunk];
 
-  /// Where in a share's row a token's sum lies: 8 lanes write 8 shares without bank conflicts.
+  /// Column of a token's sum in a share's row, such that 8 lanes write 8 shares without bank
+  /// conflicts.
   static __device__ int column(int share, int token) { return token ^ share % 8 * 8; }
 
   struct Place {
@@ -30,7 +32,7 @@ struct DotsShared {
   };
 
   Rows rows[Config::kStateGroups][Config::kIntraStages];
-  // By turn, too: one thread writes a turn's while others still read the one before it.
+  // Two per slot, used in turn: one thread writes the next while others still read the last.
   Place places[Config::kIntraStages][2];
 };
 struct NoDots {};
@@ -52,7 +54,7 @@ struct ForwardShared {
   struct Stage {
     alignas(1024) char q[Config::kKeyBytes];  // [C,K]
     alignas(1024) char k[Config::kKeyBytes];  // [C,K]
-    // [C,V], and where Config::kDots, x of DecayDots behind it.
+    // v [C,V] and, where Config::kDots, x of DecayDots behind it.
     alignas(1024) char v[Config::kValueBytes + Config::kFactorBytes];
 
     __device__ char* x() { return v + Config::kValueBytes; }
@@ -84,13 +86,13 @@ __device__ int span_chunks(const GlaForwardParams& params, const Item& item) {
   return read ? item.chunks<Config>() : 0;
 }
 
-/// Whether the walk makes its part of the gradient by the decays.
+/// Whether the walk makes row sums.
 template <class Config>
 __device__ bool wants_dots(const GlaForwardParams& params) {
   return Config::kDots && params.dots.rows != nullptr;
 }
 
-/// Whether it reads x of DecayDots.
+/// Whether the walk reads x of DecayDots.
 template <class Config>
 __device__ bool wants_x(const GlaForwardParams& params) {
   return Config::kWithValue || wants_dots<Config>(params);
@@ -102,8 +104,8 @@ class ItemReader {
  public:
   explicit __device__ ItemReader(ForwardShared<Config>& shared) : shared_(shared) {}
 
-  /// The next item, null when there are no more. Valid until the next call: who has no register to
-  /// spare reads it where it lies.
+  /// Returns the next item, null when there are no more. Valid until the next call, so that a role
+  /// without registers to spare can read it where it lies.
   __device__ const Item* next() {
     using Position = typename ForwardShared<Config>::ItemRing::Position;
     constexpr int kSlots = Config::kItemSlots;
@@ -117,7 +119,7 @@ class ItemReader {
 
  private:
   ForwardShared<Config>& shared_;
-  std::uint32_t taken_ = 0;  // why not a position: one register, through all of an item
+  std::uint32_t taken_ = 0;  // why not a ring position: one register less, through all of an item
 };
 
 }  // namespace tandem::cuda

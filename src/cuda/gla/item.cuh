@@ -43,7 +43,7 @@ struct Item {
   }
 };
 
-/// A boundary of cu_seqlens, clamped into [0,T].
+/// Returns a boundary of cu_seqlens, clamped into [0,T].
 __device__ inline int clamped_boundary(const std::int32_t* cu_seqlens, std::int64_t n,
                                        std::int64_t T) {
   return min(max(cu_seqlens[n], 0), static_cast<int>(T));
@@ -81,7 +81,8 @@ __device__ void keep_segment(Item& item, int index, int segments) {
   item.begin += begin;
 }
 
-/// The factor of an item's first token, 1 without one: what a reverse walk leaves to be applied.
+/// Returns the factor of an item's first token, 1 without one: what a reverse walk leaves to be
+/// applied.
 __device__ inline float first_factor(const DecayTensor& decay, const Item& item) {
   if (decay.data == nullptr || item.length == 0) return 1.0f;
   return expf(decay.data[item.batch * decay.batch_stride + item.begin * decay.time_stride +

@@ -15,7 +15,7 @@ constexpr int kGatherThreads = 64;
 /// Index among the gathering threads.
 __device__ inline int gather_thread() { return threadIdx.x % 32 + threadIdx.x / 64 * 32; }
 
-/// One thread: a tile of 64 rows by `width` columns.
+/// Starts loading a tile of 64 rows by `width` columns. One thread.
 __device__ inline void load_tile(const CUtensorMap& map, Barrier& full, char* tile, int width,
                                  TileCoordinate from) {
   for (int column = 0; column < width; column += kPanelColumns) {
@@ -24,7 +24,8 @@ __device__ inline void load_tile(const CUtensorMap& map, Barrier& full, char* ti
   }
 }
 
-/// The gathering threads: the same tile from tensor rows of `dim` elements, zeros outside.
+/// Copies a tile of 64 rows by `width` columns from tensor rows of `dim` elements, zeros outside.
+/// The gathering threads.
 template <class Element>
 __device__ void gather_tile(char* tile, int width, const StridedTensor& tensor, int dim, int rows,
                             TileCoordinate from, int time) {

@@ -1,10 +1,9 @@
 // gla_schedule_kernel: sequences by length, longest first, so that the CTAs that take them one
 // after another end together; and zeros where outputs belong to no sequence.
 //
-// Block 0 sorts by counting: a sequence's bucket is the leading three bits of its number of chunks,
-// so lengths within a bucket differ by less than a quarter. Which of them comes first is left to
-// the atomics: the order changes who computes an item, never its result. The other blocks write
-// zeros.
+// CTA 0 sorts by counting: a sequence's bucket is the leading three bits of its number of chunks,
+// so lengths within a bucket differ by less than a quarter. The order within a bucket is left to
+// the atomics: it changes who computes an item, never its result. The other CTAs write zeros.
 #include "cuda/gla/item.cuh"
 #include "cuda/gla/schedule.h"
 #include "cuda/parts/stream_order.cuh"
@@ -18,7 +17,7 @@ constexpr int kClearingBlocks = 64;
 constexpr int kBuckets = 128;
 constexpr int kChunk = 64;
 
-/// Smaller for longer sequences.
+/// Bucket of sequence n, smaller for longer sequences.
 __device__ int bucket_of(const GlaScheduleParams& params, std::int64_t n) {
   const int length = clamped_boundary(params.cu_seqlens, n + 1, params.T) -
                      clamped_boundary(params.cu_seqlens, n, params.T);
@@ -30,7 +29,7 @@ __device__ int bucket_of(const GlaScheduleParams& params, std::int64_t n) {
 }
 
 __device__ void sort_sequences(const GlaScheduleParams& params) {
-  __shared__ int next[kBuckets];  // how many are in a bucket, then where its next one goes
+  __shared__ int next[kBuckets];  // sequences in a bucket, then where its next one goes
   if (threadIdx.x < kBuckets) next[threadIdx.x] = 0;
   __syncthreads();
   for (std::int64_t n = threadIdx.x; n < params.N; n += kThreads) {
@@ -52,7 +51,7 @@ __device__ void sort_sequences(const GlaScheduleParams& params) {
   }
 }
 
-/// Tokens [begin, end).
+/// Writes zeros at tokens [begin, end) of every output.
 __device__ void clear_tokens(const GlaScheduleParams& params, std::int64_t begin,
                              std::int64_t end) {
   const std::int64_t first = std::int64_t{blockIdx.x - 1} * kThreads + threadIdx.x;

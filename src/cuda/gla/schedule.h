@@ -13,7 +13,7 @@ struct GlaScheduleParams {
   std::int32_t* order = nullptr;    // out [N]: sequences, longest first
   std::uint32_t* ticket = nullptr;  // out: 0
   int H = 0;
-  // Out, 16-bit elements [1,T,H,columns], or null: 0 at tokens outside every sequence.
+  // Outputs to clear at tokens outside every sequence: 16-bit elements [1,T,H,columns], or null.
   struct Output {
     StridedTensor tensor;
     int columns = 0;

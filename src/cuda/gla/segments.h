@@ -4,8 +4,8 @@
 namespace tandem::cuda {
 
 /// First chunk of segment `index` of `segments`, in the order of the walk (index = segments: the
-/// sequence's chunks). Where they have several chunks, earlier segments are longer, by 0.4 each: a
-/// later one begins later, for it takes the states of all earlier ones.
+/// number of chunks). Where segments have several chunks each, earlier ones are longer, by 0.4
+/// each: a later segment starts later, since it takes the states of all earlier ones.
 constexpr int segment_begin_chunk(int chunks, int segments, int index) {
   const int mean = chunks / segments;
   const int longer = mean > segments / 2 ? (2 * index * (segments - index) + 5) / 10 : 0;

@@ -16,8 +16,8 @@
 
 namespace tandem::cuda {
 
-/// One state warpgroup: adds the item's tokens to St, `kTiles` tiles of `2 * kCount` columns of K,
-/// by products of at most `kColumns`, and returns the factor that they put on what came before.
+/// Adds the item's tokens to St, `kTiles` tiles of `2 * kCount` columns of K, by products of at
+/// most `kColumns`, and returns the factor from the state before them. One state warpgroup.
 /// `prepare(stage, chunk)` runs once a stage is full; all threads of the role arrive on its empty
 /// barrier.
 template <class Config, int kColumns, class Shared, int kTiles, int kCount, class Prepare>

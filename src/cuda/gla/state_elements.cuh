@@ -21,7 +21,7 @@ struct StateTile {
     const int value = first_value + fragment_row();
 #pragma unroll
     for (int i = 0; i < kCount; i += 4, key += 8) {
-      // why: keeps the compiler from preparing all addresses at once, for which it would spill.
+      // why: keeps the compiler from preparing all addresses at once, which would spill registers.
       asm volatile("" : "+r"(key));
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -45,8 +45,8 @@ __device__ void store_state(const float (&state)[kCount], float* to, const State
   tile.for_each<kCount>([&](int i, int offset) { to[offset] = state[i]; });
 }
 
-/// The decayed Vt of a chunk as an A operand: 64 columns of V, scaled by each token's factor; steps
-/// [kFirst, kLast) of it.
+/// Loads the decayed Vt of a chunk as an A operand: 64 columns of V, scaled by each token's factor;
+/// contraction steps [kFirst, kLast).
 template <class Element, int kFirst, int kLast, int kChunk>
 __device__ void load_decayed_values(std::uint32_t (&operand)[kChunk / 16][4], const char* v_panel,
                                     const float (&factors)[kChunk]) {

@@ -49,7 +49,7 @@ struct StateForwardShared {
   InputRing input;
 };
 
-/// The part of the states that a CTA makes.
+/// The tile of a segment's state that a CTA makes.
 struct StateForwardItem {
   Item item;  // final_state: of the segment
   int first_key;
@@ -121,7 +121,7 @@ __device__ void load_span_with_threads(const GlaStateForwardParams& params,
   }
 }
 
-/// One warp: the factors of each chunk, and the sum of all decays.
+/// Makes the factors of each chunk, and the sum of all decays. All lanes of one warp.
 template <class Config>
 __device__ void prepare_span_decay(const GlaStateForwardParams& params,
                                    StateForwardShared<Config>& shared,
@@ -148,8 +148,8 @@ __device__ void prepare_span_decay(const GlaStateForwardParams& params,
   if (writes) params.total_log_decay[found.segment_index] = total;
 }
 
-/// Zeroes the rows of a partial chunk that belong to the next sequence: each group its own columns
-/// of V, and its share of K, which all of them read.
+/// Zeroes the rows of a partial chunk that belong to the next sequence: each warpgroup its own
+/// columns of V, and its share of K, which all of them read.
 template <class Config>
 __device__ void clear_partial_chunk(typename StateForwardShared<Config>::Stage& stage, int valid,
                                     int group) {

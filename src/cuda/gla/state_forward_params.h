@@ -15,7 +15,7 @@ struct GlaStateForwardParams {
   CUtensorMap v_map;
   bool tma = false;  // the maps are set; else threads copy
   GlaRecurrence problem;
-  float scale = 1.0f;  // of what a reverse walk adds
+  float scale = 1.0f;  // factor of what a reverse walk adds
   int segments = 1;
   float* states = nullptr;
   float* total_log_decay = nullptr;

@@ -3,7 +3,7 @@
 
 namespace tandem::cuda {
 
-/// Elements between neighbours: of a state [K,V], or of [V,K] for a walk with k and v exchanged.
+/// Elements between neighbours of a state [K,V], or of [V,K] for a walk with k and v exchanged.
 struct StateStrides {
   int key;
   int value;

@@ -4,6 +4,7 @@
 
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/state_forward_config.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::cuda {
@@ -28,7 +29,7 @@ void add_variants(std::vector<StateForwardVariant>& table, DType dtype, bool tma
   add.template operator()<128, 128>();
 }
 
-/// A call in either direction: of a backward, k is q, v is d_o, and the state its gradient.
+/// A call in either direction; in a backward, k is q, v is d_o, and the state is its gradient.
 struct StateCall {
   const char* op;
   const char* k;  // what the arguments are called
@@ -60,7 +61,7 @@ void run(const StateCall& call, const Context& context) {
   const GlaStateForwardProblem& problem = call.problem;
   const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device));
   if (problem.N == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(call.op, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
 
@@ -119,7 +120,7 @@ GlaTilePlans plan_tiles(const GlaStateForwardProblem& problem, const char* k, co
 
 std::string reason_against(const StateForwardVariant& variant,
                            const GlaStateForwardProblem& problem, const GlaTilePlans& tiles) {
-  // Wider states are several tiles; those of 64 columns leave them to the wider tile.
+  // Wider states are several tiles: a tile of 64 columns leaves them to the wider tile.
   std::string reason;
   if (variant.key_dim == 64) reason = width_reason("K", problem.K, 64);
   if (reason.empty() && variant.value_dim == 64) reason = width_reason("V", problem.V, 64);

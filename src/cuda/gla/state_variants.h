@@ -9,10 +9,11 @@ namespace tandem::cuda {
 using StateForwardVariant = GlaVariant<void (*)(const char*, const GlaStateForwardParams&, void*)>;
 
 const std::vector<StateForwardVariant>& state_forward_variants();
-/// The same walks from the first token to the last.
+/// The variants of gla_state_backward: the same kernel over q and d_o, from the first token to the
+/// last.
 const std::vector<StateForwardVariant>& state_backward_variants();
 
-/// Of k and v, or what the op calls them.
+/// Plans the copies of k and v, under the names that the op has for them.
 GlaTilePlans plan_tiles(const GlaStateForwardProblem& problem, const char* k = "k",
                         const char* v = "v");
 

@@ -46,10 +46,10 @@ struct StepShared {
   static constexpr int kWarps = Config::kThreads / 32;
   float2 qk[Config::kRows];  // q and k of the pass's keys
   float v[Config::kColumns];
-  float sum[kWarps][Config::kColumns];  // each warp's part of q^T S
+  float sum[kWarps][Config::kColumns];  // each warp's share of q^T S
 };
 
-/// Which columns of which state a CTA has.
+/// The state and its columns that a CTA has.
 struct StepPlace {
   std::int64_t batch;
   int head;
@@ -71,7 +71,7 @@ __device__ Element* step_row(const StridedTensor& tensor, std::int64_t batch, in
          head * tensor.head_stride;
 }
 
-/// What a thread brings for all: q and k of one key, v of one column, and the state's log decay.
+/// What each thread loads for all: q and k of one key, v of one column, and the state's log decay.
 struct StepOperands {
   float q = 0.0f;
   float k = 0.0f;
@@ -101,7 +101,7 @@ __device__ StepOperands load_step_operands(const GlaStepProblem& problem, const 
   return own;
 }
 
-/// o of the tile: `sum` over all rows of threads.
+/// Stores o of the tile: `sum` over all rows of threads.
 template <class Config>
 __device__ void store_step_output(const GlaStepProblem& problem, const StepPlace& place,
                                   float (&sum)[Config::kVector], StepShared<Config>& shared) {
@@ -152,7 +152,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void gla_st
       stored[i].load(rows + i * Config::kRowThreads * state.key_stride, exists(i));
     }
     const StepOperands own = load_step_operands<Config>(problem, place, first_key);
-    if (first_key > 0) __syncthreads();  // all have used the last pass's q and k
+    if (first_key > 0) __syncthreads();  // all threads have used the last pass's q and k
     if (threadIdx.x < Config::kRows) shared.qk[threadIdx.x] = {own.q, own.k};
     if (threadIdx.x < Config::kColumns) shared.v[threadIdx.x] = own.v;
     const float decay = expf(own.log_decay);
@@ -169,7 +169,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void gla_st
       for (int j = 0; j < Config::kVector; ++j) {
         const float kept = decay == 0.0f ? 0.0f : decay * values[j];
         values[j] = kept + qk.y * v[j];
-        // why a condition, where q is 0: 0 * inf.
+        // why a condition, though q is 0 there: 0 * inf.
         if (exists(i)) sum[j] += qk.x * values[j];
       }
       stored[i].pack(values);

@@ -3,11 +3,11 @@
 
 namespace tandem::cuda {
 
-/// How one CTA's threads lie over its part of a state [K,V].
+/// How one CTA's threads lie over its columns of a state [K,V].
 struct StepTile {
   int vector;          // neighbouring columns that a thread loads at once
   int column_threads;  // threads side by side in a row; the tile is vector * column_threads wide
-  int threads;         // all; those below each other take every (threads / column_threads)-th row
+  int threads;         // in all; each takes every (threads / column_threads)-th row
   int rows_in_flight;  // loads of a thread before the first one is used
 };
 
@@ -26,7 +26,8 @@ struct StepConfig {
 
   static constexpr int kVectorBytes = kVector * static_cast<int>(sizeof(Stored));
   static constexpr int kVectorRegisters = kVectorBytes > 4 ? kVectorBytes / 4 : 1;
-  // Each row in flight and its address, v and o of the thread's columns, and what else there is.
+  // Registers of each row in flight and its address, of v and o of the thread's columns, and of the
+  // rest.
   static constexpr int kRegisters = kRowsInFlight * (kVectorRegisters + 2) + 2 * kVector + 24;
   static constexpr int kBlocksPerSm = 65536 / (kRegisters * kThreads);
 
@@ -37,18 +38,18 @@ struct StepConfig {
                 kBlocksPerSm * kThreads * kRowsInFlight * kVectorBytes >= 40 * 1024);
 };
 
-/// 128 bytes of a row, the unit of L2, by 16 threads below each other. 128 rows in one pass: at
-/// K = 128 every byte of the tile is under way before the first is used.
+/// Takes 128 bytes of a row, the unit of L2, by 16 rows of threads. A pass has 128 rows: at K = 128
+/// every byte of the tile is under way before the first is used.
 template <class ElementT, class StoredT>
 using StepVectorConfig =
     StepConfig<ElementT, StoredT, StepTile{16 / static_cast<int>(sizeof(StoredT)), 8, 128, 8}>;
 
-/// 256 bytes of a row, where that still makes CTAs enough: an H200 writes and reads longer runs
-/// faster. fp32 states.
+/// Takes 256 bytes of a row, where that still makes CTAs enough: an H200 writes and reads longer
+/// runs faster. fp32 states.
 template <class ElementT>
 using StepWideConfig = StepConfig<ElementT, float, StepTile{4, 16, 256, 8}>;
 
-/// Any alignment and any V: one column per thread.
+/// Takes any alignment and any V: one column per thread.
 template <class ElementT, class StoredT>
 using StepScalarConfig = StepConfig<ElementT, StoredT, StepTile{1, 32, 128, 16}>;
 

@@ -5,8 +5,8 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gla/step_config.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
-#include "cuda/runtime/cuda_check.h"
 
 namespace tandem::cuda {
 namespace {
@@ -30,7 +30,7 @@ void add_variants(std::vector<StepVariant>& table, DType dtype) {
   add_variant<StepScalarConfig<Element, __nv_bfloat16>>(table, dtype, DType::kBFloat16);
 }
 
-/// Why rows of the state cannot be read 16 bytes at a time, "" when they can.
+/// Says why rows of the state cannot be read 16 bytes at a time, "" when they can.
 std::string layout_problem(const GlaStepProblem& problem) {
   const StateTensor& state = problem.state;
   if (reinterpret_cast<std::uintptr_t>(state.data) % 16 != 0) {
@@ -93,7 +93,7 @@ void gla_step(const GlaStepProblem& problem, const Context& context) {
       choose_variant("gla_step", step_variants(), device_properties(problem.device),
                      [&](const StepVariant& one) { return one.supports(problem); });
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   variant.launch(variant.name.c_str(), problem, context.stream.handle);
 }
 

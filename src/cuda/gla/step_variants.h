@@ -14,7 +14,7 @@ struct StepVariant {
   DType state_dtype;
   int vector;        // columns per load: V and the state's layout must allow it
   int columns;       // of a CTA's tile
-  int fewest_tiles;  // what narrower tiles make more of is left to them
+  int fewest_tiles;  // with fewer, a variant of narrower tiles is better
   void (*launch)(const char* name, const GlaStepProblem& problem, void* stream);
 
   /// "" when the variant can run the problem, else why not.

@@ -28,7 +28,8 @@ struct GlaVariant {
   Launch launch;
 };
 
-/// Rows in the order in which they are tried, by `add_rows.operator()<Element>(table, dtype, tma)`.
+/// Makes a table in the order in which its rows are tried, by `add_rows.operator()<Element>(table,
+/// dtype, tma)`.
 template <class Variant, class AddRows>
 std::vector<Variant> table_of_variants(AddRows add_rows) {
   std::vector<Variant> table;
@@ -59,25 +60,26 @@ void for_each_walk_tile(Add add) {
 /// "gla_forward.sm90.bf16.c64_k128_v128", with ".gather" where TMA is not used.
 std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool tma);
 
-/// Copies of one chunk by 64 columns, in the order in which they were added. `problem` says why TMA
-/// cannot do all of them, "" when it can.
+/// Plans of copies of one chunk by 64 columns, in the order in which they were added. `problem`
+/// says why TMA cannot do all of them, "" when it can.
 struct GlaTilePlans {
   std::vector<TensorMapPlan> plans;
   std::string problem;
 
-  /// A [B,T,heads,dim] tensor of the problem.
+  /// Adds a [B,T,heads,dim] tensor of the problem.
   void add(const char* name, const StridedTensor& tensor, const GlaRecurrence& problem, int heads,
            int dim);
 };
 
-/// What variants of every gla op ask of a problem: "" or what is wrong.
+/// Says why no variant of that dtype and way to copy takes a problem, whatever the op; "" when some
+/// may.
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
                           const GlaTilePlans& tiles);
 
-/// "takes K <= 64, got 128", or "".
+/// Returns "takes K <= 64, got 128", or "" when the width fits.
 std::string width_reason(const char* axis, int width, int limit);
 
-/// The variant for a problem, and how a call runs it.
+/// The variant chosen for a problem, and how a call runs it.
 template <class Variant, class Plan>
 struct GlaChoice {
   GlaTilePlans tiles;
@@ -85,7 +87,8 @@ struct GlaChoice {
   Plan plan;
 };
 
-/// `make_plan` is plan_forward or its like for another op (cuda/gla/forward_plan.h).
+/// Chooses the variant for a problem and plans the call. `make_plan` is plan_forward or its like
+/// for another op (cuda/gla/forward_plan.h).
 template <class Variant, class Problem, class Plan>
 GlaChoice<Variant, Plan> choose_gla(const char* op, const std::vector<Variant>& table,
                                     const Problem& problem, GlaTilePlans tiles,

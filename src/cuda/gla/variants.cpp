@@ -5,6 +5,7 @@
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
+#include "cuda/runtime/call_scope.h"
 
 namespace tandem::cuda {
 namespace {
@@ -31,7 +32,8 @@ GlaChoice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
   return choose_gla(kOp, forward_variants(), problem, plan_tiles(problem), device, plan_forward);
 }
 
-/// The order of sequences of different lengths, and zeros outside all of them.
+/// Launches what finds the order of sequences of different lengths, and writes zeros outside all of
+/// them.
 void prepare_order(const GlaForwardParams& walk, std::int32_t* order, std::uint32_t* ticket,
                    void* stream) {
   const GlaForwardProblem& problem = walk.problem;
@@ -86,7 +88,7 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
 }
 
 void run_walk(const std::string& name, const ForwardLaunch& launch, const ForwardPlan& plan,
-              GlaForwardParams params, const ScratchMemory& scratch, void* stream) {
+              GlaForwardParams& params, const ScratchMemory& scratch, void* stream) {
   ForwardSchedule& schedule = params.schedule;
   schedule.items = plan.items;
   schedule.value_tiles = plan.value_tiles;
@@ -108,7 +110,7 @@ void run_walk(const std::string& name, const ForwardLaunch& launch, const Forwar
 void gla_forward(const GlaForwardProblem& problem, const Context& context) {
   const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   GlaForwardParams params;
   params.problem = problem;

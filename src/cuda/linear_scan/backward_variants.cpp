@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "core/environment.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
@@ -20,7 +21,7 @@ namespace tandem::cuda {
 namespace {
 
 constexpr const char* kBackward = "linear_scan_backward";
-constexpr float kLowScale = 2048.0f;  // what rounding to fp16 leaves is that much smaller at least
+constexpr float kLowScale = 2048.0f;  // a rounding to fp16 leaves a rest at least so much smaller
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
@@ -49,7 +50,8 @@ TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64
   return {base + offset, T * columns, columns};
 }
 
-/// The scan's own gradients, every tensor in fp32: the workspace's, or the caller's that are.
+/// The scan's own backward, every tensor in fp32: in the workspace, or the caller's where it is
+/// fp32.
 GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
                                       const LinearScanBackwardPlan& plan, char* base) {
   const LinearScanForwardProblem& f = problem.forward;
@@ -59,7 +61,7 @@ GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
   scan.forward.dtype = scan.forward.decay_dtype = DType::kFloat32;
   if (f.decay_dtype != DType::kFloat32) scan.forward.decay = at(plan.decay);
   if (f.gate.data) scan.forward.gate = at(plan.gate);
-  scan.forward.x = at(plan.needs_x ? plan.x : plan.d_out);  // else it is not read
+  scan.forward.x = at(plan.needs_x ? plan.x : plan.d_out);  // without needs_x it is not read
   static_cast<ScanGradients&>(scan) = problem;
   scan.d_out = at(plan.d_out);
   if (problem.d_decay.data && f.decay_dtype != DType::kFloat32) scan.d_decay = at(plan.d_decay);
@@ -104,7 +106,7 @@ struct Call {
     params.depth = depth;
     return params;
   }
-  /// A is dx: low first.
+  /// Sets A to dx, as two terms: low first.
   void set_split(LinearScanProductParams& params, int rows) const {
     const TileExtents extents{f.B, f.T, 1, f.D};
     const auto term = [&](std::size_t offset) {
@@ -267,7 +269,7 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
   const DeviceProperties device = device_properties(f.device);
   const LinearScanBackwardVariant& variant = choose(problem, device);
   const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
-  const DeviceGuard guard(f.device.index);
+  const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const VariantSwitchOff inside;
   const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};

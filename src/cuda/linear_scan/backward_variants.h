@@ -29,16 +29,16 @@ const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants();
 std::string reason_against(const LinearScanBackwardVariant& variant,
                            const LinearScanBackwardProblem& problem);
 
-/// What a call keeps in its workspace: offsets in bytes. What is not needed lies at the end.
+/// What a call keeps in its workspace: offsets in bytes. What is not needed has no bytes.
 struct LinearScanBackwardPlan {
-  bool needs_x = false;   // for the states
+  bool needs_x = false;   // to compute the states
   bool needs_dx = false;  // for du or d_weight
   bool copies_u = false;  // TMA cannot read it
   bool copies_weight = false;
-  int weight_splits = 0;  // parts of the tokens, of d_weight
+  int weight_splits = 0;  // slices into which tokens are cut for d_weight
   std::size_t u = 0;      // copies, rows padded to 16 bytes
   std::size_t weight = 0;
-  std::size_t x = 0;  // fp32 [B,T,D], as the next six
+  std::size_t x = 0;  // x and the next six: fp32 [B,T,D]
   std::size_t decay = 0;
   std::size_t gate = 0;
   std::size_t d_out = 0;
@@ -48,7 +48,7 @@ struct LinearScanBackwardPlan {
   std::size_t high = 0;  // dx = high + low / low_scale, 16 bits, rows padded
   std::size_t low = 0;
   std::size_t parts = 0;  // fp32 [weight_splits,D,d]
-  std::size_t scan = 0;   // gated_scan_backward's
+  std::size_t scan = 0;   // gated_scan_backward's workspace
   std::size_t scan_bytes = 0;
   std::size_t workspace_bytes = 0;
 };

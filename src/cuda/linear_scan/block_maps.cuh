@@ -5,12 +5,13 @@
 
 namespace tandem::cuda {
 
-/// What 8 tokens, two of each lane, do to a channel. kExact: as of apply() in scan/map.cuh.
+/// What 8 tokens, two of each lane, do to a channel. kExact means what it does for apply() in
+/// scan/map.cuh.
 template <bool kExact>
 struct BlockMaps {
-  ScanMap left;   // the lane's to the left
-  ScanMap front;  // the first two lanes'
-  ScanMap back;   // the last two lanes'
+  ScanMap left;   // of the lane to the left
+  ScanMap front;  // of the first two lanes
+  ScanMap back;   // of the last two lanes
 
   __device__ explicit BlockMaps(ScanMap own) {
     constexpr unsigned kWarp = 0xFFFFFFFFu;
@@ -23,8 +24,8 @@ struct BlockMaps {
     back = of_lane(pair, 3);
   }
 
-  /// `before` the block becomes what is behind it; returned: what is before the lane's tokens.
-  /// `go_on(before, map)` for a state, or for a map.
+  /// Moves `before` from before the block to behind it, and returns what is before the lane's
+  /// tokens. `go_on(before, map)` applies or composes a map: `before` is a state, or a map.
   template <class Before, class GoOn>
   __device__ Before pass(Before& before, GoOn go_on) const {
     const int lane = threadIdx.x % 4;

@@ -1,13 +1,13 @@
-// How the state before a tile comes out of the tiles before it, by warps: one has 16 channels, of
-// which lane (g, c) = (lane / 4, lane % 4) holds g and g + 8, as in an accumulator.
+// How the state before a tile comes out of the tiles before it, warp by warp. A warp has 16
+// channels, of which lane (g, c) = (lane / 4, lane % 4) holds g and g + 8, as in an accumulator.
 //
 // A record is its own flag: memory of set bits is "not there yet", no value is stored as such, and
 // a record is written and read as a whole. So no fences, and a value is there one trip through the
 // L2 after it was stored.
 //
-// Sums have one order: tiles of a column are grouped by kGroupTiles. The state before a tile is its
-// group's earlier maps, composed in quarters, applied to the state after the group before, which
-// that group's last tile stores.
+// Sums have one order: kGroupTiles consecutive tiles of a column are a tile group. The state before
+// a tile is the earlier maps of its tile group, composed in quarters, applied to the state after
+// the previous tile group, which that group's last tile stores.
 #pragma once
 
 #include "cuda/linear_scan/forward_params.h"
@@ -17,7 +17,7 @@ namespace tandem::cuda {
 
 constexpr std::uint32_t kNotThere = 0xFFFFFFFFu;
 
-/// Of channels g and g + 8.
+/// Values of channels g and g + 8.
 struct ChannelPair {
   float value[2];
 };
@@ -40,7 +40,7 @@ __device__ inline float try_get(const float* from) {
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(value) : "l"(from) : "memory");
   return value;
 }
-/// Two records, each with its flag, side by side: of channels g and g + 8.
+/// Two records side by side, of channels g and g + 8, each with its flag.
 struct MapPairBits {
   std::uint64_t bits[2];
 
@@ -66,7 +66,7 @@ __device__ inline ChannelPair try_states(const float* of_warp) {
   const int channel = threadIdx.x % 32 / 4;
   return {try_get(of_warp + channel), try_get(of_warp + channel + 8)};
 }
-/// Goes on from what try_states() found.
+/// Waits for the states that try_states() did not find.
 __device__ inline void wait_states(const float* of_warp, ChannelPair& state) {
   const int channel = threadIdx.x % 32 / 4;
 #pragma unroll
@@ -78,7 +78,7 @@ __device__ inline void wait_states(const float* of_warp, ChannelPair& state) {
   __syncwarp();
 }
 
-/// All lanes hold the same values of a channel; one stores them.
+/// Publishes a warp's states. The four lanes of a channel hold the same values; one stores them.
 __device__ inline void put_states(float* of_warp, ChannelPair state) {
   if (threadIdx.x % 4 != 0) return;
   const int channel = threadIdx.x % 32 / 4;
@@ -86,13 +86,13 @@ __device__ inline void put_states(float* of_warp, ChannelPair state) {
   for (int r = 0; r < 2; ++r) put(of_warp + channel + 8 * r, state.value[r]);
 }
 
-/// Of the lane before this one.
+/// Returns the map of the lane before this one.
 __device__ inline ScanMap lane_above(ScanMap map) {
   constexpr unsigned kWarp = 0xFFFFFFFFu;
   return {__shfl_up_sync(kWarp, map.factor, 1), __shfl_up_sync(kWarp, map.sum, 1)};
 }
 
-/// The maps of four neighbouring lanes, composed in their order, in all of them.
+/// Returns the maps of four neighbouring lanes composed in their order, in each of the four.
 __device__ inline ScanMap compose_lanes(ScanMap own) {
   constexpr unsigned kWarp = 0xFFFFFFFFu;
   const auto of_lane = [](ScanMap map, int lane) {
@@ -102,16 +102,16 @@ __device__ inline ScanMap compose_lanes(ScanMap own) {
   return compose(of_lane(pair, 1), of_lane(pair, 3));
 }
 
-/// Where a column's records are.
+/// Where a warp's records of one column are.
 struct ColumnRecords {
-  float2* maps;   // of its first tile, this warp's channels
-  float* states;  // of its first group
-  int channels;   // from tile to tile, from group to group
+  float2* maps;   // of the column's first tile
+  float* states;  // of the column's first tile group
+  int channels;   // stride from tile to tile, from tile group to tile group
 };
 
-/// The maps of the group's tiles before tile `time`, of both rows. Missing ones are asked for all
-/// at a time, since one trip through the L2 for each would be a chain of trips; `patient`, for one
-/// at a time, since asking takes issue slots from the multiprocessor's other CTA.
+/// Composes the maps of tile `time`'s tile group before that tile, of both channels. Missing maps
+/// are polled all at once, since one trip through the L2 for each would be a chain of trips; with
+/// `patient` one at a time, since polling takes issue slots from the multiprocessor's other CTA.
 template <int kGroupTiles>
 __device__ void fold_maps(const ColumnRecords& records, int time, bool patient, ScanMap (&all)[2]) {
   constexpr int kEach = kGroupTiles / 4;
@@ -157,7 +157,7 @@ __device__ void fold_maps(const ColumnRecords& records, int time, bool patient, 
   for (int r = 0; r < 2; ++r) all[r] = compose_lanes(all[r]);
 }
 
-/// Publishes a tile's maps; nobody waits for them behind the last tile of a group.
+/// Publishes a tile's maps; nobody waits for those of the last tile of a tile group.
 __device__ inline void put_maps(const ColumnRecords& records, int time, const ScanMap (&maps)[2]) {
   if (threadIdx.x % 4 != 0) return;
   float2* to = records.maps + std::int64_t{time} * records.channels + threadIdx.x % 32 / 4 * 2;

@@ -1,4 +1,5 @@
-// linear_scan_clear_kernel: sets the bits of what tiles pass on to "not there yet".
+// linear_scan_clear_kernel: sets all bits of the records between tiles, which means "not there
+// yet".
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"

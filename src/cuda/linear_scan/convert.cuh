@@ -1,5 +1,5 @@
 // Kernels of linear_scan_backward that go over tensors element by element: between 16 bits and
-// fp32, a 16-bit pair whose sum is an fp32 tensor, and sums of parts.
+// fp32, two 16-bit tensors whose sum is an fp32 tensor, and sums of slices.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -57,7 +57,7 @@ __global__ void linear_scan_split_kernel(const LinearScanConvertParams params) {
     const Element high = static_cast<Element>(value);
     const float rest = value - static_cast<float>(high);
     element<Element>(params.to, b, t, i) = high;
-    // why: of an infinity or NaN nothing is left to be added.
+    // why: an infinity or NaN leaves no rest to be added.
     element<Element>(params.low, b, t, i) = static_cast<Element>(
         isfinite(rest) && isfinite(static_cast<float>(high)) ? rest * params.low_scale : 0.0f);
   });

@@ -1,6 +1,6 @@
 // Where sequences begin and end inside a tile of linear_scan_forward_kernel. The scan itself knows
-// nothing of it: before it, the tile's decays, gates and x are changed so that one uninterrupted
-// scan gives every sequence's states. Rare, so the code is kept small, not quick.
+// no boundaries: before it, the tile's decays, gates and x are changed so that one uninterrupted
+// scan gives every sequence's states. Boundaries are rare, so the code is kept small, not quick.
 #pragma once
 
 #include "cuda/linear_scan/forward_shared.cuh"
@@ -10,8 +10,8 @@
 
 namespace tandem::cuda {
 
-/// One tile as a thread of the scan role sees it. Of its 64 channels a warp has 16, lane (g, c)
-/// g and g + 8; of every 8 tokens lane (g, c) has 2c and 2c + 1.
+/// One tile as a thread of the scan role sees it: 64 channels, 16 for each warp. Lane (g, c) has
+/// channels g and g + 8 of the warp's, and tokens 2c and 2c + 1 of every 8.
 template <class Config>
 struct ScanTile {
   using Element = typename Config::Element;
@@ -21,21 +21,21 @@ struct ScanTile {
   LinearScanShared<Config>& shared;
   LinearScanTile tile;
   const TokenKind* tokens;  // of the tile
-  int group;                // of 64 channels
+  int group;                // warpgroup, which has 64 channels
   int channel;              // this lane's first one; the other is 8 further
-  int panel_stage;          // of the ring, the first with panels
+  int panel_stage;          // first stage of the ring that holds panels
 
   __device__ char* panel(int kind, int part) const {
     const PanelPlace<Config> place(kind, part, group);
     const int stage = panel_stage + place.stage;
     return shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
   }
-  /// Of the first token of 8-token block `block` that this lane has.
+  /// Returns the first token that this lane has in 8-token block `block`.
   __device__ int token(int block) const { return fragment_column(block); }
   __device__ int time() const { return tile.time_tile * Config::kTokens; }
 };
 
-/// Where a decay of the tile lies in shared memory.
+/// Returns a decay of the tile in shared memory.
 template <class Config>
 __device__ typename Config::Element& decay_element(const ScanTile<Config>& t, int token,
                                                    int channel) {
@@ -43,7 +43,7 @@ __device__ typename Config::Element& decay_element(const ScanTile<Config>& t, in
       t.panel(0, token / 64) + panel_offset(token % 64, channel / 8) + channel % 8 * 2);
 }
 
-/// The factor of a token's decay; `channel` of the group's 64.
+/// Returns a token's decay as a factor; `channel` counts among the warpgroup's 64.
 template <class Config>
 __device__ float decay_factor(const ScanTile<Config>& t, int token, int channel) {
   if constexpr (Config::kGeneral) {
@@ -54,7 +54,7 @@ __device__ float decay_factor(const ScanTile<Config>& t, int token, int channel)
   }
 }
 
-/// Makes the factor 0.
+/// Makes a token's decay 0, so that it forgets what was before.
 template <class Config>
 __device__ void forget_before(const ScanTile<Config>& t, int token, int channel) {
   if constexpr (Config::kGeneral) {
@@ -79,7 +79,7 @@ __device__ void for_each_boundary(const ScanTile<Config>& t, Concerns concerns, 
   }
 }
 
-/// Tokens of no sequence: x, gate and decay become 0, so that states and outputs are.
+/// Clears x, gate and decay of tokens of no sequence, so that their states and outputs are 0.
 template <class Config>
 __device__ void clear_outside(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const bool clears_gates = t.params.problem.gate.data != nullptr;
@@ -98,7 +98,7 @@ __device__ void clear_outside(const ScanTile<Config>& t, float (&acc)[Config::kT
   }
 }
 
-/// First tokens take their sequence's initial state in, and forget what was before.
+/// Makes first tokens take in their sequence's initial state and forget what was before.
 template <class Config>
 __device__ void begin_sequences(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const LinearScanForwardProblem& problem = t.params.problem;
@@ -121,11 +121,11 @@ __device__ void begin_sequences(const ScanTile<Config>& t, float (&acc)[Config::
       if (own && i / 4 == token / 8 && i % 2 == token % 2) acc[i] += taken[i / 2 % 2];
     }
   });
-  fence_shared_for_async_proxy();  // what was stored here is loaded over later
+  fence_shared_for_async_proxy();  // TMA loads over what was stored here later
   __syncwarp();
 }
 
-/// The states behind last tokens are final states.
+/// Stores the states behind last tokens as final states.
 template <class Config>
 __device__ void end_sequences(const ScanTile<Config>& t,
                               const float (&states)[Config::kTokens / 2]) {

@@ -3,12 +3,11 @@
 
 namespace tandem::cuda {
 
-/// `kGroups` warpgroups of 64 channels each, times `kTokens` packed tokens. `kChain`: a tile takes
-/// the state before it from the tile before it and scans once; else it publishes its map, scans
-/// from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any type
-/// and tensors that TMA cannot read or write. `kAlone`: for few tiles, one per multiprocessor,
-/// which are quick by themselves: more registers, for gates ready before the state and more maps at
-/// a time.
+/// A tile is `kGroups` warpgroups of 64 channels each, times `kTokens` tokens. `kChain`: a tile
+/// takes the state before it from the previous tile and scans once; else it publishes its map,
+/// scans from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any
+/// type and tensors that TMA cannot read or write. `kAlone`: at most one tile per multiprocessor,
+/// with more registers: for gates ready before the state, and more maps at a time.
 template <class ElementT, int kGroupsT, int kTokensT, bool kChainT, bool kGeneralT = false,
           bool kAloneT = false>
 struct LinearScanConfig {
@@ -20,10 +19,11 @@ struct LinearScanConfig {
   static constexpr bool kAlone = kAloneT;
   static constexpr int kChannels = 64 * kGroups;
   static constexpr int kThreads = 128 * (1 + kGroups);
-  // why: of 64 channels two CTAs per SM, so that one's products run beside the other's scan.
+  // why two CTAs per SM at 64 channels: one's products run beside the other's scan.
   static constexpr int kCtasPerSm = kGroups == 1 && !kAlone ? 2 : 1;
 
-  // A stage of the ring: 64 columns of W's and of u's rows; behind the last of them, decays, gates.
+  // A stage of the ring holds 64 columns of W's and of u's rows; behind the last such stage come
+  // those of decays and gates.
   static constexpr int kWeightBytes = kChannels * 128;
   static constexpr int kStageBytes = (kChannels + kTokens) * 128;
   static constexpr int kStages = (kGeneral ? 81920 : kGroups == 1 ? 98304 : 196608) / kStageBytes;
@@ -35,12 +35,11 @@ struct LinearScanConfig {
   static constexpr int kPanelStages =
       (2 * kTokenPanels + kPanelRowsPerStage - 1) / kPanelRowsPerStage;
 
-  static constexpr int kDecayStages = kTokenPanels / kPanelRowsPerStage;  // with nothing else
+  static constexpr int kDecayStages = kTokenPanels / kPanelRowsPerStage;  // hold decays only
 
-  static constexpr int kGroupTiles =
-      kAlone ? 64 : 32;  // whose maps are folded one by one: carry.cuh
+  static constexpr int kGroupTiles = kAlone ? 64 : 32;  // tiles of a tile group: carry.cuh
 
-  // Registers per thread after setmaxnreg; alone, all have enough without.
+  // Registers per thread after setmaxnreg; with kAlone all threads have enough without it.
   static constexpr int kLoadRegisters = 40;
   static constexpr int kScanRegisters = kGroups == 1 ? 208 : 232;
 

@@ -10,8 +10,8 @@ namespace tandem::cuda {
 /// Threads that copy where TMA cannot: warps 2 and 3.
 constexpr int kLinearScanCopyThreads = 64;
 
-/// Which of a stage's panels are there to be loaded: decays, gates, both or none. Not of a tile:
-/// panels that lie outside of the tensors are loaded as zeros.
+/// Panels of a stage that are loaded: decays, gates, both or none. The same for every tile: panels
+/// outside the tensors are loaded as zeros.
 template <class Config>
 struct PanelsOfStage {
   int begin;
@@ -27,9 +27,9 @@ struct PanelsOfStage {
   __device__ int count() const { return max(end - begin, 0); }
 };
 
-/// One thread: the tiles of this CTA, one ahead of the ring. Where there is one for each CTA, that
-/// of its own index. Else by ticket, so that a tile's CTA is there whenever a later tile's is: the
-/// next tile's ticket is under way while a tile is loaded.
+/// Takes the tiles of this CTA, one ahead of the ring. One thread. With a tile for each CTA, takes
+/// the one of its own index; else by ticket, so that a tile's CTA runs whenever a later tile's
+/// does. The next ticket is under way while a tile is loaded.
 template <class Config, class UseTile>
 __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
                            UseTile use_tile) {
@@ -52,7 +52,7 @@ __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShar
   }
 }
 
-/// One thread, where others copy.
+/// Takes the tiles of this CTA where other threads copy. One thread.
 template <class Config>
 __device__ void take_tickets(const LinearScanForwardParams& params,
                              LinearScanShared<Config>& shared) {
@@ -94,7 +94,7 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
   });
 }
 
-/// One thread, with TMA: the outputs of each tile, as soon as they are in their panels.
+/// Stores the outputs of each tile by TMA, as soon as they are in their panels. One thread.
 template <class Config>
 __device__ void store_outputs(const LinearScanForwardParams& params,
                               LinearScanShared<Config>& shared) {
@@ -128,7 +128,7 @@ __device__ void store_outputs(const LinearScanForwardParams& params,
   }
 }
 
-/// The copying threads: `rows` rows of 64 columns, zeros where there is none.
+/// Copies `rows` rows of 64 columns, zeros outside the tensor. The copying threads.
 template <class Element>
 __device__ void copy_panel(char* panel, int rows, const Element* from, std::int64_t row_stride,
                            int valid_rows, int valid_columns) {
@@ -146,7 +146,7 @@ __device__ void copy_panel(char* panel, int rows, const Element* from, std::int6
   }
 }
 
-/// The copying threads.
+/// Loads all tiles without TMA. The copying threads.
 template <class Config>
 __device__ void load_with_threads(const LinearScanForwardParams& params,
                                   LinearScanShared<Config>& shared) {
@@ -200,7 +200,7 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
   }
 }
 
-/// One warp: what the tokens of each tile are.
+/// Finds out what the tokens of each tile are. One warp.
 template <class Config>
 __device__ void look_at_tokens(const LinearScanForwardParams& params,
                                LinearScanShared<Config>& shared) {
@@ -235,7 +235,7 @@ __device__ void look_at_tokens(const LinearScanForwardParams& params,
   }
 }
 
-/// One warp per CTA: what goes into an empty sequence comes out of it.
+/// Passes the states of empty sequences on: what goes in comes out. One warp per CTA.
 template <class Config>
 __device__ void pass_empty_sequences(const LinearScanForwardProblem& problem) {
   if (problem.final_state == nullptr) return;

@@ -13,8 +13,8 @@ namespace tandem::cuda {
 
 /// Memory through which tiles pass states on; all bits are set before the kernel.
 struct LinearScanExchange {
-  float2* maps = nullptr;           // (column, tile in time, channel): (A, X) of a tile
-  float* states = nullptr;          // (column, group of tiles, channel): the state after it
+  float2* maps = nullptr;           // (column, tile in time, channel): a tile's map
+  float* states = nullptr;          // (column, tile group, channel): the state after the group
   std::uint32_t* ticket = nullptr;  // tiles taken so far, less 1
 };
 
@@ -28,7 +28,7 @@ struct LinearScanForwardParams {
   LinearScanForwardProblem problem;
   int time_tiles = 0;     // of kTokens, per batch row
   int channel_tiles = 0;  // of kChannels
-  int columns = 0;        // tiles at a time: of all batch rows and channels
+  int columns = 0;        // tiles that begin at one time: of all batch rows and channels
   int tiles = 0;          // (time, batch, channels) from the outermost axis
   LinearScanExchange exchange;
 };

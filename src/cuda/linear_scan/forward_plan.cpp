@@ -27,8 +27,8 @@ LinearScanTileShape tile_shape(LinearScanTiling tiling) {
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors) {
   const std::int64_t small = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
   if (small <= multiprocessors) return LinearScanTiling::kAlone;
-  // As many columns as keep the machine busy with few tiles of each under way: then hardly any tile
-  // waits for the one before it.
+  // With so many columns that few tiles of each keep the machine busy, hardly any tile waits for
+  // the previous one.
   const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
   const bool many = 3 * columns >= multiprocessors && tiles >= multiprocessors;

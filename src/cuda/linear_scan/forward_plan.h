@@ -12,9 +12,9 @@ namespace tandem::cuda {
 
 /// Channels by tokens of a tile, and how tiles pass the state on.
 enum class LinearScanTiling {
-  kAlone,  // 64 x 64, no more than multiprocessors
+  kAlone,  // 64 x 64, no more tiles than multiprocessors
   kSmall,  // 64 x 64
-  kChain,  // 128 x 256, one scan, each tile behind the one before it
+  kChain,  // 128 x 256, one scan, each tile waits for the previous one
 };
 
 struct LinearScanTileShape {
@@ -27,7 +27,7 @@ struct LinearScanTileShape {
 };
 LinearScanTileShape tile_shape(LinearScanTiling tiling);
 
-/// The quickest on `multiprocessors`, where every tiling can run.
+/// The quickest tiling on so many multiprocessors, where every tiling can run.
 LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors);
 
 /// Offsets into the workspace in bytes; all of it is cleared before the kernel.

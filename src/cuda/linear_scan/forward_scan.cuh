@@ -13,13 +13,13 @@
 
 namespace tandem::cuda {
 
-/// A stage without outputs.
+/// Gives a stage back that holds no outputs.
 __device__ inline void give_back(Barrier& empty, bool tma) {
   empty.arrive();
   if (tma && threadIdx.x == 128) empty.arrive();  // kStoreArrivals
 }
 
-/// acc = W u^T, [channels, tokens].
+/// Computes acc = W u^T, [channels, tokens].
 template <class Config>
 __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Config>& shared,
                         int k_steps, int group, bool tma,
@@ -51,10 +51,10 @@ __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Conf
   give_back(shared.ring.empty[behind.stage], tma);
 }
 
-/// One warpgroup: the decays of a general tile, as factors.
+/// Loads the decays of a general tile as factors. One warpgroup.
 template <class Config>
 __device__ void stage_decays(const ScanTile<Config>& t) {
-  sync_warpgroup(1 + t.group);  // all have read those of the tile before
+  sync_warpgroup(1 + t.group);  // all threads have read the previous tile's
   const LinearScanForwardProblem& problem = t.params.problem;
   const int channel = t.tile.first_channel + threadIdx.x % 64;
   for (int token = threadIdx.x % 128 / 64; token < Config::kTokens; token += 2) {
@@ -74,7 +74,7 @@ __device__ void stage_decays(const ScanTile<Config>& t) {
   sync_warpgroup(1 + t.group);
 }
 
-/// Decays of the 16 tokens of a step: [block, row, token].
+/// Loads the decays of the 16 tokens of a step: [block, row, token].
 template <class Config>
 __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2][2]) {
   if constexpr (Config::kGeneral) {
@@ -102,7 +102,7 @@ __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2
   }
 }
 
-/// silu of the gates of 16 tokens.
+/// Loads silu of the gates of 16 tokens.
 template <class Config>
 __device__ void load_gates(const ScanTile<Config>& t, int step, float (&silu)[8]) {
   std::uint32_t words[4];
@@ -115,7 +115,8 @@ __device__ void load_gates(const ScanTile<Config>& t, int step, float (&silu)[8]
   }
 }
 
-/// Outputs of 16 tokens from their states acc[8 step ...]; kAlone: from states times gates.
+/// Writes the outputs of 16 tokens from their states; with kAlone the states are multiplied by
+/// gates already.
 template <class Config>
 __device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[8]) {
   using Element = typename Config::Element;
@@ -145,7 +146,7 @@ __device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[
   }
 }
 
-/// Before the first tile of a batch row. Packed sequences bring theirs at their first token.
+/// States before the first tile of a batch row. Packed sequences take theirs at their first token.
 template <class Config>
 __device__ ChannelPair initial_states(const ScanTile<Config>& t) {
   const LinearScanForwardProblem& problem = t.params.problem;
@@ -161,7 +162,7 @@ __device__ ChannelPair initial_states(const ScanTile<Config>& t) {
   return state;
 }
 
-/// Where this warp's channels of the tile's column are.
+/// Where the records of this warp's channels lie, of the tile's column.
 template <class Config>
 __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
   constexpr int kPerGroup = Config::kChain ? 1 : Config::kGroupTiles;
@@ -174,7 +175,7 @@ __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
           exchange.states + column * groups * Config::kChannels + warp_channel, Config::kChannels};
 }
 
-/// Whether a decay of this warp's channels is 0 as a factor.
+/// Whether some decay of this warp's channels is 0 as a factor.
 template <class Config>
 __device__ bool forgets(const ScanTile<Config>& t) {
   using Element = typename Config::Element;
@@ -199,7 +200,7 @@ __device__ bool forgets(const ScanTile<Config>& t) {
   return __any_sync(0xFFFFFFFFu, log_decay ? low < kVanishes : low == 0.0f);
 }
 
-/// x becomes the states, by one scan from `state`, which becomes the one behind the tile.
+/// Turns x into states by one scan from `state`, and leaves the state behind the tile in it.
 template <bool kExact, class Config>
 __device__ void scan_from(const ScanTile<Config>& t, ChannelPair& state,
                           float (&acc)[Config::kTokens / 2]) {
@@ -222,7 +223,7 @@ __device__ void scan_from(const ScanTile<Config>& t, ChannelPair& state,
   }
 }
 
-/// x becomes the states, by one scan from the state that the tile before this one stored.
+/// Turns x into states by one scan from the state that the previous tile stored.
 template <class Config>
 __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const ColumnRecords records = records_of(t);
@@ -247,8 +248,8 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
   if (!t.tile.plain) end_sequences(t, acc);
 }
 
-/// x becomes the states of a scan from 0; factors from the state before the tile to each token's;
-/// the tile's map.
+/// Turns x into the states of a scan from 0. Also makes the factors from the state before the tile
+/// to each token's, and the tile's map.
 template <bool kExact, class Config>
 __device__ void scan_from_zero(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2],
                                float (&factor)[Config::kTokens / 2], ScanMap (&map)[2]) {
@@ -275,7 +276,8 @@ __device__ void scan_from_zero(const ScanTile<Config>& t, float (&acc)[Config::k
   }
 }
 
-/// The same from 0, with what remains of the state before the tile; then with that state.
+/// Turns x into states: scans from 0, publishes the tile's map, gets the state before the tile and
+/// adds what remains of it at each token.
 template <class Config>
 __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const ColumnRecords records = records_of(t);
@@ -298,11 +300,11 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   }
   const float* states = records.states + (time / Config::kGroupTiles - 1) * records.channels;
   const bool is_first_group = time < Config::kGroupTiles;
-  // why before the maps: most often it is there.
+  // why before the maps: most often the state is there already.
   ChannelPair state = is_first_group ? initial_states(t) : try_states(states);
-  ScanMap before[2];  // of the group's earlier tiles
-  // With a tile for each CTA, or with so few columns that each waits for a whole group under way,
-  // the time is that of the waits; else that of all instructions.
+  ScanMap before[2];  // of the tile group's earlier tiles
+  // Waits bind with a tile for each CTA, or with so few columns that each waits for a whole tile
+  // group under way; else all instructions together do.
   const int ctas = static_cast<int>(gridDim.x);
   const bool patient = t.params.tiles > ctas && t.params.columns * Config::kGroupTiles > ctas;
   if (time > 0) fold_maps<Config::kGroupTiles>(records, time, patient, before);
@@ -324,7 +326,7 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
   for (int i = 0; gates_now && i < Config::kTokens / 2; ++i) acc[i] *= silu[i];
 }
 
-/// One warpgroup: all tiles of this CTA.
+/// Scans all tiles of this CTA. One warpgroup.
 template <class Config>
 __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
                            int group) {

@@ -15,11 +15,11 @@ struct LinearScanTile {
   int time_tile = 0;
   int first_channel = 0;
   int column = 0;      // (batch, tile of channels)
-  bool plain = false;  // no boundary of sequences that needs care, and every token belongs to one
+  bool plain = false;  // every token belongs to a sequence, and no boundary needs care
 };
 
-/// Tiles that begin later in time come later, whatever their column: who waits for a state waits
-/// for a tile that some CTA has already taken.
+/// Finds tile `index`. Tiles that begin later in time come later, whatever their column: a CTA that
+/// waits for a state waits for a tile that some CTA has already taken.
 __device__ inline LinearScanTile find_tile(const LinearScanForwardParams& params, unsigned index,
                                            int channels) {
   LinearScanTile tile;
@@ -39,7 +39,7 @@ struct LinearScanShared {
   using TileRing = Ring<Config::kTileSlots>;
 
   alignas(1024) char stages[Config::kStages][Config::kStageBytes];
-  // Decays themselves, fp32, of a general tile; rows padded against bank conflicts.
+  // Decays of a general tile as fp32 factors; rows padded against bank conflicts.
   float decays[Config::kGeneral ? Config::kTokens : 1]
               [Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
@@ -51,12 +51,12 @@ struct LinearScanShared {
   Barrier outputs_ready[Config::kTileSlots][Config::kGroups];
 };
 
-/// A stage is given back by the scan's threads and one arrival more: of the thread that stores,
-/// where the stage holds outputs, else of one of the scan's.
+/// Arrivals that give a stage back beside those of the scan's threads: one of the thread that
+/// stores, where the stage holds outputs, else one more of a scan thread.
 constexpr int kStoreArrivals = 1;
 
-/// Where panel (kind, tokens [64 part, + 64), group of channels) lies among those behind a tile's
-/// columns: stage, counted from the first one, and offset.
+/// Where panel (kind, tokens [64 part, + 64), channels of a warpgroup) lies: its stage, counted
+/// from the tile's first stage with panels, and its offset there.
 template <class Config>
 struct PanelPlace {
   int stage;

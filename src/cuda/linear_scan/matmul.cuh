@@ -4,11 +4,11 @@
 //   product   A [rows, contracted]     B [contracted, columns]   result
 //   kProject  u [T,d], K-major         W^T, K-major              x, fp32
 //   kInput    dx [T,D], K-major        W, MN-major               du, 16 bits
-//   kWeight   dx^T, MN-major           u, MN-major               a part's sum, fp32
+//   kWeight   dx^T, MN-major           u, MN-major               a slice's sum, fp32
 //
 // dx comes as two 16-bit tensors whose sum is dx to twice the digits: the products' loop runs over
-// the smaller one first, then over the other. The tokens of d_weight are cut into parts of whole
-// steps of 64; parts are added up afterwards, in their order. Of packed sequences only the tokens
+// the smaller one first, then over the other. The tokens of d_weight are cut into slices of whole
+// steps of 64; slices are added up afterwards, in their order. Of packed sequences only the tokens
 // between the first and the last boundary enter: rows of a step behind them are zeroed in shared
 // memory, for u may hold anything there.
 //
@@ -61,9 +61,9 @@ struct ProductTile {
   int row;
   int column;
   int part;
-  int begin;  // steps of each term
+  int begin;  // first step of each term
   int end;
-  int first_token;  // of kWeight: of all sequences, and behind them
+  int first_token;  // of kWeight: the first token of all sequences
   int last_token;
   int steps_per_batch;
 
@@ -137,7 +137,7 @@ __device__ void load_operands(const LinearScanProductParams& params, const Produ
   }
 }
 
-/// Rows [from, 64) of both operands become 0. All 256 threads of the products.
+/// Zeroes rows [from, 64) of both operands. All 256 threads of the products.
 template <class Config>
 __device__ void clear_tokens_behind(typename ProductShared<Config>::Stage& stage, int from) {
   const int thread = threadIdx.x;

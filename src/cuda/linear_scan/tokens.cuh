@@ -5,8 +5,8 @@
 
 namespace tandem::cuda {
 
-/// Of the token at `time` in batch row b. The first token of a batch row is inside: the state
-/// before its tile is the initial one. `ends`: final states are wanted.
+/// Returns the kind of the token at `time` in batch row b. The first token of a batch row is
+/// inside: the state before its tile is the initial one. `ends`: final states are wanted.
 __device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, int b, int time,
                                               bool ends) {
   constexpr TokenKind kOutside{TokenKind::kOutside, TokenKind::kInside};
@@ -16,7 +16,8 @@ __device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, in
     if (ends && time == sequences.T - 1) kind.last = b;
     return kind;
   }
-  // The last boundary at or before the token: before the first and at or behind the last, none.
+  // Finds the last boundary at or before the token; tokens before the first boundary, and at or
+  // behind the last, belong to no sequence.
   int low = 0, high = sequences.N + 1;  // boundaries below `low` are at or before it
   while (low < high) {
     const int middle = low + (high - low) / 2;

@@ -7,6 +7,7 @@
 
 #include "cuda/linear_scan/backward_variants.h"
 #include "cuda/linear_scan/forward_config.h"
+#include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 
@@ -103,7 +104,7 @@ std::string reason_against(const LinearScanVariant& variant,
     return "takes fewer than 2^31 - 1 sequences, got " + std::to_string(problem.N);
   }
   const std::int64_t tiles = plan_linear_scan(problem, variant.tiling, 1).tiles;
-  constexpr std::int64_t kMostTiles = kLargest - 65536;  // CTAs take one more each
+  constexpr std::int64_t kMostTiles = kLargest - 65536;  // CTAs take one ticket more each
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
   }
@@ -125,7 +126,7 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   const auto& [variant, plan] = choose(problem, device_properties(problem.device));
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
-  const DeviceGuard guard(problem.device.index);
+  const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   launch_linear_scan_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
                            context.stream.handle);

@@ -24,8 +24,8 @@ struct LinearScanVariant {
 
 const std::vector<LinearScanVariant>& linear_scan_forward_variants();
 
-/// The copies that TMA would make; `problem` says why it cannot make all of them, "" when it can.
-/// Of gates that are not there, and decays of a general tile, nothing is asked.
+/// Plans of the copies that TMA would make; `problem` says why it cannot make all of them, "" when
+/// it can. Absent gates and the decays of a general tile are not looked at.
 struct LinearScanTilePlans {
   TensorMapPlan u, weight, decay, gate, out;
   std::string problem;

@@ -10,9 +10,9 @@ namespace tandem::cuda {
 struct Barrier {
   std::uint64_t word;
 
-  /// One thread, before fence_barriers_initialised() and a CTA-wide barrier. Threads arrive each
-  /// for itself: one arrival per warp behind __syncwarp is no faster, and racecheck cannot follow
-  /// it.
+  /// Initialises the barrier. One thread, before fence_barriers_initialised() and a CTA-wide
+  /// barrier. Each thread arrives by itself: one arrival per warp after __syncwarp is no faster,
+  /// and racecheck cannot follow it.
   __device__ void init(std::uint32_t arrivals) {
     cutlass::arch::ClusterBarrier::init(&word, arrivals);
   }
@@ -34,7 +34,7 @@ __device__ inline void fence_barriers_initialised() { cutlass::arch::fence_barri
 /// writing thread calls it before the barrier that publishes the data.
 __device__ inline void fence_shared_for_async_proxy() { cutlass::arch::fence_view_async_shared(); }
 
-/// Barrier among the 128 threads of one warpgroup; `id` is the warpgroup's index in the CTA.
+/// Waits for the 128 threads of one warpgroup; `id` is the warpgroup's index in the CTA.
 __device__ inline void sync_warpgroup(int id) { cutlass::arch::NamedBarrier::sync(128, id); }
 
 }  // namespace tandem::cuda

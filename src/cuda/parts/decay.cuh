@@ -14,7 +14,8 @@ namespace tandem::cuda {
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kForgetLog2 = -256.0f;
 
-/// Of a walk over the chunks in either direction: "before" and "after" are meant along the walk.
+/// Factors of one chunk of a walk in either direction; "before" and "after" are meant along the
+/// walk.
 template <int kChunk>
 struct alignas(16) ChunkDecay {
   float log2_sum[kChunk];    // token j reaches token i with factor 2^(log2_sum[i] - log2_sum[j])
@@ -23,13 +24,14 @@ struct alignas(16) ChunkDecay {
   float state_to_state;      // factor from the state before to the state after
 };
 
-/// A natural-log decay whose factor rounds to 0 in fp32, as -inf: what a sum of decays reports.
+/// Returns a natural-log decay, or -inf where its factor rounds to 0 in fp32: what a sum of decays
+/// reports.
 __device__ inline float forget_to_infinity(float log_decay) {
   constexpr float kVanishes = -104.0f;  // 2^-150 and less
   return log_decay < kVanishes ? -__int_as_float(0x7F800000) : log_decay;
 }
 
-/// 2^x within 2 ulp, subnormal results flushed to 0.
+/// Returns 2^x within 2 ulp, subnormal results flushed to 0.
 __device__ inline float fast_exp2(float x) {
   // why: exp2f scales its argument to keep subnormals, five instructions more per element.
   float result;
@@ -37,19 +39,16 @@ __device__ inline float fast_exp2(float x) {
   return result;
 }
 
-/// Natural-log decays: of this lane's two tokens of a chunk, and of the token behind the chunk; 0
+/// Natural-log decays of this lane's two tokens of a chunk, and of the token behind the chunk; 0
 /// where there is no token.
 struct LogDecays {
   float2 own;
   float behind;
 };
 
-/// One warp; lane l brings tokens 2l and 2l+1. `scale` is part of what leaves a query: of
-/// from_state, and in a reverse walk, where queries are what enters the state, of to_state.
-///
-/// The state of a reverse walk is the gradient by the state *behind* the last token walked, without
-/// that token's own decay, which the next chunk applies. why: with the decay in it, a chunk whose
-/// decays are all strong would enter the state by operands that 16 bits cannot hold.
+/// Computes the factors of a chunk. All lanes of one warp, lane l with tokens 2l and 2l+1. `scale`
+/// goes where the query goes: into from_state, and in a reverse walk, where queries enter the
+/// state, into to_state.
 template <bool kReverse, int kChunk>
 __device__ inline void compute_chunk_decay(const LogDecays& log_decay, float scale,
                                            ChunkDecay<kChunk>& out) {
@@ -76,6 +75,9 @@ __device__ inline void compute_chunk_decay(const LogDecays& log_decay, float sca
     *reinterpret_cast<float2*>(&to[2 * lane]) = {x, y};
   };
   if constexpr (kReverse) {
+    // The state of a reverse walk is the gradient by the state *behind* the last token walked:
+    // that token's own decay is applied by the next chunk. why: with the decay in it, a chunk whose
+    // decays are all strong would enter the state by operands that 16 bits cannot hold.
     const float begin = __shfl_sync(kWarp, first, 0);
     const float end = total + to_log2(log_decay.behind);
     store(out.log2_sum, -sums.x, -sums.y);

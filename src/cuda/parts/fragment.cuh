@@ -12,7 +12,7 @@
 
 namespace tandem::cuda {
 
-/// Two fp32 values rounded to nearest even; `low` in the lower half.
+/// Packs two fp32 values, rounded to nearest even; `low` in the lower half.
 template <class Element>
 __device__ inline std::uint32_t pack_pair(float low, float high) {
   std::uint32_t bits;
@@ -26,7 +26,7 @@ __device__ inline std::uint32_t pack_pair(float low, float high) {
   return bits;
 }
 
-/// The two values of a pair, exactly.
+/// Unpacks the two values of a pair, exactly.
 template <class Element>
 __device__ inline float2 unpack_pair(std::uint32_t bits) {
   if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
@@ -38,8 +38,8 @@ __device__ inline float2 unpack_pair(std::uint32_t bits) {
   }
 }
 
-/// The A operand of contraction step `step` of the next product, from an accumulator whose columns
-/// it contracts.
+/// Makes the A operand of contraction step `step` of the next product, from an accumulator whose
+/// columns it contracts.
 template <class Element, int kCount>
 __device__ inline void accumulator_to_operand(const float (&acc)[kCount], int step,
                                               std::uint32_t (&a)[4]) {
@@ -59,7 +59,7 @@ __device__ inline void store_rows(void* panel, int step, const std::uint32_t (&p
                                 *static_cast<cute::uint128_t*>(piece));
 }
 
-/// The same columns of a panel, packed alike.
+/// Loads the 16 columns [16*step, 16*step+16) of a panel, packed as store_rows takes them.
 __device__ inline void load_rows(const void* panel, int step, std::uint32_t (&packed)[4]) {
   const int lane = threadIdx.x % 32;
   const int row = threadIdx.x % 128 / 32 * 16 + lane % 16;
@@ -68,19 +68,20 @@ __device__ inline void load_rows(const void* panel, int step, std::uint32_t (&pa
                                 packed[2], packed[3]);
 }
 
-/// The columns as of store_rows, transposed: accumulator column becomes panel row, row becomes
-/// column.
+/// Stores the 16 columns [16*step, 16*step+16) of a packed 64-row accumulator transposed: its
+/// columns become panel rows.
 __device__ inline void store_columns(void* panel, int step, const std::uint32_t (&packed)[4]) {
   const int lane = threadIdx.x % 32;
   const int row = lane / 16 * 8 + lane % 8;
   const int piece = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
-  // why the step apart: an offset that the instruction holds, instead of a register per step.
+  // why the step is added last: the instruction holds it as an offset, instead of a register per
+  // step.
   void* at = static_cast<char*>(panel) + panel_offset(row, piece) + step * panel_bytes(16);
   cute::SM90_U16x8_STSM_T::copy(packed[0], packed[1], packed[2], packed[3],
                                 *static_cast<cute::uint128_t*>(at));
 }
 
-/// The A operand of contraction step `step` whose rows are a panel's 64 columns and whose
+/// Loads the A operand of contraction step `step` whose rows are a panel's 64 columns and whose
 /// contraction runs along the panel's rows.
 __device__ inline void load_columns(const void* panel, int step, std::uint32_t (&a)[4]) {
   const int lane = threadIdx.x % 32;
@@ -91,9 +92,10 @@ __device__ inline void load_columns(const void* panel, int step, std::uint32_t (
   cute::SM75_U16x8_LDSM_T::copy(*static_cast<const cute::uint128_t*>(at), a[0], a[1], a[2], a[3]);
 }
 
-/// Column of accumulator element (block n, parity) for this thread.
+/// Returns this thread's first column in 8-column block `block` of an accumulator.
 __device__ inline int fragment_column(int block) { return 8 * block + threadIdx.x % 4 * 2; }
-/// Row of accumulator elements 0 and 1 of each block; elements 2 and 3 lie 8 rows below.
+/// Returns the row of this thread's accumulator elements 0 and 1 of each block; elements 2 and 3
+/// lie 8 rows below.
 __device__ inline int fragment_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 
 }  // namespace tandem::cuda

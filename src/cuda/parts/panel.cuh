@@ -13,7 +13,7 @@ constexpr int kPanelRowBytes = 128;
 
 constexpr int panel_bytes(int rows) { return rows * kPanelRowBytes; }
 
-/// Byte offset of the 16-byte piece that holds columns [8*piece, 8*piece+8) of a row.
+/// Returns the byte offset of the 16-byte piece that holds columns [8*piece, 8*piece+8) of a row.
 constexpr int panel_offset(int row, int piece) {
   return row * kPanelRowBytes + ((piece ^ (row & 7)) << 4);
 }

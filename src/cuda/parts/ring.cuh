@@ -30,7 +30,7 @@ struct Ring {
   Barrier full[kStages];
   Barrier empty[kStages];
 
-  /// One thread. Arrivals are per stage and turn.
+  /// Initialises all barriers; arrivals are counted per stage and turn. One thread.
   __device__ void init(std::uint32_t full_arrivals, std::uint32_t empty_arrivals) {
     for (int stage = 0; stage < kStages; ++stage) {
       full[stage].init(full_arrivals);
@@ -38,8 +38,8 @@ struct Ring {
     }
   }
   __device__ void wait_full(Position position) const { full[position.stage].wait(position.parity); }
-  /// Passes at once in the first turn: the phase before a fresh barrier's first counts as
-  /// completed.
+  /// Waits until a stage is empty; returns at once in the first turn, since the phase before a
+  /// fresh barrier's first counts as completed.
   __device__ void wait_empty(Position position) const {
     empty[position.stage].wait(position.parity ^ 1);
   }

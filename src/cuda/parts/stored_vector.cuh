@@ -24,7 +24,8 @@ class StoredVector {
                                   std::conditional_t<kBytes == 4, std::uint32_t, std::uint16_t>>;
 
  public:
-  /// Zeros unless `exists`; else nothing is read. No branch, so that many loads can be on the way.
+  /// Loads the elements if they exist, else sets zeros and reads nothing. No branch, so that many
+  /// loads can be on the way.
   __device__ void load(const Stored* from, bool exists) {
     cutlass::arch::global_load<Bits, kBytes>(bits_, from, exists);
   }
@@ -50,7 +51,7 @@ class StoredVector {
     }
   }
 
-  /// Rounded to nearest even.
+  /// Packs values, rounded to nearest even.
   __device__ void pack(const float (&values)[kCount]) {
     if constexpr (kBytes == 4) {
       bits_ = __float_as_uint(values[0]);

@@ -3,7 +3,7 @@
 
 namespace tandem::cuda {
 
-/// Over all lanes, in every lane.
+/// Sums over all lanes; every lane gets the sum.
 __device__ inline float sum_warp(float value) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -12,7 +12,7 @@ __device__ inline float sum_warp(float value) {
   return value;
 }
 
-/// Over the lanes up to this one.
+/// Sums over the lanes up to this one.
 __device__ inline float inclusive_sum(float value) {
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -22,7 +22,7 @@ __device__ inline float inclusive_sum(float value) {
   return value;
 }
 
-/// Of an inclusive sum: over the lanes before this one, and over all.
+/// Turns an inclusive sum into the sum over the lanes before this one, or over all lanes.
 __device__ inline float sum_before(float inclusive) {
   const float before = __shfl_up_sync(0xFFFFFFFFu, inclusive, 1);
   return threadIdx.x % 32 == 0 ? 0.0f : before;
@@ -31,7 +31,7 @@ __device__ inline float last_lane(float inclusive) {
   return __shfl_sync(0xFFFFFFFFu, inclusive, 31);
 }
 
-/// Over the lanes behind this one.
+/// Sums over the lanes behind this one.
 __device__ inline float sum_behind(float value) {
   const int lane = threadIdx.x % 32;
   float sum = __shfl_down_sync(0xFFFFFFFFu, value, 1);

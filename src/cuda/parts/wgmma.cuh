@@ -72,8 +72,8 @@ __device__ inline void fence_registers(float (&registers)[kCount]) {
   for (float& value : registers) cute::warpgroup_fence_operand(value);
 }
 
-/// Behind the wait for products whose A operand these registers are. why: ptxas (13.0) gives them
-/// to others while a product still reads them, if a branch lies between its issue and its wait.
+/// Keeps the registers of an A operand until after the wait for its products. why: ptxas (13.0)
+/// reuses them while a product still reads them, if a branch lies between its issue and its wait.
 template <int kCount>
 __device__ inline void hold_operand(const std::uint32_t (&a)[kCount][4]) {
 #pragma unroll
@@ -82,11 +82,11 @@ __device__ inline void hold_operand(const std::uint32_t (&a)[kCount][4]) {
   }
 }
 
-/// Before the first product after registers or shared memory were written.
+/// Orders writes of registers and shared memory before the products that follow.
 __device__ inline void wgmma_begin() { cute::warpgroup_arrive(); }
-/// Ends a group of products.
+/// Ends a batch of products.
 __device__ inline void wgmma_commit() { cute::warpgroup_commit_batch(); }
-/// Waits until at most kPending groups are under way.
+/// Waits until at most kPending batches are under way.
 template <int kPending>
 __device__ inline void wgmma_wait() {
   cute::warpgroup_wait<kPending>();

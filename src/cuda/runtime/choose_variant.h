@@ -10,15 +10,15 @@
 
 namespace tandem::cuda {
 
-/// Why no call can use an sm_90 variant on such a device, "" when some can.
+/// Says why no call can use an sm_90 variant on such a device, "" when some can.
 inline std::string sm90_problem(const DeviceProperties& device) {
   if (device.compute_major == 9 && device.compute_minor == 0) return "";
   return "needs compute capability 9.0, " + device.name + " has " +
          std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
 }
 
-/// The first variant that accepts the problem, or Unsupported with every variant's reason.
-/// `reason_against(variant)` is "" when it accepts.
+/// Returns the first variant that accepts the problem, or throws Unsupported with every variant's
+/// reason. `reason_against(variant)` is "" when it accepts.
 template <class Variant, class ReasonAgainst>
 const Variant& choose_variant(const char* call, const std::vector<Variant>& table,
                               const DeviceProperties& device, ReasonAgainst reason_against) {

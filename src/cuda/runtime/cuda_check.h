@@ -23,7 +23,8 @@ class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
     cuda_check(cudaGetDevice(&previous_), "cudaGetDevice");
-    // why even if it is current: that says nothing of a context (autograd's threads begin so).
+    // why even if it is current: a current device need not have a context yet (in autograd's
+    // threads).
     cuda_check(cudaSetDevice(device), "cudaSetDevice");
     changed_ = device != previous_;
   }

@@ -14,8 +14,8 @@
 
 namespace tandem::cuda {
 
-/// A tiled copy of 16-bit elements; axes from the innermost: dim, head, time, batch. `problem` says
-/// why TMA cannot do it, "" when it can.
+/// A tiled copy of 16-bit elements, described from the innermost axis: dim, head, time, batch.
+/// `problem` says why TMA cannot do it, "" when it can.
 struct TensorMapPlan {
   DType dtype = DType::kBFloat16;
   void* base = nullptr;
@@ -34,12 +34,12 @@ struct TileExtents {
   std::int64_t dim;
 };
 
-/// Plan of copies of `rows` tokens by 64 columns of one head. `name` is the argument's, for
+/// Plans copies of `rows` tokens by 64 columns of one head. `name` is the argument's, for
 /// `problem`.
 TensorMapPlan plan_tile(const char* name, const StridedTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows);
 
-/// Throws CudaError when the driver refuses; `plan.problem` must be empty.
+/// Encodes a plan whose `problem` is empty. Throws CudaError when the driver refuses.
 CUtensorMap encode(const TensorMapPlan& plan);
 
 }  // namespace tandem::cuda

@@ -8,8 +8,8 @@ namespace tandem::cuda {
 
 class ScratchMemory {
  public:
-  /// On the current device. Throws InvalidArgument when the caller's workspace is too small or not
-  /// aligned to 256 bytes; `op` is named in errors.
+  /// Takes the caller's workspace, or memory on the current device. Throws InvalidArgument when the
+  /// workspace is too small or not aligned to 256 bytes; `op` is named in errors.
   ScratchMemory(const char* op, const Context& context, std::size_t bytes)
       : stream_(static_cast<cudaStream_t>(context.stream.handle)) {
     if (bytes == 0) return;

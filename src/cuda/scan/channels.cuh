@@ -14,19 +14,19 @@
 
 namespace tandem::cuda {
 
-/// Pieces of `Piece` that kCount channels make.
+/// How many elements of type `Piece` hold kCount channels.
 template <class Stored, class Piece, int kCount>
 constexpr int kPiecesOf = kCount* static_cast<int>(sizeof(Stored)) /
                           static_cast<int>(sizeof(Piece));
 
 /// Starts copying kCount channels into pieces (uint2 or uint4) that lie kStride apart; `valid` of
-/// them exist (all or none if kAligned), the others become 0. Aligned: a piece at a time, complete
-/// after cutlass::arch::cp_async_wait; else complete at once.
+/// them exist (all or none if kAligned), the others become 0. With kAligned copies are complete
+/// after cutlass::arch::cp_async_wait, else at once.
 template <bool kAligned, int kStride, int kCount, class Stored, class Piece>
 __device__ inline void copy_channels(Piece* pieces, const Stored* from, int valid) {
   constexpr int kPieces = kPiecesOf<Stored, Piece, kCount>;
   if constexpr (kAligned) {
-    // why not past L1 too: only copies of 16 bytes can.
+    // why some go through L1: only copies of 16 bytes can bypass it.
     constexpr auto kCached = sizeof(Piece) == 16 ? cutlass::arch::CacheOperation::Global
                                                  : cutlass::arch::CacheOperation::Always;
 #pragma unroll
@@ -72,7 +72,7 @@ __device__ inline void unpack_channels(const Piece* pieces, float (&values)[kCou
   }
 }
 
-/// Stores those of the channels that exist, rounded to nearest even.
+/// Stores the channels that exist, rounded to nearest even.
 template <bool kAligned, class Piece, class Stored, int kCount>
 __device__ inline void store_channels(Stored* to, const float (&values)[kCount], int valid) {
   if constexpr (kAligned) {
@@ -109,7 +109,7 @@ __device__ inline bool are_finite(const float (&values)[kCount]) {
   return zero == 0.0f;
 }
 
-/// A row of a state; null: 0.
+/// Loads a row of a state; null is 0.
 template <int kCount>
 __device__ inline void load_state(const float* from, float (&values)[kCount], int valid) {
 #pragma unroll

@@ -4,7 +4,7 @@
 
 namespace tandem::cuda {
 
-/// 2^x, flushed to 0 below 2^-126; relative error 2^-22.
+/// Returns 2^x, flushed to 0 below 2^-126; relative error 2^-22.
 __device__ inline float exp2_flushed(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -16,8 +16,8 @@ __device__ inline float reciprocal(float x) {
   return y;
 }
 
-/// e^x, flushed to 0 below 2^-126. kExact: to 1e-7 at any x; else to 2^-22, and the rounding of
-/// x log2(e), 2^-24 |x|, comes on top.
+/// Returns e^x, flushed to 0 below 2^-126. Relative error 1e-7 at any x with kExact; else 2^-22,
+/// plus 2^-24 |x| from rounding x log2(e).
 template <bool kExact>
 __device__ inline float exp_flushed(float x) {
   constexpr float kLog2E = 1.44269502f;
@@ -26,7 +26,7 @@ __device__ inline float exp_flushed(float x) {
   } else {
     constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
     constexpr float kSmallest = 1.17549435e-38f;
-    // why: infinity minus infinity. A NaN passes both comparisons.
+    // why: avoids infinity minus infinity. A NaN passes both comparisons.
     x = x < -200.0f ? -200.0f : x > 200.0f ? 200.0f : x;
     const float n = rintf(x * kLog2E);
     const float r = fmaf(-n, kLn2Low, fmaf(-n, kLn2High, x));
@@ -42,7 +42,7 @@ __device__ inline float exp_flushed(float x) {
   }
 }
 
-/// 1 / (1 + e^-x)
+/// Returns 1 / (1 + e^-x).
 template <bool kExact>
 __device__ inline float logistic(float x) {
   const float sum = 1.0f + exp_flushed<kExact>(-x);

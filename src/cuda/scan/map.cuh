@@ -1,23 +1,24 @@
-// What some tokens do to one channel's state.
+// Maps: what some tokens do to one channel's state.
 #pragma once
 
 namespace tandem::cuda {
 
-/// s -> factor s + sum.
+/// The map s -> factor s + sum.
 struct ScanMap {
   float factor = 1.0f;
   float sum = 0.0f;
 };
 
-/// A factor of 0 forgets, inf and NaN included. !kExact: right if the result is finite, which can
-/// be seen afterwards: nothing makes a NaN or an infinity finite again, which a factor of 0 should.
+/// Applies a map to a state. A factor of 0 forgets, inf and NaN included. Without kExact that is
+/// left out: the result is then right if it is finite, which can be seen afterwards, since nothing
+/// makes an inf or NaN finite again.
 template <bool kExact = true>
 __device__ inline float apply(ScanMap map, float state) {
   const float kept = fmaf(map.factor, state, map.sum);
   return kExact && map.factor == 0.0f ? map.sum : kept;
 }
 
-/// `first`, then `next`.
+/// Composes two maps: `first`, then `next`.
 template <bool kExact = true>
 __device__ inline ScanMap compose(ScanMap first, ScanMap next) {
   const float factor = next.factor * first.factor;

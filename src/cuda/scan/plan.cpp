@@ -1,6 +1,6 @@
-// A chain's tiles follow each other in one CTA, or lie side by side in a cluster, which exchanges
-// their maps at each step. The model's constants are fitted to gated_scan's times on an H200
-// (docs/ops/gated_scan.md).
+// Predicts times of scans. A chain's tiles follow each other in one CTA, or lie side by side in a
+// cluster, which exchanges their maps at each step. The model's constants are fitted to
+// gated_scan's times on an H200 (docs/ops/gated_scan.md).
 #include "cuda/scan/plan.h"
 
 #include <algorithm>
@@ -17,9 +17,8 @@ double predict(const ScanWork& work, int ranks, int multiprocessors) {
   constexpr double kExchange = 0.53;     // of a cluster, per step
   constexpr double kTogether = 0.35;     // per tile of an SM that is busy all the time
   constexpr double kTraffic = 1.0 / 6900;
-  // why eleven twelfths: a cluster lies in one group of SMs, and of the groups of an H200's 132 SMs
-  // clusters of 4 or more leave some free (cudaOccupancyMaxActiveClusters: 30 of 4, 15 of 8, 7 of
-  // 16).
+  // why eleven twelfths: a cluster lies in one GPC, and in the GPCs of an H200's 132 SMs clusters
+  // of 4 or more leave some SMs free (cudaOccupancyMaxActiveClusters: 30 of 4, 15 of 8, 7 of 16).
   const int usable = ranks < 4 ? multiprocessors : multiprocessors * 11 / 12;
   const std::int64_t clusters = std::max(usable / ranks * work.blocks_per_sm, 1);
   const std::int64_t waves = divide_up(work.chains, clusters);

@@ -18,7 +18,7 @@ struct ScanWork {
 
 struct ScanPlan {
   int ranks;    // CTAs of a cluster that share a chain, each with every ranks-th tile: 1, 2, ... 16
-  double time;  // in about microseconds, to be compared with those of other tiles
+  double time;  // about microseconds, to be compared with other tiles' times
 };
 
 ScanPlan plan_scan(const ScanWork& work, int multiprocessors);

@@ -5,7 +5,7 @@
 
 namespace tandem::cuda {
 
-/// Each batch row is one, or they are the packed ones of cu_seqlens.
+/// Sequences of a call: each batch row is one, or cu_seqlens lists packed ones.
 struct ScanSequences {
   const std::int32_t* cu_seqlens;  // (N + 1), or null
   int N;

@@ -7,7 +7,7 @@
 
 namespace tandem::cuda {
 
-/// Where sequence n begins, n - 1 ends.
+/// Returns where sequence n begins and sequence n - 1 ends.
 __device__ inline int sequence_boundary(const ScanSequences& sequences, int n) {
   return min(max(sequences.cu_seqlens[n], 0), sequences.T);
 }
@@ -20,8 +20,9 @@ struct TokenKind {
   int last;   // the sequence that ends here
 };
 
-/// What belongs to a tile that begins at `begin`, in two steps with a barrier of the CTA between
-/// them: all threads clear, one warp marks. Behind T tokens are inside: their x is 0.
+/// Sets the kinds of a tile's tokens as if it held no boundary but cu_seqlens's ends. All threads;
+/// after a barrier of the CTA one warp marks the boundaries. Tokens behind T are inside: their x is
+/// 0.
 template <int kTileTokens, int kThreads>
 __device__ inline void clear_tokens(const ScanSequences& sequences, int b, int begin,
                                     TokenKind* kinds) {
@@ -50,7 +51,7 @@ template <int kTileTokens>
 __device__ inline void mark_tokens(const ScanSequences& sequences, int begin, TokenKind* kinds) {
   if (sequences.cu_seqlens == nullptr) return;
   const int lane = threadIdx.x % 32;
-  // The first boundary at or behind the tile's begin, among [low, high): 32 at a time.
+  // Finds the first boundary at or behind the tile's begin among [low, high), 32 at a time.
   int low = 0, high = sequences.N + 1;
   while (low < high) {
     const int step = (high - low + 31) / 32;

@@ -1,5 +1,5 @@
 // How maps become states: over the threads of a warp, the warps of a CTA, and a cluster whose CTAs
-// have neighbouring tiles of a chain. In time, or, kReverse, from the last token to the first:
+// have neighbouring tiles of a chain. With kReverse the walk goes from the last token to the first:
 // "before" is then later in time.
 #pragma once
 
@@ -21,8 +21,8 @@ __device__ inline ScanMap shuffle_from_before(ScanMap map, int lanes) {
   }
 }
 
-/// Whether the maps are so small, and so their compositions over a warp, that none is inf or NaN:
-/// then those need not be exact.
+/// Whether the maps are so small that no composition of them over a warp is inf or NaN: then
+/// compositions need not be exact.
 template <int kChannels>
 __device__ inline bool are_small(const ScanMap (&maps)[kChannels]) {
   float factors = 0.0f, sums = 0.0f;
@@ -46,13 +46,13 @@ __device__ inline void compose_over_warp(ScanMap (&maps)[kChannels], int lane) {
   }
 }
 
-/// Lanes that are kLanes apart have neighbouring tokens of the same channels. On entry a thread's
-/// own maps, on return those of all of the warp's tokens before its own; the whole warp's go to
-/// `of_warp` (a thread's channels). `small`: are_small, of this thread's maps.
+/// Turns a thread's own maps into those of all of the warp's tokens before its own; stores the
+/// whole warp's maps at `of_warp` (a thread's channels). Lanes that are kLanes apart have
+/// neighbouring tokens of the same channels. `small`: are_small of this thread's maps.
 template <int kLanes, bool kReverse, int kChannels>
 __device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap* of_warp) {
   const int lane = kReverse ? 31 - threadIdx.x % 32 : threadIdx.x % 32;
-  if constexpr (kLanes == 32) {  // a row of threads: nothing to scan over
+  if constexpr (kLanes == 32) {  // the lanes have the same tokens: nothing to scan over
 #pragma unroll
     for (int j = 0; j < kChannels; j += 2) {
       const ScanMap &x = maps[j], &y = maps[j + 1];
@@ -83,7 +83,7 @@ __device__ inline void scan_warp(ScanMap (&maps)[kChannels], bool small, ScanMap
 
 template <int kWarps, int kWidth>
 struct WalkShared {
-  ScanMap inbox[2][kMostScanRanks][kWidth];  // of two steps: the maps of the cluster's tiles
+  ScanMap inbox[2][kMostScanRanks][kWidth];  // the maps of the cluster's tiles, of two steps
   ScanMap warp_maps[kWarps][kWidth];
   float warp_states[kWarps][kWidth];  // before each warp's tokens
   Barrier arrived[2];                 // of inbox
@@ -95,7 +95,7 @@ struct WalkPlace {
   int step;
 };
 
-/// By all threads, first of all.
+/// Prepares the cluster's exchange. All threads, first of all.
 template <int kWarps, int kWidth>
 __device__ inline void start_walk(WalkShared<kWarps, kWidth>& shared, int ranks) {
   if (ranks == 1) return;
@@ -107,7 +107,8 @@ __device__ inline void start_walk(WalkShared<kWarps, kWidth>& shared, int ranks)
   __cluster_barrier_arrive();
 }
 
-/// By all threads, after start_walk and before the first pass_states: all CTAs are there.
+/// Waits until all CTAs of the cluster have started. All threads, after start_walk and before the
+/// first pass_states.
 __device__ inline void join_walk(int ranks) {
   if (ranks > 1) __cluster_barrier_wait();
 }
@@ -128,7 +129,7 @@ __device__ inline void send_map(ScanMap* to, Barrier* arrived, int rank, ScanMap
       : "memory");
 }
 
-/// Calls visit(warp, its map) in the order of the walk, for one column.
+/// Calls visit(warp, its map) for one column, in the order of the walk.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth], int column,
                                      Visit visit) {
@@ -144,11 +145,10 @@ __device__ inline void for_each_warp(const ScanMap (&warp_maps)[kWarps][kWidth],
   }
 }
 
-/// By the thread of a column: sends the tile's map to all CTAs of the cluster and takes theirs.
-/// Returns the state before the CTA's own tile; `carry`: before all of the cluster's tiles, then
-/// behind them. No barrier of the CTA: the columns wait for nobody else here.
-/// The inbox of two steps before is free: the others sent what has arrived since then, of the step
-/// in between, after they had read it; column by column.
+/// Sends the tile's map to all CTAs of the cluster, takes theirs, and returns the state before the
+/// CTA's own tile; moves `carry` from before the cluster's tiles to behind them. The thread of a
+/// column, without a barrier of the CTA. why the inbox of two steps ago is free: each CTA has read
+/// it before it sent the maps of the step in between, which have arrived here.
 template <int kWarps, int kWidth>
 __device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
                                        int column, ScanMap tile, float& carry) {
@@ -169,10 +169,10 @@ __device__ inline float exchange_tiles(WalkShared<kWarps, kWidth>& shared, const
   return state;
 }
 
-/// Called by all threads between two barriers of the CTA: behind the first one warp_maps is
-/// complete, behind the second one warp_states. `carry` is, in the first kWidth threads, the state
-/// of a column before all of the cluster's tiles, then behind them; visit(warp, state) is called
-/// there for the state before each warp.
+/// Turns warp_maps into warp_states. All threads, between two barriers of the CTA: after the first
+/// warp_maps is complete, after the second warp_states is. The first kWidth threads hold a column
+/// each: `carry` moves from before the cluster's tiles to behind them, and visit(warp, state) gets
+/// the state before each warp.
 template <bool kReverse, int kWarps, int kWidth, class Visit>
 __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const WalkPlace& place,
                                    float& carry, Visit visit) {
@@ -193,7 +193,7 @@ __device__ inline void pass_states(WalkShared<kWarps, kWidth>& shared, const Wal
   if (place.ranks == 1) carry = state;
 }
 
-/// As pass_states, forward in time, for the state before the CTA's tile alone, which it returns.
+/// Returns the state before the CTA's tile and moves `carry` as pass_states does, forward in time.
 template <int kWarps, int kWidth>
 __device__ inline float pass_tile(WalkShared<kWarps, kWidth>& shared,
                                   const ScanMap (&warp_maps)[kWarps][kWidth],
