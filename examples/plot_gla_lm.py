@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws what train_gla_lm.py --all wrote, and writes the numbers between the marks of docs/training.md.
 
-    python examples/plot_gla_lm.py bench/results/nvidia-h200/training/gla_lm.json             # needs matplotlib
-    python examples/plot_gla_lm.py --check bench/results/nvidia-h200/training/gla_lm.json     # fails when they differ
+python examples/plot_gla_lm.py bench/results/nvidia-h200/training/gla_lm.json             # needs matplotlib
+python examples/plot_gla_lm.py --check bench/results/nvidia-h200/training/gla_lm.json     # fails when they differ
 """
 
 import argparse

@@ -23,17 +23,25 @@ class CannotMeasure(RuntimeError):
 def arguments(argv):
     parser = argparse.ArgumentParser(
         prog="python -m bench.peers",
-        description="Times Tandem and other libraries side by side on one GPU: the same inputs, one CUDA-graph timer, every "
-        "result checked against fp64. What a peer needs installed: docs/measuring.md.",
-        epilog="exit codes: 0 measured; 1 Tandem or the unfused baseline failed; 2 wrong usage; 3 no GPU, torch or library here",
+        description="Times Tandem and other libraries side by side on one GPU: the same inputs, one CUDA-graph timer, "
+        "every result checked against fp64. What a peer needs installed: docs/measuring.md.",
+        epilog="exit codes: 0 measured; 1 Tandem or the unfused baseline failed; 2 wrong usage; 3 no GPU, torch or "
+        "library here",
     )
     parser.add_argument("op", choices=sorted(path.stem for path in (cases.ROOT / "cases").glob("*.json")))
     parser.add_argument("--case", default="", help="patterns of names, by comma (default: what is tagged bench)")
     parser.add_argument("--tag", default="", help="only cases with this tag")
-    parser.add_argument("--direction", default="", choices=cases.DIRECTIONS, help="default: all that the cases name and a provider can do")
+    parser.add_argument(
+        "--direction",
+        default="",
+        choices=cases.DIRECTIONS,
+        help="default: all that the cases name and a provider can do",
+    )
     parser.add_argument("--dtype", choices=("bf16", "fp16"), help="default: both, where the case has both")
     parser.add_argument("--providers", default="", help="only these, by comma (default: all that can be imported)")
-    parser.add_argument("--tune", action="store_true", help="try every setting of a peer and keep its fastest (compiles more)")
+    parser.add_argument(
+        "--tune", action="store_true", help="try every setting of a peer and keep its fastest (compiles more)"
+    )
     parser.add_argument("--repeats", type=int, default=10, help="samples per provider and round (default 10)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds over the providers, A B A B (default 5)")
     parser.add_argument("--seed", type=int, default=1)
@@ -117,12 +125,19 @@ def describe_run(options, argv, bench, device, ready, missing, ceilings):
 
 def print_row(row, ours):
     if "failure" in row:
-        print(f"{row['direction']:<16} {row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['failure']}", flush=True)
+        print(
+            f"{row['direction']:<16} {row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['failure']}",
+            flush=True,
+        )
         return
     error = f"{row['error']['value']:.1e}" if "error" in row else "-"
     ratio = f"{row['median_us'] / ours:.2f}x" if ours else "-"
-    print(f"{row['direction']:<16} {row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['median_us']:>9.1f} {row['p10_us']:>9.1f} {row['p90_us']:>9.1f} "
-          f"{row['floor_us']:>8.1f} {ratio:>7} {error:>8} {row['first_call_s']:>7.1f}  {row['variant']}", flush=True)  # fmt: skip
+    print(
+        f"{row['direction']:<16} {row['case']:<24} {row['dtype']:<5} {row['provider']:<11} {row['median_us']:>9.1f} "
+        f"{row['p10_us']:>9.1f} {row['p90_us']:>9.1f} {row['floor_us']:>8.1f} {ratio:>7} {error:>8} "
+        f"{row['first_call_s']:>7.1f}  {row['variant']}",
+        flush=True,
+    )
 
 
 def is_ours_to_mend(row, case):
@@ -160,9 +175,14 @@ def measure(options, argv):
         if options.json:
             run = describe_run(options, argv, bench, device, ready, missing, together.ceilings)
             file = results.ResultsFile(options.json, run, options.run)
-        print(f"{torch.cuda.get_device_name(device)}: copy {together.ceilings['copy_tbps']:.3f} TB/s, bf16 products "
-              f"{together.ceilings['bf16_tflops']:.0f} TFLOP/s, CUDA graph, cold L2; x: time over Tandem's")  # fmt: skip
-        print(f"{'direction':<16} {'case':<24} {'dtype':<5} {'provider':<11} {'median_us':>9} {'p10_us':>9} {'p90_us':>9} {'floor_us':>8} {'x':>7} {'error':>8} {'first_s':>7}  variant")  # fmt: skip
+        print(
+            f"{torch.cuda.get_device_name(device)}: copy {together.ceilings['copy_tbps']:.3f} TB/s, bf16 products "
+            f"{together.ceilings['bf16_tflops']:.0f} TFLOP/s, CUDA graph, cold L2; x: time over Tandem's"
+        )
+        print(
+            f"{'direction':<16} {'case':<24} {'dtype':<5} {'provider':<11} {'median_us':>9} {'p10_us':>9} "
+            f"{'p90_us':>9} {'floor_us':>8} {'x':>7} {'error':>8} {'first_s':>7}  variant"
+        )
     ours_failed = False
     for case in selected:
         reason = cases.why_not(case)

@@ -51,8 +51,8 @@ class Case:
 
     @property
     def wants(self):
-        """{input: its gradient's name} in a direction with gradients. A constant decay is a number that nobody trains: peers
-        have no gradient of it."""
+        """{input: its gradient's name} in a direction with gradients. A constant decay is a number that nobody trains:
+        peers have no gradient of it."""
         if self.op in SCANS:
             named = {"x": "dx", self.decay_kind: f"d_{self.decay_kind}", "gate": "d_gate"}
             return named if self.gate == "silu" else {name: named[name] for name in ("x", self.decay_kind)}
@@ -64,7 +64,7 @@ LISTED = ("states", "state_dtype", "scale", "strides", "gate", "decay_dtype")  #
 
 
 def spread(value):
-    """"1..130" as a list; any other value as it is."""
+    """The list that "1..130" stands for; any other value as it is."""
     if not isinstance(value, str):
         return value
     first, last = value.split("..")
@@ -151,14 +151,19 @@ def select(cases, globs="", tag=""):
 
 def in_directions(cases, direction=""):
     """Each case in each of its directions (or in `direction` only): all of one direction, then all of the next."""
-    found = [dataclasses.replace(case, direction=one) for one in DIRECTIONS for case in cases if one in case.directions and direction in ("", one)]
+    found = [
+        dataclasses.replace(case, direction=one)
+        for one in DIRECTIONS
+        for case in cases
+        if one in case.directions and direction in ("", one)
+    ]
     if not found:
         raise CaseError(f"no such case has direction {direction}")
     return found
 
 
 def why_not(case):
-    """"" or why a side by side cannot be made of the case: peers disagree on everything beyond the plain call."""
+    """Says why no side by side can be made of the case, or "": peers disagree on everything beyond the plain call."""
     if case.states != "none":
         return f"states {case.states}"
     if case.strides != "contiguous":
@@ -170,7 +175,7 @@ def why_not(case):
 
 def cost(case):
     """(bytes, flops) as the tandem program counts them: each tensor once, a step's state read and written; the chunked
-    algorithm at C = 64, or a step's two products with a vector. A forward and backward costs what the two cost alone."""
+    algorithm at C = 64, or a step's two products with a vector. Forward and backward cost what the two cost alone."""
     if case.direction == "forward_backward":
         alone = [cost(dataclasses.replace(case, direction=one)) for one in ("forward", "backward")]
         return tuple(map(sum, zip(*alone, strict=True)))

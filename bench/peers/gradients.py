@@ -7,9 +7,9 @@ def leaves(case, tensors):
 
 
 def forward_backward(case, tensors, forward):
-    """A call that returns o and the gradients of `forward`, a function of the tensors by name that returns o. Everything
-    is made anew in each call: nothing accumulates, and autograd runs a backward on the stream of its forward, which in a
-    capture must be the graph's."""
+    """A call that returns o and the gradients of `forward`, a function of the tensors by name that returns o.
+    Everything is made anew in each call: nothing accumulates, and autograd runs a backward on the stream of its
+    forward, which in a capture must be the graph's."""
     import torch
 
     def call():
@@ -23,9 +23,9 @@ def forward_backward(case, tensors, forward):
 
 
 def backward_alone(case, tensors, forward):
-    """A call of the backward only, on what one forward saved. For a `forward` that is one torch.autograd.Function of q, k, v
-    and a decay: its backward() is called itself, for torch's engine would run it on the stream of the forward, outside of
-    the capture."""
+    """A call of the backward only, on what one forward saved. For a `forward` that is one torch.autograd.Function of
+    q, k, v and a decay: its backward() is called itself, for torch's engine would run it on the stream of the forward,
+    outside of the capture."""
     import torch
 
     inputs = leaves(case, tensors)

@@ -30,8 +30,9 @@ def decay(case, shape, generator, device):
 
 
 def make(case, dtype, seed, device):
-    """Makes gla's {q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay, cu_seqlens (int32)
-    in a dense batch. For a step also the state before it, [B,H,K,V]; for gradients d_o, like v. Of a scan make_scan()."""
+    """Makes gla's {q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay,
+    cu_seqlens (int32) in a dense batch. For a step also the state before it, [B,H,K,V]; for gradients d_o, like v. Of
+    a scan make_scan()."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed + case.seed)
@@ -57,8 +58,8 @@ def make(case, dtype, seed, device):
 
 
 def make_scan(case, kind, generator, device):
-    """{x, gate, log_decay or decay, cu_seqlens}, contiguous [B,T,D]; u [B,T,d] and weight [D,d] for the x of linear_scan;
-    for gradients d_o, like x."""
+    """{x, gate, log_decay or decay, cu_seqlens}, contiguous [B,T,D]; u [B,T,d] and weight [D,d] for the x of
+    linear_scan; for gradients d_o, like x."""
     import torch
 
     def normal(*shape):

@@ -16,7 +16,12 @@ class LibraryError(RuntimeError):
 class Activation(ctypes.Structure):
     """tandem_bench_activation."""
 
-    _fields_ = [("data", ctypes.c_void_p), ("batch_stride", ctypes.c_longlong), ("time_stride", ctypes.c_longlong), ("head_stride", ctypes.c_longlong)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("batch_stride", ctypes.c_longlong),
+        ("time_stride", ctypes.c_longlong),
+        ("head_stride", ctypes.c_longlong),
+    ]
 
 
 class GlaCall(ctypes.Structure):
@@ -26,7 +31,8 @@ class GlaCall(ctypes.Structure):
         ("device", ctypes.c_int), ("dtype", ctypes.c_int), ("B", ctypes.c_longlong), ("T", ctypes.c_longlong),
         ("H", ctypes.c_int), ("HQ", ctypes.c_int), ("K", ctypes.c_int), ("V", ctypes.c_int), ("scale", ctypes.c_float),
         ("q", Activation), ("k", Activation), ("v", Activation), ("o", Activation), ("log_decay", Activation),
-        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong), ("cu_seqlens", ctypes.c_void_p),
+        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong),
+        ("cu_seqlens", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -44,7 +50,8 @@ class ScanCall(ctypes.Structure):
         ("B", ctypes.c_longlong), ("T", ctypes.c_longlong), ("D", ctypes.c_int), ("d", ctypes.c_int),
         ("x", Tokens), ("u", Tokens), ("decay", Tokens), ("gate", Tokens), ("out", Tokens),
         ("weight", ctypes.c_void_p), ("weight_stride", ctypes.c_longlong),
-        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong), ("cu_seqlens", ctypes.c_void_p),
+        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong),
+        ("cu_seqlens", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -54,7 +61,9 @@ def folder():
         return pathlib.Path(os.environ["TANDEM_LIBRARY_DIR"])
     found = sorted(ROOT.glob("build/*/bin/libtandem_bench.so"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise LibraryError("libtandem_bench.so is not found: build with CUDA (make bench), or name its folder in TANDEM_LIBRARY_DIR")
+        raise LibraryError(
+            "libtandem_bench.so is not found: build with CUDA (make bench), or name its folder in TANDEM_LIBRARY_DIR"
+        )
     return found[-1].parent
 
 
@@ -87,10 +96,22 @@ class Library:
         driver, clock, power = ctypes.create_string_buffer(64), ctypes.c_int(), ctypes.c_int()
         reasons = ctypes.c_ulonglong()
         try:
-            self.call("tandem_bench_device_state", device, driver, ctypes.byref(clock), ctypes.byref(power), ctypes.byref(reasons))
+            self.call(
+                "tandem_bench_device_state",
+                device,
+                driver,
+                ctypes.byref(clock),
+                ctypes.byref(power),
+                ctypes.byref(reasons),
+            )
         except LibraryError:
             return {}
-        return {"driver": driver.value.decode(), "sm_clock_mhz": clock.value, "power_w": power.value, "throttle_reasons": f"{reasons.value:#x}"}
+        return {
+            "driver": driver.value.decode(),
+            "sm_clock_mhz": clock.value,
+            "power_w": power.value,
+            "throttle_reasons": f"{reasons.value:#x}",
+        }
 
 
 def gla_call(case, dtype, tensors, output):
@@ -135,8 +156,8 @@ def scan_call(case, dtype, tensors, output):
 
 
 class PreparedCall:
-    """`<function>_forward` of a shared object on torch's current stream, with the described output and scratch memory that
-    all calls share, as they would in a program: calls of one stream follow each other."""
+    """`<function>_forward` of a shared object on torch's current stream, with the described output and scratch memory
+    that all calls share, as they would in a program: calls of one stream follow each other."""
 
     _workspaces = {}
 
@@ -163,8 +184,9 @@ class PreparedCall:
         return cls._workspaces[device]
 
     def __call__(self):
-        self.library.call(f"{self.function}_forward", ctypes.byref(self.call), ctypes.c_void_p(self.workspace.data_ptr()),
-                          ctypes.c_size_t(self.workspace.numel()), ctypes.c_void_p(self._current_stream()))  # fmt: skip
+        workspace = ctypes.c_void_p(self.workspace.data_ptr()), ctypes.c_size_t(self.workspace.numel())
+        stream = ctypes.c_void_p(self._current_stream())
+        self.library.call(f"{self.function}_forward", ctypes.byref(self.call), *workspace, stream)
         return {"o": self.output}
 
 

@@ -22,17 +22,18 @@ class Provider:
         """Imports what is needed. An exception says why the provider cannot be here."""
 
     def refusal(self, case, dtype):
-        """"" or why it cannot do this case."""
+        """Says why it cannot do this case, "" where it can."""
         return ""
 
     def note_on(self, case):
         return self.note
 
     def prepare(self, case, dtype, tensors, setting):
-        """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}, of a scan [B,T,D]; of a step also "state"
-        [B,1,H,K,V]; of a backward the gradients case.wants), capturable in a CUDA graph. A call that updates a tensor in place works on a copy of its own, and has an
-        attribute `restart`, a function that puts the start back. Work that a user of the peer would not do at every call (its own layout, its own names of things) is
-        done here, untimed."""
+        """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}, of a scan
+        [B,T,D]; of a step also "state" [B,1,H,K,V]; of a backward the gradients case.wants), capturable in a CUDA
+        graph. A call that updates a tensor in place works on a copy of its own, and has an attribute `restart`, a
+        function that puts the start back. Work that a user of the peer would not do at every call (its own layout, its
+        own names of things) is done here, untimed."""
         raise NotImplementedError
 
     def variant(self, case, setting):
@@ -65,7 +66,9 @@ def discover(op):
                 if kind.name in found:
                     raise ValueError(f"two providers are named {kind.name}")
                 found[kind.name] = kind()
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "tandem", not item[0].startswith("unfused"), item[0])))
+    return dict(
+        sorted(found.items(), key=lambda item: (item[0] != "tandem", not item[0].startswith("unfused"), item[0]))
+    )
 
 
 def available(providers):

@@ -1,5 +1,5 @@
-"""The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the scans,
-on (batch, channel) pairs: scan_reference.py."""
+"""The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the
+scans, on (batch, channel) pairs: scan_reference.py."""
 
 import itertools
 
@@ -73,8 +73,8 @@ def define_forward(case, tensors, heads):
 
 
 def define_gradients(case, tensors, heads):
-    """dq, dk, dv and, of a decay per token, d_log_decay: the formulas of docs/ops/gla_backward.md, d_log_decay in the form
-    that cancels nothing. A sequence of cu_seqlens begins with a reset."""
+    """dq, dk, dv and, of a decay per token, d_log_decay: the formulas of docs/ops/gla_backward.md, d_log_decay in the
+    form that cancels nothing. A sequence of cu_seqlens begins with a reset."""
     import torch
 
     q, k, v, d_o = (_rows(tensors[name], heads) for name in ("q", "k", "v", "d_o"))
@@ -136,7 +136,8 @@ def define_step(case, tensors, heads):
 
 
 def errors(outputs, expected, heads):
-    """Relative RMS of each output [B,T,H,...] by name; infinite where one is missing or holds a NaN, in a sampled head or not."""
+    """Relative RMS of each output [B,T,H,...] by name; infinite where one is missing or holds a NaN, in a sampled head
+    or not."""
     import torch
 
     found = {}

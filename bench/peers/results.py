@@ -1,4 +1,5 @@
-"""bench/results/<device>/<op>.json: reading, merging, writing. Rows by the rules of cli/results.cpp. Standard library only."""
+"""bench/results/<device>/<op>.json: reading, merging, writing. Rows by the rules of cli/results.cpp. Standard library
+only."""
 
 import datetime
 import json
@@ -32,8 +33,8 @@ def today():
 
 
 def continued(run, by):
-    """What a results file says of a run that another command goes on with: both commands and all versions, the rest (the
-    ceilings that its first rows were judged by, the state of the device) as it began."""
+    """What a results file says of a run that another command goes on with: both commands and all versions, the rest
+    (the ceilings that its first rows were judged by, the state of the device) as it began."""
     commands = [one["command"] for one in (run, by) if "command" in one]
     if len(commands) == 2 and commands[1] in commands[0].split("; "):
         commands.pop()

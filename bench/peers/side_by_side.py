@@ -38,8 +38,16 @@ class Entry:
     def __init__(self, provider, case, dtype):
         self.provider = provider
         bytes_, flops = cases.cost(case)
-        self.row = {"op": provider.op, "direction": case.direction, "case": case.name, "dtype": dtype, "provider": provider.name,
-                    "variant": provider.variant(case, provider.settings[0]), "bytes": bytes_, "flops": flops}  # fmt: skip
+        self.row = {
+            "op": provider.op,
+            "direction": case.direction,
+            "case": case.name,
+            "dtype": dtype,
+            "provider": provider.name,
+            "variant": provider.variant(case, provider.settings[0]),
+            "bytes": bytes_,
+            "flops": flops,
+        }
         if provider.note_on(case):
             self.row["note"] = provider.note_on(case)
         self.timer = None
@@ -146,7 +154,8 @@ class SideBySide:
                 return
             timer = self.make_timer([provider.prepare(case, dtype, one, setting) for one in sets])
             median = results.summarize(timer.replay(2, 5))["median_us"]
-            self.say(f"  {provider.name} {provider.variant(case, setting)}: first call {seconds:.1f} s, about {median:.1f} us")
+            name = f"{provider.name} {provider.variant(case, setting)}"
+            self.say(f"  {name}: first call {seconds:.1f} s, about {median:.1f} us")
             if best is None or median < best:
                 best = median
                 if entry.timer:

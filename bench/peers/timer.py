@@ -102,8 +102,8 @@ class GraphTimer:
             return [us / self._calls for us in self._timed(self._graph.replay, replays)]
 
     def restart(self):
-        """Where calls update a tensor in place (and have a `restart` that puts it back): one replay from the start, so that
-        what is there is of one call, as at the first."""
+        """Where calls update a tensor in place (and have a `restart` that puts it back): one replay from the start, so
+        that what is there is of one call, as at the first."""
         restarts = [body.restart for body in self._bodies if hasattr(body, "restart")]
         for restart in restarts:
             restart()

@@ -1,4 +1,4 @@
-"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, which cases to run, inputs from a case."""
+"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, a choice of it, inputs from a case."""
 
 import copy
 import itertools
@@ -50,7 +50,11 @@ def _expand(line):
 def load(op, tag, direction="forward"):
     """Cases of the op in this direction with this tag that kernels do not refuse yet."""
     lines = json.loads((ROOT / "cases" / f"{op}.json").read_text())
-    wanted = [line for line in lines if tag in line["tags"] and "later" not in line["tags"] and direction in line.get("directions", ["forward"])]
+    wanted = [
+        line
+        for line in lines
+        if tag in line["tags"] and "later" not in line["tags"] and direction in line.get("directions", ["forward"])
+    ]
     return [case for line in wanted for case in _expand(line)]
 
 
@@ -92,8 +96,9 @@ def binding_path(case, dtype):
 
 
 def cover(op, direction, dtypes=tuple(DTYPES)):
-    """(case, dtype) of every binding path of the op in this direction, the smallest case for each. The numbers of every
-    case are what the C++ tests check. With TANDEM_TEST_ALL=1 every case that the definition can judge, in every dtype."""
+    """(case, dtype) of every binding path of the op in this direction, the smallest case for each. The numbers of
+    every case are what the C++ tests check. With TANDEM_TEST_ALL=1 every case that the definition can judge, in every
+    dtype."""
     cases = [case for case in load(op, "check", direction) if _can_be_judged(op, case, direction)]
     pairs = [(case, dtype) for case in cases for dtype in case["dtype"] if dtype in dtypes]
     if os.environ.get("TANDEM_TEST_ALL") == "1":

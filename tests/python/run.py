@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""tests/python/run.py [--jobs N] [module...]: runs the tests of the installed package `tandem`, all of them or these modules.
+"""tests/python/run.py [--jobs N] [module...]: runs the tests of the installed package `tandem`, all or
+these modules.
 
 Needs torch and the package only, no test framework. Exits with 77, "skipped", when every test was skipped. Prints
 each reason for skipping once, with how many tests gave it, and last, where a log that is cut off still has it, why
@@ -60,8 +61,8 @@ def run_here(names):
 
 
 def classes(name):
-    """The names of a module's test classes; its own name where it adds tests that have none, or where it cannot be imported,
-    which its own process then says."""
+    """The names of a module's test classes; its own name where it adds tests that have none, or where it cannot be
+    imported, which its own process then says."""
     try:
         module = importlib.import_module(name)
     except Exception:
@@ -79,7 +80,9 @@ def run_beside(names, jobs):
 
     def run(name):
         command = [sys.executable, str(FOLDER / "run.py"), name]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
         return name, done.returncode, done.stdout
 
     codes, failures = [], []

@@ -13,7 +13,7 @@ def tolerance(tensor, dtype):
 
 
 def differentiate(op, names, inputs, d_out, d_final_state):
-    """The gradients of <out, d_out> + <final_state, d_final_state> by the tensors of `inputs` with one of these names."""
+    """The gradients of <out, d_out> + <final_state, d_final_state> by the `inputs` with one of these names."""
     leaves = {name: inputs[name].detach().requires_grad_() for name in names if inputs.get(name) is not None}
     out, final_state = op(**{**inputs, **leaves})
     loss = (out * d_out.to(out.dtype)).sum()

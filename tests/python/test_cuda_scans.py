@@ -1,4 +1,5 @@
-"""tandem.ops.gated_scan and linear_scan on a Hopper GPU: the cases against fp64, streams, graphs, gradients, compile."""
+"""tandem.ops.gated_scan and linear_scan on a Hopper GPU: the cases against fp64, streams, graphs,
+gradients, compile."""
 
 import unittest
 

@@ -88,9 +88,7 @@ class Ranks(unittest.TestCase):
             *gradients, d_first = differentiate(part(leaves, span), d_o[:, span], begin, d_final)
             parts.insert(0, gradients)
             d_final = total.exp()[..., None, None] * d_final + d_state
-        together = [
-            torch.stack(x).sum(0) if x[0].dim() == 1 else torch.cat(x, dim=1) for x in zip(*parts, strict=True)
-        ]
+        together = [torch.stack(x).sum(0) if x[0].dim() == 1 else torch.cat(x, dim=1) for x in zip(*parts, strict=True)]
         # The gradient of the first state comes out of the first part's backward, and of the exchange.
         for got, exact in zip((*together, d_first, d_final), (*whole, d_begin, d_begin), strict=True):
             self.assertLess(relative_rms(got, exact.double()), 4 * TOLERANCE[dtype])

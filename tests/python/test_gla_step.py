@@ -33,7 +33,9 @@ class StepCase(unittest.TestCase):
         """Compares o and the new state with the definition, for gla's arguments with T = 1."""
         kept = state.clone()
         expected_o, expected_state = gla(**arguments, initial_state=kept)
-        o = tandem.ops.gla_step(arguments["q"], arguments["k"], arguments["v"], state, arguments.get("log_decay"), **kwargs)
+        o = tandem.ops.gla_step(
+            arguments["q"], arguments["k"], arguments["v"], state, arguments.get("log_decay"), **kwargs
+        )
         self.assertEqual((o.shape, o.dtype, o.is_contiguous()), (arguments["v"].shape, arguments["v"].dtype, True))
         self.assertLess(relative_rms(o, expected_o), TOLERANCE[o.dtype])
         self.assertLess(relative_rms(state, expected_state), TOLERANCE[state.dtype])
@@ -101,9 +103,21 @@ class Arguments(StepCase):
         q, k, v, state, g = self.inputs()
         kept = state.clone()
         for error, text, arguments in (
-            (ValueError, "[gla_step] k must have shape [B,HQ,K] = [3,2,64], got [3,2,63]", (q, k[..., :63], v, state, g)),
-            (ValueError, "q must have shape [B,HQ,K], got [3,2,2,64]", (q[:, None].expand(3, 2, 2, 64), k, v, state, g)),
-            (ValueError, "state must have shape [B,H,K,V] = [3,4,64,40], got [3,4,40,64]", (q, k, v, state.transpose(2, 3), g)),
+            (
+                ValueError,
+                "[gla_step] k must have shape [B,HQ,K] = [3,2,64], got [3,2,63]",
+                (q, k[..., :63], v, state, g),
+            ),
+            (
+                ValueError,
+                "q must have shape [B,HQ,K], got [3,2,2,64]",
+                (q[:, None].expand(3, 2, 2, 64), k, v, state, g),
+            ),
+            (
+                ValueError,
+                "state must have shape [B,H,K,V] = [3,4,64,40], got [3,4,40,64]",
+                (q, k, v, state.transpose(2, 3), g),
+            ),
             (ValueError, "state must have dtype fp32 or bf16, got fp16", (q, k, v, state.half(), g)),
             (ValueError, "state must have dtype fp32 or bf16, got Double", (q, k, v, state.double(), g)),
             (ValueError, "log_decay must have shape [B,H] = [3,4], got [3,2]", (q, k, v, state, g[:, :2])),
@@ -146,7 +160,9 @@ class Torch(StepCase):
         with torch._subclasses.FakeTensorMode() as mode:
             fake = tandem.ops.gla_step(*(mode.from_tensor(x) for x in arguments))
         real = tandem.ops.gla_step(*arguments)
-        self.assertEqual((fake.shape, fake.stride(), fake.dtype, fake.device), (real.shape, real.stride(), real.dtype, real.device))
+        self.assertEqual(
+            (fake.shape, fake.stride(), fake.dtype, fake.device), (real.shape, real.stride(), real.dtype, real.device)
+        )
 
 
 if __name__ == "__main__":

@@ -152,9 +152,15 @@ class Results(unittest.TestCase):
         self.assertEqual(len(json.loads(self.path.read_text())["rows"]), 2)
 
     def test_a_run_that_goes_on_names_all_commands_and_versions(self):
-        results.ResultsFile(self.path, {"commit": "a", "command": "one", "ceilings": {"copy_tbps": 4}, "versions": {"fla": "1"}}, "r").add(self.row())
+        results.ResultsFile(
+            self.path, {"commit": "a", "command": "one", "ceilings": {"copy_tbps": 4}, "versions": {"fla": "1"}}, "r"
+        ).add(self.row())
         for _ in range(2):
-            file = results.ResultsFile(self.path, {"commit": "a", "command": "two", "ceilings": {"copy_tbps": 5}, "versions": {"torch": "2"}}, "r")
+            file = results.ResultsFile(
+                self.path,
+                {"commit": "a", "command": "two", "ceilings": {"copy_tbps": 5}, "versions": {"torch": "2"}},
+                "r",
+            )
             file.add(self.row(dtype="fp16"))
             file.add(self.row(dtype="fp16", provider="tandem"))
         run = json.loads(self.path.read_text())["runs"]["r"]

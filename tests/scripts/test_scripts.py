@@ -34,7 +34,9 @@ ptxas info    : Function properties for _Z18gla_forward_kernelPfyy
 ptxas info    : Used 30 registers, used 0 barriers
 ptxas info    : Compile time = 2.033 ms
 """
-SPILLING_LOG = CLEAN_LOG.replace("0 bytes stack frame, 0 bytes spill stores, 0", "48 bytes stack frame, 64 bytes spill stores, 80")
+SPILLING_LOG = CLEAN_LOG.replace(
+    "0 bytes stack frame, 0 bytes spill stores, 0", "48 bytes stack frame, 64 bytes spill stores, 80"
+)
 SERIALISED_LINE = (
     "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
     "insufficient register resources for the wgmma pipeline in the function '_Z18gla_forward_kernelPfyy'\n"
@@ -43,8 +45,14 @@ DIVERGENT_LINE = (
     "ptxas info    : (C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized due to program "
     "dependence on compiler-inserted WG.AR in divergent path in the function '_Z18gla_forward_kernelPfyyi'\n"
 )
-IGNORED_LINE = "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register requirements.\n"
-INJECTED_LINE = "ptxas info    : (C7519) warpgroup.arrive is injected in around line 62 by compiler to allow use of registers in GMMA\n"
+IGNORED_LINE = (
+    "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum register "
+    "requirements.\n"
+)
+INJECTED_LINE = (
+    "ptxas info    : (C7519) warpgroup.arrive is injected in around line 62 by compiler to allow use of registers in "
+    "GMMA\n"
+)
 
 SASS = """\
 Fatbin elf code:
@@ -71,7 +79,10 @@ class CheckKernels(unittest.TestCase):
 
     def test_spill_fails(self):
         self.assertIn("spills 64 bytes of stores, 80 of loads", self.problems(SPILLING_LOG)[0])
-        warning = "ptxas warning : Registers are spilled to local memory in function '_Z1kv', 340 bytes spill stores, 340 bytes spill loads\n"
+        warning = (
+            "ptxas warning : Registers are spilled to local memory in function '_Z1kv', 340 bytes spill stores, "
+            "340 bytes spill loads\n"
+        )
         self.assertEqual(len(self.problems(CLEAN_LOG + warning)), 1)
 
     def test_serialised_wgmma_and_ignored_setmaxnreg_fail(self):
@@ -99,16 +110,25 @@ class CheckKernels(unittest.TestCase):
 
     def test_operands_of_a_product_under_way_stay(self):
         product = "HGMMA.64x64x16.F32.BF16 R24, R56, gdesc[UR20].tnspB, R24, gsb0"
+
         def writes(*instructions):
-            text = "".join(f"        /*{16 * i:04x}*/                   {one} ;\n" for i, one in enumerate(instructions))
+            text = "".join(
+                f"        /*{16 * i:04x}*/                   {one} ;\n" for i, one in enumerate(instructions)
+            )
             return self.check.operand_hazards(text)
+
         wait = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
         self.assertEqual(writes(product, wait, "LDS.64 R56, [R86]"), [])
         self.assertEqual(writes(product, "LDS.64 R60, [R86]", "STS.64 [R3], R56", "@P0 FADD R55, R56, R57"), [])
         self.assertEqual(writes(product, "LDS.64 R56, [R86]"), ["0010: LDS.64 R56, [R86]"])
         self.assertEqual(len(writes(product, "LDS.64 R54, [R86]", "LDS.128 R54, [R86]", "@!P1 FADD R59, R1, R2")), 2)
         # One group may still be under way.
-        self.assertEqual(len(writes(product, product.replace("R56", "R60"), wait.replace("0x0", "0x1"), "MOV R56, R1", "MOV R60, R1")), 1)
+        self.assertEqual(
+            len(
+                writes(product, product.replace("R56", "R60"), wait.replace("0x0", "0x1"), "MOV R56, R1", "MOV R60, R1")
+            ),
+            1,
+        )
         # More may be under way than there are.
         two = [product, product.replace("R56", "R60"), wait.replace("0x0", "0x3")]
         self.assertEqual(len(writes(*two, "MOV R56, R1", "MOV R60, R1")), 2)
@@ -128,13 +148,13 @@ class CheckLayers(unittest.TestCase):
             return list(self.check.violations(pathlib.Path(folder)))
 
     def test_right_includes_pass(self):
-        self.assertEqual(
-            self.violations({
-                "include/tandem/ops/x.h": '#include <vector>\n#include "tandem/tensor.h"\n',
-                "src/cuda/x/forward.cuh": '#include <cuda_runtime.h>\n#include <cute/tensor.hpp>\n#include "ops/x.h"\n',
-                "src/cpu/x.cpp": '#include <oneapi/dnnl/dnnl.hpp>\n#include "ops/x.h"\n',
-                "tests/cpp/test_x.cpp": '#include "cuda/x/variants.h"\n#include "cpu/matmul.h"\n',
-            }), [])
+        files = {
+            "include/tandem/ops/x.h": '#include <vector>\n#include "tandem/tensor.h"\n',
+            "src/cuda/x/forward.cuh": '#include <cuda_runtime.h>\n#include <cute/tensor.hpp>\n#include "ops/x.h"\n',
+            "src/cpu/x.cpp": '#include <oneapi/dnnl/dnnl.hpp>\n#include "ops/x.h"\n',
+            "tests/cpp/test_x.cpp": '#include "cuda/x/variants.h"\n#include "cpu/matmul.h"\n',
+        }
+        self.assertEqual(self.violations(files), [])
 
     def test_wrong_includes_fail(self):
         for name, include in [
@@ -201,8 +221,8 @@ class SkipReasons(unittest.TestCase):
             path = pathlib.Path(folder, "ctest.xml")
             path.write_text(f"<testsuite>{''.join(cases)}</testsuite>")
             self.assertEqual(
-                dict(script("run_ctest").skip_reasons(path)),
-                {"no GPU": 2, "no clang-format": 1, "no reason given": 1})
+                dict(script("run_ctest").skip_reasons(path)), {"no GPU": 2, "no clang-format": 1, "no reason given": 1}
+            )
 
 
 if __name__ == "__main__":

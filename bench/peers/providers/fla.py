@@ -35,15 +35,17 @@ class Fla(Provider):
             named["cu_seqlens"], read = self._offsets(case, tensors["q"].device)
 
         def forward(inputs):
-            return self._call(inputs["q"], inputs["k"], inputs["v"], scale=case.softmax_scale, **decay_of(inputs), **named)[0]
+            return self._call(
+                inputs["q"], inputs["k"], inputs["v"], scale=case.softmax_scale, **decay_of(inputs), **named
+            )[0]
 
         make = {"forward": plain, "backward": backward_alone, "forward_backward": forward_backward}[case.direction]
         call = make(case, tensors, forward)
         return with_remembered_reads(call, read) if read is not None and self.varlen_note else call
 
     def _offsets(self, case, device):
-        """One int64 tensor for all buffer sets: fla keeps what it derives from it by identity, and deriving it waits for
-        the device, which a capture must not."""
+        """One int64 tensor for all buffer sets: fla keeps what it derives from it by identity, and deriving it waits
+        for the device, which a capture must not."""
         import torch
 
         if self._last is None or self._last[0] != case.name:
@@ -78,8 +80,9 @@ class FlaRecurrent(Fla):
 
     def prepare(self, case, dtype, tensors, setting):
         def run():
-            o, state = self._call(tensors["q"], tensors["k"], tensors["v"], scale=case.softmax_scale,
-                                  initial_state=tensors["state"], output_final_state=True, **decay_of(tensors))  # fmt: skip
+            q, k, v, state = (tensors[name] for name in ("q", "k", "v", "state"))
+            options = {"scale": case.softmax_scale, "output_final_state": True, **decay_of(tensors)}
+            o, state = self._call(q, k, v, initial_state=state, **options)
             return {"o": o, "state": state.unsqueeze(1)}
 
         return run

@@ -1,5 +1,6 @@
-"""flash-linear-attention's HGRN, h_t = exp(g_t) h_{t-1} + x_t, in chunks and one token at a time. It has no gate and no
-projection: torch's silu and product after it, and for linear_scan torch's matrix product before it, are kernels more."""
+"""flash-linear-attention's HGRN, h_t = exp(g_t) h_{t-1} + x_t, in chunks and one token at a time. It has no gate and
+no projection: torch's silu and product after it, and for linear_scan torch's matrix product before it, are kernels
+more."""
 
 import importlib
 

@@ -1,4 +1,5 @@
-"""Mamba's selective scan, its state one number per channel: A = -1, delta = -log_decay, its input x / delta, B = C = 1."""
+"""Mamba's selective scan, its state one number per channel: A = -1, delta = -log_decay, its input x / delta,
+B = C = 1."""
 
 import importlib
 

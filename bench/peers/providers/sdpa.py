@@ -31,7 +31,11 @@ class SdpaCudnn(Provider):
 
         def call():
             with torch.nn.attention.sdpa_kernel(self._backend):
-                return {"o": torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=case.softmax_scale)}
+                return {
+                    "o": torch.nn.functional.scaled_dot_product_attention(
+                        q, k, v, is_causal=True, scale=case.softmax_scale
+                    )
+                }
 
         return call
 

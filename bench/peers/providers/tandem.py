@@ -1,4 +1,5 @@
-"""Tandem through its PyTorch op, and where the package is not installed, through the same C++ call in libtandem_calls.so."""
+"""Tandem through its PyTorch op, and where the package is not installed, through the same C++ call in
+libtandem_calls.so."""
 
 import importlib
 

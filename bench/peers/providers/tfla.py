@@ -9,7 +9,9 @@ class Tfla(Provider):
     name = "tfla"
     packages = ("mlstm_kernels",)
     settings = ("chunk128", "chunk256", "chunk64")
-    note = "q, k, v in its own layout [B,H,T,D], made before the call; forget gate = logit of the decay, input gate open"
+    note = (
+        "q, k, v in its own layout [B,H,T,D], made before the call; forget gate = logit of the decay, input gate open"
+    )
 
     def load(self):
         import torch._dynamo

@@ -1,5 +1,5 @@
-"""Tandem's own baselines of the scans (bench/cuda/unfused_scan.cu): the scan one token after another and the gate, a kernel
-each, for linear_scan behind a cuBLASLt product; and linear_scan as that product and Tandem's gated_scan."""
+"""Tandem's own baselines of the scans (bench/cuda/unfused_scan.cu): the scan one token after another and the gate, a
+kernel each, for linear_scan behind a cuBLASLt product; and linear_scan as that product and Tandem's gated_scan."""
 
 import ctypes
 
