@@ -3,7 +3,7 @@
 #   make test PYTHON=0            leaves the Python package out
 export PYTHON
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly bench gpu-test wheel format
+.PHONY: help demo test nightly bench gpu-test wheel format lint
 
 help:
 	@echo "make demo      build, run gla on a real text and check the result against the fp64 definition"
@@ -13,6 +13,7 @@ help:
 	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
 	@echo "make wheel     build the wheel of the Python package in dist/, and test it"
 	@echo "make format    clang-format over the sources, ruff over the Python files"
+	@echo "make lint      clang-tidy over the library's host sources and the program's"
 
 demo:
 	@scripts/bootstrap demo
@@ -55,3 +56,6 @@ wheel:
 
 format:
 	@scripts/format
+
+lint:
+	@scripts/lint

@@ -24,6 +24,11 @@ struct Line {
   std::string file;
   std::string name;
 
+  /// "strides.q", and "q" in the case itself, where `where` is "".
+  static std::string path_of(const std::string& where, const std::string& key) {
+    return where.empty() ? key : fmt::format("{}.{}", where, key);
+  }
+
   [[noreturn]] void refuse(const std::string& field, const std::string& text) const {
     throw std::runtime_error(fmt::format("{}: case {}: {}: {}", file, name, field, text));
   }
@@ -33,14 +38,14 @@ struct Line {
     if (!object.is_object()) refuse(where, "must be an object");
     for (const auto& [key, value] : object.items()) {
       if (std::find(known.begin(), known.end(), key) == known.end()) {
-        refuse(where.empty() ? key : where + "." + key,
+        refuse(path_of(where, key),
                fmt::format("unknown field (known: {})", fmt::join(known, ", ")));
       }
     }
   }
 
   const Json& required(const Json& object, const std::string& where, const std::string& key) const {
-    if (!object.contains(key)) refuse(where.empty() ? key : where + "." + key, "is missing");
+    if (!object.contains(key)) refuse(path_of(where, key), "is missing");
     return object.at(key);
   }
 

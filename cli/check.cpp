@@ -27,11 +27,11 @@ std::string check_variant(const Operation& operation, const TensorSet& set, Devi
   errors = expectation.compare(set, first);
   {
     const Buffers second = run_once(operation, set, placement);
-    const std::string difference = find_difference(set, first, second);
+    std::string difference = find_difference(set, first, second);
     if (!difference.empty()) return difference;
   }
   Buffers before = clone(set.buffers);
-  const std::string stray = find_stray_write(set, before, first);
+  std::string stray = find_stray_write(set, before, first);
   if (!stray.empty()) return stray;
   const bool passed = std::all_of(errors.begin(), errors.end(),
                                   [](const OutputError& error) { return error.passed; });
@@ -42,6 +42,7 @@ std::string check_variant(const Operation& operation, const TensorSet& set, Devi
 
 std::string describe(const std::vector<OutputError>& errors) {
   std::vector<std::string> parts;
+  parts.reserve(errors.size());
   for (const OutputError& error : errors) {
     parts.push_back(fmt::format("{} {:.1e} (worst head {:.1e}, limit {:.0e})", error.output,
                                 error.value, error.worst_head, error.limit));

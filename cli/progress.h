@@ -29,7 +29,7 @@ class Progress {
   /// Makes room for a line of output.
   void clear() {
     if (!shown_) return;
-    fmt::print(stderr, "\r\x1b[K");
+    std::fputs("\r\x1b[K", stderr);
     std::fflush(stderr);
   }
 

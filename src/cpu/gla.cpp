@@ -121,6 +121,7 @@ class WaveWalk {
 bool rows_fill(const std::vector<GlaRow>& rows, int threads) {
   constexpr double kWaveCost = 1.2;  // a wave's extra passes, measured
   std::vector<std::int64_t> loads;
+  loads.reserve(rows.size());
   for (const GlaRow& row : rows) loads.push_back(row.chunks());
   return fills_threads(loads, threads, kWaveCost);
 }

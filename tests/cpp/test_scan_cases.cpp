@@ -36,7 +36,7 @@ void expect_named(const std::string& op, const std::map<std::string, Shape>& nam
   EXPECT_EQ(sizes.size(), 16u) << op;
 }
 
-TEST(ScanCases, EveryCaseOfOpsIsThere) {
+TEST(ScanCases, EveryMeasuredSizeIsThere) {
   expect_named("gated_scan",
                {{"b8_t4096_d1024", {8, 4096, 0, 1024}}, {"b8_t4096_d2048", {8, 4096, 0, 2048}}});
   expect_named("linear_scan", {{"b4_t2048_d256_d64", {4, 2048, 256, 64}},

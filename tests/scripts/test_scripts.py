@@ -1,7 +1,10 @@
 """Tests of the checks under scripts/: each passes what is right and fails what is wrong."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
+import json
 import pathlib
 import shutil
 import subprocess
@@ -209,6 +212,52 @@ class Format(unittest.TestCase):
                 said, status = self.check({"src/b.cpp": "int b = 1;\n", "bench/b.py": "b = 1\n", name: text})
                 self.assertEqual((status, said.splitlines()[0]), (1, "not formatted (make format):"))
                 self.assertIn(name, said)
+
+
+class Lint(unittest.TestCase):
+    lint = script("lint")
+
+    def run_on(self, files):
+        """The exit status, and what was printed, for a build folder of these files."""
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, files)
+            commands = [
+                {"directory": folder, "file": f"{folder}/{name}", "command": f"c++ -I{folder}/src -c {folder}/{name}"}
+                for name in files
+                if name.endswith(".cpp")
+            ]
+            write(folder, {"compile_commands.json": json.dumps(commands)})
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                status = self.lint.main([folder])
+            return status, output.getvalue()
+
+    def setUp(self):
+        if self.lint.find_tool() is None:
+            self.skipTest("no clang-tidy 14")
+
+    def test_right_files_pass(self):
+        status, output = self.run_on({"src/core/a.cpp": "int twice(int x) { return 2 * x; }\n"})
+        self.assertEqual((status, output.count("[1/1]")), (0, 1))
+
+    def test_a_finding_fails_and_is_told_once(self):
+        includes = '#include "core/nothing.h"\n'
+        status, output = self.run_on(
+            {
+                "src/core/nothing.h": "inline int* nothing() { return 0; }\n",
+                "src/ops/a.cpp": includes,
+                "src/cpu/b.cpp": includes,
+            }
+        )
+        self.assertEqual((status, output.count("modernize-use-nullptr")), (1, 1))
+
+    def test_a_file_that_does_not_compile_fails(self):
+        status, output = self.run_on({"cli/a.cpp": '#include "missing.h"\n'})
+        self.assertEqual(status, 1)
+        self.assertIn("missing.h", output)
+
+    def test_nothing_to_lint_fails(self):
+        self.assertEqual(self.run_on({"bench/cuda/a.cpp": "int* nothing() { return 0; }\n"})[0], 1)
 
 
 class SkipReasons(unittest.TestCase):
