@@ -19,8 +19,8 @@ struct Workspace {
 
 /// With no workspace a call that needs one takes stream-ordered memory for its duration.
 struct Context {
-  Stream stream;  ///< ignored by the CPU backend
-  Workspace workspace;
+  Stream stream = {};  ///< ignored by the CPU backend
+  Workspace workspace = {};
 };
 
 }  // namespace tandem
