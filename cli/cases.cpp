@@ -217,7 +217,7 @@ const std::vector<std::string>& direction_names() {
 }
 
 const std::vector<std::string>& tag_names() {
-  static const std::vector<std::string> names = {"check", "bench",     "large",
+  static const std::vector<std::string> names = {"check", "bench",     "front", "large",
                                                  "huge",  "sanitizer", "later"};
   return names;
 }

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "commands.h"
+#include "report_front.h"
 #include "report_html.h"
 #include "report_kernels.h"
 #include "report_markdown.h"
@@ -57,18 +58,21 @@ void report(const ReportOptions& options) {
     stale.push_back(name + (marks == "results" ? "" : ", its " + marks));
     if (!options.check) write_file(path, wanted);
   };
-  update("README.md", markdown_block(files, Detail::kBrief));
-  update("docs/results.md", markdown_block(files, Detail::kFull));
-  constexpr const char* kKernels = "docs/ops/linear_scan.md";
+  update("README.md", front_block(files));
+  update("docs/results.md", markdown_block(files));
+  constexpr const char* kKernels = "docs/ops/linear_scan.log.md";
   if (std::filesystem::exists(options.root + "/" + kKernels)) {
     update(kKernels, kernels_block(files));
   }
   for (const auto& [op, lines] : load_iterations(iterations)) {
-    const std::string name = "docs/ops/" + op + ".md";
+    const std::string name = "docs/ops/" + op + ".log.md";
     if (std::filesystem::exists(options.root + "/" + name)) {
       update(name, markdown_iterations(lines), "iterations");
     }
   }
+  const std::vector<std::string> repeated = repeated_runs(files);
+  for (const std::string& text : repeated) fmt::print("{}\n", text);
+  if (options.check && !repeated.empty()) throw Failed{};
   if (stale.empty()) {
     fmt::print("tables are up to date\n");
   } else if (options.check) {
@@ -100,7 +104,8 @@ void add_report(CLI::App& app) {
                     "write the tables of README.md, docs/results.md and docs/ops, "
                     "between their <!-- results --> and <!-- iterations --> marks");
   command->add_flag("--check", options->check,
-                    "write no Markdown, and fail when a table is not up to date");
+                    "write no Markdown, and fail when a table is not up to date or two files of a "
+                    "device use one id of a run");
   command->footer(
       "A row shows the latest run that timed the case. A ratio is of two times of one run, which "
       "is named\nwhere it is not the row's.\n"

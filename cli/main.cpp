@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "build_info.h"
+#include "command_line.h"
 #include "commands.h"
 
 int main(int argc, char** argv) {
@@ -30,10 +32,9 @@ int main(int argc, char** argv) {
   tools::add_profile(app);
   tools::add_report(app);
   tools::add_demo(app);
-  for (int i = 0; i < argc; ++i) {
-    tools::g_command_line += (i == 0 ? "tandem" : std::string(" ") + argv[i]);
-  }
   try {
+    tools::g_command_line =
+        tools::recorded_command({argv + 1, argv + argc}, std::filesystem::current_path());
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {

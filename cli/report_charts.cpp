@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <stdexcept>
 
-#include "cases.h"
 #include "report_svg.h"
+#include "report_tables.h"
 
 namespace tandem::tools {
 namespace {
@@ -19,22 +18,6 @@ constexpr double kLabels = 840;
 
 std::string tip_of(const ReportRow& row) {
   return fmt::format("{} {}: {:.1f} us", row.case_name, row.dtype, *row.median_us);
-}
-
-/// Returns "B4 H32 K64": axes but T, without those that have their default.
-std::string other_axes(const Case& one) {
-  std::vector<std::string> axes;
-  const std::map<std::string, std::string> defaults = {{"HQ", "H"}, {"V", "K"}};
-  for (const auto& [letter, extent] : one.axes) {
-    const auto same = defaults.find(letter);
-    if (letter == "T") continue;
-    if (same != defaults.end() && one.axes.count(same->second) &&
-        one.axis(same->second) == extent) {
-      continue;
-    }
-    axes.push_back(fmt::format("{}{}", letter, extent));
-  }
-  return fmt::format("{}", fmt::join(axes, " "));
 }
 
 /// Returns the least and the greatest value, opened by a factor so that no point lies on the frame.
@@ -127,11 +110,7 @@ std::string roofline_chart(const ReportFile& file, const OpSection& section,
 
 std::string length_chart(const OpSection& section, const std::string& run) {
   std::map<std::string, Case> table;
-  try {
-    for (Case& one : load_cases(section.op)) table.emplace(one.name, std::move(one));
-  } catch (const std::exception&) {
-    return "";  // an op of another build
-  }
+  for (Case& one : known_cases(section.op)) table.emplace(one.name, std::move(one));
   struct Point {
     double length;
     const ReportRow* row;
@@ -145,7 +124,7 @@ std::string length_chart(const OpSection& section, const std::string& run) {
         !one->second.axes.count("T") || one->second.axis("T") < 1) {
       continue;
     }
-    const std::string rest = other_axes(one->second);
+    const std::string rest = shape_text(one->second, "T");
     const double T = static_cast<double>(one->second.axis("T"));
     series[rest].push_back({T, &row});
     lengths.push_back(T);

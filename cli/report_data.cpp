@@ -78,6 +78,7 @@ ReportFile parse_file(const fs::path& path) {
   require(json.contains("rows") && json["rows"].is_array(), "rows: must be a list");
   ReportFile file;
   file.device = path.parent_path().filename().string();
+  file.name = path.filename().string();
   for (const auto& [id, run] : json["runs"].items()) {
     require(run.is_object(), "run " + id + ": must be an object");
     file.runs.push_back({id, run});
@@ -147,6 +148,22 @@ std::vector<ReportFile> load_results(const std::string& folder) {
   }
   return files;
 }
+
+std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files) {
+  std::map<std::pair<std::string, std::string>, std::string> first;  // file by device and run
+  std::vector<std::string> texts;
+  for (const ReportFile& file : files) {
+    for (const ReportRun& run : file.runs) {
+      const auto [at, added] = first.emplace(std::pair(file.device, run.id), file.name);
+      if (added) continue;
+      texts.push_back(
+          fmt::format("{}: run {} is in {} and in {}", file.device, run.id, at->second, file.name));
+    }
+  }
+  return texts;
+}
+
+bool is_yardstick(const std::string& peer) { return peer.starts_with("sdpa"); }
 
 std::map<std::string, std::vector<Json>> load_iterations(const std::string& folder) {
   const std::string suffix = ".iterations.jsonl";

@@ -20,6 +20,8 @@ struct ReportRow {
   nlohmann::ordered_json counters;     // null when there are none
 
   bool timed() const { return median_us.has_value(); }
+  /// The provider does not do this case: nothing went wrong.
+  bool refused() const { return failure.starts_with("refused: "); }
 };
 
 struct ReportRun {
@@ -27,9 +29,9 @@ struct ReportRun {
   nlohmann::ordered_json json;
 };
 
-/// bench/results/<device>/<op>.json. Ids of runs are its own: another file may use them again.
+/// bench/results/<device>/<op>.json. No two files of a device use one id of a run.
 struct ReportFile {
-  std::string device;
+  std::string device, name;     // "nvidia-h200", "gla.json"
   std::vector<ReportRun> runs;  // oldest first; of one day: in the order of the file
   std::vector<ReportRow> rows;
 
@@ -42,6 +44,13 @@ struct ReportFile {
 /// Reads every `<folder>/<device>/<op>.json`, in order of their names. Throws std::runtime_error
 /// naming the file and what is wrong in it. A folder that does not exist holds none.
 std::vector<ReportFile> load_results(const std::string& folder);
+
+/// Lists every run id that two files of a device use: "nvidia-h200: run 20260101-1 is in gla.json
+/// and in gated_scan.json".
+std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files);
+
+/// Tells whether a peer computes something else of the same shape: softmax attention beside gla.
+bool is_yardstick(const std::string& peer);
 
 /// Reads the lines of `<folder>/<op>.iterations.jsonl` by op.
 std::map<std::string, std::vector<nlohmann::ordered_json>> load_iterations(

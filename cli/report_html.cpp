@@ -28,7 +28,7 @@ std::string with_code(const std::string& text) {
 std::string cell_html(const std::string& text) {
   constexpr std::size_t kName = 28;
   const std::string html = html_escaped(text);
-  if (text.size() < kName || text.find(' ') != std::string::npos) return html;
+  if (text.size() < kName || text.find(' ') != std::string::npos) return with_code(text);
   std::string broken;
   for (const char c : html) {
     broken += c;
@@ -66,10 +66,10 @@ std::string section_html(const ReportFile& file, const OpSection& section) {
                   html_escaped(direction_title(section.direction)), html_escaped(file.device));
   const std::vector<std::string> runs = runs_of(section);
   if (!runs.empty()) html += facts(file.runs[file.age(runs.back())]);
-  html += to_html(results_table(section, Detail::kFull));
-  const std::vector<std::string> failed = failures(section, Detail::kFull);
+  html += to_html(results_table(section));
+  const std::vector<std::string> failed = failures(section);
   if (!failed.empty()) {
-    html += "<h3>Failed</h3>\n<ul class='list'>\n";
+    html += "<h3>Failed or refused</h3>\n<ul class='list'>\n";
     for (const std::string& text : failed) html += "<li>" + html_escaped(text) + "</li>\n";
     html += "</ul>\n";
   }
@@ -78,7 +78,7 @@ std::string section_html(const ReportFile& file, const OpSection& section) {
     html += "<h3>Beside other libraries</h3>\n";
     html += paragraph("Shorter is faster. In parentheses: time over Tandem's in the same run.");
     for (const std::string& peer : section.peers) {
-      if (peer.rfind("sdpa", 0) != 0) continue;
+      if (!is_yardstick(peer)) continue;
       html +=
           paragraph("sdpa is softmax attention of the same shape: a yardstick, not this function.");
       break;
@@ -163,16 +163,20 @@ std::string html_report(const std::vector<ReportFile>& files,
     const std::vector<OpSection> sections = select_sections(file);
     for (const OpSection& section : sections) body += section_html(file, section);
     any = any || !sections.empty();
-    for (const ReportRun* run : shown_runs(file, sections, true)) {
-      runs += "<li>" + html_escaped(file.device + ", run " + run->id + ": ") +
-              with_code(describe_run(*run)) + "</li>\n";
+    const std::vector<const ReportRun*> shown = shown_runs(file, sections, true);
+    if (shown.empty()) continue;
+    runs += fmt::format("<h3>Of {} on {}</h3>\n{}<ul class='list'>\n", html_escaped(file.name),
+                        html_escaped(file.device), to_html(runs_table(shown)));
+    for (const std::string& text : run_settings(shown)) {
+      runs += "<li>" + html_escaped(text) + "</li>\n";
     }
+    runs += "</ul>\n";
   }
   if (!any) body += "<p>No measurements yet.</p>\n";
   for (const auto& [op, lines] : iterations) {
     if (!lines.empty()) body += iterations_html(op, lines);
   }
-  if (!runs.empty()) body += "<h2>Runs</h2>\n<ul class='list'>\n" + runs + "</ul>\n";
+  if (!runs.empty()) body += "<h2>Runs</h2>\n" + runs;
   return fmt::format(
       "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
       "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"

@@ -156,15 +156,15 @@ std::string kernels_block(const std::vector<ReportFile>& files) {
     if (table.rows.empty()) continue;
     text += fmt::format("### On {}\n\n{}\n", device, to_markdown(table));
     for (const ReportFile& file : files) {
-      std::set<std::string> runs;
-      if (file.device == device) {
-        for (const Size& size : sizes_of(file, cases)) runs.insert(size.run);
-      }
+      if (file.device != device) continue;
+      std::set<std::string> ids;
+      for (const Size& size : sizes_of(file, cases)) ids.insert(size.run);
+      std::vector<const ReportRun*> runs;
       for (const ReportRun& run : file.runs) {
-        if (runs.count(run.id)) text += markdown_run(run);
+        if (ids.count(run.id)) runs.push_back(&run);
       }
+      if (!runs.empty()) text += markdown_runs(runs);
     }
-    text += "\n";
   }
   return text.empty() ? "No measurements yet.\n" : text;
 }

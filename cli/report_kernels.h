@@ -1,4 +1,4 @@
-// The table of docs/ops/linear_scan.md: the op by three kernels, by two, and by one.
+// The table of docs/ops/linear_scan.log.md: the op by three kernels, by two, and by one.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace tandem::tools {
 /// own file and stands beside what it may take.
 Table kernels_table(const std::vector<ReportFile>& files, const std::string& device);
 
-/// Renders what stands between the marks of docs/ops/linear_scan.md.
+/// Renders what stands between the marks of docs/ops/linear_scan.log.md.
 std::string kernels_block(const std::vector<ReportFile>& files);
 
 }  // namespace tandem::tools

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
 #include <stdexcept>
 
 namespace tandem::tools {
@@ -31,6 +32,20 @@ std::string line_of(const std::vector<std::string>& cells) {
   return line + "\n";
 }
 
+/// An item of a list, in lines of at most 118 columns where its words allow it.
+std::string list_item(const std::string& text) {
+  constexpr std::size_t kColumns = 118;
+  std::istringstream words(escaped(text));
+  std::string item = "-";
+  std::size_t column = 1;
+  for (std::string word; words >> word;) {
+    const bool fits = column + 1 + word.size() <= kColumns || column <= 2;
+    item += fits ? " " + word : "\n  " + word;
+    column = (fits ? column + 1 : 2) + word.size();
+  }
+  return item + "\n";
+}
+
 }  // namespace
 
 std::string to_markdown(const Table& table) {
@@ -41,35 +56,35 @@ std::string to_markdown(const Table& table) {
   return text;
 }
 
-std::string markdown_run(const ReportRun& run) {
-  return fmt::format("- Run {}: {}\n", run.id, escaped(describe_run(run)));
+std::string markdown_settings(const std::vector<const ReportRun*>& runs) {
+  std::string text;
+  for (const std::string& setting : run_settings(runs)) text += list_item(setting);
+  return text + "\n";
 }
 
-std::string markdown_block(const std::vector<ReportFile>& files, Detail detail) {
-  const bool full = detail == Detail::kFull;
-  const std::string heading = full ? "## " : "### ";
+std::string markdown_runs(const std::vector<const ReportRun*>& runs) {
+  return to_markdown(runs_table(runs)) + "\n" + markdown_settings(runs);
+}
+
+std::string markdown_block(const std::vector<ReportFile>& files) {
   std::string text;
   for (const ReportFile& file : files) {
     const std::vector<OpSection> sections = select_sections(file);
     for (const OpSection& section : sections) {
-      const Table results = results_table(section, detail);
-      if (results.rows.empty()) continue;  // nothing that is shown in brief
-      text += fmt::format("{}{} {} on {}\n\n{}\n", heading, section.op,
-                          direction_title(section.direction), file.device, to_markdown(results));
-      if (full) text += to_markdown(details_table(section)) + "\n";
-      const Table counters = full ? counters_table(section) : Table();
+      text += fmt::format("## {} {} on {}\n\n{}\n{}\n", section.op,
+                          direction_title(section.direction), file.device,
+                          to_markdown(results_table(section)), to_markdown(details_table(section)));
+      const Table counters = counters_table(section);
       if (!counters.rows.empty()) {
         text += to_markdown(readings_table(section)) + "\n" + to_markdown(counters) + "\n";
       }
-      for (const std::string& failure : failures(section, detail)) {
-        text += "- Failed: " + escaped(failure) + "\n";
-      }
-      if (text[text.size() - 2] != '\n') text += "\n";
+      const std::vector<std::string> failed = failures(section);
+      for (const std::string& failure : failed) text += list_item(failure);
+      if (!failed.empty()) text += "\n";
     }
-    for (const ReportRun* run : shown_runs(file, sections, full)) {
-      text += markdown_run(*run);
-    }
-    if (!sections.empty()) text += "\n";
+    if (sections.empty()) continue;
+    text += fmt::format("## Runs of {} on {}\n\n", file.name, file.device);
+    text += markdown_runs(shown_runs(file, sections, true));
   }
   return text.empty() ? "No measurements yet.\n" : text;
 }

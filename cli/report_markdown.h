@@ -1,4 +1,4 @@
-// The Markdown tables: docs/results.md and a block of README.md.
+// The Markdown tables of docs/results.md and docs/ops.
 #pragma once
 
 #include <string>
@@ -10,11 +10,14 @@ namespace tandem::tools {
 
 std::string to_markdown(const Table& table);
 
-/// Renders the line of a list that says where a run's numbers come from.
-std::string markdown_run(const ReportRun& run);
+/// Renders the list of what runs share: run_settings().
+std::string markdown_settings(const std::vector<const ReportRun*>& runs);
 
-/// Renders what stands between the markers.
-std::string markdown_block(const std::vector<ReportFile>& files, Detail detail);
+/// Renders where the numbers of runs come from: a line for each run, and what several share.
+std::string markdown_runs(const std::vector<const ReportRun*>& runs);
+
+/// Renders what stands between the marks of docs/results.md.
+std::string markdown_block(const std::vector<ReportFile>& files);
 
 /// Renders the lines of one op's tuning log, a table for each case, dtype and device.
 std::string markdown_iterations(const std::vector<nlohmann::ordered_json>& lines);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 
 #include "backend.h"
@@ -132,6 +133,20 @@ Json* latest_row(Json& json, const ResultsRow& row) {
   return latest;
 }
 
+/// Ids of runs in any results file of the folder: the files of a device share one series.
+std::set<std::string> taken_ids(const std::filesystem::path& folder) {
+  std::set<std::string> ids;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
+    if (entry.path().extension() != ".json") continue;
+    std::ifstream stream(entry.path());
+    const Json json = Json::parse(stream, nullptr, false);
+    if (!json.is_object() || !json.contains("runs") || !json["runs"].is_object()) continue;
+    for (const auto& [id, run] : json["runs"].items()) ids.insert(id);
+  }
+  return ids;
+}
+
 }  // namespace
 
 double rounded(double value) {
@@ -144,12 +159,14 @@ std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nu
 
 ResultsFile::ResultsFile(std::string path, std::string run_id, const ResultsRun& run)
     : path_(std::move(path)), run_id_(std::move(run_id)), run_(run) {
-  const Json json = read(path_);
+  read(path_);  // throws now for what is no results file
+  const auto folder = std::filesystem::path(path_).parent_path();
+  const std::set<std::string> taken = taken_ids(folder.empty() ? "." : folder);
   std::string date = today();
   std::erase(date, '-');
   for (int i = 1; run_id_.empty(); ++i) {
     const std::string id = fmt::format("{}-{}", date, i);
-    if (!json["runs"].contains(id)) run_id_ = id;
+    if (!taken.count(id)) run_id_ = id;
   }
 }
 

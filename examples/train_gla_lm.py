@@ -148,6 +148,18 @@ def options() -> argparse.Namespace:
     return arguments
 
 
+def command() -> str:
+    """As typed, but no folder of this machine: paths relative to the checkout; of one outside its name only."""
+
+    def recorded(argument: str) -> str:
+        path = pathlib.Path(argument).resolve()
+        if "/" not in argument:
+            return argument
+        return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+
+    return shlex.join(["python", *map(recorded, sys.argv)])
+
+
 def main() -> int:
     arguments = options()
     config, device = TINY if arguments.tiny else Config(), arguments.device
@@ -163,7 +175,7 @@ def main() -> int:
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "commit": arguments.commit or commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command(),
         "versions": versions(),
         "text": {"bytes": len(text), "sha256": hashlib.sha256(text.cpu().numpy().tobytes()).hexdigest()},
         "config": dataclasses.asdict(config),

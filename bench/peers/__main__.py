@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import os
 import platform
-import shlex
 import subprocess
 import sys
 import time
@@ -115,7 +114,7 @@ def describe_run(options, argv, bench, device, ready, missing, ceilings):
     run = {
         "device": {"name": torch.cuda.get_device_name(device), **state},
         "commit": commit(options),
-        "command": "python -m bench.peers " + shlex.join(argv),
+        "command": results.recorded_command("python -m bench.peers", argv, cases.ROOT),
         "timer": {"method": "cuda-graph", "l2": "cold", "rounds": options.rounds, "repeats": options.repeats},
         "ceilings": {name: results.rounded(value) for name, value in ceilings.items()},
         "versions": versions(ready),

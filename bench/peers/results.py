@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import shlex
 
 KEY = ("run", "op", "direction", "case", "dtype", "provider")
 
@@ -43,13 +44,39 @@ def continued(run, by):
     return {**by, **run, **joined, **({"versions": versions} if versions else {})}
 
 
+def taken_ids(folder):
+    """Ids of runs in any results file of the folder: the files of a device share one series."""
+    ids = set()
+    for path in folder.glob("*.json"):
+        try:
+            ids.update(json.loads(path.read_text())["runs"])
+        except (ValueError, TypeError, KeyError):  # another tool's file
+            continue
+    return ids
+
+
+def recorded_command(program, arguments, checkout):
+    """The command as typed in the checkout, by the rules of cli/command_line.h: no folder of this machine."""
+
+    def recorded(argument):
+        option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+        if "/" not in value:
+            return argument
+        path = (checkout / value).resolve()
+        inside = path.is_relative_to(checkout)
+        return option + equals + (path.relative_to(checkout).as_posix() if inside else path.name)
+
+    return f"{program} {shlex.join(map(recorded, arguments))}"
+
+
 class ResultsFile:
     """Rows are merged by KEY; the file is replaced whole, by renaming, after every row."""
 
     def __init__(self, path, run, run_id=""):
         self.path = pathlib.Path(path)
         self.run = {**run, "date": today().isoformat()}
-        taken = self._read()["runs"]
+        self._read()  # raises now for what is no results file
+        taken = taken_ids(self.path.parent)
         numbers = (f"{today():%Y%m%d}-{i}" for i in range(1, len(taken) + 2))
         self.run_id = run_id or next(name for name in numbers if name not in taken)
 

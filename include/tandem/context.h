@@ -20,8 +20,8 @@ struct Workspace {
 /// What a call runs with. Without a workspace a call that needs one takes stream-ordered memory for
 /// its duration.
 struct Context {
-  Stream stream;  ///< ignored by the CPU backend
-  Workspace workspace;
+  Stream stream = {};  ///< ignored by the CPU backend
+  Workspace workspace = {};
 };
 
 }  // namespace tandem

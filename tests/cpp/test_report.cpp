@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
 #include "report_fixture.h"
+#include "report_front.h"
 #include "report_html.h"
 #include "report_markdown.h"
 #include "report_svg.h"
@@ -22,7 +24,7 @@ TEST_F(Report, EverythingThereIsIsShown) {
        {"<h2>gla forward on gpu</h2>", "38.2 (1.48x)", "61.7 (2.38x)",
         "151.3 (1.68x) in 20260101-1", "failed", "3 of 7 &lt;b&gt;fail", "no variant",
         "Roofline, run 20260102-1", "Roofline, run 20260101-1", "Time against T, run 20260102-1",
-        "B4 H32 K64", "memory-bound: 1.02x", "1.02x</td>", "185.3 kB", "131072",
+        "B4 H32 D64", "memory-bound: 1.02x", "1.02x</td>", "185.3 kB", "131072",
         "fla: 12.3 to 12.3 s", "4 stages &lt;i&gt;", "1.13x", "NVIDIA &lt;H200&gt; &amp; co"}) {
     EXPECT_THAT(page, HasSubstr(wanted));
   }
@@ -40,41 +42,80 @@ TEST_F(Report, IterationsAreATableForEachCase) {
 
 TEST_F(Report, RatiosNeverCrossRuns) {
   // 90.1 is Tandem's time beside mamba2's 151.3; 85.4 is of a later run.
-  const std::string text = markdown_block(files(many_rows()), Detail::kFull);
+  const std::string text = markdown_block(files(many_rows()));
   EXPECT_THAT(text, HasSubstr("| b4h32_t4096_d64 | bf16 | 85.4 | 15.7 | 5.43 | - | - | 151.3 "
                               "(1.68x) in 20260101-1 | - | 20260102-1 |"));
   EXPECT_THAT(text, Not(HasSubstr("1.77x")));
   // A peer that no run has beside Tandem is not shown.
-  EXPECT_THAT(markdown_block(files({row(kOld, "tandem", 40), row(kNew, "fla", 80)}), Detail::kFull),
+  EXPECT_THAT(markdown_block(files({row(kOld, "tandem", 40), row(kNew, "fla", 80)})),
               Not(HasSubstr("fla")));
 }
 
 TEST_F(Report, TheLatestRunCountsWhateverTheOrder) {
   const Json rows = {row(kNew, "tandem", 20), row(kOld, "tandem", 40)};
-  EXPECT_THAT(markdown_block(files(rows), Detail::kFull), HasSubstr("| bf16 | 20.0 |"));
+  EXPECT_THAT(markdown_block(files(rows)), HasSubstr("| bf16 | 20.0 |"));
 }
 
-TEST_F(Report, BriefShowsOneDtypeOfACase) {
-  const auto loaded = files(many_rows());
-  EXPECT_THAT(markdown_block(loaded, Detail::kBrief), Not(HasSubstr("fp16")));
-  EXPECT_THAT(markdown_block(loaded, Detail::kFull), HasSubstr("| fp16 | 24.9 |"));
+TEST_F(Report, TheFrontPageHasOneLineForEachCaseTaggedFront) {
+  Json rows = many_rows();
+  rows.push_back(row(kOld, "sdpa_flash", 120.1, "b4h32_t4096_d64"));  // something else: no peer
+  rows.push_back(row(kOld, "tfla", 170.2, "b4h32_t4096_d64"));
+  rows.push_back(row(kNew, "tandem", 80, "b4h32_t4096_d64", "fp16"));
+  const std::string text = front_block(files(rows));
+  EXPECT_THAT(text,
+              HasSubstr("| gla | forward | B4 H32 T4096 D64 | 85.4 | 5.43 | mamba2 | 1.68 |"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8) << "not a case of many_rows() more";
+  EXPECT_EQ(front_block(files(Json::array({row(kNew, "tandem", 20)}))), "No measurements yet.\n");
+}
+
+TEST_F(Report, ARefusalIsNoFailure) {
+  const Json refused = failed(kNew, "tfla", "refused: dense batches only");
+  const std::string text = markdown_block(files({row(kNew, "tandem", 20), refused}));
+  EXPECT_THAT(text, HasSubstr("| n/a |"));
+  EXPECT_THAT(text, HasSubstr("- tfla, run 20260102-1, b4h32_t1024_d64 bf16: refused: dense"));
+}
+
+TEST_F(Report, ARunIsOneReadableLine) {
+  files(many_rows());
+  std::string names = "a";
+  for (int i = 0; i < 300; ++i) names += ",case_" + std::to_string(i);
+  json_["runs"][kNew]["command"] =
+      "tandem bench gla --case " + names +
+      " --run mine --json deep/gla.json --tag bench; tandem x; tandem y";
+  json_["runs"][kOld]["command"] = "tandem " + std::string(400, 'x');
+  std::ofstream(folder_ / "gpu/gla.json") << json_.dump();
+  const std::string text = markdown_block(load_results(folder_.string()));
+  EXPECT_THAT(text, HasSubstr("| abc1234 | 1980 | - | 4.30 | 697 | `tandem bench gla --case (301 "
+                              "patterns) --tag bench; and 2 more` |"));
+  std::istringstream lines(text.substr(text.find("## Runs of gla.json on gpu")));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 200u) << line;
+}
+
+TEST_F(Report, RunsOfTwoFilesHaveIdsOfTheirOwn) {
+  const Json rows = Json::array({row(kNew, "tandem", 20)});
+  files(rows, "gla");
+  const auto both = files(rows, "gated_scan");
+  EXPECT_THAT(repeated_runs(both),
+              testing::ElementsAre("gpu: run 20260101-1 is in gated_scan.json and in gla.json",
+                                   "gpu: run 20260102-1 is in gated_scan.json and in gla.json"));
+  EXPECT_TRUE(repeated_runs({both[0]}).empty());
 }
 
 TEST_F(Report, AWrongResultHasNoTime) {
   Json drifted = row(kNew, "fla", 38.2);
   drifted["failure"] = "wrong result after timing";
-  const std::string text = markdown_block(files({row(kNew, "tandem", 20), drifted}), Detail::kFull);
+  const std::string text = markdown_block(files({row(kNew, "tandem", 20), drifted}));
   EXPECT_THAT(text, HasSubstr("| failed |"));
   EXPECT_THAT(text, Not(HasSubstr("38.2")));
-  EXPECT_THAT(text, HasSubstr("- Failed: fla, run 20260102-1, b4h32_t1024_d64 bf16: wrong result"));
+  EXPECT_THAT(text, HasSubstr("- fla, run 20260102-1, b4h32_t1024_d64 bf16: wrong result"));
 }
 
 TEST_F(Report, NothingMeasuredYet) {
   EXPECT_TRUE(load_results((folder_ / "none").string()).empty());
-  EXPECT_EQ(markdown_block({}, Detail::kFull), "No measurements yet.\n");
+  EXPECT_EQ(markdown_block({}), "No measurements yet.\n");
   EXPECT_THAT(html_report({}, {}), HasSubstr("No measurements yet."));
   const auto empty = files(Json::array());
-  EXPECT_EQ(markdown_block(empty, Detail::kBrief), "No measurements yet.\n");
+  EXPECT_EQ(front_block(empty), "No measurements yet.\n");
   EXPECT_THAT(html_report(empty, {}), HasSubstr("No measurements yet."));
 }
 
@@ -84,8 +125,7 @@ TEST_F(Report, OddRowsAreNoCrash) {
                      {"median_us", 10},   {"floor_us", nullptr}, {"flops", 0},
                      {"error", nullptr}};
   const auto loaded = files({bare, failed(kNew, "tandem", "x", "only_failed")});
-  EXPECT_THAT(markdown_block(loaded, Detail::kFull),
-              HasSubstr("| a\\|b &lt;c> | bf16 | 10.0 | - |"));
+  EXPECT_THAT(markdown_block(loaded), HasSubstr("| a\\|b &lt;c> | bf16 | 10.0 | - |"));
   const std::string page = html_report(loaded, {});
   EXPECT_THAT(page, HasSubstr("a|b &lt;c&gt;"));
   EXPECT_THAT(page, Not(HasSubstr("<c>")));
@@ -135,7 +175,7 @@ class ReportProgram : public Report {
 
 TEST_F(ReportProgram, CheckFailsUntilTheTablesAreWritten) {
   const std::string empty = "# x\n<!-- results:begin -->\n<!-- results:end -->\nend\n";
-  files(Json::array({row(kNew, "tandem", 20)}));
+  files(Json::array({row(kNew, "tandem", 20, "b4h32_t4096_d64")}));
   fs::create_directories(folder_ / "docs");
   fs::create_directories(folder_ / "bench");
   fs::create_directories(folder_ / "bench/results");
@@ -143,16 +183,21 @@ TEST_F(ReportProgram, CheckFailsUntilTheTablesAreWritten) {
   std::ofstream(folder_ / "README.md") << empty;
   std::ofstream(folder_ / "docs/results.md") << empty;
   fs::create_directories(folder_ / "docs/ops");
-  std::ofstream(folder_ / "docs/ops/linear_scan.md") << empty;  // optional
+  std::ofstream(folder_ / "docs/ops/linear_scan.log.md") << empty;  // optional
   EXPECT_EQ(run("--check"), 1);
-  EXPECT_THAT(read("output"), HasSubstr("README.md, docs/results.md, docs/ops/linear_scan.md"));
+  EXPECT_THAT(read("output"), HasSubstr("README.md, docs/results.md, docs/ops/linear_scan.log.md"));
   EXPECT_EQ(read("README.md"), empty) << "--check writes nothing";
   EXPECT_EQ(run("--markdown --out " + (folder_ / "r.html").string()), 0) << read("output");
-  EXPECT_THAT(read("README.md"), HasSubstr("| b4h32_t1024_d64 | bf16 | 20.0 |"));
+  EXPECT_THAT(read("README.md"), HasSubstr("| gla | forward | B4 H32 T4096 D64 | 20.0 |"));
   EXPECT_THAT(read("docs/results.md"), HasSubstr("<!-- results:end -->\nend\n"));
   EXPECT_THAT(read("r.html"), HasSubstr("</html>"));
   EXPECT_EQ(run("--check"), 0) << read("output");
-  EXPECT_THAT(read("docs/ops/linear_scan.md"), HasSubstr("begin -->\nNo measurements yet.\n<!--"));
+  EXPECT_THAT(read("docs/ops/linear_scan.log.md"),
+              HasSubstr("begin -->\nNo measurements yet.\n<!--"));
+  fs::copy(folder_ / "bench/results/gpu/gla.json", folder_ / "bench/results/gpu/other.json");
+  EXPECT_EQ(run("--check"), 1);
+  EXPECT_THAT(read("output"), HasSubstr("run 20260102-1 is in gla.json and in other.json"));
+  fs::remove(folder_ / "bench/results/gpu/other.json");
   fs::remove_all(folder_ / "docs/ops");
   EXPECT_EQ(run("--check --iterations " + folder_.string()), 0) << read("output");
   EXPECT_EQ(run(""), 2) << "nothing to write";

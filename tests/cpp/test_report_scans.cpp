@@ -56,18 +56,8 @@ TEST_F(Report, AnOpWithoutFlopsHasNoRoofline) {
 TEST_F(Report, UnfusedBaselinesComeBeforeOtherPeers) {
   const Json rows = {linear(kNew, "tandem", 10), linear(kNew, "fla_chunk_hgrn", 40),
                      linear(kNew, "unfused_two", 20), linear(kNew, "unfused", 30)};
-  EXPECT_THAT(markdown_block(files(rows, "linear_scan"), Detail::kFull),
+  EXPECT_THAT(markdown_block(files(rows, "linear_scan")),
               HasSubstr("| unfused (us) | unfused_two (us) | fla_chunk_hgrn (us) |"));
-}
-
-TEST_F(Report, SweepsAreNotBrief) {
-  const Json rows = {linear(kNew, "tandem", 10), linear(kNew, "tandem", 200, "b8_t4096_d1024")};
-  const auto both = files(rows, "linear_scan");
-  EXPECT_THAT(markdown_block(both, Detail::kFull), HasSubstr("| sweep_b4_t512 |"));
-  EXPECT_THAT(markdown_block(both, Detail::kBrief), Not(HasSubstr("sweep")));
-  EXPECT_THAT(markdown_block(both, Detail::kBrief), HasSubstr("| b8_t4096_d1024 |"));
-  const auto only = files(Json::array({rows[0]}), "linear_scan");
-  EXPECT_THAT(markdown_block(only, Detail::kBrief), Not(HasSubstr("linear_scan forward")));
 }
 
 TEST_F(Report, KernelsSideBySideOfOneRun) {
@@ -94,8 +84,8 @@ TEST_F(Report, KernelsSideBySideOfOneRun) {
   EXPECT_LT(text.find("| 1 | 512 |"), text.find("| 4 | 512 |"));
   EXPECT_LT(text.find("| 4 | 512 |"), text.find("| 8 | 4096 |"));
   EXPECT_THAT(text, Not(HasSubstr("2048")));
-  EXPECT_THAT(text, HasSubstr("- Run 20260102-1: NVIDIA"));
-  EXPECT_THAT(text, HasSubstr("- Run 20260101-1: NVIDIA"));
+  EXPECT_THAT(text, HasSubstr("| 20260102-1 | abc1234 |"));
+  EXPECT_THAT(text, HasSubstr("- 20260101-1, 20260102-1: NVIDIA"));
 }
 
 TEST_F(Report, GatedScanAloneStandsBesideWhatItMayTake) {

@@ -151,6 +151,27 @@ class Results(unittest.TestCase):
         second.add(self.row())
         self.assertEqual(len(json.loads(self.path.read_text())["rows"]), 2)
 
+    def test_an_id_is_used_by_one_file_of_the_folder(self):
+        first = results.ResultsFile(self.path, {})
+        first.add(self.row())
+        self.path.with_name("foreign.json").write_text("[1, 2")
+        second = results.ResultsFile(self.path.with_name("gated_scan.json"), {})
+        second.add(self.row())
+        third = results.ResultsFile(self.path, {})
+        self.assertEqual([one.run_id.split("-")[1] for one in (first, second, third)], ["1", "2", "3"])
+
+    def test_commands_name_no_folder_of_the_machine(self):
+        root = self.path.parent.resolve()
+        for typed, recorded in [
+            (["--json", f"{root}/bench/x.json"], "--json bench/x.json"),
+            ([f"--json={root}/bench/x.json"], "--json=bench/x.json"),
+            (["--json", "bench/../x.json"], "--json x.json"),
+            (["--json", "/elsewhere/a b.json"], "--json 'a b.json'"),
+            (["--case", "b4h32_*,few_*", "--json", "x.json"], "--case 'b4h32_*,few_*' --json x.json"),
+        ]:
+            with self.subTest(recorded):
+                self.assertEqual(results.recorded_command("run", typed, root), f"run {recorded}")
+
     def test_a_run_that_goes_on_names_all_commands_and_versions(self):
         results.ResultsFile(
             self.path, {"commit": "a", "command": "one", "ceilings": {"copy_tbps": 4}, "versions": {"fla": "1"}}, "r"

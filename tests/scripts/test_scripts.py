@@ -260,6 +260,78 @@ class Lint(unittest.TestCase):
         self.assertEqual(self.run_on({"bench/cuda/a.cpp": "int* nothing() { return 0; }\n"})[0], 1)
 
 
+class CheckPaths(unittest.TestCase):
+    check = script("check_paths")
+
+    def violations(self, name, text):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {name: text})
+            return list(self.check.violations(pathlib.Path(folder)))
+
+    def test_paths_of_the_checkout_and_of_systems_pass(self):
+        for text in [
+            "docs/work/x.md",
+            "https://example.org/home/x",
+            "/usr/bin/env",
+            "#!/bin/bash",
+            "/rooted",
+            "~/tandem",
+            "a/tmp/b",
+        ]:
+            with self.subTest(text):
+                self.assertEqual(self.violations("README.md", text), [])
+
+    def test_private_paths_fail(self):
+        folders = ["root", "home/someone", "tmp/clean/tandem", "work/main", "Users/someone", "var/tmp"]
+        for path in [f"/{folder}/x.json" for folder in folders] + ["/" + "root", "/" + "tmp"]:
+            for name in ["README.md", "bench/results/gpu/gla.json", "cli/main.cpp", "docs/ops/gla.log.md"]:
+                for text in [f"--json {path}", f'"{path}"', f"`x={path}`", f"--json={path}`"]:
+                    with self.subTest(f"{name}: {text}"):
+                        self.assertTrue(self.violations(name, f"a\n{text}\n"))
+
+    def test_an_empty_tree_fails(self):
+        self.assertTrue(self.violations(".git", ""))
+
+
+class CheckDocs(unittest.TestCase):
+    check = script("check_docs")
+    RUN = "| 20260101-1 | " + 180 * "x" + " |\n"
+    RIGHT = {
+        "README.md": 119 * "a\n" + "[page](docs/ops/x.md#how-it-works)\n",
+        "docs/ops/x.md": "## How it works\n" + 138 * "b\n" + "| " + 300 * "c" + " |\n",
+        "docs/ops/x.log.md": 500 * "d\n"
+        + "[there](x.md), [here](#an-end), [web](https://example.org)\n# An end\n`[i](j)`\n",
+        "docs/results.md": 300 * "e" + "\n" + RUN,
+    }
+
+    def violations(self, **changed):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {**self.RIGHT, **{name.replace("__", "/") + ".md": text for name, text in changed.items()}})
+            return list(self.check.violations(pathlib.Path(folder)))
+
+    def test_right_documents_pass(self):
+        self.assertEqual(self.violations(), [])
+
+    def test_wrong_documents_fail(self):
+        for what, changed in {
+            "a long README": {"README": 121 * "a\n"},
+            "a long page": {"docs__ops__x": "## How it works\n" + 140 * "b\n"},
+            "a wide page": {"docs__ops__y": 121 * "b"},
+            "a wide journal": {"docs__ops__x.log": 121 * "b"},
+            "a wide README": {"README": 121 * "b"},
+            "a link to no file": {"docs__a": "[x](ops/z.md)"},
+            "a link to no heading": {"docs__a": "[x](ops/x.md#what-it-is)"},
+            "an image that is not there": {"docs__a": "![x](x.svg)"},
+            "a run of two lines' width": {"docs__results": self.RUN.replace("x", "xx")},
+        }.items():
+            with self.subTest(what):
+                self.assertEqual(len(self.violations(**changed)), 1)
+
+    def test_no_readme_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertTrue(list(self.check.violations(pathlib.Path(folder))))
+
+
 class SkipReasons(unittest.TestCase):
     def test_reasons_are_counted(self):
         skipped = '<testcase status="notrun"><skipped message="x"/><system-out>{}</system-out></testcase>'
