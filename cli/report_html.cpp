@@ -27,7 +27,7 @@ std::string with_code(const std::string& text) {
 /// Text that may break after the dots and underscores of a long name.
 std::string cell_html(const std::string& text) {
   constexpr std::size_t kName = 28;
-  const std::string html = html_escaped(text);
+  std::string html = html_escaped(text);
   if (text.size() < kName || text.find(' ') != std::string::npos) return html;
   std::string broken;
   for (const char c : html) {
