@@ -6,7 +6,7 @@
 #include <new>
 
 #include "build_info.h"
-#include "command_line.h"
+#include "recorded_command.h"
 #include "commands.h"
 
 // NOLINTNEXTLINE(bugprone-exception-escape): setting up the options fails in every run or in none.
