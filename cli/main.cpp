@@ -6,8 +6,8 @@
 #include <new>
 
 #include "build_info.h"
-#include "recorded_command.h"
 #include "commands.h"
+#include "recorded_command.h"
 
 // NOLINTNEXTLINE(bugprone-exception-escape): setting up the options fails in every run or in none.
 int main(int argc, char** argv) {
