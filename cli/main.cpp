@@ -6,8 +6,8 @@
 #include <new>
 
 #include "build_info.h"
-#include "command_line.h"
 #include "commands.h"
+#include "recorded_command.h"
 
 int main(int argc, char** argv) {
   namespace tools = tandem::tools;

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "command_line.h"
+#include "recorded_command.h"
 #include "results.h"
 
 namespace tandem::tools {

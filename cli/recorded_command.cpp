@@ -1,4 +1,4 @@
-#include "command_line.h"
+#include "recorded_command.h"
 
 #include <algorithm>
 #include <cctype>
