@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "recorded_command.h"
 
+// NOLINTNEXTLINE(bugprone-exception-escape): setting up the options fails in every run or in none.
 int main(int argc, char** argv) {
   namespace tools = tandem::tools;
   CLI::App app("Tandem: fused layer kernels for Hopper GPUs, with a complete CPU backend.",

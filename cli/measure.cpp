@@ -100,6 +100,7 @@ std::vector<double> time_cuda(const Operation& operation, const TensorSet& set, 
   const int sets = std::clamp(
       static_cast<int>(std::ceil(5.0 * static_cast<double>(properties.l2_bytes) / bytes)), 2, 256);
   std::vector<Placement> placements;
+  placements.reserve(sets);
   for (int i = 0; i < sets; ++i) placements.emplace_back(set, device);
   const std::size_t workspace_bytes = operation.workspace_bytes(set, placements[0].bases(), device);
   const gpu::Memory workspace(device.index, std::max<std::size_t>(workspace_bytes, 256));

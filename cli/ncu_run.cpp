@@ -32,6 +32,7 @@ struct Output {
 /// Runs a program without a shell, in the C locale: numbers are to have points.
 Output run(const std::vector<std::string>& command) {
   std::vector<char*> argv;
+  argv.reserve(command.size() + 1);
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   std::vector<char*> env;

@@ -10,6 +10,7 @@
 
 namespace tandem::tools {
 
+// NOLINTNEXTLINE(bugprone-exception-escape): a json is moved without exceptions.
 struct ReportRow {
   std::string run, op, direction, case_name, dtype, provider, variant;
   std::optional<double> median_us, p10_us, p90_us, floor_us, bytes, flops;

@@ -27,8 +27,8 @@ std::string with_code(const std::string& text) {
 /// Renders text that may break after the dots and underscores of a long name.
 std::string cell_html(const std::string& text) {
   constexpr std::size_t kName = 28;
-  const std::string html = html_escaped(text);
   if (text.size() < kName || text.find(' ') != std::string::npos) return with_code(text);
+  const std::string html = html_escaped(text);
   std::string broken;
   for (const char c : html) {
     broken += c;

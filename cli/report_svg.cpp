@@ -108,6 +108,7 @@ void draw_label_column(Svg& svg, std::vector<PointLabel> labels, double column, 
   const double count = static_cast<double>(labels.size());
   const double room = std::min(14.0, (bottom - top) / count);
   std::vector<double> at;
+  at.reserve(labels.size());
   for (const PointLabel& label : labels) {
     at.push_back(std::max(label.y, at.empty() ? top : at.back() + room));
   }
