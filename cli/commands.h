@@ -20,7 +20,7 @@ void add_profile(CLI::App& app);
 void add_report(CLI::App& app);
 void add_demo(CLI::App& app);
 
-/// The command line, for results files: see command_line.h.
+/// The command line, for results files: see recorded_command.h.
 extern std::string g_command_line;
 
 /// Exception of a callback that has said all there is to say: exit with 1.

@@ -8,8 +8,8 @@
 
 namespace tandem::tools {
 
-/// "tandem ..." as typed in `folder`. A path inside the checkout, the nearest folder upward that
-/// has bench/results, is made relative to it; of any other path only the file's name is kept.
+/// Returns "tandem ..." as typed in `folder`. A path inside the checkout, the nearest folder upward
+/// that has bench/results, is made relative to it; of any other path only the file's name is kept.
 std::string recorded_command(const std::vector<std::string>& arguments,
                              const std::filesystem::path& folder);
 

@@ -8,10 +8,11 @@
 
 namespace tandem::tools {
 
-/// Of one device, in bf16: forward, forward and backward, and step, each with the fastest peer.
+/// Makes the table of one device, in bf16: forward, forward and backward, and step, each with the
+/// fastest peer.
 Table front_table(const std::vector<ReportFile>& files, const std::string& device);
 
-/// What stands between the marks of README.md.
+/// Renders what stands between the marks of README.md.
 std::string front_block(const std::vector<ReportFile>& files);
 
 }  // namespace tandem::tools

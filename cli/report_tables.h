@@ -35,24 +35,25 @@ std::vector<std::pair<std::string, std::vector<nlohmann::ordered_json>>> iterati
 /// Makes the table of a kernel's versions on one case, oldest first, against the first of them.
 Table iterations_table(const std::vector<nlohmann::ordered_json>& lines);
 
-/// "fla, a bf16, run 2: no such kernel", each text once for all cases that it is the same of.
+/// Lists failures: "fla, a bf16, run 2: no such kernel", each text once for all cases that share
+/// it.
 std::vector<std::string> failures(const OpSection& section);
 
 /// Lists how long the first calls of the shown peers took, which compile: "fla: 0.8 to 12.0 s".
 std::vector<std::string> first_calls(const OpSection& section);
 
-/// "20260101-1, 20260101-2: NVIDIA H200, driver 580, timer cuda-graph, L2 cold, torch 2.11.0": what
-/// runs share, each text once.
+/// Lists what runs share, each text once: "20260101-1, 20260101-2: NVIDIA H200, driver 580, timer
+/// cuda-graph, L2 cold, torch 2.11.0".
 std::vector<std::string> run_settings(const std::vector<const ReportRun*>& runs);
 
-/// A line for each run: commit, state and ceilings of the device, command.
+/// Makes the table of runs: commit, state and ceilings of the device, command.
 Table runs_table(const std::vector<const ReportRun*>& runs);
 
-/// The cases of an op; none of one that this build does not know.
+/// Returns the cases of an op; none of one that this build does not know.
 std::vector<Case> known_cases(const std::string& op);
 
-/// "B4 H32 T4096 D64, 20 sequences": the axes but `left_out` and those that have their default; D
-/// is K where V is the same.
+/// Returns "B4 H32 T4096 D64, 20 sequences": the axes but `left_out` and those that have their
+/// default; D is K where V is the same.
 std::string shape_text(const Case& one, const std::string& left_out = "");
 
 /// Returns "forward + backward".

@@ -51,7 +51,8 @@ std::string today();
 /// is replaced whole, by renaming.
 class ResultsFile {
  public:
-  /// `run_id` empty: today's date and the first number that no results file of the folder uses.
+  /// Opens the file for a run; an empty `run_id` becomes today's date and the first number that no
+  /// results file of the folder uses.
   ResultsFile(std::string path, std::string run_id, const ResultsRun& run);
   /// Adds or replaces the row, and writes the file: a run that is cut short keeps what it measured.
   void add(const ResultsRow& row);

@@ -56,7 +56,7 @@ def taken_ids(folder):
 
 
 def recorded_command(program, arguments, checkout):
-    """The command as typed in the checkout, by the rules of cli/command_line.h: no folder of this machine."""
+    """The command as typed in the checkout, by the rules of cli/recorded_command.h: no folder of this machine."""
 
     def recorded(argument):
         option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
