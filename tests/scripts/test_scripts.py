@@ -332,6 +332,37 @@ class CheckDocs(unittest.TestCase):
             self.assertTrue(list(self.check.violations(pathlib.Path(folder))))
 
 
+class Minutes(unittest.TestCase):
+    minutes = script("minutes")
+
+    def test_built_files_count_once_by_kind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, ".ninja_log")
+            lines = [
+                (0, 60000, 9, "src/CMakeFiles/tandem_objects.dir/cuda/gla/forward_bf16.cu.o", "a"),
+                (0, 2000, 20, "src/CMakeFiles/tandem_objects.dir/cuda/gla/step_bf16.cu.o", "b"),
+                (0, 3000, 20, "src/CMakeFiles/tandem_objects.dir/cuda/gla/variants.cpp.o", "c"),
+                (5, 1005, 20, "tests/tandem_tests", "d"),
+                (5, 1005, 20, "tests/tandem_tests_list.cmake", "d"),
+            ]
+            rows = ["\t".join([str(a), str(b), str(s * 10**9), *rest]) for a, b, s, *rest in lines]
+            log.write_text("# ninja log v5\n" + "\n".join(rows) + "\n")
+            self.assertEqual(
+                dict(self.minutes.build_seconds(log, 10)),
+                {"library, CUDA": 2.0, "library, C++": 3.0, "tests, C++": 1.0},
+            )
+
+    def test_tests_are_summed_by_label(self):
+        case = '<testcase time="{}"><properties><property name="cmake_labels" value="{}"/></properties></testcase>'
+        cases = [case.format(1.5, "cpu"), case.format(2, "cpu"), case.format(4, "python;gpu"), '<testcase time="8"/>']
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "ctest.xml")
+            path.write_text(f"<testsuite>{''.join(cases)}</testsuite>")
+            seconds, tests = self.minutes.test_seconds(path)
+        self.assertEqual(dict(seconds), {"cpu": 3.5, "python": 4.0, "without a label": 8.0})
+        self.assertEqual(tests["cpu"], 2)
+
+
 class SkipReasons(unittest.TestCase):
     def test_reasons_are_counted(self):
         skipped = '<testcase status="notrun"><skipped message="x"/><system-out>{}</system-out></testcase>'
