@@ -25,8 +25,7 @@ test:
 	@scripts/minutes "install what is missing" scripts/bootstrap test
 	@scripts/minutes "install what is missing" scripts/bootstrap_python
 	@scripts/minutes "build" scripts/build
-	@scripts/minutes "test" scripts/run_ctest
-	@scripts/minutes
+	@scripts/minutes "test" scripts/run_ctest; status=$$?; scripts/minutes; exit $$status
 
 # Beside what make test runs: every case through Python, the whole tree under the sanitizers, the wheel as pip builds it.
 nightly:
