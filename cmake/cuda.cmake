@@ -19,7 +19,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 # Keeps what ptxas says beside each object, where scripts/check_kernels reads it.
-set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/nvcc_log ${TANDEM_CCACHE})
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/scripts/nvcc_log ${ccache})
 # -DNDEBUG whatever the build type: an assert in device code serialises wgmma (ptxas C7510).
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:\
 -gencode arch=compute_90a,code=sm_90a -O3 -DNDEBUG -lineinfo --expt-relaxed-constexpr \
