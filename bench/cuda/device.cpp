@@ -120,6 +120,9 @@ int tandem_bench_free(void* data) {
 int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes) {
   return guarded([&] {
     check(cudaMemcpy(device_data, host_data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    // why: from pageable memory it returns before the last bytes have arrived, and callers go on on
+    // streams that do not wait for the default one.
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   });
 }
 
