@@ -353,12 +353,18 @@ class Minutes(unittest.TestCase):
             )
 
     def test_tests_are_summed_by_label(self):
-        case = '<testcase time="{}"><properties><property name="cmake_labels" value="{}"/></properties></testcase>'
-        cases = [case.format(1.5, "cpu"), case.format(2, "cpu"), case.format(4, "python;gpu"), '<testcase time="8"/>']
+        shown = [
+            {"name": "a", "properties": [{"name": "LABELS", "value": ["cpu"]}]},
+            {"name": "b", "properties": [{"name": "LABELS", "value": ["cpu"]}, {"name": "TIMEOUT", "value": 9}]},
+            {"name": "c", "properties": [{"name": "LABELS", "value": ["python", "gpu"]}]},
+            {"name": "d"},
+        ]
+        labels = self.minutes.test_labels(json.dumps({"tests": shown}))
+        cases = [f'<testcase name="{name}" time="{time}"/>' for name, time in zip("abcd", (1.5, 2, 4, 8), strict=True)]
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "ctest.xml")
             path.write_text(f"<testsuite>{''.join(cases)}</testsuite>")
-            seconds, tests = self.minutes.test_seconds(path)
+            seconds, tests = self.minutes.test_seconds(path, labels)
         self.assertEqual(dict(seconds), {"cpu": 3.5, "python": 4.0, "without a label": 8.0})
         self.assertEqual(tests["cpu"], 2)
 
