@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Empty where there is none.
+/// Finds the folder around this one that holds bench/results; "" where none does.
 fs::path checkout_around(const fs::path& folder) {
   for (fs::path at = folder;; at = at.parent_path()) {
     if (fs::is_directory(at / "bench/results")) return at;
@@ -22,7 +22,7 @@ std::string recorded_path(const fs::path& path, const fs::path& checkout) {
   return (outside ? path.filename() : inside).string();
 }
 
-/// An argument is a path when it, or the value after an option's "=", has a slash.
+/// Takes an argument for a path when it, or the value after an option's "=", has a slash.
 std::string recorded_argument(const std::string& argument, const fs::path& folder,
                               const fs::path& checkout) {
   const std::size_t equals = argument.starts_with('-') ? argument.find('=') : std::string::npos;
@@ -33,7 +33,7 @@ std::string recorded_argument(const std::string& argument, const fs::path& folde
   return argument.substr(0, begin) + recorded_path(fs::weakly_canonical(folder / value), checkout);
 }
 
-/// As Python's shlex.quote.
+/// Quotes for a shell, as Python's shlex.quote does.
 std::string quoted(const std::string& argument) {
   const bool plain = std::all_of(argument.begin(), argument.end(), [](unsigned char c) {
     return std::isalnum(c) || std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
