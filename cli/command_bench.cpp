@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include "check.h"
 #include "commands.h"
 #include "measure.h"
+#include "recorded_command.h"
 #include "results.h"
 #include "tandem/error.h"
 
@@ -190,7 +192,7 @@ class Bench {
     ResultsRun run;
     run.device_name = device_name(device);
     run.commit = kCommit;
-    run.command = g_command_line;
+    run.command = recorded_command(g_arguments, std::filesystem::current_path());
     run.timer = device.type == DeviceType::kCpu ? "steady_clock" : "cuda-graph";
     run.cold = device.type == DeviceType::kCuda;
     run.ceilings = ceilings(device);

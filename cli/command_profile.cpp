@@ -14,6 +14,7 @@
 #include "ncu_run.h"
 #include "profile_log.h"
 #include "profile_print.h"
+#include "recorded_command.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {
@@ -43,7 +44,7 @@ class Profiler {
     device_ = backends(options_.provider == "tandem" ? options_.backend : "cuda").back();
     run_.device_name = device_name(device_);
     run_.commit = kCommit;
-    run_.command = g_command_line;
+    run_.command = recorded_command(g_arguments, std::filesystem::current_path());
     const std::string reason = find_profiler();
     if (!reason.empty()) fmt::print("no counters, time only: {}\n", reason);
     run_.ceilings = ceilings(device_);

@@ -6,7 +6,7 @@
 
 namespace tandem::tools {
 
-std::string g_command_line;
+std::vector<std::string> g_arguments;
 
 CLI::Validator known_op() {
   std::set<std::string> names;

@@ -20,8 +20,8 @@ void add_profile(CLI::App& app);
 void add_report(CLI::App& app);
 void add_demo(CLI::App& app);
 
-/// The command line, for results files: see recorded_command.h.
-extern std::string g_command_line;
+/// The program's arguments as typed, for results files (recorded_command.h).
+extern std::vector<std::string> g_arguments;
 
 /// Exception of a callback that has said all there is to say: exit with 1.
 struct Failed {};

@@ -2,12 +2,10 @@
 #include <fmt/format.h>
 
 #include <exception>
-#include <filesystem>
 #include <new>
 
 #include "build_info.h"
 #include "commands.h"
-#include "recorded_command.h"
 
 // NOLINTNEXTLINE(bugprone-exception-escape): setting up the options fails in every run or in none.
 int main(int argc, char** argv) {
@@ -33,9 +31,8 @@ int main(int argc, char** argv) {
   tools::add_profile(app);
   tools::add_report(app);
   tools::add_demo(app);
+  tools::g_arguments.assign(argv + 1, argv + argc);
   try {
-    tools::g_command_line =
-        tools::recorded_command({argv + 1, argv + argc}, std::filesystem::current_path());
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {

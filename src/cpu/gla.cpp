@@ -17,8 +17,8 @@
 namespace tandem::cpu {
 namespace {
 
-constexpr int kWavePerThread =
-    8;  // chunks: few enough that a thread finds its own in its cache in the next loop
+// Chunks: few enough that a thread finds its own in its cache in the next loop.
+constexpr int kWavePerThread = 8;
 constexpr std::int64_t kSlice = 1024;  // elements of the state
 
 /// Walks by rows: a thread walks a row to its end. `rows` are sorted, the longest first.

@@ -42,9 +42,8 @@ struct GlaScratch {
         out(std::size_t{kChunk} * V) {}
 
   ChunkDecay decay;
-  OperandRows<Operand> k, v;  // of the chunk, as a product takes them
-  std::vector<Operand> q_buffer, k_buffer,
-      v_buffer;  // copies, where they cannot be used as they lie
+  OperandRows<Operand> k, v;                          // of the chunk, as a product takes them
+  std::vector<Operand> q_buffer, k_buffer, v_buffer;  // copies of what cannot be used as it lies
   std::vector<Operand> keys;
   std::vector<float> scores;
   std::vector<Operand> weights;

@@ -6,6 +6,8 @@ import torch
 from reference import SCAN_TOLERANCE, relative_rms
 from torch._dynamo.utils import counters
 
+from cases import DTYPES, cover, scan_inputs
+
 
 def tolerance(tensor, dtype):
     """fp32 results of 16-bit inputs are as good as fp32's arithmetic."""
@@ -45,6 +47,39 @@ class ScanCase(unittest.TestCase):
             self.assertTrue(torch.equal(got, expected))
         else:
             self.assertLess(relative_rms(got, expected.double()), self.near(1e-6))
+
+    def check_paths(self, check, op, definition, direction):
+        """Calls `check` as a subtest for a case of each binding path."""
+        for case, name in cover(definition.__name__, direction, self.dtypes):
+            with self.subTest(case["name"], dtype=name):
+                check(op, definition, scan_inputs(case, DTYPES[name], self.device), DTYPES[name])
+
+    def check_results(self, op, definition, inputs, dtype):
+        kept = {name: x.stride() for name, x in inputs.items() if isinstance(x, torch.Tensor)}
+        out, state = op(**inputs)
+        self.assertEqual({name: inputs[name].stride() for name in kept}, kept)
+        expected, expected_state = (x.to(self.device) for x in definition(**on_cpu(inputs)))
+        self.assertEqual((out.dtype, out.shape), (dtype, expected.shape))
+        self.assertLess(relative_rms(out, expected), tolerance(out, dtype), "out")
+        if not inputs["output_final_state"]:
+            self.assertIsNone(state)
+            return
+        self.assertEqual((state.dtype, state.shape), (torch.float32, expected_state.shape))
+        self.assertLess(relative_rms(state, expected_state), tolerance(state, dtype), "final_state")
+
+    def check_gradients(self, op, definition, inputs, dtype):
+        right = on_cpu(inputs)
+        names = [name for name, x in right.items() if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        out, state = definition(**right)
+        d_out = torch.randn(out.shape).to(dtype)
+        d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
+        d_outputs = (x if x is None else x.to(self.device) for x in (d_out, d_final_state))
+        got = differentiate(op, names, inputs, *d_outputs)
+        wide = {name: x.double() if name in names else x for name, x in right.items()}
+        expected = differentiate(definition, names, wide, d_out, d_final_state)
+        for name, gradient in got.items():
+            self.assertEqual((gradient.dtype, gradient.shape), (inputs[name].dtype, inputs[name].shape))
+            self.assertLess(relative_rms(gradient.cpu(), expected[name]), tolerance(gradient, dtype), name)
 
     def setUp(self):
         torch.manual_seed(0)

@@ -5,10 +5,8 @@ import unittest
 import tandem
 import torch
 from reference import gated_scan, relative_rms
-from scans import ScanCase, differentiate, on_cpu, tolerance
+from scans import ScanCase, differentiate
 from torch.utils.checkpoint import checkpoint
-
-from cases import DTYPES, cover, scan_inputs
 
 NAMES = ("x", "decay", "log_decay", "gate", "initial_state")
 OP = torch.ops.tandem.gated_scan_forward.default
@@ -23,37 +21,10 @@ class GatedScanCase(ScanCase):
 
 class Cases(GatedScanCase):
     def test_every_path_of_the_binding(self):
-        for case, name in cover("gated_scan", "forward", self.dtypes):
-            with self.subTest(case["name"], dtype=name):
-                inputs = scan_inputs(case, DTYPES[name], self.device)
-                kept = inputs["x"].stride()
-                out, state = tandem.ops.gated_scan(**inputs)
-                self.assertEqual(inputs["x"].stride(), kept)
-                expected, expected_state = (x.to(self.device) for x in gated_scan(**on_cpu(inputs)))
-                self.assertEqual((out.dtype, out.shape), (DTYPES[name], expected.shape))
-                self.assertLess(relative_rms(out, expected), tolerance(out, DTYPES[name]), "out")
-                if not inputs["output_final_state"]:
-                    self.assertIsNone(state)
-                    continue
-                self.assertEqual((state.dtype, state.shape), (torch.float32, expected_state.shape))
-                self.assertLess(relative_rms(state, expected_state), tolerance(state, DTYPES[name]), "final_state")
+        self.check_paths(self.check_results, tandem.ops.gated_scan, gated_scan, "forward")
 
     def test_the_gradients_of_every_path(self):
-        for case, name in cover("gated_scan", "backward", self.dtypes):
-            with self.subTest(case["name"], dtype=name):
-                inputs = scan_inputs(case, DTYPES[name], self.device)
-                d_out = torch.randn(inputs["x"].shape).to(DTYPES[name])
-                right = on_cpu(inputs)
-                state = gated_scan(**right)[1]
-                d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
-                d_outputs = (x if x is None else x.to(self.device) for x in (d_out, d_final_state))
-                got = differentiate(tandem.ops.gated_scan, NAMES, inputs, *d_outputs)
-                wide = {key: x.double() if key in NAMES else x for key, x in right.items()}
-                expected = differentiate(gated_scan, NAMES, wide, d_out, d_final_state)
-                for key, gradient in got.items():
-                    self.assertEqual((gradient.dtype, gradient.shape), (inputs[key].dtype, inputs[key].shape))
-                    limit = tolerance(gradient, DTYPES[name])
-                    self.assertLess(relative_rms(gradient.cpu(), expected[key]), limit, key)
+        self.check_paths(self.check_gradients, tandem.ops.gated_scan, gated_scan, "backward")
 
     def test_the_reference_is_the_formula(self):
         # Written out for T = 2: another hand than reference.gated_scan's.

@@ -5,9 +5,7 @@ import unittest
 import tandem
 import torch
 from reference import linear_scan, relative_rms
-from scans import ScanCase, differentiate, on_cpu, tolerance
-
-from cases import DTYPES, cover, scan_inputs
+from scans import ScanCase, differentiate
 
 NAMES = ("u", "weight", "decay", "log_decay", "gate", "initial_state")
 OP = torch.ops.tandem.linear_scan_forward.default
@@ -27,35 +25,10 @@ class LinearScanCase(ScanCase):
 
 class Cases(LinearScanCase):
     def test_every_path_of_the_binding(self):
-        for case, name in cover("linear_scan", "forward", self.dtypes):
-            with self.subTest(case["name"], dtype=name):
-                inputs = scan_inputs(case, DTYPES[name], self.device)
-                out, state = tandem.ops.linear_scan(**inputs)
-                expected, expected_state = (x.to(self.device) for x in linear_scan(**on_cpu(inputs)))
-                self.assertEqual((out.dtype, out.shape), (DTYPES[name], expected.shape))
-                self.assertLess(relative_rms(out, expected), tolerance(out, DTYPES[name]), "out")
-                if not inputs["output_final_state"]:
-                    self.assertIsNone(state)
-                    continue
-                self.assertEqual((state.dtype, state.shape), (torch.float32, expected_state.shape))
-                self.assertLess(relative_rms(state, expected_state), tolerance(state, DTYPES[name]), "final_state")
+        self.check_paths(self.check_results, tandem.ops.linear_scan, linear_scan, "forward")
 
     def test_the_gradients_of_every_path(self):
-        for case, name in cover("linear_scan", "backward", self.dtypes):
-            with self.subTest(case["name"], dtype=name):
-                inputs = scan_inputs(case, DTYPES[name], self.device)
-                right = on_cpu(inputs)
-                out, state = linear_scan(**right)
-                d_out = torch.randn(out.shape).to(DTYPES[name])
-                d_final_state = torch.randn(state.shape) if inputs["output_final_state"] else None
-                d_outputs = (x if x is None else x.to(self.device) for x in (d_out, d_final_state))
-                got = differentiate(tandem.ops.linear_scan, NAMES, inputs, *d_outputs)
-                wide = {key: x.double() if key in NAMES else x for key, x in right.items()}
-                expected = differentiate(linear_scan, NAMES, wide, d_out, d_final_state)
-                for key, gradient in got.items():
-                    self.assertEqual((gradient.dtype, gradient.shape), (inputs[key].dtype, inputs[key].shape))
-                    limit = tolerance(gradient, DTYPES[name])
-                    self.assertLess(relative_rms(gradient.cpu(), expected[key]), limit, key)
+        self.check_paths(self.check_gradients, tandem.ops.linear_scan, linear_scan, "backward")
 
 
 class Arguments(LinearScanCase):

@@ -52,8 +52,8 @@ __device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& p
     copy_channels<Config::kAligned, Config::kThreads, Config::kChannels>(
         pieces + i * kOfToken * Config::kThreads, from + i * tensor.time_stride, valid);
   };
-  if (tokens >= Config::kTokens &&
-      channels >= Config::kChannels) {  // why apart: needs no conditions
+  // why apart: needs no conditions.
+  if (tokens >= Config::kTokens && channels >= Config::kChannels) {
 #pragma unroll
     for (int i = 0; i < Config::kTokens; ++i) copy(i, Config::kChannels);
   } else {
