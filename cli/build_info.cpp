@@ -1,4 +1,4 @@
-#include "build_info.h"
+#include "cli/build_info.h"
 
 #include "commit.h"
 #include "tandem/device.h"

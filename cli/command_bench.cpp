@@ -6,13 +6,13 @@
 #include <memory>
 #include <optional>
 
-#include "backend.h"
-#include "build_info.h"
-#include "check.h"
-#include "commands.h"
-#include "measure.h"
-#include "recorded_command.h"
-#include "results.h"
+#include "cli/build_info.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
+#include "cli/calls/measure.h"
+#include "cli/commands.h"
+#include "cli/recorded_command.h"
+#include "cli/report/results.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

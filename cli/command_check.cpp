@@ -5,10 +5,10 @@
 #include <memory>
 #include <tuple>
 
-#include "backend.h"
-#include "check.h"
-#include "commands.h"
-#include "progress.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
+#include "cli/commands.h"
+#include "cli/progress.h"
 
 namespace tandem::tools {
 namespace {

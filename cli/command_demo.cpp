@@ -8,12 +8,12 @@
 #include <iterator>
 #include <memory>
 
-#include "backend.h"
-#include "check.h"
-#include "commands.h"
-#include "measure.h"
-#include "run_file.h"
-#include "safetensors.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
+#include "cli/calls/measure.h"
+#include "cli/calls/run_file.h"
+#include "cli/commands.h"
+#include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
 namespace {

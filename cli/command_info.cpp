@@ -1,9 +1,9 @@
 // tandem info: what this build and this machine can run.
 #include <fmt/format.h>
 
-#include "backend.h"
-#include "build_info.h"
-#include "commands.h"
+#include "cli/build_info.h"
+#include "cli/calls/backend.h"
+#include "cli/commands.h"
 #include "tandem/variants.h"
 
 namespace tandem::tools {

@@ -7,14 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "backend.h"
-#include "build_info.h"
-#include "check.h"
-#include "commands.h"
-#include "ncu_run.h"
-#include "profile_log.h"
-#include "profile_print.h"
-#include "recorded_command.h"
+#include "cli/build_info.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
+#include "cli/commands.h"
+#include "cli/profile/log.h"
+#include "cli/profile/ncu_run.h"
+#include "cli/profile/print.h"
+#include "cli/recorded_command.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

@@ -7,12 +7,12 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "commands.h"
-#include "report_front.h"
-#include "report_html.h"
-#include "report_kernels.h"
-#include "report_markdown.h"
-#include "safetensors.h"
+#include "cli/commands.h"
+#include "cli/report/front.h"
+#include "cli/report/html.h"
+#include "cli/report/kernels.h"
+#include "cli/report/markdown.h"
+#include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "backend.h"
-#include "commands.h"
-#include "run_file.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/run_file.h"
+#include "cli/commands.h"
 
 namespace tandem::tools {
 namespace {

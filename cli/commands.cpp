@@ -1,8 +1,8 @@
-#include "commands.h"
+#include "cli/commands.h"
 
 #include <set>
 
-#include "operation.h"
+#include "cli/calls/operation.h"
 
 namespace tandem::tools {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cases.h"
-#include "operation.h"
+#include "cli/calls/operation.h"
+#include "cli/cases/cases.h"
 
 namespace tandem::tools {
 

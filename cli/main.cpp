@@ -4,8 +4,8 @@
 #include <exception>
 #include <new>
 
-#include "build_info.h"
-#include "commands.h"
+#include "cli/build_info.h"
+#include "cli/commands.h"
 
 // NOLINTNEXTLINE(bugprone-exception-escape): setting up the options fails in every run or in none.
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-#include "recorded_command.h"
+#include "cli/recorded_command.h"
 
 #include <algorithm>
 #include <cctype>

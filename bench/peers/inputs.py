@@ -1,4 +1,4 @@
-"""Inputs of a case on a device, drawn as cli/gla_make.cpp draws them (same distributions, not the same numbers)."""
+"""Inputs of a case on a device, drawn as cli/ops/gla_make.cpp draws them (same distributions, not the same numbers)."""
 
 import math
 

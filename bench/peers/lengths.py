@@ -1,4 +1,4 @@
-"""Drawn sequence lengths, the same as cli/lengths.cpp draws. Standard library only."""
+"""Drawn sequence lengths, the same as cli/cases/lengths.cpp draws. Standard library only."""
 
 import itertools
 
@@ -6,14 +6,14 @@ _MASK = (1 << 64) - 1
 
 
 def _mix(x):
-    """The finaliser of splitmix64, as in cli/random.h."""
+    """The finaliser of splitmix64, as in cli/cases/random.h."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _MASK
     return x ^ (x >> 31)
 
 
 def _uniform(seed, name, count):
-    """The first numbers in [0,1) of cli/random.h's stream of this seed and name."""
+    """The first numbers in [0,1) of cli/cases/random.h's stream of this seed and name."""
     step = 0x9E3779B97F4A7C15
     key = _mix((seed + step) & _MASK)
     for letter in name.encode():
@@ -33,7 +33,7 @@ def _log_uniform(rule, tokens, seed):
 
 
 def cu_seqlens(rule, tokens, seed):
-    """Offsets, sequences + 1 of them, for the field `lengths` of a case (cli/lengths.h)."""
+    """Offsets, sequences + 1 of them, for the field `lengths` of a case (cli/cases/lengths.h)."""
     if rule["distribution"] == "equal":
         return [i * tokens // rule["sequences"] for i in range(rule["sequences"] + 1)]
     if rule["distribution"] != "log_uniform":

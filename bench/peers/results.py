@@ -1,5 +1,5 @@
-"""bench/results/<device>/<op>.json: reading, merging, writing. Rows by the rules of cli/results.cpp. Standard library
-only."""
+"""bench/results/<device>/<op>.json: reading, merging, writing. Rows by the rules of cli/report/results.cpp.
+Standard library only."""
 
 import datetime
 import json

@@ -16,7 +16,7 @@
 #include "cpu/gla_backward_chunk.h"
 #include "cpu/gla_rows.h"
 #include "cpu/parallel.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cpu {
 

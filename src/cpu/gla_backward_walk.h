@@ -11,7 +11,7 @@
 #include "cpu/gla_backward_segments.h"
 #include "cpu/gla_rows.h"
 #include "cpu/parallel.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cpu {
 

@@ -18,7 +18,7 @@
 #include "cpu/elementwise.h"
 #include "cpu/gla_rows.h"
 #include "cpu/matmul.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cpu {
 

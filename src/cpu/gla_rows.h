@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/decay.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cpu {
 

@@ -8,7 +8,7 @@
 #include "cpu/matmul.h"
 #include "cpu/parallel.h"
 #include "cpu/scan_chunks.h"
-#include "ops/linear_scan.h"
+#include "ops/linear_scan_problem.h"
 
 namespace tandem::cpu {
 

@@ -12,7 +12,7 @@
 
 #include "cpu/parallel.h"
 #include "cpu/scan_chunks.h"
-#include "ops/gated_scan.h"
+#include "ops/gated_scan_problem.h"
 
 namespace tandem::cpu {
 

@@ -13,7 +13,7 @@
 #include "cpu/elementwise.h"
 #include "cpu/scan_tile.h"
 #include "cpu/sequences.h"
-#include "ops/gated_scan.h"
+#include "ops/gated_scan_problem.h"
 
 namespace tandem::cpu {
 

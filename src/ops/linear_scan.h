@@ -1,32 +1,15 @@
-// linear_scan behind the public call: the checked problem, and the backends' entry points.
+// linear_scan behind the public call: the checked problem's maker, and the backends' entry points.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
-#include "core/strided_tensor.h"
-#include "ops/gated_scan.h"
+#include "ops/linear_scan_problem.h"
 #include "tandem/context.h"
 #include "tandem/ops/linear_scan.h"
 #include "tandem/variants.h"
 
 namespace tandem {
-
-/// LinearScanForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
-struct LinearScanForwardProblem : ScanRecurrence {
-  int d = 0;
-  TokenTensor u;
-  MatrixTensor weight;  // [D,d]
-  TokenTensor out;
-  float* final_state = nullptr;  // [N,D] or null
-};
-
-/// LinearScanBackwardArgs after every check. Null gradients are not wanted.
-struct LinearScanBackwardProblem : ScanGradients {
-  LinearScanForwardProblem forward;  // the call that is differentiated, without its outputs
-  TokenTensor du;
-  MatrixTensor d_weight;
-};
 
 /// Makes the checked problem; throws InvalidArgument when the arguments do not fit together.
 LinearScanForwardProblem make_problem(const LinearScanForwardArgs& args);

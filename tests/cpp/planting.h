@@ -9,7 +9,7 @@
 #include <initializer_list>
 #include <limits>
 
-#include "backend.h"
+#include "cli/calls/backend.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

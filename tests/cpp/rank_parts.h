@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend.h"
+#include "cli/calls/backend.h"
 
 namespace tandem::tools {
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "report_data.h"
+#include "cli/report/data.h"
 
 namespace tandem::tools {
 

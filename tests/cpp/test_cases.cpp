@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
-#include "cases.h"
-#include "gla.h"
-#include "lengths.h"
+#include "cli/cases/cases.h"
+#include "cli/cases/lengths.h"
+#include "cli/ops/gla.h"
 
 namespace tandem::tools {
 namespace {

@@ -1,5 +1,5 @@
 // The checker itself: a call that does one thing wrong must fail its check.
-#include "check.h"
+#include "cli/calls/check.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
-#include "gla.h"
-#include "measure.h"
+#include "cli/calls/measure.h"
+#include "cli/ops/gla.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "safetensors.h"
+#include "cli/tensors/safetensors.h"
 #include "tandem/device.h"
 
 namespace tandem::tools {

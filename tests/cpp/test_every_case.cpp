@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "backend.h"
-#include "check.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
 
 namespace tandem::tools {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "random.h"
+#include "cli/cases/random.h"
 #include "tandem/ops/gated_scan.h"
 
 namespace tandem::tools {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "random.h"
+#include "cli/cases/random.h"
 #include "reference/gated_scan.h"
 
 namespace tandem {

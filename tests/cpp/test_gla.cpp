@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "random.h"
+#include "cli/cases/random.h"
 #include "tandem/ops/gla.h"
 
 namespace tandem::tools {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "backend.h"
-#include "check.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
 #include "tandem/ops/gla.h"
 
 namespace tandem::tools {

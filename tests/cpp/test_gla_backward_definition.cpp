@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "random.h"
+#include "cli/cases/random.h"
 #include "reference/gla_backward.h"
 
 namespace tandem {

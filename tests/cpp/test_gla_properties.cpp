@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "backend.h"
-#include "check.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
 
 namespace tandem::tools {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "judge.h"
+#include "cli/calls/judge.h"
 #include "rank_parts.h"
 #include "tandem/ops/gla.h"
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "check.h"
-#include "gla.h"
+#include "cli/calls/check.h"
+#include "cli/ops/gla.h"
 #include "planting.h"
 
 namespace tandem::tools {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "random.h"
+#include "cli/cases/random.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/linear_scan.h"
 

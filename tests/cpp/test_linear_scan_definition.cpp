@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "random.h"
+#include "cli/cases/random.h"
 #include "reference/linear_scan.h"
 
 namespace tandem {

@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "ncu_csv.h"
+#include "cli/profile/ncu_csv.h"
 
 namespace tandem::tools {
 namespace {

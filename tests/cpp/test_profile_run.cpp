@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "ncu_run.h"
-#include "profile_log.h"
+#include "cli/profile/log.h"
+#include "cli/profile/ncu_run.h"
 
 namespace tandem::tools {
 namespace {

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "cli/report/front.h"
+#include "cli/report/html.h"
+#include "cli/report/markdown.h"
+#include "cli/report/svg.h"
 #include "report_fixture.h"
-#include "report_front.h"
-#include "report_html.h"
-#include "report_markdown.h"
-#include "report_svg.h"
 
 namespace tandem::tools {
 namespace {

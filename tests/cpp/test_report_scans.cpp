@@ -2,10 +2,10 @@
 // kernel.
 #include <gmock/gmock.h>
 
+#include "cli/report/html.h"
+#include "cli/report/kernels.h"
+#include "cli/report/markdown.h"
 #include "report_fixture.h"
-#include "report_html.h"
-#include "report_kernels.h"
-#include "report_markdown.h"
 
 namespace tandem::tools {
 namespace {

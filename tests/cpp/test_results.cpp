@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "recorded_command.h"
-#include "results.h"
+#include "cli/recorded_command.h"
+#include "cli/report/results.h"
 
 namespace tandem::tools {
 namespace {

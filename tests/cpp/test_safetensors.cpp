@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "safetensors.h"
+#include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
 namespace {

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "cases.h"
-#include "operation.h"
+#include "cli/calls/operation.h"
+#include "cli/cases/cases.h"
 
 namespace tandem::tools {
 namespace {

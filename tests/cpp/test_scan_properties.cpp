@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "check.h"
+#include "cli/calls/check.h"
 
 namespace tandem::tools {
 namespace {

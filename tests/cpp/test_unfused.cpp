@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "backend.h"
-#include "check.h"
-#include "gla.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
+#include "cli/ops/gla.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

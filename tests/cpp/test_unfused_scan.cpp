@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "backend.h"
-#include "check.h"
-#include "operation.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
+#include "cli/calls/operation.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "backend.h"
-#include "check.h"
+#include "cli/calls/backend.h"
+#include "cli/calls/check.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/calls/operation.h"
 #include "device_call.h"
-#include "operation.h"
 
 namespace tandem::tools {
 

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "gla.h"
+#include "cli/ops/gla.h"
 #include "same_bits.h"
 
 namespace tandem::tools {

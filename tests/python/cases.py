@@ -1,4 +1,4 @@
-"""cases/<op>.json for the Python tests: the table expanded as cli/cases.h says, a choice of it, inputs from a case."""
+"""cases/<op>.json for the Python tests: the table expanded as in cli/cases/cases.h, a choice of it, inputs of a case."""
 
 import copy
 import itertools

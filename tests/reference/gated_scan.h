@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/gated_scan.h"
+#include "ops/gated_scan_problem.h"
 #include "reference/element.h"
 
 namespace tandem::reference {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 #include "reference/element.h"
 
 namespace tandem::reference {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/linear_scan.h"
+#include "ops/linear_scan_problem.h"
 #include "reference/gated_scan.h"
 
 namespace tandem::reference {

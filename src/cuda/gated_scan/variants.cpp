@@ -7,6 +7,7 @@
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 #include "cuda/scan/plan.h"
+#include "ops/gated_scan.h"
 #include "tandem/error.h"
 
 namespace tandem::cuda {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cuda/gated_scan/kernels.h"
-#include "ops/gated_scan.h"
+#include "ops/gated_scan_problem.h"
 
 namespace tandem::cuda {
 

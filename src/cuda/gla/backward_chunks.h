@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

@@ -18,6 +18,7 @@
 #include "cuda/gla/forward_config.h"
 #include "cuda/gla/schedule.h"
 #include "cuda/runtime/call_scope.h"
+#include "ops/gla.h"
 
 namespace tandem::cuda {
 namespace {

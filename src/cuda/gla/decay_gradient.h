@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/gla/row_sums.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

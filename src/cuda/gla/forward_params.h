@@ -6,7 +6,7 @@
 
 #include "cuda/gla/row_sums.h"
 #include "cuda/gla/state_strides.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cuda/gla/segments.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

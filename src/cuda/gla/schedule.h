@@ -2,7 +2,7 @@
 // length, or cleared flags.
 #pragma once
 
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

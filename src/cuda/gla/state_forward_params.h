@@ -3,7 +3,7 @@
 
 #include <cuda.h>
 
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

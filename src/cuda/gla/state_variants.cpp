@@ -6,6 +6,7 @@
 #include "cuda/gla/state_forward_config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/workspace.h"
+#include "ops/gla.h"
 
 namespace tandem::cuda {
 namespace {

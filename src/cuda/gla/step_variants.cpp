@@ -7,6 +7,7 @@
 #include "cuda/gla/step_config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "ops/gla.h"
 
 namespace tandem::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

@@ -11,7 +11,7 @@
 
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
-#include "ops/gla.h"
+#include "ops/gla_problem.h"
 
 namespace tandem::cuda {
 

@@ -6,6 +6,7 @@
 #include "cuda/gla/schedule.h"
 #include "cuda/gla/state_variants.h"
 #include "cuda/runtime/call_scope.h"
+#include "ops/gla.h"
 
 namespace tandem::cuda {
 namespace {

@@ -16,6 +16,7 @@
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
+#include "ops/linear_scan.h"
 
 namespace tandem::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cuda/linear_scan/matmul_params.h"
-#include "ops/linear_scan.h"
+#include "ops/linear_scan_problem.h"
 #include "tandem/device.h"
 
 namespace tandem::cuda {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "ops/linear_scan.h"
+#include "ops/linear_scan_problem.h"
 
 namespace tandem::cuda {
 

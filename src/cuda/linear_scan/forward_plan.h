@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/linear_scan.h"
+#include "ops/linear_scan_problem.h"
 #include "tandem/device.h"
 
 namespace tandem::cuda {

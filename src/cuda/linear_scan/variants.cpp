@@ -10,6 +10,7 @@
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
+#include "ops/linear_scan.h"
 
 namespace tandem::cuda {
 namespace {

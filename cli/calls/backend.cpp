@@ -1,0 +1,115 @@
+#include "cli/calls/backend.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "tandem/error.h"
+
+namespace tandem::tools {
+
+std::string cuda_missing_reason() {
+  if (cuda_device_count() == 0) return cuda_unavailable_reason();
+  const DeviceProperties device = device_properties(Device::cuda());
+  if (device.compute_major == 9 && device.compute_minor == 0) return "";
+  return fmt::format("{} has compute capability {}.{}, needs 9.0", device.name,
+                     device.compute_major, device.compute_minor);
+}
+
+std::vector<Device> backends(const std::string& name) {
+  if (name == "cpu") return {Device::cpu()};
+  const std::string reason = cuda_missing_reason();
+  if (name == "cuda") {
+    if (!reason.empty()) throw Unsupported("--backend cuda: " + reason);
+    return {Device::cuda()};
+  }
+  if (!reason.empty()) return {Device::cpu()};
+  return {Device::cpu(), Device::cuda()};
+}
+
+std::string backend_name(Device device) { return device.type == DeviceType::kCpu ? "cpu" : "cuda"; }
+
+std::string device_name(Device device) {
+  if (device.type == DeviceType::kCuda) return device_properties(device).name;
+  std::string name = "cpu";
+  std::ifstream stream("/proc/cpuinfo");
+  for (std::string line; std::getline(stream, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    name = line.substr(line.find(':') + 2);
+    break;
+  }
+  return fmt::format("{}, {} threads", name, omp_get_max_threads());
+}
+
+Placement::Placement(const TensorSet& set, Device device) : device_(device) {
+  if (device.type == DeviceType::kCpu) {
+    host_ = clone(set.buffers);
+    for (HostBuffer& buffer : host_) bases_.push_back(buffer.data());
+    return;
+  }
+  for (const HostBuffer& buffer : set.buffers) {
+    memory_.emplace_back(device.index, buffer.size());
+    sizes_.push_back(buffer.size());
+    bases_.push_back(memory_.back().data());
+  }
+  upload(set.buffers);
+}
+
+void Placement::upload(const Buffers& buffers) {
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (memory_.empty()) {
+      std::memcpy(bases_[i], buffers[i].data(), buffers[i].size());
+    } else {
+      gpu::upload(bases_[i], buffers[i].data(), buffers[i].size());
+    }
+  }
+}
+
+Buffers Placement::download() const {
+  if (memory_.empty()) return clone(host_);
+  gpu::synchronize(device_.index);
+  Buffers copies;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    copies.push_back(HostBuffer::uninitialized(sizes_[i]));
+    gpu::download(copies.back().data(), bases_[i], sizes_[i]);
+  }
+  return copies;
+}
+
+ForcedVariant::ForcedVariant(Device device, const std::string& variant) {
+  if (variant == kLibraryChoice) return;
+  std::string value = variant;
+  if (device.type == DeviceType::kCpu) {
+    // A CPU variant is named after the matrix product that it uses: gla_forward.cpu.onednn.
+    value = variant.substr(variant.rfind('.') + 1);
+    if (value == "cpu") return;
+  }
+  variable_ = device.type == DeviceType::kCpu ? "TANDEM_CPU_MATMUL" : "TANDEM_VARIANT";
+  if (const char* text = std::getenv(variable_)) previous_ = text;
+  setenv(variable_, value.c_str(), 1);
+}
+
+ForcedVariant::~ForcedVariant() {
+  if (variable_ == nullptr) return;
+  if (previous_) {
+    setenv(variable_, previous_->c_str(), 1);
+  } else {
+    unsetenv(variable_);
+  }
+}
+
+std::vector<std::string> available_variants(const Operation& operation, Device device) {
+  if (operation.function == nullptr) return {kLibraryChoice};
+  std::vector<std::string> available;
+  for (VariantInfo& variant : variants(device_properties(device))) {
+    if (has_variant(operation, variant.name) && variant.unavailable.empty()) {
+      available.push_back(std::move(variant.name));
+    }
+  }
+  return available;
+}
+
+}  // namespace tandem::tools

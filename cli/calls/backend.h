@@ -1,0 +1,71 @@
+// Where calls run: devices by name, a set's buffers on one of them, and the forced choice of a
+// variant.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/calls/gpu.h"
+#include "cli/calls/operation.h"
+#include "cli/tensors/tensors.h"
+#include "tandem/device.h"
+#include "tandem/variants.h"
+
+namespace tandem::tools {
+
+/// Says why CUDA calls cannot run here: no build, no device, not compute capability 9.0. "" when
+/// they can.
+std::string cuda_missing_reason();
+
+/// Returns the device of "cpu" or "cuda" (the first one), or with "" of every backend that can run
+/// here. Throws Unsupported when what was asked for cannot.
+std::vector<Device> backends(const std::string& name);
+
+/// Returns "cpu" or "cuda".
+std::string backend_name(Device device);
+
+/// Returns "NVIDIA H200", or a CPU's model and how many threads OpenMP uses.
+std::string device_name(Device device);
+
+/// A copy of a set's buffers on a device.
+class Placement {
+ public:
+  Placement(const TensorSet& set, Device device);
+
+  void upload(const Buffers& buffers);
+  /// Copies the buffers back, after waiting for the device.
+  Buffers download() const;
+  const std::vector<void*>& bases() const { return bases_; }
+  Device device() const { return device_; }
+
+ private:
+  Device device_;
+  Buffers host_;
+  std::vector<gpu::Memory> memory_;
+  std::vector<std::size_t> sizes_;
+  std::vector<void*> bases_;
+};
+
+/// Name that stands for the variants that the library picks by itself.
+inline constexpr const char* kLibraryChoice = "library's choice";
+
+/// Forces a variant while it lives: calls on `device` use it or throw Unsupported. kLibraryChoice,
+/// and a CPU variant without a choice of matrix product ("gla_step.cpu"), force nothing.
+class ForcedVariant {
+ public:
+  ForcedVariant(Device device, const std::string& variant);
+  ~ForcedVariant();
+  ForcedVariant(const ForcedVariant&) = delete;
+  ForcedVariant& operator=(const ForcedVariant&) = delete;
+
+ private:
+  const char* variable_ = nullptr;  // null: nothing is forced
+  std::optional<std::string> previous_;
+};
+
+/// Names of the entry's variants that some call can use on the device, in the library's order. An
+/// entry of several functions has the one name kLibraryChoice.
+std::vector<std::string> available_variants(const Operation& operation, Device device);
+
+}  // namespace tandem::tools

@@ -1,0 +1,77 @@
+#include "cli/calls/gpu.h"
+
+#include <exception>
+
+#include "bench/cuda/bench.h"
+#include "tandem/error.h"
+
+namespace tandem::tools::gpu {
+namespace {
+
+void require(int status) {
+  if (status != 0) throw CudaError(tandem_bench_last_error());
+}
+
+/// A call on its way through the C timer: what it throws is kept and rethrown behind it.
+struct TimedCall {
+  const std::function<void(int, void*)>& call;
+  std::exception_ptr error;
+};
+
+int enqueue(void* user, int set, void* stream) {
+  auto* timed = static_cast<TimedCall*>(user);
+  try {
+    timed->call(set, stream);
+    return 0;
+  } catch (...) {
+    timed->error = std::current_exception();
+    return -1;
+  }
+}
+
+}  // namespace
+
+Memory::Memory(int device, std::size_t bytes) {
+  require(tandem_bench_allocate(device, bytes, &data_));
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) tandem_bench_free(data_);
+}
+
+void upload(void* device_data, const void* host_data, std::size_t bytes) {
+  require(tandem_bench_upload(device_data, host_data, bytes));
+}
+
+void download(void* host_data, const void* device_data, std::size_t bytes) {
+  require(tandem_bench_download(host_data, device_data, bytes));
+}
+
+void synchronize(int device) { require(tandem_bench_synchronize(device)); }
+
+std::vector<double> time(int device, const std::function<void(int, void*)>& call, int sets,
+                         int replays) {
+  std::vector<double> samples(replays);
+  TimedCall timed{call, nullptr};
+  const int status = tandem_bench_time(device, enqueue, &timed, sets, replays, samples.data());
+  if (timed.error) std::rethrow_exception(timed.error);
+  require(status);
+  return samples;
+}
+
+Ceilings ceilings(int device) {
+  Ceilings measured;
+  require(tandem_bench_ceilings(device, &measured.copy_tbps, &measured.bf16_tflops));
+  return measured;
+}
+
+State state(int device) {
+  State now;
+  char driver[64] = {};
+  now.known = tandem_bench_device_state(device, driver, &now.sm_clock_mhz, &now.power_w,
+                                        &now.throttle_reasons) == 0;
+  now.driver = driver;
+  return now;
+}
+
+}  // namespace tandem::tools::gpu

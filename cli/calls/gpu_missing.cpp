@@ -1,0 +1,22 @@
+// CUDA devices in a build without CUDA.
+#include "cli/calls/gpu.h"
+#include "tandem/device.h"
+#include "tandem/error.h"
+
+namespace tandem::tools::gpu {
+namespace {
+
+[[noreturn]] void missing() { throw Unsupported("cuda: " + cuda_unavailable_reason()); }
+
+}  // namespace
+
+Memory::Memory(int, std::size_t) { missing(); }
+Memory::~Memory() = default;
+void upload(void*, const void*, std::size_t) { missing(); }
+void download(void*, const void*, std::size_t) { missing(); }
+void synchronize(int) { missing(); }
+std::vector<double> time(int, const std::function<void(int, void*)>&, int, int) { missing(); }
+Ceilings ceilings(int) { missing(); }
+State state(int) { missing(); }
+
+}  // namespace tandem::tools::gpu

@@ -1,0 +1,44 @@
+#include "cli/calls/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tandem::tools {
+
+void Squares::add(double value, double expected) {
+  wrong += (value - expected) * (value - expected);
+  right += expected * expected;
+  ++count;
+}
+
+double Squares::relative(double scale) const {
+  if (wrong == 0) return 0;
+  return right == 0 ? std::numeric_limits<double>::infinity()
+                    : std::fabs(std::sqrt(wrong / scale));  // no "-nan"
+}
+
+OutputError judge(const char* output, const std::vector<Squares>& heads, double limit) {
+  Squares all;
+  for (const Squares& head : heads) {
+    all.wrong += head.wrong;
+    all.right += head.right;
+    all.count += head.count;
+  }
+  OutputError error{output, all.relative(all.right), 0, limit, false};
+  for (const Squares& head : heads) {
+    const double average =
+        all.right * static_cast<double>(head.count) / std::max<double>(all.count, 1);
+    const double value = head.relative(std::max(head.right, average));
+    if (!(value <= error.worst_head) && !std::isnan(error.worst_head)) error.worst_head = value;
+  }
+  // A head may be a little worse than the whole: rounding errors of few values average out less.
+  error.passed = error.value <= limit && error.worst_head <= 4 * limit;
+  return error;
+}
+
+double error_limit(DType dtype) {
+  return dtype == DType::kBFloat16 ? 3e-3 : dtype == DType::kFloat16 ? 5e-4 : 1e-5;
+}
+
+}  // namespace tandem::tools

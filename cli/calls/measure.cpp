@@ -1,0 +1,167 @@
+#include "cli/calls/measure.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "core/float16.h"
+#include "cpu/matmul.h"
+#include "tandem/error.h"
+
+namespace tandem::tools {
+namespace {
+
+double now_us() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double, std::micro>(now).count();
+}
+
+/// Returns microseconds of the fastest of a few runs: a ceiling is what the machine can do
+/// undisturbed.
+template <class Body>
+double fastest_us(int runs, const Body& body) {
+  double fastest = INFINITY;
+  for (int i = 0; i < runs; ++i) {
+    const double start = now_us();
+    body();
+    fastest = std::min(fastest, now_us() - start);
+  }
+  return fastest;
+}
+
+double cpu_copy_tbps() {
+  constexpr std::size_t kBytes = std::size_t{256} << 20;  // far beyond any cache
+  const HostBuffer from(kBytes);
+  HostBuffer to(kBytes);
+  const double us = fastest_us(5, [&] {
+#pragma omp parallel
+    {
+      const std::size_t part = kBytes / omp_get_num_threads();
+      const std::size_t begin = part * omp_get_thread_num();
+      std::memcpy(to.data() + begin, from.data() + begin, part);
+    }
+  });
+  return 2 * kBytes / us * 1e-6;
+}
+
+double cpu_matrix_tflops() {
+  constexpr std::int64_t kSize = 512;
+  const cpu::MatmulProvider provider = cpu::default_matmul_provider();
+  const DType dtype = cpu::matmul_prefers_bf16(provider) ? DType::kBFloat16 : DType::kFloat32;
+  const RandomStream random(1, "ceiling");
+  const int threads = omp_get_max_threads();
+  const auto multiply_all = [&](int repeats) {
+#pragma omp parallel num_threads(threads)
+    {
+      std::vector<float> operands(kSize * kSize), c(kSize * kSize);
+      for (std::int64_t i = 0; i < kSize * kSize; ++i) {
+        store(dtype, operands.data(), i, random.normal(i));
+      }
+      cpu::MatmulArgs args;
+      args.M = args.N = args.K = kSize;
+      args.dtype = dtype;
+      args.a = args.b = {operands.data(), kSize, false};
+      args.c = c.data();
+      args.c_stride = kSize;
+      for (int i = 0; i < repeats; ++i) cpu::matmul(provider, args);
+    }
+  };
+  // why the difference of two runs: it leaves out filling the operands and what the first product
+  // prepares.
+  const double one = fastest_us(3, [&] { multiply_all(1); });
+  const double five = fastest_us(3, [&] { multiply_all(5); });
+  return 4 * 2.0 * kSize * kSize * kSize * threads / std::max(five - one, 1.0) * 1e-6;
+}
+
+std::vector<double> time_cpu(const Operation& operation, const TensorSet& set, int replays) {
+  Placement placement(set, Device::cpu());
+  const auto call = [&] { operation.call(set, placement.bases(), Device::cpu(), {}); };
+  call();
+  std::vector<double> samples;
+  const double begin = now_us();
+  constexpr double kLongest = 2e6;
+  while (static_cast<int>(samples.size()) < replays &&
+         (samples.size() < 3 || now_us() - begin < kLongest)) {
+    const double start = now_us();
+    call();
+    samples.push_back(now_us() - start);
+  }
+  return samples;
+}
+
+std::vector<double> time_cuda(const Operation& operation, const TensorSet& set, Device device,
+                              int replays) {
+  const DeviceProperties properties = device_properties(device);
+  const double bytes = std::max(static_cast<double>(set.bytes()), 1.0);  // a cost may count twice
+  const int sets = std::clamp(
+      static_cast<int>(std::ceil(5.0 * static_cast<double>(properties.l2_bytes) / bytes)), 2, 256);
+  std::vector<Placement> placements;
+  placements.reserve(sets);
+  for (int i = 0; i < sets; ++i) placements.emplace_back(set, device);
+  const std::size_t workspace_bytes = operation.workspace_bytes(set, placements[0].bases(), device);
+  const gpu::Memory workspace(device.index, std::max<std::size_t>(workspace_bytes, 256));
+  const auto call = [&](int i, void* stream) {
+    operation.call(set, placements[i].bases(), device,
+                   {.stream = {stream}, .workspace = {workspace.data(), workspace_bytes}});
+  };
+  return gpu::time(device.index, call, sets, replays);
+}
+
+}  // namespace
+
+Timing summarize(std::vector<double> samples) {
+  if (samples.empty()) return {};
+  std::sort(samples.begin(), samples.end());
+  const auto quantile = [&](double part) {
+    const double at = part * static_cast<double>(samples.size() - 1);
+    const auto below = static_cast<std::size_t>(at);
+    const std::size_t above = std::min(below + 1, samples.size() - 1);
+    return samples[below] + (samples[above] - samples[below]) * (at - static_cast<double>(below));
+  };
+  return {quantile(0.5), quantile(0.1), quantile(0.9)};
+}
+
+const Ceilings& ceilings(Device device) {
+  static std::map<std::string, Ceilings> known;
+  const auto [at, is_new] = known.try_emplace(to_string(device));
+  if (!is_new) return at->second;
+  if (device.type == DeviceType::kCpu) {
+    at->second = {cpu_copy_tbps(), cpu_matrix_tflops()};
+  } else {
+    const gpu::Ceilings measured = gpu::ceilings(device.index);
+    at->second = {measured.copy_tbps, measured.bf16_tflops};
+  }
+  return at->second;
+}
+
+double floor_us(const Cost& cost, const Ceilings& ceilings) {
+  return std::max(cost.bytes / ceilings.copy_tbps, cost.flops / ceilings.bf16_tflops) * 1e-6;
+}
+
+Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays) {
+  if (device.type == DeviceType::kCpu) return summarize(time_cpu(operation, set, replays));
+  return summarize(time_cuda(operation, set, device, replays));
+}
+
+std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement) {
+  if (operation.function != nullptr && placement.device().type == DeviceType::kCuda) {
+    operation.call(set, placement.bases(), placement.device(), {});
+    return last_variant();
+  }
+  for (const std::string& variant : available_variants(operation, placement.device())) {
+    try {
+      const ForcedVariant forced(placement.device(), variant);
+      operation.call(set, placement.bases(), placement.device(), {});
+      return variant;
+    } catch (const Unsupported&) {
+    }
+  }
+  operation.call(set, placement.bases(), placement.device(), {});  // throws, listing every reason
+  return "";
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,273 @@
+#include "cli/cases/cases.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "cli/cases/case_line.h"
+#include "cli/cases/lengths.h"
+
+namespace tandem::tools {
+
+/// Returns the text of cases/<op>.json, embedded at build time; null for an unknown op.
+const char* embedded_cases(const std::string& op);
+
+namespace {
+
+const Words<DType> kDtypes = {
+    {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}, {"fp32", DType::kFloat32}};
+const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::kNormal},
+                                                 {"normal_bench", DecayDistribution::kNormalBench},
+                                                 {"strong", DecayDistribution::kStrong},
+                                                 {"reset", DecayDistribution::kReset},
+                                                 {"reset_edges", DecayDistribution::kResetEdges},
+                                                 {"all_reset", DecayDistribution::kAllReset},
+                                                 {"minus20", DecayDistribution::kMinus20},
+                                                 {"minus100", DecayDistribution::kMinus100},
+                                                 {"huge", DecayDistribution::kHuge},
+                                                 {"zero", DecayDistribution::kZero},
+                                                 {"alternating", DecayDistribution::kAlternating},
+                                                 {"positive", DecayDistribution::kPositive}};
+const Words<LengthRule::Distribution> kLengths = {
+    {"equal", LengthRule::Distribution::kEqual},
+    {"log_uniform", LengthRule::Distribution::kLogUniform}};
+const Words<States> kStates = {{"none", States::kNone},
+                               {"initial", States::kInitial},
+                               {"final", States::kFinal},
+                               {"both", States::kBoth},
+                               {"in_place", States::kInPlace}};
+const Words<bool> kGates = {{"silu", true}, {"none", false}};
+const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};
+const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
+const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
+                                 {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
+                                 {"misaligned", Strides::kMisaligned}, {"odd", Strides::kOdd},
+                                 {"broadcast", Strides::kBroadcast}};
+
+void check_gla(const Line& line, Case& one) {
+  one.axes.emplace("V", one.axis("K"));
+  one.axes.emplace("HQ", one.axis("H"));
+  if (one.axis("H") % one.axis("HQ") != 0) line.refuse("axes.HQ", "must divide H");
+  if (one.has_direction("step") && one.axis("T") != 1) {
+    line.refuse("axes.T", fmt::format("a step is of one token, got {}", one.axis("T")));
+  }
+  if (one.cu_seqlens && one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
+}
+
+/// Fields that the cases of one op have, beside those that all have.
+struct Schema {
+  const char* op;
+  std::vector<std::string> axes;           // required
+  std::vector<std::string> optional_axes;  // `check` knows what they are by default
+  std::vector<std::string> fields;
+  Words<DecayKind> decay_kinds;
+  /// Completes a case; refuses what does not fit together.
+  void (*check)(const Line& line, Case& one);
+};
+
+const Schema& schema_of(const std::string& op) {
+  static const std::vector<Schema> schemas = {
+      {"gla",
+       {"B", "T", "H", "K"},
+       {"HQ", "V"},
+       {"state_dtype", "scale"},
+       {{"none", DecayKind::kNone},
+        {"constant", DecayKind::kConstant},
+        {"per_token", DecayKind::kPerToken}},
+       check_gla},
+      {"linear_scan",
+       {"B", "T", "d", "D"},
+       {},
+       {"decay_dtype", "gate"},
+       {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
+       [](const Line&, Case&) {}},
+      {"gated_scan",
+       {"B", "T", "D"},
+       {},
+       {"decay_dtype", "gate"},
+       {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
+       [](const Line&, Case&) {}}};
+  for (const Schema& schema : schemas) {
+    if (schema.op == op) return schema;
+  }
+  throw std::runtime_error("no cases for op " + op);
+}
+
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void check_sequences(const Line& line, const Case& one) {
+  if (!one.cu_seqlens) return;
+  if (one.axis("B") != 1) line.refuse("cu_seqlens", "needs B = 1");
+  const auto& offsets = *one.cu_seqlens;
+  if (offsets.empty()) line.refuse("cu_seqlens", "must not be empty");
+  if (!std::is_sorted(offsets.begin(), offsets.end()) || offsets.back() > one.axis("T")) {
+    line.refuse("cu_seqlens", "must not decrease or pass T");
+  }
+}
+
+std::vector<std::int32_t> parse_lengths(const Line& line, const Json& lengths, const Case& one) {
+  line.only_fields(lengths, "lengths", {"distribution", "sequences", "smallest", "largest"});
+  LengthRule rule;
+  rule.distribution = line.word(line.required(lengths, "lengths", "distribution"),
+                                "lengths.distribution", kLengths);
+  const auto number = [&](const char* key) {
+    return line.integer(line.required(lengths, "lengths", key), std::string("lengths.") + key, 1);
+  };
+  rule.sequences = number("sequences");
+  const std::int64_t tokens = one.axis("T");
+  if (rule.distribution == LengthRule::Distribution::kLogUniform) {
+    rule.smallest = static_cast<double>(number("smallest"));
+    rule.largest = static_cast<double>(number("largest"));
+    if (rule.largest < rule.smallest) line.refuse("lengths.largest", "must not be below smallest");
+    if (tokens < rule.sequences) {
+      line.refuse("lengths.sequences", fmt::format("must be at most T = {}", tokens));
+    }
+  } else {
+    line.only_fields(lengths, "lengths", {"distribution", "sequences"});
+  }
+  return draw_cu_seqlens(rule, tokens, one.seed);
+}
+
+Case parse_case(const Line& line, const std::string& op, const Json& object) {
+  const Schema& schema = schema_of(op);
+  line.only_fields(object, "",
+                   joined({"name", "directions", "axes", "dtype", "decay", "states", "cu_seqlens",
+                           "lengths", "strides", "tags", "seed"},
+                          schema.fields));
+  Case one;
+  one.name = object.at("name");
+  if (one.name.find_first_of("{}") != std::string::npos) {
+    line.refuse("name", "has a placeholder for a field that is not a list: " + one.name);
+  }
+  one.directions = {"forward"};
+  if (object.contains("directions")) {
+    one.directions = line.words(object.at("directions"), "directions", direction_names());
+    if (one.directions.empty()) line.refuse("directions", "must not be empty");
+  }
+  const Json& axes = line.required(object, "", "axes");
+  line.only_fields(axes, "axes", joined(schema.axes, schema.optional_axes));
+  if (one.directions == std::vector<std::string>{"step"}) one.axes["T"] = 1;
+  for (const std::string& axis : schema.axes) {
+    if (one.axes.count(axis) == 0) line.required(axes, "axes", axis);
+  }
+  for (const auto& [axis, value] : axes.items()) {
+    one.axes[axis] = line.integer(value, "axes." + axis, axis == "B" || axis == "T" ? 0 : 1);
+  }
+  const Json& dtypes = line.required(object, "", "dtype");
+  if (!dtypes.is_array() || dtypes.empty()) line.refuse("dtype", "must be a list of dtypes");
+  for (const Json& dtype : dtypes) one.dtypes.push_back(line.word(dtype, "dtype", kDtypes));
+
+  const Json& decay = line.required(object, "", "decay");
+  line.only_fields(decay, "decay", {"kind", "distribution"});
+  one.decay = line.word(line.required(decay, "decay", "kind"), "decay.kind", schema.decay_kinds);
+  if (one.decay != DecayKind::kNone) {
+    const Json& distribution = line.required(decay, "decay", "distribution");
+    one.distribution = line.word(distribution, "decay.distribution", kDistributions);
+  } else if (decay.contains("distribution")) {
+    line.refuse("decay.distribution", "needs a decay kind other than none");
+  }
+  if (object.contains("decay_dtype")) {
+    one.fp32_decay = line.word(object.at("decay_dtype"), "decay_dtype", kDecayDtypes);
+  }
+  if (object.contains("gate")) one.gate = line.word(object.at("gate"), "gate", kGates);
+  if (object.contains("states")) one.states = line.word(object.at("states"), "states", kStates);
+  if (object.contains("state_dtype")) {
+    one.state_dtype = line.word(object.at("state_dtype"), "state_dtype", kStateDtypes);
+  }
+  if (object.contains("strides")) {
+    one.strides = line.word(object.at("strides"), "strides", kStrides);
+  }
+  if (object.contains("scale")) {
+    if (!object.at("scale").is_number()) line.refuse("scale", "must be a number");
+    one.scale = object.at("scale").get<double>();
+  }
+  if (object.contains("cu_seqlens")) {
+    if (!object.at("cu_seqlens").is_array()) line.refuse("cu_seqlens", "must be a list of offsets");
+    one.cu_seqlens.emplace();
+    for (const Json& offset : object.at("cu_seqlens")) {
+      one.cu_seqlens->push_back(static_cast<std::int32_t>(line.integer(offset, "cu_seqlens", 0)));
+    }
+  }
+  for (std::string& tag : line.words(line.required(object, "", "tags"), "tags", tag_names())) {
+    one.tags.insert(std::move(tag));
+  }
+  if (object.contains("seed")) {
+    one.seed = static_cast<std::uint64_t>(line.integer(object.at("seed"), "seed", 0));
+  }
+  if (object.contains("lengths")) {
+    if (one.cu_seqlens) line.refuse("lengths", "cannot be given beside cu_seqlens");
+    one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
+  }
+  schema.check(line, one);
+  check_sequences(line, one);
+  return one;
+}
+
+}  // namespace
+
+const std::vector<std::string>& direction_names() {
+  static const std::vector<std::string> names = {"forward", "backward", "forward_backward",
+                                                 "step",    "state",    "state_backward"};
+  return names;
+}
+
+const std::vector<std::string>& tag_names() {
+  static const std::vector<std::string> names = {"check", "bench",     "front", "large",
+                                                 "huge",  "sanitizer", "later"};
+  return names;
+}
+
+std::vector<Case> parse_cases(const std::string& op, const std::string& json,
+                              const std::string& file) {
+  Json table;
+  try {
+    table = Json::parse(json);
+  } catch (const Json::parse_error& error) {
+    throw std::runtime_error(fmt::format("{}: not valid JSON: {}", file, error.what()));
+  }
+  if (!table.is_array()) throw std::runtime_error(file + ": must be a list of cases");
+  std::vector<Case> cases;
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const Json& object = table[i];
+    Line line{file, fmt::format("number {}", i)};
+    if (!object.is_object()) line.refuse("", "must be an object");
+    if (!line.required(object, "", "name").is_string()) line.refuse("name", "must be a string");
+    line.name = object.at("name");
+    expand(line, object, [&](const Json& expanded) {
+      cases.push_back(parse_case(line, op, expanded));
+      if (!names.insert(cases.back().name).second) {
+        line.refuse("name", cases.back().name + " appears twice");
+      }
+    });
+  }
+  return cases;
+}
+
+std::vector<Case> load_cases(const std::string& op, const std::string& file) {
+  if (file.empty()) {
+    const char* text = embedded_cases(op);
+    if (text == nullptr) throw std::runtime_error("no cases for op " + op);
+    return parse_cases(op, text, "cases/" + op + ".json");
+  }
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw std::runtime_error(file + ": cannot be opened");
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  return parse_cases(op, text, file);
+}
+
+std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
+                               const std::string& tag) {
+  std::erase_if(cases, [&](const Case& one) {
+    return (!glob.empty() && fnmatch(glob.c_str(), one.name.c_str(), 0) != 0) ||
+           (!tag.empty() && !one.tagged(tag)) || (one.tagged("huge") && tag != "huge");
+  });
+  return cases;
+}
+
+}  // namespace tandem::tools

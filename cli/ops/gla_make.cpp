@@ -1,0 +1,161 @@
+// gla's tensors from a case: layouts and random inputs.
+#include <algorithm>
+#include <cstring>
+
+#include "cli/cases/decay_values.h"
+#include "cli/ops/gla.h"
+
+namespace tandem::tools {
+
+Dims activation_strides(Strides kind, const Dims& shape, bool output) {
+  const std::int64_t T = std::max<std::int64_t>(shape[1], 1), heads = shape[2], D = shape[3];
+  const auto gaps = [&](std::int64_t head, std::int64_t token, std::int64_t batch) {
+    const std::int64_t head_stride = D + head, time_stride = heads * head_stride + token;
+    return Dims{T * time_stride + batch, time_stride, head_stride, 1};
+  };
+  switch (kind) {
+    case Strides::kTransposed: return {heads * T * D, D, T * D, 1};
+    case Strides::kPadded: return gaps(16, 32, 64);
+    case Strides::kOdd: return gaps(3, 5, 7);
+    case Strides::kBroadcast:
+      if (!output) return {T * D, D, 0, 1};
+      [[fallthrough]];
+    default: return contiguous_strides(shape);
+  }
+}
+
+namespace {
+
+Dims decay_strides(Strides kind, const Dims& shape) {
+  if (shape.rank() == 1) {
+    return {kind == Strides::kOdd || kind == Strides::kPadded ? 3
+            : kind == Strides::kBroadcast                     ? 0
+                                                              : 1};
+  }
+  const std::int64_t T = std::max<std::int64_t>(shape[1], 1), H = shape[2];
+  switch (kind) {
+    case Strides::kTransposed: return {H * T, 1, T};
+    case Strides::kOdd:
+    case Strides::kPadded: return {T * (2 * H + 1) + 3, 2 * H + 1, 2};
+    case Strides::kBroadcast: return {0, H, 1};
+    default: return contiguous_strides(shape);
+  }
+}
+
+/// Shapes of a case's tensors.
+struct Shapes {
+  Dims qk, v, state;
+  std::int64_t shift = 0;  // elements that tensors lie off their alignment
+};
+
+Shapes shapes_of(const Case& one) {
+  const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H");
+  const std::int64_t K = one.axis("K"), V = one.axis("V");
+  const std::int64_t N = one.cu_seqlens ? static_cast<std::int64_t>(one.cu_seqlens->size()) - 1 : B;
+  const bool shifted = one.strides == Strides::kMisaligned || one.strides == Strides::kOdd;
+  return {{B, T, one.axis("HQ"), K}, {B, T, H, V}, {N, H, K, V}, shifted ? 1 : 0};
+}
+
+/// Makes q, k and v in one buffer, each row of a token holding all three; without `queries` the
+/// place of q is a gap.
+void add_packed(TensorSet& set, DType dtype, const Dims& qk, const Dims& v, bool queries) {
+  const std::int64_t width = 2 * qk[2] * qk[3] + v[2] * v[3];
+  const std::int64_t T = qk[1];
+  NamedTensor row{"q", dtype, {qk[0], T, width}, {T * width, width, 1}, 0, 0, false};
+  row.buffer = set.buffers.size();
+  set.buffers.emplace_back(2 * kGuardBytes + span_bytes(row));
+  std::int64_t offset = kGuardBytes;
+  const auto slice = [&](const char* name, const Dims& shape) {
+    set.tensors.push_back(
+        {name, dtype, shape, {T * width, width, shape[3], 1}, row.buffer, offset, false});
+    offset += shape[2] * shape[3] * size_of(dtype);
+  };
+  slice("q", qk);
+  slice("k", qk);
+  slice("v", v);
+  if (!queries) set.tensors.erase(set.tensors.end() - 3);
+}
+
+void add_activation(TensorSet& set, const Case& one, const char* name, DType dtype,
+                    const Dims& shape, bool output) {
+  add_tensor(set, name, dtype, shape, activation_strides(one.strides, shape, output), output,
+             shapes_of(one).shift);
+}
+
+void add_log_decay(TensorSet& set, const Case& one, const RandomStream& random) {
+  const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H");
+  const bool constant = one.decay == DecayKind::kConstant;
+  const Dims shape = constant ? Dims{H} : Dims{B, T, H};
+  const NamedTensor& decay =
+      add_tensor(set, "log_decay", DType::kFloat32, shape, decay_strides(one.strides, shape), false,
+                 shapes_of(one).shift);
+  std::byte* data = set.buffers[decay.buffer].data() + decay.offset;
+  for_each_element(decay, [&](std::int64_t offset, std::int64_t i) {
+    store(DType::kFloat32, data, offset,
+          log_decay_value(one.distribution, random, i, constant ? 0 : i / H % T, constant));
+  });
+}
+
+/// Makes k, v, log_decay and cu_seqlens, filled, and q if the call has it.
+TensorSet make_inputs(const Case& one, DType dtype, std::uint64_t seed, bool queries) {
+  const auto [qk, v, state, shift] = shapes_of(one);
+  TensorSet set;
+  if (one.strides == Strides::kPacked) {
+    add_packed(set, dtype, qk, v, queries);
+  } else {
+    if (queries) add_activation(set, one, "q", dtype, qk, false);
+    add_activation(set, one, "k", dtype, qk, false);
+    add_activation(set, one, "v", dtype, v, false);
+  }
+  // why no smaller k: errors are relative, so a state that grows with T is no harder; fp16 stays in
+  // range.
+  for (const NamedTensor& tensor : set.tensors) {
+    fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
+  }
+  if (one.decay != DecayKind::kNone) {
+    add_log_decay(set, one, RandomStream(seed + one.seed, "log_decay"));
+  }
+  if (one.cu_seqlens) {
+    const NamedTensor& offsets =
+        add_tensor(set, "cu_seqlens", DType::kInt32, {state[0] + 1}, {1}, false, shift);
+    std::memcpy(set.buffers[offsets.buffer].data() + offsets.offset, one.cu_seqlens->data(),
+                one.cu_seqlens->size() * sizeof(std::int32_t));
+  }
+  return set;
+}
+
+}  // namespace
+
+TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
+  const auto [qk, v, state, shift] = shapes_of(one);
+  TensorSet set = make_inputs(one, dtype, seed, true);
+  if (one.scale) set.scalars["scale"] = *one.scale;
+  add_activation(set, one, "o", dtype, v, true);
+  const bool in_place = one.states == States::kInPlace;
+  if (one.states == States::kInitial || one.states == States::kBoth || in_place) {
+    NamedTensor initial = add_tensor(set, "initial_state", DType::kFloat32, state,
+                                     contiguous_strides(state), false, shift);
+    fill_normal(initial, set.buffers, RandomStream(seed + one.seed, "initial_state"));
+    if (in_place) {
+      initial.name = "final_state";
+      initial.output = true;
+      set.tensors.push_back(initial);
+    }
+  }
+  if (one.states == States::kFinal || one.states == States::kBoth) {
+    add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true, shift);
+  }
+  return set;
+}
+
+TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed) {
+  const auto [qk, v, state, shift] = shapes_of(one);
+  TensorSet set = make_inputs(one, dtype, seed, false);
+  const Dims total{state[0], state[1]};
+  add_tensor(set, "state", DType::kFloat32, state, contiguous_strides(state), true, shift);
+  add_tensor(set, "total_log_decay", DType::kFloat32, total, contiguous_strides(total), true,
+             shift);
+  return set;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,182 @@
+// A scan's tensors: from a case, with its layouts and random inputs, and around inputs from a file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "cli/calls/file_inputs.h"
+#include "cli/cases/decay_values.h"
+#include "cli/ops/scan.h"
+
+namespace tandem::tools {
+
+Dims scan_strides(Strides kind, const Dims& shape, bool output) {
+  const std::int64_t B = shape[0], T = std::max<std::int64_t>(shape[1], 1), D = shape[2];
+  const auto gaps = [&](std::int64_t token, std::int64_t batch) {
+    return Dims{T * (D + token) + batch, D + token, 1};
+  };
+  switch (kind) {
+    case Strides::kTransposed: return {D, std::max<std::int64_t>(B, 1) * D, 1};
+    case Strides::kPadded: return gaps(32, 64);
+    case Strides::kOdd: return gaps(5, 7);
+    case Strides::kBroadcast:
+      if (!output) return {0, D, 1};
+      [[fallthrough]];
+    default: return contiguous_strides(shape);
+  }
+}
+
+std::int64_t scan_shift(const Case& one) {
+  return one.strides == Strides::kMisaligned || one.strides == Strides::kOdd ? 1 : 0;
+}
+
+namespace {
+
+const char* decay_name(const Case& one) {
+  return one.decay == DecayKind::kLogDecay ? "log_decay" : "decay";
+}
+
+/// Adds these tensors [B,T,D] as slices of one [B,T,...] buffer.
+void add_packed(TensorSet& set, DType dtype, const Dims& shape,
+                const std::vector<std::string>& names) {
+  const std::int64_t T = shape[1], width = shape[2] * std::ssize(names);
+  NamedTensor row{names[0], dtype, {shape[0], T, width}, {T * width, width, 1}, 0, 0, false};
+  row.buffer = set.buffers.size();
+  set.buffers.emplace_back(2 * kGuardBytes + span_bytes(row));
+  std::int64_t offset = kGuardBytes;
+  for (const std::string& name : names) {
+    set.tensors.push_back({name, dtype, shape, row.strides, row.buffer, offset, false});
+    offset += shape[2] * size_of(dtype);
+  }
+}
+
+void fill_decay(const Case& one, const NamedTensor& decay, Buffers& buffers,
+                const RandomStream& random) {
+  const std::int64_t T = one.axis("T"), D = one.axis("D");
+  std::byte* data = buffers[decay.buffer].data() + decay.offset;
+  for_each_element(decay, [&](std::int64_t offset, std::int64_t i) {
+    const float log = log_decay_value(one.distribution, random, i, i / D % T);
+    store(decay.dtype, data, offset, one.decay == DecayKind::kLogDecay ? log : std::exp(log));
+  });
+}
+
+}  // namespace
+
+TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_x) {
+  const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
+  const DType decay_dtype = one.fp32_decay ? DType::kFloat32 : dtype;
+  TensorSet set;
+  std::vector<std::string> packed;  // names of the tensors in one buffer
+  if (one.strides == Strides::kPacked) {
+    if (with_x) packed.push_back("x");
+    if (decay_dtype == dtype) packed.push_back(decay_name(one));
+    if (one.gate) packed.push_back("gate");
+    if (!packed.empty()) add_packed(set, dtype, shape, packed);
+  }
+  const auto add = [&](const char* name, DType of, bool output = false) {
+    if (set.find(name)) return;
+    add_tensor(set, name, of, shape, scan_strides(one.strides, shape, output), output,
+               scan_shift(one));
+  };
+  const auto fill = [&](const NamedTensor& tensor) {
+    fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
+  };
+  if (with_x) add("x", dtype);
+  add(decay_name(one), decay_dtype);
+  if (one.gate) add("gate", dtype);
+  for (const NamedTensor& tensor : set.tensors) {
+    if (tensor.name != decay_name(one)) fill(tensor);
+  }
+  fill_decay(one, set.get(decay_name(one)), set.buffers,
+             RandomStream(seed + one.seed, decay_name(one)));
+  const std::int64_t N =
+      one.cu_seqlens ? static_cast<std::int64_t>(one.cu_seqlens->size()) - 1 : shape[0];
+  if (one.cu_seqlens) {
+    const NamedTensor& offsets =
+        add_tensor(set, "cu_seqlens", DType::kInt32, {N + 1}, {1}, false, scan_shift(one));
+    std::memcpy(set.buffers[offsets.buffer].data() + offsets.offset, one.cu_seqlens->data(),
+                one.cu_seqlens->size() * sizeof(std::int32_t));
+  }
+  add("out", dtype, true);
+  const Dims state{N, shape[2]};
+  const auto add_state = [&](const char* name, bool output) {
+    return add_tensor(set, name, DType::kFloat32, state, contiguous_strides(state), output,
+                      scan_shift(one));
+  };
+  const bool in_place = one.states == States::kInPlace;
+  if (one.states == States::kInitial || one.states == States::kBoth || in_place) {
+    NamedTensor initial = add_state("initial_state", false);
+    fill(initial);
+    if (in_place) {
+      initial.name = "final_state";
+      initial.output = true;
+      set.tensors.push_back(initial);
+    }
+  }
+  if (one.states == States::kFinal || one.states == States::kBoth) add_state("final_state", true);
+  return set;
+}
+
+bool wants_final_state(const TensorSet& inputs, const std::string& call, const Settings& settings) {
+  bool wants = inputs.find("initial_state") != nullptr;
+  for (const auto& [name, text] : settings) {
+    if (name != "output_final_state") {
+      throw std::runtime_error(
+          fmt::format("--set {}: {} has no such setting (output_final_state)", name, call));
+    }
+    wants = parse_bool(name, text);
+  }
+  return wants;
+}
+
+void add_scan_outputs(TensorSet& set, DType dtype, const Dims& out, bool with_state) {
+  add_tensor(set, "out", dtype, out, contiguous_strides(out), true);
+  if (!with_state || out.rank() != 3) return;
+  const NamedTensor* offsets = set.find("cu_seqlens");
+  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
+  const Dims state{lists ? offsets->shape[0] - 1 : out[0], out[2]};
+  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
+}
+
+void differentiate_scan(TensorSet& set, const Case& one, std::uint64_t seed,
+                        const std::vector<std::string>& inputs) {
+  if (one.states == States::kInPlace) {  // no gradient is updated in place
+    set.tensors.erase(
+        std::find_if(set.tensors.begin(), set.tensors.end(),
+                     [](const NamedTensor& tensor) { return tensor.name == "final_state"; }));
+    const NamedTensor initial = set.get("initial_state");
+    add_tensor(set, "final_state", initial.dtype, initial.shape, initial.strides, true);
+  }
+  for (NamedTensor& tensor : set.tensors) {
+    if (!tensor.output) continue;
+    tensor.name = "d_" + tensor.name;
+    tensor.output = false;
+    fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
+  }
+  for (const std::string& input : inputs) {
+    if (!set.find(input)) continue;
+    const NamedTensor like = set.get(input);
+    const bool tokens = like.shape.rank() == 3;
+    add_tensor(set, gradient_name(input), like.dtype, like.shape,
+               tokens ? scan_strides(one.strides, like.shape, true) : like.strides, true,
+               scan_shift(one));
+  }
+}
+
+std::string gradient_name(const std::string& input) {
+  return input.size() == 1 ? "d" + input : "d_" + input;
+}
+
+void add_gradients(TensorSet& set, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    if (!set.find(input)) continue;
+    const NamedTensor like = set.get(input);
+    add_tensor(set, gradient_name(input), like.dtype, like.shape, contiguous_strides(like.shape),
+               true);
+  }
+}
+
+}  // namespace tandem::tools

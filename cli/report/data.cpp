@@ -1,0 +1,252 @@
+#include "cli/report/data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+
+namespace tandem::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::vector<fs::path> entries(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  std::error_code missing;
+  for (const auto& entry : fs::directory_iterator(folder, missing)) paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::string text_of(const Json& json, const char* field) {
+  const auto at = json.find(field);
+  if (at == json.end() || at->is_null()) return "";
+  return at->is_string() ? at->get<std::string>() : at->dump();
+}
+
+std::optional<double> number_of(const Json& json, const char* field) {
+  const auto at = json.find(field);
+  if (at == json.end() || !at->is_number()) return std::nullopt;
+  const double value = at->get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+ReportRow parse_row(const Json& json) {
+  ReportRow row;
+  row.run = text_of(json, "run");
+  row.op = text_of(json, "op");
+  row.direction = text_of(json, "direction");
+  row.case_name = text_of(json, "case");
+  row.dtype = text_of(json, "dtype");
+  row.provider = text_of(json, "provider");
+  row.variant = text_of(json, "variant");
+  row.median_us = number_of(json, "median_us");
+  row.first_call_s = number_of(json, "first_call_s");
+  row.p10_us = number_of(json, "p10_us");
+  row.p90_us = number_of(json, "p90_us");
+  row.floor_us = number_of(json, "floor_us");
+  row.bytes = number_of(json, "bytes");
+  row.flops = number_of(json, "flops");
+  if (const auto error = json.find("error"); error != json.end() && error->is_object()) {
+    row.error = number_of(*error, "value");
+    row.error_metric = text_of(*error, "metric");
+  } else {
+    row.failure = text_of(json, "error");
+  }
+  if (json.contains("failure")) row.failure = text_of(json, "failure");
+  // Drops the time of a wrong result.
+  if (!row.failure.empty() || row.median_us.value_or(0) <= 0) row.median_us.reset();
+  if (row.failure.empty() && !row.timed()) row.failure = "not timed";
+  if (json.contains("counters") && json["counters"].is_object()) row.counters = json["counters"];
+  return row;
+}
+
+ReportFile parse_file(const fs::path& path) {
+  const auto require = [&](bool good, const std::string& text) {
+    if (!good) throw std::runtime_error(path.string() + ": " + text);
+  };
+  std::ifstream stream(path);
+  const Json json = Json::parse(stream, nullptr, false);
+  require(json.is_object(), "not a JSON object");
+  require(text_of(json, "schema") == "1", "schema: must be 1, got " + text_of(json, "schema"));
+  require(json.contains("runs") && json["runs"].is_object(), "runs: must be an object");
+  require(json.contains("rows") && json["rows"].is_array(), "rows: must be a list");
+  ReportFile file;
+  file.device = path.parent_path().filename().string();
+  file.name = path.filename().string();
+  for (const auto& [id, run] : json["runs"].items()) {
+    require(run.is_object(), "run " + id + ": must be an object");
+    file.runs.push_back({id, run});
+  }
+  std::stable_sort(file.runs.begin(), file.runs.end(), [](const auto& a, const auto& b) {
+    return text_of(a.json, "date") < text_of(b.json, "date");
+  });
+  for (const Json& row : json["rows"]) {
+    require(row.is_object(), "rows: each must be an object");
+    file.rows.push_back(parse_row(row));
+    const ReportRow& last = file.rows.back();
+    require(json["runs"].contains(last.run),
+            fmt::format("row {} names run {}, which the file lacks", last.case_name, last.run));
+  }
+  return file;
+}
+
+using Providers = std::map<std::string, const ReportRow*>;  // of one run
+
+/// One case and dtype, by the age of the run.
+using ByRun = std::map<std::size_t, Providers>;
+
+constexpr const char* kOurs = "tandem";
+
+const ReportRow* find_ours(const ByRun& runs, bool timed) {
+  const ReportRow* latest = nullptr;
+  for (const auto& [age, providers] : runs) {
+    const auto at = providers.find(kOurs);
+    if (at != providers.end() && at->second->timed() == timed) latest = at->second;
+  }
+  return latest;
+}
+
+PeerCell find_peer(const ByRun& runs, const std::string& peer) {
+  PeerCell cell;
+  for (const auto& [age, providers] : runs) {
+    const auto ours = providers.find(kOurs), other = providers.find(peer);
+    if (ours == providers.end() || other == providers.end()) continue;
+    cell = {other->second, std::nullopt};
+    if (ours->second->timed() && other->second->timed()) {
+      cell.ratio = *other->second->median_us / *ours->second->median_us;
+    }
+  }
+  return cell;
+}
+
+}  // namespace
+
+std::size_t ReportFile::age(const std::string& run) const {
+  const auto at = std::find_if(runs.begin(), runs.end(), [&](auto& one) { return one.id == run; });
+  return at - runs.begin();
+}
+
+double ReportFile::ceiling(const std::string& run, const char* name) const {
+  const std::size_t at = age(run);
+  if (at == runs.size() || !runs[at].json.contains("ceilings")) return 0;
+  const Json& ceilings = runs[at].json["ceilings"];
+  return ceilings.is_object() ? number_of(ceilings, name).value_or(0) : 0;
+}
+
+std::vector<ReportFile> load_results(const std::string& folder) {
+  std::vector<ReportFile> files;
+  for (const fs::path& device : entries(folder)) {
+    for (const fs::path& path : entries(device)) {
+      if (path.extension() == ".json") files.push_back(parse_file(path));
+    }
+  }
+  return files;
+}
+
+std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files) {
+  std::map<std::pair<std::string, std::string>, std::string> first;  // file by device and run
+  std::vector<std::string> texts;
+  for (const ReportFile& file : files) {
+    for (const ReportRun& run : file.runs) {
+      const auto [at, added] = first.emplace(std::pair(file.device, run.id), file.name);
+      if (added) continue;
+      texts.push_back(
+          fmt::format("{}: run {} is in {} and in {}", file.device, run.id, at->second, file.name));
+    }
+  }
+  return texts;
+}
+
+bool is_yardstick(const std::string& peer) { return peer.starts_with("sdpa"); }
+
+std::map<std::string, std::vector<Json>> load_iterations(const std::string& folder) {
+  const std::string suffix = ".iterations.jsonl";
+  std::map<std::string, std::vector<Json>> by_op;
+  for (const fs::path& path : entries(folder)) {
+    const std::string name = path.filename().string();
+    if (name.size() <= suffix.size() || !name.ends_with(suffix)) continue;
+    std::vector<Json>& lines = by_op[name.substr(0, name.size() - suffix.size())];
+    std::ifstream stream(path);
+    for (std::string text; std::getline(stream, text);) {
+      if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+      lines.push_back(Json::parse(text, nullptr, false));
+      if (!lines.back().is_object()) {
+        throw std::runtime_error(
+            fmt::format("{}: line {}: not a JSON object", path.string(), lines.size()));
+      }
+    }
+  }
+  return by_op;
+}
+
+std::vector<OpSection> select_sections(const ReportFile& file) {
+  std::vector<OpSection> sections;
+  std::vector<std::vector<std::pair<const ReportRow*, ByRun>>> cases;  // of each section
+  for (const ReportRow& row : file.rows) {
+    const auto section = std::find_if(sections.begin(), sections.end(), [&](auto& one) {
+      return one.op == row.op && one.direction == row.direction;
+    });
+    const std::size_t s = section - sections.begin();
+    if (section == sections.end()) {
+      sections.push_back({row.op, row.direction, {}, {}});
+      cases.emplace_back();
+    }
+    auto same = std::find_if(cases[s].begin(), cases[s].end(), [&](auto& one) {
+      return one.first->case_name == row.case_name && one.first->dtype == row.dtype;
+    });
+    if (same == cases[s].end()) same = cases[s].insert(same, {&row, {}});
+    same->second[file.age(row.run)][row.provider] = &row;
+  }
+  for (std::size_t s = 0; s < sections.size(); ++s) {
+    // Keeps only peers that some run has beside Tandem: the others cannot be compared.
+    std::set<std::string> peers;
+    for (const auto& [row, runs] : cases[s]) {
+      for (const auto& [age, providers] : runs) {
+        if (!providers.count(kOurs)) continue;
+        for (const auto& [provider, one] : providers) peers.insert(provider);
+      }
+    }
+    peers.erase(kOurs);
+    sections[s].peers.assign(peers.begin(), peers.end());
+    std::stable_partition(sections[s].peers.begin(), sections[s].peers.end(),
+                          [](const std::string& peer) { return peer.starts_with("unfused"); });
+    for (const auto& [row, runs] : cases[s]) {
+      CaseLine line;
+      line.ours = find_ours(runs, true);
+      if (line.ours == nullptr) line.ours = find_ours(runs, false);
+      if (line.ours == nullptr) continue;
+      for (const std::string& peer : sections[s].peers) line.peers.push_back(find_peer(runs, peer));
+      sections[s].lines.push_back(std::move(line));
+    }
+  }
+  std::erase_if(sections, [](const OpSection& section) { return section.lines.empty(); });
+  return sections;
+}
+
+std::vector<const ReportRun*> shown_runs(const ReportFile& file,
+                                         const std::vector<OpSection>& sections, bool counters) {
+  std::set<std::string> shown;
+  for (const OpSection& section : sections) {
+    for (const CaseLine& line : section.lines) {
+      shown.insert(line.ours->run);
+      if (counters && line.ours->counters.is_object())
+        shown.insert(text_of(line.ours->counters, "run"));
+      for (const PeerCell& peer : line.peers) {
+        if (peer.row != nullptr) shown.insert(peer.row->run);
+      }
+    }
+  }
+  std::vector<const ReportRun*> runs;
+  for (const ReportRun& run : file.runs) {
+    if (shown.count(run.id)) runs.push_back(&run);
+  }
+  return runs;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,41 @@
+// Fields and numbers as the cells of tables: "-" stands for what there is not.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+
+#include "cli/profile/print.h"
+#include "cli/report/tables.h"
+
+namespace tandem::tools {
+
+inline std::string fixed(std::optional<double> value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "-";
+}
+
+inline std::optional<double> number_of(const nlohmann::ordered_json& json, const char* field) {
+  const auto at = json.find(field);
+  return at != json.end() && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
+}
+
+inline std::string text_of(const nlohmann::ordered_json& json, const char* field) {
+  const auto at = json.find(field);
+  return at == json.end() || !at->is_string() ? "" : at->get<std::string>();
+}
+
+inline std::optional<double> ratio(std::optional<double> a, std::optional<double> b) {
+  return a && b && *b > 0 ? std::optional(*a / *b) : std::nullopt;
+}
+
+inline std::string bytes_of(std::optional<double> value) {
+  return value ? bytes_text(*value) : "-";
+}
+
+inline void add_column(Table& table, const std::string& title, bool numeric) {
+  table.header.push_back(title);
+  table.numeric.push_back(numeric);
+}
+
+}  // namespace tandem::tools
