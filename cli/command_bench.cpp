@@ -110,7 +110,9 @@ class Bench {
 
   void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
     const TensorSet set = operation.make(one, dtype, options_.seed);
-    if (wants("tandem")) bench(operation, set, one, dtype, device, nullptr);
+    if (wants("tandem")) {
+      bench(with_variant(operation, options_.variant), set, one, dtype, device, nullptr);
+    }
     if (device.type != DeviceType::kCuda || !options_.variant.empty()) return;
     for (const Baseline& baseline : operation.baselines) {
       if (!wants(baseline.provider)) continue;
@@ -127,8 +129,6 @@ class Bench {
   void bench(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
              Device device, const Baseline* baseline) {
     try {
-      std::optional<ForcedVariant> forced;
-      if (!options_.variant.empty()) forced.emplace(device, options_.variant);
       if (options_.once) {
         run_once(operation, set, one, device);
       } else {

@@ -57,8 +57,9 @@ class Profiler {
         if (!options_.dtype.empty() && to_string(dtype) != options_.dtype) continue;
         try {
           const Baseline* baseline = find_baseline(*operation, options_.provider);
-          profile(baseline == nullptr ? *operation : with_baseline(*operation, *baseline), one,
-                  dtype);
+          profile(baseline == nullptr ? with_variant(*operation, options_.variant)
+                                      : with_baseline(*operation, *baseline),
+                  one, dtype);
         } catch (const Unsupported& error) {
           fmt::print("\n{} {} {}: unsupported: {}\n", title(*operation), one.name, to_string(dtype),
                      error.what());
@@ -104,8 +105,6 @@ class Profiler {
   /// Measures time and cost, after checking the result. False when it is wrong.
   bool measure(const Operation& operation, const Case& one, DType dtype, Profile& found) {
     const TensorSet set = operation.make(one, dtype, options_.seed);
-    std::optional<ForcedVariant> forced;
-    if (!options_.variant.empty()) forced.emplace(device_, options_.variant);
     ResultsRow& row = found.row;
     row.provider = options_.provider;
     const Baseline* baseline = find_baseline(operation, options_.provider);

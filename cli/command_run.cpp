@@ -35,10 +35,11 @@ Settings parse_settings(const std::vector<std::string>& texts) {
 std::string tensors_of_calls() {
   std::string text = "Tensors [optional ones]:\n";
   for (const Operation& operation : operations()) {
-    if (operation.from_file == nullptr) continue;
+    if (!operation.runs_files) continue;
     text +=
-        fmt::format("  {}: {} [{}] -> {}\n", title(operation), fmt::join(operation.inputs, ", "),
-                    fmt::join(operation.optional_inputs, ", "), fmt::join(operation.outputs, ", "));
+        fmt::format("  {}: {} [{}] -> {}\n", title(operation), fmt::join(operation.inputs(), ", "),
+                    fmt::join(operation.optional_inputs(), ", "),
+                    fmt::join(operation.outputs(), ", "));
   }
   return text;
 }

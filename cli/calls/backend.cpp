@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 
@@ -79,30 +78,8 @@ Buffers Placement::download() const {
   return copies;
 }
 
-ForcedVariant::ForcedVariant(Device device, const std::string& variant) {
-  if (variant == kLibraryChoice) return;
-  std::string value = variant;
-  if (device.type == DeviceType::kCpu) {
-    // A CPU variant is named after the matrix product that it uses: gla_forward.cpu.onednn.
-    value = variant.substr(variant.rfind('.') + 1);
-    if (value == "cpu") return;
-  }
-  variable_ = device.type == DeviceType::kCpu ? "TANDEM_CPU_MATMUL" : "TANDEM_VARIANT";
-  if (const char* text = std::getenv(variable_)) previous_ = text;
-  setenv(variable_, value.c_str(), 1);
-}
-
-ForcedVariant::~ForcedVariant() {
-  if (variable_ == nullptr) return;
-  if (previous_) {
-    setenv(variable_, previous_->c_str(), 1);
-  } else {
-    unsetenv(variable_);
-  }
-}
-
 std::vector<std::string> available_variants(const Operation& operation, Device device) {
-  if (operation.function == nullptr) return {kLibraryChoice};
+  if (operation.calls.size() > 1) return {kLibraryChoice};
   std::vector<std::string> available;
   for (VariantInfo& variant : variants(device_properties(device))) {
     if (has_variant(operation, variant.name) && variant.unavailable.empty()) {

@@ -1,5 +1,4 @@
-// Where calls run: devices by name, a set's buffers on one of them, and the forced choice of a
-// variant.
+// Where calls run: devices by name, a set's buffers on one of them, and the variants there.
 #pragma once
 
 #include <optional>
@@ -45,23 +44,6 @@ class Placement {
   std::vector<gpu::Memory> memory_;
   std::vector<std::size_t> sizes_;
   std::vector<void*> bases_;
-};
-
-/// Name that stands for the variants that the library picks by itself.
-inline constexpr const char* kLibraryChoice = "library's choice";
-
-/// Forces a variant while it lives: calls on `device` use it or throw Unsupported. kLibraryChoice,
-/// and a CPU variant without a choice of matrix product ("gla_step.cpu"), force nothing.
-class ForcedVariant {
- public:
-  ForcedVariant(Device device, const std::string& variant);
-  ~ForcedVariant();
-  ForcedVariant(const ForcedVariant&) = delete;
-  ForcedVariant& operator=(const ForcedVariant&) = delete;
-
- private:
-  const char* variable_ = nullptr;  // null: nothing is forced
-  std::optional<std::string> previous_;
 };
 
 /// Names of the entry's variants that some call can use on the device, in the library's order. An

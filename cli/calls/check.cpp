@@ -18,13 +18,31 @@ Buffers run_once(const Operation& operation, const TensorSet& set, Placement& pl
   return placement.download();
 }
 
-/// Says what is wrong with the variant that is forced right now, "" when nothing is. Throws
+/// Names a tensor of the set that no call of the entry has, or an output that was not compared; ""
+/// when there is none.
+std::string find_forgotten(const Operation& operation, const TensorSet& set,
+                           const std::vector<OutputError>& errors) {
+  for (const NamedTensor& tensor : set.tensors) {
+    const auto has = [&](const Signature* call) { return call->find(tensor.name) != nullptr; };
+    if (std::ranges::none_of(operation.calls, has)) return tensor.name + " is of no call";
+    const auto compares = [&](const OutputError& error) { return error.output == tensor.name; };
+    if (tensor.output && std::ranges::none_of(errors, compares)) {
+      return tensor.name + " is not compared";
+    }
+  }
+  return "";
+}
+
+/// Says what is wrong with the entry's variant, "" when nothing is. Throws
 /// Unsupported when it refuses.
 std::string check_variant(const Operation& operation, const TensorSet& set, Device device,
                           const Expectation& expectation, std::vector<OutputError>& errors) {
   Placement placement(set, device);
   Buffers first = run_once(operation, set, placement);
   errors = expectation.compare(set, first);
+  if (std::string forgotten = find_forgotten(operation, set, errors); !forgotten.empty()) {
+    return forgotten;
+  }
   {
     const Buffers second = run_once(operation, set, placement);
     std::string difference = find_difference(set, first, second);
@@ -70,8 +88,8 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
       result.errors.clear();
       try {
         if (!expectation) expectation = operation.expect(set, one.tagged("large"));
-        const ForcedVariant forced(device, variant);
-        result.detail = check_variant(operation, set, device, *expectation, result.errors);
+        result.detail = check_variant(with_variant(operation, variant), set, device, *expectation,
+                                      result.errors);
         result.outcome = result.detail.empty() ? Outcome::kPassed : Outcome::kFailed;
       } catch (const Unsupported& error) {
         refusals = error.what();

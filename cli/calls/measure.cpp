@@ -148,14 +148,13 @@ Timing time_call(const Operation& operation, const TensorSet& set, Device device
 }
 
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement) {
-  if (operation.function != nullptr && placement.device().type == DeviceType::kCuda) {
+  if (operation.calls.size() == 1 && placement.device().type == DeviceType::kCuda) {
     operation.call(set, placement.bases(), placement.device(), {});
     return last_variant();
   }
   for (const std::string& variant : available_variants(operation, placement.device())) {
     try {
-      const ForcedVariant forced(placement.device(), variant);
-      operation.call(set, placement.bases(), placement.device(), {});
+      with_variant(operation, variant).call(set, placement.bases(), placement.device(), {});
       return variant;
     } catch (const Unsupported&) {
     }

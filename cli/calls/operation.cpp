@@ -3,17 +3,122 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <stdexcept>
 
+#include "cli/calls/arguments.h"
+#include "cli/ops/ops.h"
+#include "core/environment.h"
+#include "tandem/error.h"
+
 namespace tandem::tools {
+namespace {
+
+/// Names of the calls' parameters that are as wanted, each once, call by call.
+template <class Wanted>
+std::vector<std::string> names_of(const std::vector<const Signature*>& calls,
+                                  const Wanted& wanted) {
+  std::vector<std::string> names;
+  for (const Signature* signature : calls) {
+    for (const Parameter& row : signature->parameters()) {
+      if (!row.is_tensor() || !wanted(row)) continue;
+      if (std::find(names.begin(), names.end(), row.name) == names.end()) names.push_back(row.name);
+    }
+  }
+  return names;
+}
+
+/// Counts every tensor of the call once, one that is updated twice; of a broadcast axis only one
+/// element.
+double bytes_of(const TensorSet& set, const Signature& signature) {
+  double bytes = 0;
+  for (const NamedTensor& tensor : set.tensors) {
+    const Parameter* row = signature.find(tensor.name);
+    if (row == nullptr) continue;
+    double elements = row->role == Role::kInPlace ? 2 : 1;
+    for (int i = 0; i < tensor.shape.rank(); ++i) {
+      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
+    }
+    bytes += elements * static_cast<double>(size_of(tensor.dtype));
+  }
+  return bytes;
+}
+
+class BothExpectations : public Expectation {
+ public:
+  BothExpectations(std::unique_ptr<Expectation> forward, std::unique_ptr<Expectation> backward)
+      : forward_(std::move(forward)), backward_(std::move(backward)) {}
+
+  std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
+    std::vector<OutputError> errors = forward_->compare(set, after);
+    std::ranges::move(backward_->compare(set, after), std::back_inserter(errors));
+    return errors;
+  }
+
+ private:
+  std::unique_ptr<Expectation> forward_, backward_;
+};
+
+}  // namespace
+
+void Operation::call(const TensorSet& set, const std::vector<void*>& bases, Device device,
+                     const Context& context) const {
+  if (instead) return instead->call(set, bases, device, context);
+  CallOptions options = call_options_from_environment();
+  if (!variant.empty()) options.variant = variant;
+  for (const Signature* signature : calls) {
+    signature->run(arguments(*signature, set, bases, device).get(), context, options);
+  }
+}
+
+std::size_t Operation::workspace_bytes(const TensorSet& set, const std::vector<void*>& bases,
+                                       Device device) const {
+  if (instead) return instead->workspace_bytes(set, bases, device);
+  CallOptions options = call_options_from_environment();
+  if (!variant.empty()) options.variant = variant;
+  std::size_t most = 0;
+  for (const Signature* signature : calls) {
+    most =
+        std::max(most, signature->workspace_bytes(arguments(*signature, set, bases, device).get(),
+                                                  device_properties(device), options));
+  }
+  return most;
+}
+
+Cost Operation::cost(const TensorSet& set) const {
+  Cost cost{0, flops(set)};
+  for (const Signature* signature : calls) cost.bytes += bytes_of(set, *signature);
+  return cost;
+}
+
+std::vector<std::string> Operation::inputs() const {
+  return names_of(calls,
+                  [](const Parameter& row) { return row.role == Role::kInput && !row.optional; });
+}
+
+std::vector<std::string> Operation::optional_inputs() const {
+  return names_of(calls,
+                  [](const Parameter& row) { return row.role == Role::kInput && row.optional; });
+}
+
+std::vector<std::string> Operation::outputs() const {
+  std::vector<std::string> names =
+      names_of(calls, [](const Parameter& row) { return row.is_output() && !row.optional; });
+  std::ranges::move(
+      names_of(calls, [](const Parameter& row) { return row.is_output() && row.optional; }),
+      std::back_inserter(names));
+  return names;
+}
 
 const std::vector<Operation>& operations() {
-  static const std::vector<Operation> all = {
-      kGlaForward,        kGlaBackward,        kGlaForwardBackward,
-      kGlaState,          kGlaStateBackward,   kGlaStep,
-      kGatedScanForward,  kGatedScanBackward,  kGatedScanForwardBackward,
-      kLinearScanForward, kLinearScanBackward, kLinearScanForwardBackward};
+  static const std::vector<Operation> all = [] {
+    std::vector<Operation> joined;
+    for (const auto& make : {gla_operations, gated_scan_operations, linear_scan_operations}) {
+      std::ranges::move(make(), std::back_inserter(joined));
+    }
+    return joined;
+  }();
   return all;
 }
 
@@ -27,23 +132,32 @@ const Operation& find_operation(const std::string& name, const std::string& dire
       fmt::format("there is no {} {} (known: {})", name, direction, fmt::join(known, ", ")));
 }
 
-double bytes_of(const TensorSet& set, const Operation& operation) {
-  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
+Operation forward_then_backward(const Operation& forward, const Operation& backward) {
+  Operation both = forward;
+  both.direction = "forward_backward";
+  both.calls = {forward.calls.front(), backward.calls.front()};
+  both.runs_files = false;
+  both.baselines = {};
+  // The backward's tensors and the forward's outputs, each laid out as its gradient.
+  both.make = [forward, backward](const Case& one, DType dtype, std::uint64_t seed) {
+    TensorSet set = backward.make(one, dtype, seed);
+    for (const std::string& output : forward.outputs()) {
+      if (!set.find("d_" + output)) continue;
+      const NamedTensor like = set.get("d_" + output);
+      const std::int64_t guard = kGuardBytes;
+      add_tensor(set, output, like.dtype, like.shape, like.strides, true,
+                 (like.offset - guard) / size_of(like.dtype));
+    }
+    return set;
   };
-  double bytes = 0;
-  for (const NamedTensor& tensor : set.tensors) {
-    if (!has(operation.inputs, tensor.name) && !has(operation.optional_inputs, tensor.name) &&
-        !has(operation.outputs, tensor.name)) {
-      continue;
-    }
-    double elements = 1;
-    for (int i = 0; i < tensor.shape.rank(); ++i) {
-      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
-    }
-    bytes += elements * static_cast<double>(size_of(tensor.dtype));
-  }
-  return bytes;
+  both.expect = [forward, backward](const TensorSet& set, bool sampled) {
+    return std::make_unique<BothExpectations>(forward.expect(set, sampled),
+                                              backward.expect(set, sampled));
+  };
+  both.flops = [forward, backward](const TensorSet& set) {
+    return forward.flops(set) + backward.flops(set);
+  };
+  return both;
 }
 
 std::vector<std::string> provider_names() {
@@ -69,8 +183,21 @@ bool has_provider(const Operation& operation, const std::string& provider) {
 
 Operation with_baseline(const Operation& operation, const Baseline& baseline) {
   Operation changed = operation;
-  changed.call = baseline.call;
-  changed.workspace_bytes = baseline.workspace_bytes;
+  changed.instead = baseline;
+  if (baseline.call != nullptr) return changed;
+  changed.instead->call = [](const TensorSet&, const std::vector<void*>&, Device, const Context&) {
+    throw Unsupported("cuda: " + cuda_unavailable_reason());
+  };
+  changed.instead->workspace_bytes = [](const TensorSet&, const std::vector<void*>&,
+                                        Device) -> std::size_t {
+    throw Unsupported("cuda: " + cuda_unavailable_reason());
+  };
+  return changed;
+}
+
+Operation with_variant(const Operation& operation, const std::string& variant) {
+  Operation changed = operation;
+  changed.variant = variant == kLibraryChoice ? "" : variant;
   return changed;
 }
 
@@ -79,8 +206,7 @@ std::string title(const Operation& operation) {
 }
 
 bool has_variant(const Operation& operation, const std::string& variant) {
-  return operation.function != nullptr &&
-         variant.rfind(std::string(operation.function) + ".", 0) == 0;
+  return operation.calls.size() == 1 && variant.rfind(operation.function() + ".", 0) == 0;
 }
 
 }  // namespace tandem::tools

@@ -1,18 +1,26 @@
-// What the tools need to know of an op: one table entry per op and direction, filled by
-// cli/ops/<op>*.cpp.
+// What the tools need to know of an op: one table entry per op and direction, made in
+// cli/ops/<op>.cpp.
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/cases/cases.h"
-#include "cli/tensors/safetensors.h"
 #include "cli/tensors/tensors.h"
+#include "ops/signature.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
+
+/// The function, or null in a build without CUDA.
+#ifdef TANDEM_CUDA
+#define TANDEM_IF_CUDA(function) function
+#else
+#define TANDEM_IF_CUDA(function) nullptr
+#endif
 
 namespace tandem::tools {
 
@@ -38,10 +46,8 @@ class Expectation {
   virtual std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const = 0;
 };
 
-using Settings = std::map<std::string, std::string>;
-
-/// The op on a CUDA device as it would be without Tandem: cuBLASLt products and separate
-/// element-wise kernels. Its functions throw Unsupported, saying why.
+/// The op as it would be without Tandem: cuBLASLt products and separate element-wise kernels on a
+/// CUDA device. Its functions throw Unsupported, saying why; they are null without CUDA.
 struct Baseline {
   const char* provider;  // as in results files: "unfused"
   const char* variant;   // as in results files: "unfused.cublaslt"
@@ -56,33 +62,41 @@ struct Baseline {
 inline constexpr double kBaselineSlack = 3;
 
 struct Operation {
-  const char* name;       // "gla"
-  const char* direction;  // one of direction_names(), as in results files
-  /// The C++ function, with which the names of its variants begin: "gla_forward". Null when the
-  /// call is of several functions: then the library picks their variants.
-  const char* function;
-  /// Tensors by the names of the C++ call's arguments. make and from_file add no others; each
-  /// output that they add is compared. A tensor updated in place is an output that is filled.
-  std::vector<std::string> inputs;
-  std::vector<std::string> optional_inputs;
-  std::vector<std::string> outputs;
+  std::string name;       // "gla"
+  std::string direction;  // one of direction_names(), as in results files
+  /// The calls made in turn, which share a stream and a workspace. Their tables say which tensors a
+  /// set of the entry may have; each output that it has is compared.
+  std::vector<const Signature*> calls;
   /// Makes the tensors of a case, with fresh random inputs.
-  TensorSet (*make)(const Case& one, DType dtype, std::uint64_t seed);
-  /// Makes tensors from a file, and scalars from --set. Throws std::runtime_error naming the file
-  /// and the field. Null where `tandem run` does not offer the direction.
-  TensorSet (*from_file)(const SafetensorsFile& file, const Settings& settings);
-  /// Makes the C++ call with each buffer of the set at `bases[i]` on `device`.
-  void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
-               const Context& context);
-  std::size_t (*workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
-                                 Device device);
+  std::function<TensorSet(const Case& one, DType dtype, std::uint64_t seed)> make;
   /// Runs the definition, in parallel over sequences and heads; `sampled`: on a few of them.
-  std::unique_ptr<Expectation> (*expect)(const TensorSet& set, bool sampled);
-  Cost (*cost)(const TensorSet& set);
+  std::function<std::unique_ptr<Expectation>(const TensorSet& set, bool sampled)> expect;
+  /// Matrix flops of a call.
+  std::function<double(const TensorSet& set)> flops;
   /// Returns "B4 T1024 H32 K64 V64".
-  std::string (*shape)(const TensorSet& set);
+  std::function<std::string(const TensorSet& set)> shape;
+  bool runs_files = false;    // whether `tandem run` offers it
   bool fp32_on_cuda = false;  // else fp32 is for the CPU only
   std::vector<Baseline> baselines = {};
+  std::string variant = {};  // the only one that may run; empty: the library's choice
+  std::optional<Baseline> instead = std::nullopt;  // makes the calls, in place of the library
+
+  /// Makes the calls with each buffer of the set at `bases[i]` on `device`.
+  void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
+            const Context& context) const;
+  std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases,
+                              Device device) const;
+  Cost cost(const TensorSet& set) const;
+
+  /// Name of the C++ function, with which the names of its variants begin: "gla_forward". Empty
+  /// when there are several: then the library picks their variants.
+  std::string function() const { return calls.size() == 1 ? calls.front()->name() : ""; }
+
+  /// Names of the required inputs, the optional ones, and the outputs; a tensor updated in place is
+  /// an output.
+  std::vector<std::string> inputs() const;
+  std::vector<std::string> optional_inputs() const;
+  std::vector<std::string> outputs() const;
 };
 
 /// All entries; those of one op follow each other.
@@ -91,8 +105,9 @@ const std::vector<Operation>& operations();
 /// Finds an entry, or throws std::runtime_error naming the known ones.
 const Operation& find_operation(const std::string& name, const std::string& direction = "forward");
 
-/// Counts every tensor of the operation's call once; of a broadcast axis only one element.
-double bytes_of(const TensorSet& set, const Operation& operation);
+/// Returns the direction "forward_backward": the two in turn, as in training. What both read counts
+/// twice: between the two calls a training step has other layers.
+Operation forward_then_backward(const Operation& forward, const Operation& backward);
 
 /// "tandem", and the names of the baselines of all entries.
 std::vector<std::string> provider_names();
@@ -106,23 +121,16 @@ bool has_provider(const Operation& operation, const std::string& provider);
 /// Returns the entry with the baseline's call instead of its own.
 Operation with_baseline(const Operation& operation, const Baseline& baseline);
 
+/// Name that stands for the variants that the library picks by itself.
+inline constexpr const char* kLibraryChoice = "library's choice";
+
+/// Returns the entry with this variant alone: its calls use it or throw Unsupported.
+Operation with_variant(const Operation& operation, const std::string& variant);
+
 /// Returns "gla forward".
 std::string title(const Operation& operation);
 
 /// Whether the variant, "gla_forward.cpu.builtin", is one of the entry's function.
 bool has_variant(const Operation& operation, const std::string& variant);
-
-extern const Operation kGlaForward;
-extern const Operation kGlaState;
-extern const Operation kGlaStateBackward;
-extern const Operation kGlaStep;
-extern const Operation kGlaBackward;
-extern const Operation kGlaForwardBackward;
-extern const Operation kGatedScanForward;
-extern const Operation kGatedScanBackward;
-extern const Operation kGatedScanForwardBackward;
-extern const Operation kLinearScanForward;
-extern const Operation kLinearScanBackward;
-extern const Operation kLinearScanForwardBackward;
 
 }  // namespace tandem::tools

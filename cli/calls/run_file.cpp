@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "cli/calls/arguments.h"
 #include "cli/calls/backend.h"
 #include "cli/tensors/safetensors.h"
 #include "tandem/error.h"
@@ -13,10 +14,10 @@ namespace tandem::tools {
 
 TensorSet run_file(const Operation& operation, const std::string& in, const std::string& out,
                    Device device, const Settings& settings) {
-  if (operation.from_file == nullptr) {
+  if (!operation.runs_files) {
     throw std::runtime_error(title(operation) + " cannot be run on a file");
   }
-  TensorSet set = operation.from_file(read_safetensors(in), settings);
+  TensorSet set = read_call(operation, read_safetensors(in), settings);
   Placement placement(set, device);
   try {
     operation.call(set, placement.bases(), device, {});

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cli/calls/arguments.h"
 #include "cli/calls/operation.h"
 #include "tandem/device.h"
 

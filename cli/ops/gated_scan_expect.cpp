@@ -2,8 +2,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "cli/ops/gated_scan.h"
+#include "cli/calls/arguments.h"
+#include "cli/ops/scan.h"
 #include "cli/ops/scan_judge.h"
+#include "ops/gated_scan.h"
 
 namespace tandem::tools {
 namespace {
@@ -11,7 +13,9 @@ namespace {
 class ForwardExpectation : public Expectation {
  public:
   ForwardExpectation(const TensorSet& set, bool sampled)
-      : problem_(host_scan_problem(set)), channels_(channels_to_check(problem_, sampled)) {
+      : problem_(make_problem(
+            host_arguments<GatedScanForwardArgs>(gated_scan_forward_signature(), set))),
+        channels_(channels_to_check(problem_, sampled)) {
     defined_.resize(channels_.size());
 #pragma omp parallel for schedule(dynamic)
     for (std::size_t i = 0; i < channels_.size(); ++i) {
@@ -39,7 +43,8 @@ class ForwardExpectation : public Expectation {
 class BackwardExpectation : public Expectation {
  public:
   BackwardExpectation(const TensorSet& set, bool sampled)
-      : problem_(host_scan_backward_problem(set)),
+      : problem_(make_problem(
+            host_arguments<GatedScanBackwardArgs>(gated_scan_backward_signature(), set))),
         channels_(channels_to_check(problem_.forward, sampled)) {
     defined_.resize(channels_.size());
 #pragma omp parallel for schedule(dynamic)

@@ -1,94 +1,19 @@
-// gla for the tools: its tensors from a file, its call, its cost.
+// gla for the tools: its entries and their costs.
 #include "cli/ops/gla.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
-#include <stdexcept>
 
-#include "cli/calls/file_inputs.h"
-#include "tandem/ops/gla.h"
+#include "cli/calls/arguments.h"
+#include "cli/ops/ops.h"
 
 namespace tandem::tools {
 namespace {
 
-const std::vector<std::string> kInputs = {"q", "k", "v"};
-const std::vector<std::string> kOptional = {"log_decay", "initial_state", "cu_seqlens"};
+constexpr double kChunk = 64;  // of the chunked algorithm that flops are counted of
 
-TensorSet from_file(const SafetensorsFile& file, const Settings& settings) {
-  TensorSet set = read_inputs(file, "gla forward", kInputs, kOptional);
-  bool wants_state = set.find("initial_state") != nullptr;
-  for (const auto& [name, text] : settings) {
-    if (name == "scale") {
-      set.scalars["scale"] = parse_number(name, text);
-    } else if (name == "output_final_state") {
-      wants_state = parse_bool(name, text);
-    } else {
-      throw std::runtime_error(fmt::format(
-          "--set {}: gla forward has no such setting (scale, output_final_state)", name));
-    }
-  }
-  const Dims q = set.get("q").shape;
-  const NamedTensor v = set.get("v");
-  add_tensor(set, "o", v.dtype, v.shape, contiguous_strides(v.shape), true);
-  // Shapes that do not fit together are refused by the call itself.
-  if (!wants_state || q.rank() != 4 || v.shape.rank() != 4) return set;
-  const NamedTensor* offsets = set.find("cu_seqlens");
-  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
-  const Dims state{lists ? offsets->shape[0] - 1 : q[0], v.shape[2], q[3], v.shape[3]};
-  std::int64_t bytes = sizeof(float);
-  for (const std::int64_t extent : state) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > std::int64_t{1} << 42) {
-      throw std::runtime_error(file.path + ": final_state " + to_string(state) + " is too large");
-    }
-  }
-  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
-  return set;
-}
-
-GlaForwardArgs to_args(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const Views views(set, bases, device);
-  GlaForwardArgs args;
-  args.q = views.required("q");
-  args.k = views.required("k");
-  args.v = views.required("v");
-  args.o = views.required("o");
-  args.log_decay = views.optional("log_decay");
-  args.initial_state = views.optional("initial_state");
-  args.cu_seqlens = views.optional("cu_seqlens");
-  args.final_state = views.optional("final_state");
-  if (set.scalars.count("scale")) args.scale = set.scalars.at("scale");
-  return args;
-}
-
-void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
-          const Context& context) {
-  gla_forward(to_args(set, bases, device), context);
-}
-
-std::size_t workspace_bytes(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return gla_forward_workspace_bytes(to_args(set, bases, device), device_properties(device));
-}
-
-}  // namespace
-
-GlaForwardProblem problem_at(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  return make_problem(to_args(set, bases, device));
-}
-
-GlaForwardProblem host_problem(const TensorSet& set) {
-  return problem_at(set, host_bases(set), Device::cpu());
-}
-
-TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n) {
-  if (!recurrence.cu_seqlens) return {0, recurrence.T};
-  const auto boundary = [&](std::int64_t i) {
-    return std::clamp<std::int64_t>(recurrence.cu_seqlens[i], 0, recurrence.T);
-  };
-  return {boundary(n), std::max(boundary(n), boundary(n + 1))};
-}
-
+/// Number of tokens of all sequences together.
 double token_count(const GlaRecurrence& recurrence) {
   double tokens = 0;
   for (std::int64_t n = 0; n < recurrence.N; ++n) {
@@ -96,6 +21,62 @@ double token_count(const GlaRecurrence& recurrence) {
     tokens += static_cast<double>(range.end - range.begin);
   }
   return tokens;
+}
+
+/// Per chunk C and head, Q K^T is C*C*K multiply-adds, Q S and K^T V are C*K*V each, (Q K^T) V is
+/// C*C*V; counted per token, so a partial chunk counts partly.
+double forward_flops(const TensorSet& set) {
+  const auto p = make_problem(host_arguments<GlaForwardArgs>(gla_forward_signature(), set));
+  const double K = p.K, V = p.V;
+  return token_count(p) * p.H * 2 * (kChunk * K + 2 * K * V + kChunk * V);
+}
+
+/// Per token and head as in the forward: Q K^T, W K and W^T Q are C*K multiply-adds each, dO V^T
+/// and A^T dO are C*V, and dO S^T, V dS^T, K dS, Q^T dO and the states' K^T V are K*V.
+double backward_flops(const TensorSet& set) {
+  const GlaBackwardProblem problem =
+      make_problem(host_arguments<GlaBackwardArgs>(gla_backward_signature(), set));
+  const GlaForwardProblem& p = problem.forward;
+  const double K = p.K, V = p.V;
+  return token_count(p) * p.H * 2 * (3 * kChunk * K + 2 * kChunk * V + 5 * K * V);
+}
+
+/// A token adds k v^T, or q d_o^T.
+template <class Args>
+double state_flops(const Signature& signature, const TensorSet& set) {
+  const auto p = make_problem(host_arguments<Args>(signature, set));
+  return token_count(p) * p.H * 2 * p.K * p.V;
+}
+
+/// q^T S and k v^T are K*V multiply-adds each.
+double step_flops(const TensorSet& set) {
+  return 4 * static_cast<double>(set.get("state").shape.product());
+}
+
+std::string shape_of(const TensorSet& set, const char* keys_name, const char* values_name) {
+  const Dims keys = set.get(keys_name).shape, values = set.get(values_name).shape;
+  const std::string heads = keys[2] == values[2] ? fmt::format("H{}", values[2])
+                                                 : fmt::format("H{}/{}", values[2], keys[2]);
+  return fmt::format("B{} T{} {} K{} V{}", keys[0], keys[1], heads, keys[3], values[3]);
+}
+
+std::string step_shape(const TensorSet& set) {
+  const Dims q = set.get("q").shape;
+  const NamedTensor& state = set.get("state");
+  const std::int64_t H = state.shape[1], HQ = q[1];
+  const std::string heads = H == HQ ? fmt::format("H{}", H) : fmt::format("H{}/{}", H, HQ);
+  return fmt::format("B{} {} K{} V{} state {}", q[0], heads, q[2], state.shape[3],
+                     to_string(state.dtype));
+}
+
+}  // namespace
+
+TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n) {
+  if (!recurrence.cu_seqlens) return {0, recurrence.T};
+  const auto boundary = [&](std::int64_t i) {
+    return std::clamp<std::int64_t>(recurrence.cu_seqlens[i], 0, recurrence.T);
+  };
+  return {boundary(n), std::max(boundary(n), boundary(n + 1))};
 }
 
 std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool sampled) {
@@ -111,45 +92,57 @@ std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool s
   return heads;
 }
 
-std::string gla_shape(const Dims& keys, const Dims& values) {
-  const std::string heads = keys[2] == values[2] ? fmt::format("H{}", values[2])
-                                                 : fmt::format("H{}/{}", values[2], keys[2]);
-  return fmt::format("B{} T{} {} K{} V{}", keys[0], keys[1], heads, keys[3], values[3]);
+std::vector<Operation> gla_operations() {
+  const auto shape = [](const TensorSet& set) { return shape_of(set, "q", "v"); };
+  const Operation forward = {
+      .name = "gla",
+      .direction = "forward",
+      .calls = {&gla_forward_signature()},
+      .make = make_gla,
+      .expect = expect_gla,
+      .flops = forward_flops,
+      .shape = shape,
+      .runs_files = true,
+      .baselines = {{"unfused", "unfused.cublaslt", TANDEM_IF_CUDA(unfused_gla),
+                     TANDEM_IF_CUDA(unfused_gla_workspace_bytes)}}};
+  const Operation backward = {.name = "gla",
+                              .direction = "backward",
+                              .calls = {&gla_backward_signature()},
+                              .make = make_gla_backward,
+                              .expect = expect_gla_backward,
+                              .flops = backward_flops,
+                              .shape = shape,
+                              .runs_files = true};
+  const Operation state = {.name = "gla",
+                           .direction = "state",
+                           .calls = {&gla_state_forward_signature()},
+                           .make = make_gla_state,
+                           .expect = expect_gla_state,
+                           .flops =
+                               [](const TensorSet& set) {
+                                 return state_flops<GlaStateForwardArgs>(
+                                     gla_state_forward_signature(), set);
+                               },
+                           .shape = [](const TensorSet& set) { return shape_of(set, "k", "v"); }};
+  const Operation state_backward = {
+      .name = "gla",
+      .direction = "state_backward",
+      .calls = {&gla_state_backward_signature()},
+      .make = make_gla_state_backward,
+      .expect = expect_gla_state_backward,
+      .flops =
+          [](const TensorSet& set) {
+            return state_flops<GlaStateBackwardArgs>(gla_state_backward_signature(), set);
+          },
+      .shape = [](const TensorSet& set) { return shape_of(set, "q", "d_o"); }};
+  const Operation step = {.name = "gla",
+                          .direction = "step",
+                          .calls = {&gla_step_signature()},
+                          .make = make_gla_step,
+                          .expect = expect_gla_step,
+                          .flops = step_flops,
+                          .shape = step_shape};
+  return {forward, backward, forward_then_backward(forward, backward), state, state_backward, step};
 }
-
-namespace {
-
-/// Matrix work of the chunked algorithm at chunk C = 64. Per chunk and head: Q K^T is C*C*K
-/// multiply-adds, Q S and K^T V are C*K*V each, (Q K^T) V is C*C*V; counted per token, so a partial
-/// chunk counts partly.
-Cost cost(const TensorSet& set) {
-  const GlaForwardProblem problem = host_problem(set);
-  const double K = problem.K, V = problem.V;
-  constexpr double C = 64;
-  return {bytes_of(set, kGlaForward),
-          token_count(problem) * problem.H * 2 * (C * K + 2 * K * V + C * V)};
-}
-
-std::string shape(const TensorSet& set) {
-  return gla_shape(set.get("q").shape, set.get("v").shape);
-}
-
-}  // namespace
-
-const Operation kGlaForward = {
-    .name = "gla",
-    .direction = "forward",
-    .function = "gla_forward",
-    .inputs = kInputs,
-    .optional_inputs = kOptional,
-    .outputs = {"o", "final_state"},
-    .make = make_gla,
-    .from_file = from_file,
-    .call = call,
-    .workspace_bytes = workspace_bytes,
-    .expect = expect_gla,
-    .cost = cost,
-    .shape = shape,
-    .baselines = {{"unfused", "unfused.cublaslt", unfused_gla, unfused_gla_workspace_bytes}}};
 
 }  // namespace tandem::tools

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "cli/calls/arguments.h"
 #include "cli/calls/judge.h"
 #include "cli/ops/gla.h"
 #include "reference/gla_backward.h"
@@ -35,7 +36,9 @@ void sample(std::vector<Group>& groups, double cost) {
 class GlaBackwardExpectation : public Expectation {
  public:
   GlaBackwardExpectation(const TensorSet& set, bool sampled)
-      : problem_(host_backward_problem(set)), p_(problem_.forward), share_(p_.H / p_.HQ) {
+      : problem_(make_problem(host_arguments<GlaBackwardArgs>(gla_backward_signature(), set))),
+        p_(problem_.forward),
+        share_(p_.H / p_.HQ) {
     inside_.resize(p_.T, !p_.cu_seqlens);
     for (std::int64_t n = 0; n < p_.N; ++n) {
       const TokenRange tokens = tokens_of(p_, n);

@@ -3,6 +3,7 @@
 #include <set>
 #include <vector>
 
+#include "cli/calls/arguments.h"
 #include "cli/calls/judge.h"
 #include "cli/ops/gla.h"
 #include "reference/gla.h"
@@ -48,7 +49,8 @@ void define(const GlaForwardProblem& problem, Head& head) {
 
 class GlaExpectation : public Expectation {
  public:
-  GlaExpectation(const TensorSet& set, bool sampled) : problem_(host_problem(set)) {
+  GlaExpectation(const TensorSet& set, bool sampled)
+      : problem_(make_problem(host_arguments<GlaForwardArgs>(gla_forward_signature(), set))) {
     for (const std::int64_t index : heads_to_check(problem_, sampled)) {
       Head head;
       head.n = index / problem_.H;

@@ -2,11 +2,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cli/calls/arguments.h"
 #include "cli/cases/decay_values.h"
 #include "cli/ops/gla.h"
 
 namespace tandem::tools {
 
+namespace {
+
+/// Returns the strides of an activation [B,T,heads,D] of a case.
 Dims activation_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t T = std::max<std::int64_t>(shape[1], 1), heads = shape[2], D = shape[3];
   const auto gaps = [&](std::int64_t head, std::int64_t token, std::int64_t batch) {
@@ -23,8 +27,6 @@ Dims activation_strides(Strides kind, const Dims& shape, bool output) {
     default: return contiguous_strides(shape);
   }
 }
-
-namespace {
 
 Dims decay_strides(Strides kind, const Dims& shape) {
   if (shape.rank() == 1) {
@@ -124,6 +126,26 @@ TensorSet make_inputs(const Case& one, DType dtype, std::uint64_t seed, bool que
   return set;
 }
 
+Dims without_time(const Dims& dims) {
+  return dims.rank() == 4 ? Dims{dims[0], dims[2], dims[3]} : Dims{dims[0], dims[2]};
+}
+
+/// Returns the strides of a state [B,H,K,V]; the last is 1.
+Dims state_strides(Strides kind, const Dims& shape) {
+  const std::int64_t B = shape[0], H = shape[1], K = shape[2], V = shape[3];
+  const auto gaps = [&](std::int64_t key, std::int64_t head, std::int64_t batch) {
+    const std::int64_t key_stride = V + key, head_stride = K * key_stride + head;
+    return Dims{H * head_stride + batch, head_stride, key_stride, 1};
+  };
+  switch (kind) {
+    case Strides::kTransposed: return {K * V, B * K * V, V, 1};  // stored [H,B,K,V]
+    case Strides::kPacked: return gaps(0, 0, 2 * H * K * V);     // one of three layers' states
+    case Strides::kPadded: return gaps(8, 16, 32);
+    case Strides::kOdd: return gaps(3, 5, 7);
+    default: return contiguous_strides(shape);
+  }
+}
+
 }  // namespace
 
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
@@ -155,6 +177,47 @@ TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed) {
   add_tensor(set, "state", DType::kFloat32, state, contiguous_strides(state), true, shift);
   add_tensor(set, "total_log_decay", DType::kFloat32, total, contiguous_strides(total), true,
              shift);
+  return set;
+}
+
+TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_gla(one, dtype, seed);
+  differentiate(set, gla_backward_signature(), seed + one.seed, [&](const NamedTensor& input) {
+    const Dims& shape = input.shape;
+    if (shape.rank() != 4 || input.dtype != dtype || input.name == "initial_state") {
+      return GradientLayout{contiguous_strides(shape)};
+    }
+    return GradientLayout{activation_strides(one.strides, shape, true), shapes_of(one).shift};
+  });
+  return set;
+}
+
+/// The tensors of "state" under other names.
+TensorSet make_gla_state_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_gla_state(one, dtype, seed);
+  for (NamedTensor& tensor : set.tensors) {
+    if (tensor.name == "k") tensor.name = "q";
+    if (tensor.name == "v") tensor.name = "d_o";
+    if (tensor.name == "state") tensor.name = "d_state";
+  }
+  if (one.scale) set.scalars["scale"] = *one.scale;
+  return set;
+}
+
+TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed) {
+  Case token = one;
+  token.states = States::kNone;
+  TensorSet set = make_gla(token, dtype, seed);
+  for (NamedTensor& tensor : set.tensors) {
+    if (tensor.shape.rank() == 1) continue;  // a constant decay
+    tensor.shape = without_time(tensor.shape);
+    tensor.strides = without_time(tensor.strides);
+  }
+  const Dims state{one.axis("B"), one.axis("H"), one.axis("K"), one.axis("V")};
+  const bool shifted = one.strides == Strides::kMisaligned || one.strides == Strides::kOdd;
+  const NamedTensor& added = add_tensor(set, "state", one.state_dtype, state,
+                                        state_strides(one.strides, state), true, shifted ? 1 : 0);
+  fill_normal(added, set.buffers, RandomStream(seed + one.seed, "state"));
   return set;
 }
 

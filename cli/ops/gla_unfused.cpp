@@ -1,6 +1,7 @@
 // gla's unfused baseline for the tools.
 #include "bench/cuda/gla.h"
 
+#include "cli/calls/arguments.h"
 #include "cli/calls/gpu.h"
 #include "cli/ops/gla.h"
 #include "tandem/error.h"
@@ -13,7 +14,8 @@ tandem_bench_activation activation(const StridedTensor& x) {
 }
 
 tandem_bench_gla describe(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-  const GlaForwardProblem problem = problem_at(set, bases, device);
+  const GlaForwardProblem problem =
+      make_problem(arguments_of<GlaForwardArgs>(gla_forward_signature(), set, bases, device));
   if (problem.cu_seqlens != nullptr) {
     throw Unsupported("the unfused baseline is for dense batches, not for cu_seqlens");
   }

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "cli/ops/linear_scan.h"
+#include "cli/calls/arguments.h"
+#include "cli/ops/scan.h"
 #include "cli/ops/scan_judge.h"
+#include "ops/linear_scan.h"
 #include "reference/linear_scan.h"
 
 namespace tandem::tools {
@@ -13,7 +15,8 @@ namespace {
 class ForwardExpectation : public Expectation {
  public:
   ForwardExpectation(const TensorSet& set, bool sampled)
-      : problem_(host_linear_problem(set)),
+      : problem_(make_problem(
+            host_arguments<LinearScanForwardArgs>(linear_scan_forward_signature(), set))),
         channels_(channels_to_check(problem_, sampled, 0.05 * problem_.d)) {
     defined_.resize(channels_.size());
 #pragma omp parallel for schedule(dynamic)
@@ -60,7 +63,9 @@ struct InputGradients {
 class BackwardExpectation : public Expectation {
  public:
   BackwardExpectation(const TensorSet& set, bool sampled)
-      : problem_(host_linear_backward_problem(set)), p_(problem_.forward) {
+      : problem_(make_problem(
+            host_arguments<LinearScanBackwardArgs>(linear_scan_backward_signature(), set))),
+        p_(problem_.forward) {
     for (const std::int64_t d : some_of(p_.D, sampled, 8)) {
       for (std::int64_t n = 0; n < p_.N; ++n) channels_.push_back({n, static_cast<int>(d)});
     }

@@ -1,18 +1,19 @@
-// A scan's tensors: from a case, with its layouts and random inputs, and around inputs from a file.
-#include <fmt/format.h>
-
+// A scan's tensors from a case: layouts and random inputs.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
-#include "cli/calls/file_inputs.h"
+#include "cli/calls/arguments.h"
 #include "cli/cases/decay_values.h"
 #include "cli/ops/scan.h"
 
 namespace tandem::tools {
 
+namespace {
+
+/// Returns the strides of a tensor [B,T,D] of a case.
 Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t B = shape[0], T = std::max<std::int64_t>(shape[1], 1), D = shape[2];
   const auto gaps = [&](std::int64_t token, std::int64_t batch) {
@@ -29,11 +30,10 @@ Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   }
 }
 
+/// Returns how many elements a case's tensors lie off their alignment.
 std::int64_t scan_shift(const Case& one) {
   return one.strides == Strides::kMisaligned || one.strides == Strides::kOdd ? 1 : 0;
 }
-
-namespace {
 
 const char* decay_name(const Case& one) {
   return one.decay == DecayKind::kLogDecay ? "log_decay" : "decay";
@@ -63,8 +63,7 @@ void fill_decay(const Case& one, const NamedTensor& decay, Buffers& buffers,
   });
 }
 
-}  // namespace
-
+/// Makes a forward call's tensors; x, which is gated_scan's, only `with_x`.
 TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_x) {
   const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
   const DType decay_dtype = one.fp32_decay ? DType::kFloat32 : dtype;
@@ -120,63 +119,42 @@ TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_
   return set;
 }
 
-bool wants_final_state(const TensorSet& inputs, const std::string& call, const Settings& settings) {
-  bool wants = inputs.find("initial_state") != nullptr;
-  for (const auto& [name, text] : settings) {
-    if (name != "output_final_state") {
-      throw std::runtime_error(
-          fmt::format("--set {}: {} has no such setting (output_final_state)", name, call));
-    }
-    wants = parse_bool(name, text);
-  }
-  return wants;
+}  // namespace
+
+TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
+  return make_scan(one, dtype, seed, true);
 }
 
-void add_scan_outputs(TensorSet& set, DType dtype, const Dims& out, bool with_state) {
-  add_tensor(set, "out", dtype, out, contiguous_strides(out), true);
-  if (!with_state || out.rank() != 3) return;
-  const NamedTensor* offsets = set.find("cu_seqlens");
-  const bool lists = offsets != nullptr && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
-  const Dims state{lists ? offsets->shape[0] - 1 : out[0], out[2]};
-  add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true);
+/// Makes gated_scan's tensors with u and the weight instead of x, such that x = u W^T has its usual
+/// size.
+TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_scan(one, dtype, seed, false);
+  const Dims u{one.axis("B"), one.axis("T"), one.axis("d")};
+  const std::int64_t d = u[2], gap = one.strides == Strides::kPadded ? 32
+                                     : one.strides == Strides::kOdd  ? 5
+                                                                     : 0;
+  const NamedTensor added =
+      add_tensor(set, "u", dtype, u, scan_strides(one.strides, u, false), false, scan_shift(one));
+  fill_normal(added, set.buffers, RandomStream(seed + one.seed, "u"));
+  const NamedTensor weight =
+      add_tensor(set, "weight", dtype, {one.axis("D"), d}, {d + gap, 1}, false, scan_shift(one));
+  const RandomStream random(seed + one.seed, "weight");
+  const float scale = 1 / std::sqrt(static_cast<float>(d));
+  std::byte* data = set.buffers[weight.buffer].data() + weight.offset;
+  for_each_element(weight, [&](std::int64_t offset, std::int64_t i) {
+    store(dtype, data, offset, scale * random.normal(i));
+  });
+  return set;
 }
 
-void differentiate_scan(TensorSet& set, const Case& one, std::uint64_t seed,
-                        const std::vector<std::string>& inputs) {
-  if (one.states == States::kInPlace) {  // no gradient is updated in place
-    set.tensors.erase(
-        std::find_if(set.tensors.begin(), set.tensors.end(),
-                     [](const NamedTensor& tensor) { return tensor.name == "final_state"; }));
-    const NamedTensor initial = set.get("initial_state");
-    add_tensor(set, "final_state", initial.dtype, initial.shape, initial.strides, true);
-  }
-  for (NamedTensor& tensor : set.tensors) {
-    if (!tensor.output) continue;
-    tensor.name = "d_" + tensor.name;
-    tensor.output = false;
-    fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
-  }
-  for (const std::string& input : inputs) {
-    if (!set.find(input)) continue;
-    const NamedTensor like = set.get(input);
-    const bool tokens = like.shape.rank() == 3;
-    add_tensor(set, gradient_name(input), like.dtype, like.shape,
-               tokens ? scan_strides(one.strides, like.shape, true) : like.strides, true,
-               scan_shift(one));
-  }
-}
-
-std::string gradient_name(const std::string& input) {
-  return input.size() == 1 ? "d" + input : "d_" + input;
-}
-
-void add_gradients(TensorSet& set, const std::vector<std::string>& inputs) {
-  for (const std::string& input : inputs) {
-    if (!set.find(input)) continue;
-    const NamedTensor like = set.get(input);
-    add_tensor(set, gradient_name(input), like.dtype, like.shape, contiguous_strides(like.shape),
-               true);
-  }
+TensorSet differentiate_scan(TensorSet set, const Signature& backward, const Case& one,
+                             std::uint64_t seed) {
+  differentiate(set, backward, seed + one.seed, [&](const NamedTensor& input) {
+    const bool tokens = input.shape.rank() == 3;
+    return GradientLayout{tokens ? scan_strides(one.strides, input.shape, true) : input.strides,
+                          scan_shift(one)};
+  });
+  return set;
 }
 
 }  // namespace tandem::tools

@@ -3,14 +3,27 @@
 
 #include <algorithm>
 
+#include "cli/calls/arguments.h"
 #include "cli/calls/gpu.h"
-#include "cli/ops/gated_scan.h"
-#include "cli/ops/linear_scan.h"
 #include "cli/ops/scan.h"
+#include "ops/gated_scan.h"
+#include "ops/linear_scan.h"
 #include "tandem/error.h"
 
 namespace tandem::tools {
 namespace {
+
+GatedScanForwardProblem gated_problem(const TensorSet& set, const std::vector<void*>& bases,
+                                      Device device) {
+  return make_problem(
+      arguments_of<GatedScanForwardArgs>(gated_scan_forward_signature(), set, bases, device));
+}
+
+LinearScanForwardProblem linear_problem(const TensorSet& set, const std::vector<void*>& bases,
+                                        Device device) {
+  return make_problem(
+      arguments_of<LinearScanForwardArgs>(linear_scan_forward_signature(), set, bases, device));
+}
 
 tandem_bench_tokens tokens(const TokenTensor& x) { return {x.data, x.batch_stride, x.time_stride}; }
 
@@ -86,7 +99,7 @@ void run_unfused(const tandem_bench_scan& call, Device device, const Context& co
 /// Lays out the workspace of the product and of the gated_scan that follows, one behind the other.
 struct TwoKernels {
   TwoKernels(const TensorSet& set, const std::vector<void*>& bases, Device device) {
-    const LinearScanForwardProblem problem = linear_problem_at(set, bases, device);
+    const LinearScanForwardProblem problem = linear_problem(set, bases, device);
     product = describe(problem);
     static_cast<ScanRecurrence&>(scan) = problem;
     scan.x = {nullptr, problem.T * problem.D, problem.D};
@@ -105,22 +118,22 @@ struct TwoKernels {
 
 std::size_t unfused_gated_scan_workspace_bytes(const TensorSet& set,
                                                const std::vector<void*>& bases, Device device) {
-  return workspace_bytes(describe(scan_problem_at(set, bases, device)));
+  return workspace_bytes(describe(gated_problem(set, bases, device)));
 }
 
 void unfused_gated_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
                         const Context& context) {
-  run_unfused(describe(scan_problem_at(set, bases, device)), device, context);
+  run_unfused(describe(gated_problem(set, bases, device)), device, context);
 }
 
 std::size_t unfused_linear_scan_workspace_bytes(const TensorSet& set,
                                                 const std::vector<void*>& bases, Device device) {
-  return workspace_bytes(describe(linear_problem_at(set, bases, device)));
+  return workspace_bytes(describe(linear_problem(set, bases, device)));
 }
 
 void unfused_linear_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
                          const Context& context) {
-  run_unfused(describe(linear_problem_at(set, bases, device)), device, context);
+  run_unfused(describe(linear_problem(set, bases, device)), device, context);
 }
 
 std::size_t unfused_two_linear_scan_workspace_bytes(const TensorSet& set,

@@ -7,7 +7,7 @@
 
 namespace tandem::cpu {
 
-void gated_scan_forward(const GatedScanForwardProblem& problem) {
+void gated_scan_forward(const GatedScanForwardProblem& problem, const CallOptions&) {
   check_cu_seqlens("gated_scan_forward", problem.cu_seqlens, problem.N, problem.T);
   isa();  // throws before anything is written
   const auto load_x = [&](const ScanTile& tile, int, float* x) {

@@ -8,7 +8,7 @@
 
 namespace tandem::cpu {
 
-void gated_scan_backward(const GatedScanBackwardProblem& problem) {
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const CallOptions&) {
   const GatedScanForwardProblem& f = problem.forward;
   check_cu_seqlens("gated_scan_backward", f.cu_seqlens, f.N, f.T);
   isa();  // throws before anything is written

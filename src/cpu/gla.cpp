@@ -145,9 +145,9 @@ void run(const GlaForwardProblem& problem, MatmulProvider provider) {
 
 }  // namespace
 
-void gla_forward(const GlaForwardProblem& problem) {
+void gla_forward(const GlaForwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("gla_forward", problem);
-  const MatmulProvider provider = default_matmul_provider();
+  const MatmulProvider provider = matmul_provider(options);
   isa();  // throws before anything is written
   clear_outside(problem, problem.o, problem.H, problem.V);
   if (problem.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {

@@ -24,8 +24,8 @@ void clear_gradients_outside(const GlaBackwardProblem& p) {
   }
 }
 
-void run(const GlaBackwardProblem& problem) {
-  const MatmulProvider provider = default_matmul_provider();
+void run(const GlaBackwardProblem& problem, const CallOptions& options) {
+  const MatmulProvider provider = matmul_provider(options);
   isa();  // throws before anything is written
   clear_gradients_outside(problem);
   if (problem.forward.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
@@ -37,12 +37,12 @@ void run(const GlaBackwardProblem& problem) {
 
 }  // namespace
 
-void gla_backward(const GlaBackwardProblem& problem) {
+void gla_backward(const GlaBackwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("gla_backward", problem.forward);
-  run(problem);
+  run(problem, options);
 }
 
-void gla_state_backward(const GlaStateBackwardProblem& problem) {
+void gla_state_backward(const GlaStateBackwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("gla_state_backward", problem);
   // The gradient by an initial state does not depend on k and v: any tensors will do, so q and d_o,
   // which are read anyway, stand in for them.
@@ -52,7 +52,7 @@ void gla_state_backward(const GlaStateBackwardProblem& problem) {
   backward.forward.q = problem.k;
   backward.d_o = problem.v;
   backward.d_initial_state = problem.d_state;
-  run(backward);
+  run(backward, options);
   const DecayTensor& g = problem.log_decay;
   for (const GlaRow& row : gla_rows(problem)) {
     const std::int64_t first =

@@ -124,9 +124,9 @@ class SegmentWalk {
 
 }  // namespace
 
-void gla_state_forward(const GlaStateForwardProblem& problem) {
+void gla_state_forward(const GlaStateForwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("gla_state_forward", problem);
-  const MatmulProvider provider = default_matmul_provider();
+  const MatmulProvider provider = matmul_provider(options);
   isa();  // throws before anything is written
   if (problem.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
     SegmentWalk<BFloat16>(problem, provider).run();

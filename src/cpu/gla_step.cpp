@@ -109,7 +109,7 @@ void run(const GlaStepProblem& p) {
 
 }  // namespace
 
-void gla_step(const GlaStepProblem& problem) {
+void gla_step(const GlaStepProblem& problem, const CallOptions&) {
   isa();  // throws before anything is written
   if (problem.state_dtype == DType::kBFloat16) {
     run<BFloat16>(problem);

@@ -7,10 +7,10 @@
 
 namespace tandem::cpu {
 
-void linear_scan_forward(const LinearScanForwardProblem& problem) {
+void linear_scan_forward(const LinearScanForwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("linear_scan_forward", problem.cu_seqlens, problem.N, problem.T);
   isa();  // throws before anything is written
-  const LinearScanProjection load_x(problem, default_matmul_provider());
+  const LinearScanProjection load_x(problem, matmul_provider(options));
   ScanWalk(problem, problem.out, problem.final_state, load_x).run();
 }
 

@@ -99,11 +99,11 @@ class Products {
 
 }  // namespace
 
-void linear_scan_backward(const LinearScanBackwardProblem& problem) {
+void linear_scan_backward(const LinearScanBackwardProblem& problem, const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
   check_cu_seqlens("linear_scan_backward", f.cu_seqlens, f.N, f.T);
   isa();  // throws before anything is written
-  const MatmulProvider provider = default_matmul_provider();
+  const MatmulProvider provider = matmul_provider(options);
   const LinearScanProjection load_x(f, provider);
   std::vector<float> dx;
   if (problem.du.data || problem.d_weight.data) dx.resize(f.B * f.T * f.D);

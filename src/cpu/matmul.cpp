@@ -39,6 +39,14 @@ MatmulProvider default_matmul_provider() {
   return reason.empty() ? MatmulProvider::kOneDnn : MatmulProvider::kBuiltin;
 }
 
+MatmulProvider matmul_provider(const CallOptions& options) {
+  if (options.variant.ends_with(".builtin")) return MatmulProvider::kBuiltin;
+  if (!options.variant.ends_with(".onednn")) return default_matmul_provider();
+  const std::string reason = onednn::unavailable_reason();
+  if (!reason.empty()) throw Unsupported(std::string(options.variant) + ": " + reason);
+  return MatmulProvider::kOneDnn;
+}
+
 bool matmul_prefers_bf16(MatmulProvider provider) {
   return provider == MatmulProvider::kOneDnn && onednn::multiplies_bf16();
 }

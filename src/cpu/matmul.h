@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/call_options.h"
 #include "cpu/isa.h"
 #include "tandem/tensor.h"
 
@@ -49,6 +50,10 @@ std::string matmul_unavailable_reason(MatmulProvider provider);
 /// Returns what TANDEM_CPU_MATMUL asks for, else oneDNN where the build has it. Throws Unsupported
 /// when the build lacks what the variable asks for.
 MatmulProvider default_matmul_provider();
+
+/// Returns the provider that the call's variant names ("gla_forward.cpu.onednn"), else the default
+/// one. Throws Unsupported when the build lacks it.
+MatmulProvider matmul_provider(const CallOptions& options);
 
 /// Whether bf16 operands are faster than the same in fp32: where the machine multiplies bf16
 /// natively.

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/call_options.h"
 #include "ops/gated_scan_problem.h"
+#include "ops/signature.h"
 #include "tandem/context.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/variants.h"
@@ -15,20 +17,28 @@ namespace tandem {
 GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args);
 GatedScanBackwardProblem make_problem(const GatedScanBackwardArgs& args);
 
+/// The tables of the calls.
+const Signature& gated_scan_forward_signature();
+const Signature& gated_scan_backward_signature();
+
 namespace cpu {
 /// Runs the op; throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
-void gated_scan_forward(const GatedScanForwardProblem& problem);
-void gated_scan_backward(const GatedScanBackwardProblem& problem);
+void gated_scan_forward(const GatedScanForwardProblem& problem, const CallOptions& options = {});
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants();
 }  // namespace cpu
 
 namespace cuda {
-void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context);
+void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
+                        const CallOptions& options = {});
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
-                                               const DeviceProperties& device);
-void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options = {});
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context,
+                         const CallOptions& options = {});
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
-                                                const DeviceProperties& device);
+                                                const DeviceProperties& device,
+                                                const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device);
 }  // namespace cuda
 

@@ -1,82 +1,298 @@
-// gla: arguments -> checked problem -> backend. Host only.
+// gla: its tables, and arguments -> checked problem. Host only.
 #include "ops/gla.h"
 
+#include <cmath>
 #include <string>
 
-#include "core/check.h"
-#include "ops/gla_check.h"
+#include "ops/call.h"
+#include "ops/views.h"
 
 namespace tandem {
 namespace {
 
-constexpr const char* kOp = "gla_forward";
+using Forward = GlaForwardArgs;
+using Backward = GlaBackwardArgs;
+using StateForward = GlaStateForwardArgs;
+using StateBackward = GlaStateBackwardArgs;
+using Step = GlaStepArgs;
 
-void check_overlaps(const GlaForwardArgs& args) {
-  const Argument o{kOp, "o", args.o};
-  check_no_self_overlap(o);
-  const auto check_input = [&](const char* name, const TensorView& view) {
-    const Argument input{kOp, name, view};
-    check_disjoint(o, input);
-    if (args.final_state) check_disjoint({kOp, "final_state", *args.final_state}, input);
-  };
-  check_input("q", args.q);
-  check_input("k", args.k);
-  check_input("v", args.v);
-  if (args.log_decay) check_input("log_decay", *args.log_decay);
-  if (args.cu_seqlens) check_input("cu_seqlens", *args.cu_seqlens);
-  if (args.initial_state) {
-    check_disjoint(o, {kOp, "initial_state", *args.initial_state});
-    const bool in_place = args.final_state && args.final_state->data == args.initial_state->data;
-    if (args.final_state && !in_place) {
-      check_disjoint({kOp, "final_state", *args.final_state},
-                     {kOp, "initial_state", *args.initial_state});
-    }
+constexpr Layout kState = Layout::kContiguous;
+
+template <class Args>
+Parameter log_decay_row() {
+  return input<&Args::log_decay>("log_decay", "H|B,T,H", Element::kFp32, Layout::kFree);
+}
+
+/// Refuses a log_decay of one axis more than it has at most; `axes` are the shapes that it may
+/// have.
+void refuse_channel_decay(const char* op, const std::optional<TensorView>& log_decay,
+                          const char* axes, int most_axes) {
+  if (!log_decay || log_decay->shape.rank() != most_axes + 1) return;
+  throw Unsupported("[" + std::string(op) + "] log_decay must have shape " + axes + ", got " +
+                    to_string(log_decay->shape) + ": a decay per key channel is not built yet");
+}
+
+/// Checks that HQ divides H. `keys` names q, or k where there is no q.
+void check_head_groups(const Signature& signature, const char* keys, std::int64_t H,
+                       std::int64_t HQ) {
+  if (H % HQ == 0) return;
+  refuse(signature.name(), std::string(keys) + " must have a number of heads HQ that divides H = " +
+                               std::to_string(H) + ", got HQ = " + std::to_string(HQ));
+}
+
+/// Checks what the table of a call over tokens says, and what it cannot say.
+template <class Args>
+void check(const Signature& signature, const Args& args, const char* keys_name,
+           const TensorView& keys, const TensorView& values) {
+  refuse_channel_decay(signature.name(), args.log_decay, "[H] or [B,T,H]", 3);
+  signature.check(&args);
+  check_head_groups(signature, keys_name, values.shape[2], keys.shape[2]);
+}
+
+/// Returns the scale, K^-0.5 when absent; it must be finite.
+float check_scale(const Signature& signature, std::optional<double> scale, int K) {
+  const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(K)));
+  if (!std::isfinite(value)) {
+    refuse(signature.name(), "scale must be finite, got " + std::to_string(value));
   }
-  if (args.final_state) check_disjoint(o, {kOp, "final_state", *args.final_state});
+  return static_cast<float>(value);
+}
+
+/// Strides by the rank: [H], [B,H] or [B,T,H].
+DecayTensor decay_tensor(const std::optional<TensorView>& log_decay) {
+  if (!log_decay) return {};
+  const auto* data = static_cast<const float*>(log_decay->data);
+  const Dims& strides = log_decay->strides;
+  switch (strides.rank()) {
+    case 1: return {data, 0, 0, strides[0]};
+    case 2: return {data, strides[0], 0, strides[1]};
+    default: return {data, strides[0], strides[1], strides[2]};
+  }
+}
+
+DecayGradient decay_gradient(const std::optional<TensorView>& d_log_decay) {
+  if (!d_log_decay) return {};
+  const DecayTensor like = decay_tensor(d_log_decay);
+  return {static_cast<float*>(d_log_decay->data), like.batch_stride, like.time_stride,
+          like.head_stride, d_log_decay->shape.rank() == 3};
+}
+
+/// The recurrence of checked arguments. `keys` and `values` are its k and v.
+template <class Args>
+GlaRecurrence recurrence_of(const Args& args, const TensorView& keys, const TensorView& values) {
+  GlaRecurrence recurrence;
+  recurrence.dtype = keys.dtype;
+  recurrence.device = keys.device;
+  recurrence.B = keys.shape[0];
+  recurrence.T = keys.shape[1];
+  recurrence.N = sequence_count(args.cu_seqlens, recurrence.B);
+  recurrence.HQ = static_cast<int>(keys.shape[2]);
+  recurrence.K = static_cast<int>(keys.shape[3]);
+  recurrence.H = static_cast<int>(values.shape[2]);
+  recurrence.V = static_cast<int>(values.shape[3]);
+  recurrence.k = strided_tensor(keys);
+  recurrence.v = strided_tensor(values);
+  recurrence.log_decay = decay_tensor(args.log_decay);
+  recurrence.cu_seqlens = offsets_data(args.cu_seqlens);
+  return recurrence;
+}
+
+/// What a forward and its backward have in common.
+template <class Args>
+GlaForwardProblem inputs_of(const Signature& signature, const Args& args) {
+  GlaForwardProblem problem;
+  static_cast<GlaRecurrence&>(problem) = recurrence_of(args, args.k, args.v);
+  problem.scale = check_scale(signature, args.scale, problem.K);
+  problem.q = strided_tensor(args.q);
+  problem.initial_state = state_data(args.initial_state);
+  return problem;
 }
 
 }  // namespace
 
-GlaForwardProblem make_problem(const GlaForwardArgs& args) {
-  GlaForwardProblem problem;
-  static_cast<GlaRecurrence&>(problem) =
-      check_recurrence({kOp, "q", args.q}, args.k, args.v, args.log_decay, args.cu_seqlens);
-  check_activation({kOp, "o", args.o}, "[B,T,H,V]", {problem.B, problem.T, problem.H, problem.V},
-                   problem.dtype, problem.device);
-  problem.scale = check_scale(kOp, args.scale, problem.K);
+const Signature& gla_forward_signature() {
+  static const Signature signature = make_signature<Forward>(
+      "gla_forward",
+      {input<&Forward::q>("q", "B,T,HQ,K", Element::kMatrix), input<&Forward::k>("k", "B,T,HQ,K"),
+       input<&Forward::v>("v", "B,T,H,V"), log_decay_row<Forward>(),
+       number<&Forward::scale>("scale"),
+       input<&Forward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
+       output<&Forward::o>("o", "B,T,H,V"),
+       output<&Forward::final_state>("final_state", "N,H,K,V", Element::kFp32, kState)
+           .or_in("initial_state"),
+       cu_seqlens<&Forward::cu_seqlens>()},
+      {cpu::gla_forward, TANDEM_CUDA_ENTRY(gla_forward),
+       TANDEM_CUDA_ENTRY(gla_forward_workspace_bytes)});
+  return signature;
+}
 
-  const char* state_axes = args.cu_seqlens ? "[N,H,K,V]" : "[B,H,K,V]";
-  const Dims state_shape{problem.N, problem.H, problem.K, problem.V};
-  if (args.initial_state) {
-    check_contiguous_operand({kOp, "initial_state", *args.initial_state}, state_axes, state_shape,
-                             DType::kFloat32, problem.device);
-    problem.initial_state = static_cast<const float*>(args.initial_state->data);
-  }
-  if (args.final_state) {
-    check_contiguous_operand({kOp, "final_state", *args.final_state}, state_axes, state_shape,
-                             DType::kFloat32, problem.device);
-    problem.final_state = static_cast<float*>(args.final_state->data);
-  }
-  problem.q = strided(args.q);
-  problem.o = strided(args.o);
-  check_overlaps(args);
+const Signature& gla_backward_signature() {
+  static const Signature signature = make_signature<Backward>(
+      "gla_backward",
+      {input<&Backward::q>("q", "B,T,HQ,K", Element::kMatrix), input<&Backward::k>("k", "B,T,HQ,K"),
+       input<&Backward::v>("v", "B,T,H,V"), log_decay_row<Backward>(),
+       number<&Backward::scale>("scale"),
+       input<&Backward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
+       cu_seqlens<&Backward::cu_seqlens>(), input<&Backward::d_o>("d_o", "B,T,H,V"),
+       input<&Backward::d_final_state>("d_final_state", "N,H,K,V", Element::kFp32, kState),
+       gradient<&Backward::dq>("dq", "q"), gradient<&Backward::dk>("dk", "k"),
+       gradient<&Backward::dv>("dv", "v"),
+       gradient<&Backward::d_log_decay>("d_log_decay", "log_decay"),
+       gradient<&Backward::d_initial_state>("d_initial_state", "initial_state", false)},
+      {cpu::gla_backward, TANDEM_CUDA_ENTRY(gla_backward),
+       TANDEM_CUDA_ENTRY(gla_backward_workspace_bytes)});
+  return signature;
+}
+
+const Signature& gla_state_forward_signature() {
+  static const Signature signature = make_signature<StateForward>(
+      "gla_state_forward",
+      {input<&StateForward::k>("k", "B,T,HQ,K", Element::kMatrix),
+       input<&StateForward::v>("v", "B,T,H,V"), log_decay_row<StateForward>(),
+       cu_seqlens<&StateForward::cu_seqlens>(),
+       output<&StateForward::state>("state", "N,H,K,V", Element::kFp32, kState),
+       output<&StateForward::total_log_decay>("total_log_decay", "N,H", Element::kFp32, kState)},
+      {cpu::gla_state_forward, TANDEM_CUDA_ENTRY(gla_state_forward),
+       TANDEM_CUDA_ENTRY(gla_state_forward_workspace_bytes)});
+  return signature;
+}
+
+const Signature& gla_state_backward_signature() {
+  static const Signature signature = make_signature<StateBackward>(
+      "gla_state_backward",
+      {input<&StateBackward::q>("q", "B,T,HQ,K", Element::kMatrix),
+       input<&StateBackward::d_o>("d_o", "B,T,H,V"), log_decay_row<StateBackward>(),
+       number<&StateBackward::scale>("scale"), cu_seqlens<&StateBackward::cu_seqlens>(),
+       output<&StateBackward::d_state>("d_state", "N,H,K,V", Element::kFp32, kState),
+       output<&StateBackward::total_log_decay>("total_log_decay", "N,H", Element::kFp32, kState)},
+      {cpu::gla_state_backward, TANDEM_CUDA_ENTRY(gla_state_backward),
+       TANDEM_CUDA_ENTRY(gla_state_backward_workspace_bytes)});
+  return signature;
+}
+
+const Signature& gla_step_signature() {
+  static const Signature signature = make_signature<Step>(
+      "gla_step",
+      {input<&Step::q>("q", "B,HQ,K", Element::kMatrix), input<&Step::k>("k", "B,HQ,K"),
+       input<&Step::v>("v", "B,H,V"),
+       input<&Step::log_decay>("log_decay", "H|B,H", Element::kFp32, Layout::kFree),
+       number<&Step::scale>("scale"), output<&Step::o>("o", "B,H,V"),
+       in_place<&Step::state>("state", "B,H,K,V", Element::kFp32OrBf16)},
+      {cpu::gla_step, TANDEM_CUDA_ENTRY(gla_step)});
+  return signature;
+}
+
+GlaForwardProblem make_problem(const GlaForwardArgs& args) {
+  const Signature& signature = gla_forward_signature();
+  check(signature, args, "q", args.q, args.v);
+  GlaForwardProblem problem = inputs_of(signature, args);
+  problem.o = strided_tensor(args.o);
+  problem.final_state = state_data(args.final_state);
+  return problem;
+}
+
+GlaBackwardProblem make_problem(const GlaBackwardArgs& args) {
+  const Signature& signature = gla_backward_signature();
+  check(signature, args, "q", args.q, args.v);
+  GlaBackwardProblem problem;
+  problem.forward = inputs_of(signature, args);
+  problem.d_o = strided_tensor(args.d_o);
+  problem.d_final_state = state_data(args.d_final_state);
+  problem.dq = strided_tensor(args.dq);
+  problem.dk = strided_tensor(args.dk);
+  problem.dv = strided_tensor(args.dv);
+  problem.d_log_decay = decay_gradient(args.d_log_decay);
+  problem.d_initial_state = state_data(args.d_initial_state);
+  return problem;
+}
+
+GlaStateForwardProblem make_problem(const GlaStateForwardArgs& args) {
+  check(gla_state_forward_signature(), args, "k", args.k, args.v);
+  GlaStateForwardProblem problem;
+  static_cast<GlaRecurrence&>(problem) = recurrence_of(args, args.k, args.v);
+  problem.state = state_data(args.state);
+  problem.total_log_decay = state_data(args.total_log_decay);
+  return problem;
+}
+
+GlaStateBackwardProblem make_problem(const GlaStateBackwardArgs& args) {
+  const Signature& signature = gla_state_backward_signature();
+  check(signature, args, "q", args.q, args.d_o);
+  GlaStateBackwardProblem problem;
+  static_cast<GlaRecurrence&>(problem) = recurrence_of(args, args.q, args.d_o);
+  problem.scale = check_scale(signature, args.scale, problem.K);
+  problem.d_state = state_data(args.d_state);
+  problem.total_log_decay = state_data(args.total_log_decay);
+  return problem;
+}
+
+GlaStepProblem make_problem(const GlaStepArgs& args) {
+  const Signature& signature = gla_step_signature();
+  refuse_channel_decay(signature.name(), args.log_decay, "[H] or [B,H]", 2);
+  signature.check(&args);
+  GlaStepProblem problem;
+  problem.dtype = args.q.dtype;
+  problem.device = args.q.device;
+  problem.B = problem.N = args.q.shape[0];
+  problem.T = 1;
+  problem.HQ = static_cast<int>(args.q.shape[1]);
+  problem.K = static_cast<int>(args.q.shape[2]);
+  problem.H = static_cast<int>(args.v.shape[1]);
+  problem.V = static_cast<int>(args.v.shape[2]);
+  check_head_groups(signature, "q", problem.H, problem.HQ);
+  problem.scale = check_scale(signature, args.scale, problem.K);
+  problem.log_decay = decay_tensor(args.log_decay);
+  const auto token = [](const TensorView& view) {
+    return StridedTensor{view.data, view.strides[0], 0, view.strides[1]};
+  };
+  problem.q = token(args.q);
+  problem.k = token(args.k);
+  problem.v = token(args.v);
+  problem.o = token(args.o);
+  problem.state_dtype = args.state.dtype;
+  problem.state = {args.state.data, args.state.strides[0], args.state.strides[1],
+                   args.state.strides[2]};
   return problem;
 }
 
 void gla_forward(const GlaForwardArgs& args, const Context& context) {
-  const GlaForwardProblem problem = make_problem(args);
-  if (problem.device.type == DeviceType::kCpu) {
-    cpu::gla_forward(problem);
-  } else {
-    cuda::gla_forward(problem, context);
-  }
+  run(gla_forward_signature(), &args, context);
 }
 
 std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args,
                                         const DeviceProperties& device) {
-  const GlaForwardProblem problem = make_problem(args);
-  check_device_type(kOp, problem.device, device);
-  return device.type == DeviceType::kCpu ? 0 : cuda::gla_forward_workspace_bytes(problem, device);
+  return workspace_bytes(gla_forward_signature(), &args, device);
+}
+
+void gla_backward(const GlaBackwardArgs& args, const Context& context) {
+  run(gla_backward_signature(), &args, context);
+}
+
+std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
+                                         const DeviceProperties& device) {
+  return workspace_bytes(gla_backward_signature(), &args, device);
+}
+
+void gla_state_forward(const GlaStateForwardArgs& args, const Context& context) {
+  run(gla_state_forward_signature(), &args, context);
+}
+
+std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
+                                              const DeviceProperties& device) {
+  return workspace_bytes(gla_state_forward_signature(), &args, device);
+}
+
+void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context) {
+  run(gla_state_backward_signature(), &args, context);
+}
+
+std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
+                                               const DeviceProperties& device) {
+  return workspace_bytes(gla_state_backward_signature(), &args, device);
+}
+
+void gla_step(const GlaStepArgs& args, const Context& context) {
+  run(gla_step_signature(), &args, context);
 }
 
 }  // namespace tandem

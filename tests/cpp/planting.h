@@ -61,6 +61,7 @@ class Planter {
  public:
   Planter(const Planting& planting, const Layout& layout, DType dtype, Device device)
       : planting_(planting),
+        operation_(planting.operation),
         offsets_(layout.offsets),
         device_(device),
         set_(planting.operation.make(parse_cases(planting.operation.name, layout.json, "test")[0],
@@ -70,10 +71,10 @@ class Planter {
   int check() {
     int variants = 0;
     for (const std::string& variant : available_variants(planting_.operation, device_)) {
-      const ForcedVariant forced(device_, variant);
+      operation_ = with_variant(planting_.operation, variant);
       SCOPED_TRACE(variant);
       try {
-        clean_ = run(planting_.operation, set_, set_.buffers, device_);
+        clean_ = run(operation_, set_, set_.buffers, device_);
         for (const float value : {kNaN, kInf}) plant_everywhere(value);
         ++variants;
       } catch (const Unsupported&) {
@@ -121,7 +122,7 @@ class Planter {
     SCOPED_TRACE(testing::Message() << value << " in " << input.name << ", sequence " << n);
     Buffers inputs = clone(set_.buffers);
     store(input.dtype, inputs[input.buffer].data() + input.offset, index, value);
-    const Buffers dirty = run(planting_.operation, set_, inputs, device_);
+    const Buffers dirty = run(operation_, set_, inputs, device_);
     for (const NamedTensor& x : set_.tensors) {
       if (!x.output) continue;
       if (x.name.ends_with("_state")) {
@@ -162,6 +163,7 @@ class Planter {
   static constexpr std::int64_t kChunk = 64;
 
   const Planting& planting_;
+  Operation operation_;  // of the variant that is checked
   std::vector<std::int64_t> offsets_;
   Device device_;
   TensorSet set_;

@@ -216,36 +216,6 @@ TEST(Cases, DirectionsAreForwardUnlessGiven) {
   EXPECT_EQ(cases[2].state_dtype, DType::kBFloat16);
 }
 
-/// An entry says of each of its tensors what it is, and compares every output.
-TEST(Cases, TensorsAreThoseThatTheEntryNames) {
-  for (const Operation& operation : operations()) {
-    const auto names = [](const std::vector<std::string>& list) {
-      return std::set<std::string>(list.begin(), list.end());
-    };
-    const std::set<std::string> outputs = names(operation.outputs);
-    std::set<std::string> known = names(operation.inputs), seen;
-    known.merge(names(operation.optional_inputs));
-    for (const Case& one : select_cases(load_cases(operation.name), "", "sanitizer")) {
-      if (!one.has_direction(operation.direction)) continue;
-      const TensorSet set = operation.make(one, one.dtypes[0], 1);
-      for (const std::string& name : operation.inputs) EXPECT_NE(set.find(name), nullptr) << name;
-      std::set<std::string> compared;
-      for (const OutputError& error : operation.expect(set, false)->compare(set, set.buffers)) {
-        compared.insert(error.output);
-      }
-      for (const NamedTensor& tensor : set.tensors) {
-        seen.insert(tensor.name);
-        EXPECT_EQ((tensor.output ? outputs : known).count(tensor.name), 1u)
-            << title(operation) << " " << one.name << " " << tensor.name;
-        if (!tensor.output) continue;
-        EXPECT_EQ(compared.count(tensor.name), 1u) << tensor.name;
-      }
-    }
-    known.insert(outputs.begin(), outputs.end());
-    EXPECT_EQ(seen, known) << title(operation);
-  }
-}
-
 TEST(Cases, EveryDirectionHasAnEntry) {
   for (const Operation& operation : operations()) {
     for (const Case& one : load_cases(operation.name)) {
@@ -378,7 +348,7 @@ TEST(Cases, RandomNumbersAreNormal) {
 /// B T H (2 C K + ...) worked out by hand for one shape.
 TEST(Cases, CostCountsEachTensorOnce) {
   const Case one = select_cases(load_cases("gla"), "b4h32_t1024_d64", "")[0];
-  const Cost cost = kGlaForward.cost(make_gla(one, DType::kBFloat16, 1));
+  const Cost cost = find_operation("gla").cost(make_gla(one, DType::kBFloat16, 1));
   const double tokens = 4.0 * 1024 * 32;
   EXPECT_EQ(cost.bytes, tokens * (4 * 64 * 2 + 4));
   EXPECT_EQ(cost.flops, tokens * 2 * (64 * 64 + 2 * 64 * 64 + 64 * 64));
@@ -390,16 +360,18 @@ TEST(Cases, CostOfBothCallsIsTheirSum) {
   const auto cost = [&](const Operation& operation) {
     return operation.cost(operation.make(one, DType::kBFloat16, 1));
   };
-  const Cost both = cost(kGlaForwardBackward);
+  const Cost both = cost(find_operation("gla", "forward_backward"));
   EXPECT_EQ(both.bytes, 4.0 * 1024 * 32 * (11 * 64 * 2 + 3 * 4));
-  EXPECT_EQ(both.bytes, cost(kGlaForward).bytes + cost(kGlaBackward).bytes);
-  EXPECT_EQ(both.flops, cost(kGlaForward).flops + cost(kGlaBackward).flops);
+  EXPECT_EQ(both.bytes,
+            cost(find_operation("gla")).bytes + cost(find_operation("gla", "backward")).bytes);
+  EXPECT_EQ(both.flops,
+            cost(find_operation("gla")).flops + cost(find_operation("gla", "backward")).flops);
 }
 
 /// The backward reads the state that the forward began with, so this cannot be updated in place.
 TEST(Cases, ForwardAndBackwardShareNoState) {
   const Case one = select_cases(load_cases("gla"), "states_in_place_t130", "")[0];
-  const TensorSet set = kGlaForwardBackward.make(one, DType::kBFloat16, 1);
+  const TensorSet set = find_operation("gla", "forward_backward").make(one, DType::kBFloat16, 1);
   EXPECT_NE(set.get("final_state").buffer, set.get("initial_state").buffer);
 }
 

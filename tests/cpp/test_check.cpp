@@ -1,7 +1,7 @@
 // The checker itself: a call that does one thing wrong must fail its check.
 #include "cli/calls/check.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <atomic>
 #include <cstring>
@@ -35,7 +35,7 @@ void faulty_call(const TensorSet& set, const std::vector<void*>& bases, Device d
   if (g_fault == Fault::kWritesNothing) return;
   if (g_fault == Fault::kRefuses) throw Unsupported("cannot");
   if (g_fault == Fault::kThrows) throw CudaError("fell over");
-  kGlaForward.call(set, bases, device, context);
+  find_operation("gla").call(set, bases, device, context);
   const NamedTensor& o = set.get("o");
   const NamedTensor& q = set.get("q");
   auto* data = static_cast<std::byte*>(bases[o.buffer]) + o.offset;
@@ -60,9 +60,10 @@ void faulty_call(const TensorSet& set, const std::vector<void*>& bases, Device d
   }
 }
 
+constexpr Baseline kFaulty = {"faulty", "faulty", faulty_call, nullptr};
+
 CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}) {
-  Operation operation = kGlaForward;
-  operation.call = faulty_call;
+  const Operation operation = with_baseline(find_operation("gla"), kFaulty);
   g_fault = fault;
   Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
   one.tags = std::move(tags);
@@ -96,6 +97,30 @@ TEST(Check, EveryFaultIsFound) {
   }
 }
 
+TEST(Check, EveryOutputMustBeCompared) {
+  class Nothing : public Expectation {
+    std::vector<OutputError> compare(const TensorSet&, const Buffers&) const override { return {}; }
+  };
+  Operation operation = find_operation("gla");
+  operation.expect = [](const TensorSet&, bool) { return std::make_unique<Nothing>(); };
+  const Case one = select_cases(load_cases("gla"), "t63_h1_d64", "")[0];
+  const CheckResult result = check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0];
+  EXPECT_EQ(result.outcome, Outcome::kFailed);
+  EXPECT_EQ(result.detail, "o is not compared");
+}
+
+TEST(Check, EveryTensorMustBeOfACall) {
+  Operation operation = find_operation("gla");
+  operation.make = [](const Case& one, DType dtype, std::uint64_t seed) {
+    TensorSet set = find_operation("gla").make(one, dtype, seed);
+    add_tensor(set, "stranger", dtype, {1}, {1}, false);
+    return set;
+  };
+  const Case one = select_cases(load_cases("gla"), "t63_h1_d64", "")[0];
+  EXPECT_EQ(check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0].detail,
+            "stranger is of no call");
+}
+
 TEST(Check, OnlyCasesForLaterMayBeRefused) {
   const CheckResult result = check_with(Fault::kRefuses, {"check", "later"});
   EXPECT_EQ(result.outcome, Outcome::kSkipped);
@@ -104,20 +129,22 @@ TEST(Check, OnlyCasesForLaterMayBeRefused) {
 
 TEST(Check, NoFp32OnCuda) {
   const Case one = select_cases(load_cases("gla"), "t63_h1_d64", "")[0];
-  const auto results = check_case(kGlaForward, one, DType::kFloat32, {Device::cuda()}, 1);
+  const auto results = check_case(find_operation("gla"), one, DType::kFloat32, {Device::cuda()}, 1);
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0].outcome, Outcome::kSkipped);
 }
 
 TEST(Check, ACallOfSeveralFunctionsIsTheLibrarysChoice) {
   const Case one = select_cases(load_cases("gla"), "states_both_t130", "")[0];
-  const auto results = check_case(kGlaForwardBackward, one, DType::kBFloat16, {Device::cpu()}, 1);
+  const auto results = check_case(find_operation("gla", "forward_backward"), one, DType::kBFloat16,
+                                  {Device::cpu()}, 1);
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0].variant, kLibraryChoice);
   EXPECT_EQ(results[0].outcome, Outcome::kPassed) << results[0].detail;
   std::vector<std::string> outputs;
   for (const OutputError& error : results[0].errors) outputs.push_back(error.output);
-  EXPECT_EQ(outputs, kGlaForwardBackward.outputs);
+  EXPECT_THAT(outputs, testing::UnorderedElementsAreArray(
+                           find_operation("gla", "forward_backward").outputs()));
 }
 
 /// Sampling keeps first and last heads, and finds an error in a sampled one.
@@ -125,8 +152,7 @@ TEST(Check, SampledHeads) {
   Case one = select_cases(load_cases("gla"), "many_heads_h75", "")[0];
   one.tags = {"large"};
   g_fault = Fault::kTooLarge;
-  Operation operation = kGlaForward;
-  operation.call = faulty_call;
+  const Operation operation = with_baseline(find_operation("gla"), kFaulty);
   EXPECT_EQ(check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0].outcome,
             Outcome::kFailed);
 }

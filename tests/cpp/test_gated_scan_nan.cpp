@@ -23,14 +23,14 @@ const std::vector<Layout> kLayouts = {
      {0, 70, 140, 210}},
 };
 
-const Planting kForward = {.operation = kGatedScanForward,
+const Planting kForward = {.operation = find_operation("gated_scan"),
                            .by_token = {"x", "log_decay", "gate"},
                            .states = {"initial_state"},
                            .forwards_only = true,
                            .layouts = kLayouts,
                            .heads = 40};
 
-const Planting kBackward = {.operation = kGatedScanBackward,
+const Planting kBackward = {.operation = find_operation("gated_scan", "backward"),
                             .by_token = {"x", "log_decay", "gate", "d_out"},
                             .states = {"initial_state", "d_final_state"},
                             .forwards_only = false,

@@ -234,7 +234,7 @@ TEST(GlaBackward, LongSequences) {
       "tags": ["check"]}])",
                                "test")[0];
   for (const CheckResult& result :
-       check_case(kGlaBackward, one, DType::kFloat32, {Device::cpu()}, 2)) {
+       check_case(find_operation("gla", "backward"), one, DType::kFloat32, {Device::cpu()}, 2)) {
     EXPECT_EQ(result.outcome, Outcome::kPassed) << result.variant << ": " << result.detail;
   }
 }

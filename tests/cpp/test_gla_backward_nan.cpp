@@ -9,7 +9,7 @@ namespace tandem::tools {
 namespace {
 
 const Planting kPlanting = {
-    .operation = kGlaBackward,
+    .operation = find_operation("gla", "backward"),
     .by_token = {"q", "k", "v", "d_o", "log_decay"},
     .states = {"initial_state", "d_final_state"},
     .forwards_only = false,
@@ -35,7 +35,8 @@ TEST(GlaBackwardNan, StaysInItsSequenceAndHead) {
 TEST(GpuGlaBackwardNan, StaysInItsSequenceAndHead) {
   const std::string reason = cuda_missing_reason();
   if (!reason.empty()) GTEST_SKIP() << reason;
-  if (available_variants(kGlaBackward, Device::cuda()).empty()) GTEST_SKIP() << "no variant yet";
+  if (available_variants(find_operation("gla", "backward"), Device::cuda()).empty())
+    GTEST_SKIP() << "no variant yet";
   expect_contained(kPlanting, {DType::kBFloat16, DType::kFloat16}, Device::cuda());
 }
 

@@ -16,7 +16,7 @@ class GradientRanks {
 
  public:
   GradientRanks(const Case& one, DType dtype, Device device)
-      : parts_(kGlaBackward.make(one, dtype, 7), device, kCuts, 2) {}
+      : parts_(find_operation("gla", "backward").make(one, dtype, 7), device, kCuts, 2) {}
 
   void check() {
     Placement cut(whole(), parts_.device()), exchange(parts_.exchanged(), parts_.device());
@@ -35,7 +35,8 @@ class GradientRanks {
     if (!constant.empty()) {
       std::copy(constant.begin(), constant.end(), floats("d_log_decay", got));
     }
-    for (const OutputError& error : kGlaBackward.expect(whole(), false)->compare(whole(), got)) {
+    for (const OutputError& error :
+         find_operation("gla", "backward").expect(whole(), false)->compare(whole(), got)) {
       EXPECT_TRUE(error.passed) << error.output << ' ' << error.value;
     }
   }

@@ -10,7 +10,7 @@ namespace {
 
 /// Sequences of 70, 30, 0 and 65 tokens and 5 tokens after them; or three batches of 70.
 const Planting kPlanting = {
-    .operation = kGlaForward,
+    .operation = find_operation("gla"),
     .by_token = {"q", "k", "v", "log_decay"},
     .states = {"initial_state"},
     .forwards_only = true,
@@ -41,7 +41,8 @@ TEST(GpuGlaNan, StaysInItsSequenceAndHead) {
 /// -inf forgets exactly, however large the state was.
 TEST(GlaNan, ResetForgetsAHugeState) {
   const Layout& layout = kPlanting.layouts[0];
-  TensorSet set = kGlaForward.make(parse_cases("gla", layout.json, "test")[0], DType::kFloat32, 5);
+  TensorSet set =
+      find_operation("gla").make(parse_cases("gla", layout.json, "test")[0], DType::kFloat32, 5);
   const NamedTensor& decay = set.get("log_decay");
   const NamedTensor& state = set.get("initial_state");
   for (std::int64_t h = 0; h < kPlanting.heads; ++h) {
@@ -49,10 +50,10 @@ TEST(GlaNan, ResetForgetsAHugeState) {
           -kInf);
     store(DType::kFloat32, set.buffers[state.buffer].data() + state.offset, h * 64 * 64 + 7, 1e30f);
   }
-  for (const std::string& variant : available_variants(kGlaForward, Device::cpu())) {
-    const ForcedVariant forced(Device::cpu(), variant);
-    const Buffers after = run(kGlaForward, set, set.buffers, Device::cpu());
-    for (const OutputError& error : kGlaForward.expect(set, false)->compare(set, after)) {
+  for (const std::string& variant : available_variants(find_operation("gla"), Device::cpu())) {
+    const Buffers after =
+        run(with_variant(find_operation("gla"), variant), set, set.buffers, Device::cpu());
+    for (const OutputError& error : find_operation("gla").expect(set, false)->compare(set, after)) {
       EXPECT_TRUE(error.passed) << variant << " " << error.output << " " << error.value;
     }
   }

@@ -86,19 +86,19 @@ void matches_the_definition(const Operation& operation, bool (*enough)(const Cas
 }
 
 RC_GTEST_PROP(GlaProperties, MatchesTheDefinition, ()) {
-  matches_the_definition(kGlaForward, enough_outputs, Device::cpu());
+  matches_the_definition(find_operation("gla"), enough_outputs, Device::cpu());
 }
 
 RC_GTEST_PROP(GlaBackwardProperties, MatchesTheDefinition, ()) {
-  matches_the_definition(kGlaBackward, enough_gradients, Device::cpu());
+  matches_the_definition(find_operation("gla", "backward"), enough_gradients, Device::cpu());
 }
 
 RC_GTEST_PROP(GlaStateProperties, MatchesTheDefinition, ()) {
-  matches_the_definition(kGlaState, enough_of_state, Device::cpu());
+  matches_the_definition(find_operation("gla", "state"), enough_of_state, Device::cpu());
 }
 
 RC_GTEST_PROP(GlaStateBackwardProperties, MatchesTheDefinition, ()) {
-  matches_the_definition(kGlaStateBackward, enough_of_state, Device::cpu());
+  matches_the_definition(find_operation("gla", "state_backward"), enough_of_state, Device::cpu());
 }
 
 class GpuGlaProperties : public testing::Test {
@@ -110,11 +110,17 @@ class GpuGlaProperties : public testing::Test {
   }
 };
 
-TEST_F(GpuGlaProperties, ForwardMatchesTheDefinition) { check(kGlaForward, enough_outputs); }
-TEST_F(GpuGlaProperties, BackwardMatchesTheDefinition) { check(kGlaBackward, enough_gradients); }
-TEST_F(GpuGlaProperties, StateMatchesTheDefinition) { check(kGlaState, enough_of_state); }
+TEST_F(GpuGlaProperties, ForwardMatchesTheDefinition) {
+  check(find_operation("gla"), enough_outputs);
+}
+TEST_F(GpuGlaProperties, BackwardMatchesTheDefinition) {
+  check(find_operation("gla", "backward"), enough_gradients);
+}
+TEST_F(GpuGlaProperties, StateMatchesTheDefinition) {
+  check(find_operation("gla", "state"), enough_of_state);
+}
 TEST_F(GpuGlaProperties, StateBackwardMatchesTheDefinition) {
-  check(kGlaStateBackward, enough_of_state);
+  check(find_operation("gla", "state_backward"), enough_of_state);
 }
 
 }  // namespace

@@ -15,19 +15,20 @@ namespace {
 class Ranks {
  public:
   Ranks(const Case& one, DType dtype, Device device)
-      : parts_(kGlaForward.make(one, dtype, 7), device, kCuts, 1) {}
+      : parts_(find_operation("gla").make(one, dtype, 7), device, kCuts, 1) {}
 
   void check() {
     Placement uncut(whole(), device()), cut(whole(), device()),
         exchange(parts_.exchanged(), device());
-    kGlaForward.call(whole(), uncut.bases(), device(), {});
+    find_operation("gla").call(whole(), uncut.bases(), device(), {});
     for (std::size_t p = 0; p < parts_.ranks(); ++p) end_state(p, cut, exchange);
     Buffers states = exchange.download();
     parts_.combine(states, 0, "initial_state", false);
     exchange.upload(states);
     for (std::size_t p = 0; p < parts_.ranks(); ++p) forward(p, cut, exchange);
     const Buffers got = cut.download();
-    for (const OutputError& error : kGlaForward.expect(whole(), false)->compare(whole(), got)) {
+    for (const OutputError& error :
+         find_operation("gla").expect(whole(), false)->compare(whole(), got)) {
       EXPECT_TRUE(error.passed) << error.output << ' ' << error.value;
     }
     expect_near(uncut.download(), got);

@@ -62,7 +62,7 @@ void check_steps(const std::string& decay, DType dtype, Device device) {
       if (!step.find(name) || (constant && name == std::string("log_decay"))) continue;
       copy_token(whole, sequence, step, token, name, t, false);
     }
-    token = run(kGlaStep, step, token, device);
+    token = run(find_operation("gla", "step"), step, token, device);
     copy_token(whole, sequence, step, token, "o", t, true);
   }
   std::memcpy(bytes_of(whole, sequence, "final_state"), bytes_of(step, token, "state"),
@@ -98,7 +98,7 @@ void check_nan(Device device) {
           head / 2 * tensor.strides[0] + head % 2 * tensor.strides[1];  // its first element
       store(tensor.dtype, buffers[tensor.buffer].data() + tensor.offset, index, value);
     };
-    const Buffers clean = run(kGlaStep, set, set.buffers, device);
+    const Buffers clean = run(find_operation("gla", "step"), set, set.buffers, device);
     const auto same = [&](const Buffers& dirty, const char* name, std::int64_t head) {
       const NamedTensor& tensor = set.get(name);
       const std::int64_t size = tensor.shape.product() / 6;
@@ -109,7 +109,7 @@ void check_nan(Device device) {
       for (const float value : {kNaN, kInf}) {
         Buffers inputs = clone(set.buffers);
         plant(inputs, name, kHead, value);
-        const Buffers dirty = run(kGlaStep, set, inputs, device);
+        const Buffers dirty = run(find_operation("gla", "step"), set, inputs, device);
         for (std::int64_t head = 0; head < 6; ++head) {
           EXPECT_EQ(same(dirty, "o", head), head != kHead) << name << ' ' << value << ' ' << head;
           EXPECT_TRUE(head == kHead || same(dirty, "state", head)) << name << ' ' << value;
@@ -118,7 +118,7 @@ void check_nan(Device device) {
     }
     plant(set.buffers, "log_decay", kHead, -kInf);
     plant(set.buffers, "state", kHead, kNaN);
-    const Buffers after = run(kGlaStep, set, set.buffers, device);
+    const Buffers after = run(find_operation("gla", "step"), set, set.buffers, device);
     for (const OutputError& error : expect_gla_step(set, false)->compare(set, after)) {
       EXPECT_TRUE(error.passed) << error.output << " after forgetting a NaN: " << error.value;
     }
@@ -135,7 +135,9 @@ TEST(GlaStep, ThreadsDoNotChangeTheBits) {
       R"("axes": {"B": 1, "H": 3, "K": 70, "V": 200}, "dtype": ["fp16"],
            "decay": {"kind": "per_token", "distribution": "normal"})",
       DType::kFloat16, 7);
-  const auto run_once = [&] { return run(kGlaStep, set, set.buffers, Device::cpu()); };
+  const auto run_once = [&] {
+    return run(find_operation("gla", "step"), set, set.buffers, Device::cpu());
+  };
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   const Buffers one = run_once();
@@ -163,9 +165,11 @@ TEST_F(GpuGlaStep, ManyRunsGiveTheSameBits) {
       R"("axes": {"B": 16, "H": 8, "K": 256, "V": 128}, "dtype": ["bf16"],
            "decay": {"kind": "per_token", "distribution": "normal"})",
       DType::kBFloat16, 7);
-  const Buffers first = run(kGlaStep, set, set.buffers, Device::cuda());
+  const Buffers first = run(find_operation("gla", "step"), set, set.buffers, Device::cuda());
   for (int i = 0; i < 100; ++i) {
-    ASSERT_EQ(find_difference(set, first, run(kGlaStep, set, set.buffers, Device::cuda())), "");
+    ASSERT_EQ(find_difference(set, first,
+                              run(find_operation("gla", "step"), set, set.buffers, Device::cuda())),
+              "");
   }
 }
 

@@ -98,16 +98,17 @@ TEST(ScanCases, CostCountsEachTensorOnce) {
     return operation.cost(operation.make(of, DType::kFloat16, 1));
   };
   constexpr double kTensor = 4.0 * 512 * 64 * 2;
-  EXPECT_EQ(cost(one, kGatedScanForward).bytes, 4 * kTensor);
-  EXPECT_EQ(cost(one, kGatedScanBackward).bytes, 7 * kTensor);
-  EXPECT_EQ(cost(one, kGatedScanForwardBackward).bytes, 11 * kTensor);
-  EXPECT_EQ(cost(one, kGatedScanForward).flops, 0);
+  EXPECT_EQ(cost(one, find_operation("gated_scan")).bytes, 4 * kTensor);
+  EXPECT_EQ(cost(one, find_operation("gated_scan", "backward")).bytes, 7 * kTensor);
+  EXPECT_EQ(cost(one, find_operation("gated_scan", "forward_backward")).bytes, 11 * kTensor);
+  EXPECT_EQ(cost(one, find_operation("gated_scan")).flops, 0);
 
   const Case linear = select_cases(load_cases("linear_scan"), "sweep_b4_t512", "")[0];
   constexpr double kInput = 4.0 * 512 * 256 * 2, kWeight = 256.0 * 64 * 2;
-  EXPECT_EQ(cost(linear, kLinearScanForward).bytes, 3 * kTensor + kInput + kWeight);
-  EXPECT_EQ(cost(linear, kLinearScanForward).flops, 2.0 * 4 * 512 * 256 * 64);
-  EXPECT_EQ(cost(linear, kLinearScanBackward).bytes, 5 * kTensor + 2 * (kInput + kWeight));
+  EXPECT_EQ(cost(linear, find_operation("linear_scan")).bytes, 3 * kTensor + kInput + kWeight);
+  EXPECT_EQ(cost(linear, find_operation("linear_scan")).flops, 2.0 * 4 * 512 * 256 * 64);
+  EXPECT_EQ(cost(linear, find_operation("linear_scan", "backward")).bytes,
+            5 * kTensor + 2 * (kInput + kWeight));
 }
 
 /// A table's fields are its op's.

@@ -55,14 +55,20 @@ void check(const Operation& operation) {
   }
 }
 
-RC_GTEST_PROP(GatedScanProperties, ForwardMatchesTheDefinition, ()) { check(kGatedScanForward); }
+RC_GTEST_PROP(GatedScanProperties, ForwardMatchesTheDefinition, ()) {
+  check(find_operation("gated_scan"));
+}
 
-RC_GTEST_PROP(GatedScanProperties, BackwardMatchesTheDefinition, ()) { check(kGatedScanBackward); }
+RC_GTEST_PROP(GatedScanProperties, BackwardMatchesTheDefinition, ()) {
+  check(find_operation("gated_scan", "backward"));
+}
 
-RC_GTEST_PROP(LinearScanProperties, ForwardMatchesTheDefinition, ()) { check(kLinearScanForward); }
+RC_GTEST_PROP(LinearScanProperties, ForwardMatchesTheDefinition, ()) {
+  check(find_operation("linear_scan"));
+}
 
 RC_GTEST_PROP(LinearScanProperties, BackwardMatchesTheDefinition, ()) {
-  check(kLinearScanBackward);
+  check(find_operation("linear_scan", "backward"));
 }
 
 }  // namespace

@@ -21,7 +21,9 @@ std::size_t workspace(const TensorSet& set) {
   std::vector<void*> bases;
   for (const HostBuffer& buffer : set.buffers)
     bases.push_back(const_cast<std::byte*>(buffer.data()));
-  return unfused_gla_workspace_bytes(set, bases, Device::cuda());
+  const Operation& gla = find_operation("gla");
+  return with_baseline(gla, *find_baseline(gla, "unfused"))
+      .workspace_bytes(set, bases, Device::cuda());
 }
 
 std::string refusal(const std::string& fields, DType dtype) {
@@ -56,7 +58,9 @@ TEST(GpuUnfusedGla, EveryDenseCaseOfItsWidths) {
       if (dtype == DType::kFloat32) continue;
       const TensorSet set = make_gla(one, dtype, 1);
       Placement placement(set, Device::cuda());
-      unfused_gla(set, placement.bases(), Device::cuda(), {});
+      const Operation& gla = find_operation("gla");
+      with_baseline(gla, *find_baseline(gla, "unfused"))
+          .call(set, placement.bases(), Device::cuda(), {});
       Buffers after = placement.download();
       const auto errors = expect_gla(set, false)->compare(set, after);
       const double rounding =

@@ -21,7 +21,8 @@ std::string refusal(const Operation& operation, const char* provider, const std:
   const Case one = parse_cases(operation.name, start + fields + "}]", "test")[0];
   const TensorSet set = operation.make(one, dtype, 1);
   try {
-    find_baseline(operation, provider)->workspace_bytes(set, host_bases(set), Device::cuda());
+    with_baseline(operation, *find_baseline(operation, provider))
+        .workspace_bytes(set, host_bases(set), Device::cuda());
   } catch (const Unsupported& error) {
     return error.what();
   }
@@ -32,20 +33,21 @@ TEST(UnfusedScan, RefusesWithAReason) {
   const std::string scan = R"("axes": {"B": 1, "T": 100, "D": 7})";
   const std::string linear = R"("axes": {"B": 2, "T": 100, "d": 24, "D": 40})";
   if (!built_with_cuda()) {
-    EXPECT_THAT(refusal(kGatedScanForward, "unfused", scan), HasSubstr("cuda: "));
-    EXPECT_THAT(refusal(kLinearScanForward, "unfused", linear), HasSubstr("cuda: "));
-    EXPECT_THAT(refusal(kLinearScanForward, "unfused_two", linear), HasSubstr("cuda: "));
+    EXPECT_THAT(refusal(find_operation("gated_scan"), "unfused", scan), HasSubstr("cuda: "));
+    EXPECT_THAT(refusal(find_operation("linear_scan"), "unfused", linear), HasSubstr("cuda: "));
+    EXPECT_THAT(refusal(find_operation("linear_scan"), "unfused_two", linear), HasSubstr("cuda: "));
     return;
   }
-  EXPECT_EQ(refusal(kGatedScanForward, "unfused", scan), "");
-  EXPECT_EQ(refusal(kLinearScanForward, "unfused", linear), "");
-  EXPECT_THAT(refusal(kGatedScanForward, "unfused", scan, DType::kFloat32),
+  EXPECT_EQ(refusal(find_operation("gated_scan"), "unfused", scan), "");
+  EXPECT_EQ(refusal(find_operation("linear_scan"), "unfused", linear), "");
+  EXPECT_THAT(refusal(find_operation("gated_scan"), "unfused", scan, DType::kFloat32),
               HasSubstr("not for fp32"));
-  EXPECT_THAT(refusal(kGatedScanForward, "unfused", scan + R"(, "cu_seqlens": [0, 100])"),
-              HasSubstr("cu_seqlens"));
+  EXPECT_THAT(
+      refusal(find_operation("gated_scan"), "unfused", scan + R"(, "cu_seqlens": [0, 100])"),
+      HasSubstr("cu_seqlens"));
   for (const char* provider : {"unfused", "unfused_two"}) {
     for (const char* strides : {"padded", "misaligned", "broadcast"}) {
-      EXPECT_THAT(refusal(kLinearScanForward, provider,
+      EXPECT_THAT(refusal(find_operation("linear_scan"), provider,
                           linear + R"(, "strides": ")" + std::string(strides) + "\""),
                   HasSubstr("no gaps"))
           << provider << " " << strides;
@@ -55,14 +57,15 @@ TEST(UnfusedScan, RefusesWithAReason) {
 
 TEST(UnfusedScan, ProvidersByName) {
   EXPECT_THAT(provider_names(), testing::ElementsAre("tandem", "unfused", "unfused_two"));
-  EXPECT_EQ(find_baseline(kGatedScanForward, "unfused_two"), nullptr);
-  EXPECT_EQ(find_baseline(kGatedScanBackward, "unfused"), nullptr);
-  EXPECT_TRUE(has_provider(kGatedScanBackward, "tandem"));
-  EXPECT_FALSE(has_provider(kGatedScanBackward, "unfused"));
-  const Operation two =
-      with_baseline(kLinearScanForward, *find_baseline(kLinearScanForward, "unfused_two"));
-  EXPECT_NE(two.call, kLinearScanForward.call);
-  EXPECT_NE(two.workspace_bytes, kLinearScanForward.workspace_bytes);
+  EXPECT_EQ(find_baseline(find_operation("gated_scan"), "unfused_two"), nullptr);
+  EXPECT_EQ(find_baseline(find_operation("gated_scan", "backward"), "unfused"), nullptr);
+  EXPECT_TRUE(has_provider(find_operation("gated_scan", "backward"), "tandem"));
+  EXPECT_FALSE(has_provider(find_operation("gated_scan", "backward"), "unfused"));
+  const Operation& linear_scan = find_operation("linear_scan");
+  EXPECT_FALSE(linear_scan.instead);
+  EXPECT_STREQ(
+      with_baseline(linear_scan, *find_baseline(linear_scan, "unfused_two")).instead->variant,
+      "unfused_two.gemm_gated_scan");
 }
 
 /// What the baseline takes of the table, each within the rounding of its 16-bit intermediates.
@@ -99,16 +102,16 @@ void check_cases(const Operation& operation, const char* provider, const std::st
 
 TEST(GpuUnfusedScan, EveryDenseCase) {
   if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
-  check_cases(kGatedScanForward, "unfused", "check", false);
-  check_cases(kLinearScanForward, "unfused", "check", false);
+  check_cases(find_operation("gated_scan"), "unfused", "check", false);
+  check_cases(find_operation("linear_scan"), "unfused", "check", false);
 }
 
 TEST(GpuUnfusedScan, TwoKernelsWhereThereIsAGatedScan) {
   if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
-  if (available_variants(kGatedScanForward, Device::cuda()).empty()) {
+  if (available_variants(find_operation("gated_scan"), Device::cuda()).empty()) {
     GTEST_SKIP() << "gated_scan has no variant for CUDA devices";
   }
-  check_cases(kLinearScanForward, "unfused_two", "check", false);
+  check_cases(find_operation("linear_scan"), "unfused_two", "check", false);
 }
 
 }  // namespace

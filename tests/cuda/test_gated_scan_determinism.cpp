@@ -26,7 +26,7 @@ const std::vector<NamedShape> kShapes = {
 class GpuGatedScanDeterminism : public GpuSameBits {
  protected:
   static RepeatedCall repeated() {
-    return {*GetParam().operation, parse(GetParam().fields), kGatedScanForward,
+    return {*GetParam().operation, parse(GetParam().fields), find_operation("gated_scan"),
             parse(R"("axes": {"B": 2, "T": 4096, "D": 512})")};
   }
 };
@@ -34,16 +34,19 @@ class GpuGatedScanDeterminism : public GpuSameBits {
 TEST_P(GpuGatedScanDeterminism, CallsBesideABusyStream) { expect_same_bits_of_calls(repeated()); }
 TEST_P(GpuGatedScanDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cuda, GpuGatedScanDeterminism,
-    testing::ValuesIn(with_operations({&kGatedScanForward, &kGatedScanBackward}, kShapes)),
-    GpuSameBits::name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, GpuGatedScanDeterminism,
+                         testing::ValuesIn(with_operations({&find_operation("gated_scan"),
+                                                            &find_operation("gated_scan",
+                                                                            "backward")},
+                                                           kShapes)),
+                         GpuSameBits::name_of);
 
 TEST(GpuGatedScanGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const Case one = parse(R"("axes": {"B": 1, "T": 3000, "D": 136},
                       "lengths": {"distribution": "equal", "sequences": 6})");
-  for (const Operation* operation : {&kGatedScanForward, &kGatedScanBackward}) {
+  for (const Operation* operation :
+       {&find_operation("gated_scan"), &find_operation("gated_scan", "backward")}) {
     expect_replays_to_go_by_offsets(*operation, one);
   }
 }

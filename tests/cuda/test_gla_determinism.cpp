@@ -30,7 +30,7 @@ const std::vector<NamedShape> kShapes = {
 class GpuGlaDeterminism : public GpuSameBits {
  protected:
   static RepeatedCall repeated() {
-    return {*GetParam().operation, parse(GetParam().fields), kGlaForward,
+    return {*GetParam().operation, parse(GetParam().fields), find_operation("gla"),
             parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})")};
   }
 };
@@ -39,14 +39,16 @@ TEST_P(GpuGlaDeterminism, CallsBesideABusyStream) { expect_same_bits_of_calls(re
 TEST_P(GpuGlaDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaDeterminism,
-                         testing::ValuesIn(with_operations({&kGlaForward, &kGlaBackward}, kShapes)),
+                         testing::ValuesIn(with_operations({&find_operation("gla"),
+                                                            &find_operation("gla", "backward")},
+                                                           kShapes)),
                          GpuSameBits::name_of);
 
 TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const Case one = parse(R"("axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
                       "lengths": {"distribution": "equal", "sequences": 6})");
-  for (const Operation* operation : {&kGlaForward, &kGlaBackward}) {
+  for (const Operation* operation : {&find_operation("gla"), &find_operation("gla", "backward")}) {
     expect_replays_to_go_by_offsets(*operation, one);
   }
 }
@@ -54,7 +56,8 @@ TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
 TEST(GpuGlaThread, ACallMayBeTheFirstUseOfCudaInItsThread) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const Case one = parse(R"("axes": {"B": 1, "T": 200, "H": 2, "K": 64})");
-  for (const Operation* operation : {&kGlaForward, &kGlaBackward, &kGlaState}) {
+  for (const Operation* operation : {&find_operation("gla"), &find_operation("gla", "backward"),
+                                     &find_operation("gla", "state")}) {
     SCOPED_TRACE(title(*operation));
     DeviceCall call(*operation, one);
     call.poison(nullptr);

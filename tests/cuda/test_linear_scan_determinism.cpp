@@ -28,7 +28,7 @@ const std::vector<NamedShape> kShapes = {
 class GpuLinearScanDeterminism : public GpuSameBits {
  protected:
   static RepeatedCall repeated() {
-    return {*GetParam().operation, parse(GetParam().fields), kLinearScanForward,
+    return {*GetParam().operation, parse(GetParam().fields), find_operation("linear_scan"),
             parse(R"("axes": {"B": 4, "T": 4096, "d": 256, "D": 64})")};
   }
 };
@@ -36,16 +36,19 @@ class GpuLinearScanDeterminism : public GpuSameBits {
 TEST_P(GpuLinearScanDeterminism, CallsBesideABusyStream) { expect_same_bits_of_calls(repeated()); }
 TEST_P(GpuLinearScanDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cuda, GpuLinearScanDeterminism,
-    testing::ValuesIn(with_operations({&kLinearScanForward, &kLinearScanBackward}, kShapes)),
-    GpuSameBits::name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, GpuLinearScanDeterminism,
+                         testing::ValuesIn(with_operations({&find_operation("linear_scan"),
+                                                            &find_operation("linear_scan",
+                                                                            "backward")},
+                                                           kShapes)),
+                         GpuSameBits::name_of);
 
 TEST(GpuLinearScanGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const Case one = parse(R"("axes": {"B": 1, "T": 3000, "d": 64, "D": 136},
                       "lengths": {"distribution": "equal", "sequences": 6})");
-  for (const Operation* operation : {&kLinearScanForward, &kLinearScanBackward}) {
+  for (const Operation* operation :
+       {&find_operation("linear_scan"), &find_operation("linear_scan", "backward")}) {
     expect_replays_to_go_by_offsets(*operation, one);
   }
 }

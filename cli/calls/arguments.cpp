@@ -1,0 +1,154 @@
+#include "cli/calls/arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace tandem::tools {
+namespace {
+
+/// Takes every tensor of the file as an input, contiguous.
+TensorSet read_inputs(const Operation& operation, const SafetensorsFile& file) {
+  std::vector<std::string> known = operation.inputs();
+  for (const std::string& name : operation.optional_inputs()) known.push_back(name);
+  TensorSet set;
+  for (const FileTensor& from : file.tensors) {
+    if (std::find(known.begin(), known.end(), from.name) == known.end()) {
+      throw std::runtime_error(fmt::format("{}: tensor {}: is no input of {} ({})", file.path,
+                                           from.name, title(operation), fmt::join(known, ", ")));
+    }
+    const NamedTensor& to =
+        add_tensor(set, from.name, from.dtype, from.shape, contiguous_strides(from.shape), false);
+    std::memcpy(set.buffers[to.buffer].data() + to.offset, from.data.data(), span_bytes(to));
+  }
+  for (const std::string& name : operation.inputs()) {
+    if (set.find(name) == nullptr) {
+      throw std::runtime_error(fmt::format("{}: tensor {}: is missing", file.path, name));
+    }
+  }
+  return set;
+}
+
+bool parse_bool(const std::string& name, const std::string& text) {
+  if (text == "true" || text == "1") return true;
+  if (text == "false" || text == "0") return false;
+  throw std::runtime_error(fmt::format("--set {}: must be true or false, got {}", name, text));
+}
+
+double parse_number(const std::string& name, const std::string& text) {
+  std::size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (text.empty() || used != text.size()) {
+    throw std::runtime_error(fmt::format("--set {}: must be a number, got {}", name, text));
+  }
+  return value;
+}
+
+/// Whether --set chooses if the output is made.
+bool is_choice(const Parameter& row) { return row.role == Role::kOutput && row.optional; }
+
+std::string setting_name(const Parameter& row) {
+  return row.number ? row.name : std::string("output_") + row.name;
+}
+
+void check_settings(const Operation& operation, const Settings& settings) {
+  std::vector<std::string> known;
+  for (const Parameter& row : operation.calls.front()->parameters()) {
+    if (row.number || is_choice(row)) known.push_back(setting_name(row));
+  }
+  for (const auto& [name, text] : settings) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw std::runtime_error(
+        known.empty() ? fmt::format("--set {}: {} has no settings", name, title(operation))
+                      : fmt::format("--set {}: {} has no such setting ({})", name, title(operation),
+                                    fmt::join(known, ", ")));
+  }
+}
+
+/// Adds an output, contiguous; a shape that no memory could hold is refused here.
+void add_output(TensorSet& set, const SafetensorsFile& file, const Parameter& row, DType dtype,
+                const Dims& shape) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;
+  std::int64_t bytes = size_of(dtype);
+  for (const std::int64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > kMostBytes) {
+      throw std::runtime_error(
+          fmt::format("{}: {} {} is too large", file.path, row.name, to_string(shape)));
+    }
+  }
+  add_tensor(set, row.name, dtype, shape, contiguous_strides(shape), true);
+}
+
+}  // namespace
+
+std::shared_ptr<void> arguments(const Signature& signature, const TensorSet& set,
+                                const std::vector<void*>& bases, Device device) {
+  std::shared_ptr<void> args = signature.make_args();
+  for (const Parameter& row : signature.parameters()) {
+    if (row.number) {
+      const auto value = set.scalars.find(row.name);
+      if (value != set.scalars.end()) row.set_value(args.get(), value->second);
+    } else if (const NamedTensor* tensor = set.find(row.name)) {
+      row.set_view(args.get(), view(*tensor, bases[tensor->buffer], device));
+    }
+  }
+  return args;
+}
+
+TensorSet read_call(const Operation& operation, const SafetensorsFile& file,
+                    const Settings& settings) {
+  const Signature& signature = *operation.calls.front();
+  TensorSet set = read_inputs(operation, file);
+  check_settings(operation, settings);
+  const auto args = arguments(signature, set, host_bases(set), Device::cpu());
+  const std::vector<std::int64_t> extents = signature.extents(args.get());
+  for (const Parameter& row : signature.parameters()) {
+    const auto setting = settings.find(setting_name(row));
+    const bool is_set = setting != settings.end();
+    if (row.number && is_set) set.scalars[row.name] = parse_number(row.name, setting->second);
+    if (row.number || !row.is_output()) continue;
+    bool wanted = !is_choice(row) || set.find(row.may_be ? row.may_be : "") != nullptr;
+    if (is_choice(row) && is_set) wanted = parse_bool(setting->first, setting->second);
+    // Where ranks do not fit there is no shape, and the call refuses the inputs.
+    const auto shape = signature.shape(row, args.get(), extents);
+    if (wanted && shape) add_output(set, file, row, signature.dtype(row, args.get()), *shape);
+  }
+  return set;
+}
+
+void differentiate(TensorSet& set, const Signature& backward, std::uint64_t seed,
+                   const std::function<GradientLayout(const NamedTensor& input)>& layout) {
+  for (std::size_t i = 0; i < set.tensors.size(); ++i) {
+    const Parameter* given = backward.find("d_" + set.tensors[i].name);
+    if (!set.tensors[i].output || given == nullptr) continue;
+    NamedTensor tensor = set.tensors[i];
+    // No gradient is updated in place, as a state is.
+    const bool in_place = std::any_of(set.tensors.begin(), set.tensors.end(), [&](const auto& x) {
+      return !x.output && x.buffer == tensor.buffer && x.offset == tensor.offset;
+    });
+    tensor.name = given->name;
+    tensor.output = false;
+    if (in_place) {
+      set.tensors.erase(set.tensors.begin() + static_cast<std::ptrdiff_t>(i--));
+      tensor = add_tensor(set, given->name, tensor.dtype, tensor.shape, tensor.strides, false);
+    } else {
+      set.tensors[i] = tensor;
+    }
+    fill_normal(tensor, set.buffers, RandomStream(seed, tensor.name));
+  }
+  for (const Parameter& row : backward.parameters()) {
+    if (row.role != Role::kGradient || !set.find(row.source)) continue;
+    const NamedTensor like = set.get(row.source);
+    const GradientLayout laid_out = layout(like);
+    add_tensor(set, row.name, like.dtype, like.shape, laid_out.strides, true, laid_out.shift);
+  }
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,53 @@
+// A call's arguments from a set of tensors, and the tensors of a call from a file: what follows
+// from the tables in src/ops.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/calls/operation.h"
+#include "cli/tensors/safetensors.h"
+#include "cli/tensors/tensors.h"
+#include "ops/signature.h"
+
+namespace tandem::tools {
+
+using Settings = std::map<std::string, std::string>;  // --set name=value
+
+/// Makes the arguments of a call with each buffer of the set at `bases[i]` on `device`. Tensors of
+/// other calls in the set are left out.
+std::shared_ptr<void> arguments(const Signature& signature, const TensorSet& set,
+                                const std::vector<void*>& bases, Device device);
+
+/// The same as the public struct that the call takes.
+template <class Args>
+Args arguments_of(const Signature& signature, const TensorSet& set, const std::vector<void*>& bases,
+                  Device device) {
+  return *static_cast<const Args*>(arguments(signature, set, bases, device).get());
+}
+
+/// Over the set's own buffers, to be read only.
+template <class Args>
+Args host_arguments(const Signature& signature, const TensorSet& set) {
+  return arguments_of<Args>(signature, set, host_bases(set), Device::cpu());
+}
+
+/// Makes the tensors of an entry's call from a file, and numbers and choices of outputs from --set.
+/// Optional outputs are made where --set says so or, without a word, where the input that they may
+/// replace is given. Throws std::runtime_error naming the file or the setting, and the tensor.
+TensorSet read_call(const Operation& operation, const SafetensorsFile& file,
+                    const Settings& settings);
+
+/// Turns the tensors of a forward call into those of its backward: outputs become their gradients,
+/// which are given, filled by the seed; inputs that can have gradients get them as outputs, with
+/// the strides, and the distance from alignment in elements, that `layout` says.
+struct GradientLayout {
+  Dims strides;
+  std::int64_t shift = 0;
+};
+void differentiate(TensorSet& set, const Signature& backward, std::uint64_t seed,
+                   const std::function<GradientLayout(const NamedTensor& input)>& layout);
+
+}  // namespace tandem::tools

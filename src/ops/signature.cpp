@@ -1,0 +1,394 @@
+#include "ops/signature.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <stdexcept>
+
+#include "core/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr std::int64_t kUnknown = -1;
+constexpr std::size_t kMostAxes = 16;
+constexpr int kBatch = 0;  // the index of B, which N is without cu_seqlens
+
+/// Splits "H|B,T,H" at '|', "B,T,H" at ','.
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == at) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+/// Checks that these innermost extents, which `names` names, are in [1,2^31).
+void check_extents(const Argument& argument, const std::string& names, int count) {
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  const Dims& shape = argument.view.shape;
+  for (int axis = shape.rank() - count; axis < shape.rank(); ++axis) {
+    if (shape[axis] < 1 || shape[axis] > kLargest) {
+      refuse(argument.op, std::string(argument.name) + " must have " + names +
+                              " in [1,2^31), got shape " + to_string(shape));
+    }
+  }
+}
+
+[[noreturn]] void refuse_dtype(const Argument& argument, const std::string& expected) {
+  refuse(argument.op, std::string(argument.name) + " must have dtype " + expected + ", got " +
+                          to_string(argument.view.dtype));
+}
+
+/// Checks cu_seqlens [N+1] beside activations of B batches; returns N. No value is read.
+std::int64_t check_offsets(const Argument& cu_seqlens, std::int64_t B, Device device) {
+  if (B != 1) refuse(cu_seqlens.op, "cu_seqlens needs B = 1, got B = " + std::to_string(B));
+  check_rank(cu_seqlens, "[N+1]", 1);
+  const std::int64_t length = cu_seqlens.view.shape[0];
+  if (length < 1) {
+    refuse(cu_seqlens.op, "cu_seqlens must have shape [N+1] with N >= 0, got [0]");
+  }
+  check_shape(cu_seqlens, "[N+1]", {length});
+  check_dtype(cu_seqlens, DType::kInt32);
+  check_device(cu_seqlens, device);
+  check_data(cu_seqlens);
+  check_alignment(cu_seqlens);
+  check_contiguous(cu_seqlens);
+  return length - 1;
+}
+
+}  // namespace
+
+Signature::Signature(const char* name, std::vector<Parameter> parameters, Backends backends)
+    : name_(name), parameters_(std::move(parameters)), backends_(std::move(backends)) {
+  for (Parameter& row : parameters_) {
+    if (row.number || row.element == Element::kOffsets) continue;
+    if (row.source != nullptr) {
+      const Parameter* source = find(row.source);
+      row.axes_text = source->axes_text;
+      row.element = source->element;
+      row.layout = source->layout;
+    }
+    row.axes = parse(row.axes_text);
+  }
+}
+
+int Signature::axis(const std::string& name) {
+  const auto at = std::find(axes_.begin(), axes_.end(), name);
+  if (at != axes_.end()) return static_cast<int>(at - axes_.begin());
+  if (axes_.size() == kMostAxes) throw std::logic_error(std::string(name_) + ": too many axes");
+  axes_.push_back(name);
+  return static_cast<int>(axes_.size()) - 1;
+}
+
+std::vector<Axes> Signature::parse(const char* text) {
+  axis("B");  // the first: kBatch
+  std::vector<Axes> choices;
+  for (const std::string& choice : split(text, '|')) {
+    Axes& axes = choices.emplace_back();
+    for (const std::string& letter : split(choice, ',')) {
+      axes.index[axes.rank++] = static_cast<std::int8_t>(axis(letter));
+    }
+  }
+  return choices;
+}
+
+const Parameter* Signature::find(const std::string& name) const {
+  const auto at = std::find_if(parameters_.begin(), parameters_.end(),
+                               [&](const Parameter& row) { return name == row.name; });
+  return at == parameters_.end() ? nullptr : &*at;
+}
+
+/// The check of one call.
+struct Signature::Check {
+  const Signature& signature;
+  const void* args;
+  std::array<std::int64_t, kMostAxes> extents{};
+  bool listed = false;  // cu_seqlens is given
+
+  Check(const Signature& signature, const void* args) : signature(signature), args(args) {
+    extents.fill(kUnknown);
+  }
+
+  const TensorView* view(const char* name) const { return signature.find(name)->view(args); }
+  Argument argument(const Parameter& row, const TensorView& view) const {
+    return {signature.name(), row.name, view};
+  }
+
+  /// "[B,T,H]"; N is B without cu_seqlens.
+  std::string text(const Axes& axes) const {
+    std::string names;
+    for (int i = 0; i < axes.rank; ++i) {
+      const std::string& name = signature.axes()[axes.index[i]];
+      names += (i ? "," : "[") + (name == "N" && !listed ? "B" : name);
+    }
+    return names + "]";
+  }
+
+  Dims expected(const Axes& axes) const {
+    std::array<std::int64_t, Dims::kMaxRank> values{};
+    for (int i = 0; i < axes.rank; ++i) values[i] = extents[axes.index[i]];
+    return Dims(std::span<const std::int64_t>(values.data(), axes.rank));
+  }
+
+  /// Whether a required input names axes that no input before it has.
+  bool names_axes(const Parameter& row) const {
+    if (row.number || row.optional || row.role != Role::kInput) return false;
+    const Axes& axes = row.axes.front();
+    return std::any_of(axes.index.begin(), axes.index.begin() + axes.rank,
+                       [&](int axis) { return extents[axis] == kUnknown; });
+  }
+
+  /// Takes the extents from the inputs that name them; only those of B and T may be 0.
+  void bind() {
+    std::array<const Parameter*, kMostAxes> naming{};
+    std::size_t count = 0;
+    for (const Parameter& row : signature.parameters()) {
+      if (!names_axes(row)) continue;
+      const TensorView& view = *row.view(args);
+      const Axes& axes = row.axes.front();
+      check_rank(argument(row, view), text(axes).c_str(), axes.rank);
+      for (int i = 0; i < axes.rank; ++i) {
+        std::int64_t& extent = extents[axes.index[i]];
+        if (extent == kUnknown) extent = view.shape[i];
+      }
+      naming[count++] = &row;
+    }
+    for (std::size_t i = 0; i < count; ++i) check_widths(*naming[i]);
+  }
+
+  void check_widths(const Parameter& row) const {
+    const Axes& axes = row.axes.front();
+    std::string names;
+    int widths = 0;
+    for (int i = 0; i < axes.rank; ++i) {
+      const std::string& name = signature.axes()[axes.index[i]];
+      if (name == "B" || name == "T") continue;
+      names += (widths++ ? " and " : "") + name;
+    }
+    check_extents(argument(row, *row.view(args)), names, widths);
+  }
+
+  const Parameter& first() const { return signature.parameters().front(); }
+  DType dtype() const { return first().view(args)->dtype; }
+  Device device() const { return first().view(args)->device; }
+
+  void check_first() const {
+    const Argument one = argument(first(), *first().view(args));
+    if (dtype() == DType::kBFloat16 || dtype() == DType::kFloat16) return;
+    if (first().element == Element::kAny) {
+      if (dtype() != DType::kFloat32) refuse_dtype(one, "bf16, fp16 or fp32");
+      return;
+    }
+    const bool on_cpu = device().type == DeviceType::kCpu;
+    if (on_cpu && dtype() == DType::kFloat32) return;
+    refuse_dtype(one, std::string("bf16 or fp16") + (on_cpu ? " or fp32" : "") + " on " +
+                          to_string(device()));
+  }
+
+  void count_sequences() {
+    std::int64_t sequences = extents[kBatch];
+    for (const Parameter& row : signature.parameters()) {
+      if (row.element != Element::kOffsets || row.number) continue;
+      const TensorView* offsets = row.view(args);
+      if (!offsets) continue;
+      listed = true;
+      sequences = check_offsets(argument(row, *offsets), extents[kBatch], device());
+    }
+    for (std::size_t i = 0; i < signature.axes().size(); ++i) {
+      if (signature.axes()[i] == "N") extents[i] = sequences;
+    }
+  }
+
+  void check_alternatives() const {
+    for (const Parameter& row : signature.parameters()) {
+      if (row.instead_of == nullptr) continue;
+      const bool one = row.view(args) != nullptr, other = view(row.instead_of) != nullptr;
+      if (one != other) continue;
+      refuse(signature.name(), std::string("exactly one of ") + row.instead_of + " and " +
+                                   row.name + " must be given, got " + (one ? "both" : "neither"));
+    }
+  }
+
+  /// Checks the dtypes of a choice, and returns the one that the tensor must have.
+  DType check_element(const Parameter& row, const TensorView& tensor) const {
+    switch (row.element) {
+      case Element::kFp32: return DType::kFloat32;
+      case Element::kSameOrFp32: {
+        if (row.source != nullptr) return view(row.source)->dtype;
+        if (tensor.dtype == dtype() || tensor.dtype == DType::kFloat32) return tensor.dtype;
+        refuse_dtype(argument(row, tensor),
+                     to_string(dtype()) + (dtype() == DType::kFloat32 ? "" : " or fp32"));
+      }
+      case Element::kFp32OrBf16:
+        if (tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16) {
+          return tensor.dtype;
+        }
+        refuse_dtype(argument(row, tensor), "fp32 or bf16");
+      default: return dtype();
+    }
+  }
+
+  /// The axes among a row's choices that a tensor has, of a gradient those of its input.
+  const Axes& axes_of(const Parameter& row, const TensorView& tensor) const {
+    if (row.axes.size() == 1) return row.axes.front();
+    const TensorView* like = row.source != nullptr ? view(row.source) : &tensor;
+    std::string choices;
+    for (const Axes& axes : row.axes) {
+      if (axes.rank == like->shape.rank()) return axes;
+      choices += (choices.empty() ? "" : " or ") + text(axes);
+    }
+    check_rank(argument(row, tensor), choices.c_str(), -1);
+    return row.axes.front();  // not reached
+  }
+
+  void check_tensor(const Parameter& row, const TensorView& tensor) const {
+    if (row.needs_source && view(row.source) == nullptr) {
+      refuse(signature.name(), std::string(row.name) + " needs " + row.source);
+    }
+    const Argument one = argument(row, tensor);
+    const Axes& axes = axes_of(row, tensor);
+    const DType dtype = check_element(row, tensor);
+    check_shape(one, text(axes).c_str(), expected(axes));
+    check_dtype(one, dtype);
+    check_device(one, device());
+    check_data(one);
+    check_alignment(one);
+    if (row.layout == Layout::kRows) check_unit_innermost_stride(one);
+    if (row.layout == Layout::kContiguous) check_contiguous(one);
+  }
+
+  void check_tensors() const {
+    for (const Parameter& row : signature.parameters()) {
+      if (row.number || row.element == Element::kOffsets) continue;
+      if (const TensorView* tensor = row.view(args)) check_tensor(row, *tensor);
+    }
+  }
+
+  static bool is_in_place(const Parameter& output, const TensorView& to, const Parameter& input,
+                          const TensorView& from) {
+    return output.may_be != nullptr && std::string_view(output.may_be) == input.name &&
+           from.data == to.data;
+  }
+
+  /// No output may lie over itself, an input or another output.
+  void check_overlaps() const {
+    const std::vector<Parameter>& rows = signature.parameters();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].number || !rows[i].is_output()) continue;
+      const TensorView* tensor = rows[i].view(args);
+      if (!tensor) continue;
+      const Argument output = argument(rows[i], *tensor);
+      check_no_self_overlap(output);
+      for (std::size_t j = 0; j < rows.size(); ++j) {
+        const TensorView* other = rows[j].number ? nullptr : rows[j].view(args);
+        if (!other || j == i) continue;
+        if (rows[j].is_output()) {
+          // Each pair of outputs once: a gradient beside those before it, others beside those
+          // after.
+          if ((rows[i].role == Role::kGradient) != (j < i)) continue;
+        } else if (is_in_place(rows[i], *tensor, rows[j], *other)) {
+          continue;
+        }
+        check_disjoint(output, argument(rows[j], *other));
+      }
+    }
+  }
+};
+
+void Signature::check(const void* args) const {
+  Check check(*this, args);
+  check.bind();
+  check.check_first();
+  check.count_sequences();
+  check.check_alternatives();
+  check.check_tensors();
+  check.check_overlaps();
+}
+
+std::size_t Signature::workspace_bytes(const void* args, const DeviceProperties& device,
+                                       const CallOptions& options) const {
+  return backends_.workspace_bytes(args, device, options);
+}
+
+std::vector<std::int64_t> Signature::extents(const void* args) const {
+  std::vector<std::int64_t> extents(axes_.size(), kUnknown);
+  const TensorView* offsets = nullptr;
+  for (const Parameter& row : parameters_) {
+    if (row.number || row.role != Role::kInput) continue;
+    const TensorView* tensor = row.view(args);
+    if (!tensor) continue;
+    if (row.element == Element::kOffsets) {
+      offsets = tensor;
+      continue;
+    }
+    for (const Axes& axes : row.axes) {
+      if (axes.rank != tensor->shape.rank()) continue;
+      for (int i = 0; i < axes.rank; ++i) {
+        std::int64_t& extent = extents[axes.index[i]];
+        if (extent == kUnknown) extent = tensor->shape[i];
+      }
+      break;
+    }
+  }
+  const bool lists = offsets && offsets->shape.rank() == 1 && offsets->shape[0] > 0;
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i] == "N") extents[i] = lists ? offsets->shape[0] - 1 : extents[kBatch];
+  }
+  return extents;
+}
+
+std::optional<Dims> Signature::shape(const Parameter& output, const void* args,
+                                     const std::vector<std::int64_t>& extents) const {
+  if (output.source != nullptr) {
+    const TensorView* source = find(output.source)->view(args);
+    return source ? std::optional(source->shape) : std::nullopt;
+  }
+  std::array<std::int64_t, Dims::kMaxRank> values{};
+  const Axes& axes = output.axes.front();
+  for (int i = 0; i < axes.rank; ++i) {
+    values[i] = extents[axes.index[i]];
+    if (values[i] == kUnknown) return std::nullopt;
+  }
+  return Dims(std::span<const std::int64_t>(values.data(), axes.rank));
+}
+
+DType Signature::dtype(const Parameter& output, const void* args) const {
+  if (output.source != nullptr) return find(output.source)->view(args)->dtype;
+  return output.element == Element::kFp32 ? DType::kFloat32 : parameters_.front().view(args)->dtype;
+}
+
+std::string Signature::torch_schema() const {
+  std::string taken, wanted, required, optional;
+  const auto append = [](std::string& list, const std::string& text) {
+    list += (list.empty() ? "" : ", ") + text;
+  };
+  std::size_t returns = 0;
+  for (const Parameter& row : parameters_) {
+    const std::string name = row.name;
+    if (row.number) {
+      append(taken, "float? " + name);
+    } else if (row.role == Role::kInput) {
+      append(taken, (row.optional ? "Tensor? " : "Tensor ") + name);
+    } else if (row.role == Role::kInPlace) {
+      append(taken, "Tensor(a!) " + name);
+    } else if (row.role == Role::kGradient && find(row.source)->instead_of != nullptr) {
+      continue;  // one gradient for both inputs: only one of them is there
+    } else {
+      if (row.role == Role::kGradient) append(wanted, "bool wants_" + name);
+      if (row.role == Role::kOutput && row.optional) append(taken, "bool output_" + name);
+      append(row.optional ? optional : required, row.optional ? "Tensor?" : "Tensor");
+      ++returns;
+    }
+  }
+  if (!wanted.empty()) append(taken, wanted);
+  if (!optional.empty()) append(required, optional);
+  const std::string result = returns == 1 ? required : "(" + required + ")";
+  return std::string(name_) + "(" + taken + ") -> " + result;
+}
+
+}  // namespace tandem

@@ -1,0 +1,235 @@
+// The tensors of a call, described once: what checks, tools and bindings follow from. Each op's
+// tables stand in ops/<op>.cpp, beside the makers of its checked problems.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/call_options.h"
+#include "tandem/context.h"
+#include "tandem/device.h"
+#include "tandem/tensor.h"
+
+namespace tandem {
+
+/// What a call does with a tensor. A gradient is an output that belongs to an input.
+enum class Role { kInput, kOutput, kInPlace, kGradient };
+
+/// Which dtypes a tensor may have. The first tensor of a table says what `kSame` is.
+enum class Element {
+  kMatrix,      // bf16 or fp16, on the CPU also fp32: where products of matrices are
+  kAny,         // bf16, fp16 or fp32
+  kSame,        // as the call's first tensor
+  kSameOrFp32,  // as the call's first tensor, or fp32
+  kFp32,
+  kFp32OrBf16,
+  kOffsets,  // int32: cu_seqlens
+};
+
+/// Which strides a tensor may have.
+enum class Layout { kRows, kContiguous, kFree };  // kRows: free, the innermost 1
+
+/// The axes of a tensor by the op's names, "B,T,HQ,K", as indices into Signature::axes(). N is the
+/// number of sequences: B without cu_seqlens.
+struct Axes {
+  std::array<std::int8_t, Dims::kMaxRank> index{};
+  int rank = 0;
+};
+
+/// A row of a table: a tensor, or a number that may be left out.
+struct Parameter {
+  const char* name;
+  Role role = Role::kInput;
+  bool optional = false;
+  bool number = false;
+  const char* axes_text = "";  // "N,H,K,V", or "H|B,T,H" for a choice
+  Element element = Element::kSame;
+  Layout layout = Layout::kRows;
+  const char* instead_of = nullptr;  // exactly one of it and this input is given
+  const char* source = nullptr;  // of a gradient: its input, whose axes, dtype and layout it has
+  bool needs_source = false;     // of a gradient: it cannot be asked for without its input
+  const char* may_be = nullptr;  // an input that this output may share memory with, in place
+  std::vector<Axes> axes = {};   // the choices of axes_text; filled by Signature
+
+  const TensorView* (*view)(const void* args) = nullptr;  // null: absent
+  void (*set_view)(void* args, const TensorView& view) = nullptr;
+  std::optional<double> (*value)(const void* args) = nullptr;
+  void (*set_value)(void* args, double value) = nullptr;
+
+  bool is_output() const { return role != Role::kInput; }
+  bool is_tensor() const { return !number; }
+
+  /// For tables: input(...).instead("decay"), output(...).or_in("initial_state").
+  Parameter instead(const char* other) && {
+    instead_of = other;
+    return std::move(*this);
+  }
+  Parameter or_in(const char* input) && {
+    may_be = input;
+    return std::move(*this);
+  }
+};
+
+/// A call: its name, its table and who runs it. `args` below are the public struct that the table
+/// is of.
+class Signature {
+ public:
+  struct Backends {
+    std::function<void(const void* args, const Context&, const CallOptions&)> run;
+    std::function<std::size_t(const void* args, const DeviceProperties&, const CallOptions&)>
+        workspace_bytes;
+    std::function<std::shared_ptr<void>()> make_args;
+  };
+
+  Signature(const char* name, std::vector<Parameter> parameters, Backends backends);
+
+  const char* name() const { return name_; }  ///< "linear_scan_forward"
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<std::string>& axes() const { return axes_; }
+  const Parameter* find(const std::string& name) const;
+
+  /// Checks everything that the table says: ranks, shapes, dtypes, devices, strides, that nothing
+  /// is null, and that no output overlaps itself or anything else. Throws InvalidArgument.
+  void check(const void* args) const;
+
+  /// Checks and runs the call.
+  void run(const void* args, const Context& context, const CallOptions& options) const {
+    backends_.run(args, context, options);
+  }
+  /// Checks the call, and that the properties are of a device of the tensors' type. Returns the
+  /// bytes of workspace that it needs.
+  std::size_t workspace_bytes(const void* args, const DeviceProperties& device,
+                              const CallOptions& options) const;
+  /// Makes arguments in which no tensor is set.
+  std::shared_ptr<void> make_args() const { return backends_.make_args(); }
+
+  /// The device of the call's tensors.
+  Device device(const void* args) const { return parameters_.front().view(args)->device; }
+
+  /// Extents by axis, as the inputs that are there give them: -1 for one that is not known because
+  /// ranks do not fit. For whoever makes outputs.
+  std::vector<std::int64_t> extents(const void* args) const;
+
+  /// The shape of an output by these extents; none where an extent is not known.
+  std::optional<Dims> shape(const Parameter& output, const void* args,
+                            const std::vector<std::int64_t>& extents) const;
+
+  /// The dtype of an output.
+  DType dtype(const Parameter& output, const void* args) const;
+
+  /// The table as torch's dispatcher wants it:
+  /// "linear_scan_forward(Tensor u, ..., bool output_final_state) -> (Tensor, Tensor?)".
+  std::string torch_schema() const;
+
+ private:
+  struct Check;
+  int axis(const std::string& name);
+  std::vector<Axes> parse(const char* text);
+
+  const char* name_;
+  std::vector<Parameter> parameters_;
+  std::vector<std::string> axes_;
+  Backends backends_;
+};
+
+/// Every call of the library, for tools and bindings.
+const std::vector<const Signature*>& signatures();
+
+/// A call by its name, or null.
+const Signature* find_signature(const std::string& name);
+
+// Rows, by the member of the public struct: required where it is a TensorView, else optional.
+
+namespace detail {
+
+template <class Member>
+struct MemberOf;
+template <class Args, class Type>
+struct MemberOf<Type Args::*> {
+  using Struct = Args;
+  using Value = Type;
+};
+
+template <auto member>
+Parameter tensor_row(const char* name, Role role) {
+  using Args = typename MemberOf<decltype(member)>::Struct;
+  using Value = typename MemberOf<decltype(member)>::Value;
+  constexpr bool kOptional = !std::is_same_v<Value, TensorView>;
+  Parameter row{name, role, kOptional};
+  row.view = [](const void* args) -> const TensorView* {
+    const Value& value = static_cast<const Args*>(args)->*member;
+    if constexpr (kOptional) {
+      return value ? &*value : nullptr;
+    } else {
+      return &value;
+    }
+  };
+  row.set_view = [](void* args, const TensorView& view) {
+    static_cast<Args*>(args)->*member = view;
+  };
+  return row;
+}
+
+template <auto member>
+Parameter tensor_row(const char* name, Role role, const char* axes, Element element,
+                     Layout layout) {
+  Parameter row = tensor_row<member>(name, role);
+  row.axes_text = axes;
+  row.element = element;
+  row.layout = layout;
+  return row;
+}
+
+}  // namespace detail
+
+template <auto member>
+Parameter input(const char* name, const char* axes, Element element = Element::kSame,
+                Layout layout = Layout::kRows) {
+  return detail::tensor_row<member>(name, Role::kInput, axes, element, layout);
+}
+
+template <auto member>
+Parameter output(const char* name, const char* axes, Element element = Element::kSame,
+                 Layout layout = Layout::kRows) {
+  return detail::tensor_row<member>(name, Role::kOutput, axes, element, layout);
+}
+
+template <auto member>
+Parameter in_place(const char* name, const char* axes, Element element) {
+  return detail::tensor_row<member>(name, Role::kInPlace, axes, element, Layout::kRows);
+}
+
+/// The gradient by the input `source`, of its axes, dtype and layout. An optional input must be
+/// there, unless its absence is a value like any other (an initial state that is 0).
+template <auto member>
+Parameter gradient(const char* name, const char* source, bool needs_source = true) {
+  Parameter row = detail::tensor_row<member>(name, Role::kGradient);
+  row.source = source;
+  row.needs_source = needs_source;
+  return row;
+}
+
+template <auto member>
+Parameter cu_seqlens() {
+  return detail::tensor_row<member>("cu_seqlens", Role::kInput, "", Element::kOffsets,
+                                    Layout::kContiguous);
+}
+
+template <auto member>
+Parameter number(const char* name) {
+  using Args = typename detail::MemberOf<decltype(member)>::Struct;
+  Parameter row{name};
+  row.optional = row.number = true;
+  row.value = [](const void* args) { return static_cast<const Args*>(args)->*member; };
+  row.set_value = [](void* args, double value) { static_cast<Args*>(args)->*member = value; };
+  return row;
+}
+
+}  // namespace tandem

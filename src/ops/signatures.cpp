@@ -1,0 +1,52 @@
+// Every call of the library, and every op's variants.
+#include "ops/gated_scan.h"
+#include "ops/gla.h"
+#include "ops/linear_scan.h"
+#include "ops/signature.h"
+#include "tandem/variants.h"
+
+namespace tandem {
+
+const std::vector<const Signature*>& signatures() {
+  static const std::vector<const Signature*> all = {&gla_forward_signature(),
+                                                    &gla_backward_signature(),
+                                                    &gla_state_forward_signature(),
+                                                    &gla_state_backward_signature(),
+                                                    &gla_step_signature(),
+                                                    &gated_scan_forward_signature(),
+                                                    &gated_scan_backward_signature(),
+                                                    &linear_scan_forward_signature(),
+                                                    &linear_scan_backward_signature()};
+  return all;
+}
+
+const Signature* find_signature(const std::string& name) {
+  for (const Signature* signature : signatures()) {
+    if (name == signature->name()) return signature;
+  }
+  return nullptr;
+}
+
+std::vector<VariantInfo> variants(const DeviceProperties& device) {
+  std::vector<VariantInfo> all;
+  const auto append = [&](const std::vector<VariantInfo>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  if (device.type == DeviceType::kCpu) {
+    append(cpu::gla_variants());
+    append(cpu::gla_step_variants());
+    append(cpu::gated_scan_variants());
+    append(cpu::linear_scan_variants());
+  }
+#ifdef TANDEM_CUDA
+  if (device.type == DeviceType::kCuda) {
+    append(cuda::gla_variants(device));
+    append(cuda::gla_step_variants(device));
+    append(cuda::gated_scan_variants(device));
+    append(cuda::linear_scan_variants(device));
+  }
+#endif
+  return all;
+}
+
+}  // namespace tandem
