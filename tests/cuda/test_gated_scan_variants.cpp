@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/environment.h"
 #include "cuda/gated_scan/variants.h"
 #include "cuda/scan/plan.h"
+#include "ops/gated_scan.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {
@@ -72,8 +72,10 @@ TEST(GatedScanVariants, TheLastChoiceOfAThreadIsTold) {
   };
   EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w64_t256");
   EXPECT_EQ(choose({1, 512, 64}), "gated_scan_forward.sm90.bf16.w32_t128");
-  const VariantSwitchOff inside_another_op;
-  EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w32_t128");
+  // What another op calls is not told.
+  gated_scan_forward_workspace_bytes(make_problem(contiguous_args({8, 4096, 1024})),
+                                     DeviceProperties::h200());
+  EXPECT_EQ(last_variant(), "gated_scan_forward.sm90.bf16.w32_t128");
 }
 
 TEST(GatedScanVariants, DtypesChoose) {

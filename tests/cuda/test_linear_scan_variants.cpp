@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "cuda/linear_scan/backward_variants.h"
+#include "ops/linear_scan.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {
@@ -43,10 +44,11 @@ std::string first_accepting(const LinearScanForwardArgs& args) {
 }
 
 /// Why the variant of this name refuses.
-std::string reason_of(const std::string& name, const LinearScanForwardArgs& args) {
+std::string reason_of(const std::string& name, const LinearScanForwardArgs& args,
+                      const CallOptions& options = {}) {
   const LinearScanForwardProblem problem = make_problem(args);
   for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
-    if (variant.name == name) return reason_against(variant, problem, kMultiprocessors);
+    if (variant.name == name) return reason_against(variant, problem, kMultiprocessors, options);
   }
   throw std::out_of_range(name);
 }
@@ -219,8 +221,7 @@ TEST(LinearScanVariants, SwitchForcesOneVariant) {
   const LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
   const std::string chain = "linear_scan_forward.sm90.fp16.c128_t256_chain";
   EXPECT_EQ(reason_of(chain, args), "is slower here than c64_t64_alone");
-  ASSERT_EQ(setenv("TANDEM_VARIANT", chain.c_str(), 1), 0);
-  EXPECT_EQ(reason_of(chain, args), "");
+  EXPECT_EQ(reason_of(chain, args, {.variant = chain}), "");
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_forward.sm90.bf16.c64_t64", 1), 0);
   EXPECT_THROW(linear_scan_forward_workspace_bytes(args, DeviceProperties::h200()), Unsupported);
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_backward.sm90.fp16", 1), 0);
@@ -228,6 +229,7 @@ TEST(LinearScanVariants, SwitchForcesOneVariant) {
   backward.du = view(8, {4, 2048, 256});
   // The scan inside has variants of its own.
   EXPECT_GT(linear_scan_backward_workspace_bytes(backward, DeviceProperties::h200()), 0u);
+  EXPECT_EQ(last_variant(), "linear_scan_backward.sm90.fp16");
   unsetenv("TANDEM_VARIANT");
 }
 

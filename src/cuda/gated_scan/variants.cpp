@@ -48,16 +48,19 @@ struct Candidate {
 
 template <class Variant, class Problem>
 const Variant& choose(const char* call, const std::vector<Variant>& table, const Problem& problem,
-                      const ScanRecurrence& recurrence, const DeviceProperties& device) {
+                      const ScanRecurrence& recurrence, const DeviceProperties& device,
+                      const CallOptions& options) {
   std::vector<Candidate<Variant>> candidates;
   for (const Variant& variant : table) {
     candidates.push_back(
         {variant.name, &variant, plan_kernel(recurrence, variant.kernel, device).time});
   }
   std::stable_sort(candidates.begin(), candidates.end());
-  return *choose_variant(call, candidates, device, [&](const Candidate<Variant>& candidate) {
-            return candidate.variant->supports(problem);
-          }).variant;
+  return *choose_variant(call, candidates, device, options,
+                         [&](const Candidate<Variant>& candidate) {
+                           return candidate.variant->supports(problem);
+                         })
+              .variant;
 }
 
 std::int64_t state_rows(const ScanRecurrence& problem) {
@@ -97,17 +100,20 @@ void launch(const std::string& name, const Kernel& kernel, const ScanRecurrence&
 }  // namespace
 
 const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
-                                              const DeviceProperties& device) {
-  return choose(kForward, scan_forward_variants(), problem, problem, device);
+                                              const DeviceProperties& device,
+                                              const CallOptions& options) {
+  return choose(kForward, scan_forward_variants(), problem, problem, device, options);
 }
 const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
-                                               const DeviceProperties& device) {
-  return choose(kBackward, scan_backward_variants(), problem, problem.forward, device);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  return choose(kBackward, scan_backward_variants(), problem, problem.forward, device, options);
 }
 
-void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context) {
+void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
+                        const CallOptions& options) {
   const DeviceProperties device = device_properties(problem.device);
-  const ScanForwardVariant& variant = choose_scan_variant(problem, device);
+  const ScanForwardVariant& variant = choose_scan_variant(problem, device, options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   ScanForwardParams params{};
@@ -118,15 +124,17 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
-                                               const DeviceProperties& device) {
-  choose_scan_variant(problem, device);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  choose_scan_variant(problem, device, options);
   return 0;
 }
 
-void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context) {
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
   const GatedScanForwardProblem& forward = problem.forward;
   const DeviceProperties device = device_properties(forward.device);
-  const ScanBackwardVariant& variant = choose_scan_variant(problem, device);
+  const ScanBackwardVariant& variant = choose_scan_variant(problem, device, options);
   if (forward.B == 0) return;
   const CallScope scope(variant.name, forward.device.index);
   const std::size_t bytes = states_bytes(problem);
@@ -154,8 +162,9 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
 }
 
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
-                                                const DeviceProperties& device) {
-  choose_scan_variant(problem, device);
+                                                const DeviceProperties& device,
+                                                const CallOptions& options) {
+  choose_scan_variant(problem, device, options);
   return states_bytes(problem);
 }
 

@@ -11,11 +11,11 @@
 
 #include <algorithm>
 
-#include "core/environment.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
+#include "ops/gated_scan.h"
 #include "ops/linear_scan.h"
 
 namespace tandem::cuda {
@@ -176,9 +176,10 @@ struct Call {
 };
 
 const LinearScanBackwardVariant& choose(const LinearScanBackwardProblem& problem,
-                                        const DeviceProperties& device) {
+                                        const DeviceProperties& device,
+                                        const CallOptions& options) {
   return choose_variant(
-      kBackward, linear_scan_backward_variants(), device,
+      kBackward, linear_scan_backward_variants(), device, options,
       [&](const LinearScanBackwardVariant& one) { return reason_against(one, problem); });
 }
 
@@ -258,21 +259,20 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
   plan.low = append(plan.needs_dx, tokens * padded(f.D), 2);
   plan.partial_sums = append(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
   plan.scan = append(true, 0, 1);
-  const VariantSwitchOff inside;
   plan.scan_bytes = gated_scan_backward_workspace_bytes(
       scan_problem(problem, plan, reinterpret_cast<char*>(std::uintptr_t{256})), device);
   bytes += plan.scan_bytes;
   return plan;
 }
 
-void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context) {
+void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context,
+                          const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
   const DeviceProperties device = device_properties(f.device);
-  const LinearScanBackwardVariant& variant = choose(problem, device);
+  const LinearScanBackwardVariant& variant = choose(problem, device, options);
   const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
-  const VariantSwitchOff inside;
   const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
   const bool tokens = f.B > 0 && f.T > 0;
   const GatedScanBackwardProblem scan = scan_problem(problem, plan, call.base);
@@ -291,8 +291,9 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
 }
 
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,
-                                                 const DeviceProperties& device) {
-  choose(problem, device);
+                                                 const DeviceProperties& device,
+                                                 const CallOptions& options) {
+  choose(problem, device, options);
   return plan_linear_scan_backward(problem, device).workspace_bytes;
 }
 

@@ -44,11 +44,13 @@ struct Choice {
   LinearScanPlan plan;
 };
 
-Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
+Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
+              const CallOptions& options) {
   const int multiprocessors = device.multiprocessors;
   const LinearScanVariant& variant = choose_variant(
-      kForward, linear_scan_forward_variants(), device,
-      [&](const LinearScanVariant& one) { return reason_against(one, problem, multiprocessors); });
+      kForward, linear_scan_forward_variants(), device, options, [&](const LinearScanVariant& one) {
+        return reason_against(one, problem, multiprocessors, options);
+      });
   return {variant, plan_linear_scan(problem, variant.tiling, multiprocessors)};
 }
 
@@ -93,7 +95,8 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
 }
 
 std::string reason_against(const LinearScanVariant& variant,
-                           const LinearScanForwardProblem& problem, int multiprocessors) {
+                           const LinearScanForwardProblem& problem, int multiprocessors,
+                           const CallOptions& options) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
@@ -115,7 +118,7 @@ std::string reason_against(const LinearScanVariant& variant,
              to_string(problem.decay_dtype);
     }
     const LinearScanTiling best = choose_tiling(problem, multiprocessors);
-    if (variant.tiling != best && variant_switch().empty()) {
+    if (variant.tiling != best && options.variant.empty()) {
       return std::string("is slower here than ") + tile_shape(best).name;
     }
   }
@@ -123,8 +126,9 @@ std::string reason_against(const LinearScanVariant& variant,
   return plan_tiles(problem, variant.tiling, variant.general).problem;
 }
 
-void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context) {
-  const auto& [variant, plan] = choose(problem, device_properties(problem.device));
+void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
+  const auto& [variant, plan] = choose(problem, device_properties(problem.device), options);
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
@@ -152,8 +156,9 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
 }
 
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,
-                                                const DeviceProperties& device) {
-  return choose(problem, device).plan.workspace_bytes;
+                                                const DeviceProperties& device,
+                                                const CallOptions& options) {
+  return choose(problem, device, options).plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {
