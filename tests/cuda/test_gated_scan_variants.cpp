@@ -165,10 +165,10 @@ TEST(GatedScanVariants, WorkspaceIsAStateForEachTileOfTheBackward) {
 
 /// Ranks of the tiles of w64_t256 and w32_t128.
 int wide_ranks(std::int64_t chains, std::int64_t T) {
-  return plan_scan({chains, (T + 255) / 256, 256, 64, 1}, 132).ranks;
+  return plan_scan({chains, (T + 255) / 256, 256, 64, 1}, DeviceProperties::h200()).ranks;
 }
 int narrow_ranks(std::int64_t chains, std::int64_t T) {
-  return plan_scan({chains, (T + 127) / 128, 128, 32, 2}, 132).ranks;
+  return plan_scan({chains, (T + 127) / 128, 128, 32, 2}, DeviceProperties::h200()).ranks;
 }
 
 TEST(ScanPlan, ManyChainsAreWalkedByOneCtaEach) {
@@ -191,7 +191,7 @@ TEST(ScanPlan, FewChainsAreSharedByClusters) {
 
 TEST(ScanPlan, TimeGrowsWithTheWork) {
   const auto time = [](std::int64_t chains, std::int64_t tiles) {
-    return plan_scan({chains, tiles, 256, 64, 1}, 132).time;
+    return plan_scan({chains, tiles, 256, 64, 1}, DeviceProperties::h200()).time;
   };
   for (std::int64_t chains = 1; chains < 600; ++chains) {
     EXPECT_LE(time(chains, 16), time(chains + 1, 16)) << chains;

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kMultiprocessors = 132;
+const DeviceProperties kDevice = DeviceProperties::h200();
 
 TensorView view(int address, const Dims& shape, DType dtype = DType::kFloat16) {
   return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
@@ -38,7 +38,7 @@ LinearScanForwardArgs contiguous_args(std::int64_t B, std::int64_t T, int d, int
 std::string first_accepting(const LinearScanForwardArgs& args) {
   const LinearScanForwardProblem problem = make_problem(args);
   for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
-    if (reason_against(variant, problem, kMultiprocessors).empty()) return variant.name;
+    if (reason_against(variant, problem, kDevice).empty()) return variant.name;
   }
   return "none";
 }
@@ -48,7 +48,7 @@ std::string reason_of(const std::string& name, const LinearScanForwardArgs& args
                       const CallOptions& options = {}) {
   const LinearScanForwardProblem problem = make_problem(args);
   for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
-    if (variant.name == name) return reason_against(variant, problem, kMultiprocessors, options);
+    if (variant.name == name) return reason_against(variant, problem, kDevice, options);
   }
   throw std::out_of_range(name);
 }
@@ -73,7 +73,7 @@ TEST(LinearScanVariants, TilesByShape) {
   };
   for (const Decision& one : decisions) {
     const auto problem = make_problem(contiguous_args(one.B, one.T, one.d, one.D));
-    EXPECT_EQ(choose_tiling(problem, kMultiprocessors), one.tiling) << one.what;
+    EXPECT_EQ(choose_tiling(problem, kDevice), one.tiling) << one.what;
   }
 }
 
@@ -155,8 +155,7 @@ TEST(LinearScanVariants, WorkspaceHoldsTheTilesRecords) {
 TEST(LinearScanVariants, PlansOfCtas) {
   const auto blocks = [](std::int64_t B, std::int64_t T, int d, int D) {
     const LinearScanForwardProblem problem = make_problem(contiguous_args(B, T, d, D));
-    return plan_linear_scan(problem, choose_tiling(problem, kMultiprocessors), kMultiprocessors)
-        .blocks;
+    return plan_linear_scan(problem, choose_tiling(problem, kDevice), kDevice).blocks;
   };
   EXPECT_EQ(blocks(4, 2048, 256, 64), 128u);
   EXPECT_EQ(blocks(16, 2048, 256, 64), 264u);

@@ -5,6 +5,7 @@
 
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/plan.h"
 #include "cuda/runtime/workspace.h"
 #include "cuda/scan/plan.h"
 #include "ops/gated_scan.h"
@@ -17,19 +18,19 @@ constexpr const char* kForward = "gated_scan_forward";
 constexpr const char* kBackward = "gated_scan_backward";
 
 std::int64_t chains_of(const ScanRecurrence& problem, int width) {
-  return problem.B * ((problem.D - 1) / width + 1);
+  return problem.B * ceil_div(problem.D, width);
 }
 
 template <class Kernel>
 ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
                      const DeviceProperties& device) {
-  const std::int64_t tiles = (problem.T + kernel.tile_tokens - 1) / kernel.tile_tokens;
+  const std::int64_t tiles = ceil_div(problem.T, kernel.tile_tokens);
   return plan_scan({.chains = chains_of(problem, kernel.width),
                     .tiles = std::max<std::int64_t>(tiles, 1),
                     .tile_tokens = kernel.tile_tokens,
                     .width = kernel.width,
                     .blocks_per_sm = kernel.blocks_per_sm},
-                   device.multiprocessors);
+                   device);
 }
 
 /// A row of the table with its predicted time. Rows that load single elements come after the
@@ -63,9 +64,7 @@ const Variant& choose(const char* call, const std::vector<Variant>& table, const
               .variant;
 }
 
-std::int64_t state_rows(const ScanRecurrence& problem) {
-  return (problem.T + kStateTokens - 1) / kStateTokens;
-}
+std::int64_t state_rows(const ScanRecurrence& problem) { return ceil_div(problem.T, kStateTokens); }
 
 std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
   const GatedScanForwardProblem& forward = problem.forward;
@@ -79,7 +78,7 @@ ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& ker
   return {
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
-      .channel_blocks = (problem.D - 1) / kernel.width + 1,
+      .channel_blocks = static_cast<int>(ceil_div(problem.D, kernel.width)),
       .ranks = plan_kernel(problem, kernel, device).ranks,
       .log_decay = problem.log_decay,
       .x = problem.x,

@@ -37,7 +37,7 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
 /// "" when the variant should run the problem, else why not. The only one that the options allow
 /// need not be the quickest.
 std::string reason_against(const LinearScanVariant& variant,
-                           const LinearScanForwardProblem& problem, int multiprocessors,
+                           const LinearScanForwardProblem& problem, const DeviceProperties& device,
                            const CallOptions& options = {});
 
 }  // namespace tandem::cuda
