@@ -11,6 +11,7 @@
 #include "cuda/gla/forward_plan.h"
 #include "cuda/gla/segments.h"
 #include "cuda/gla/state_variants.h"
+#include "ops/gla.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {

@@ -53,14 +53,15 @@ StateCall call_of(const GlaStateBackwardProblem& problem) {
 }
 
 GlaChoice<StateForwardVariant, StateForwardPlan> choose(const StateCall& call,
-                                                        const DeviceProperties& device) {
+                                                        const DeviceProperties& device,
+                                                        const CallOptions& options) {
   return choose_gla(call.op, call.table, call.problem, plan_tiles(call.problem, call.k, call.v),
-                    device, plan_state_forward);
+                    device, options, plan_state_forward);
 }
 
-void run(const StateCall& call, const Context& context) {
+void run(const StateCall& call, const Context& context, const CallOptions& options) {
   const GlaStateForwardProblem& problem = call.problem;
-  const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device));
+  const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device), options);
   if (problem.N == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(call.op, context, plan.workspace_bytes);
@@ -128,22 +129,26 @@ std::string reason_against(const StateForwardVariant& variant,
   return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
 }
 
-void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context) {
-  run(call_of(problem), context);
+void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context,
+                       const CallOptions& options) {
+  run(call_of(problem), context, options);
 }
 
-void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context) {
-  run(call_of(problem), context);
+void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context,
+                        const CallOptions& options) {
+  run(call_of(problem), context, options);
 }
 
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
-                                              const DeviceProperties& device) {
-  return choose(call_of(problem), device).plan.workspace_bytes;
+                                              const DeviceProperties& device,
+                                              const CallOptions& options) {
+  return choose(call_of(problem), device, options).plan.workspace_bytes;
 }
 
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem& problem,
-                                               const DeviceProperties& device) {
-  return choose(call_of(problem), device).plan.workspace_bytes;
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  return choose(call_of(problem), device, options).plan.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

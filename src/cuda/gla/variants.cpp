@@ -29,8 +29,10 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
 }
 
 GlaChoice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
-                                              const DeviceProperties& device) {
-  return choose_gla(kOp, forward_variants(), problem, plan_tiles(problem), device, plan_forward);
+                                              const DeviceProperties& device,
+                                              const CallOptions& options) {
+  return choose_gla(kOp, forward_variants(), problem, plan_tiles(problem), device, options,
+                    plan_forward);
 }
 
 /// Launches what finds the order of sequences of different lengths, and writes zeros outside all of
@@ -108,8 +110,9 @@ void run_walk(const std::string& name, const ForwardLaunch& launch, const Forwar
   (plan.split() ? launch.split : launch.whole)(name.c_str(), params, plan.blocks, stream);
 }
 
-void gla_forward(const GlaForwardProblem& problem, const Context& context) {
-  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
+void gla_forward(const GlaForwardProblem& problem, const Context& context,
+                 const CallOptions& options) {
+  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device), options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
@@ -124,8 +127,9 @@ void gla_forward(const GlaForwardProblem& problem, const Context& context) {
 }
 
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
-                                        const DeviceProperties& device) {
-  return choose(problem, device).plan.workspace_bytes;
+                                        const DeviceProperties& device,
+                                        const CallOptions& options) {
+  return choose(problem, device, options).plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device) {
