@@ -32,11 +32,16 @@ void refuse_channel_decay(const char* op, const std::optional<TensorView>& log_d
                     to_string(log_decay->shape) + ": a decay per key channel is not built yet");
 }
 
-/// Checks that HQ divides H. `keys` names q, or k where there is no q.
-void check_head_groups(const Signature& signature, const char* keys, std::int64_t H,
-                       std::int64_t HQ) {
-  if (H % HQ == 0) return;
-  refuse(signature.name(), std::string(keys) + " must have a number of heads HQ that divides H = " +
+/// Checks that HQ divides H, where there are any; `keys` is q, or k where there is no q. Their
+/// heads are the last axis but one.
+void check_head_groups(const Signature& signature, const char* keys_name, const TensorView& keys,
+                       const TensorView& values) {
+  const int axis = keys.shape.rank() - 2;
+  if (axis < 0 || values.shape.rank() != keys.shape.rank()) return;  // refused with its shape
+  const std::int64_t HQ = keys.shape[axis], H = values.shape[axis];
+  if (HQ < 1 || H < 1 || H % HQ == 0) return;
+  refuse(signature.name(), std::string(keys_name) +
+                               " must have a number of heads HQ that divides H = " +
                                std::to_string(H) + ", got HQ = " + std::to_string(HQ));
 }
 
@@ -45,8 +50,8 @@ template <class Args>
 void check(const Signature& signature, const Args& args, const char* keys_name,
            const TensorView& keys, const TensorView& values) {
   refuse_channel_decay(signature.name(), args.log_decay, "[H] or [B,T,H]", 3);
+  check_head_groups(signature, keys_name, keys, values);
   signature.check(&args);
-  check_head_groups(signature, keys_name, values.shape[2], keys.shape[2]);
 }
 
 /// Returns the scale, K^-0.5 when absent; it must be finite.
@@ -229,6 +234,7 @@ GlaStateBackwardProblem make_problem(const GlaStateBackwardArgs& args) {
 GlaStepProblem make_problem(const GlaStepArgs& args) {
   const Signature& signature = gla_step_signature();
   refuse_channel_decay(signature.name(), args.log_decay, "[H] or [B,H]", 2);
+  check_head_groups(signature, "q", args.q, args.v);
   signature.check(&args);
   GlaStepProblem problem;
   problem.dtype = args.q.dtype;
@@ -239,7 +245,6 @@ GlaStepProblem make_problem(const GlaStepArgs& args) {
   problem.K = static_cast<int>(args.q.shape[2]);
   problem.H = static_cast<int>(args.v.shape[1]);
   problem.V = static_cast<int>(args.v.shape[2]);
-  check_head_groups(signature, "q", problem.H, problem.HQ);
   problem.scale = check_scale(signature, args.scale, problem.K);
   problem.log_decay = decay_tensor(args.log_decay);
   const auto token = [](const TensorView& view) {

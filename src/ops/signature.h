@@ -60,6 +60,7 @@ struct Parameter {
 
   const TensorView* (*view)(const void* args) = nullptr;  // null: absent
   void (*set_view)(void* args, const TensorView& view) = nullptr;
+  void (*unset)(void* args) = nullptr;  // of an optional tensor
   std::optional<double> (*value)(const void* args) = nullptr;
   void (*set_value)(void* args, double value) = nullptr;
 
@@ -174,6 +175,9 @@ Parameter tensor_row(const char* name, Role role) {
   row.set_view = [](void* args, const TensorView& view) {
     static_cast<Args*>(args)->*member = view;
   };
+  if constexpr (kOptional) {
+    row.unset = [](void* args) { (static_cast<Args*>(args)->*member).reset(); };
+  }
   return row;
 }
 

@@ -1,0 +1,453 @@
+// What every call refuses of every tensor in its table, and in which words; nothing is written
+// before. What an op refuses beyond its table is in test_<op>_refusals.cpp.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/signature.h"
+#include "tandem/tandem.h"
+
+namespace tandem {
+namespace {
+
+/// Extents that tell the axes apart where checks could mix them up.
+std::int64_t extent(const std::string& axis, bool lists) {
+  static const std::map<std::string, std::int64_t> extents = {
+      {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}};
+  if (axis == "B") return lists ? 1 : 2;
+  if (axis == "N") return lists ? 3 : 2;
+  return extents.at(axis);
+}
+
+/// Valid arguments of a call, every tensor given but the second of each alternative, in memory of
+/// their own.
+class Call {
+ public:
+  Call(const Signature& signature, bool lists) : signature_(signature), lists_(lists) {
+    args_ = signature.make_args();
+    offsets_ = {0, 2, 2, 5};
+    for (const Parameter& row : signature.parameters()) {
+      if (row.number || is_alternative(row)) continue;
+      if (row.element == Element::kOffsets) {
+        if (lists)
+          row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));
+      } else {
+        // why: any tensor of these calls, moved here, overlaps this one alone.
+        constexpr std::size_t kRoom = 4096;
+        memory_.push_back(std::make_unique<std::vector<float>>(kRoom, 0.25f));
+        row.set_view(args(), TensorView::contiguous(memory_.back()->data(), DType::kFloat32,
+                                                    shape(row.axes.back())));
+      }
+    }
+  }
+
+  const Signature& signature() const { return signature_; }
+  void* args() const { return args_.get(); }
+  bool lists() const { return lists_; }
+  bool has(const Parameter& row) const { return !row.number && row.view(args()) != nullptr; }
+  TensorView view(const Parameter& row) const { return *row.view(args()); }
+
+  /// Whether the row belongs to the second of two inputs of which one is given.
+  bool is_alternative(const Parameter& row) const {
+    if (row.instead_of != nullptr) return true;
+    return row.source != nullptr && signature_.find(row.source)->instead_of != nullptr;
+  }
+
+  Dims shape(const Axes& axes) const {
+    std::vector<std::int64_t> extents;
+    for (int i = 0; i < axes.rank; ++i) {
+      extents.push_back(extent(signature_.axes()[axes.index[i]], lists_));
+    }
+    return Dims(extents);
+  }
+
+  /// "[B,T,H]".
+  std::string axes_text(const Axes& axes) const {
+    std::string text;
+    for (int i = 0; i < axes.rank; ++i) {
+      const std::string name = signature_.axes()[axes.index[i]];
+      text += (i ? "," : "[") + (name == "N" && !lists_ ? "B" : name);
+    }
+    return text + "]";
+  }
+
+  /// Runs the call, which must be refused in these words, and must have written nothing.
+  void expect_refused(const std::string& text) const {
+    SCOPED_TRACE(text);
+    std::vector<std::vector<float>> before;
+    for (const auto& tensor : memory_) before.push_back(*tensor);
+    const std::string expected = "[" + std::string(signature_.name()) + "] " + text;
+    try {
+      signature_.run(args(), {}, {});
+      ADD_FAILURE() << "was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.what(), expected);
+    }
+    EXPECT_THROW(signature_.workspace_bytes(args(), DeviceProperties::cpu(), {}), InvalidArgument);
+    for (std::size_t i = 0; i < memory_.size(); ++i) EXPECT_EQ(*memory_[i], before[i]);
+  }
+
+ private:
+  const Signature& signature_;
+  bool lists_;
+  std::shared_ptr<void> args_;
+  std::vector<std::unique_ptr<std::vector<float>>> memory_;
+  std::vector<std::int32_t> offsets_;
+};
+
+bool takes_lists(const Signature& signature) { return signature.find("cu_seqlens") != nullptr; }
+
+/// Calls check(signature, lists) for every call without, and where it takes them with, cu_seqlens.
+template <class Check>
+void for_each_call(const Check& check) {
+  for (const Signature* signature : signatures()) {
+    for (const bool lists : {false, true}) {
+      if (lists && !takes_lists(*signature)) continue;
+      SCOPED_TRACE(testing::Message() << signature->name() << (lists ? " with cu_seqlens" : ""));
+      check(*signature, lists);
+    }
+  }
+}
+
+/// Calls check(call, row) with fresh arguments for every tensor that they have.
+template <class Check>
+void for_each_tensor(const Check& check) {
+  for_each_call([&](const Signature& signature, bool lists) {
+    for (const Parameter& row : signature.parameters()) {
+      Call call(signature, lists);
+      if (!call.has(row) || row.element == Element::kOffsets) continue;
+      SCOPED_TRACE(row.name);
+      check(call, row);
+    }
+  });
+}
+
+/// Whether other tensors are measured by this one: the inputs that name axes first.
+bool names_axes(const Signature& signature, const Parameter& row) {
+  if (row.optional || row.role != Role::kInput) return false;
+  std::vector<bool> known(signature.axes().size());
+  for (const Parameter& other : signature.parameters()) {
+    if (&other == &row) break;
+    if (other.optional || other.number || other.role != Role::kInput) continue;
+    const Axes& axes = other.axes.front();
+    for (int i = 0; i < axes.rank; ++i) known[axes.index[i]] = true;
+  }
+  const Axes& axes = row.axes.front();
+  for (int i = 0; i < axes.rank; ++i) {
+    if (!known[axes.index[i]]) return true;
+  }
+  return false;
+}
+
+void spoil(const Call& call, const Parameter& row, const std::function<void(TensorView&)>& change) {
+  TensorView view = call.view(row);
+  change(view);
+  row.set_view(call.args(), view);
+}
+
+TensorView shaped(const TensorView& view, const Dims& shape) {
+  return TensorView::contiguous(view.data, view.dtype, shape, view.device);
+}
+
+TEST(Refusals, ValidArgumentsPass) {
+  for_each_call([](const Signature& signature, bool lists) {
+    const Call call(signature, lists);
+    EXPECT_NO_THROW(signature.run(call.args(), {}, {}));
+    EXPECT_EQ(signature.workspace_bytes(call.args(), DeviceProperties::cpu(), {}), 0u);
+  });
+}
+
+TEST(Refusals, Rank) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const Dims shape = call.view(row).shape;
+    // One axis too few; of a choice of ranks, one that is none of them.
+    std::vector<std::int64_t> extents(shape.begin() + 1, shape.end());
+    if (row.axes.size() > 1 && extents.size() == 1) extents = {1, 2, 1, 2, 1};
+    const Dims wrong(extents);
+    spoil(call, row, [&](TensorView& view) { view = shaped(view, wrong); });
+    const std::string got = ", got " + to_string(wrong);
+    if (row.axes.size() > 1 && row.source == nullptr) {
+      call.expect_refused(std::string(row.name) + " must have shape " +
+                          call.axes_text(row.axes[0]) + " or " + call.axes_text(row.axes[1]) + got);
+      return;
+    }
+    const std::string axes = call.axes_text(row.axes.back());
+    const bool names = names_axes(call.signature(), row);
+    call.expect_refused(std::string(row.name) + " must have shape " + axes +
+                        (names ? "" : " = " + to_string(shape)) + got);
+  });
+}
+
+TEST(Refusals, Shape) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const TensorView right = call.view(row);
+    for (int axis = 0; axis < right.shape.rank(); ++axis) {
+      if (names_axes(call.signature(), row)) continue;
+      Dims wrong = right.shape;
+      wrong[axis] -= 1;
+      spoil(call, row, [&](TensorView& view) { view = shaped(right, wrong); });
+      call.expect_refused(std::string(row.name) + " must have shape " +
+                          call.axes_text(row.axes.back()) + " = " + to_string(right.shape) +
+                          ", got " + to_string(wrong));
+    }
+  });
+}
+
+TEST(Refusals, WidthsOfZero) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    if (!names_axes(call.signature(), row)) return;
+    Dims wrong = call.view(row).shape;
+    const Axes& axes = row.axes.front();
+    std::string names;
+    for (int i = 0; i < axes.rank; ++i) {
+      const std::string& name = call.signature().axes()[axes.index[i]];
+      if (name != "B" && name != "T") names += (names.empty() ? "" : " and ") + name;
+    }
+    wrong[axes.rank - 1] = 0;
+    spoil(call, row, [&](TensorView& view) { view = shaped(view, wrong); });
+    call.expect_refused(std::string(row.name) + " must have " + names + " in [1,2^31), got shape " +
+                        to_string(wrong));
+  });
+}
+
+TEST(Refusals, DType) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const bool is_first = &row == &call.signature().parameters().front();
+    spoil(call, row,
+          [&](TensorView& view) { view.dtype = is_first ? DType::kInt32 : DType::kFloat16; });
+    const std::string expected = row.element == Element::kMatrix && is_first
+                                     ? "bf16 or fp16 or fp32 on cpu"
+                                 : row.element == Element::kAny && is_first ? "bf16, fp16 or fp32"
+                                 : row.element == Element::kFp32OrBf16      ? "fp32 or bf16"
+                                                                            : "fp32";
+    call.expect_refused(std::string(row.name) + " must have dtype " + expected + ", got " +
+                        (is_first ? "int32" : "fp16"));
+  });
+}
+
+TEST(Refusals, Fp32OnCuda) {
+  for_each_call([](const Signature& signature, bool lists) {
+    const Call call(signature, lists);
+    for (const Parameter& row : signature.parameters()) {
+      if (call.has(row)) spoil(call, row, [](TensorView& view) { view.device = Device::cuda(); });
+    }
+    const Parameter& first = signature.parameters().front();
+    if (first.element != Element::kMatrix) return;
+    call.expect_refused(std::string(first.name) +
+                        " must have dtype bf16 or fp16 on cuda:0, got fp32");
+  });
+}
+
+TEST(Refusals, Device) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    if (&row == &call.signature().parameters().front()) return;  // it says where the others are
+    spoil(call, row, [](TensorView& view) { view.device = Device::cuda(1); });
+    call.expect_refused(std::string(row.name) + " must be on cpu, got cuda:1");
+  });
+}
+
+TEST(Refusals, NullAndMisalignedData) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const TensorView right = call.view(row);
+    spoil(call, row, [](TensorView& view) { view.data = nullptr; });
+    call.expect_refused(std::string(row.name) + " must point to " + to_string(right.shape) +
+                        " elements, got a null pointer");
+    spoil(call, row, [&](TensorView& view) { view.data = static_cast<char*>(right.data) + 2; });
+    call.expect_refused(std::string(row.name) +
+                        " must start at a multiple of its 4-byte element, got an address 2 bytes "
+                        "past one");
+  });
+}
+
+TEST(Refusals, Strides) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const TensorView right = call.view(row);
+    const int last = right.shape.rank() - 1;
+    const auto change = [&](int axis, std::int64_t stride) {
+      spoil(call, row, [&](TensorView& view) {
+        view = right;
+        view.strides[axis] = stride;
+      });
+      return to_string(call.view(row).strides);
+    };
+    std::string got = change(0, -8);
+    call.expect_refused(std::string(row.name) + " must have strides >= 0, got " + got);
+    if (row.layout == Layout::kRows) {
+      got = change(last, 2);
+      call.expect_refused(std::string(row.name) + " must have innermost stride 1, got strides " +
+                          got);
+    }
+    if (row.layout == Layout::kContiguous) {
+      got = change(0, right.strides[0] + 1);
+      call.expect_refused(std::string(row.name) + " must be contiguous, got shape " +
+                          to_string(right.shape) + " with strides " + got);
+    }
+    spoil(call, row, [&](TensorView& view) {
+      view = right;
+      view.strides = {1, 1, 1, 1, 1};
+    });
+    call.expect_refused(std::string(row.name) + " must have one stride per axis of " +
+                        to_string(right.shape) + ", got [1,1,1,1,1]");
+  });
+}
+
+TEST(Refusals, OutputsOverThemselves) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    if (!row.is_output() || row.layout == Layout::kContiguous) return;
+    const int axis = call.view(row).shape[0] > 1 ? 0 : 1;
+    spoil(call, row, [&](TensorView& view) { view.strides[axis] = 0; });
+    const TensorView view = call.view(row);
+    call.expect_refused(std::string(row.name) + " must not overlap itself, got shape " +
+                        to_string(view.shape) + " with strides " + to_string(view.strides));
+  });
+}
+
+TEST(Refusals, OutputsOverInputs) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    if (!row.is_output()) return;
+    const TensorView right = call.view(row);
+    for (const Parameter& input : call.signature().parameters()) {
+      if (!call.has(input) || input.role != Role::kInput) continue;
+      const bool may_be = row.may_be != nullptr && std::string(row.may_be) == input.name;
+      spoil(call, row, [&](TensorView& view) {
+        view.data = static_cast<char*>(call.view(input).data) + (may_be ? 4 : 0);
+      });
+      call.expect_refused(std::string(row.name) + " must not overlap " + input.name +
+                          ", got views that share memory");
+      if (!may_be) continue;
+      spoil(call, row, [&](TensorView& view) { view.data = call.view(input).data; });
+      EXPECT_NO_THROW(call.signature().run(call.args(), {}, {})) << "in place";
+    }
+  });
+}
+
+TEST(Refusals, OutputsOverOutputs) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    if (!row.is_output()) return;
+    const TensorView right = call.view(row);
+    for (const Parameter& other : call.signature().parameters()) {
+      if (!call.has(other) || !other.is_output() || &other == &row) continue;
+      spoil(call, row, [&](TensorView& view) { view.data = call.view(other).data; });
+      // A gradient is named before the outputs in front of it, others before those behind.
+      const bool row_first = (&row < &other) != (row.role == Role::kGradient);
+      const Parameter& named = row_first ? row : other;
+      const Parameter& second = row_first ? other : row;
+      call.expect_refused(std::string(named.name) + " must not overlap " + second.name +
+                          ", got views that share memory");
+      spoil(call, row, [&](TensorView& view) { view = right; });
+    }
+  });
+}
+
+TEST(Refusals, GradientsOfInputsThatAreNotThere) {
+  for_each_call([](const Signature& signature, bool lists) {
+    for (const Parameter& row : signature.parameters()) {
+      if (!row.needs_source || !signature.find(row.source)->optional) continue;
+      const Call call(signature, lists);
+      if (call.is_alternative(row)) {
+        const Parameter* like = signature.find(signature.find(row.source)->instead_of);
+        row.set_view(call.args(), call.view(*like));
+      } else {
+        signature.find(row.source)->unset(call.args());
+        if (signature.find(row.source)->name == std::string("decay")) continue;  // below
+      }
+      call.expect_refused(std::string(row.name) + " needs " + row.source);
+    }
+  });
+}
+
+TEST(Refusals, AlternativesBothOrNeither) {
+  for_each_call([](const Signature& signature, bool lists) {
+    for (const Parameter& row : signature.parameters()) {
+      if (row.instead_of == nullptr) continue;
+      const Call call(signature, lists);
+      const Parameter& other = *signature.find(row.instead_of);
+      const std::string text =
+          std::string("exactly one of ") + other.name + " and " + row.name + " must be given, got ";
+      row.set_view(call.args(), call.view(other));
+      call.expect_refused(text + "both");
+      row.unset(call.args());
+      other.unset(call.args());
+      call.expect_refused(text + "neither");
+    }
+  });
+}
+
+TEST(Refusals, SequenceOffsets) {
+  for_each_call([](const Signature& signature, bool lists) {
+    if (!takes_lists(signature)) return;
+    const Parameter& row = *signature.find("cu_seqlens");
+    const Call call(signature, lists);
+    std::int32_t values[] = {0, 2, 2, 5};
+    const auto set = [&](const Dims& shape) {
+      row.set_view(call.args(), TensorView::contiguous(values, DType::kInt32, shape));
+    };
+    if (!lists) {
+      set({3});
+      call.expect_refused("cu_seqlens needs B = 1, got B = 2");
+      return;
+    }
+    set({2, 2});
+    call.expect_refused("cu_seqlens must have shape [N+1], got [2,2]");
+    set({0});
+    call.expect_refused("cu_seqlens must have shape [N+1] with N >= 0, got [0]");
+    set({4});
+    spoil(call, row, [](TensorView& view) { view.dtype = DType::kFloat32; });
+    call.expect_refused("cu_seqlens must have dtype int32, got fp32");
+    set({4});
+    spoil(call, row, [](TensorView& view) { view.strides[0] = 2; });
+    call.expect_refused("cu_seqlens must be contiguous, got shape [4] with strides [2]");
+    // Values in device memory cannot be checked without a wait; in host memory they are.
+    set({4});
+    values[1] = 3;
+    call.expect_refused("cu_seqlens must not decrease, got cu_seqlens[2] = 2 after 3");
+  });
+}
+
+TEST(Refusals, WorkspaceOfAnotherKindOfDevice) {
+  for_each_call([](const Signature& signature, bool lists) {
+    const Call call(signature, lists);
+    try {
+      signature.workspace_bytes(call.args(), DeviceProperties::h200(), {});
+      ADD_FAILURE() << "was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.what(), "[" + std::string(signature.name()) +
+                                  "] device must be of the tensors' type, cpu, got NVIDIA H200");
+    }
+  });
+}
+
+TEST(Refusals, ACudaCallWithoutADeviceSaysSo) {
+  if (cuda_device_count() > 0) GTEST_SKIP() << "this machine has a CUDA device";
+  for_each_call([](const Signature& signature, bool lists) {
+    const Call call(signature, lists);
+    const bool narrow = signature.parameters().front().element == Element::kMatrix;
+    for (const Parameter& row : signature.parameters()) {
+      if (!call.has(row)) continue;
+      const Parameter* source = row.source != nullptr ? signature.find(row.source) : &row;
+      const bool activation = source->element == Element::kMatrix ||
+                              source->element == Element::kSame ||
+                              source->element == Element::kSameOrFp32;
+      spoil(call, row, [&](TensorView& view) {
+        view.device = Device::cuda();
+        if (narrow && activation) view.dtype = DType::kBFloat16;
+      });
+    }
+    try {
+      signature.run(call.args(), {}, {});
+      ADD_FAILURE() << "was accepted";
+    } catch (const Unsupported& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(cuda_unavailable_reason()), std::string::npos) << text;
+      EXPECT_EQ(text.rfind("[" + std::string(signature.name()) + "] ", 0), 0u) << text;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tandem
