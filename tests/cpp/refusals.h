@@ -1,63 +1,149 @@
-// For the tests of what an op refuses: valid arguments to spoil, the words of the refusal, and a
-// look at what was written before.
+// For the tests of what calls refuse: valid arguments of any call to spoil, by its table, and a
+// look at what was written before it was refused.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "ops/signature.h"
 #include "tandem/tandem.h"
 
 namespace tandem {
 
-/// What spoils valid arguments, and how the message goes on after "[op] ".
-template <class Args>
-struct Refusal {
-  const char* name;
-  std::function<void(Args&)> spoil;
-  std::string text;
-  bool lists = false;  // the arguments to spoil have cu_seqlens
-};
+/// Extents that tell the axes apart where checks could mix them up.
+inline std::int64_t extent(const std::string& axis, bool lists) {
+  static const std::map<std::string, std::int64_t> extents = {
+      {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}};
+  if (axis == "B") return lists ? 1 : 2;
+  if (axis == "N") return lists ? 3 : 2;
+  return extents.at(axis);
+}
 
-constexpr bool kWithLists = true;
-
-/// Memory of the tensors of a call.
-struct CallMemory {
-  std::vector<std::vector<float>> tensors;
-
-  TensorView tensor(const Dims& shape) {
-    // why: any tensor of these tests, moved here, overlaps this one only, wherever the heap has the
-    // others.
-    constexpr std::size_t kRoom = 2048;
-    tensors.emplace_back(kRoom, 0.25f);
-    return TensorView::contiguous(tensors.back().data(), DType::kFloat32, shape);
+/// Valid arguments of a call, every tensor given but the second of each alternative, in memory of
+/// their own.
+class Call {
+ public:
+  Call(const Signature& signature, bool lists) : signature_(signature), lists_(lists) {
+    args_ = signature.make_args();
+    offsets_ = {0, 2, 2, 5};
+    for (const Parameter& row : signature.parameters()) {
+      if (row.number || is_alternative(row)) continue;
+      if (row.element == Element::kOffsets) {
+        if (lists)
+          row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));
+      } else {
+        // why: any tensor of these calls, moved here, overlaps this one alone.
+        constexpr std::size_t kRoom = 4096;
+        memory_.push_back(std::make_unique<std::vector<float>>(kRoom, 0.25f));
+        row.set_view(args(), TensorView::contiguous(memory_.back()->data(), DType::kFloat32,
+                                                    shape(row.axes.back())));
+      }
+    }
   }
+
+  const Signature& signature() const { return signature_; }
+  void* args() const { return args_.get(); }
+  bool lists() const { return lists_; }
+  bool has(const Parameter& row) const { return !row.number && row.view(args()) != nullptr; }
+  TensorView view(const Parameter& row) const { return *row.view(args()); }
+
+  /// Whether the row belongs to the second of two inputs of which one is given.
+  bool is_alternative(const Parameter& row) const {
+    if (row.instead_of != nullptr) return true;
+    return row.source != nullptr && signature_.find(row.source)->instead_of != nullptr;
+  }
+
+  Dims shape(const Axes& axes) const {
+    std::vector<std::int64_t> extents;
+    for (int i = 0; i < axes.rank; ++i) {
+      extents.push_back(extent(signature_.axes()[axes.index[i]], lists_));
+    }
+    return Dims(extents);
+  }
+
+  /// "[B,T,H]".
+  std::string axes_text(const Axes& axes) const {
+    std::string text;
+    for (int i = 0; i < axes.rank; ++i) {
+      const std::string name = signature_.axes()[axes.index[i]];
+      text += (i ? "," : "[") + (name == "N" && !lists_ ? "B" : name);
+    }
+    return text + "]";
+  }
+
+  /// Runs the call, which must be refused and have written nothing; returns the words.
+  std::string refusal() const {
+    std::vector<std::vector<float>> before;
+    for (const auto& tensor : memory_) before.push_back(*tensor);
+    std::string text;
+    try {
+      signature_.run(args(), {}, {});
+      ADD_FAILURE() << "was accepted";
+    } catch (const InvalidArgument& error) {
+      text = error.what();
+    }
+    for (std::size_t i = 0; i < memory_.size(); ++i) EXPECT_EQ(*memory_[i], before[i]);
+    return text;
+  }
+
+  /// Checks that the call and its workspace query are refused in these words after "[call] ".
+  void expect_refused(const std::string& text) const {
+    SCOPED_TRACE(text);
+    EXPECT_EQ(refusal(), "[" + std::string(signature_.name()) + "] " + text);
+    EXPECT_THROW(signature_.workspace_bytes(args(), DeviceProperties::cpu(), {}), InvalidArgument);
+  }
+
+ private:
+  const Signature& signature_;
+  bool lists_;
+  std::shared_ptr<void> args_;
+  std::vector<std::unique_ptr<std::vector<float>>> memory_;
+  std::vector<std::int32_t> offsets_;
 };
+
+inline bool takes_lists(const Signature& signature) {
+  return signature.find("cu_seqlens") != nullptr;
+}
+
+/// Calls check(signature, lists) for every call without, and where it takes them with, cu_seqlens.
+template <class Check>
+void for_each_call(const Check& check) {
+  for (const Signature* signature : signatures()) {
+    for (const bool lists : {false, true}) {
+      if (lists && !takes_lists(*signature)) continue;
+      SCOPED_TRACE(testing::Message() << signature->name() << (lists ? " with cu_seqlens" : ""));
+      check(*signature, lists);
+    }
+  }
+}
+
+/// Calls check(call, row) with fresh arguments for every tensor that they have.
+template <class Check>
+void for_each_tensor(const Check& check) {
+  for_each_call([&](const Signature& signature, bool lists) {
+    for (const Parameter& row : signature.parameters()) {
+      Call call(signature, lists);
+      if (!call.has(row) || row.element == Element::kOffsets) continue;
+      SCOPED_TRACE(row.name);
+      check(call, row);
+    }
+  });
+}
+
+inline void spoil(const Call& call, const Parameter& row,
+                  const std::function<void(TensorView&)>& change) {
+  TensorView view = call.view(row);
+  change(view);
+  row.set_view(call.args(), view);
+}
 
 inline TensorView shaped(const TensorView& view, const Dims& shape) {
   return TensorView::contiguous(view.data, view.dtype, shape, view.device);
-}
-
-/// What the call throws as Error; one that throws nothing fails the test.
-template <class Error, class Call>
-std::string text_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return "";
-}
-
-/// The call must be refused with this text, and have written nothing.
-template <class Call>
-void expect_refused(const CallMemory& memory, const std::string& text, const Call& call) {
-  const auto before = memory.tensors;
-  EXPECT_EQ(text_of<InvalidArgument>(call), text);
-  EXPECT_EQ(memory.tensors, before);
 }
 
 }  // namespace tandem

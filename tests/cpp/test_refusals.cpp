@@ -2,130 +2,15 @@
 // before. What an op refuses beyond its table is in test_<op>_refusals.cpp.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "ops/signature.h"
-#include "tandem/tandem.h"
+#include "refusals.h"
 
 namespace tandem {
 namespace {
-
-/// Extents that tell the axes apart where checks could mix them up.
-std::int64_t extent(const std::string& axis, bool lists) {
-  static const std::map<std::string, std::int64_t> extents = {
-      {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}};
-  if (axis == "B") return lists ? 1 : 2;
-  if (axis == "N") return lists ? 3 : 2;
-  return extents.at(axis);
-}
-
-/// Valid arguments of a call, every tensor given but the second of each alternative, in memory of
-/// their own.
-class Call {
- public:
-  Call(const Signature& signature, bool lists) : signature_(signature), lists_(lists) {
-    args_ = signature.make_args();
-    offsets_ = {0, 2, 2, 5};
-    for (const Parameter& row : signature.parameters()) {
-      if (row.number || is_alternative(row)) continue;
-      if (row.element == Element::kOffsets) {
-        if (lists)
-          row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));
-      } else {
-        // why: any tensor of these calls, moved here, overlaps this one alone.
-        constexpr std::size_t kRoom = 4096;
-        memory_.push_back(std::make_unique<std::vector<float>>(kRoom, 0.25f));
-        row.set_view(args(), TensorView::contiguous(memory_.back()->data(), DType::kFloat32,
-                                                    shape(row.axes.back())));
-      }
-    }
-  }
-
-  const Signature& signature() const { return signature_; }
-  void* args() const { return args_.get(); }
-  bool lists() const { return lists_; }
-  bool has(const Parameter& row) const { return !row.number && row.view(args()) != nullptr; }
-  TensorView view(const Parameter& row) const { return *row.view(args()); }
-
-  /// Whether the row belongs to the second of two inputs of which one is given.
-  bool is_alternative(const Parameter& row) const {
-    if (row.instead_of != nullptr) return true;
-    return row.source != nullptr && signature_.find(row.source)->instead_of != nullptr;
-  }
-
-  Dims shape(const Axes& axes) const {
-    std::vector<std::int64_t> extents;
-    for (int i = 0; i < axes.rank; ++i) {
-      extents.push_back(extent(signature_.axes()[axes.index[i]], lists_));
-    }
-    return Dims(extents);
-  }
-
-  /// "[B,T,H]".
-  std::string axes_text(const Axes& axes) const {
-    std::string text;
-    for (int i = 0; i < axes.rank; ++i) {
-      const std::string name = signature_.axes()[axes.index[i]];
-      text += (i ? "," : "[") + (name == "N" && !lists_ ? "B" : name);
-    }
-    return text + "]";
-  }
-
-  /// Runs the call, which must be refused in these words, and must have written nothing.
-  void expect_refused(const std::string& text) const {
-    SCOPED_TRACE(text);
-    std::vector<std::vector<float>> before;
-    for (const auto& tensor : memory_) before.push_back(*tensor);
-    const std::string expected = "[" + std::string(signature_.name()) + "] " + text;
-    try {
-      signature_.run(args(), {}, {});
-      ADD_FAILURE() << "was accepted";
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.what(), expected);
-    }
-    EXPECT_THROW(signature_.workspace_bytes(args(), DeviceProperties::cpu(), {}), InvalidArgument);
-    for (std::size_t i = 0; i < memory_.size(); ++i) EXPECT_EQ(*memory_[i], before[i]);
-  }
-
- private:
-  const Signature& signature_;
-  bool lists_;
-  std::shared_ptr<void> args_;
-  std::vector<std::unique_ptr<std::vector<float>>> memory_;
-  std::vector<std::int32_t> offsets_;
-};
-
-bool takes_lists(const Signature& signature) { return signature.find("cu_seqlens") != nullptr; }
-
-/// Calls check(signature, lists) for every call without, and where it takes them with, cu_seqlens.
-template <class Check>
-void for_each_call(const Check& check) {
-  for (const Signature* signature : signatures()) {
-    for (const bool lists : {false, true}) {
-      if (lists && !takes_lists(*signature)) continue;
-      SCOPED_TRACE(testing::Message() << signature->name() << (lists ? " with cu_seqlens" : ""));
-      check(*signature, lists);
-    }
-  }
-}
-
-/// Calls check(call, row) with fresh arguments for every tensor that they have.
-template <class Check>
-void for_each_tensor(const Check& check) {
-  for_each_call([&](const Signature& signature, bool lists) {
-    for (const Parameter& row : signature.parameters()) {
-      Call call(signature, lists);
-      if (!call.has(row) || row.element == Element::kOffsets) continue;
-      SCOPED_TRACE(row.name);
-      check(call, row);
-    }
-  });
-}
 
 /// Whether other tensors are measured by this one: the inputs that name axes first.
 bool names_axes(const Signature& signature, const Parameter& row) {
@@ -142,16 +27,6 @@ bool names_axes(const Signature& signature, const Parameter& row) {
     if (!known[axes.index[i]]) return true;
   }
   return false;
-}
-
-void spoil(const Call& call, const Parameter& row, const std::function<void(TensorView&)>& change) {
-  TensorView view = call.view(row);
-  change(view);
-  row.set_view(call.args(), view);
-}
-
-TensorView shaped(const TensorView& view, const Dims& shape) {
-  return TensorView::contiguous(view.data, view.dtype, shape, view.device);
 }
 
 TEST(Refusals, ValidArgumentsPass) {
@@ -378,6 +253,19 @@ TEST(Refusals, AlternativesBothOrNeither) {
   });
 }
 
+TEST(Refusals, NumbersThatAreNotFinite) {
+  for_each_call([](const Signature& signature, bool lists) {
+    for (const Parameter& row : signature.parameters()) {
+      if (!row.number) continue;
+      const Call call(signature, lists);
+      row.set_value(call.args(), std::numeric_limits<double>::quiet_NaN());
+      call.expect_refused(std::string(row.name) + " must be finite, got nan");
+      row.set_value(call.args(), -std::numeric_limits<double>::infinity());
+      call.expect_refused(std::string(row.name) + " must be finite, got -inf");
+    }
+  });
+}
+
 TEST(Refusals, SequenceOffsets) {
   for_each_call([](const Signature& signature, bool lists) {
     if (!takes_lists(signature)) return;
@@ -402,10 +290,25 @@ TEST(Refusals, SequenceOffsets) {
     set({4});
     spoil(call, row, [](TensorView& view) { view.strides[0] = 2; });
     call.expect_refused("cu_seqlens must be contiguous, got shape [4] with strides [2]");
-    // Values in device memory cannot be checked without a wait; in host memory they are.
-    set({4});
-    values[1] = 3;
-    call.expect_refused("cu_seqlens must not decrease, got cu_seqlens[2] = 2 after 3");
+  });
+}
+
+/// Values in device memory cannot be checked without a wait; in host memory they are, by the call.
+TEST(Refusals, ValuesOfSequenceOffsets) {
+  const std::pair<std::vector<std::int32_t>, const char*> wrong[] = {
+      {{0, 3, 2, 5}, "must not decrease, got cu_seqlens[2] = 2 after 3"},
+      {{-1, 2, 3, 5}, "must "},
+      {{0, 2, 3, 6}, "must "}};
+  for_each_call([&](const Signature& signature, bool lists) {
+    if (!lists) return;
+    for (auto [values, text] : wrong) {
+      const Call call(signature, lists);
+      signature.find("cu_seqlens")
+          ->set_view(call.args(), TensorView::contiguous(values.data(), DType::kInt32, {4}));
+      EXPECT_EQ(
+          call.refusal().rfind("[" + std::string(signature.name()) + "] cu_seqlens " + text, 0), 0u)
+          << call.refusal();
+    }
   });
 }
 
