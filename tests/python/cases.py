@@ -13,6 +13,7 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from bench.peers.inputs import log_decay  # noqa: E402
 from bench.peers.lengths import cu_seqlens  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -109,30 +110,6 @@ def cover(op, direction, dtypes=tuple(DTYPES)):
     return list(smallest.values())
 
 
-def _log_decay(distribution, shape, generator, constant):
-    def draw(kind):
-        return getattr(torch, kind)(shape, generator=generator)
-
-    normal = torch.nn.functional.logsigmoid(draw("randn")) / 16
-    time = torch.arange(shape[1]).reshape(1, -1, 1) if not constant else torch.zeros(1)
-    special = torch.arange(shape[0]) % 3 == 1 if constant else draw("rand") < 1 / 16
-    edges = (time % 64 == 0) | (time % 64 == 63)
-    return {
-        "normal": lambda: normal,
-        "normal_bench": lambda: torch.nn.functional.logsigmoid(draw("randn") + 2),
-        "strong": lambda: -2 - 18 * draw("rand"),
-        "reset": lambda: normal.masked_fill(special, -math.inf),
-        "reset_edges": lambda: normal.masked_fill(edges, -math.inf),
-        "all_reset": lambda: torch.full(shape, -math.inf),
-        "minus20": lambda: torch.full(shape, -20.0),
-        "minus100": lambda: torch.full(shape, -100.0),
-        "huge": lambda: normal.masked_fill(special, -1e30),
-        "zero": lambda: torch.zeros(shape),
-        "alternating": lambda: torch.where(time % 2 == 0, 0.0, -20.0).expand(shape),
-        "positive": lambda: 0.02 * draw("rand"),
-    }[distribution]()
-
-
 def _with_strides(tensor, kind):
     """Lays values out in another layout. "packed" is made by gla_inputs."""
     B, T, H, D = tensor.shape
@@ -172,10 +149,10 @@ def gla_inputs(case, dtype, device="cpu"):
     decay = case["decay"]
     if decay["kind"] != "none":
         constant = decay["kind"] == "constant"
-        log_decay = _log_decay(decay["distribution"], (H,) if constant else (B, T, H), generator, constant)
+        logs = log_decay(decay["distribution"], (H,) if constant else (B, T, H), generator)
         if kind == "transposed" and not constant:
-            log_decay = log_decay.transpose(1, 2).contiguous().transpose(1, 2)
-        inputs["log_decay"] = log_decay
+            logs = logs.transpose(1, 2).contiguous().transpose(1, 2)
+        inputs["log_decay"] = logs
     states = case.get("states", "none")
     sequences = B
     if "cu_seqlens" in case:
@@ -204,7 +181,7 @@ def scan_inputs(case, dtype, device="cpu"):
         return _with_strides(tensor.unsqueeze(2), kind).squeeze(2)
 
     decay = case["decay"]
-    logs = _log_decay(decay["distribution"], (B, T, D), generator, False)
+    logs = log_decay(decay["distribution"], (B, T, D), generator)
     values = logs if decay["kind"] == "log_decay" else logs.exp()
     names = ("x", "gate") if case.get("gate", "silu") == "silu" else ("x",)
     inputs = {name: laid_out(torch.randn(B, T, D, generator=generator).to(dtype)) for name in names}
