@@ -109,7 +109,6 @@ std::vector<std::int64_t> lengths_of(const std::string& name) {
 /// Mixed and equal: as many sequences of as many tokens.
 TEST(Cases, DrawnLengths) {
   std::vector<std::int64_t> mixed = lengths_of("varlen_mixed_h16_d128");
-  // tests/python/test_peers.py holds bench/peers to the same numbers.
   EXPECT_EQ((std::vector<std::int64_t>(mixed.begin(), mixed.begin() + 6)),
             (std::vector<std::int64_t>{9, 4, 6, 34, 313, 102}));
   std::sort(mixed.begin(), mixed.end());

@@ -1,8 +1,6 @@
-"""cases/<op>.json for the Python tests: the table expanded as in cli/cases/cases.h, a choice of it, inputs of a case."""
+"""cases/<op>.json for the Python tests: a choice of it, and the inputs of a case."""
 
-import copy
 import itertools
-import json
 import math
 import os
 import pathlib
@@ -13,50 +11,20 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from bench.peers.cases import table  # noqa: E402
 from bench.peers.inputs import log_decay  # noqa: E402
-from bench.peers.lengths import cu_seqlens  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")  # exp of these is 0 or nearly
 
 
-def _expand(line):
-    """The cases that a line with lists or ranges among its fields stands for."""
-    for axis, value in line["axes"].items():
-        if isinstance(value, str):  # "1..130"
-            first, last = value.split("..")
-            line["axes"][axis] = list(range(int(first), int(last) + 1))
-    fields = [(line["axes"], key) for key in line["axes"]]
-    fields += [(line["decay"], key) for key in ("kind", "distribution")]
-    fields += [(line, key) for key in ("decay_dtype", "gate", "states", "state_dtype", "strides", "scale")]
-    for owner, key in fields:
-        if isinstance(owner.get(key), list):
-            for value in owner[key]:
-                one = copy.deepcopy(line)
-                target = one["axes"] if owner is line["axes"] else one["decay"] if owner is line["decay"] else one
-                target[key] = value
-                one["name"] = one["name"].replace("{" + key + "}", str(value))
-                yield from _expand(one)
-            return
-    if line.get("directions") == ["step"]:
-        line["axes"]["T"] = 1
-    if "H" in line["axes"]:  # gla's
-        line["axes"].setdefault("V", line["axes"]["K"])
-        line["axes"].setdefault("HQ", line["axes"]["H"])
-    if "lengths" in line:
-        line["cu_seqlens"] = cu_seqlens(line["lengths"], line["axes"]["T"], line.get("seed", 0))
-    yield line
-
-
 def load(op, tag, direction="forward"):
     """Cases of the op in this direction with this tag that kernels do not refuse yet."""
-    lines = json.loads((ROOT / "cases" / f"{op}.json").read_text())
-    wanted = [
-        line
-        for line in lines
-        if tag in line["tags"] and "later" not in line["tags"] and direction in line.get("directions", ["forward"])
+    return [
+        case
+        for case in table(op)
+        if tag in case["tags"] and "later" not in case["tags"] and direction in case["directions"]
     ]
-    return [case for line in wanted for case in _expand(line)]
 
 
 def _elements(case):
@@ -84,11 +52,11 @@ def binding_path(case, dtype):
         "dtype": dtype,
         "decay": case["decay"]["kind"],
         "decay dtype": case.get("decay_dtype"),
-        "gate": case.get("gate", "silu"),
-        "states": case.get("states", "none"),
+        "gate": case.get("gate"),
+        "states": case["states"],
         "state dtype": case.get("state_dtype"),
         "scale": case.get("scale") is not None,
-        "strides": case.get("strides", "contiguous"),
+        "strides": case["strides"],
         "packed sequences": "cu_seqlens" in case,
         "grouped": axes.get("HQ") != axes.get("H"),
         "B": min(axes["B"], 2),
@@ -133,7 +101,7 @@ def gla_inputs(case, dtype, device="cpu"):
     axes = case["axes"]
     B, T, H, HQ, K, V = (axes[name] for name in ("B", "T", "H", "HQ", "K", "V"))
     generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
-    kind = case.get("strides", "contiguous")
+    kind = case["strides"]
 
     def normal(*shape):
         return torch.randn(shape, generator=generator)
@@ -153,7 +121,7 @@ def gla_inputs(case, dtype, device="cpu"):
         if kind == "transposed" and not constant:
             logs = logs.transpose(1, 2).contiguous().transpose(1, 2)
         inputs["log_decay"] = logs
-    states = case.get("states", "none")
+    states = case["states"]
     sequences = B
     if "cu_seqlens" in case:
         inputs["cu_seqlens"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)
@@ -169,7 +137,7 @@ def scan_inputs(case, dtype, device="cpu"):
     so that every device gets the same."""
     B, T, D = (case["axes"][name] for name in ("B", "T", "D"))
     generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
-    kind = case.get("strides", "contiguous")
+    kind = case["strides"]
 
     def laid_out(tensor):
         if kind == "broadcast":
@@ -183,15 +151,15 @@ def scan_inputs(case, dtype, device="cpu"):
     decay = case["decay"]
     logs = log_decay(decay["distribution"], (B, T, D), generator)
     values = logs if decay["kind"] == "log_decay" else logs.exp()
-    names = ("x", "gate") if case.get("gate", "silu") == "silu" else ("x",)
+    names = ("x", "gate") if case["gate"] == "silu" else ("x",)
     inputs = {name: laid_out(torch.randn(B, T, D, generator=generator).to(dtype)) for name in names}
     if "d" in case["axes"]:
         d = case["axes"]["d"]
         del inputs["x"]
         inputs["u"] = torch.randn(B, T, d, generator=generator).to(dtype)
         inputs["weight"] = (torch.randn(D, d, generator=generator) / math.sqrt(d)).to(dtype)
-    inputs[decay["kind"]] = laid_out(values.to(torch.float32 if case.get("decay_dtype") == "fp32" else dtype))
-    states = case.get("states", "none")
+    inputs[decay["kind"]] = laid_out(values.to(torch.float32 if case["decay_dtype"] == "fp32" else dtype))
+    states = case["states"]
     sequences = B
     if "cu_seqlens" in case:
         inputs["cu_seqlens"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)
