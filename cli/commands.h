@@ -13,6 +13,7 @@
 namespace tandem::tools {
 
 void add_info(CLI::App& app);
+void add_cases(CLI::App& app);
 void add_run(CLI::App& app);
 void add_check(CLI::App& app);
 void add_bench(CLI::App& app);

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  tandem info\n"
+      "  tandem cases gla --tag bench\n"
       "  tandem run gla --in a.safetensors --out b.safetensors --backend cpu\n"
       "  tandem check gla --quick\n"
       "  tandem bench gla --case 'b4h32_*' --json bench/results/nvidia-h200/gla.json\n"
@@ -25,6 +26,7 @@ int main(int argc, char** argv) {
       "  tandem <command> --help\n"
       "Exit codes: 0 done, 1 failed, 2 wrong command line.");
   tools::add_info(app);
+  tools::add_cases(app);
   tools::add_run(app);
   tools::add_check(app);
   tools::add_bench(app);

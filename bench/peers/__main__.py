@@ -150,12 +150,12 @@ def is_ours_to_mend(row, case):
 
 
 def measure(options, argv):
-    selected = cases.select(cases.load(options.op), options.case, options.tag or ("" if options.case else "bench"))
-    selected = cases.in_directions(selected, options.direction)
     known = pick(provider.discover(options.op), options.providers)
     if options.list:
         list_providers(known)
         return 0
+    selected = cases.select(cases.load(options.op), options.case, options.tag or ("" if options.case else "bench"))
+    selected = cases.in_directions(selected, options.direction)
     device = require_gpu()
     import torch
 
@@ -217,7 +217,7 @@ def main(argv):
     except cases.CaseError as error:
         progress(f"bench.peers: {error}")
         return 2
-    except (CannotMeasure, library.LibraryError) as error:
+    except (CannotMeasure, cases.NoProgram, library.LibraryError) as error:
         progress(f"bench.peers: nothing can be measured: {error}")
         return NOTHING_TO_MEASURE
 

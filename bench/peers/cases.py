@@ -1,13 +1,12 @@
-"""cases/<op>.json as lists of single cases. Standard library only."""
+"""The cases of cases/<op>.json, as the tandem program expands them. Standard library only."""
 
 import dataclasses
 import fnmatch
-import itertools
+import functools
 import json
+import os
 import pathlib
-import re
-
-from . import lengths
+import subprocess
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
@@ -17,6 +16,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 class CaseError(ValueError):
     """A case that cannot be read, or that does not exist."""
+
+
+class NoProgram(RuntimeError):
+    """The tandem program is missing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,79 +63,51 @@ class Case:
         return {**named, "log_decay": "d_log_decay"} if self.decay_kind == "per_token" else named
 
 
-LISTED = ("states", "state_dtype", "scale", "strides", "gate", "decay_dtype")  # fields that may be lists
+def program():
+    """The tandem program: that of TANDEM_PROGRAM, else of the newest build in this checkout."""
+    if os.environ.get("TANDEM_PROGRAM"):
+        return os.environ["TANDEM_PROGRAM"]
+    found = sorted(ROOT.glob("build/*/bin/tandem"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise NoProgram("no build/*/bin/tandem: build it (scripts/build tandem_program), or name it in TANDEM_PROGRAM")
+    return str(found[-1])
 
 
-def spread(value):
-    """The list that "1..130" stands for; any other value as it is."""
-    if not isinstance(value, str):
-        return value
-    first, last = value.split("..")
-    return list(range(int(first), int(last) + 1))
+@functools.cache
+def _expanded(op, path):
+    # why --file: the table of this checkout, not the one that the program was built with.
+    try:
+        done = subprocess.run([program(), "cases", op, "--json", "--file", path], capture_output=True, text=True)
+    except OSError as error:
+        raise NoProgram(f"TANDEM_PROGRAM: {error}") from error
+    if done.returncode:
+        raise CaseError(done.stderr.strip())
+    return done.stdout
 
 
-def _expand(entry):
-    """One entry for each combination of the lists (or ranges) in axes, decay and LISTED."""
-    entry = {**entry, "axes": {axis: spread(value) for axis, value in entry["axes"].items()}}
-    lists = []  # (path, values)
-    for field in ("axes", "decay"):
-        lists += [((field, key), value) for key, value in entry.get(field, {}).items() if isinstance(value, list)]
-    lists += [((key,), entry[key]) for key in LISTED if isinstance(entry.get(key), list)]
-    for values in itertools.product(*(values for _, values in lists)):
-        one = json.loads(json.dumps(entry))
-        for (path, _), value in zip(lists, values, strict=True):
-            target = one
-            for key in path[:-1]:
-                target = target[key]
-            target[path[-1]] = value
-        yield one
-
-
-def _parse(entry, op):
-    axes = dict(entry["axes"])
-    directions = tuple(entry.get("directions", ("forward",)))
-    if directions == ("step",):
-        axes.setdefault("T", 1)
-    for axis in ("B", "T", "D", "d")[: 4 if op == "linear_scan" else 3] if op in SCANS else ("B", "T", "H", "K"):
-        if axis not in axes:
-            raise ValueError(f"{entry['name']}: axes.{axis} is missing")
-    if op not in SCANS:
-        axes.setdefault("HQ", axes["H"])
-        axes.setdefault("V", axes["K"])
-    decay = entry["decay"]
-    words = {**axes, **{key: entry[key] for key in LISTED if key in entry}, **decay}
-    offsets = entry.get("cu_seqlens")
-    if "lengths" in entry:
-        offsets = lengths.cu_seqlens(entry["lengths"], axes["T"], entry.get("seed", 0))
-    dtypes = entry["dtype"] if isinstance(entry["dtype"], list) else [entry["dtype"]]
-    return Case(
-        name=re.sub(r"\{(\w+)\}", lambda match: str(words[match[1]]), entry["name"]),
-        axes=axes,
-        dtypes=tuple(dtypes),
-        decay_kind=decay["kind"],
-        distribution=decay.get("distribution", "normal"),
-        states=entry.get("states", "none"),
-        state_dtype=entry.get("state_dtype", "fp32"),
-        strides=entry.get("strides", "contiguous"),
-        cu_seqlens=None if offsets is None else tuple(offsets),
-        scale=entry.get("scale"),
-        tags=tuple(entry["tags"]),
-        seed=entry.get("seed", 0),
-        directions=directions,
-        direction=directions[0],
-        op=op,
-        gate=entry.get("gate", "silu"),
-        decay_dtype=entry.get("decay_dtype", "same"),
-    )
+def table(op, path=None):
+    """cases/<op>.json, or another table, as a list of single cases with the table's fields (cli/cases/cases.h)."""
+    return json.loads(_expanded(op, str(path or ROOT / "cases" / f"{op}.json")))
 
 
 def load(op, path=None):
-    path = pathlib.Path(path) if path else ROOT / "cases" / f"{op}.json"
-    try:
-        entries = json.loads(path.read_text())
-        return [_parse(one, op) for entry in entries for one in _expand(entry)]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CaseError(f"{path}: {type(error).__name__}: {error}") from error
+    return [_case(op, **entry) for entry in table(op, path)]
+
+
+def _case(op, *, axes, dtype, decay, directions, tags, cu_seqlens=None, scale=None, **named):
+    return Case(
+        axes=axes,
+        dtypes=tuple(dtype),
+        decay_kind=decay["kind"],
+        distribution=decay.get("distribution", "normal"),
+        cu_seqlens=None if cu_seqlens is None else tuple(cu_seqlens),
+        scale=scale,
+        tags=tuple(tags),
+        directions=tuple(directions),
+        direction=directions[0],
+        op=op,
+        **named,
+    )
 
 
 def select(cases, globs="", tag=""):

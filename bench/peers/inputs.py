@@ -7,26 +7,45 @@ from . import cases
 DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def decay(case, shape, generator, device):
-    """Logarithms of decays, fp32."""
+def log_decay(distribution, shape, generator, device="cpu"):
+    """Logarithms of decays, fp32, drawn from a distribution of cli/cases/cases.h: [B,T,...], or [H], a constant decay
+    per head."""
     import torch
 
-    normal = torch.randn(shape, generator=generator, device=device)
-    uniform = torch.rand(shape, generator=generator, device=device)
-    mild = torch.nn.functional.logsigmoid(normal) / 16
-    make = {
-        "normal": lambda: mild,
-        "normal_bench": lambda: torch.nn.functional.logsigmoid(normal + 2),
-        "strong": lambda: -2 - 18 * uniform,
-        "reset": lambda: mild.masked_fill(uniform < 1 / 16, -math.inf),
-        "all_reset": lambda: torch.full_like(mild, -math.inf),
-        "minus20": lambda: torch.full_like(mild, -20.0),
-        "zero": lambda: torch.zeros_like(mild),
-        "positive": lambda: 0.02 * uniform,
-    }
-    if case.distribution not in make:
-        raise ValueError(f"{case.name}: no decay distribution {case.distribution} here ({', '.join(make)})")
-    return make[case.distribution]()
+    def draw(kind):
+        return getattr(torch, kind)(shape, generator=generator, device=device)
+
+    def log_sigmoid(mean=0):
+        return torch.nn.functional.logsigmoid(draw("randn") + mean)
+
+    def normal():
+        return log_sigmoid() / 16
+
+    def full(value):
+        return torch.full(shape, value, device=device)
+
+    def special():  # a constant decay has so few values that chance might leave out the special one
+        return torch.arange(*shape, device=device) % 3 == 1 if len(shape) == 1 else draw("rand") < 1 / 16
+
+    def time():
+        if len(shape) == 1:
+            return torch.zeros(1, device=device)
+        return torch.arange(shape[1], device=device).reshape(1, -1, 1)
+
+    return {
+        "normal": normal,
+        "normal_bench": lambda: log_sigmoid(2),
+        "strong": lambda: -2 - 18 * draw("rand"),
+        "reset": lambda: normal().masked_fill(special(), -math.inf),
+        "reset_edges": lambda: normal().masked_fill((time() % 64 == 0) | (time() % 64 == 63), -math.inf),
+        "all_reset": lambda: full(-math.inf),
+        "minus20": lambda: full(-20.0),
+        "minus100": lambda: full(-100.0),
+        "huge": lambda: normal().masked_fill(special(), -1e30),
+        "zero": lambda: full(0.0),
+        "alternating": lambda: torch.where(time() % 2 == 0, 0.0, -20.0).expand(shape).contiguous(),
+        "positive": lambda: 0.02 * draw("rand"),
+    }[distribution]()
 
 
 def make(case, dtype, seed, device):
@@ -46,7 +65,7 @@ def make(case, dtype, seed, device):
     tensors = {"q": normal(case.HQ, case.K), "k": normal(case.HQ, case.K), "v": normal(case.H, case.V)}
     if case.decay_kind != "none":
         shape = (case.H,) if case.decay_kind == "constant" else (case.B, case.T, case.H)
-        tensors["log_decay"] = decay(case, shape, generator, device)
+        tensors["log_decay"] = log_decay(case.distribution, shape, generator, device)
     if case.cu_seqlens is not None:
         tensors["cu_seqlens"] = torch.tensor(case.cu_seqlens, dtype=torch.int32, device=device)
     if case.direction == "step":
@@ -71,7 +90,7 @@ def make_scan(case, kind, generator, device):
         tensors = {"u": normal(case.B, case.T, case.d).to(kind), "weight": (scale * normal(case.D, case.d)).to(kind)}
     else:
         tensors = {"x": normal(*shape).to(kind)}
-    logs = decay(case, shape, generator, device)
+    logs = log_decay(case.distribution, shape, generator, device)
     values = logs if case.decay_kind == "log_decay" else logs.exp()
     tensors[case.decay_kind] = values if case.decay_dtype == "fp32" else values.to(kind)
     if case.gate == "silu":

@@ -208,6 +208,41 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
   return one;
 }
 
+template <class Value>
+const char* word_for(const Words<Value>& words, Value value) {
+  const auto found = std::find_if(words.begin(), words.end(),
+                                  [&](const auto& word) { return word.second == value; });
+  return found->first;
+}
+
+/// Writes the fields that parse_case reads.
+Json to_json(const Schema& schema, const Case& one) {
+  const auto has = [&](const std::string& field) {
+    return std::find(schema.fields.begin(), schema.fields.end(), field) != schema.fields.end();
+  };
+  Json object;
+  object["name"] = one.name;
+  object["directions"] = one.directions;
+  for (const std::string& axis : joined(schema.axes, schema.optional_axes)) {
+    object["axes"][axis] = one.axis(axis);
+  }
+  for (const DType dtype : one.dtypes) object["dtype"].push_back(word_for(kDtypes, dtype));
+  object["decay"]["kind"] = word_for(schema.decay_kinds, one.decay);
+  if (one.decay != DecayKind::kNone) {
+    object["decay"]["distribution"] = word_for(kDistributions, one.distribution);
+  }
+  if (has("decay_dtype")) object["decay_dtype"] = word_for(kDecayDtypes, one.fp32_decay);
+  if (has("gate")) object["gate"] = word_for(kGates, one.gate);
+  object["states"] = word_for(kStates, one.states);
+  if (has("state_dtype")) object["state_dtype"] = word_for(kStateDtypes, one.state_dtype);
+  object["strides"] = word_for(kStrides, one.strides);
+  if (one.scale) object["scale"] = *one.scale;
+  if (one.cu_seqlens) object["cu_seqlens"] = *one.cu_seqlens;
+  object["tags"] = one.tags;
+  object["seed"] = one.seed;
+  return object;
+}
+
 }  // namespace
 
 const std::vector<std::string>& direction_names() {
@@ -247,6 +282,13 @@ std::vector<Case> parse_cases(const std::string& op, const std::string& json,
     });
   }
   return cases;
+}
+
+std::string write_cases(const std::string& op, const std::vector<Case>& cases) {
+  const Schema& schema = schema_of(op);
+  std::vector<std::string> lines;
+  for (const Case& one : cases) lines.push_back(to_json(schema, one).dump());
+  return fmt::format("[{}]\n", fmt::join(lines, ",\n"));
 }
 
 std::vector<Case> load_cases(const std::string& op, const std::string& file) {

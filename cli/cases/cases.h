@@ -85,6 +85,7 @@ struct Case {
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 
+  bool operator==(const Case&) const = default;
   std::int64_t axis(const std::string& letter) const { return axes.at(letter); }
   bool tagged(const std::string& tag) const { return tags.count(tag) != 0; }
   bool has_direction(const std::string& direction) const {
@@ -103,6 +104,10 @@ const std::vector<std::string>& tag_names();
 /// field.
 std::vector<Case> parse_cases(const std::string& op, const std::string& json,
                               const std::string& file);
+
+/// Writes the cases as a table of its own, which parse_cases reads back as the same cases: a line
+/// each, no lists or ranges, defaults spelled out, drawn lengths as their cu_seqlens.
+std::string write_cases(const std::string& op, const std::vector<Case>& cases);
 
 /// Returns the table of `op` that this program was built with, or `file` when it is not empty.
 std::vector<Case> load_cases(const std::string& op, const std::string& file = "");

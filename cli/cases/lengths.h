@@ -1,5 +1,4 @@
 // Drawn sequence lengths: how the tokens of a packed batch are cut into sequences.
-// bench/peers/lengths.py draws the same.
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,6 @@ std::vector<std::int64_t> lengths_of(const std::string& name) {
 /// Mixed and equal: as many sequences of as many tokens.
 TEST(Cases, DrawnLengths) {
   std::vector<std::int64_t> mixed = lengths_of("varlen_mixed_h16_d128");
-  // tests/python/test_peers.py holds bench/peers to the same numbers.
   EXPECT_EQ((std::vector<std::int64_t>(mixed.begin(), mixed.begin() + 6)),
             (std::vector<std::int64_t>{9, 4, 6, 34, 313, 102}));
   std::sort(mixed.begin(), mixed.end());
@@ -196,6 +195,40 @@ TEST(Cases, ListsExpandToTheCrossProduct) {
   ASSERT_EQ(range.size(), 3u);
   EXPECT_EQ(range[2].name, "t11");
   EXPECT_EQ(range[2].axis("T"), 11);
+}
+
+/// What Python reads is a table too, of the same cases.
+TEST(Cases, AWrittenTableReadsBackAsItself) {
+  for (const char* op : {"gla", "gated_scan", "linear_scan"}) {
+    const std::vector<Case> cases = load_cases(op);
+    const std::string table = write_cases(op, cases);
+    const std::vector<Case> again = parse_cases(op, table, "f.json");
+    ASSERT_EQ(again.size(), cases.size());
+    for (std::size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(again[i], cases[i]) << cases[i].name;
+    EXPECT_EQ(write_cases(op, again), table);
+  }
+}
+
+TEST(Cases, AWrittenTableSpellsOutDefaults) {
+  const std::string step = R"([{"name": "k{K}", "directions": ["step"], "axes": {"B": 1, "H": 4,
+      "K": [8, 16]}, "dtype": ["bf16"], "decay": {"kind": "none"}, "scale": 0.1, "tags": []}])";
+  EXPECT_EQ(write_cases("gla", parse_cases("gla", step, "f.json")),
+            R"([{"name":"k8","directions":["step"],"axes":{"B":1,"T":1,"H":4,"K":8,"HQ":4,"V":8},)"
+            R"("dtype":["bf16"],"decay":{"kind":"none"},"states":"none","state_dtype":"fp32",)"
+            R"("strides":"contiguous","scale":0.1,"tags":[],"seed":0},
+{"name":"k16","directions":["step"],"axes":{"B":1,"T":1,"H":4,"K":16,"HQ":4,"V":16},)"
+            R"("dtype":["bf16"],"decay":{"kind":"none"},"states":"none","state_dtype":"fp32",)"
+            R"("strides":"contiguous","scale":0.1,"tags":[],"seed":0}]
+)");
+  const std::string packed = R"([{"name": "a", "axes": {"B": 1, "T": 7, "D": 8}, "dtype": ["fp16"],
+      "decay": {"kind": "log_decay", "distribution": "zero"},
+      "lengths": {"distribution": "equal", "sequences": 2}, "tags": ["check", "bench"]}])";
+  EXPECT_EQ(write_cases("gated_scan", parse_cases("gated_scan", packed, "f.json")),
+            R"([{"name":"a","directions":["forward"],"axes":{"B":1,"T":7,"D":8},"dtype":["fp16"],)"
+            R"("decay":{"kind":"log_decay","distribution":"zero"},"decay_dtype":"same",)"
+            R"("gate":"silu","states":"none","strides":"contiguous","cu_seqlens":[0,3,7],)"
+            R"("tags":["bench","check"],"seed":0}]
+)");
 }
 
 TEST(Cases, DirectionsAreForwardUnlessGiven) {

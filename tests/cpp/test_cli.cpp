@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/cases/cases.h"
 #include "cli/tensors/safetensors.h"
 #include "tandem/device.h"
 
@@ -68,7 +69,7 @@ class Cli : public testing::Test {
 
 TEST_F(Cli, HelpIsEnough) {
   expect("--help", 0, "Examples:");
-  for (const std::string command : {"info", "run", "check", "bench", "demo"}) {
+  for (const std::string command : {"info", "cases", "run", "check", "bench", "demo"}) {
     expect("--help", 0, "  " + command);
     expect(command + " --help", 0, "Usage: tandem " + command);
   }
@@ -87,6 +88,10 @@ TEST_F(Cli, WrongCommandLinesExitWith2) {
   expect("check --backend tpu", 2, "--backend");
   expect("check --seed few", 2, "--seed");
   expect("bench --replays 0", 2, "--replays");
+  expect("cases", 2, "op is required");
+  expect("cases gla --tag fast", 2, "--tag");
+  expect("cases gla --tag bench --case 'no_such_*'", 2, "no such case");
+  expect("cases gla --file " + path("none"), 2, "--file");
   expect("bench --variant none --backend cpu", 2, "no such variant");
   expect("run gla", 2, "--in");
   expect("run conv --in a --out b", 2, "conv");
@@ -144,6 +149,27 @@ TEST_F(Cli, RunRefusesInOneLineAndWritesNothing) {
   EXPECT_FALSE(fs::exists(path("out")));
   EXPECT_EQ(run("run gla --in " + path("none") + out).output.find('\n'),
             run("run gla --in " + path("none") + out).output.size() - 1);
+}
+
+TEST_F(Cli, CasesAreListedAndWritten) {
+  const Result listed = run("cases gla --tag bench --case 'varlen_equal_n32*'");
+  EXPECT_EQ(listed.exit_code, 0);
+  std::istringstream text(listed.output);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 2u) << listed.output;
+  EXPECT_EQ(lines[0].find("name "), 0u);
+  EXPECT_EQ(lines[1].find("varlen_equal_n32_h16_d128  forward"), 0u);
+  EXPECT_NE(lines[1].find("  B1 T131072 H16 HQ16 K128 V128 N32  bench"), std::string::npos);
+
+  const auto json = [](const std::string& options) {
+    return nlohmann::json::parse(run("cases " + options + " --json").output);
+  };
+  const auto all = json("gla");
+  EXPECT_EQ(all.size(), load_cases("gla").size());
+  EXPECT_EQ(json("gla --tag huge").size(), select_cases(load_cases("gla"), "", "huge").size());
+  std::ofstream(path("all.json")) << all;
+  EXPECT_EQ(json("gla --file " + path("all.json")), all);
 }
 
 TEST_F(Cli, CheckCountsAndExits) {

@@ -1,8 +1,6 @@
-"""cases/<op>.json for the Python tests: the table expanded as in cli/cases/cases.h, a choice of it, inputs of a case."""
+"""cases/<op>.json for the Python tests: a choice of it, and the inputs of a case."""
 
-import copy
 import itertools
-import json
 import math
 import os
 import pathlib
@@ -13,49 +11,20 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from bench.peers.lengths import cu_seqlens  # noqa: E402
+from bench.peers.cases import table  # noqa: E402
+from bench.peers.inputs import log_decay  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")  # exp of these is 0 or nearly
 
 
-def _expand(line):
-    """The cases that a line with lists or ranges among its fields stands for."""
-    for axis, value in line["axes"].items():
-        if isinstance(value, str):  # "1..130"
-            first, last = value.split("..")
-            line["axes"][axis] = list(range(int(first), int(last) + 1))
-    fields = [(line["axes"], key) for key in line["axes"]]
-    fields += [(line["decay"], key) for key in ("kind", "distribution")]
-    fields += [(line, key) for key in ("decay_dtype", "gate", "states", "state_dtype", "strides", "scale")]
-    for owner, key in fields:
-        if isinstance(owner.get(key), list):
-            for value in owner[key]:
-                one = copy.deepcopy(line)
-                target = one["axes"] if owner is line["axes"] else one["decay"] if owner is line["decay"] else one
-                target[key] = value
-                one["name"] = one["name"].replace("{" + key + "}", str(value))
-                yield from _expand(one)
-            return
-    if line.get("directions") == ["step"]:
-        line["axes"]["T"] = 1
-    if "H" in line["axes"]:  # gla's
-        line["axes"].setdefault("V", line["axes"]["K"])
-        line["axes"].setdefault("HQ", line["axes"]["H"])
-    if "lengths" in line:
-        line["cu_seqlens"] = cu_seqlens(line["lengths"], line["axes"]["T"], line.get("seed", 0))
-    yield line
-
-
 def load(op, tag, direction="forward"):
     """Cases of the op in this direction with this tag that kernels do not refuse yet."""
-    lines = json.loads((ROOT / "cases" / f"{op}.json").read_text())
-    wanted = [
-        line
-        for line in lines
-        if tag in line["tags"] and "later" not in line["tags"] and direction in line.get("directions", ["forward"])
+    return [
+        case
+        for case in table(op)
+        if tag in case["tags"] and "later" not in case["tags"] and direction in case["directions"]
     ]
-    return [case for line in wanted for case in _expand(line)]
 
 
 def _elements(case):
@@ -83,11 +52,11 @@ def binding_path(case, dtype):
         "dtype": dtype,
         "decay": case["decay"]["kind"],
         "decay dtype": case.get("decay_dtype"),
-        "gate": case.get("gate", "silu"),
-        "states": case.get("states", "none"),
+        "gate": case.get("gate"),
+        "states": case["states"],
         "state dtype": case.get("state_dtype"),
         "scale": case.get("scale") is not None,
-        "strides": case.get("strides", "contiguous"),
+        "strides": case["strides"],
         "packed sequences": "cu_seqlens" in case,
         "grouped": axes.get("HQ") != axes.get("H"),
         "B": min(axes["B"], 2),
@@ -107,30 +76,6 @@ def cover(op, direction, dtypes=tuple(DTYPES)):
     for case, dtype in sorted(pairs, key=lambda pair: _elements(pair[0])):
         smallest.setdefault(tuple(binding_path(case, dtype).values()), (case, dtype))
     return list(smallest.values())
-
-
-def _log_decay(distribution, shape, generator, constant):
-    def draw(kind):
-        return getattr(torch, kind)(shape, generator=generator)
-
-    normal = torch.nn.functional.logsigmoid(draw("randn")) / 16
-    time = torch.arange(shape[1]).reshape(1, -1, 1) if not constant else torch.zeros(1)
-    special = torch.arange(shape[0]) % 3 == 1 if constant else draw("rand") < 1 / 16
-    edges = (time % 64 == 0) | (time % 64 == 63)
-    return {
-        "normal": lambda: normal,
-        "normal_bench": lambda: torch.nn.functional.logsigmoid(draw("randn") + 2),
-        "strong": lambda: -2 - 18 * draw("rand"),
-        "reset": lambda: normal.masked_fill(special, -math.inf),
-        "reset_edges": lambda: normal.masked_fill(edges, -math.inf),
-        "all_reset": lambda: torch.full(shape, -math.inf),
-        "minus20": lambda: torch.full(shape, -20.0),
-        "minus100": lambda: torch.full(shape, -100.0),
-        "huge": lambda: normal.masked_fill(special, -1e30),
-        "zero": lambda: torch.zeros(shape),
-        "alternating": lambda: torch.where(time % 2 == 0, 0.0, -20.0).expand(shape),
-        "positive": lambda: 0.02 * draw("rand"),
-    }[distribution]()
 
 
 def _with_strides(tensor, kind):
@@ -156,7 +101,7 @@ def gla_inputs(case, dtype, device="cpu"):
     axes = case["axes"]
     B, T, H, HQ, K, V = (axes[name] for name in ("B", "T", "H", "HQ", "K", "V"))
     generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
-    kind = case.get("strides", "contiguous")
+    kind = case["strides"]
 
     def normal(*shape):
         return torch.randn(shape, generator=generator)
@@ -172,11 +117,11 @@ def gla_inputs(case, dtype, device="cpu"):
     decay = case["decay"]
     if decay["kind"] != "none":
         constant = decay["kind"] == "constant"
-        log_decay = _log_decay(decay["distribution"], (H,) if constant else (B, T, H), generator, constant)
+        logs = log_decay(decay["distribution"], (H,) if constant else (B, T, H), generator)
         if kind == "transposed" and not constant:
-            log_decay = log_decay.transpose(1, 2).contiguous().transpose(1, 2)
-        inputs["log_decay"] = log_decay
-    states = case.get("states", "none")
+            logs = logs.transpose(1, 2).contiguous().transpose(1, 2)
+        inputs["log_decay"] = logs
+    states = case["states"]
     sequences = B
     if "cu_seqlens" in case:
         inputs["cu_seqlens"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)
@@ -192,7 +137,7 @@ def scan_inputs(case, dtype, device="cpu"):
     so that every device gets the same."""
     B, T, D = (case["axes"][name] for name in ("B", "T", "D"))
     generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
-    kind = case.get("strides", "contiguous")
+    kind = case["strides"]
 
     def laid_out(tensor):
         if kind == "broadcast":
@@ -204,17 +149,17 @@ def scan_inputs(case, dtype, device="cpu"):
         return _with_strides(tensor.unsqueeze(2), kind).squeeze(2)
 
     decay = case["decay"]
-    logs = _log_decay(decay["distribution"], (B, T, D), generator, False)
+    logs = log_decay(decay["distribution"], (B, T, D), generator)
     values = logs if decay["kind"] == "log_decay" else logs.exp()
-    names = ("x", "gate") if case.get("gate", "silu") == "silu" else ("x",)
+    names = ("x", "gate") if case["gate"] == "silu" else ("x",)
     inputs = {name: laid_out(torch.randn(B, T, D, generator=generator).to(dtype)) for name in names}
     if "d" in case["axes"]:
         d = case["axes"]["d"]
         del inputs["x"]
         inputs["u"] = torch.randn(B, T, d, generator=generator).to(dtype)
         inputs["weight"] = (torch.randn(D, d, generator=generator) / math.sqrt(d)).to(dtype)
-    inputs[decay["kind"]] = laid_out(values.to(torch.float32 if case.get("decay_dtype") == "fp32" else dtype))
-    states = case.get("states", "none")
+    inputs[decay["kind"]] = laid_out(values.to(torch.float32 if case["decay_dtype"] == "fp32" else dtype))
+    states = case["states"]
     sequences = B
     if "cu_seqlens" in case:
         inputs["cu_seqlens"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)

@@ -121,7 +121,7 @@ class AgainstTheDefinition(BackwardCase):
 
     def test_no_tokens(self):
         for case in load("gla", "check", "backward"):
-            if case["axes"]["T"] == 0 and case.get("states") == "both":
+            if case["axes"]["T"] == 0 and case["states"] == "both":
                 inputs = gla_inputs(case, DTYPES[self.dtypes[0]], self.device)
                 d_final_state = torch.randn_like(inputs["initial_state"])
                 got = differentiate(tandem.ops.gla, inputs, torch.zeros_like(inputs["v"]), d_final_state)

@@ -51,7 +51,7 @@ class Cases(StepCase):
                 arguments.pop("output_final_state")
                 H, K, V = (case["axes"][axis] for axis in "HKV")
                 state = torch.randn(case["axes"]["B"], H, K, V, device=self.device)
-                self.check(arguments, state.to(DTYPES[case.get("state_dtype", "fp32")]), scale=arguments["scale"])
+                self.check(arguments, state.to(DTYPES[case["state_dtype"]]), scale=arguments["scale"])
 
 
 class Arguments(StepCase):

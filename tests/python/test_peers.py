@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
-import itertools
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -30,24 +30,44 @@ def small(**changed):
 
 
 class Cases(unittest.TestCase):
-    def test_lists_expand_and_names_are_filled_in(self):
+    def test_what_the_program_expands(self):
         table = [
             {
-                "name": "t{T}_d{K}_{distribution}_{states}",
-                "axes": {"B": 2, "T": [0, 63], "H": 8, "HQ": 2, "K": [64, 128], "V": 32},
+                "name": "t{T}",
+                "directions": ["forward", "state"],
+                "axes": {"B": 1, "T": [5, 63], "H": 8, "K": 64},
                 "dtype": ["bf16", "fp32"],
-                "decay": {"kind": "per_token", "distribution": ["normal", "reset"]},
+                "decay": {"kind": "per_token", "distribution": "reset"},
                 "states": "both",
+                "lengths": {"distribution": "equal", "sequences": 2},
                 "tags": ["check"],
             }
         ]
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "cases.json"
             path.write_text(json.dumps(table))
-            found = cases.load("gla", path)
-        self.assertEqual(len(found), 8)
-        self.assertIn("t63_d128_reset_both", [case.name for case in found])
-        self.assertEqual((found[0].T, found[0].HQ, found[0].V, found[0].dtypes), (0, 2, 32, ("bf16", "fp32")))
+            one, other = cases.load("gla", path)
+        self.assertEqual((one.name, one.T, one.HQ, one.V, one.dtypes), ("t5", 5, 8, 64, ("bf16", "fp32")))
+        self.assertEqual((one.decay_kind, one.distribution, one.states), ("per_token", "reset", "both"))
+        self.assertEqual((one.strides, one.scale, one.state_dtype, one.seed), ("contiguous", None, "fp32", 0))
+        self.assertEqual((one.direction, one.directions, one.tags), ("forward", ("forward", "state"), ("check",)))
+        self.assertEqual((one.cu_seqlens, other.cu_seqlens), ((0, 2, 5), (0, 31, 63)))
+
+    def test_which_program(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(cases, "ROOT", pathlib.Path(folder)):
+            with unittest.mock.patch.dict("os.environ", TANDEM_PROGRAM="/none/tandem"):
+                self.assertEqual(cases.program(), "/none/tandem")
+                with self.assertRaisesRegex(cases.NoProgram, "TANDEM_PROGRAM: .*/none/tandem"):
+                    cases.load("gla")
+            with unittest.mock.patch.dict("os.environ", TANDEM_PROGRAM=""):
+                with self.assertRaisesRegex(cases.NoProgram, "scripts/build tandem_program"):
+                    cases.program()
+                for preset, time in (("cpu", 2), ("cuda", 1)):
+                    built = pathlib.Path(folder, "build", preset, "bin", "tandem")
+                    built.parent.mkdir(parents=True)
+                    built.touch()
+                    os.utime(built, (time, time))
+                self.assertEqual(cases.program(), str(pathlib.Path(folder, "build/cpu/bin/tandem")))
 
     def test_the_repositorys_table(self):
         found = cases.load("gla")
@@ -90,15 +110,6 @@ class Cases(unittest.TestCase):
         self.assertEqual(cases.why_not(small(strides="odd")), "strides odd")
         self.assertEqual(cases.why_not(small(axes={"HQ": 2})), "")
         self.assertIn("grouped", cases.why_not(small(axes={"HQ": 2}, direction="backward")))
-
-    def test_lengths_are_those_of_the_tandem_program(self):
-        # tests/cpp/test_cases.cpp holds the program to the same numbers.
-        offsets = cases.select(cases.load("gla"), "varlen_mixed_h16_d128")[0].cu_seqlens
-        self.assertEqual([b - a for a, b in itertools.pairwise(offsets[:7])], [9, 4, 6, 34, 313, 102])
-        self.assertEqual((len(offsets), offsets[0], offsets[-1]), (1001, 0, 131072))
-        self.assertTrue(all(a < b for a, b in itertools.pairwise(offsets)))
-        equal = cases.select(cases.load("gla"), "varlen_equal_n32_h16_d128")[0].cu_seqlens
-        self.assertEqual(equal, tuple(range(0, 131073, 4096)))
 
     def test_ranges_and_huge_cases(self):
         found = cases.load("gla")

@@ -37,8 +37,11 @@ class Inputs(unittest.TestCase):
         q = inputs.make(wide, "bf16", 1, "cpu")["q"].float()
         self.assertAlmostEqual(q.mean().item(), 0, delta=0.01)
         self.assertAlmostEqual(q.std().item(), 1, delta=0.01)
-        with self.assertRaisesRegex(ValueError, "no decay distribution odd"):
-            decays("odd")
+        time = torch.arange(4000).reshape(1, -1, 1).expand(2, -1, 4)
+        self.assertTrue(torch.equal(decays("reset_edges").isinf(), (time % 64 == 0) | (time % 64 == 63)))
+        self.assertTrue(torch.equal(decays("alternating"), -20.0 * (time % 2)))
+        constant = inputs.log_decay("huge", (4,), torch.Generator())
+        self.assertEqual((constant == -1e30).tolist(), [False, True, False, False])
 
     def test_offsets(self):
         self.assertNotIn("cu_seqlens", inputs.make(small(), "bf16", 1, "cpu"))
