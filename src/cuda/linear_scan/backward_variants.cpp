@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/plan.h"
@@ -33,9 +34,9 @@ void add_variant(std::vector<LinearScanBackwardVariant>& table, DType dtype) {
                    &launch_linear_scan_product<Element, LinearScanProduct::kProject>,
                    &launch_linear_scan_product<Element, LinearScanProduct::kInput>,
                    &launch_linear_scan_product<Element, LinearScanProduct::kWeight>,
-                   &launch_linear_scan_widen<Element>, &launch_linear_scan_narrow<Element>,
-                   &launch_linear_scan_split<Element>, &launch_linear_scan_copy<Element>,
-                   &launch_linear_scan_sum<Element>});
+                   &gemm::launch_widen<Element>, &gemm::launch_narrow<Element>,
+                   &gemm::launch_split<Element>, &gemm::launch_copy<Element>,
+                   &gemm::launch_sum<Element>});
 }
 
 StridedTensor strided(const TokenTensor& tensor) {
@@ -92,9 +93,10 @@ struct Call {
   }
 
   void copy_operands() const {
-    if (plan.copies_u) variant.copy({f.B, f.T, f.d, f.u, u(), {}}, stream);
+    if (plan.copies_u) variant.copy(kBackward, {f.B, f.T, f.d, f.u, u(), {}}, stream);
     if (plan.copies_weight) {
-      variant.copy({1, f.D, f.d, {f.weight.data, 0, f.weight.row_stride}, weight(), {}}, stream);
+      variant.copy(kBackward, {1, f.D, f.d, {f.weight.data, 0, f.weight.row_stride}, weight(), {}},
+                   stream);
     }
   }
 
@@ -108,50 +110,51 @@ struct Call {
     return params;
   }
   /// Sets A to dx, as two terms: low first.
-  void set_split(LinearScanProductParams& params, int rows) const {
+  void set_split(gemm::Operands& operands, int rows) const {
     const TileExtents extents{f.B, f.T, 1, f.D};
     const auto term = [&](std::size_t offset) {
       return encode(map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows));
     };
-    params.a[0] = term(plan.low);
-    params.a[1] = term(plan.high);
-    params.terms = 2;
-    params.term_scale = 1.0f / kLowScale;
+    operands.a[0] = term(plan.low);
+    operands.a[1] = term(plan.high);
+    operands.terms = 2;
+    operands.term_scale = 1.0f / kLowScale;
   }
 
   void write_x() const {
     LinearScanProductParams params = product(static_cast<int>(f.T), f.D, f.d);
-    params.a[0] = encode(map(u(), u_extents(f), kProductTile));
-    params.b = encode(map(weight(), weight_extents(f), kProductTile));
+    params.a[0] = encode(map(u(), u_extents(f), gemm::kTileRows));
+    params.b = encode(map(weight(), weight_extents(f), gemm::kTileColumns));
     params.wide = reinterpret_cast<float*>(base + plan.x);
     variant.project(params, stream);
   }
   void write_du() const {
     LinearScanProductParams params = product(static_cast<int>(f.T), f.d, f.D);
-    set_split(params, kProductTile);
-    params.b = encode(map(weight(), weight_extents(f), kProductStep));
+    set_split(params, gemm::kTileRows);
+    params.b = encode(map(weight(), weight_extents(f), gemm::kTileDepth));
     params.narrow = problem.du;
     variant.input(params, stream);
   }
   void write_d_weight() const {
     if (plan.weight_slices > 0) {
       LinearScanProductParams params = product(f.D, f.d, 0);
-      set_split(params, kProductStep);
-      params.b = encode(map(u(), u_extents(f), kProductStep));
+      set_split(params, gemm::kTileDepth);
+      params.b = encode(map(u(), u_extents(f), gemm::kTileDepth));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;
       params.wide = reinterpret_cast<float*>(base + plan.partial_sums);
       variant.weight(params, stream);
     }
-    variant.sum({reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
+    variant.sum(kBackward,
+                {reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
                  f.d, problem.d_weight},
                 stream);
   }
 
   void convert(LinearScanBackwardVariant::Convert launch, const TokenTensor& from,
                const TokenTensor& to) const {
-    launch({f.B, f.T, f.D, from, to, {}}, stream);
+    launch(kBackward, {f.B, f.T, f.D, from, to, {}}, stream);
   }
   void widen_inputs(const GatedScanBackwardProblem& scan) const {
     if (f.decay_dtype != DType::kFloat32) convert(variant.widen, f.decay, scan.forward.decay);
@@ -164,14 +167,14 @@ struct Call {
     }
     if (problem.d_gate.data) convert(variant.narrow, scan.d_gate, problem.d_gate);
     if (!plan.needs_dx) return;
-    LinearScanConvertParams params{f.B,
-                                   f.T,
-                                   f.D,
-                                   scan.dx,
-                                   tokens_at(base, plan.high, f.T, padded(f.D)),
-                                   tokens_at(base, plan.low, f.T, padded(f.D)),
-                                   kLowScale};
-    variant.split(params, stream);
+    gemm::ConvertParams params{f.B,
+                               f.T,
+                               f.D,
+                               scan.dx,
+                               tokens_at(base, plan.high, f.T, padded(f.D)),
+                               tokens_at(base, plan.low, f.T, padded(f.D)),
+                               kLowScale};
+    variant.split(kBackward, params, stream);
   }
 };
 
@@ -204,11 +207,11 @@ std::string reason_against(const LinearScanBackwardVariant& variant,
     return "takes " + to_string(variant.dtype) + ", got " + to_string(f.dtype);
   }
   if (f.T > kMaxIndex - 256) return "takes T < 2^31 - 256, got " + std::to_string(f.T);
-  const std::int64_t tiles = f.B * ceil_div(f.T, kProductStep);
+  const std::int64_t tiles = f.B * ceil_div(f.T, gemm::kTileDepth);
   if (tiles > kMaxIndex) {
     return "takes at most 2^31 - 1 batches times steps of 64 tokens, got " + std::to_string(tiles);
   }
-  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kProductTile};
+  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{gemm::kTileColumns};
   if (std::max(f.D, f.d) > kMostColumns) {
     return "takes d and D up to " + std::to_string(kMostColumns) + ", got " + std::to_string(f.d) +
            " and " + std::to_string(f.D);
@@ -224,7 +227,7 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
   plan.needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
   plan.needs_dx = problem.du.data || problem.d_weight.data;
   const auto unreadable = [&](const StridedTensor& tensor, const TileExtents& extents) {
-    return !plan_tile("", tensor, f.dtype, extents, kProductStep).problem.empty();
+    return !plan_tile("", tensor, f.dtype, extents, gemm::kTileDepth).problem.empty();
   };
   plan.copies_u = (plan.needs_x || problem.d_weight.data) && tokens > 0 &&
                   unreadable(strided(f.u), u_extents(f));
@@ -232,8 +235,8 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
                        unreadable(strided(f.weight), weight_extents(f));
   if (problem.d_weight.data && tokens > 0) {
     // Enough CTAs for two per multiprocessor, each with some steps to add up.
-    const std::int64_t tiles = ceil_div(f.D, kProductTile) * ceil_div(f.d, kProductTile);
-    const std::int64_t steps = f.B * ceil_div(f.T, kProductStep);
+    const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, gemm::kTileColumns);
+    const std::int64_t steps = f.B * ceil_div(f.T, gemm::kTileDepth);
     plan.weight_slices = static_cast<int>(
         std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
   }

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cuda/linear_scan/matmul_params.h"
+#include "cuda/gemm/convert.h"
+#include "cuda/linear_scan/product.h"
 #include "ops/linear_scan_problem.h"
 #include "tandem/device.h"
 
@@ -13,8 +14,8 @@ namespace tandem::cuda {
 /// The products and conversions in one dtype.
 struct LinearScanBackwardVariant {
   using Product = void (*)(const LinearScanProductParams&, void* stream);
-  using Convert = void (*)(const LinearScanConvertParams&, void* stream);
-  using Sum = void (*)(const LinearScanSumParams&, void* stream);
+  using Convert = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
+  using Sum = void (*)(const char* name, const gemm::SumParams&, void* stream);
 
   std::string name;
   DType dtype;

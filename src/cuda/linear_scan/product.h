@@ -1,0 +1,21 @@
+// The matrix products of linear_scan_backward: what their kernel receives.
+#pragma once
+
+#include "core/strided_tensor.h"
+#include "cuda/gemm/operands.h"
+
+namespace tandem::cuda {
+
+/// x = u W^T, du = dx W and d_weight = dx^T u.
+enum class LinearScanProduct { kProject, kInput, kWeight };
+
+struct LinearScanProductParams : gemm::Operands {
+  float* wide = nullptr;  // x [B,T,D], or slices of d_weight [slices,D,d]
+  TokenTensor narrow;     // du
+};
+
+/// Launches linear_scan_product_kernel; instantiated in backward_*.cu.
+template <class Element, LinearScanProduct kProduct>
+void launch_linear_scan_product(const LinearScanProductParams& params, void* stream);
+
+}  // namespace tandem::cuda
