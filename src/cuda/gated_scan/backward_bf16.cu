@@ -1,14 +1,14 @@
 // gated_scan_backward_kernel on bf16 tensors.
 #include "cuda/gated_scan/backward.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 using Element = __nv_bfloat16;
 
-template ScanBackwardKernel backward_kernel<ScanRowsBackwardConfig<Element, Element>>();
-template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element>>();
-template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, Element, false>>();
-template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, float>>();
-template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<Element, float, false>>();
+template BackwardKernel backward_kernel<RowsBackwardConfig<Element, Element>>();
+template BackwardKernel backward_kernel<NarrowBackwardConfig<Element, Element>>();
+template BackwardKernel backward_kernel<NarrowBackwardConfig<Element, Element, false>>();
+template BackwardKernel backward_kernel<NarrowBackwardConfig<Element, float>>();
+template BackwardKernel backward_kernel<NarrowBackwardConfig<Element, float, false>>();
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

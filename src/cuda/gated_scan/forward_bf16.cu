@@ -1,19 +1,19 @@
 // gated_scan_forward_kernel on bf16 tensors.
 #include "cuda/gated_scan/forward.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 using Element = __nv_bfloat16;
 
-template ScanForwardKernel forward_kernel<ScanWideConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanSlimConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, Element>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, Element, false>>();
-template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, Element, false>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, float>>();
-template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, float>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<Element, float, false>>();
-template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<Element, float, false>>();
+template ForwardKernel forward_kernel<WideConfig<Element, Element>>();
+template ForwardKernel forward_kernel<NarrowConfig<Element, Element>>();
+template ForwardKernel forward_kernel<SlimConfig<Element, Element>>();
+template ForwardKernel forward_kernel<NarrowStatesConfig<Element, Element>>();
+template ForwardKernel forward_kernel<NarrowConfig<Element, Element, false>>();
+template ForwardKernel forward_kernel<NarrowStatesConfig<Element, Element, false>>();
+template ForwardKernel forward_kernel<NarrowConfig<Element, float>>();
+template ForwardKernel forward_kernel<NarrowStatesConfig<Element, float>>();
+template ForwardKernel forward_kernel<NarrowConfig<Element, float, false>>();
+template ForwardKernel forward_kernel<NarrowStatesConfig<Element, float, false>>();
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -3,12 +3,9 @@
 
 #include "cuda/linear_scan/product.cuh"
 
-#define TANDEM_LINEAR_SCAN_BACKWARD(Element)                                      \
-  namespace tandem::cuda {                                                        \
-  template void launch_linear_scan_product<Element, LinearScanProduct::kProject>( \
-      const LinearScanProductParams&, void*);                                     \
-  template void launch_linear_scan_product<Element, LinearScanProduct::kInput>(   \
-      const LinearScanProductParams&, void*);                                     \
-  template void launch_linear_scan_product<Element, LinearScanProduct::kWeight>(  \
-      const LinearScanProductParams&, void*);                                     \
+#define TANDEM_LINEAR_SCAN_BACKWARD(Element)                                             \
+  namespace tandem::cuda::linear_scan {                                                  \
+  template void launch_product<Element, Product::kProject>(const ProductParams&, void*); \
+  template void launch_product<Element, Product::kInput>(const ProductParams&, void*);   \
+  template void launch_product<Element, Product::kWeight>(const ProductParams&, void*);  \
   }

@@ -20,7 +20,7 @@
 #include "ops/gated_scan.h"
 #include "ops/linear_scan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 namespace {
 
 constexpr const char* kBackward = "linear_scan_backward";
@@ -29,14 +29,13 @@ constexpr float kLowScale = 2048.0f;  // a rounding to fp16 leaves a rest at lea
 std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
 
 template <class Element>
-void add_variant(std::vector<LinearScanBackwardVariant>& table, DType dtype) {
+void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
   table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
-                   &launch_linear_scan_product<Element, LinearScanProduct::kProject>,
-                   &launch_linear_scan_product<Element, LinearScanProduct::kInput>,
-                   &launch_linear_scan_product<Element, LinearScanProduct::kWeight>,
-                   &gemm::launch_widen<Element>, &gemm::launch_narrow<Element>,
-                   &gemm::launch_split<Element>, &gemm::launch_copy<Element>,
-                   &gemm::launch_sum<Element>});
+                   &launch_product<Element, Product::kProject>,
+                   &launch_product<Element, Product::kInput>,
+                   &launch_product<Element, Product::kWeight>, &gemm::launch_widen<Element>,
+                   &gemm::launch_narrow<Element>, &gemm::launch_split<Element>,
+                   &gemm::launch_copy<Element>, &gemm::launch_sum<Element>});
 }
 
 StridedTensor strided(const TokenTensor& tensor) {
@@ -55,7 +54,7 @@ TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64
 /// The scan's own backward, every tensor in fp32: in the workspace, or the caller's where it is
 /// fp32.
 GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
-                                      const LinearScanBackwardPlan& plan, char* base) {
+                                      const BackwardPlan& plan, char* base) {
   const LinearScanForwardProblem& f = problem.forward;
   const auto at = [&](std::size_t offset) { return tokens_at(base, offset, f.T, f.D); };
   GatedScanBackwardProblem scan;
@@ -75,8 +74,8 @@ GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
 struct Call {
   const LinearScanBackwardProblem& problem;
   const LinearScanForwardProblem& f;
-  const LinearScanBackwardVariant& variant;
-  const LinearScanBackwardPlan& plan;
+  const BackwardVariant& variant;
+  const BackwardPlan& plan;
   char* base;
   void* stream;
 
@@ -100,8 +99,8 @@ struct Call {
     }
   }
 
-  LinearScanProductParams product(int rows, int columns, int depth) const {
-    LinearScanProductParams params{};
+  ProductParams product(int rows, int columns, int depth) const {
+    ProductParams params{};
     params.B = f.B;
     params.T = f.T;
     params.rows = rows;
@@ -122,14 +121,14 @@ struct Call {
   }
 
   void write_x() const {
-    LinearScanProductParams params = product(static_cast<int>(f.T), f.D, f.d);
+    ProductParams params = product(static_cast<int>(f.T), f.D, f.d);
     params.a[0] = encode(map(u(), u_extents(f), gemm::kTileRows));
     params.b = encode(map(weight(), weight_extents(f), gemm::kTileColumns));
     params.wide = reinterpret_cast<float*>(base + plan.x);
     variant.project(params, stream);
   }
   void write_du() const {
-    LinearScanProductParams params = product(static_cast<int>(f.T), f.d, f.D);
+    ProductParams params = product(static_cast<int>(f.T), f.d, f.D);
     set_split(params, gemm::kTileRows);
     params.b = encode(map(weight(), weight_extents(f), gemm::kTileDepth));
     params.narrow = problem.du;
@@ -137,7 +136,7 @@ struct Call {
   }
   void write_d_weight() const {
     if (plan.weight_slices > 0) {
-      LinearScanProductParams params = product(f.D, f.d, 0);
+      ProductParams params = product(f.D, f.d, 0);
       set_split(params, gemm::kTileDepth);
       params.b = encode(map(u(), u_extents(f), gemm::kTileDepth));
       params.cu_seqlens = f.cu_seqlens;
@@ -152,7 +151,7 @@ struct Call {
                 stream);
   }
 
-  void convert(LinearScanBackwardVariant::Convert launch, const TokenTensor& from,
+  void convert(BackwardVariant::Convert launch, const TokenTensor& from,
                const TokenTensor& to) const {
     launch(kBackward, {f.B, f.T, f.D, from, to, {}}, stream);
   }
@@ -178,19 +177,17 @@ struct Call {
   }
 };
 
-const LinearScanBackwardVariant& choose(const LinearScanBackwardProblem& problem,
-                                        const DeviceProperties& device,
-                                        const CallOptions& options) {
-  return choose_variant(
-      kBackward, linear_scan_backward_variants(), device, options,
-      [&](const LinearScanBackwardVariant& one) { return reason_against(one, problem); });
+const BackwardVariant& choose(const LinearScanBackwardProblem& problem,
+                              const DeviceProperties& device, const CallOptions& options) {
+  return choose_variant(kBackward, backward_variants(), device, options,
+                        [&](const BackwardVariant& one) { return reason_against(one, problem); });
 }
 
 }  // namespace
 
-const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants() {
+const std::vector<BackwardVariant>& backward_variants() {
   static const auto table = [] {
-    std::vector<LinearScanBackwardVariant> rows;
+    std::vector<BackwardVariant> rows;
     add_variant<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
     add_variant<__half>(rows, DType::kFloat16);
@@ -200,7 +197,7 @@ const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants() {
   return table;
 }
 
-std::string reason_against(const LinearScanBackwardVariant& variant,
+std::string reason_against(const BackwardVariant& variant,
                            const LinearScanBackwardProblem& problem) {
   const LinearScanForwardProblem& f = problem.forward;
   if (f.dtype != variant.dtype) {
@@ -219,10 +216,10 @@ std::string reason_against(const LinearScanBackwardVariant& variant,
   return "";
 }
 
-LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem& problem,
-                                                 const DeviceProperties& device) {
+BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
+                           const DeviceProperties& device) {
   const LinearScanForwardProblem& f = problem.forward;
-  LinearScanBackwardPlan plan;
+  BackwardPlan plan;
   const std::int64_t tokens = f.B * f.T;
   plan.needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
   plan.needs_dx = problem.du.data || problem.d_weight.data;
@@ -265,12 +262,18 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
   return plan;
 }
 
+}  // namespace tandem::cuda::linear_scan
+
+namespace tandem::cuda {
+
+using namespace linear_scan;
+
 void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context,
                           const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
   const DeviceProperties device = device_properties(f.device);
-  const LinearScanBackwardVariant& variant = choose(problem, device, options);
-  const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
+  const BackwardVariant& variant = choose(problem, device, options);
+  const BackwardPlan plan = plan_backward(problem, device);
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
@@ -294,7 +297,7 @@ std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem
                                                  const DeviceProperties& device,
                                                  const CallOptions& options) {
   choose(problem, device, options);
-  return plan_linear_scan_backward(problem, device).workspace_bytes;
+  return plan_backward(problem, device).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -4,18 +4,18 @@
 #include "core/strided_tensor.h"
 #include "cuda/gemm/operands.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// x = u W^T, du = dx W and d_weight = dx^T u.
-enum class LinearScanProduct { kProject, kInput, kWeight };
+enum class Product { kProject, kInput, kWeight };
 
-struct LinearScanProductParams : gemm::Operands {
+struct ProductParams : gemm::Operands {
   float* wide = nullptr;  // x [B,T,D], or slices of d_weight [slices,D,d]
   TokenTensor narrow;     // du
 };
 
 /// Launches linear_scan_product_kernel; instantiated in backward_*.cu.
-template <class Element, LinearScanProduct kProduct>
-void launch_linear_scan_product(const LinearScanProductParams& params, void* stream);
+template <class Element, Product kProduct>
+void launch_product(const ProductParams& params, void* stream);
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan
