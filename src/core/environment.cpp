@@ -32,13 +32,9 @@ Value choose(const char* variable, Value unset, std::initializer_list<Choice<Val
                         ", got " + text);
 }
 
-thread_local int variant_switches_off = 0;
-thread_local std::string noted_variant;
+thread_local std::string chosen_variant;
 
 }  // namespace
-
-VariantSwitchOff::VariantSwitchOff() { ++variant_switches_off; }
-VariantSwitchOff::~VariantSwitchOff() { --variant_switches_off; }
 
 CpuMatmulSwitch cpu_matmul_switch() {
   using enum CpuMatmulSwitch;
@@ -52,16 +48,12 @@ CpuIsaSwitch cpu_isa_switch() {
                               {{"baseline", kBaseline}, {"avx2", kAvx2}, {"avx512", kAvx512}});
 }
 
-std::string variant_switch() {
+CallOptions call_options_from_environment() {
   const char* text = std::getenv("TANDEM_VARIANT");
-  return text == nullptr || variant_switches_off > 0 ? "" : text;
+  return {text == nullptr ? "" : text, &chosen_variant};
 }
 
-void note_variant(const std::string& name) {
-  if (variant_switches_off == 0) noted_variant = name;
-}
-
-std::string last_variant() { return noted_variant; }
+std::string last_variant() { return chosen_variant; }
 
 int gla_segments_switch() {
   const char* text = std::getenv("TANDEM_GLA_SEGMENTS");

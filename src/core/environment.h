@@ -2,7 +2,7 @@
 // them. A value that is not listed throws InvalidArgument naming the variable.
 #pragma once
 
-#include <string>
+#include "core/call_options.h"
 
 namespace tandem {
 
@@ -15,21 +15,9 @@ CpuMatmulSwitch cpu_matmul_switch();
 enum class CpuIsaSwitch { kUnset, kBaseline, kAvx2, kAvx512 };
 CpuIsaSwitch cpu_isa_switch();
 
-/// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use; "" when unset.
-std::string variant_switch();
-
-/// Sets what last_variant() (tandem/variants.h) tells from now on.
-void note_variant(const std::string& name);
-
-/// Turns the variant switch off in its thread while it lives: variant_switch() is "" and
-/// note_variant() does nothing. For an op's calls of other ops, which have variants of their own.
-class VariantSwitchOff {
- public:
-  VariantSwitchOff();
-  ~VariantSwitchOff();
-  VariantSwitchOff(const VariantSwitchOff&) = delete;
-  VariantSwitchOff& operator=(const VariantSwitchOff&) = delete;
-};
+/// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use. Returns the options of
+/// a public call: what is chosen is what last_variant() (tandem/variants.h) tells from then on.
+CallOptions call_options_from_environment();
 
 /// TANDEM_GLA_SEGMENTS=<1 to 1024>: into how many segments gla_forward cuts sequences on a GPU; 0
 /// when unset: it chooses.

@@ -5,21 +5,21 @@
 
 namespace tandem::cuda {
 
-void gated_scan_forward(const GatedScanForwardProblem&, const Context&) {
+void gated_scan_forward(const GatedScanForwardProblem&, const Context&, const CallOptions&) {
   unsupported("gated_scan_forward");
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem&,
-                                               const DeviceProperties&) {
+                                               const DeviceProperties&, const CallOptions&) {
   unsupported("gated_scan_forward");
 }
 
-void gated_scan_backward(const GatedScanBackwardProblem&, const Context&) {
+void gated_scan_backward(const GatedScanBackwardProblem&, const Context&, const CallOptions&) {
   unsupported("gated_scan_backward");
 }
 
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem&,
-                                                const DeviceProperties&) {
+                                                const DeviceProperties&, const CallOptions&) {
   unsupported("gated_scan_backward");
 }
 

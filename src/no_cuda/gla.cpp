@@ -5,35 +5,43 @@
 
 namespace tandem::cuda {
 
-void gla_forward(const GlaForwardProblem&, const Context&) { unsupported("gla_forward"); }
-
-std::size_t gla_forward_workspace_bytes(const GlaForwardProblem&, const DeviceProperties&) {
+void gla_forward(const GlaForwardProblem&, const Context&, const CallOptions&) {
   unsupported("gla_forward");
 }
 
-void gla_state_forward(const GlaStateForwardProblem&, const Context&) {
+std::size_t gla_forward_workspace_bytes(const GlaForwardProblem&, const DeviceProperties&,
+                                        const CallOptions&) {
+  unsupported("gla_forward");
+}
+
+void gla_state_forward(const GlaStateForwardProblem&, const Context&, const CallOptions&) {
   unsupported("gla_state_forward");
 }
 
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem&,
-                                              const DeviceProperties&) {
+                                              const DeviceProperties&, const CallOptions&) {
   unsupported("gla_state_forward");
 }
 
-void gla_step(const GlaStepProblem&, const Context&) { unsupported("gla_step"); }
+void gla_step(const GlaStepProblem&, const Context&, const CallOptions&) {
+  unsupported("gla_step");
+}
 
-void gla_backward(const GlaBackwardProblem&, const Context&) { unsupported("gla_backward"); }
-
-std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem&, const DeviceProperties&) {
+void gla_backward(const GlaBackwardProblem&, const Context&, const CallOptions&) {
   unsupported("gla_backward");
 }
 
-void gla_state_backward(const GlaStateBackwardProblem&, const Context&) {
+std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem&, const DeviceProperties&,
+                                         const CallOptions&) {
+  unsupported("gla_backward");
+}
+
+void gla_state_backward(const GlaStateBackwardProblem&, const Context&, const CallOptions&) {
   unsupported("gla_state_backward");
 }
 
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem&,
-                                               const DeviceProperties&) {
+                                               const DeviceProperties&, const CallOptions&) {
   unsupported("gla_state_backward");
 }
 

@@ -5,21 +5,21 @@
 
 namespace tandem::cuda {
 
-void linear_scan_forward(const LinearScanForwardProblem&, const Context&) {
+void linear_scan_forward(const LinearScanForwardProblem&, const Context&, const CallOptions&) {
   unsupported("linear_scan_forward");
 }
 
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem&,
-                                                const DeviceProperties&) {
+                                                const DeviceProperties&, const CallOptions&) {
   unsupported("linear_scan_forward");
 }
 
-void linear_scan_backward(const LinearScanBackwardProblem&, const Context&) {
+void linear_scan_backward(const LinearScanBackwardProblem&, const Context&, const CallOptions&) {
   unsupported("linear_scan_backward");
 }
 
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem&,
-                                                 const DeviceProperties&) {
+                                                 const DeviceProperties&, const CallOptions&) {
   unsupported("linear_scan_backward");
 }
 

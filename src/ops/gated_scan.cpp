@@ -1,6 +1,7 @@
 // gated_scan: arguments -> checked problem -> backend. Host only.
 #include "ops/gated_scan.h"
 
+#include "core/environment.h"
 #include "ops/scan_check.h"
 
 namespace tandem {
@@ -56,7 +57,7 @@ void gated_scan_forward(const GatedScanForwardArgs& args, const Context& context
   if (problem.device.type == DeviceType::kCpu) {
     cpu::gated_scan_forward(problem);
   } else {
-    cuda::gated_scan_forward(problem, context);
+    cuda::gated_scan_forward(problem, context, call_options_from_environment());
   }
 }
 
@@ -65,7 +66,7 @@ std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardArgs& args,
   const GatedScanForwardProblem problem = make_problem(args);
   check_device_type(kForward, problem.device, device);
   if (device.type == DeviceType::kCpu) return 0;
-  return cuda::gated_scan_forward_workspace_bytes(problem, device);
+  return cuda::gated_scan_forward_workspace_bytes(problem, device, call_options_from_environment());
 }
 
 void gated_scan_backward(const GatedScanBackwardArgs& args, const Context& context) {
@@ -73,7 +74,7 @@ void gated_scan_backward(const GatedScanBackwardArgs& args, const Context& conte
   if (problem.forward.device.type == DeviceType::kCpu) {
     cpu::gated_scan_backward(problem);
   } else {
-    cuda::gated_scan_backward(problem, context);
+    cuda::gated_scan_backward(problem, context, call_options_from_environment());
   }
 }
 
@@ -82,7 +83,8 @@ std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& arg
   const GatedScanBackwardProblem problem = make_problem(args);
   check_device_type(kBackward, problem.forward.device, device);
   if (device.type == DeviceType::kCpu) return 0;
-  return cuda::gated_scan_backward_workspace_bytes(problem, device);
+  return cuda::gated_scan_backward_workspace_bytes(problem, device,
+                                                   call_options_from_environment());
 }
 
 }  // namespace tandem

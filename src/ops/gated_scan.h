@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/call_options.h"
 #include "ops/gated_scan_problem.h"
 #include "tandem/context.h"
 #include "tandem/ops/gated_scan.h"
@@ -23,12 +24,16 @@ std::vector<VariantInfo> gated_scan_variants();
 }  // namespace cpu
 
 namespace cuda {
-void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context);
+void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
+                        const CallOptions& options = {});
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
-                                               const DeviceProperties& device);
-void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options = {});
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context,
+                         const CallOptions& options = {});
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
-                                                const DeviceProperties& device);
+                                                const DeviceProperties& device,
+                                                const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device);
 }  // namespace cuda
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/environment.h"
 #include "ops/gla_check.h"
 
 namespace tandem {
@@ -68,7 +69,7 @@ void gla_forward(const GlaForwardArgs& args, const Context& context) {
   if (problem.device.type == DeviceType::kCpu) {
     cpu::gla_forward(problem);
   } else {
-    cuda::gla_forward(problem, context);
+    cuda::gla_forward(problem, context, call_options_from_environment());
   }
 }
 
@@ -76,7 +77,9 @@ std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args,
                                         const DeviceProperties& device) {
   const GlaForwardProblem problem = make_problem(args);
   check_device_type(kOp, problem.device, device);
-  return device.type == DeviceType::kCpu ? 0 : cuda::gla_forward_workspace_bytes(problem, device);
+  return device.type == DeviceType::kCpu
+             ? 0
+             : cuda::gla_forward_workspace_bytes(problem, device, call_options_from_environment());
 }
 
 }  // namespace tandem

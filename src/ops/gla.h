@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/call_options.h"
 #include "ops/gla_problem.h"
 #include "tandem/context.h"
 #include "tandem/ops/gla.h"
@@ -30,19 +31,28 @@ std::vector<VariantInfo> gla_step_variants();
 }  // namespace cpu
 
 namespace cuda {
-void gla_forward(const GlaForwardProblem& problem, const Context& context);
+void gla_forward(const GlaForwardProblem& problem, const Context& context,
+                 const CallOptions& options = {});
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
-                                        const DeviceProperties& device);
-void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context);
+                                        const DeviceProperties& device,
+                                        const CallOptions& options = {});
+void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context,
+                       const CallOptions& options = {});
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
-                                              const DeviceProperties& device);
-void gla_step(const GlaStepProblem& problem, const Context& context);
-void gla_backward(const GlaBackwardProblem& problem, const Context& context);
+                                              const DeviceProperties& device,
+                                              const CallOptions& options = {});
+void gla_step(const GlaStepProblem& problem, const Context& context,
+              const CallOptions& options = {});
+void gla_backward(const GlaBackwardProblem& problem, const Context& context,
+                  const CallOptions& options = {});
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
-                                         const DeviceProperties& device);
-void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context);
+                                         const DeviceProperties& device,
+                                         const CallOptions& options = {});
+void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context,
+                        const CallOptions& options = {});
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem& problem,
-                                               const DeviceProperties& device);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options = {});
 std::vector<VariantInfo> gla_variants(const DeviceProperties& device);
 std::vector<VariantInfo> gla_step_variants(const DeviceProperties& device);
 }  // namespace cuda

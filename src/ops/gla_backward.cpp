@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/environment.h"
 #include "ops/gla.h"
 #include "ops/gla_check.h"
 
@@ -87,7 +88,7 @@ void gla_backward(const GlaBackwardArgs& args, const Context& context) {
   if (problem.forward.device.type == DeviceType::kCpu) {
     cpu::gla_backward(problem);
   } else {
-    cuda::gla_backward(problem, context);
+    cuda::gla_backward(problem, context, call_options_from_environment());
   }
 }
 
@@ -95,7 +96,9 @@ std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
                                          const DeviceProperties& device) {
   const GlaBackwardProblem problem = make_problem(args);
   check_device_type(kOp, problem.forward.device, device);
-  return device.type == DeviceType::kCpu ? 0 : cuda::gla_backward_workspace_bytes(problem, device);
+  return device.type == DeviceType::kCpu
+             ? 0
+             : cuda::gla_backward_workspace_bytes(problem, device, call_options_from_environment());
 }
 
 }  // namespace tandem

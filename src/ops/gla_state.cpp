@@ -1,5 +1,6 @@
 // gla_state_forward: arguments -> checked problem -> backend. Host only.
 #include "core/check.h"
+#include "core/environment.h"
 #include "ops/gla.h"
 #include "ops/gla_check.h"
 
@@ -45,7 +46,7 @@ void gla_state_forward(const GlaStateForwardArgs& args, const Context& context) 
   if (problem.device.type == DeviceType::kCpu) {
     cpu::gla_state_forward(problem);
   } else {
-    cuda::gla_state_forward(problem, context);
+    cuda::gla_state_forward(problem, context, call_options_from_environment());
   }
 }
 
@@ -54,7 +55,8 @@ std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
   const GlaStateForwardProblem problem = make_problem(args);
   check_device_type(kOp, problem.device, device);
   return device.type == DeviceType::kCpu ? 0
-                                         : cuda::gla_state_forward_workspace_bytes(problem, device);
+                                         : cuda::gla_state_forward_workspace_bytes(
+                                               problem, device, call_options_from_environment());
 }
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/environment.h"
 #include "ops/gla.h"
 #include "ops/gla_check.h"
 
@@ -51,7 +52,7 @@ void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context
   if (problem.device.type == DeviceType::kCpu) {
     cpu::gla_state_backward(problem);
   } else {
-    cuda::gla_state_backward(problem, context);
+    cuda::gla_state_backward(problem, context, call_options_from_environment());
   }
 }
 
@@ -59,9 +60,9 @@ std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
                                                const DeviceProperties& device) {
   const GlaStateBackwardProblem problem = make_problem(args);
   check_device_type(kOp, problem.device, device);
-  return device.type == DeviceType::kCpu
-             ? 0
-             : cuda::gla_state_backward_workspace_bytes(problem, device);
+  return device.type == DeviceType::kCpu ? 0
+                                         : cuda::gla_state_backward_workspace_bytes(
+                                               problem, device, call_options_from_environment());
 }
 
 }  // namespace tandem

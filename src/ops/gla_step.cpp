@@ -1,6 +1,7 @@
 // gla_step: arguments -> checked problem -> backend. Host only.
 #include <string>
 
+#include "core/environment.h"
 #include "ops/gla.h"
 #include "ops/gla_check.h"
 
@@ -90,7 +91,7 @@ void gla_step(const GlaStepArgs& args, const Context& context) {
   if (problem.device.type == DeviceType::kCpu) {
     cpu::gla_step(problem);
   } else {
-    cuda::gla_step(problem, context);
+    cuda::gla_step(problem, context, call_options_from_environment());
   }
 }
 

@@ -1,6 +1,7 @@
 // linear_scan: arguments -> checked problem -> backend. Host only.
 #include "ops/linear_scan.h"
 
+#include "core/environment.h"
 #include "ops/scan_check.h"
 
 namespace tandem {
@@ -83,7 +84,7 @@ void linear_scan_forward(const LinearScanForwardArgs& args, const Context& conte
   if (problem.device.type == DeviceType::kCpu) {
     cpu::linear_scan_forward(problem);
   } else {
-    cuda::linear_scan_forward(problem, context);
+    cuda::linear_scan_forward(problem, context, call_options_from_environment());
   }
 }
 
@@ -92,7 +93,8 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardArgs& arg
   const LinearScanForwardProblem problem = make_problem(args);
   check_device_type(kForward, problem.device, device);
   if (device.type == DeviceType::kCpu) return 0;
-  return cuda::linear_scan_forward_workspace_bytes(problem, device);
+  return cuda::linear_scan_forward_workspace_bytes(problem, device,
+                                                   call_options_from_environment());
 }
 
 void linear_scan_backward(const LinearScanBackwardArgs& args, const Context& context) {
@@ -100,7 +102,7 @@ void linear_scan_backward(const LinearScanBackwardArgs& args, const Context& con
   if (problem.forward.device.type == DeviceType::kCpu) {
     cpu::linear_scan_backward(problem);
   } else {
-    cuda::linear_scan_backward(problem, context);
+    cuda::linear_scan_backward(problem, context, call_options_from_environment());
   }
 }
 
@@ -109,7 +111,8 @@ std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardArgs& a
   const LinearScanBackwardProblem problem = make_problem(args);
   check_device_type(kBackward, problem.forward.device, device);
   if (device.type == DeviceType::kCpu) return 0;
-  return cuda::linear_scan_backward_workspace_bytes(problem, device);
+  return cuda::linear_scan_backward_workspace_bytes(problem, device,
+                                                    call_options_from_environment());
 }
 
 }  // namespace tandem

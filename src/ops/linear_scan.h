@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/call_options.h"
 #include "ops/linear_scan_problem.h"
 #include "tandem/context.h"
 #include "tandem/ops/linear_scan.h"
@@ -23,12 +24,16 @@ std::vector<VariantInfo> linear_scan_variants();
 }  // namespace cpu
 
 namespace cuda {
-void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context);
+void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context,
+                         const CallOptions& options = {});
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,
-                                                const DeviceProperties& device);
-void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context);
+                                                const DeviceProperties& device,
+                                                const CallOptions& options = {});
+void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context,
+                          const CallOptions& options = {});
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,
-                                                 const DeviceProperties& device);
+                                                 const DeviceProperties& device,
+                                                 const CallOptions& options = {});
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device);
 }  // namespace cuda
 

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/environment.h"
 #include "cuda/gated_scan/variants.h"
 #include "cuda/scan/plan.h"
+#include "ops/gated_scan.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {
@@ -72,8 +72,10 @@ TEST(GatedScanVariants, TheLastChoiceOfAThreadIsTold) {
   };
   EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w64_t256");
   EXPECT_EQ(choose({1, 512, 64}), "gated_scan_forward.sm90.bf16.w32_t128");
-  const VariantSwitchOff inside_another_op;
-  EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w32_t128");
+  // What another op calls is not told.
+  gated_scan_forward_workspace_bytes(make_problem(contiguous_args({8, 4096, 1024})),
+                                     DeviceProperties::h200());
+  EXPECT_EQ(last_variant(), "gated_scan_forward.sm90.bf16.w32_t128");
 }
 
 TEST(GatedScanVariants, DtypesChoose) {
@@ -163,10 +165,10 @@ TEST(GatedScanVariants, WorkspaceIsAStateForEachTileOfTheBackward) {
 
 /// Ranks of the tiles of w64_t256 and w32_t128.
 int wide_ranks(std::int64_t chains, std::int64_t T) {
-  return plan_scan({chains, (T + 255) / 256, 256, 64, 1}, 132).ranks;
+  return plan_scan({chains, (T + 255) / 256, 256, 64, 1}, DeviceProperties::h200()).ranks;
 }
 int narrow_ranks(std::int64_t chains, std::int64_t T) {
-  return plan_scan({chains, (T + 127) / 128, 128, 32, 2}, 132).ranks;
+  return plan_scan({chains, (T + 127) / 128, 128, 32, 2}, DeviceProperties::h200()).ranks;
 }
 
 TEST(ScanPlan, ManyChainsAreWalkedByOneCtaEach) {
@@ -189,7 +191,7 @@ TEST(ScanPlan, FewChainsAreSharedByClusters) {
 
 TEST(ScanPlan, TimeGrowsWithTheWork) {
   const auto time = [](std::int64_t chains, std::int64_t tiles) {
-    return plan_scan({chains, tiles, 256, 64, 1}, 132).time;
+    return plan_scan({chains, tiles, 256, 64, 1}, DeviceProperties::h200()).time;
   };
   for (std::int64_t chains = 1; chains < 600; ++chains) {
     EXPECT_LE(time(chains, 16), time(chains + 1, 16)) << chains;

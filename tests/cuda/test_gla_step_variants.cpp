@@ -5,6 +5,7 @@
 
 #include "cuda/gla/step.h"
 #include "cuda/runtime/choose_variant.h"
+#include "ops/gla.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda::gla {
@@ -28,7 +29,7 @@ GlaStepArgs contiguous_args(std::int64_t B, int HQ, int H, int K, int V,
 }
 
 const StepVariant& choose(const GlaStepArgs& args, const DeviceProperties& device) {
-  return choose_variant("gla_step", step_variants(), device, [&](const StepVariant& variant) {
+  return choose_variant("gla_step", step_variants(), device, {}, [&](const StepVariant& variant) {
     return variant.supports(make_problem(args));
   });
 }

@@ -11,6 +11,7 @@
 #include "cuda/gla/common/segments.h"
 #include "cuda/gla/state.h"
 #include "cuda/gla/walk/plan.h"
+#include "ops/gla.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda::gla {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "cuda/linear_scan/backward_variants.h"
+#include "ops/linear_scan.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {
@@ -15,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kMultiprocessors = 132;
+const DeviceProperties kDevice = DeviceProperties::h200();
 
 TensorView view(int address, const Dims& shape, DType dtype = DType::kFloat16) {
   return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
@@ -37,16 +38,17 @@ LinearScanForwardArgs contiguous_args(std::int64_t B, std::int64_t T, int d, int
 std::string first_accepting(const LinearScanForwardArgs& args) {
   const LinearScanForwardProblem problem = make_problem(args);
   for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
-    if (reason_against(variant, problem, kMultiprocessors).empty()) return variant.name;
+    if (reason_against(variant, problem, kDevice).empty()) return variant.name;
   }
   return "none";
 }
 
 /// Why the variant of this name refuses.
-std::string reason_of(const std::string& name, const LinearScanForwardArgs& args) {
+std::string reason_of(const std::string& name, const LinearScanForwardArgs& args,
+                      const CallOptions& options = {}) {
   const LinearScanForwardProblem problem = make_problem(args);
   for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
-    if (variant.name == name) return reason_against(variant, problem, kMultiprocessors);
+    if (variant.name == name) return reason_against(variant, problem, kDevice, options);
   }
   throw std::out_of_range(name);
 }
@@ -71,7 +73,7 @@ TEST(LinearScanVariants, TilesByShape) {
   };
   for (const Decision& one : decisions) {
     const auto problem = make_problem(contiguous_args(one.B, one.T, one.d, one.D));
-    EXPECT_EQ(choose_tiling(problem, kMultiprocessors), one.tiling) << one.what;
+    EXPECT_EQ(choose_tiling(problem, kDevice), one.tiling) << one.what;
   }
 }
 
@@ -153,8 +155,7 @@ TEST(LinearScanVariants, WorkspaceHoldsTheTilesRecords) {
 TEST(LinearScanVariants, PlansOfCtas) {
   const auto blocks = [](std::int64_t B, std::int64_t T, int d, int D) {
     const LinearScanForwardProblem problem = make_problem(contiguous_args(B, T, d, D));
-    return plan_linear_scan(problem, choose_tiling(problem, kMultiprocessors), kMultiprocessors)
-        .blocks;
+    return plan_linear_scan(problem, choose_tiling(problem, kDevice), kDevice).blocks;
   };
   EXPECT_EQ(blocks(4, 2048, 256, 64), 128u);
   EXPECT_EQ(blocks(16, 2048, 256, 64), 264u);
@@ -219,8 +220,7 @@ TEST(LinearScanVariants, SwitchForcesOneVariant) {
   const LinearScanForwardArgs args = contiguous_args(4, 2048, 256, 64);
   const std::string chain = "linear_scan_forward.sm90.fp16.c128_t256_chain";
   EXPECT_EQ(reason_of(chain, args), "is slower here than c64_t64_alone");
-  ASSERT_EQ(setenv("TANDEM_VARIANT", chain.c_str(), 1), 0);
-  EXPECT_EQ(reason_of(chain, args), "");
+  EXPECT_EQ(reason_of(chain, args, {.variant = chain}), "");
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_forward.sm90.bf16.c64_t64", 1), 0);
   EXPECT_THROW(linear_scan_forward_workspace_bytes(args, DeviceProperties::h200()), Unsupported);
   ASSERT_EQ(setenv("TANDEM_VARIANT", "linear_scan_backward.sm90.fp16", 1), 0);
@@ -228,6 +228,7 @@ TEST(LinearScanVariants, SwitchForcesOneVariant) {
   backward.du = view(8, {4, 2048, 256});
   // The scan inside has variants of its own.
   EXPECT_GT(linear_scan_backward_workspace_bytes(backward, DeviceProperties::h200()), 0u);
+  EXPECT_EQ(last_variant(), "linear_scan_backward.sm90.fp16");
   unsetenv("TANDEM_VARIANT");
 }
 

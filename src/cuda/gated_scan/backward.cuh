@@ -325,7 +325,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
 template <class Config>
 ScanBackwardKernel backward_kernel() {
   constexpr std::size_t kBytes = sizeof(BackwardShared<Config>);
-  static_assert(kBytes <= 227 * 1024);
+  static_assert(kBytes <= kSharedMemoryPerBlock);
   return {.width = Config::kWidth,
           .tile_tokens = Config::kTileTokens,
           .blocks_per_sm = Config::blocks_per_sm(kBytes),

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/runtime/plan.h"
+
 namespace tandem::cuda {
 
 /// How a CTA's threads lie over a tile.
@@ -56,7 +58,7 @@ struct ScanConfig {
 
   /// Returns how many CTAs with so much shared memory an SM holds, if registers allow it as meant.
   static constexpr int blocks_per_sm(std::size_t shared_bytes) {
-    const int by_memory = static_cast<int>(228 * 1024 / (shared_bytes + 1024));
+    const int by_memory = static_cast<int>(kSharedMemoryPerMultiprocessor / (shared_bytes + 1024));
     return by_memory < kFewestBlocks ? by_memory : kFewestBlocks;
   }
 

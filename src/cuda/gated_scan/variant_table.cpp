@@ -6,12 +6,13 @@
 #include "cuda/gated_scan/config.h"
 #include "cuda/gated_scan/row_maps.h"
 #include "cuda/gated_scan/variants.h"
+#include "cuda/runtime/plan.h"
 #include "cuda/scan/plan.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr std::int64_t kMostTokens = (std::int64_t{1} << 31) - (1 << 20);
+constexpr std::int64_t kMostTokens = kMaxIndex - (1 << 20) + 1;
 
 template <class Config, class Kernel>
 ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dtype,
@@ -97,11 +98,11 @@ std::string recurrence_problem(const ScanVariant<Kernel>& variant,
     return "takes T up to " + std::to_string(kMostTokens) + ", got " + std::to_string(problem.T);
   }
   const int width = variant.kernel.width;
-  const std::int64_t blocks = (problem.D - 1) / width + 1;
+  const std::int64_t blocks = ceil_div(problem.D, width);
   const std::string chains =
       " batches times blocks of " + std::to_string(width) + " channels, got ";
   const std::string got = std::to_string(problem.B) + " x " + std::to_string(blocks);
-  constexpr std::int64_t kMostChains = ((std::int64_t{1} << 31) - 1) / kMostScanRanks;
+  constexpr std::int64_t kMostChains = kMaxIndex / kMostScanRanks;
   if (problem.B > kMostChains / blocks) {
     return "takes at most " + std::to_string(kMostChains) + chains + got;
   }

@@ -5,6 +5,7 @@
 
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/plan.h"
 #include "cuda/runtime/workspace.h"
 #include "cuda/scan/plan.h"
 #include "ops/gated_scan.h"
@@ -17,19 +18,19 @@ constexpr const char* kForward = "gated_scan_forward";
 constexpr const char* kBackward = "gated_scan_backward";
 
 std::int64_t chains_of(const ScanRecurrence& problem, int width) {
-  return problem.B * ((problem.D - 1) / width + 1);
+  return problem.B * ceil_div(problem.D, width);
 }
 
 template <class Kernel>
 ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
                      const DeviceProperties& device) {
-  const std::int64_t tiles = (problem.T + kernel.tile_tokens - 1) / kernel.tile_tokens;
+  const std::int64_t tiles = ceil_div(problem.T, kernel.tile_tokens);
   return plan_scan({.chains = chains_of(problem, kernel.width),
                     .tiles = std::max<std::int64_t>(tiles, 1),
                     .tile_tokens = kernel.tile_tokens,
                     .width = kernel.width,
                     .blocks_per_sm = kernel.blocks_per_sm},
-                   device.multiprocessors);
+                   device);
 }
 
 /// A row of the table with its predicted time. Rows that load single elements come after the
@@ -48,21 +49,22 @@ struct Candidate {
 
 template <class Variant, class Problem>
 const Variant& choose(const char* call, const std::vector<Variant>& table, const Problem& problem,
-                      const ScanRecurrence& recurrence, const DeviceProperties& device) {
+                      const ScanRecurrence& recurrence, const DeviceProperties& device,
+                      const CallOptions& options) {
   std::vector<Candidate<Variant>> candidates;
   for (const Variant& variant : table) {
     candidates.push_back(
         {variant.name, &variant, plan_kernel(recurrence, variant.kernel, device).time});
   }
   std::stable_sort(candidates.begin(), candidates.end());
-  return *choose_variant(call, candidates, device, [&](const Candidate<Variant>& candidate) {
-            return candidate.variant->supports(problem);
-          }).variant;
+  return *choose_variant(call, candidates, device, options,
+                         [&](const Candidate<Variant>& candidate) {
+                           return candidate.variant->supports(problem);
+                         })
+              .variant;
 }
 
-std::int64_t state_rows(const ScanRecurrence& problem) {
-  return (problem.T + kStateTokens - 1) / kStateTokens;
-}
+std::int64_t state_rows(const ScanRecurrence& problem) { return ceil_div(problem.T, kStateTokens); }
 
 std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
   const GatedScanForwardProblem& forward = problem.forward;
@@ -76,7 +78,7 @@ ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& ker
   return {
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
-      .channel_blocks = (problem.D - 1) / kernel.width + 1,
+      .channel_blocks = static_cast<int>(ceil_div(problem.D, kernel.width)),
       .ranks = plan_kernel(problem, kernel, device).ranks,
       .log_decay = problem.log_decay,
       .x = problem.x,
@@ -97,17 +99,20 @@ void launch(const std::string& name, const Kernel& kernel, const ScanRecurrence&
 }  // namespace
 
 const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
-                                              const DeviceProperties& device) {
-  return choose(kForward, scan_forward_variants(), problem, problem, device);
+                                              const DeviceProperties& device,
+                                              const CallOptions& options) {
+  return choose(kForward, scan_forward_variants(), problem, problem, device, options);
 }
 const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
-                                               const DeviceProperties& device) {
-  return choose(kBackward, scan_backward_variants(), problem, problem.forward, device);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  return choose(kBackward, scan_backward_variants(), problem, problem.forward, device, options);
 }
 
-void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context) {
+void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
+                        const CallOptions& options) {
   const DeviceProperties device = device_properties(problem.device);
-  const ScanForwardVariant& variant = choose_scan_variant(problem, device);
+  const ScanForwardVariant& variant = choose_scan_variant(problem, device, options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   ScanForwardParams params{};
@@ -118,15 +123,17 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
-                                               const DeviceProperties& device) {
-  choose_scan_variant(problem, device);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  choose_scan_variant(problem, device, options);
   return 0;
 }
 
-void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context) {
+void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
   const GatedScanForwardProblem& forward = problem.forward;
   const DeviceProperties device = device_properties(forward.device);
-  const ScanBackwardVariant& variant = choose_scan_variant(problem, device);
+  const ScanBackwardVariant& variant = choose_scan_variant(problem, device, options);
   if (forward.B == 0) return;
   const CallScope scope(variant.name, forward.device.index);
   const std::size_t bytes = states_bytes(problem);
@@ -154,8 +161,9 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
 }
 
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
-                                                const DeviceProperties& device) {
-  choose_scan_variant(problem, device);
+                                                const DeviceProperties& device,
+                                                const CallOptions& options) {
+  choose_scan_variant(problem, device, options);
   return states_bytes(problem);
 }
 

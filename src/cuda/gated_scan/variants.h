@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/call_options.h"
 #include "cuda/gated_scan/kernels.h"
 #include "ops/gated_scan_problem.h"
 
@@ -33,9 +34,11 @@ struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
 
 /// Chooses the fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
 const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
-                                              const DeviceProperties& device);
+                                              const DeviceProperties& device,
+                                              const CallOptions& options = {});
 const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
-                                               const DeviceProperties& device);
+                                               const DeviceProperties& device,
+                                               const CallOptions& options = {});
 
 const std::vector<ScanForwardVariant>& scan_forward_variants();
 const std::vector<ScanBackwardVariant>& scan_backward_variants();

@@ -141,13 +141,14 @@ struct BackwardChoice {
   BackwardPlan walks;
 };
 
-BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                      const CallOptions& options) {
   const TilePlans tiles = plan_tiles(problem);
   std::optional<BackwardPlan> walks;
   const BackwardVariant& variant =
-      choose_variant(kOp, backward_variants(), device, [&](const BackwardVariant& one) {
+      choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
-        if (reason.empty() && one.by_chunks && variant_switch().empty()) {
+        if (reason.empty() && one.by_chunks && options.variant.empty()) {
           walks = plan_backward(problem, device);
           if (predicted_chunks_time(problem, device) > predicted_walks_time(*walks)) {
             reason = "is predicted to be slower than walks";
@@ -453,9 +454,10 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
 
 namespace tandem::cuda {
 
-void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
+void gla_backward(const GlaBackwardProblem& problem, const Context& context,
+                  const CallOptions& options) {
   const DeviceProperties device = device_properties(problem.forward.device);
-  const auto [variant, walks] = gla::choose(problem, device);
+  const auto [variant, walks] = gla::choose(problem, device, options);
   const CallScope scope(variant.name, problem.forward.device.index);
   if (variant.by_chunks) {
     gla::run_by_chunks(problem, variant, device, context);
@@ -465,8 +467,9 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context) {
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
-                                         const DeviceProperties& device) {
-  const auto [variant, walks] = gla::choose(problem, device);
+                                         const DeviceProperties& device,
+                                         const CallOptions& options) {
+  const auto [variant, walks] = gla::choose(problem, device, options);
   return variant.by_chunks ? gla::plan_chunk_backward(problem, device).workspace_bytes
                            : walks.workspace_bytes;
 }

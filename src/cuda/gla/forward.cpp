@@ -27,8 +27,10 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
 }
 
 Choice<ForwardVariant, WalkPlan> choose(const GlaForwardProblem& problem,
-                                        const DeviceProperties& device) {
-  return make_choice(kOp, forward_variants(), problem, plan_tiles(problem), device, plan_forward);
+                                        const DeviceProperties& device,
+                                        const CallOptions& options) {
+  return make_choice(kOp, forward_variants(), problem, plan_tiles(problem), device, options,
+                     plan_forward);
 }
 
 /// Sets the maps of q, k, v and o.
@@ -40,8 +42,8 @@ void encode_maps(WalkParams& params, const TilePlans& tiles) {
   params.o_map = encode(tiles.plans[3]);
 }
 
-void run(const GlaForwardProblem& problem, const Context& context) {
-  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device));
+void run(const GlaForwardProblem& problem, const Context& context, const CallOptions& options) {
+  const auto& [tiles, variant, plan] = choose(problem, device_properties(problem.device), options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
@@ -88,13 +90,15 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
 
 namespace tandem::cuda {
 
-void gla_forward(const GlaForwardProblem& problem, const Context& context) {
-  gla::run(problem, context);
+void gla_forward(const GlaForwardProblem& problem, const Context& context,
+                 const CallOptions& options) {
+  gla::run(problem, context, options);
 }
 
 std::size_t gla_forward_workspace_bytes(const GlaForwardProblem& problem,
-                                        const DeviceProperties& device) {
-  return gla::choose(problem, device).plan.workspace_bytes;
+                                        const DeviceProperties& device,
+                                        const CallOptions& options) {
+  return gla::choose(problem, device, options).plan.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -52,14 +52,15 @@ StateCall call_of(const GlaStateBackwardProblem& problem) {
   return {kBackward, "q", "d_o", state_backward_variants(), walk, problem.scale};
 }
 
-Choice<StateVariant, StatePlan> choose(const StateCall& call, const DeviceProperties& device) {
+Choice<StateVariant, StatePlan> choose(const StateCall& call, const DeviceProperties& device,
+                                       const CallOptions& options) {
   return make_choice(call.op, call.table, call.problem, plan_tiles(call.problem, call.k, call.v),
-                     device, plan_state);
+                     device, options, plan_state);
 }
 
-void run(const StateCall& call, const Context& context) {
+void run(const StateCall& call, const Context& context, const CallOptions& options) {
   const GlaStateForwardProblem& problem = call.problem;
-  const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device));
+  const auto& [tiles, variant, plan] = choose(call, device_properties(problem.device), options);
   if (problem.N == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(call.op, context, plan.workspace_bytes);
@@ -130,22 +131,26 @@ std::string reason_against(const StateVariant& variant, const GlaStateForwardPro
 
 namespace tandem::cuda {
 
-void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context) {
-  gla::run(gla::call_of(problem), context);
+void gla_state_forward(const GlaStateForwardProblem& problem, const Context& context,
+                       const CallOptions& options) {
+  gla::run(gla::call_of(problem), context, options);
 }
 
-void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context) {
-  gla::run(gla::call_of(problem), context);
+void gla_state_backward(const GlaStateBackwardProblem& problem, const Context& context,
+                        const CallOptions& options) {
+  gla::run(gla::call_of(problem), context, options);
 }
 
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardProblem& problem,
-                                              const DeviceProperties& device) {
-  return gla::choose(gla::call_of(problem), device).plan.workspace_bytes;
+                                              const DeviceProperties& device,
+                                              const CallOptions& options) {
+  return gla::choose(gla::call_of(problem), device, options).plan.workspace_bytes;
 }
 
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardProblem& problem,
-                                               const DeviceProperties& device) {
-  return gla::choose(gla::call_of(problem), device).plan.workspace_bytes;
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  return gla::choose(gla::call_of(problem), device, options).plan.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

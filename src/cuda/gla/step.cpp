@@ -94,9 +94,9 @@ const std::vector<StepVariant>& step_variants() {
 
 namespace tandem::cuda {
 
-void gla_step(const GlaStepProblem& problem, const Context& context) {
+void gla_step(const GlaStepProblem& problem, const Context& context, const CallOptions& options) {
   const gla::StepVariant& variant =
-      choose_variant("gla_step", gla::step_variants(), device_properties(problem.device),
+      choose_variant("gla_step", gla::step_variants(), device_properties(problem.device), options,
                      [&](const gla::StepVariant& one) { return one.supports(problem); });
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);

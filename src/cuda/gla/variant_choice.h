@@ -76,11 +76,12 @@ struct Choice {
 template <class Variant, class Problem, class Plan>
 Choice<Variant, Plan> make_choice(const char* op, const std::vector<Variant>& table,
                                   const Problem& problem, TilePlans tiles,
-                                  const DeviceProperties& device,
+                                  const DeviceProperties& device, const CallOptions& options,
                                   Plan (*make_plan)(const Problem&, int key_dim, int value_dim,
                                                     const DeviceProperties&)) {
-  const Variant& variant = choose_variant(
-      op, table, device, [&](const Variant& one) { return reason_against(one, problem, tiles); });
+  const Variant& variant = choose_variant(op, table, device, options, [&](const Variant& one) {
+    return reason_against(one, problem, tiles);
+  });
   return {std::move(tiles), variant,
           make_plan(problem, variant.key_dim, variant.value_dim, device)};
 }

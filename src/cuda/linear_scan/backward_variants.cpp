@@ -11,11 +11,12 @@
 
 #include <algorithm>
 
-#include "core/environment.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/plan.h"
 #include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
+#include "ops/gated_scan.h"
 #include "ops/linear_scan.h"
 
 namespace tandem::cuda {
@@ -24,7 +25,6 @@ namespace {
 constexpr const char* kBackward = "linear_scan_backward";
 constexpr float kLowScale = 2048.0f;  // a rounding to fp16 leaves a rest at least so much smaller
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
 
 template <class Element>
@@ -176,9 +176,10 @@ struct Call {
 };
 
 const LinearScanBackwardVariant& choose(const LinearScanBackwardProblem& problem,
-                                        const DeviceProperties& device) {
+                                        const DeviceProperties& device,
+                                        const CallOptions& options) {
   return choose_variant(
-      kBackward, linear_scan_backward_variants(), device,
+      kBackward, linear_scan_backward_variants(), device, options,
       [&](const LinearScanBackwardVariant& one) { return reason_against(one, problem); });
 }
 
@@ -202,10 +203,9 @@ std::string reason_against(const LinearScanBackwardVariant& variant,
   if (f.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(f.dtype);
   }
-  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
-  if (f.T > kLargest - 256) return "takes T < 2^31 - 256, got " + std::to_string(f.T);
+  if (f.T > kMaxIndex - 256) return "takes T < 2^31 - 256, got " + std::to_string(f.T);
   const std::int64_t tiles = f.B * ceil_div(f.T, kProductStep);
-  if (tiles > kLargest) {
+  if (tiles > kMaxIndex) {
     return "takes at most 2^31 - 1 batches times steps of 64 tokens, got " + std::to_string(tiles);
   }
   constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kProductTile};
@@ -238,41 +238,38 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
         std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
   }
 
-  std::size_t& bytes = plan.workspace_bytes;
-  const auto append = [&](bool wanted, std::int64_t elements, int size) {
-    const std::size_t at = bytes;
-    if (wanted) bytes += static_cast<std::size_t>(ceil_div(elements * size, 256) * 256);
-    return at;
+  WorkspaceLayout workspace;
+  const auto add = [&](bool wanted, std::int64_t elements, int size) {
+    return workspace.add(wanted ? elements * size : 0);
   };
   const std::int64_t wide = tokens * f.D;
-  plan.u = append(plan.copies_u, tokens * padded(f.d), 2);
-  plan.weight = append(plan.copies_weight, f.D * padded(f.d), 2);
-  plan.x = append(plan.needs_x, wide, 4);
-  plan.decay = append(f.decay_dtype != DType::kFloat32, wide, 4);
-  plan.gate = append(f.gate.data, wide, 4);
-  plan.d_out = append(true, wide, 4);
-  plan.dx = append(plan.needs_dx, wide, 4);
-  plan.d_decay = append(problem.d_decay.data && f.decay_dtype != DType::kFloat32, wide, 4);
-  plan.d_gate = append(problem.d_gate.data, wide, 4);
-  plan.high = append(plan.needs_dx, tokens * padded(f.D), 2);
-  plan.low = append(plan.needs_dx, tokens * padded(f.D), 2);
-  plan.partial_sums = append(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
-  plan.scan = append(true, 0, 1);
-  const VariantSwitchOff inside;
+  plan.u = add(plan.copies_u, tokens * padded(f.d), 2);
+  plan.weight = add(plan.copies_weight, f.D * padded(f.d), 2);
+  plan.x = add(plan.needs_x, wide, 4);
+  plan.decay = add(f.decay_dtype != DType::kFloat32, wide, 4);
+  plan.gate = add(f.gate.data, wide, 4);
+  plan.d_out = add(true, wide, 4);
+  plan.dx = add(plan.needs_dx, wide, 4);
+  plan.d_decay = add(problem.d_decay.data && f.decay_dtype != DType::kFloat32, wide, 4);
+  plan.d_gate = add(problem.d_gate.data, wide, 4);
+  plan.high = add(plan.needs_dx, tokens * padded(f.D), 2);
+  plan.low = add(plan.needs_dx, tokens * padded(f.D), 2);
+  plan.partial_sums = add(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
+  plan.scan = workspace.bytes();
   plan.scan_bytes = gated_scan_backward_workspace_bytes(
-      scan_problem(problem, plan, reinterpret_cast<char*>(std::uintptr_t{256})), device);
-  bytes += plan.scan_bytes;
+      scan_problem(problem, plan, reinterpret_cast<char*>(kWorkspaceAlignment)), device);
+  plan.workspace_bytes = plan.scan + plan.scan_bytes;
   return plan;
 }
 
-void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context) {
+void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context,
+                          const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
   const DeviceProperties device = device_properties(f.device);
-  const LinearScanBackwardVariant& variant = choose(problem, device);
+  const LinearScanBackwardVariant& variant = choose(problem, device, options);
   const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
-  const VariantSwitchOff inside;
   const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
   const bool tokens = f.B > 0 && f.T > 0;
   const GatedScanBackwardProblem scan = scan_problem(problem, plan, call.base);
@@ -291,8 +288,9 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
 }
 
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,
-                                                 const DeviceProperties& device) {
-  choose(problem, device);
+                                                 const DeviceProperties& device,
+                                                 const CallOptions& options) {
+  choose(problem, device, options);
   return plan_linear_scan_backward(problem, device).workspace_bytes;
 }
 

@@ -1,8 +1,11 @@
 // linear_scan_clear_kernel: sets all bits of the records between tiles, which means "not there
 // yet".
+#include <algorithm>
+
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda {
 namespace {
@@ -25,12 +28,13 @@ __global__ void linear_scan_clear_kernel(const ClearParams params) {
 
 }  // namespace
 
-void launch_linear_scan_clear(void* memory, std::int64_t bytes, void* stream) {
+void launch_linear_scan_clear(void* memory, std::int64_t bytes, int multiprocessors, void* stream) {
   const ClearParams params{static_cast<uint4*>(memory), bytes / 16};
-  const std::int64_t blocks = (params.count + kThreads - 1) / kThreads;
+  const std::int64_t most = std::int64_t{4} * std::max(multiprocessors, 1);
+  const std::int64_t blocks = std::min(ceil_div(params.count, kThreads), most);
   if (blocks == 0) return;
   launch_kernel("linear_scan_clear", linear_scan_clear_kernel,
-                {.blocks = static_cast<unsigned>(blocks < 528 ? blocks : 528), .threads = kThreads},
+                {.blocks = static_cast<unsigned>(blocks), .threads = kThreads},
                 static_cast<cudaStream_t>(stream), params);
 }
 

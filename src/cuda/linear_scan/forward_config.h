@@ -1,6 +1,8 @@
 // Tiles, roles and budgets of linear_scan_forward_kernel.
 #pragma once
 
+#include "cuda/runtime/plan.h"
+
 namespace tandem::cuda {
 
 /// A tile is `kWarpgroups` warpgroups of 64 channels each, times `kTokens` tokens. `kChain`: a tile
@@ -46,7 +48,8 @@ struct LinearScanConfig {
   static constexpr int kLoadRegisters = 40;
   static constexpr int kScanRegisters = kWarpgroups == 1 ? 208 : 232;
 
-  static constexpr int kSharedLimit = (kWarpgroups == 1 ? 113 : 227) * 1024;
+  static constexpr int kSharedLimit =
+      kWarpgroups == 1 ? kSharedMemoryPerMultiprocessor / 2 - 1024 : kSharedMemoryPerBlock;
   static_assert(kWarpgroups == 1 || kWarpgroups == 2);
   static_assert(kStageBytes % (8192 * kWarpgroups) == 0);
   static_assert(kPanelStages < kStages, "the next tile's first columns come meanwhile");

@@ -39,7 +39,7 @@ template <class Config>
 void launch_linear_scan_forward(const char* name, const LinearScanForwardParams& params,
                                 unsigned blocks, void* stream);
 
-/// Sets all bits of a multiple of 16 bytes.
-void launch_linear_scan_clear(void* memory, std::int64_t bytes, void* stream);
+/// Sets all bits of a multiple of 16 bytes, by at most four CTAs per multiprocessor.
+void launch_linear_scan_clear(void* memory, std::int64_t bytes, int multiprocessors, void* stream);
 
 }  // namespace tandem::cuda

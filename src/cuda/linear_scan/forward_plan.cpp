@@ -2,18 +2,9 @@
 
 #include <algorithm>
 
+#include "cuda/runtime/plan.h"
+
 namespace tandem::cuda {
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-std::size_t append(std::size_t& bytes, std::int64_t size) {
-  const std::size_t at = bytes;
-  bytes += static_cast<std::size_t>(ceil_div(size, 256) * 256);
-  return at;
-}
-
-}  // namespace
 
 LinearScanTileShape tile_shape(LinearScanTiling tiling) {
   switch (tiling) {
@@ -24,20 +15,23 @@ LinearScanTileShape tile_shape(LinearScanTiling tiling) {
   return {"c128_t256_chain", 128, 256, 1, 1, true};
 }
 
-LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors) {
+LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem,
+                               const DeviceProperties& device) {
+  const int multiprocessors = device.multiprocessors;
   const std::int64_t small = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
   if (small <= multiprocessors) return LinearScanTiling::kAlone;
   // With so many columns that few tiles of each keep the machine busy, hardly any tile waits for
   // the previous one.
   const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
-  const bool many = 3 * columns >= multiprocessors && tiles >= multiprocessors;
+  const std::int64_t busy = columns * device_model(device).linear_scan.multiprocessors_per_chain;
+  const bool many = busy >= multiprocessors && tiles >= multiprocessors;
   return many && problem.D > 64 && problem.T > 128 ? LinearScanTiling::kChain
                                                    : LinearScanTiling::kSmall;
 }
 
 LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                                int multiprocessors) {
+                                const DeviceProperties& device) {
   const LinearScanTileShape shape = tile_shape(tiling);
   LinearScanPlan plan;
   plan.time_tiles = ceil_div(problem.T, shape.tokens);
@@ -45,13 +39,14 @@ LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearS
   const std::int64_t columns = problem.B * plan.channel_tiles;
   plan.tiles = plan.time_tiles * columns;
   plan.blocks = static_cast<unsigned>(std::clamp<std::int64_t>(
-      plan.tiles, 1, std::int64_t{shape.ctas} * std::max(multiprocessors, 1)));
+      plan.tiles, 1, std::int64_t{shape.ctas} * std::max(device.multiprocessors, 1)));
   const std::int64_t of_column = std::int64_t{4} * shape.channels;
   const std::int64_t states = ceil_div(plan.time_tiles, shape.group_tiles);
-  std::size_t& bytes = plan.workspace_bytes;
-  plan.maps = append(bytes, shape.chain ? 0 : 2 * of_column * plan.tiles);
-  plan.states = append(bytes, of_column * states * columns);
-  plan.ticket = append(bytes, 4);
+  WorkspaceLayout workspace;
+  plan.maps = workspace.add(shape.chain ? 0 : 2 * of_column * plan.tiles);
+  plan.states = workspace.add(of_column * states * columns);
+  plan.ticket = workspace.add(4);
+  plan.workspace_bytes = workspace.bytes();
   return plan;
 }
 

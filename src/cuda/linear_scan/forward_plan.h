@@ -27,8 +27,9 @@ struct LinearScanTileShape {
 };
 LinearScanTileShape tile_shape(LinearScanTiling tiling);
 
-/// The quickest tiling on so many multiprocessors, where every tiling can run.
-LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem, int multiprocessors);
+/// The quickest tiling on a device, where every tiling can run.
+LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem,
+                               const DeviceProperties& device);
 
 /// Offsets into the workspace in bytes; all of it is cleared before the kernel.
 struct LinearScanPlan {
@@ -42,6 +43,6 @@ struct LinearScanPlan {
   std::size_t workspace_bytes = 0;
 };
 LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                                int multiprocessors);
+                                const DeviceProperties& device);
 
 }  // namespace tandem::cuda

@@ -9,6 +9,7 @@
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/plan.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/linear_scan.h"
 
@@ -44,12 +45,12 @@ struct Choice {
   LinearScanPlan plan;
 };
 
-Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
-  const int multiprocessors = device.multiprocessors;
+Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
+              const CallOptions& options) {
   const LinearScanVariant& variant = choose_variant(
-      kForward, linear_scan_forward_variants(), device,
-      [&](const LinearScanVariant& one) { return reason_against(one, problem, multiprocessors); });
-  return {variant, plan_linear_scan(problem, variant.tiling, multiprocessors)};
+      kForward, linear_scan_forward_variants(), device, options,
+      [&](const LinearScanVariant& one) { return reason_against(one, problem, device, options); });
+  return {variant, plan_linear_scan(problem, variant.tiling, device)};
 }
 
 }  // namespace
@@ -93,19 +94,19 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
 }
 
 std::string reason_against(const LinearScanVariant& variant,
-                           const LinearScanForwardProblem& problem, int multiprocessors) {
+                           const LinearScanForwardProblem& problem, const DeviceProperties& device,
+                           const CallOptions& options) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
-  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
-  if (problem.T > kLargest - 256) {
+  if (problem.T > kMaxIndex - 256) {
     return "takes T < 2^31 - 256, got " + std::to_string(problem.T);
   }
-  if (problem.N >= kLargest) {
+  if (problem.N >= kMaxIndex) {
     return "takes fewer than 2^31 - 1 sequences, got " + std::to_string(problem.N);
   }
-  const std::int64_t tiles = plan_linear_scan(problem, variant.tiling, 1).tiles;
-  constexpr std::int64_t kMostTiles = kLargest - 65536;  // CTAs take one ticket more each
+  const std::int64_t tiles = plan_linear_scan(problem, variant.tiling, device).tiles;
+  constexpr std::int64_t kMostTiles = kMaxIndex - 65536;  // CTAs take one ticket more each
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
   }
@@ -114,8 +115,8 @@ std::string reason_against(const LinearScanVariant& variant,
       return "takes decays in " + to_string(problem.dtype) + ", got " +
              to_string(problem.decay_dtype);
     }
-    const LinearScanTiling best = choose_tiling(problem, multiprocessors);
-    if (variant.tiling != best && variant_switch().empty()) {
+    const LinearScanTiling best = choose_tiling(problem, device);
+    if (variant.tiling != best && options.variant.empty()) {
       return std::string("is slower here than ") + tile_shape(best).name;
     }
   }
@@ -123,14 +124,16 @@ std::string reason_against(const LinearScanVariant& variant,
   return plan_tiles(problem, variant.tiling, variant.general).problem;
 }
 
-void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context) {
-  const auto& [variant, plan] = choose(problem, device_properties(problem.device));
+void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
+  const DeviceProperties device = device_properties(problem.device);
+  const auto& [variant, plan] = choose(problem, device, options);
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   launch_linear_scan_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
-                           context.stream.handle);
+                           device.multiprocessors, context.stream.handle);
   LinearScanForwardParams params{};
   params.problem = problem;
   params.tma = variant.tma;
@@ -152,8 +155,9 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
 }
 
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,
-                                                const DeviceProperties& device) {
-  return choose(problem, device).plan.workspace_bytes;
+                                                const DeviceProperties& device,
+                                                const CallOptions& options) {
+  return choose(problem, device, options).plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/call_options.h"
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/linear_scan/forward_plan.h"
 #include "cuda/runtime/tensor_map.h"
@@ -33,8 +34,10 @@ struct LinearScanTilePlans {
 LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
                                bool general);
 
-/// "" when the variant should run the problem, else why not. A forced one need not be the quickest.
+/// "" when the variant should run the problem, else why not. The only one that the options allow
+/// need not be the quickest.
 std::string reason_against(const LinearScanVariant& variant,
-                           const LinearScanForwardProblem& problem, int multiprocessors);
+                           const LinearScanForwardProblem& problem, const DeviceProperties& device,
+                           const CallOptions& options = {});
 
 }  // namespace tandem::cuda

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/environment.h"
+#include "core/call_options.h"
 #include "tandem/device.h"
 #include "tandem/error.h"
 
@@ -17,21 +17,21 @@ inline std::string sm90_problem(const DeviceProperties& device) {
          std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
 }
 
-/// Returns the first variant that accepts the problem, or throws Unsupported with every variant's
-/// reason. `reason_against(variant)` is "" when it accepts.
+/// Returns the first variant that accepts the problem and that the options allow, or throws
+/// Unsupported with every variant's reason. `reason_against(variant)` is "" when it accepts.
 template <class Variant, class ReasonAgainst>
 const Variant& choose_variant(const char* call, const std::vector<Variant>& table,
-                              const DeviceProperties& device, ReasonAgainst reason_against) {
-  const std::string wanted = variant_switch();
+                              const DeviceProperties& device, const CallOptions& options,
+                              ReasonAgainst reason_against) {
   std::string reasons;
   for (const Variant& variant : table) {
     std::string reason = sm90_problem(device);
-    if (reason.empty() && !wanted.empty() && wanted != variant.name) {
-      reason = "TANDEM_VARIANT asks for " + wanted;
+    if (reason.empty() && !options.variant.empty() && options.variant != variant.name) {
+      reason = "TANDEM_VARIANT asks for " + std::string(options.variant);
     }
     if (reason.empty()) reason = reason_against(variant);
     if (reason.empty()) {
-      note_variant(variant.name);
+      if (options.chosen != nullptr) *options.chosen = variant.name;
       return variant;
     }
     reasons += "\n  " + variant.name + ": " + reason;

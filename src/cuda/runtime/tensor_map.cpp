@@ -6,12 +6,12 @@
 
 #include "cuda/parts/panel.cuh"
 #include "cuda/runtime/cuda_check.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr std::uint64_t kLargestStride = std::uint64_t{1} << 40;
-constexpr std::int64_t kLargestExtent = std::int64_t{1} << 31;  // coordinates are int32
 
 std::string check_plan(const char* name, const TensorMapPlan& plan) {
   static constexpr const char* kAxes[] = {"dim", "head", "time", "batch"};
@@ -22,7 +22,7 @@ std::string check_plan(const char* name, const TensorMapPlan& plan) {
   for (int axis = 0; axis < 4; ++axis) {
     const std::uint64_t extent = plan.extents[axis];
     if (extent == 0) return prefix + "has no elements";
-    if (extent >= static_cast<std::uint64_t>(kLargestExtent)) {
+    if (extent > static_cast<std::uint64_t>(kMaxIndex)) {  // coordinates are int32
       return prefix + "has " + std::to_string(extent) + " elements along " + kAxes[axis];
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/runtime/cuda_check.h"
+#include "cuda/runtime/plan.h"
 #include "tandem/context.h"
 
 namespace tandem::cuda {
@@ -9,7 +10,7 @@ namespace tandem::cuda {
 class ScratchMemory {
  public:
   /// Takes the caller's workspace, or memory on the current device. Throws InvalidArgument when the
-  /// workspace is too small or not aligned to 256 bytes; `op` is named in errors.
+  /// workspace is too small or not aligned to kWorkspaceAlignment; `op` is named in errors.
   ScratchMemory(const char* op, const Context& context, std::size_t bytes)
       : stream_(static_cast<cudaStream_t>(context.stream.handle)) {
     if (bytes == 0) return;
@@ -24,8 +25,9 @@ class ScratchMemory {
       throw InvalidArgument(prefix + "have at least " + std::to_string(bytes) + " bytes, got " +
                             std::to_string(workspace.bytes));
     }
-    if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
-      throw InvalidArgument(prefix + "be aligned to 256 bytes");
+    if (reinterpret_cast<std::uintptr_t>(workspace.data) % kWorkspaceAlignment != 0) {
+      throw InvalidArgument(prefix + "be aligned to " + std::to_string(kWorkspaceAlignment) +
+                            " bytes");
     }
     data_ = static_cast<char*>(workspace.data);
   }

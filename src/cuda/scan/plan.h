@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cuda/runtime/plan.h"
+
 namespace tandem::cuda {
 
 constexpr int kMostScanRanks = 16;  // CTAs of a cluster
@@ -21,6 +23,6 @@ struct ScanPlan {
   double time;  // about microseconds, to be compared with other tiles' times
 };
 
-ScanPlan plan_scan(const ScanWork& work, int multiprocessors);
+ScanPlan plan_scan(const ScanWork& work, const DeviceProperties& device);
 
 }  // namespace tandem::cuda

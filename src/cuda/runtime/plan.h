@@ -1,0 +1,92 @@
+// What plans of calls are made of: arithmetic, limits, the layout of a workspace, and the constants
+// of the models that predict times. Pure functions; device code takes the limits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+struct DeviceProperties;
+}
+
+namespace tandem::cuda {
+
+constexpr std::int64_t kMaxIndex = (std::int64_t{1} << 31) - 1;  // of a grid, of TMA, of an int
+constexpr int kSharedMemoryPerBlock = 232448;                    // bytes on sm_90, by opting in
+constexpr int kSharedMemoryPerMultiprocessor = 233472;  // bytes; each block takes 1024 more
+constexpr std::size_t kWorkspaceAlignment = 256;        // bytes
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Lays the parts of a workspace one behind the other.
+class WorkspaceLayout {
+ public:
+  /// Begins behind `used` bytes, which other parts share.
+  explicit WorkspaceLayout(std::size_t used = 0) : bytes_(used) {}
+
+  /// Adds a part, and returns its offset, a multiple of kWorkspaceAlignment. A part of no bytes
+  /// takes none.
+  std::size_t add(std::int64_t bytes) {
+    const std::size_t offset = bytes_;
+    constexpr std::int64_t kAlignment = kWorkspaceAlignment;
+    bytes_ += static_cast<std::size_t>(ceil_div(bytes, kAlignment) * kAlignment);
+    return offset;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+};
+
+/// Constants of the models of time, in microseconds, as fitted to an H200. Chunks have 64 tokens;
+/// three values are those at 64, 128 and 256 columns of K.
+struct DeviceModel {
+  /// Walks over chunks: gla's forward, and each gradient of its backward (docs/ops/gla.md).
+  struct GlaWalk {
+    double call = 5.0;                     // launch, first loads, last stores
+    double exchange = 3.0;                 // publishing a segment's state, waiting for the others'
+    double per_segment = 0.75;             // taking one published state
+    double bytes_per_microsecond = 4.2e6;  // of the whole device
+    double chunk[3] = {0.8, 1.45, 2.2};    // one chunk of one CTA
+    double with_row_sums = 2.0;            // times `chunk`
+    double with_value = 3.0;               // times `chunk`
+    double span_chunk[3] = {0.5, 0.9, 1.5};  // one chunk of the pass for a segment's state
+  };
+  /// gla's backward by walks: what is added to their times.
+  struct GlaBackward {
+    double decays = 5.0;     // the kernel for the gradient by the decays
+    double together = 1.15;  // measured over predicted, of all walks: 1.04 to 1.38
+  };
+  /// gla's backward by chunks (docs/ops/gla_backward.md).
+  struct GlaChunks {
+    double call = 11.0;        // two launches, their first loads and last stores
+    double state_chunk = 0.5;  // one chunk of one walk for states
+    double pair = 4.5;         // one pair of chunks of the gradients
+    double bytes_per_microsecond = 4.0e6;
+  };
+  /// A scan along chains of tiles (docs/ops/gated_scan.md).
+  struct Scan {
+    double start = 2.9;                    // launch, first loads, last stores
+    double step = 1.25;                    // latency of a step, however small
+    double exchange = 0.53;                // of a cluster, per step
+    double element_alone = 1.0 / 7700;     // of a tile with a multiprocessor for itself
+    double tile_together = 0.35;           // of a multiprocessor that is busy all the time
+    double element_together = 1.0 / 6900;  // the same, by the memory's rate
+    double row = 37.0;                     // elements that each row of a tile costs beside its own
+  };
+  /// linear_scan's tiles that wait for the one before (docs/ops/linear_scan.md).
+  struct LinearScan {
+    int multiprocessors_per_chain = 3;  // that one chain of tiles can keep busy
+  };
+
+  GlaWalk gla_walk;
+  GlaBackward gla_backward;
+  GlaChunks gla_chunks;
+  Scan scan;
+  LinearScan linear_scan;
+};
+
+/// Returns the model of a device by its name; an H200's where the name is not known.
+const DeviceModel& device_model(const DeviceProperties& device);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,51 @@
+// What plans are made of: the layout of a workspace, and the model of a device. Needs no GPU.
+#include "cuda/runtime/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "cuda/scan/plan.h"
+#include "tandem/device.h"
+
+namespace tandem::cuda {
+namespace {
+
+TEST(Plan, CeilDivIsExactAtMultiples) {
+  EXPECT_EQ(ceil_div(0, 64), 0);
+  EXPECT_EQ(ceil_div(64, 64), 1);
+  EXPECT_EQ(ceil_div(65, 64), 2);
+  EXPECT_EQ(ceil_div(kMaxIndex + 64, 64), std::int64_t{1} << 25 | 1);
+}
+
+TEST(Plan, PartsOfAWorkspaceAreAligned) {
+  WorkspaceLayout layout;
+  EXPECT_EQ(layout.add(1), 0u);
+  EXPECT_EQ(layout.add(256), 256u);
+  EXPECT_EQ(layout.add(0), 512u);
+  EXPECT_EQ(layout.add(257), 512u);
+  EXPECT_EQ(layout.bytes(), 1024u);
+  WorkspaceLayout behind(512);
+  EXPECT_EQ(behind.add(4), 512u);
+  EXPECT_EQ(behind.bytes(), 768u);
+}
+
+TEST(Plan, TheModelGoesByTheDevicesName) {
+  DeviceProperties device = DeviceProperties::h200();
+  const DeviceModel& h200 = device_model(device);
+  device.name = "NVIDIA H100 80GB HBM3";
+  const DeviceModel& h100 = device_model(device);
+  EXPECT_LT(h100.gla_walk.bytes_per_microsecond, h200.gla_walk.bytes_per_microsecond);
+  EXPECT_EQ(h100.gla_walk.call, h200.gla_walk.call);
+  device.name = "NVIDIA GH200 480GB";
+  EXPECT_EQ(&device_model(device), &h200);
+}
+
+TEST(Plan, SlowerMemoryMakesScansSlower) {
+  const ScanWork work{2000, 16, 256, 64, 1};
+  DeviceProperties device = DeviceProperties::h200();
+  const double time = plan_scan(work, device).time;
+  device.name = "NVIDIA H100 80GB HBM3";
+  EXPECT_GT(plan_scan(work, device).time, 1.2 * time);
+}
+
+}  // namespace
+}  // namespace tandem::cuda
