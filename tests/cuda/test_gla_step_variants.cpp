@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/gla/step_variants.h"
+#include "cuda/gla/step.h"
 #include "cuda/runtime/choose_variant.h"
 #include "ops/gla.h"
 #include "tandem/tandem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gla {
 namespace {
 
 using ::testing::HasSubstr;
@@ -123,4 +123,4 @@ TEST(GlaStepVariants, NoDeviceIsSaidByTheCall) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gla
