@@ -19,7 +19,7 @@ struct KernelOf {
 using ForwardKernel = KernelOf<ForwardParams>;
 using BackwardKernel = KernelOf<BackwardParams>;
 
-/// Returns the kernel of a Config (config.h); instantiated in forward_*.cu and backward_*.cu.
+/// Returns the kernel of a Config (config.h); instantiated in *_instances.cuh and *_fp32.cu.
 template <class Config>
 ForwardKernel forward_kernel();
 template <class Config>

@@ -3,7 +3,7 @@
 
 #include "cuda/linear_scan/product.cuh"
 
-#define TANDEM_LINEAR_SCAN_BACKWARD(Element)                                             \
+#define TANDEM_INSTANCES_BACKWARD(Element)                                               \
   namespace tandem::cuda::linear_scan {                                                  \
   template void launch_product<Element, Product::kProject>(const ProductParams&, void*); \
   template void launch_product<Element, Product::kInput>(const ProductParams&, void*);   \

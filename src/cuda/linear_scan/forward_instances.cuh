@@ -7,7 +7,7 @@
   template void launch_forward<ForwardConfig<Element, __VA_ARGS__>>( \
       const char*, const ForwardParams&, unsigned, void*);
 
-#define TANDEM_LINEAR_SCAN_INSTANCES(Element)                     \
+#define TANDEM_INSTANCES_FORWARD(Element)                         \
   namespace tandem::cuda::linear_scan {                           \
   TANDEM_LINEAR_SCAN_INSTANCE(Element, 1, 64, false)              \
   TANDEM_LINEAR_SCAN_INSTANCE(Element, 1, 64, false, false, true) \

@@ -34,7 +34,7 @@ struct ForwardParams {
 };
 
 /// Launches linear_scan_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for
-/// errors. Instantiated in forward_*.cu.
+/// errors. Instantiated in forward_instances.cuh.
 template <class Config>
 void launch_forward(const char* name, const ForwardParams& params, unsigned blocks, void* stream);
 

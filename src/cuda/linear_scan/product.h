@@ -14,7 +14,7 @@ struct ProductParams : gemm::Operands {
   TokenTensor narrow;     // du
 };
 
-/// Launches linear_scan_product_kernel; instantiated in backward_*.cu.
+/// Launches linear_scan_product_kernel; instantiated in backward_instances.cuh.
 template <class Element, Product kProduct>
 void launch_product(const ProductParams& params, void* stream);
 
