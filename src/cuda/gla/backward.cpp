@@ -443,8 +443,9 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   const std::int64_t sequences = f.cu_seqlens != nullptr ? std::max<std::int64_t>(f.N, 1) : 1;
   plan.decay_splits = static_cast<unsigned>(
       std::clamp<std::int64_t>(f.T / sequences / tokens / kSpansPerCta, 1, kMostSplits));
-  if (!problem.d_log_decay.per_token)
+  if (!problem.d_log_decay.per_token) {
     plan.decay_sums = workspace.add(4 * f.N * f.H * plan.decay_splits);
+  }
   plan.workspace_bytes = workspace.bytes();
   const BackwardWalk& before = plan.walks.back();
   plan.decay_beside_walk = !before.row_sums && before.plan.items > 0;

@@ -63,8 +63,9 @@ std::string StepVariant::supports(const GlaStepProblem& problem,
   if (problem.V % vector != 0) {
     return "takes V a multiple of " + std::to_string(vector) + ", got " + std::to_string(problem.V);
   }
-  if (problem.K > kMaxIndex - 1023)
+  if (problem.K > kMaxIndex - 1023) {
     return "takes K < 2^31 - 1024, got " + std::to_string(problem.K);
+  }
   const std::int64_t tiles = ceil_div(problem.V, columns);
   if (problem.B > kMaxIndex / (problem.H * tiles)) {
     return "takes at most 2^31 - 1 batches times heads times tiles of V, got " +
