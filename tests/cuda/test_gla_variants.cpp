@@ -219,6 +219,18 @@ GlaBackwardArgs backward_args(std::int64_t B, std::int64_t T, int HQ, int H, int
   return args;
 }
 
+TEST(GlaPlan, SlowerMemoryMakesWalksSlower) {
+  const GlaForwardProblem problem = make_problem(contiguous_args(4, 4096, 32, 32, 64, 64));
+  DeviceProperties device = DeviceProperties::h200();
+  const double time = predicted_time(split_shape(problem, 64, 64, device), 1);
+  const double by_chunks =
+      predicted_chunks_time(make_problem(backward_args(4, 4096, 32, 32, 64, 64)), device);
+  device.name = "NVIDIA H100 80GB HBM3";
+  EXPECT_GT(predicted_time(split_shape(problem, 64, 64, device), 1), 1.2 * time);
+  EXPECT_GT(predicted_chunks_time(make_problem(backward_args(4, 4096, 32, 32, 64, 64)), device),
+            1.2 * by_chunks);
+}
+
 std::string reason(const char* name, const GlaBackwardArgs& args) {
   const GlaBackwardProblem problem = make_problem(args);
   for (const BackwardVariant& variant : backward_variants()) {

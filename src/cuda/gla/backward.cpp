@@ -19,6 +19,7 @@
 #include "cuda/gla/walk/schedule.h"
 #include "cuda/gla/walk/sum_heads.h"
 #include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/plan.h"
 #include "ops/gla.h"
 
 namespace tandem::cuda::gla {
@@ -117,10 +118,9 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
 bool is_reverse(const BackwardWalk& walk) { return walk.gradient != Gradient::kQ; }
 
 /// Predicts microseconds of the walks and the kernel for the decays, at 64 columns.
-double predicted_walks_time(const BackwardPlan& plan) {
-  constexpr double kDecays = 5.0;
-  constexpr double kTogether = 1.15;  // measured over predicted, of all walks: 1.04 to 1.38
-  double time = plan.walks.empty() || !plan.walks.front().row_sums ? 0.0 : kDecays;
+double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& device) {
+  const DeviceModel::GlaBackward& model = device_model(device).gla_backward;
+  double time = plan.walks.empty() || !plan.walks.front().row_sums ? 0.0 : model.decays;
   for (std::size_t i = 0; i < plan.walks.size(); ++i) {
     const WalkPlan& own = plan.walks[i].plan;
     if (own.shape.items == 0) continue;
@@ -131,7 +131,7 @@ double predicted_walks_time(const BackwardPlan& plan) {
       time += predicted_time(own.shape, own.segments);
     }
   }
-  return kTogether * time;
+  return model.together * time;
 }
 
 /// The variant for a problem and, if it goes by walks, their plan. The plan is made once, since the
@@ -150,7 +150,7 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
         std::string reason = reason_against(one, problem, tiles);
         if (reason.empty() && one.by_chunks && options.variant.empty()) {
           walks = plan_backward(problem, device);
-          if (predicted_chunks_time(problem, device) > predicted_walks_time(*walks)) {
+          if (predicted_chunks_time(problem, device) > predicted_walks_time(*walks, device)) {
             reason = "is predicted to be slower than walks";
           }
         }
@@ -292,7 +292,7 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
     const GlaForwardProblem& f = backward.forward;
     launch_sum_heads(
         {f.dtype, f.B, f.T, f.N, f.H, f.HQ, f.K, f.cu_seqlens, params.wide_output, walk.problem.o},
-        stream);
+        walk.plan.shape.multiprocessors, stream);
   }
 }
 
@@ -392,7 +392,6 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     plan.walks.back().problem.final_state = problem.d_initial_state;
   }
 
-  std::size_t& bytes = plan.workspace_bytes;
   bool sums_heads = false;
   int key_dim = 0;
   for (BackwardWalk& walk : plan.walks) {
@@ -408,20 +407,20 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   }
   pair_walks(plan);
   join_walks(plan, problem);
-  for (const BackwardWalk& walk : plan.walks) bytes = std::max(bytes, walk.plan.workspace_bytes);
-  const auto append = [&](std::int64_t size) {
-    const std::size_t at = bytes;
-    bytes += (static_cast<std::size_t>(size) + 255) / 256 * 256;
-    return at;
-  };
+  std::size_t walk_bytes = 0;
+  for (const BackwardWalk& walk : plan.walks) {
+    walk_bytes = std::max(walk_bytes, walk.plan.workspace_bytes);
+  }
+  WorkspaceLayout workspace(walk_bytes);
   for (const BackwardWalk& walk : plan.walks) plan.flag_count += walk.plan.flags;
-  plan.flags = append(4 * plan.flag_count);
+  plan.flags = workspace.add(4 * plan.flag_count);
   std::size_t flags = plan.flags;
   for (BackwardWalk& walk : plan.walks) {
     walk.plan.ready = flags;
     flags += 4 * static_cast<std::size_t>(walk.plan.flags);
   }
-  if (sums_heads) plan.wide_output = append(4 * f.B * f.T * f.H * f.K);
+  if (sums_heads) plan.wide_output = workspace.add(4 * f.B * f.T * f.H * f.K);
+  plan.workspace_bytes = workspace.bytes();
   if (!decays) return plan;
 
   // Stored states of flow spans take no more memory than the wider of q and v, at 64 columns half
@@ -430,21 +429,24 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   if (std::min(f.K, f.V) >= 64) plan.spans.shift = 1;
   while (plan.spans.tokens() < std::min(key_dim, 64 * plan.panels)) ++plan.spans.shift;
   const int tokens = plan.spans.tokens();
-  plan.spans.per_sequence = static_cast<int>((f.T + tokens - 1) / tokens);
+  plan.spans.per_sequence = static_cast<int>(ceil_div(f.T, tokens));
   plan.spans.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
                                                               : f.N * plan.spans.per_sequence);
   const std::int64_t panel_rows = std::int64_t{plan.panels} * f.B * f.T * f.H;
-  plan.query_rows = append(4 * panel_rows);
-  plan.key_rows = append(4 * panel_rows);
-  plan.key_state_rows = append(4 * panel_rows);
+  plan.query_rows = workspace.add(4 * panel_rows);
+  plan.key_rows = workspace.add(4 * panel_rows);
+  plan.key_state_rows = workspace.add(4 * panel_rows);
   const std::int64_t panel_spans = std::int64_t{plan.panels} * f.H * plan.spans.count;
-  plan.flows = append(4 * 128 * panel_spans);
-  plan.states = append(panel_spans * key_dim * 64 * 2);
+  plan.flows = workspace.add(4 * 128 * panel_spans);
+  plan.states = workspace.add(panel_spans * key_dim * 64 * 2);
   constexpr std::int64_t kSpansPerCta = 4, kMostSplits = 64;
   const std::int64_t sequences = f.cu_seqlens != nullptr ? std::max<std::int64_t>(f.N, 1) : 1;
   plan.decay_splits = static_cast<unsigned>(
       std::clamp<std::int64_t>(f.T / sequences / tokens / kSpansPerCta, 1, kMostSplits));
-  if (!problem.d_log_decay.per_token) plan.decay_sums = append(4 * f.N * f.H * plan.decay_splits);
+  if (!problem.d_log_decay.per_token) {
+    plan.decay_sums = workspace.add(4 * f.N * f.H * plan.decay_splits);
+  }
+  plan.workspace_bytes = workspace.bytes();
   const BackwardWalk& before = plan.walks.back();
   plan.decay_beside_walk = !before.row_sums && before.plan.items > 0;
   return plan;

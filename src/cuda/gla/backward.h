@@ -43,7 +43,7 @@ struct BackwardWalk {
   WalkPlan plan;
 };
 
-/// What a call launches, and its workspace, in which the walks share the first `walk_bytes`.
+/// What a call launches, and its workspace, in which the walks share the first bytes.
 struct BackwardPlan {
   std::vector<BackwardWalk> walks;  // needed ones only, in the order of their launches
   int panels = 0;                   // panels of 64 columns of K

@@ -8,6 +8,7 @@
 #include "cuda/gla/step/launch.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/plan.h"
 #include "ops/gla.h"
 
 namespace tandem::cuda::gla {
@@ -15,17 +16,16 @@ namespace {
 
 template <class Config>
 void add_variant(std::vector<StepVariant>& table, DType dtype, DType state_dtype,
-                 int fewest_tiles = 0) {
+                 int tiles_per_multiprocessor = 0) {
   table.push_back({"gla_step.sm90." + to_string(dtype) + ".state_" + to_string(state_dtype) + ".v" +
                        std::to_string(Config::kColumns) + (Config::kVector > 1 ? "" : ".scalar"),
-                   dtype, state_dtype, Config::kVector, Config::kColumns, fewest_tiles,
+                   dtype, state_dtype, Config::kVector, Config::kColumns, tiles_per_multiprocessor,
                    &launch_step<Config>});
 }
 
 template <class Element>
 void add_variants(std::vector<StepVariant>& table, DType dtype) {
-  constexpr int kFourPerMultiprocessor = 528;
-  add_variant<StepWideConfig<Element>>(table, dtype, DType::kFloat32, kFourPerMultiprocessor);
+  add_variant<StepWideConfig<Element>>(table, dtype, DType::kFloat32, 4);
   add_variant<StepVectorConfig<Element, float>>(table, dtype, DType::kFloat32);
   add_variant<StepVectorConfig<Element, __nv_bfloat16>>(table, dtype, DType::kBFloat16);
   add_variant<StepScalarConfig<Element, float>>(table, dtype, DType::kFloat32);
@@ -53,7 +53,8 @@ std::string layout_problem(const GlaStepProblem& problem) {
 
 }  // namespace
 
-std::string StepVariant::supports(const GlaStepProblem& problem) const {
+std::string StepVariant::supports(const GlaStepProblem& problem,
+                                  const DeviceProperties& device) const {
   if (problem.dtype != dtype)
     return "takes " + to_string(dtype) + ", got " + to_string(problem.dtype);
   if (problem.state_dtype != state_dtype) {
@@ -62,14 +63,16 @@ std::string StepVariant::supports(const GlaStepProblem& problem) const {
   if (problem.V % vector != 0) {
     return "takes V a multiple of " + std::to_string(vector) + ", got " + std::to_string(problem.V);
   }
-  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
-  if (problem.K > kLargest - 1023) return "takes K < 2^31 - 1024, got " + std::to_string(problem.K);
-  const std::int64_t tiles = (problem.V - 1) / columns + 1;
-  if (problem.B > kLargest / (problem.H * tiles)) {
+  if (problem.K > kMaxIndex - 1023) {
+    return "takes K < 2^31 - 1024, got " + std::to_string(problem.K);
+  }
+  const std::int64_t tiles = ceil_div(problem.V, columns);
+  if (problem.B > kMaxIndex / (problem.H * tiles)) {
     return "takes at most 2^31 - 1 batches times heads times tiles of V, got " +
            std::to_string(problem.B) + " x " + std::to_string(problem.H) + " x " +
            std::to_string(tiles);
   }
+  const int fewest_tiles = tiles_per_multiprocessor * device.multiprocessors;
   if (problem.B * problem.H * tiles < fewest_tiles) {
     return "takes at least " + std::to_string(fewest_tiles) + " tiles of " +
            std::to_string(columns) + " columns, got " +
@@ -95,9 +98,10 @@ const std::vector<StepVariant>& step_variants() {
 namespace tandem::cuda {
 
 void gla_step(const GlaStepProblem& problem, const Context& context, const CallOptions& options) {
+  const DeviceProperties device = device_properties(problem.device);
   const gla::StepVariant& variant =
-      choose_variant("gla_step", gla::step_variants(), device_properties(problem.device), options,
-                     [&](const gla::StepVariant& one) { return one.supports(problem); });
+      choose_variant("gla_step", gla::step_variants(), device, options,
+                     [&](const gla::StepVariant& one) { return one.supports(problem, device); });
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   variant.launch(variant.name.c_str(), problem, context.stream.handle);

@@ -3,6 +3,7 @@
 #include "cuda/gla/backward.h"
 #include "cuda/gla/forward.h"
 #include "cuda/gla/state.h"
+#include "cuda/runtime/plan.h"
 #include "ops/gla.h"
 
 namespace tandem::cuda::gla {
@@ -23,16 +24,15 @@ std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
   if (problem.dtype != dtype) {
     return "takes " + to_string(dtype) + ", got " + to_string(problem.dtype);
   }
-  constexpr std::int64_t kLargest = (std::int64_t{1} << 31) - 1;
-  if (problem.T > kLargest - kChunk) {
+  if (problem.T > kMaxIndex - kChunk) {
     return "takes T < 2^31 - 64, got " + std::to_string(problem.T);
   }
   const std::int64_t state = std::int64_t{problem.K} * problem.V;
-  if (state > kLargest) return "takes K * V < 2^31, got " + std::to_string(state);
+  if (state > kMaxIndex) return "takes K * V < 2^31, got " + std::to_string(state);
   constexpr std::int64_t kNarrowestTile = 64;
   const std::int64_t walks =
       problem.N * problem.H * (problem.V / kNarrowestTile + 1) * (problem.K / kNarrowestTile + 1);
-  if (walks > kLargest) {
+  if (walks > kMaxIndex) {
     return "takes at most 2^31 - 1 sequences times heads times tiles of 64 columns, got " +
            std::to_string(walks);
   }

@@ -6,6 +6,7 @@
 #include "cuda/gla/chunks/gradients.cuh"
 #include "cuda/gla/chunks/states.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 
@@ -21,7 +22,7 @@ void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, 
                  .shared_bytes = sizeof(ChunkStatesShared)},
                 on, params);
   if (params.count == 0) return;
-  static_assert(sizeof(ChunkGradientsShared) <= 232448);
+  static_assert(sizeof(ChunkGradientsShared) <= kSharedMemoryPerBlock);
   launch_kernel(name, gla_chunk_gradients_kernel<Element>,
                 {.blocks = std::min<unsigned>(params.count, params.multiprocessors),
                  .threads = ChunkGradientsConfig::kThreads,

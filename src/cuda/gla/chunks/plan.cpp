@@ -5,14 +5,13 @@
 #include "cuda/gla/chunks/params.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 namespace {
 
 constexpr int kWidest = 64;
 constexpr std::int64_t kPanelBytes = panel_bytes(64);
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Chunk pair before which walks are cut in two, or 0. Cuts where an SM can take both halves of its
 /// walk side by side and nobody wants the state behind the second one.
@@ -33,8 +32,7 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
   if (!problem.dq.data || !problem.dk.data || !problem.dv.data) {
     return "makes dq, dk and dv, of which not all are wanted";
   }
-  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
-  if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kChunk), 2) > kMostBlocks) {
+  if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kChunk), 2) > kMaxIndex) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }
   const std::string reason = width_reason("K", f.K, kWidest);
@@ -42,12 +40,9 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
 }
 
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  constexpr double kCall = 11.0;       // two launches, their first loads and last stores
-  constexpr double kStateChunk = 0.5;  // one chunk of one walk for states
-  constexpr int kStateWalks = 2;       // at a time per multiprocessor
-  constexpr double kPair = 4.5;        // one pair of chunks of the gradients
-  constexpr double kBytesPerMicrosecond = 4.0e6;
+  constexpr int kStateWalks = 2;  // at a time per multiprocessor
   constexpr int kStateTensors = 5, kGradientTensors = 8;
+  const DeviceModel::GlaChunks& model = device_model(device).gla_chunks;
   const GlaForwardProblem& f = problem.forward;
   const ChunkBackwardPlan plan = plan_chunk_backward(problem, device);
   const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kChunk);
@@ -55,11 +50,12 @@ double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProp
   const std::int64_t halves = plan.cut > 0 ? 2 : 1;
   const std::int64_t walks = ceil_div(2 * items * halves, kStateWalks * multiprocessors);
   const std::int64_t pairs = ceil_div(items * plan.pairs, multiprocessors);
-  const double tensor = static_cast<double>(items * chunks * kPanelBytes) / kBytesPerMicrosecond;
-  return kCall +
-         std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * kStateChunk,
+  const double tensor =
+      static_cast<double>(items * chunks * kPanelBytes) / model.bytes_per_microsecond;
+  return model.call +
+         std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * model.state_chunk,
                   kStateTensors * tensor) +
-         std::max(static_cast<double>(pairs) * kPair, kGradientTensors * tensor);
+         std::max(static_cast<double>(pairs) * model.pair, kGradientTensors * tensor);
 }
 
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
@@ -68,18 +64,15 @@ ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
   ChunkBackwardPlan plan;
   plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kChunk));
   const std::int64_t count = f.B * f.H * plan.pairs;
-  const auto append = [&](std::int64_t bytes) {
-    const std::size_t at = plan.workspace_bytes;
-    plan.workspace_bytes += static_cast<std::size_t>(ceil_div(bytes, 256) * 256);
-    return at;
-  };
-  plan.states = append(count * kPanelBytes);
-  plan.state_gradients = append(count * kPanelBytes);
+  WorkspaceLayout workspace;
+  plan.states = workspace.add(count * kPanelBytes);
+  plan.state_gradients = workspace.add(count * kPanelBytes);
   plan.cut = choose_cut(problem, plan.pairs, device);
-  if (plan.cut > 0) plan.cut_factors = append(count * sizeof(CutFactor));
+  if (plan.cut > 0) plan.cut_factors = workspace.add(count * sizeof(CutFactor));
   if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
-    plan.decay_sums = append(2 * count * 4);
+    plan.decay_sums = workspace.add(2 * count * 4);
   }
+  plan.workspace_bytes = workspace.bytes();
   return plan;
 }
 

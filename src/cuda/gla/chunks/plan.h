@@ -22,7 +22,8 @@ struct ChunkBackwardPlan {
 /// Says why a problem cannot go by chunks, whatever its dtype and way to copy; "" when it can.
 std::string reason_against_chunks(const GlaBackwardProblem& problem);
 
-/// Predicts microseconds on an H200, right enough to compare with those of walks (walk/plan.h).
+/// Predicts microseconds by the device's model, right enough to compare with those of walks
+/// (walk/plan.h).
 double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
 
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,

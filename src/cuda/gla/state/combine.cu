@@ -7,6 +7,7 @@
 #include "cuda/parts/decay.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 namespace {
@@ -40,7 +41,7 @@ void launch_state_combine(const StateCombineParams& params, void* stream) {
   const std::int64_t elements = params.sequence_heads * params.state_size;
   launch_kernel(
       "gla_state_combine", gla_state_combine_kernel,
-      {.blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads), .threads = kThreads},
+      {.blocks = static_cast<unsigned>(ceil_div(elements, kThreads)), .threads = kThreads},
       static_cast<cudaStream_t>(stream), params);
 }
 

@@ -25,7 +25,6 @@ struct StateConfig {
   static constexpr int kLoadRegisters = 56;
   static constexpr int kStateRegisters = kStateWarpgroups == 1 ? 208 : 224;
 
-  static constexpr int kSharedLimit = 232448;  // bytes per block on sm_90
   static_assert(kKeyDim == 64 || kKeyDim == 128);
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(kLoadRegisters + kStateWarpgroups * kStateRegisters <=

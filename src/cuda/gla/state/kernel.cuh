@@ -32,6 +32,7 @@
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 
@@ -220,12 +221,11 @@ __global__ __launch_bounds__(Config::kThreads,
 
 template <class Config>
 void launch_state(const char* name, const StateParams& params, void* stream) {
-  static_assert(sizeof(StateShared<Config>) <= Config::kSharedLimit);
+  static_assert(sizeof(StateShared<Config>) <= kSharedMemoryPerBlock);
   const GlaRecurrence& problem = params.problem;
-  const auto tiles = [](int width, int tile) { return (width + tile - 1) / tile; };
   const std::int64_t blocks = problem.N * problem.H * params.segments *
-                              tiles(problem.K, Config::kKeyDim) *
-                              tiles(problem.V, Config::kValueDim);
+                              ceil_div(problem.K, Config::kKeyDim) *
+                              ceil_div(problem.V, Config::kValueDim);
   launch_kernel(name, gla_state_kernel<Config>,
                 {.blocks = static_cast<unsigned>(blocks),
                  .threads = Config::kThreads,

@@ -4,19 +4,9 @@
 
 #include "cuda/gla/common/segments.h"
 #include "cuda/gla/walk/plan.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
-namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-std::size_t append(std::size_t& bytes, std::int64_t elements) {
-  const std::size_t at = bytes;
-  bytes += (static_cast<std::size_t>(elements) * 4 + 255) / 256 * 256;
-  return at;
-}
-
-}  // namespace
 
 StatePlan plan_state(const GlaStateForwardProblem& problem, int key_dim, int value_dim,
                      const DeviceProperties& device) {
@@ -33,8 +23,10 @@ StatePlan plan_state(const GlaStateForwardProblem& problem, int key_dim, int val
   }
   if (plan.split()) {
     const std::int64_t segments = problem.N * problem.H * plan.segments;
-    plan.states = append(plan.workspace_bytes, segments * problem.K * problem.V);
-    plan.total_log_decay = append(plan.workspace_bytes, segments);
+    WorkspaceLayout workspace;
+    plan.states = workspace.add(4 * segments * problem.K * problem.V);
+    plan.total_log_decay = workspace.add(4 * segments);
+    plan.workspace_bytes = workspace.bytes();
   }
   return plan;
 }

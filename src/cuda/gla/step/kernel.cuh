@@ -38,6 +38,7 @@
 #include "cuda/parts/stored_vector.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 
@@ -181,7 +182,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kBlocksPerSm) void gla_st
 
 template <class Config>
 void launch_step(const char* name, const GlaStepProblem& problem, void* stream) {
-  const std::int64_t tiles = (problem.V - 1) / Config::kColumns + 1;
+  const std::int64_t tiles = ceil_div(problem.V, Config::kColumns);
   launch_kernel(
       name, gla_step_kernel<Config>,
       {.blocks = static_cast<unsigned>(problem.B * problem.H * tiles), .threads = Config::kThreads},

@@ -61,7 +61,6 @@ struct WalkConfig {
   static constexpr int kIntraRegisters = kTight ? 80 : kStateWarpgroups == 2 ? 88 : 128;
   static constexpr int kStateRegisters = kTight ? 200 : kStateWarpgroups == 2 ? 192 : 256;
 
-  static constexpr int kSharedLimit = 232448;  // bytes per block on sm_90
   static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));

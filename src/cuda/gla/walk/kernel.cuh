@@ -44,6 +44,7 @@
 #include "cuda/gla/walk/recurrence.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 
@@ -110,7 +111,7 @@ __global__ __launch_bounds__(Config::kThreads,
 
 template <class Config>
 void launch_walk(const char* name, const WalkParams& params, unsigned blocks, void* stream) {
-  static_assert(sizeof(WalkShared<Config>) <= Config::kSharedLimit);
+  static_assert(sizeof(WalkShared<Config>) <= kSharedMemoryPerBlock);
   launch_kernel(
       name, gla_walk_kernel<Config>,
       {.blocks = blocks, .threads = Config::kThreads, .shared_bytes = sizeof(WalkShared<Config>)},

@@ -8,21 +8,18 @@
 namespace tandem::cuda::gla {
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// Microseconds on an H200, fitted to its times (docs/ops/gla.md).
-constexpr double kCall = 5.0;         // launch, first loads, last stores
-constexpr double kExchange = 3.0;     // publishing a segment's state, waiting for the others'
-constexpr double kPerSegment = 0.75;  // taking one published state
-constexpr double kBytesPerMicrosecond = 4.2e6;  // of the whole device
+/// The value for so many columns of K, out of those at 64, 128 and 256.
+double of_width(const double (&values)[3], int key_dim) {
+  return values[key_dim == 64 ? 0 : key_dim == 128 ? 1 : 2];
+}
 
 /// Microseconds of one chunk of one CTA, where the memory does not bind.
 double walk_chunk_time(const SplitShape& shape) {
-  constexpr double kWithRowSums = 2.0, kWithValue = 3.0;
-  const double plain = shape.key_dim == 64 ? 0.8 : shape.key_dim == 128 ? 1.45 : 2.2;
-  return shape.with_value ? kWithValue * plain : shape.row_sums ? kWithRowSums * plain : plain;
+  const double plain = of_width(shape.model->chunk, shape.key_dim);
+  return shape.with_value ? shape.model->with_value * plain
+         : shape.row_sums ? shape.model->with_row_sums * plain
+                          : plain;
 }
-double span_chunk_time(int key_dim) { return key_dim == 64 ? 0.5 : key_dim == 128 ? 0.9 : 1.5; }
 
 /// Microseconds of the slowest CTA's pass over its chunks, where the memory does not bind.
 double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
@@ -35,7 +32,8 @@ double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
 /// writes.
 double pass_traffic(const SplitShape& shape, int tensors) {
   const double chunk_bytes = kChunk * (shape.key_dim + shape.value_dim) * 2.0 * tensors;
-  return static_cast<double>(shape.items * shape.chunks) * chunk_bytes / kBytesPerMicrosecond;
+  return static_cast<double>(shape.items * shape.chunks) * chunk_bytes /
+         shape.model->bytes_per_microsecond;
 }
 
 /// Microseconds of a walk: latency and traffic of its passes, and what does not depend on them.
@@ -44,27 +42,24 @@ struct WalkTime {
   double walk_traffic;
   double span_latency = 0.0;
   double span_traffic = 0.0;
-  double fixed = kCall;
+  double call;
+  double fixed;
 
   WalkTime(const SplitShape& shape, int segments)
       : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape))),
-        walk_traffic(pass_traffic(shape, shape.with_value ? 3 : 2)) {
+        walk_traffic(pass_traffic(shape, shape.with_value ? 3 : 2)),
+        call(shape.model->call),
+        fixed(call) {
     if (segments == 1) return;
-    span_latency = pass_latency(shape, segments, span_chunk_time(shape.key_dim));
+    span_latency = pass_latency(shape, segments, of_width(shape.model->span_chunk, shape.key_dim));
     span_traffic = pass_traffic(shape, 1);
-    fixed += kExchange + kPerSegment * (segments - 1);
+    fixed += shape.model->exchange + shape.model->per_segment * (segments - 1);
   }
   double total() const {
     return fixed + std::max(walk_latency, walk_traffic) + std::max(span_latency, span_traffic);
   }
-  double traffic() const { return kCall + walk_traffic + span_traffic; }
+  double traffic() const { return call + walk_traffic + span_traffic; }
 };
-
-std::size_t append(std::size_t& bytes, std::int64_t elements) {
-  const std::size_t at = bytes;
-  bytes += (static_cast<std::size_t>(elements) * 4 + 255) / 256 * 256;
-  return at;
-}
 
 }  // namespace
 
@@ -75,7 +70,7 @@ double predicted_time(const SplitShape& shape, int segments) {
 double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
                            int b_segments) {
   const WalkTime of_a(a, a_segments), of_b(b, b_segments);
-  return std::max({of_a.total(), of_b.total(), of_a.traffic() + of_b.traffic() - kCall});
+  return std::max({of_a.total(), of_b.total(), of_a.traffic() + of_b.traffic() - of_a.call});
 }
 
 int choose_segments(const SplitShape& shape) {
@@ -110,8 +105,12 @@ int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape) {
 SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
                        const DeviceProperties& device) {
   const std::int64_t value_tiles = ceil_div(problem.V, value_dim);
-  return {problem.N * problem.H * value_tiles, ceil_div(problem.T, kChunk), key_dim, value_dim,
-          device.multiprocessors};
+  return {problem.N * problem.H * value_tiles,
+          ceil_div(problem.T, kChunk),
+          key_dim,
+          value_dim,
+          device.multiprocessors,
+          &device_model(device).gla_walk};
 }
 
 WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments) {
@@ -122,17 +121,18 @@ WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, in
   plan.items = static_cast<int>(shape.items * segments);
   plan.blocks = static_cast<unsigned>(
       plan.split() ? plan.items : std::min(plan.items, std::max(shape.multiprocessors, 1)));
+  WorkspaceLayout workspace;
   if (plan.split()) {
     plan.flags = plan.items * (shape.value_dim / 16);  // a warp keeps 16 columns of V
-    plan.states =
-        append(plan.workspace_bytes, std::int64_t{plan.items} * shape.key_dim * shape.value_dim);
-    plan.factors = append(plan.workspace_bytes, plan.flags);
-    plan.ready = append(plan.workspace_bytes, plan.flags);
+    plan.states = workspace.add(std::int64_t{4} * plan.items * shape.key_dim * shape.value_dim);
+    plan.factors = workspace.add(std::int64_t{4} * plan.flags);
+    plan.ready = workspace.add(std::int64_t{4} * plan.flags);
   }
   if (problem.cu_seqlens != nullptr) {
-    plan.order = append(plan.workspace_bytes, problem.N);
-    plan.ticket = append(plan.workspace_bytes, 1);
+    plan.order = workspace.add(4 * problem.N);
+    plan.ticket = workspace.add(4);
   }
+  plan.workspace_bytes = workspace.bytes();
   return plan;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "cuda/runtime/plan.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -17,6 +18,7 @@ struct SplitShape {
   int key_dim = 0;          // padded K
   int value_dim = 0;        // columns of V per walk
   int multiprocessors = 0;
+  const DeviceModel::GlaWalk* model = nullptr;
   bool row_sums = false;    // makes row sums, too
   bool with_value = false;  // makes dk and dv
 };
@@ -25,7 +27,7 @@ struct SplitShape {
 /// faster. At most one per chunk.
 int choose_segments(const SplitShape& shape);
 
-/// Microseconds of a walk on an H200 with so many segments: right enough to compare.
+/// Microseconds of a walk with so many segments, by the device's model: right enough to compare.
 double predicted_time(const SplitShape& shape, int segments);
 /// Microseconds of two walks side by side, whose CTAs fit on the device together.
 double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,

@@ -9,6 +9,7 @@
 #include "cuda/gla/common/item.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 namespace {
@@ -47,12 +48,11 @@ __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
 
 }  // namespace
 
-void launch_sum_heads(const SumHeadsParams& params, void* stream) {
-  constexpr std::int64_t kMostBlocks = 132 * 8;
+void launch_sum_heads(const SumHeadsParams& params, int multiprocessors, void* stream) {
+  const std::int64_t most = std::int64_t{8} * std::max(multiprocessors, 1);
   const std::int64_t rows = params.B * params.T * params.HQ;
   if (rows == 0) return;
-  const auto blocks =
-      static_cast<unsigned>(std::min<std::int64_t>((rows + kWarps - 1) / kWarps, kMostBlocks));
+  const auto blocks = static_cast<unsigned>(std::min(ceil_div(rows, kWarps), most));
   const auto launch = [&](auto kernel) {
     launch_kernel("gla_sum_heads", kernel, {.blocks = blocks, .threads = kThreads},
                   static_cast<cudaStream_t>(stream), params);

@@ -20,6 +20,7 @@ struct SumHeadsParams {
   StridedTensor to;
 };
 
-void launch_sum_heads(const SumHeadsParams& params, void* stream);
+/// At most eight CTAs per multiprocessor.
+void launch_sum_heads(const SumHeadsParams& params, int multiprocessors, void* stream);
 
 }  // namespace tandem::cuda::gla
