@@ -38,7 +38,7 @@ struct Counters {
 /// launches.
 Counters total(const std::vector<Counters>& launches);
 
-/// Shortens "void tandem::cuda::gla_forward_kernel<Config<64>>(Params)" to "gla_forward_kernel".
+/// Shortens "void tandem::cuda::gla::gla_walk_kernel<Config<64>>(Params)" to "gla_walk_kernel".
 std::string short_kernel_name(const std::string& demangled);
 
 /// What a reading compares the counters with, all of the same process.

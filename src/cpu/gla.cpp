@@ -17,10 +17,6 @@
 namespace tandem::cpu {
 namespace {
 
-// Chunks: few enough that a thread finds its own in its cache in the next loop.
-constexpr int kWavePerThread = 8;
-constexpr std::int64_t kSlice = 1024;  // elements of the state
-
 /// Walks by rows: a thread walks a row to its end. `rows` are sorted, the longest first.
 template <typename Operand>
 void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& rows, int threads) {
@@ -77,10 +73,8 @@ class WaveWalk {
         steps_.compute_update(scratch_[thread], updates_.data() + i * size_);
         totals_[i] = scratch_[thread].decay.total;
       });
-      const std::int64_t slices = (size_ + kSlice - 1) / kSlice;
-      parallel_for(slices, threads_, Schedule::kStatic, [&](std::int64_t slice, int) {
-        const std::int64_t begin = slice * kSlice;
-        pass_states(wave, count, begin, std::min(kSlice, size_ - begin));
+      for_each_slice(1, size_, threads_, [&](std::int64_t, std::int64_t begin, std::int64_t size) {
+        pass_states(wave, count, begin, size);
       });
       parallel_for(count, threads_, Schedule::kStatic, [&](std::int64_t i, int thread) {
         steps_.load(wave[i], scratch_[thread]);
@@ -147,14 +141,10 @@ void run(const GlaForwardProblem& problem, MatmulProvider provider) {
 
 void gla_forward(const GlaForwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("gla_forward", problem);
-  const MatmulProvider provider = matmul_provider(options);
-  isa();  // throws before anything is written
-  clear_outside(problem, problem.o, problem.H, problem.V);
-  if (problem.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
-    run<BFloat16>(problem, provider);
-  } else {
-    run<float>(problem, provider);
-  }
+  run_with_operands(options, problem.dtype, [&]<typename Operand>(MatmulProvider provider) {
+    clear_outside(problem, problem.o, problem.H, problem.V);
+    run<Operand>(problem, provider);
+  });
 }
 
 std::vector<VariantInfo> gla_variants() {

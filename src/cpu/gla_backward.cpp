@@ -25,14 +25,10 @@ void clear_gradients_outside(const GlaBackwardProblem& p) {
 }
 
 void run(const GlaBackwardProblem& problem, const CallOptions& options) {
-  const MatmulProvider provider = matmul_provider(options);
-  isa();  // throws before anything is written
-  clear_gradients_outside(problem);
-  if (problem.forward.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
-    GlaBackwardWalk<BFloat16>(problem, provider).run();
-  } else {
-    GlaBackwardWalk<float>(problem, provider).run();
-  }
+  run_with_operands(options, problem.forward.dtype, [&]<typename Operand>(MatmulProvider provider) {
+    clear_gradients_outside(problem);
+    GlaBackwardWalk<Operand>(problem, provider).run();
+  });
 }
 
 }  // namespace

@@ -77,17 +77,13 @@ class GlaBackwardSegments {
       parallel_for(count(), threads, Schedule::kDynamic,
                    [&](std::int64_t i, int thread) { sum_segment(i, scratch_of(thread)); });
     }
-    const std::int64_t slices = (size_ + kSlice - 1) / kSlice;
-    parallel_for(std::ssize(rows_) * slices, pass_threads, Schedule::kStatic,
-                 [&](std::int64_t i, int) {
-                   const std::int64_t begin = i % slices * kSlice;
-                   pass_row(i / slices, begin, std::min(kSlice, size_ - begin));
-                 });
+    for_each_slice(std::ssize(rows_), size_, pass_threads,
+                   [&](std::int64_t row, std::int64_t begin, std::int64_t size) {
+                     pass_row(row, begin, size);
+                   });
   }
 
  private:
-  static constexpr std::int64_t kSlice = 1024;  // elements of the state
-
   /// Sums the segment's own contributions to the state after it and to the gradient before it, kept
   /// where the neighbours find them, and its decay.
   void sum_segment(std::int64_t index, GlaBackwardScratch<Operand>& s) {

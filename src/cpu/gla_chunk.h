@@ -17,10 +17,24 @@
 #include "cpu/decay.h"
 #include "cpu/elementwise.h"
 #include "cpu/gla_rows.h"
+#include "cpu/isa.h"
 #include "cpu/matmul.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cpu {
+
+/// Calls run.operator()<Operand>(provider) with the type that operands of `dtype` have in products
+/// of the provider that the options name. Switches that are not valid throw before.
+template <typename Run>
+void run_with_operands(const CallOptions& options, DType dtype, const Run& run) {
+  const MatmulProvider provider = matmul_provider(options);
+  isa();  // throws before anything is written
+  if (dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
+    run.template operator()<BFloat16>(provider);
+  } else {
+    run.template operator()<float>(provider);
+  }
+}
 
 /// Rows of an operand, usable by a matrix product.
 template <typename Operand>

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu/decay.h"
+#include "cpu/parallel.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cpu {
@@ -31,6 +32,22 @@ struct GlaChunk {
 inline GlaChunk chunk_of(const GlaRow& row, std::int64_t index) {
   const std::int64_t begin = row.begin + index * kChunk;
   return {&row, begin, static_cast<int>(std::min<std::int64_t>(kChunk, row.end - begin))};
+}
+
+/// Chunks or segments per thread that one loop takes before the next one takes what they gave: few
+/// enough that a thread finds its own in its cache, enough that threads end at about the same time.
+constexpr int kWavePerThread = 8;
+
+/// Calls pass(row, begin, count) for elements [begin, begin + count) of each row's state of `size`
+/// elements, whose slices the threads share.
+template <typename Pass>
+void for_each_slice(std::int64_t rows, std::int64_t size, int threads, const Pass& pass) {
+  constexpr std::int64_t kSlice = 1024;  // elements
+  const std::int64_t slices = (size + kSlice - 1) / kSlice;
+  parallel_for(rows * slices, threads, Schedule::kStatic, [&](std::int64_t i, int) {
+    const std::int64_t begin = i % slices * kSlice;
+    pass(i / slices, begin, std::min(kSlice, size - begin));
+  });
 }
 
 /// Throws InvalidArgument in the name of `op` for cu_seqlens that decrease or leave [0,T].

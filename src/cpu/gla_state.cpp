@@ -16,8 +16,6 @@ namespace tandem::cpu {
 namespace {
 
 constexpr std::int64_t kSegmentTokens = 8 * kChunk;
-constexpr int kWavePerThread = 8;      // segments: enough that threads end at about the same time
-constexpr std::int64_t kSlice = 1024;  // elements of the state
 
 struct Segment {
   GlaRow tokens;  // some tokens of a row
@@ -63,9 +61,8 @@ class SegmentWalk {
       parallel_for(count, threads_, Schedule::kDynamic, [&](std::int64_t i, int thread) {
         walk(wave[i], wave[i].first ? state_of(wave[i]) : states_.get() + i * size_, thread);
       });
-      const std::int64_t slices = (size_ + kSlice - 1) / kSlice;
-      parallel_for(slices, threads_, Schedule::kStatic, [&](std::int64_t slice, int) {
-        combine(wave, count, slice * kSlice, std::min(kSlice, size_ - slice * kSlice));
+      for_each_slice(1, size_, threads_, [&](std::int64_t, std::int64_t begin, std::int64_t size) {
+        combine(wave, count, begin, size);
       });
     }
     write_totals();
@@ -126,13 +123,9 @@ class SegmentWalk {
 
 void gla_state_forward(const GlaStateForwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("gla_state_forward", problem);
-  const MatmulProvider provider = matmul_provider(options);
-  isa();  // throws before anything is written
-  if (problem.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
-    SegmentWalk<BFloat16>(problem, provider).run();
-  } else {
-    SegmentWalk<float>(problem, provider).run();
-  }
+  run_with_operands(options, problem.dtype, [&]<typename Operand>(MatmulProvider provider) {
+    SegmentWalk<Operand>(problem, provider).run();
+  });
 }
 
 }  // namespace tandem::cpu

@@ -8,7 +8,7 @@
 #include "ops/gated_scan.h"
 #include "tandem/tandem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 namespace {
 
 using ::testing::HasSubstr;
@@ -43,14 +43,14 @@ GatedScanBackwardArgs backward_args(const Dims& shape, DType dtype = DType::kBFl
 }
 
 std::string forward_of(const GatedScanForwardArgs& args) {
-  return choose_scan_variant(make_problem(args), DeviceProperties::h200()).name;
+  return choose(make_problem(args), DeviceProperties::h200()).name;
 }
 std::string backward_of(const GatedScanBackwardArgs& args) {
-  return choose_scan_variant(make_problem(args), DeviceProperties::h200()).name;
+  return choose(make_problem(args), DeviceProperties::h200()).name;
 }
 
 std::string reason_of(const std::string& name, const GatedScanForwardArgs& args) {
-  for (const ScanForwardVariant& variant : scan_forward_variants()) {
+  for (const ForwardVariant& variant : forward_variants()) {
     if (variant.name == name) return variant.supports(make_problem(args));
   }
   throw std::out_of_range(name);
@@ -112,7 +112,7 @@ TEST(GatedScanVariants, WhatTmaCannotCopyGoesToOthers) {
   const std::string rows = "gated_scan_backward.sm90.bf16.w64_t128.tma";
   const std::string pieces = "gated_scan_backward.sm90.bf16.w32_t128";
   const auto reason = [&](const GatedScanBackwardArgs& args) {
-    for (const ScanBackwardVariant& variant : scan_backward_variants()) {
+    for (const BackwardVariant& variant : backward_variants()) {
       if (variant.name == rows) return variant.supports(make_problem(args));
     }
     throw std::out_of_range(rows);
@@ -145,7 +145,7 @@ TEST(GatedScanVariants, OldDevicesAreRefusedWithEveryVariantsReason) {
   device.name = "NVIDIA A100";
   device.compute_major = 8;
   try {
-    choose_scan_variant(make_problem(contiguous_args({1, 8, 8})), device);
+    choose(make_problem(contiguous_args({1, 8, 8})), device);
     FAIL() << "no refusal";
   } catch (const Unsupported& error) {
     EXPECT_THAT(error.what(), HasSubstr("[gated_scan_forward] no variant on NVIDIA A100 takes"));
@@ -200,4 +200,4 @@ TEST(ScanPlan, TimeGrowsWithTheWork) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/gla/step_variants.h"
+#include "cuda/gla/step.h"
 #include "cuda/runtime/choose_variant.h"
 #include "ops/gla.h"
 #include "tandem/tandem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gla {
 namespace {
 
 using ::testing::HasSubstr;
@@ -30,7 +30,7 @@ GlaStepArgs contiguous_args(std::int64_t B, int HQ, int H, int K, int V,
 
 const StepVariant& choose(const GlaStepArgs& args, const DeviceProperties& device) {
   return choose_variant("gla_step", step_variants(), device, {}, [&](const StepVariant& variant) {
-    return variant.supports(make_problem(args));
+    return variant.supports(make_problem(args), device);
   });
 }
 
@@ -40,7 +40,7 @@ std::string first_accepting(const GlaStepArgs& args) {
 
 std::string reason_of(const std::string& name, const GlaStepArgs& args) {
   for (const StepVariant& variant : step_variants()) {
-    if (variant.name == name) return variant.supports(make_problem(args));
+    if (variant.name == name) return variant.supports(make_problem(args), DeviceProperties::h200());
   }
   throw std::out_of_range(name);
 }
@@ -123,4 +123,4 @@ TEST(GlaStepVariants, NoDeviceIsSaidByTheCall) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gla

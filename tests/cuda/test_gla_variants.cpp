@@ -1,20 +1,20 @@
 // The host side of gla on CUDA: which variant a problem gets and why others are passed over,
 // workspace sizes, and the plan behind every tensor map. Needs no GPU.
-#include "cuda/gla/variants.h"
+#include "cuda/gla/forward.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "cuda/gla/backward_variants.h"
-#include "cuda/gla/forward_plan.h"
-#include "cuda/gla/segments.h"
-#include "cuda/gla/state_variants.h"
+#include "cuda/gla/backward.h"
+#include "cuda/gla/common/segments.h"
+#include "cuda/gla/state.h"
+#include "cuda/gla/walk/plan.h"
 #include "ops/gla.h"
 #include "tandem/tandem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gla {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,7 +102,7 @@ TEST(GlaVariants, StateTakesAnyWidthInTiles) {
   const auto first = [](int K, int V) {
     GlaStateForwardProblem problem;
     static_cast<GlaRecurrence&>(problem) = make_problem(contiguous_args(2, 256, 4, 4, K, V));
-    for (const StateForwardVariant& variant : state_forward_variants()) {
+    for (const StateVariant& variant : state_forward_variants()) {
       if (reason_against(variant, problem, plan_tiles(problem)).empty()) return variant.name;
     }
     return std::string("none");
@@ -144,7 +144,7 @@ TEST(GlaPlan, DecisionsOnAnH200) {
     const GlaForwardProblem problem =
         make_problem(contiguous_args(one.B, one.T, one.H, one.H, one.K, one.K));
     const int value_dim = one.K == 256 ? 64 : one.K;
-    const ForwardPlan plan = plan_forward(problem, one.K, value_dim, DeviceProperties::h200());
+    const WalkPlan plan = plan_forward(problem, one.K, value_dim, DeviceProperties::h200());
     EXPECT_EQ(plan.segments, one.segments) << one.what;
     EXPECT_EQ(plan.items, one.B * one.H * (one.K / value_dim) * plan.segments) << one.what;
     EXPECT_LE(plan.blocks, 132u) << one.what;
@@ -217,6 +217,18 @@ GlaBackwardArgs backward_args(std::int64_t B, std::int64_t T, int HQ, int H, int
   args.dv = moved(forward.v, 8ull << 44);
   args.d_log_decay = decay(9ull << 44);
   return args;
+}
+
+TEST(GlaPlan, SlowerMemoryMakesWalksSlower) {
+  const GlaForwardProblem problem = make_problem(contiguous_args(4, 4096, 32, 32, 64, 64));
+  DeviceProperties device = DeviceProperties::h200();
+  const double time = predicted_time(split_shape(problem, 64, 64, device), 1);
+  const double by_chunks =
+      predicted_chunks_time(make_problem(backward_args(4, 4096, 32, 32, 64, 64)), device);
+  device.name = "NVIDIA H100 80GB HBM3";
+  EXPECT_GT(predicted_time(split_shape(problem, 64, 64, device), 1), 1.2 * time);
+  EXPECT_GT(predicted_chunks_time(make_problem(backward_args(4, 4096, 32, 32, 64, 64)), device),
+            1.2 * by_chunks);
 }
 
 std::string reason(const char* name, const GlaBackwardArgs& args) {
@@ -378,8 +390,8 @@ TEST(GlaBackwardPlan, FewHeadsPairTheWalksForDqAndDv) {
     Segments segments;
     if (!plan.walks[1].beside_walk) return segments;
     for (const BackwardWalk& walk : plan.walks) segments.push_back(walk.plan.segments);
-    const ForwardPlan& value = plan.walks[0].plan;
-    const ForwardPlan& query = plan.walks[1].plan;
+    const WalkPlan& value = plan.walks[0].plan;
+    const WalkPlan& query = plan.walks[1].plan;
     EXPECT_EQ(plan.walks[0].gradient, BackwardWalk::Gradient::kV);
     EXPECT_LE(value.items + query.items, 132);
     if (value.split() && query.split()) {  // what they exchange is not the same memory
@@ -445,7 +457,7 @@ TEST(GlaVariants, TensorMapPlans) {
   GlaForwardArgs args = contiguous_args(2, 300, 2, 4, 96, 128);
   // q is the first part of a packed [B,T,2*HQ*K] buffer.
   args.q.strides = {std::int64_t{300} * 384, 384, 96, 1};
-  const GlaTilePlans tiles = plan_tiles(make_problem(args));
+  const TilePlans tiles = plan_tiles(make_problem(args));
   ASSERT_EQ(tiles.plans.size(), 4u);
   const TensorMapPlan& q = tiles.plans[0];
   const TensorMapPlan& o = tiles.plans[3];
@@ -469,4 +481,4 @@ TEST(GlaVariants, NoDeviceIsSaidByTheCall) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gla

@@ -11,7 +11,7 @@
 #include "ops/linear_scan.h"
 #include "tandem/tandem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 namespace {
 
 using ::testing::HasSubstr;
@@ -37,7 +37,7 @@ LinearScanForwardArgs contiguous_args(std::int64_t B, std::int64_t T, int d, int
 
 std::string first_accepting(const LinearScanForwardArgs& args) {
   const LinearScanForwardProblem problem = make_problem(args);
-  for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+  for (const ForwardVariant& variant : forward_variants()) {
     if (reason_against(variant, problem, kDevice).empty()) return variant.name;
   }
   return "none";
@@ -47,7 +47,7 @@ std::string first_accepting(const LinearScanForwardArgs& args) {
 std::string reason_of(const std::string& name, const LinearScanForwardArgs& args,
                       const CallOptions& options = {}) {
   const LinearScanForwardProblem problem = make_problem(args);
-  for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+  for (const ForwardVariant& variant : forward_variants()) {
     if (variant.name == name) return reason_against(variant, problem, kDevice, options);
   }
   throw std::out_of_range(name);
@@ -57,11 +57,11 @@ struct Decision {
   const char* what;
   std::int64_t B, T;
   int d, D;
-  LinearScanTiling tiling;
+  Tiling tiling;
 };
 
 TEST(LinearScanVariants, TilesByShape) {
-  using enum LinearScanTiling;
+  using enum Tiling;
   const Decision decisions[] = {
       {"fewer tiles than multiprocessors", 4, 2048, 256, 64, kAlone},
       {"more tiles than multiprocessors", 16, 2048, 256, 64, kSmall},
@@ -155,7 +155,7 @@ TEST(LinearScanVariants, WorkspaceHoldsTheTilesRecords) {
 TEST(LinearScanVariants, PlansOfCtas) {
   const auto blocks = [](std::int64_t B, std::int64_t T, int d, int D) {
     const LinearScanForwardProblem problem = make_problem(contiguous_args(B, T, d, D));
-    return plan_linear_scan(problem, choose_tiling(problem, kDevice), kDevice).blocks;
+    return plan_forward(problem, choose_tiling(problem, kDevice), kDevice).blocks;
   };
   EXPECT_EQ(blocks(4, 2048, 256, 64), 128u);
   EXPECT_EQ(blocks(16, 2048, 256, 64), 264u);
@@ -174,14 +174,14 @@ LinearScanBackwardArgs backward_args(std::int64_t B, std::int64_t T, int d, int 
   return args;
 }
 
-LinearScanBackwardPlan plan_of(const LinearScanBackwardArgs& args) {
-  return plan_linear_scan_backward(make_problem(args), DeviceProperties::h200());
+BackwardPlan plan_of(const LinearScanBackwardArgs& args) {
+  return plan_backward(make_problem(args), DeviceProperties::h200());
 }
 
 TEST(LinearScanBackward, KeepsOnlyWhatIsAskedFor) {
   LinearScanBackwardArgs args = backward_args(4, 2048, 256, 64);
   args.d_initial_state = view(7, {4, 64}, DType::kFloat32);
-  LinearScanBackwardPlan plan = plan_of(args);
+  BackwardPlan plan = plan_of(args);
   EXPECT_FALSE(plan.needs_x);
   EXPECT_FALSE(plan.needs_dx);
   EXPECT_EQ(plan.weight_slices, 0);
@@ -208,7 +208,7 @@ TEST(LinearScanBackward, PartsOfTheTokens) {
 TEST(LinearScanBackward, CopiesWhatTmaCannotRead) {
   LinearScanBackwardArgs args = backward_args(4, 2048, 20, 64);
   args.d_weight = view(8, {64, 20});
-  const LinearScanBackwardPlan plan = plan_of(args);
+  const BackwardPlan plan = plan_of(args);
   EXPECT_TRUE(plan.copies_u);
   EXPECT_FALSE(plan.copies_weight);  // nothing reads it
   args = backward_args(4, 2048, 24, 64);
@@ -233,4 +233,4 @@ TEST(LinearScanVariants, SwitchForcesOneVariant) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

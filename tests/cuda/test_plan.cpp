@@ -40,11 +40,11 @@ TEST(Plan, TheModelGoesByTheDevicesName) {
 }
 
 TEST(Plan, SlowerMemoryMakesScansSlower) {
-  const ScanWork work{2000, 16, 256, 64, 1};
+  const scan::ScanWork work{2000, 16, 256, 64, 1};
   DeviceProperties device = DeviceProperties::h200();
-  const double time = plan_scan(work, device).time;
+  const double time = scan::plan_scan(work, device).time;
   device.name = "NVIDIA H100 80GB HBM3";
-  EXPECT_GT(plan_scan(work, device).time, 1.2 * time);
+  EXPECT_GT(scan::plan_scan(work, device).time, 1.2 * time);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "tests/parts/gpu_test.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 namespace {
 
 constexpr int kThreads = 64;
@@ -172,4 +172,4 @@ TEST_F(GpuChannels, StatesThatExistMoveAndNullIsZero) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -5,7 +5,7 @@
 
 #include "tests/parts/gpu_test.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -84,4 +84,4 @@ TEST_F(GpuScanMap, AFactorOfZeroForgetsWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -2,7 +2,7 @@
 
 #include "tests/parts/gpu_test.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 namespace {
 
 bool operator==(const TokenKind& a, const TokenKind& b) {
@@ -103,4 +103,4 @@ TEST_F(GpuTileTokens, OffsetsStayWithinTheTokens) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -7,7 +7,7 @@
 #include "cuda/runtime/launch.h"
 #include "tests/parts/gpu_test.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 namespace {
 
 constexpr int kWarps = 4;
@@ -224,4 +224,4 @@ TEST_F(GpuScanWalk, TilesAlone) {
 }
 
 }  // namespace
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

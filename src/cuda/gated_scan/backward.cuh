@@ -41,11 +41,11 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/scan/walk.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 /// Starts loading the tile that begins at `begin`: the thread's own channels, or all rows.
 template <class Config>
-__device__ void load_tile(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
+__device__ void load_tile(const BackwardArgs<Config>& params, const Place<Config>& place,
                           BackwardShared<Config>& shared, int stage, int begin) {
   using Shared = BackwardShared<Config>;
   const bool has_states = params.states != nullptr;
@@ -77,7 +77,7 @@ __device__ void load_tile(const ScanBackwardArgs<Config>& params, const ScanPlac
 
 /// Stores the gradients of a warpgroup's tokens, which lie as rows in shared memory.
 template <class Config>
-__device__ void store_rows(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
+__device__ void store_tile(const BackwardArgs<Config>& params, const Place<Config>& place,
                            BackwardShared<Config>& shared, int begin) {
   using Shared = BackwardShared<Config>;
   fence_shared_for_async_proxy();
@@ -108,7 +108,7 @@ __device__ void pass_tile_states(BackwardShared<Config>& shared, float state) {
 /// Loads the state before the tile at `begin`, of the column that this thread passes on in
 /// pass_tile_states.
 template <class Config>
-__device__ float load_tile_state(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+__device__ float load_tile_state(const BackwardParams& params, const Place<Config>& place,
                                  int begin) {
   static_assert(Config::kTileTokens % kStateTokens == 0);
   const int column = threadIdx.x - Config::kWidth;
@@ -124,7 +124,7 @@ __device__ float load_tile_state(const ScanBackwardParams& params, const ScanPla
 /// arrays, and the column threads pass on the state while the others are at the next tile. Returns
 /// the number of steps, and has started to load the first tiles of the walk back.
 template <class Config>
-__device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPlace<Config>& place,
+__device__ int keep_states(const BackwardArgs<Config>& params, const Place<Config>& place,
                            BackwardShared<Config>& shared, int tiles, int first_back) {
   constexpr int kHalves = 2 * Config::kStages;
   constexpr int kTileTokens = Config::kTileTokens;
@@ -200,10 +200,10 @@ __device__ int keep_states(const ScanBackwardArgs<Config>& params, const ScanPla
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backward_kernel(
-    const __grid_constant__ ScanBackwardArgs<Config> params) {
+    const __grid_constant__ BackwardArgs<Config> params) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<BackwardShared<Config>*>(memory);
-  const ScanPlace<Config> place(params);
+  const Place<Config> place(params);
   constexpr int kStages = Config::kStages;
   const int tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
   const int first = (tiles - 1 - place.rank) * Config::kTileTokens;
@@ -309,7 +309,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
                                               behind);
     };
     if (has_channels && (!simple || !pass(std::false_type{}))) pass(std::true_type{});
-    if constexpr (Config::kRows) store_rows(params, place, shared, begin);
+    if constexpr (Config::kRows) store_tile(params, place, shared, begin);
     if (++stage == kStages) {
       stage = 0;
       phase ^= 1;
@@ -323,30 +323,30 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
 }
 
 template <class Config>
-ScanBackwardKernel backward_kernel() {
+BackwardKernel backward_kernel() {
   constexpr std::size_t kBytes = sizeof(BackwardShared<Config>);
   static_assert(kBytes <= kSharedMemoryPerBlock);
-  return {.width = Config::kWidth,
-          .tile_tokens = Config::kTileTokens,
-          .blocks_per_sm = Config::blocks_per_sm(kBytes),
-          .rows = Config::kRows ? Config::kTileTokens : 0,
-          .launch = [](const char* name, const ScanBackwardParams& params, unsigned chains,
-                       void* stream) {
-            const LaunchShape shape{.blocks = chains * params.ranks,
-                                    .threads = Config::kThreads,
-                                    .cluster = static_cast<unsigned>(params.ranks),
-                                    .shared_bytes = kBytes};
-            ScanBackwardArgs<Config> args{};
-            static_cast<ScanBackwardParams&>(args) = params;
-            if constexpr (Config::kRows) {
-              constexpr bool kHalf = std::is_same_v<typename Config::Element, __half>;
-              args.maps = backward_maps(params, kHalf ? DType::kFloat16 : DType::kBFloat16,
-                                        chains / params.channel_blocks, Config::kTileTokens,
-                                        4 * Config::kWarpTokens);
-            }
-            launch_kernel(name, gated_scan_backward_kernel<Config>, shape,
-                          static_cast<cudaStream_t>(stream), args);
-          }};
+  return {
+      .width = Config::kWidth,
+      .tile_tokens = Config::kTileTokens,
+      .blocks_per_sm = Config::blocks_per_sm(kBytes),
+      .rows = Config::kRows ? Config::kTileTokens : 0,
+      .launch = [](const char* name, const BackwardParams& params, unsigned chains, void* stream) {
+        const LaunchShape shape{.blocks = chains * params.ranks,
+                                .threads = Config::kThreads,
+                                .cluster = static_cast<unsigned>(params.ranks),
+                                .shared_bytes = kBytes};
+        BackwardArgs<Config> args{};
+        static_cast<BackwardParams&>(args) = params;
+        if constexpr (Config::kRows) {
+          constexpr bool kHalf = std::is_same_v<typename Config::Element, __half>;
+          args.maps = backward_maps(params, kHalf ? DType::kFloat16 : DType::kBFloat16,
+                                    chains / params.channel_blocks, Config::kTileTokens,
+                                    4 * Config::kWarpTokens);
+        }
+        launch_kernel(name, gated_scan_backward_kernel<Config>, shape,
+                      static_cast<cudaStream_t>(stream), args);
+      }};
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -1,9 +1,9 @@
 // gated_scan_backward_kernel on fp32 tensors.
 #include "cuda/gated_scan/backward.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
-template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<float, float>>();
-template ScanBackwardKernel backward_kernel<ScanNarrowBackwardConfig<float, float, false>>();
+template BackwardKernel backward_kernel<NarrowBackwardConfig<float, float>>();
+template BackwardKernel backward_kernel<NarrowBackwardConfig<float, float, false>>();
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -13,7 +13,7 @@
 #include "cuda/scan/tile_tokens.cuh"
 #include "cuda/scan/walk.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 template <class Config>
 struct BackwardShared {
@@ -34,7 +34,7 @@ struct BackwardShared {
 
   /// Unpacks a thread's channels of a token.
   template <class Stored>
-  __device__ void unpack(const ScanPlace<Config>& place, int stage, int token, int of,
+  __device__ void unpack(const Place<Config>& place, int stage, int token, int of,
                          float (&values)[Config::kChannels]) const {
     unpack_channels<Config::kThreads, Stored>(slots.piece(place, stage, token, of), values);
   }
@@ -72,8 +72,8 @@ __device__ void take_again(BackwardShared<Config>& shared, int stage,
 
 /// Loads the states that a sequence starts from, or the gradients by those that it ends with.
 template <class Config>
-__device__ void load_given(const float* states, int sequence, const ScanParams& params,
-                           const ScanPlace<Config>& place, float (&values)[Config::kChannels]) {
+__device__ void load_given(const float* states, int sequence, const ChainParams& params,
+                           const Place<Config>& place, float (&values)[Config::kChannels]) {
   const float* row =
       states == nullptr ? nullptr : states + std::int64_t{sequence} * params.D + place.channel();
   load_state(row, values, params.D - place.channel());
@@ -93,7 +93,7 @@ struct TokenGradients {
 
 /// Turns log-decays into decays.
 template <class Config>
-__device__ void take_exponentials(const ScanParams& params, TokenGradients<Config>& own) {
+__device__ void take_exponentials(const ChainParams& params, TokenGradients<Config>& own) {
   if (!params.log_decay) return;
 #pragma unroll
   for (auto& row : own.a) {
@@ -105,8 +105,7 @@ __device__ void take_exponentials(const ScanParams& params, TokenGradients<Confi
 /// Loads a thread's tokens and multiplies d_out by silu(gate) and silu'(gate). `complete`: no token
 /// of the thread lies outside the tensors, or kRows takes care of it.
 template <class Config>
-__device__ void differentiate_gates(const ScanBackwardParams& params,
-                                    const ScanPlace<Config>& place,
+__device__ void differentiate_gates(const BackwardParams& params, const Place<Config>& place,
                                     const BackwardShared<Config>& shared, int stage,
                                     const TokenKind* kinds, bool complete,
                                     TokenGradients<Config>& own) {
@@ -148,9 +147,8 @@ __device__ void differentiate_gates(const ScanBackwardParams& params,
 
 /// Takes x of the thread's token i, in either pass.
 template <class Config>
-__device__ void take_x(const ScanPlace<Config>& place, const BackwardShared<Config>& shared,
-                       int stage, const TokenGradients<Config>& own, int i,
-                       float (&x)[Config::kChannels]) {
+__device__ void take_x(const Place<Config>& place, const BackwardShared<Config>& shared, int stage,
+                       const TokenGradients<Config>& own, int i, float (&x)[Config::kChannels]) {
   if constexpr (Config::kRows) {
     unpack_channels<1, typename Config::Element>(&own.x[i], x);
   } else {
@@ -160,7 +158,7 @@ __device__ void take_x(const ScanPlace<Config>& place, const BackwardShared<Conf
 
 /// Makes the maps of states of the thread's tokens; returns whether they are small.
 template <class Config>
-__device__ bool map_states(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+__device__ bool map_states(const BackwardParams& params, const Place<Config>& place,
                            const BackwardShared<Config>& shared, int stage, const TokenKind* kinds,
                            const TokenGradients<Config>& own, ScanMap (&maps)[Config::kChannels]) {
   const auto compose_all = [&](auto exact) {
@@ -204,7 +202,7 @@ __device__ inline float pass_back(float a, float by_state) {
 /// Makes the maps of gradients by states, from the last token to the first; returns whether they
 /// are small.
 template <class Config>
-__device__ bool map_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+__device__ bool map_gradients(const BackwardParams& params, const Place<Config>& place,
                               const TokenKind* kinds, const TokenGradients<Config>& own,
                               ScanMap (&maps)[Config::kChannels]) {
   const auto compose_all = [&](auto exact) {
@@ -247,7 +245,7 @@ struct GradientRows {
   int channels;
 
   /// `of`: the tensor's index among the results.
-  __device__ GradientRows(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+  __device__ GradientRows(const BackwardParams& params, const Place<Config>& place,
                           BackwardShared<Config>& shared, int of, const TokenTensor& tensor,
                           int begin)
       : tokens(place.tokens(params.sequences.T, begin)),
@@ -272,9 +270,9 @@ struct GradientRows {
 /// Computes the states before each of the thread's tokens from the state before all of them, and
 /// stores d_gate. Returns whether the states are finite.
 template <class Config, bool kExact>
-__device__ bool store_gate_gradients(const ScanBackwardParams& params,
-                                     const ScanPlace<Config>& place, BackwardShared<Config>& shared,
-                                     int stage, const TokenKind* kinds, int begin,
+__device__ bool store_gate_gradients(const BackwardParams& params, const Place<Config>& place,
+                                     BackwardShared<Config>& shared, int stage,
+                                     const TokenKind* kinds, int begin,
                                      const TokenGradients<Config>& own,
                                      float (&state)[Config::kChannels],
                                      typename TokenGradients<Config>::Values& before) {
@@ -305,7 +303,7 @@ __device__ bool store_gate_gradients(const ScanBackwardParams& params,
 /// Stores all gradients but d_gate, from the gradient by the state behind the thread's tokens.
 /// Returns whether they are finite.
 template <class Config, bool kExact>
-__device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlace<Config>& place,
+__device__ bool store_gradients(const BackwardParams& params, const Place<Config>& place,
                                 BackwardShared<Config>& shared, const TokenKind* kinds, int begin,
                                 const TokenGradients<Config>& own,
                                 const typename TokenGradients<Config>::Values& before,
@@ -349,4 +347,4 @@ __device__ bool store_gradients(const ScanBackwardParams& params, const ScanPlac
   return are_finite(behind);
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

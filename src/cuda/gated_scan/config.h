@@ -9,10 +9,10 @@
 
 #include "cuda/runtime/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 /// How a CTA's threads lie over a tile.
-struct ScanTile {
+struct Tile {
   int width;            // channels
   int channels;         // channels of a thread; width / channels threads lie side by side
   int threads;          // in all; threads side by side have the same tokens
@@ -23,12 +23,12 @@ struct ScanTile {
   bool rows = false;    // TMA brings and takes whole rows
 };
 
-template <class ElementT, class DecayT, bool kAlignedT, ScanTile kTileT>
-struct ScanConfig {
+template <class ElementT, class DecayT, bool kAlignedT, Tile kTileT>
+struct TileConfig {
   using Element = ElementT;
   using Decay = DecayT;
   static constexpr bool kAligned = kAlignedT;  // 16 bytes at a time, or single elements
-  static constexpr ScanTile kTile = kTileT;
+  static constexpr Tile kTile = kTileT;
   static constexpr int kWidth = kTile.width;
   static constexpr int kThreads = kTile.threads;
   static constexpr int kTokens = kTile.tokens;
@@ -68,31 +68,30 @@ struct ScanConfig {
 
 /// Takes 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
-using ScanWideConfig = ScanConfig<Element, Decay, true, ScanTile{64, 8, 512, 4, 2}>;
+using WideConfig = TileConfig<Element, Decay, true, Tile{64, 8, 512, 4, 2}>;
 
-/// Puts three CTAs on an SM, each with an eighth of ScanWideConfig's elements in work.
+/// Puts three CTAs on an SM, each with an eighth of WideConfig's elements in work.
 template <class Element, class Decay, bool kAligned = true>
-using ScanNarrowConfig =
-    ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
+using NarrowConfig =
+    TileConfig<Element, Decay, kAligned,
+               Tile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
 
 /// Makes more CTAs where channels are few.
 template <class Element, class Decay>
-using ScanSlimConfig = ScanConfig<Element, Decay, true, ScanTile{16, 4, 256, 4, 2, 3}>;
+using SlimConfig = TileConfig<Element, Decay, true, Tile{16, 4, 256, 4, 2, 3}>;
 
 /// Keeps the states that the backward starts from, without outputs.
 template <class Element, class Decay, bool kAligned = true>
-using ScanNarrowStatesConfig =
-    ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
+using NarrowStatesConfig =
+    TileConfig<Element, Decay, kAligned,
+               Tile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
 
 /// A backward with tiles of kStateTokens tokens, which TMA copies by rows.
 template <class Element, class Decay>
-using ScanRowsBackwardConfig =
-    ScanConfig<Element, Decay, true, ScanTile{64, 2, 512, 8, 2, 1, true, true}>;
+using RowsBackwardConfig = TileConfig<Element, Decay, true, Tile{64, 2, 512, 8, 2, 1, true, true}>;
 template <class Element, class Decay, bool kAligned = true>
-using ScanNarrowBackwardConfig =
-    ScanConfig<Element, Decay, kAligned,
-               ScanTile{32, 8, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, 1}>;
+using NarrowBackwardConfig =
+    TileConfig<Element, Decay, kAligned,
+               Tile{32, 8, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, 1}>;
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -47,7 +47,7 @@
 #include "cuda/scan/tile_tokens.cuh"
 #include "cuda/scan/walk.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 template <class Config>
 struct ForwardShared {
@@ -66,7 +66,7 @@ struct ForwardShared {
 };
 
 template <class Config>
-__device__ void load_tile(const ScanForwardParams& params, const ScanPlace<Config>& place,
+__device__ void load_tile(const ForwardParams& params, const Place<Config>& place,
                           ForwardShared<Config>& shared, int stage, int begin) {
   using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
@@ -91,7 +91,7 @@ struct OwnTokens {
 
 /// Makes the maps of tokens among which sequences begin, or which are not finite.
 template <class Config>
-__device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPlace<Config>& place,
+__device__ void map_tokens_exactly(const ForwardParams& params, const Place<Config>& place,
                                    const ForwardShared<Config>& shared, int stage,
                                    const TokenKind* kinds, OwnTokens<Config>& own,
                                    ScanMap (&maps)[Config::kChannels]) {
@@ -126,7 +126,7 @@ __device__ void map_tokens_exactly(const ScanForwardParams& params, const ScanPl
 
 /// Makes the maps of the thread's tokens; returns whether they are small.
 template <class Config>
-__device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
+__device__ bool map_tokens(const ForwardParams& params, const Place<Config>& place,
                            const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
                            bool complete, OwnTokens<Config>& own,
                            ScanMap (&maps)[Config::kChannels]) {
@@ -159,7 +159,7 @@ __device__ bool map_tokens(const ScanForwardParams& params, const ScanPlace<Conf
 /// Stores outputs and final states, from the state before the thread's tokens. Returns whether the
 /// states are finite.
 template <class Config, bool kExact>
-__device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Config>& place,
+__device__ bool store_tokens(const ForwardParams& params, const Place<Config>& place,
                              const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
                              int begin, const OwnTokens<Config>& own,
                              float (&state)[Config::kChannels]) {
@@ -207,8 +207,8 @@ __device__ bool store_tokens(const ScanForwardParams& params, const ScanPlace<Co
 /// Keeps the state of this thread's column before the token at `time`, where the backward wants
 /// one.
 template <class Config>
-__device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Config>& place,
-                           int time, float state) {
+__device__ void keep_state(const ForwardParams& params, const Place<Config>& place, int time,
+                           float state) {
   const int channel = place.block_channel + threadIdx.x;
   if (Config::kOutputs || time % kStateTokens != 0) return;
   if (time >= params.sequences.T || channel >= params.D) return;
@@ -218,10 +218,10 @@ __device__ void keep_state(const ScanForwardParams& params, const ScanPlace<Conf
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
-    const __grid_constant__ ScanForwardParams params) {
+    const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
-  const ScanPlace<Config> place(params);
+  const Place<Config> place(params);
   constexpr int kStages = Config::kStages;
   const int tile_step = params.ranks * Config::kTileTokens;
   const int first = place.rank * Config::kTileTokens;
@@ -283,21 +283,21 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
 }
 
 template <class Config>
-ScanForwardKernel forward_kernel() {
+ForwardKernel forward_kernel() {
   constexpr std::size_t kBytes = sizeof(ForwardShared<Config>);
-  return {.width = Config::kWidth,
-          .tile_tokens = Config::kTileTokens,
-          .blocks_per_sm = Config::blocks_per_sm(kBytes),
-          .rows = 0,
-          .launch = [](const char* name, const ScanForwardParams& params, unsigned chains,
-                       void* stream) {
-            launch_kernel(name, gated_scan_forward_kernel<Config>,
-                          {.blocks = chains * params.ranks,
-                           .threads = Config::kThreads,
-                           .cluster = static_cast<unsigned>(params.ranks),
-                           .shared_bytes = kBytes},
-                          static_cast<cudaStream_t>(stream), params);
-          }};
+  return {
+      .width = Config::kWidth,
+      .tile_tokens = Config::kTileTokens,
+      .blocks_per_sm = Config::blocks_per_sm(kBytes),
+      .rows = 0,
+      .launch = [](const char* name, const ForwardParams& params, unsigned chains, void* stream) {
+        launch_kernel(name, gated_scan_forward_kernel<Config>,
+                      {.blocks = chains * params.ranks,
+                       .threads = Config::kThreads,
+                       .cluster = static_cast<unsigned>(params.ranks),
+                       .shared_bytes = kBytes},
+                      static_cast<cudaStream_t>(stream), params);
+      }};
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -1,11 +1,11 @@
 // gated_scan_forward_kernel on fp32 tensors.
 #include "cuda/gated_scan/forward.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<float, float>>();
-template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<float, float>>();
-template ScanForwardKernel forward_kernel<ScanNarrowConfig<float, float, false>>();
-template ScanForwardKernel forward_kernel<ScanNarrowStatesConfig<float, float, false>>();
+template ForwardKernel forward_kernel<NarrowConfig<float, float>>();
+template ForwardKernel forward_kernel<NarrowStatesConfig<float, float>>();
+template ForwardKernel forward_kernel<NarrowConfig<float, float, false>>();
+template ForwardKernel forward_kernel<NarrowStatesConfig<float, float, false>>();
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -5,10 +5,10 @@
 
 #include "cuda/gated_scan/params.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 template <class Params>
-struct ScanKernelOf {
+struct KernelOf {
   int width;          // channels of a CTA
   int tile_tokens;    // of a CTA, per step
   int blocks_per_sm;  // CTAs that run at once
@@ -16,13 +16,13 @@ struct ScanKernelOf {
   void (*launch)(const char* name, const Params& params, unsigned chains, void* stream);
 };
 
-using ScanForwardKernel = ScanKernelOf<ScanForwardParams>;
-using ScanBackwardKernel = ScanKernelOf<ScanBackwardParams>;
+using ForwardKernel = KernelOf<ForwardParams>;
+using BackwardKernel = KernelOf<BackwardParams>;
 
-/// Returns the kernel of a Config (config.h); instantiated in forward_*.cu and backward_*.cu.
+/// Returns the kernel of a Config (config.h); instantiated in *_instances.cuh and *_fp32.cu.
 template <class Config>
-ScanForwardKernel forward_kernel();
+ForwardKernel forward_kernel();
 template <class Config>
-ScanBackwardKernel backward_kernel();
+BackwardKernel backward_kernel();
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

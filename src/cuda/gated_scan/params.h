@@ -4,10 +4,12 @@
 #include "core/strided_tensor.h"
 #include "cuda/scan/sequences.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
+
+using namespace scan;
 
 /// A chain is the tokens of a batch row, or all packed ones, and a block of channels.
-struct ScanParams {
+struct ChainParams {
   ScanSequences sequences;
   int D;
   int channel_blocks;
@@ -22,12 +24,12 @@ struct ScanParams {
   std::int64_t state_rows;
 };
 
-struct ScanForwardParams : ScanParams {
+struct ForwardParams : ChainParams {
   TokenTensor out;
   float* final_state;  // or null
 };
 
-struct ScanBackwardParams : ScanParams {  // states null: no gradient asks for them
+struct BackwardParams : ChainParams {  // states null: no gradient asks for them
   TokenTensor d_out;
   const float* d_final_state;  // or null: 0
   // Gradients; data null: not wanted.
@@ -40,4 +42,4 @@ struct ScanBackwardParams : ScanParams {  // states null: no gradient asks for t
 /// Tokens between two kept states: a tile of the backward.
 constexpr int kStateTokens = 128;
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -5,11 +5,11 @@
 #include "cuda/scan/channels.cuh"
 #include "cuda/scan/tile_tokens.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 /// Where a thread's tokens and channels lie.
 template <class Config>
-struct ScanPlace {
+struct Place {
   int b;
   int rank;
   int warp;
@@ -18,7 +18,7 @@ struct ScanPlace {
   int row;            // the thread's first token, in the tile
 
   template <class Params>
-  __device__ explicit ScanPlace(const Params& params) {
+  __device__ explicit Place(const Params& params) {
     const int chain = blockIdx.x / params.ranks;
     rank = blockIdx.x % params.ranks;
     b = chain / params.channel_blocks;
@@ -43,7 +43,7 @@ struct ScanPlace {
 /// Starts loading the thread's tokens of the tile that begins at `begin`: pieces of token i from
 /// `pieces` + i kOfToken kThreads on.
 template <class Config, class Stored, int kOfToken>
-__device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& place,
+__device__ void load_tokens(const ChainParams& params, const Place<Config>& place,
                             const TokenTensor& tensor, typename Config::Piece* pieces, int begin) {
   const int channels = params.D - place.channel();
   const int tokens = place.tokens(params.sequences.T, begin);
@@ -64,7 +64,7 @@ __device__ void load_tokens(const ScanParams& params, const ScanPlace<Config>& p
 
 /// Writes the states of sequences without tokens: `to` is `from`, or 0 where that is null.
 template <class Config>
-__device__ void pass_empty_sequences(const ScanParams& params, const ScanPlace<Config>& place,
+__device__ void pass_empty_sequences(const ChainParams& params, const Place<Config>& place,
                                      const float* from, float* to) {
   if (to == nullptr) return;
   const ScanSequences& sequences = params.sequences;
@@ -111,17 +111,17 @@ struct TileKinds {
   __device__ const TokenKind* of(int step) const { return kinds[step % 3]; }
 
   /// Clears the kinds of a step. All threads, before a barrier.
-  __device__ void clear(const ScanParams& params, const ScanPlace<Config>& place, int step,
+  __device__ void clear(const ChainParams& params, const Place<Config>& place, int step,
                         int begin) {
     clear_tokens<Config::kTileTokens, Config::kThreads>(params.sequences, place.b, begin,
                                                         kinds[step % 3]);
   }
   /// Marks where sequences begin and end. All threads, between that barrier and another one.
-  __device__ void mark(const ScanParams& params, int step, int begin) {
+  __device__ void mark(const ChainParams& params, int step, int begin) {
     if (threadIdx.x / 32 == Config::kWarps - 1) {
       mark_tokens<Config::kTileTokens>(params.sequences, begin, kinds[step % 3]);
     }
   }
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -1,6 +1,6 @@
 #include "cuda/gated_scan/row_maps.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows) {
@@ -10,8 +10,8 @@ TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype
   return plan;
 }
 
-ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, std::int64_t batches,
-                               int load_rows, int store_rows) {
+BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,
+                           int load_rows, int store_rows) {
   const TileExtents extents{
       .batch = batches, .time = params.sequences.T, .heads = 1, .dim = params.D};
   const auto map = [&](const TokenTensor& tensor, int rows) {
@@ -24,4 +24,4 @@ ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, st
           map(params.d_gate, store_rows)};
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

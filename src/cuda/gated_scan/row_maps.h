@@ -8,27 +8,26 @@
 #include "cuda/gated_scan/params.h"
 #include "cuda/runtime/tensor_map.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
-struct ScanBackwardMaps {
+struct BackwardMaps {
   CUtensorMap x, decay, gate, d_out, dx, d_decay, d_gate;
 };
 
-struct ScanBackwardRowParams : ScanBackwardParams {
-  ScanBackwardMaps maps;
+struct BackwardRowParams : BackwardParams {
+  BackwardMaps maps;
 };
 
 /// Parameters of the kernel of a Config.
 template <class Config>
-using ScanBackwardArgs =
-    std::conditional_t<Config::kRows, ScanBackwardRowParams, ScanBackwardParams>;
+using BackwardArgs = std::conditional_t<Config::kRows, BackwardRowParams, BackwardParams>;
 
 /// Plans copies of `rows` tokens by 64 channels. `name` is the argument's, for `problem`.
 TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows);
 
 /// Encodes the maps of the tensors that exist, with so many rows per load and per store.
-ScanBackwardMaps backward_maps(const ScanBackwardParams& params, DType dtype, std::int64_t batches,
-                               int load_rows, int store_rows);
+BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,
+                           int load_rows, int store_rows);
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

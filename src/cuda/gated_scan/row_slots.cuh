@@ -6,7 +6,7 @@
 #include "cuda/parts/barrier.cuh"
 #include "cuda/parts/tma.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 /// Pieces of each thread, kOfToken per token.
 template <class Config, int kOfToken>
@@ -15,7 +15,7 @@ struct PieceSlots {
 
   Piece slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
 
-  __device__ const Piece* piece(const ScanPlace<Config>&, int stage, int token, int of) const {
+  __device__ const Piece* piece(const Place<Config>&, int stage, int token, int of) const {
     return &slots[stage][token * kOfToken + of][threadIdx.x];
   }
 };
@@ -35,11 +35,10 @@ struct RowSlots {
   Barrier full[Config::kStages];
   Barrier full_half[2 * Config::kStages];
 
-  __device__ const Piece* piece(const ScanPlace<Config>& place, int stage, int token,
-                                int of) const {
+  __device__ const Piece* piece(const Place<Config>& place, int stage, int token, int of) const {
     return reinterpret_cast<const Piece*>(&in[stage][of][place.row + token][place.column]);
   }
-  __device__ Element* result(const ScanPlace<Config>& place, int of) {
+  __device__ Element* result(const Place<Config>& place, int of) {
     return &out[of][place.row][place.column];
   }
 
@@ -56,20 +55,20 @@ struct RowSlots {
   __device__ void expect(int stage, int count) {
     full[stage].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
   }
-  __device__ void load(const ScanPlace<Config>& place, int stage, int of, const CUtensorMap& map,
+  __device__ void load(const Place<Config>& place, int stage, int of, const CUtensorMap& map,
                        int begin) {
     load_panel(map, full[stage], in[stage][of], {place.block_channel, 0, begin, place.b});
   }
   // Half stages: two tensors take half of a stage, with a barrier of its own.
-  __device__ const Piece* half_piece(const ScanPlace<Config>& place, int half, int token,
+  __device__ const Piece* half_piece(const Place<Config>& place, int half, int token,
                                      int of) const {
     return piece(place, half / 2, token, half % 2 * 2 + of);
   }
   __device__ void expect_half(int half, int count) {
     full_half[half].arrive_and_expect(count * static_cast<int>(sizeof(Rows)));
   }
-  __device__ void load_half(const ScanPlace<Config>& place, int half, int of,
-                            const CUtensorMap& map, int begin) {
+  __device__ void load_half(const Place<Config>& place, int half, int of, const CUtensorMap& map,
+                            int begin) {
     load_panel(map, full_half[half], in[half / 2][half % 2 * 2 + of],
                {place.block_channel, 0, begin, place.b});
   }
@@ -87,10 +86,10 @@ struct RowSlots {
   }
   /// Starts storing a warpgroup's rows. One of its threads, after sync_warpgroup and every thread's
   /// fence_shared_for_async_proxy.
-  __device__ void store(const ScanPlace<Config>& place, int of, const CUtensorMap& map, int begin) {
+  __device__ void store(const Place<Config>& place, int of, const CUtensorMap& map, int begin) {
     const int row = place.warp / 4 * kWarpgroupTokens;
     store_panel(map, out[of][row], {place.block_channel, 0, begin + row, place.b});
   }
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

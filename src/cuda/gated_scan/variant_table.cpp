@@ -9,14 +9,14 @@
 #include "cuda/runtime/plan.h"
 #include "cuda/scan/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 namespace {
 
 constexpr std::int64_t kMostTokens = kMaxIndex - (1 << 20) + 1;
 
 template <class Config, class Kernel>
-ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dtype,
-                             const Kernel& kernel) {
+VariantOf<Kernel> describe(const char* direction, DType dtype, DType decay_dtype,
+                           const Kernel& kernel) {
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
               (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
@@ -27,37 +27,36 @@ ScanVariant<Kernel> describe(const char* direction, DType dtype, DType decay_dty
 }
 
 template <class Config>
-void add_forward(std::vector<ScanForwardVariant>& table, DType dtype, DType decay_dtype) {
+void add_forward(std::vector<ForwardVariant>& table, DType dtype, DType decay_dtype) {
   table.push_back({describe<Config>("forward", dtype, decay_dtype, forward_kernel<Config>())});
 }
 
 template <class Config>
-void add_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype,
-                  const ScanForwardKernel& states_kernel) {
+void add_backward(std::vector<BackwardVariant>& table, DType dtype, DType decay_dtype,
+                  const ForwardKernel& states_kernel) {
   table.push_back(
       {describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()), states_kernel});
 }
 
 template <class Element>
-void add_forward_16(std::vector<ScanForwardVariant>& table, DType dtype) {
-  add_forward<ScanWideConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanNarrowConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanSlimConfig<Element, Element>>(table, dtype, dtype);
-  add_forward<ScanNarrowConfig<Element, Element, false>>(table, dtype, dtype);
-  add_forward<ScanNarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
-  add_forward<ScanNarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
+void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
+  add_forward<WideConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<NarrowConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<SlimConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<NarrowConfig<Element, Element, false>>(table, dtype, dtype);
+  add_forward<NarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
+  add_forward<NarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
 }
 
 template <class Element, class Decay, bool kAligned>
-void add_narrow_backward(std::vector<ScanBackwardVariant>& table, DType dtype, DType decay_dtype) {
-  add_backward<ScanNarrowBackwardConfig<Element, Decay, kAligned>>(
-      table, dtype, decay_dtype,
-      forward_kernel<ScanNarrowStatesConfig<Element, Decay, kAligned>>());
+void add_narrow_backward(std::vector<BackwardVariant>& table, DType dtype, DType decay_dtype) {
+  add_backward<NarrowBackwardConfig<Element, Decay, kAligned>>(
+      table, dtype, decay_dtype, forward_kernel<NarrowStatesConfig<Element, Decay, kAligned>>());
 }
 
 template <class Element>
-void add_backward_16(std::vector<ScanBackwardVariant>& table, DType dtype) {
-  add_backward<ScanRowsBackwardConfig<Element, Element>>(table, dtype, dtype, {});
+void add_backward_16(std::vector<BackwardVariant>& table, DType dtype) {
+  add_backward<RowsBackwardConfig<Element, Element>>(table, dtype, dtype, {});
   add_narrow_backward<Element, Element, true>(table, dtype, dtype);
   add_narrow_backward<Element, Element, false>(table, dtype, dtype);
   add_narrow_backward<Element, float, true>(table, dtype, DType::kFloat32);
@@ -85,7 +84,7 @@ std::string layout_problem(const char* name, const TokenTensor& tensor, DType dt
 /// Says why a variant of either direction cannot read what the recurrence reads, x included; ""
 /// when it can.
 template <class Kernel>
-std::string recurrence_problem(const ScanVariant<Kernel>& variant,
+std::string recurrence_problem(const VariantOf<Kernel>& variant,
                                const GatedScanForwardProblem& problem) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
@@ -119,14 +118,14 @@ std::string recurrence_problem(const ScanVariant<Kernel>& variant,
 
 /// Says why TMA cannot copy a tensor, "" when it can or the variant does without TMA.
 template <class Kernel>
-std::string rows_problem(const ScanVariant<Kernel>& variant, const ScanRecurrence& problem,
+std::string rows_problem(const VariantOf<Kernel>& variant, const ScanRecurrence& problem,
                          const char* name, const TokenTensor& tensor) {
   if (variant.kernel.rows == 0 || tensor.data == nullptr) return "";
   const TileExtents extents{.batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
   return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows).problem;
 }
 template <class Kernel>
-std::string recurrence_rows_problem(const ScanVariant<Kernel>& variant,
+std::string recurrence_rows_problem(const VariantOf<Kernel>& variant,
                                     const GatedScanForwardProblem& problem) {
   std::string reason = rows_problem(variant, problem, "x", problem.x);
   if (reason.empty()) {
@@ -139,13 +138,13 @@ std::string recurrence_rows_problem(const ScanVariant<Kernel>& variant,
 
 }  // namespace
 
-std::string ScanForwardVariant::supports(const GatedScanForwardProblem& problem) const {
+std::string ForwardVariant::supports(const GatedScanForwardProblem& problem) const {
   const std::string reason = recurrence_problem(*this, problem);
   if (!reason.empty() || !aligned) return reason;
   return layout_problem("out", problem.out, dtype, problem);
 }
 
-std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& problem) const {
+std::string BackwardVariant::supports(const GatedScanBackwardProblem& problem) const {
   const GatedScanForwardProblem& forward = problem.forward;
   std::string reason = recurrence_problem(*this, forward);
   if (!reason.empty() || !aligned) return reason;
@@ -168,23 +167,23 @@ std::string ScanBackwardVariant::supports(const GatedScanBackwardProblem& proble
   return reason;
 }
 
-const std::vector<ScanForwardVariant>& scan_forward_variants() {
-  static const std::vector<ScanForwardVariant> table = [] {
-    std::vector<ScanForwardVariant> rows;
+const std::vector<ForwardVariant>& forward_variants() {
+  static const std::vector<ForwardVariant> table = [] {
+    std::vector<ForwardVariant> rows;
     add_forward_16<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
     add_forward_16<__half>(rows, DType::kFloat16);
-    add_forward<ScanNarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
-    add_forward<ScanNarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
+    add_forward<NarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
+    add_forward<NarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
 #endif
     return rows;
   }();
   return table;
 }
 
-const std::vector<ScanBackwardVariant>& scan_backward_variants() {
-  static const std::vector<ScanBackwardVariant> table = [] {
-    std::vector<ScanBackwardVariant> rows;
+const std::vector<BackwardVariant>& backward_variants() {
+  static const std::vector<BackwardVariant> table = [] {
+    std::vector<BackwardVariant> rows;
     add_backward_16<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
     add_backward_16<__half>(rows, DType::kFloat16);
@@ -196,4 +195,4 @@ const std::vector<ScanBackwardVariant>& scan_backward_variants() {
   return table;
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -11,7 +11,7 @@
 #include "ops/gated_scan.h"
 #include "tandem/error.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 namespace {
 
 constexpr const char* kForward = "gated_scan_forward";
@@ -48,9 +48,9 @@ struct Candidate {
 };
 
 template <class Variant, class Problem>
-const Variant& choose(const char* call, const std::vector<Variant>& table, const Problem& problem,
-                      const ScanRecurrence& recurrence, const DeviceProperties& device,
-                      const CallOptions& options) {
+const Variant& choose_fastest(const char* call, const std::vector<Variant>& table,
+                              const Problem& problem, const ScanRecurrence& recurrence,
+                              const DeviceProperties& device, const CallOptions& options) {
   std::vector<Candidate<Variant>> candidates;
   for (const Variant& variant : table) {
     candidates.push_back(
@@ -73,8 +73,8 @@ std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
 }
 
 template <class Kernel>
-ScanParams scan_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
-                       const DeviceProperties& device) {
+ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
+                         const DeviceProperties& device) {
   return {
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
@@ -98,25 +98,29 @@ void launch(const std::string& name, const Kernel& kernel, const ScanRecurrence&
 
 }  // namespace
 
-const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
-                                              const DeviceProperties& device,
-                                              const CallOptions& options) {
-  return choose(kForward, scan_forward_variants(), problem, problem, device, options);
+const ForwardVariant& choose(const GatedScanForwardProblem& problem, const DeviceProperties& device,
+                             const CallOptions& options) {
+  return choose_fastest(kForward, forward_variants(), problem, problem, device, options);
 }
-const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
-                                               const DeviceProperties& device,
-                                               const CallOptions& options) {
-  return choose(kBackward, scan_backward_variants(), problem, problem.forward, device, options);
+const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
+                              const DeviceProperties& device, const CallOptions& options) {
+  return choose_fastest(kBackward, backward_variants(), problem, problem.forward, device, options);
 }
+
+}  // namespace tandem::cuda::gated_scan
+
+namespace tandem::cuda {
+
+using namespace gated_scan;
 
 void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
                         const CallOptions& options) {
   const DeviceProperties device = device_properties(problem.device);
-  const ScanForwardVariant& variant = choose_scan_variant(problem, device, options);
+  const ForwardVariant& variant = choose(problem, device, options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
-  ScanForwardParams params{};
-  static_cast<ScanParams&>(params) = scan_params(problem, variant.kernel, device);
+  ForwardParams params{};
+  static_cast<ChainParams&>(params) = chain_params(problem, variant.kernel, device);
   params.out = problem.out;
   params.final_state = problem.final_state;
   launch(variant.name, variant.kernel, problem, params, context);
@@ -125,7 +129,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
                                                const DeviceProperties& device,
                                                const CallOptions& options) {
-  choose_scan_variant(problem, device, options);
+  choose(problem, device, options);
   return 0;
 }
 
@@ -133,22 +137,22 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
                          const CallOptions& options) {
   const GatedScanForwardProblem& forward = problem.forward;
   const DeviceProperties device = device_properties(forward.device);
-  const ScanBackwardVariant& variant = choose_scan_variant(problem, device, options);
+  const BackwardVariant& variant = choose(problem, device, options);
   if (forward.B == 0) return;
   const CallScope scope(variant.name, forward.device.index);
   const std::size_t bytes = states_bytes(problem);
   const ScratchMemory scratch(kBackward, context, bytes);
   float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;
   if (states != nullptr && variant.states_kernel.launch != nullptr) {
-    ScanForwardParams params{};
-    static_cast<ScanParams&>(params) = scan_params(forward, variant.states_kernel, device);
+    ForwardParams params{};
+    static_cast<ChainParams&>(params) = chain_params(forward, variant.states_kernel, device);
     params.gate = {};
     params.states = states;
     params.state_rows = state_rows(forward);
     launch(variant.name, variant.states_kernel, forward, params, context);
   }
-  ScanBackwardParams params{};
-  static_cast<ScanParams&>(params) = scan_params(forward, variant.kernel, device);
+  BackwardParams params{};
+  static_cast<ChainParams&>(params) = chain_params(forward, variant.kernel, device);
   params.states = states;
   params.state_rows = state_rows(forward);
   params.d_out = problem.d_out;
@@ -163,16 +167,16 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
-  choose_scan_variant(problem, device, options);
+  choose(problem, device, options);
   return states_bytes(problem);
 }
 
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device) {
   std::vector<VariantInfo> infos;
-  for (const ScanForwardVariant& variant : scan_forward_variants()) {
+  for (const ForwardVariant& variant : forward_variants()) {
     infos.push_back({"gated_scan", variant.name, sm90_problem(device)});
   }
-  for (const ScanBackwardVariant& variant : scan_backward_variants()) {
+  for (const BackwardVariant& variant : backward_variants()) {
     infos.push_back({"gated_scan", variant.name, sm90_problem(device)});
   }
   return infos;

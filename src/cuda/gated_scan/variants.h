@@ -8,10 +8,10 @@
 #include "cuda/gated_scan/kernels.h"
 #include "ops/gated_scan_problem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::gated_scan {
 
 template <class Kernel>
-struct ScanVariant {
+struct VariantOf {
   std::string name;
   DType dtype;
   DType decay_dtype;
@@ -19,28 +19,26 @@ struct ScanVariant {
   Kernel kernel;
 };
 
-struct ScanForwardVariant : ScanVariant<ScanForwardKernel> {
+struct ForwardVariant : VariantOf<ForwardKernel> {
   /// "" when the variant can run the problem, else why not.
   std::string supports(const GatedScanForwardProblem& problem) const;
 };
 
-struct ScanBackwardVariant : ScanVariant<ScanBackwardKernel> {
+struct BackwardVariant : VariantOf<BackwardKernel> {
   // The forward's kernel that leaves the states before each tile; its launch is null where the
   // backward's kernel computes them itself.
-  ScanForwardKernel states_kernel;
+  ForwardKernel states_kernel;
 
   std::string supports(const GatedScanBackwardProblem& problem) const;
 };
 
 /// Chooses the fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
-const ScanForwardVariant& choose_scan_variant(const GatedScanForwardProblem& problem,
-                                              const DeviceProperties& device,
-                                              const CallOptions& options = {});
-const ScanBackwardVariant& choose_scan_variant(const GatedScanBackwardProblem& problem,
-                                               const DeviceProperties& device,
-                                               const CallOptions& options = {});
+const ForwardVariant& choose(const GatedScanForwardProblem& problem, const DeviceProperties& device,
+                             const CallOptions& options = {});
+const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
+                              const DeviceProperties& device, const CallOptions& options = {});
 
-const std::vector<ScanForwardVariant>& scan_forward_variants();
-const std::vector<ScanBackwardVariant>& scan_backward_variants();
+const std::vector<ForwardVariant>& forward_variants();
+const std::vector<BackwardVariant>& backward_variants();
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gated_scan

@@ -9,17 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/gla/common/segments.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/tensor_map.h"
 #include "ops/gla_problem.h"
 
-namespace tandem::cuda {
-
-constexpr int kGlaChunk = 64;  // tokens per tile, of every variant
+namespace tandem::cuda::gla {
 
 /// One way to run an op, `Launch` being its launcher or launchers. Tried in the table's order.
 template <class Launch>
-struct GlaVariant {
+struct TileVariant {
   std::string name;
   DType dtype;
   int key_dim;    // columns of K of one CTA
@@ -42,27 +41,12 @@ std::vector<Variant> table_of_variants(AddRows add_rows) {
   return table;
 }
 
-/// Calls `add.operator()<key_dim, value_dim>()` for the tiles of the forward's kernel, the smallest
-/// first.
-template <class Add>
-void for_each_walk_tile(Add add) {
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<64, 64>();
-  add.template operator()<64, 128>();
-  add.template operator()<128, 64>();
-#endif
-  add.template operator()<128, 128>();
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<256, 64>();
-#endif
-}
-
 /// "gla_forward.sm90.bf16.c64_k128_v128", with ".gather" where TMA is not used.
 std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool tma);
 
 /// Plans of copies of one chunk by 64 columns, in the order in which they were added. `problem`
 /// says why TMA cannot do all of them, "" when it can.
-struct GlaTilePlans {
+struct TilePlans {
   std::vector<TensorMapPlan> plans;
   std::string problem;
 
@@ -74,27 +58,27 @@ struct GlaTilePlans {
 /// Says why no variant of that dtype and way to copy takes a problem, whatever the op; "" when some
 /// may.
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
-                          const GlaTilePlans& tiles);
+                          const TilePlans& tiles);
 
 /// Returns "takes K <= 64, got 128", or "" when the width fits.
 std::string width_reason(const char* axis, int width, int limit);
 
 /// The variant chosen for a problem, and how a call runs it.
 template <class Variant, class Plan>
-struct GlaChoice {
-  GlaTilePlans tiles;
+struct Choice {
+  TilePlans tiles;
   const Variant& variant;
   Plan plan;
 };
 
-/// Chooses the variant for a problem and plans the call. `make_plan` is plan_forward or its like
-/// for another op (cuda/gla/forward_plan.h).
+/// Chooses the variant for a problem and plans the call. `make_plan` is plan_forward (walk/plan.h)
+/// or its like for another call.
 template <class Variant, class Problem, class Plan>
-GlaChoice<Variant, Plan> choose_gla(const char* op, const std::vector<Variant>& table,
-                                    const Problem& problem, GlaTilePlans tiles,
-                                    const DeviceProperties& device, const CallOptions& options,
-                                    Plan (*make_plan)(const Problem&, int key_dim, int value_dim,
-                                                      const DeviceProperties&)) {
+Choice<Variant, Plan> make_choice(const char* op, const std::vector<Variant>& table,
+                                  const Problem& problem, TilePlans tiles,
+                                  const DeviceProperties& device, const CallOptions& options,
+                                  Plan (*make_plan)(const Problem&, int key_dim, int value_dim,
+                                                    const DeviceProperties&)) {
   const Variant& variant = choose_variant(op, table, device, options, [&](const Variant& one) {
     return reason_against(one, problem, tiles);
   });
@@ -102,4 +86,4 @@ GlaChoice<Variant, Plan> choose_gla(const char* op, const std::vector<Variant>& 
           make_plan(problem, variant.key_dim, variant.value_dim, device)};
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::gla

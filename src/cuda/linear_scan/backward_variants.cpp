@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/plan.h"
@@ -19,7 +20,7 @@
 #include "ops/gated_scan.h"
 #include "ops/linear_scan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 namespace {
 
 constexpr const char* kBackward = "linear_scan_backward";
@@ -28,14 +29,13 @@ constexpr float kLowScale = 2048.0f;  // a rounding to fp16 leaves a rest at lea
 std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
 
 template <class Element>
-void add_variant(std::vector<LinearScanBackwardVariant>& table, DType dtype) {
+void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
   table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
-                   &launch_linear_scan_product<Element, LinearScanProduct::kProject>,
-                   &launch_linear_scan_product<Element, LinearScanProduct::kInput>,
-                   &launch_linear_scan_product<Element, LinearScanProduct::kWeight>,
-                   &launch_linear_scan_widen<Element>, &launch_linear_scan_narrow<Element>,
-                   &launch_linear_scan_split<Element>, &launch_linear_scan_copy<Element>,
-                   &launch_linear_scan_sum<Element>});
+                   &launch_product<Element, Product::kProject>,
+                   &launch_product<Element, Product::kInput>,
+                   &launch_product<Element, Product::kWeight>, &gemm::launch_widen<Element>,
+                   &gemm::launch_narrow<Element>, &gemm::launch_split<Element>,
+                   &gemm::launch_copy<Element>, &gemm::launch_sum<Element>});
 }
 
 StridedTensor strided(const TokenTensor& tensor) {
@@ -54,7 +54,7 @@ TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64
 /// The scan's own backward, every tensor in fp32: in the workspace, or the caller's where it is
 /// fp32.
 GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
-                                      const LinearScanBackwardPlan& plan, char* base) {
+                                      const BackwardPlan& plan, char* base) {
   const LinearScanForwardProblem& f = problem.forward;
   const auto at = [&](std::size_t offset) { return tokens_at(base, offset, f.T, f.D); };
   GatedScanBackwardProblem scan;
@@ -74,8 +74,8 @@ GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
 struct Call {
   const LinearScanBackwardProblem& problem;
   const LinearScanForwardProblem& f;
-  const LinearScanBackwardVariant& variant;
-  const LinearScanBackwardPlan& plan;
+  const BackwardVariant& variant;
+  const BackwardPlan& plan;
   char* base;
   void* stream;
 
@@ -92,14 +92,15 @@ struct Call {
   }
 
   void copy_operands() const {
-    if (plan.copies_u) variant.copy({f.B, f.T, f.d, f.u, u(), {}}, stream);
+    if (plan.copies_u) variant.copy(kBackward, {f.B, f.T, f.d, f.u, u(), {}}, stream);
     if (plan.copies_weight) {
-      variant.copy({1, f.D, f.d, {f.weight.data, 0, f.weight.row_stride}, weight(), {}}, stream);
+      variant.copy(kBackward, {1, f.D, f.d, {f.weight.data, 0, f.weight.row_stride}, weight(), {}},
+                   stream);
     }
   }
 
-  LinearScanProductParams product(int rows, int columns, int depth) const {
-    LinearScanProductParams params{};
+  ProductParams product(int rows, int columns, int depth) const {
+    ProductParams params{};
     params.B = f.B;
     params.T = f.T;
     params.rows = rows;
@@ -108,50 +109,51 @@ struct Call {
     return params;
   }
   /// Sets A to dx, as two terms: low first.
-  void set_split(LinearScanProductParams& params, int rows) const {
+  void set_split(gemm::Operands& operands, int rows) const {
     const TileExtents extents{f.B, f.T, 1, f.D};
     const auto term = [&](std::size_t offset) {
       return encode(map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows));
     };
-    params.a[0] = term(plan.low);
-    params.a[1] = term(plan.high);
-    params.terms = 2;
-    params.term_scale = 1.0f / kLowScale;
+    operands.a[0] = term(plan.low);
+    operands.a[1] = term(plan.high);
+    operands.terms = 2;
+    operands.term_scale = 1.0f / kLowScale;
   }
 
   void write_x() const {
-    LinearScanProductParams params = product(static_cast<int>(f.T), f.D, f.d);
-    params.a[0] = encode(map(u(), u_extents(f), kProductTile));
-    params.b = encode(map(weight(), weight_extents(f), kProductTile));
+    ProductParams params = product(static_cast<int>(f.T), f.D, f.d);
+    params.a[0] = encode(map(u(), u_extents(f), gemm::kTileRows));
+    params.b = encode(map(weight(), weight_extents(f), gemm::kTileColumns));
     params.wide = reinterpret_cast<float*>(base + plan.x);
     variant.project(params, stream);
   }
   void write_du() const {
-    LinearScanProductParams params = product(static_cast<int>(f.T), f.d, f.D);
-    set_split(params, kProductTile);
-    params.b = encode(map(weight(), weight_extents(f), kProductStep));
+    ProductParams params = product(static_cast<int>(f.T), f.d, f.D);
+    set_split(params, gemm::kTileRows);
+    params.b = encode(map(weight(), weight_extents(f), gemm::kTileDepth));
     params.narrow = problem.du;
     variant.input(params, stream);
   }
   void write_d_weight() const {
     if (plan.weight_slices > 0) {
-      LinearScanProductParams params = product(f.D, f.d, 0);
-      set_split(params, kProductStep);
-      params.b = encode(map(u(), u_extents(f), kProductStep));
+      ProductParams params = product(f.D, f.d, 0);
+      set_split(params, gemm::kTileDepth);
+      params.b = encode(map(u(), u_extents(f), gemm::kTileDepth));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;
       params.wide = reinterpret_cast<float*>(base + plan.partial_sums);
       variant.weight(params, stream);
     }
-    variant.sum({reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
+    variant.sum(kBackward,
+                {reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
                  f.d, problem.d_weight},
                 stream);
   }
 
-  void convert(LinearScanBackwardVariant::Convert launch, const TokenTensor& from,
+  void convert(BackwardVariant::Convert launch, const TokenTensor& from,
                const TokenTensor& to) const {
-    launch({f.B, f.T, f.D, from, to, {}}, stream);
+    launch(kBackward, {f.B, f.T, f.D, from, to, {}}, stream);
   }
   void widen_inputs(const GatedScanBackwardProblem& scan) const {
     if (f.decay_dtype != DType::kFloat32) convert(variant.widen, f.decay, scan.forward.decay);
@@ -164,30 +166,28 @@ struct Call {
     }
     if (problem.d_gate.data) convert(variant.narrow, scan.d_gate, problem.d_gate);
     if (!plan.needs_dx) return;
-    LinearScanConvertParams params{f.B,
-                                   f.T,
-                                   f.D,
-                                   scan.dx,
-                                   tokens_at(base, plan.high, f.T, padded(f.D)),
-                                   tokens_at(base, plan.low, f.T, padded(f.D)),
-                                   kLowScale};
-    variant.split(params, stream);
+    gemm::ConvertParams params{f.B,
+                               f.T,
+                               f.D,
+                               scan.dx,
+                               tokens_at(base, plan.high, f.T, padded(f.D)),
+                               tokens_at(base, plan.low, f.T, padded(f.D)),
+                               kLowScale};
+    variant.split(kBackward, params, stream);
   }
 };
 
-const LinearScanBackwardVariant& choose(const LinearScanBackwardProblem& problem,
-                                        const DeviceProperties& device,
-                                        const CallOptions& options) {
-  return choose_variant(
-      kBackward, linear_scan_backward_variants(), device, options,
-      [&](const LinearScanBackwardVariant& one) { return reason_against(one, problem); });
+const BackwardVariant& choose(const LinearScanBackwardProblem& problem,
+                              const DeviceProperties& device, const CallOptions& options) {
+  return choose_variant(kBackward, backward_variants(), device, options,
+                        [&](const BackwardVariant& one) { return reason_against(one, problem); });
 }
 
 }  // namespace
 
-const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants() {
+const std::vector<BackwardVariant>& backward_variants() {
   static const auto table = [] {
-    std::vector<LinearScanBackwardVariant> rows;
+    std::vector<BackwardVariant> rows;
     add_variant<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
     add_variant<__half>(rows, DType::kFloat16);
@@ -197,18 +197,18 @@ const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants() {
   return table;
 }
 
-std::string reason_against(const LinearScanBackwardVariant& variant,
+std::string reason_against(const BackwardVariant& variant,
                            const LinearScanBackwardProblem& problem) {
   const LinearScanForwardProblem& f = problem.forward;
   if (f.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(f.dtype);
   }
   if (f.T > kMaxIndex - 256) return "takes T < 2^31 - 256, got " + std::to_string(f.T);
-  const std::int64_t tiles = f.B * ceil_div(f.T, kProductStep);
+  const std::int64_t tiles = f.B * ceil_div(f.T, gemm::kTileDepth);
   if (tiles > kMaxIndex) {
     return "takes at most 2^31 - 1 batches times steps of 64 tokens, got " + std::to_string(tiles);
   }
-  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kProductTile};
+  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{gemm::kTileColumns};
   if (std::max(f.D, f.d) > kMostColumns) {
     return "takes d and D up to " + std::to_string(kMostColumns) + ", got " + std::to_string(f.d) +
            " and " + std::to_string(f.D);
@@ -216,15 +216,15 @@ std::string reason_against(const LinearScanBackwardVariant& variant,
   return "";
 }
 
-LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem& problem,
-                                                 const DeviceProperties& device) {
+BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
+                           const DeviceProperties& device) {
   const LinearScanForwardProblem& f = problem.forward;
-  LinearScanBackwardPlan plan;
+  BackwardPlan plan;
   const std::int64_t tokens = f.B * f.T;
   plan.needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
   plan.needs_dx = problem.du.data || problem.d_weight.data;
   const auto unreadable = [&](const StridedTensor& tensor, const TileExtents& extents) {
-    return !plan_tile("", tensor, f.dtype, extents, kProductStep).problem.empty();
+    return !plan_tile("", tensor, f.dtype, extents, gemm::kTileDepth).problem.empty();
   };
   plan.copies_u = (plan.needs_x || problem.d_weight.data) && tokens > 0 &&
                   unreadable(strided(f.u), u_extents(f));
@@ -232,8 +232,8 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
                        unreadable(strided(f.weight), weight_extents(f));
   if (problem.d_weight.data && tokens > 0) {
     // Enough CTAs for two per multiprocessor, each with some steps to add up.
-    const std::int64_t tiles = ceil_div(f.D, kProductTile) * ceil_div(f.d, kProductTile);
-    const std::int64_t steps = f.B * ceil_div(f.T, kProductStep);
+    const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, gemm::kTileColumns);
+    const std::int64_t steps = f.B * ceil_div(f.T, gemm::kTileDepth);
     plan.weight_slices = static_cast<int>(
         std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
   }
@@ -262,12 +262,18 @@ LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem
   return plan;
 }
 
+}  // namespace tandem::cuda::linear_scan
+
+namespace tandem::cuda {
+
+using namespace linear_scan;
+
 void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context,
                           const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
   const DeviceProperties device = device_properties(f.device);
-  const LinearScanBackwardVariant& variant = choose(problem, device, options);
-  const LinearScanBackwardPlan plan = plan_linear_scan_backward(problem, device);
+  const BackwardVariant& variant = choose(problem, device, options);
+  const BackwardPlan plan = plan_backward(problem, device);
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
@@ -291,7 +297,7 @@ std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem
                                                  const DeviceProperties& device,
                                                  const CallOptions& options) {
   choose(problem, device, options);
-  return plan_linear_scan_backward(problem, device).workspace_bytes;
+  return plan_backward(problem, device).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

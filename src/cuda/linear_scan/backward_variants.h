@@ -4,17 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "cuda/linear_scan/matmul_params.h"
+#include "cuda/gemm/convert.h"
+#include "cuda/linear_scan/product.h"
 #include "ops/linear_scan_problem.h"
 #include "tandem/device.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// The products and conversions in one dtype.
-struct LinearScanBackwardVariant {
-  using Product = void (*)(const LinearScanProductParams&, void* stream);
-  using Convert = void (*)(const LinearScanConvertParams&, void* stream);
-  using Sum = void (*)(const LinearScanSumParams&, void* stream);
+struct BackwardVariant {
+  using Product = void (*)(const ProductParams&, void* stream);
+  using Convert = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
+  using Sum = void (*)(const char* name, const gemm::SumParams&, void* stream);
 
   std::string name;
   DType dtype;
@@ -23,14 +24,14 @@ struct LinearScanBackwardVariant {
   Sum sum;
 };
 
-const std::vector<LinearScanBackwardVariant>& linear_scan_backward_variants();
+const std::vector<BackwardVariant>& backward_variants();
 
 /// "" when the variant can run the problem, else why not.
-std::string reason_against(const LinearScanBackwardVariant& variant,
+std::string reason_against(const BackwardVariant& variant,
                            const LinearScanBackwardProblem& problem);
 
 /// What a call keeps in its workspace: offsets in bytes. What is not needed has no bytes.
-struct LinearScanBackwardPlan {
+struct BackwardPlan {
   bool needs_x = false;   // to compute the states
   bool needs_dx = false;  // for du or d_weight
   bool copies_u = false;  // TMA cannot read it
@@ -52,7 +53,7 @@ struct LinearScanBackwardPlan {
   std::size_t scan_bytes = 0;
   std::size_t workspace_bytes = 0;
 };
-LinearScanBackwardPlan plan_linear_scan_backward(const LinearScanBackwardProblem& problem,
-                                                 const DeviceProperties& device);
+BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
+                           const DeviceProperties& device);
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -3,7 +3,7 @@
 
 #include "cuda/linear_scan/carry.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// What 8 tokens, two of each lane, do to a channel. kExact means what it does for apply() in
 /// scan/map.cuh.
@@ -42,4 +42,4 @@ struct BlockMaps {
   }
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

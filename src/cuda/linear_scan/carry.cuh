@@ -13,7 +13,9 @@
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/scan/map.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
+
+using namespace scan;
 
 constexpr std::uint32_t kNotThere = 0xFFFFFFFFu;
 
@@ -165,4 +167,4 @@ __device__ inline void put_maps(const ColumnRecords& records, int time, const Sc
   for (int r = 0; r < 2; ++r) put(to + r, maps[r]);
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

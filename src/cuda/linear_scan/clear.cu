@@ -7,7 +7,7 @@
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 namespace {
 
 constexpr int kThreads = 256;
@@ -28,7 +28,7 @@ __global__ void linear_scan_clear_kernel(const ClearParams params) {
 
 }  // namespace
 
-void launch_linear_scan_clear(void* memory, std::int64_t bytes, int multiprocessors, void* stream) {
+void launch_clear(void* memory, std::int64_t bytes, int multiprocessors, void* stream) {
   const ClearParams params{static_cast<uint4*>(memory), bytes / 16};
   const std::int64_t most = std::int64_t{4} * std::max(multiprocessors, 1);
   const std::int64_t blocks = std::min(ceil_div(params.count, kThreads), most);
@@ -38,4 +38,4 @@ void launch_linear_scan_clear(void* memory, std::int64_t bytes, int multiprocess
                 static_cast<cudaStream_t>(stream), params);
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

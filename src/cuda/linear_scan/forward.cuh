@@ -46,13 +46,13 @@
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 template <class Config>
 __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_scan_forward_kernel(
-    const __grid_constant__ LinearScanForwardParams params) {
+    const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  auto& shared = *reinterpret_cast<LinearScanShared<Config>*>(shared_memory);
+  auto& shared = *reinterpret_cast<ForwardShared<Config>*>(shared_memory);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
@@ -66,7 +66,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kWarpgroups;
     const int stores = params.tma ? kStoreArrivals : 0;
-    shared.ring.init(params.tma ? 1 : kLinearScanCopyThreads, kScanThreads + stores);
+    shared.ring.init(params.tma ? 1 : kCopyThreads, kScanThreads + stores);
     shared.ticket_ring.init(1, 1);
     shared.tile_ring.init(32, kScanThreads + stores);
     for (auto& slot : shared.outputs_ready) {
@@ -106,14 +106,13 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
 }
 
 template <class Config>
-void launch_linear_scan_forward(const char* name, const LinearScanForwardParams& params,
-                                unsigned blocks, void* stream) {
-  static_assert(sizeof(LinearScanShared<Config>) <= Config::kSharedLimit);
+void launch_forward(const char* name, const ForwardParams& params, unsigned blocks, void* stream) {
+  static_assert(sizeof(ForwardShared<Config>) <= Config::kSharedLimit);
   launch_kernel(name, linear_scan_forward_kernel<Config>,
                 {.blocks = blocks,
                  .threads = Config::kThreads,
-                 .shared_bytes = sizeof(LinearScanShared<Config>)},
+                 .shared_bytes = sizeof(ForwardShared<Config>)},
                 static_cast<cudaStream_t>(stream), params);
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

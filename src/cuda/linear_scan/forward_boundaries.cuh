@@ -8,18 +8,18 @@
 #include "cuda/parts/fragment.cuh"
 #include "cuda/scan/map.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// One tile as a thread of the scan role sees it: 64 channels, 16 for each warp. Lane (g, c) has
 /// channels g and g + 8 of the warp's, and tokens 2c and 2c + 1 of every 8.
 template <class Config>
-struct ScanTile {
+struct ThreadTile {
   using Element = typename Config::Element;
-  using Position = typename LinearScanShared<Config>::StageRing::Position;
+  using Position = typename ForwardShared<Config>::StageRing::Position;
 
-  const LinearScanForwardParams& params;
-  LinearScanShared<Config>& shared;
-  LinearScanTile tile;
+  const ForwardParams& params;
+  ForwardShared<Config>& shared;
+  Tile tile;
   const TokenKind* tokens;  // of the tile
   int warpgroup;            // warpgroup, which has 64 channels
   int channel;              // this lane's first one; the other is 8 further
@@ -37,7 +37,7 @@ struct ScanTile {
 
 /// Returns a decay of the tile in shared memory.
 template <class Config>
-__device__ typename Config::Element& decay_element(const ScanTile<Config>& t, int token,
+__device__ typename Config::Element& decay_element(const ThreadTile<Config>& t, int token,
                                                    int channel) {
   return *reinterpret_cast<typename Config::Element*>(
       t.panel(0, token / 64) + panel_offset(token % 64, channel / 8) + channel % 8 * 2);
@@ -45,7 +45,7 @@ __device__ typename Config::Element& decay_element(const ScanTile<Config>& t, in
 
 /// Returns a token's decay as a factor; `channel` counts among the warpgroup's 64.
 template <class Config>
-__device__ float decay_factor(const ScanTile<Config>& t, int token, int channel) {
+__device__ float decay_factor(const ThreadTile<Config>& t, int token, int channel) {
   if constexpr (Config::kGeneral) {
     return t.shared.decays[token][channel];
   } else {
@@ -56,7 +56,7 @@ __device__ float decay_factor(const ScanTile<Config>& t, int token, int channel)
 
 /// Makes a token's decay 0, so that it forgets what was before.
 template <class Config>
-__device__ void forget_before(const ScanTile<Config>& t, int token, int channel) {
+__device__ void forget_before(const ThreadTile<Config>& t, int token, int channel) {
   if constexpr (Config::kGeneral) {
     t.shared.decays[token][channel] = 0.0f;
   } else {
@@ -67,7 +67,7 @@ __device__ void forget_before(const ScanTile<Config>& t, int token, int channel)
 
 /// Calls use(token, kind) for the tokens of a tile where `concerns(kind)`, in all lanes.
 template <class Config, class Concerns, class Use>
-__device__ void for_each_boundary(const ScanTile<Config>& t, Concerns concerns, Use use) {
+__device__ void for_each_boundary(const ThreadTile<Config>& t, Concerns concerns, Use use) {
   for (int begin = 0; begin < Config::kTokens; begin += 32) {
     const TokenKind own = t.tokens[begin + threadIdx.x % 32];
     unsigned left = __ballot_sync(0xFFFFFFFFu, concerns(own));
@@ -81,7 +81,7 @@ __device__ void for_each_boundary(const ScanTile<Config>& t, Concerns concerns, 
 
 /// Clears x, gate and decay of tokens of no sequence, so that their states and outputs are 0.
 template <class Config>
-__device__ void clear_outside(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
+__device__ void clear_outside(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const bool clears_gates = t.params.problem.gate.data != nullptr;
   const int warp_channel = threadIdx.x % 128 / 32 * 16;
   for (int token = threadIdx.x % 32; token < Config::kTokens; token += 32) {
@@ -100,7 +100,7 @@ __device__ void clear_outside(const ScanTile<Config>& t, float (&acc)[Config::kT
 
 /// Makes first tokens take in their sequence's initial state and forget what was before.
 template <class Config>
-__device__ void begin_sequences(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
+__device__ void begin_sequences(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const LinearScanForwardProblem& problem = t.params.problem;
   clear_outside(t, acc);
   const auto begins = [](TokenKind kind) { return kind.first >= 0; };
@@ -127,7 +127,7 @@ __device__ void begin_sequences(const ScanTile<Config>& t, float (&acc)[Config::
 
 /// Stores the states behind last tokens as final states.
 template <class Config>
-__device__ void end_sequences(const ScanTile<Config>& t,
+__device__ void end_sequences(const ThreadTile<Config>& t,
                               const float (&states)[Config::kTokens / 2]) {
   const LinearScanForwardProblem& problem = t.params.problem;
   const auto ends = [](TokenKind kind) { return kind.last >= 0; };
@@ -147,4 +147,4 @@ __device__ void end_sequences(const ScanTile<Config>& t,
   });
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -3,7 +3,7 @@
 
 #include "cuda/runtime/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// A tile is `kWarpgroups` warpgroups of 64 channels each, times `kTokens` tokens. `kChain`: a tile
 /// takes the state before it from the previous tile and scans once; else it publishes its map,
@@ -12,7 +12,7 @@ namespace tandem::cuda {
 /// with more registers: for gates ready before the state, and more maps at a time.
 template <class ElementT, int kWarpgroupsT, int kTokensT, bool kChainT, bool kGeneralT = false,
           bool kAloneT = false>
-struct LinearScanConfig {
+struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kWarpgroups = kWarpgroupsT;
   static constexpr int kTokens = kTokensT;
@@ -55,4 +55,4 @@ struct LinearScanConfig {
   static_assert(kPanelStages < kStages, "the next tile's first columns come meanwhile");
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

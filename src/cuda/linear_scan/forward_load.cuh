@@ -5,10 +5,10 @@
 #include "cuda/linear_scan/forward_shared.cuh"
 #include "cuda/parts/tma.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// Threads that copy where TMA cannot: warps 2 and 3.
-constexpr int kLinearScanCopyThreads = 64;
+constexpr int kCopyThreads = 64;
 
 /// Panels of a stage that are loaded: decays, gates, both or none. The same for every tile: panels
 /// outside the tensors are loaded as zeros.
@@ -31,9 +31,9 @@ struct PanelsOfStage {
 /// the one of its own index; else by ticket, so that a tile's CTA runs whenever a later tile's
 /// does. The next ticket is under way while a tile is loaded.
 template <class Config, class UseTile>
-__device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
+__device__ void take_tiles(const ForwardParams& params, ForwardShared<Config>& shared,
                            UseTile use_tile) {
-  typename LinearScanShared<Config>::TileRing::Position at;
+  typename ForwardShared<Config>::TileRing::Position at;
   const bool by_ticket = params.tiles > static_cast<int>(gridDim.x);
   const auto next = [&] {
     return by_ticket ? atomicAdd(params.exchange.ticket, 1u) + 1 : gridDim.x;
@@ -44,8 +44,8 @@ __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShar
     shared.tickets[at.stage] = index;
     shared.ticket_ring.full[at.stage].arrive();
     at.advance();
-    const LinearScanTile tile = find_tile(params, index, Config::kChannels);
-    if (tile.batch == LinearScanTile::kNone) return;
+    const Tile tile = find_tile(params, index, Config::kChannels);
+    if (tile.batch == Tile::kNone) return;
     const unsigned following = next();
     use_tile(tile);
     index = following;
@@ -54,20 +54,18 @@ __device__ void take_tiles(const LinearScanForwardParams& params, LinearScanShar
 
 /// Takes the tiles of this CTA where other threads copy. One thread.
 template <class Config>
-__device__ void take_tickets(const LinearScanForwardParams& params,
-                             LinearScanShared<Config>& shared) {
-  take_tiles(params, shared, [](const LinearScanTile&) {});
+__device__ void take_tickets(const ForwardParams& params, ForwardShared<Config>& shared) {
+  take_tiles(params, shared, [](const Tile&) {});
 }
 
 template <class Config>
-__device__ void load_with_tma(const LinearScanForwardParams& params,
-                              LinearScanShared<Config>& shared) {
+__device__ void load_with_tma(const ForwardParams& params, ForwardShared<Config>& shared) {
   const LinearScanForwardProblem& problem = params.problem;
   const int k_steps = (problem.d + 63) / 64;
   const bool with_decay = !Config::kGeneral;
   const bool with_gate = problem.gate.data != nullptr;
-  typename LinearScanShared<Config>::StageRing::Position at;
-  take_tiles(params, shared, [&](const LinearScanTile& tile) {
+  typename ForwardShared<Config>::StageRing::Position at;
+  take_tiles(params, shared, [&](const Tile& tile) {
     const int time = tile.time_tile * Config::kTokens;
     for (int k = 0; k < k_steps; ++k, at.advance()) {
       shared.ring.wait_empty(at);
@@ -96,15 +94,14 @@ __device__ void load_with_tma(const LinearScanForwardParams& params,
 
 /// Stores the outputs of each tile by TMA, as soon as they are in their panels. One thread.
 template <class Config>
-__device__ void store_outputs(const LinearScanForwardParams& params,
-                              LinearScanShared<Config>& shared) {
+__device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>& shared) {
   const int k_steps = (params.problem.d + 63) / 64;
-  typename LinearScanShared<Config>::StageRing::Position at;
-  typename LinearScanShared<Config>::TileRing::Position slot;
+  typename ForwardShared<Config>::StageRing::Position at;
+  typename ForwardShared<Config>::TileRing::Position slot;
   while (true) {
     shared.tile_ring.wait_full(slot);
-    const LinearScanTile tile = shared.tiles[slot.stage];
-    if (tile.batch == LinearScanTile::kNone) return;
+    const Tile tile = shared.tiles[slot.stage];
+    if (tile.batch == Tile::kNone) return;
     for (int k = 0; k < k_steps; ++k) at.advance();
     for (int warpgroup = 0; warpgroup < Config::kWarpgroups; ++warpgroup) {
       shared.outputs_ready[slot.stage][warpgroup].wait(slot.parity);
@@ -133,8 +130,8 @@ __device__ void store_outputs(const LinearScanForwardParams& params,
 template <class Element>
 __device__ void copy_panel(char* panel, int rows, const Element* from, std::int64_t row_stride,
                            int valid_rows, int valid_columns) {
-  const int thread = threadIdx.x % kLinearScanCopyThreads;
-  for (int piece = thread; piece < rows * 8; piece += kLinearScanCopyThreads) {
+  const int thread = threadIdx.x % kCopyThreads;
+  for (int piece = thread; piece < rows * 8; piece += kCopyThreads) {
     const int row = piece / 8, column = piece % 8 * 8;
     alignas(16) Element values[8];
 #pragma unroll
@@ -149,13 +146,12 @@ __device__ void copy_panel(char* panel, int rows, const Element* from, std::int6
 
 /// Loads all tiles without TMA. The copying threads.
 template <class Config>
-__device__ void load_with_threads(const LinearScanForwardParams& params,
-                                  LinearScanShared<Config>& shared) {
+__device__ void load_with_threads(const ForwardParams& params, ForwardShared<Config>& shared) {
   using Element = typename Config::Element;
   const LinearScanForwardProblem& problem = params.problem;
   const int k_steps = (problem.d + 63) / 64;
-  typename LinearScanShared<Config>::StageRing::Position at;
-  typename LinearScanShared<Config>::TileRing::Position slot;
+  typename ForwardShared<Config>::StageRing::Position at;
+  typename ForwardShared<Config>::TileRing::Position slot;
   const auto publish = [&] {
     fence_shared_for_async_proxy();
     shared.ring.full[at.stage].arrive();
@@ -167,9 +163,9 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
   };
   while (true) {
     shared.ticket_ring.wait_full(slot);
-    const LinearScanTile tile = find_tile(params, shared.tickets[slot.stage], Config::kChannels);
+    const Tile tile = find_tile(params, shared.tickets[slot.stage], Config::kChannels);
     slot.advance();
-    if (tile.batch == LinearScanTile::kNone) return;
+    if (tile.batch == Tile::kNone) return;
     const std::int64_t time = std::int64_t{tile.time_tile} * Config::kTokens;
     const int tokens = static_cast<int>(min(problem.T - time, std::int64_t{Config::kTokens}));
     const int channels = problem.D - tile.first_channel;
@@ -203,17 +199,16 @@ __device__ void load_with_threads(const LinearScanForwardParams& params,
 
 /// Finds out what the tokens of each tile are. One warp.
 template <class Config>
-__device__ void look_at_tokens(const LinearScanForwardParams& params,
-                               LinearScanShared<Config>& shared) {
+__device__ void look_at_tokens(const ForwardParams& params, ForwardShared<Config>& shared) {
   const LinearScanForwardProblem& problem = params.problem;
   const ScanSequences sequences{problem.cu_seqlens, static_cast<int>(problem.N),
                                 static_cast<int>(problem.T)};
   const int lane = threadIdx.x % 32;
-  typename LinearScanShared<Config>::TileRing::Position at;
+  typename ForwardShared<Config>::TileRing::Position at;
   while (true) {
     shared.ticket_ring.wait_full(at);
-    LinearScanTile tile = find_tile(params, shared.tickets[at.stage], Config::kChannels);
-    const bool exists = tile.batch != LinearScanTile::kNone;
+    Tile tile = find_tile(params, shared.tickets[at.stage], Config::kChannels);
+    const bool exists = tile.batch != Tile::kNone;
     if (exists) {
       const int time = tile.time_tile * Config::kTokens;
       const bool ends = problem.final_state != nullptr;
@@ -221,7 +216,7 @@ __device__ void look_at_tokens(const LinearScanForwardParams& params,
       const bool inside =
           problem.cu_seqlens == nullptr && sequences.T - time - (ends ? 1 : 0) >= Config::kTokens;
       for (int i = lane; i < Config::kTokens && !inside; i += 32) {
-        const TokenKind kind = linear_scan_token(sequences, tile.batch, time + i, ends);
+        const TokenKind kind = kind_of_token(sequences, tile.batch, time + i, ends);
         shared.tokens[at.stage][i] = kind;
         if (kind.first != TokenKind::kInside || kind.last != TokenKind::kInside) {
           tile.plain = false;
@@ -255,4 +250,4 @@ __device__ void pass_empty_sequences(const LinearScanForwardProblem& problem) {
   }
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -9,16 +9,16 @@
 
 #include "ops/linear_scan_problem.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// Memory through which tiles pass states on; all bits are set before the kernel.
-struct LinearScanExchange {
+struct Exchange {
   float2* maps = nullptr;           // (column, tile in time, channel): a tile's map
   float* states = nullptr;          // (column, tile group, channel): the state after the group
   std::uint32_t* ticket = nullptr;  // tiles taken so far, less 1
 };
 
-struct LinearScanForwardParams {
+struct ForwardParams {
   CUtensorMap u_map;
   CUtensorMap weight_map;
   CUtensorMap decay_map;  // of 16-bit decays
@@ -30,16 +30,15 @@ struct LinearScanForwardParams {
   int channel_tiles = 0;  // of kChannels
   int columns = 0;        // tiles that begin at one time: of all batch rows and channels
   int tiles = 0;          // (time, batch, channels) from the outermost axis
-  LinearScanExchange exchange;
+  Exchange exchange;
 };
 
 /// Launches linear_scan_forward_kernel<Config> on `blocks` CTAs; `name` is the variant's, for
-/// errors. Instantiated in forward_*.cu.
+/// errors. Instantiated in forward_instances.cuh.
 template <class Config>
-void launch_linear_scan_forward(const char* name, const LinearScanForwardParams& params,
-                                unsigned blocks, void* stream);
+void launch_forward(const char* name, const ForwardParams& params, unsigned blocks, void* stream);
 
 /// Sets all bits of a multiple of 16 bytes, by at most four CTAs per multiprocessor.
-void launch_linear_scan_clear(void* memory, std::int64_t bytes, int multiprocessors, void* stream);
+void launch_clear(void* memory, std::int64_t bytes, int multiprocessors, void* stream);
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -4,36 +4,34 @@
 
 #include "cuda/runtime/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
-LinearScanTileShape tile_shape(LinearScanTiling tiling) {
+TileShape tile_shape(Tiling tiling) {
   switch (tiling) {
-    case LinearScanTiling::kAlone: return {"c64_t64_alone", 64, 64, 1, 64, false};
-    case LinearScanTiling::kSmall: return {"c64_t64", 64, 64, 2, 32, false};
-    case LinearScanTiling::kChain: break;
+    case Tiling::kAlone: return {"c64_t64_alone", 64, 64, 1, 64, false};
+    case Tiling::kSmall: return {"c64_t64", 64, 64, 2, 32, false};
+    case Tiling::kChain: break;
   }
   return {"c128_t256_chain", 128, 256, 1, 1, true};
 }
 
-LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem,
-                               const DeviceProperties& device) {
+Tiling choose_tiling(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
   const int multiprocessors = device.multiprocessors;
   const std::int64_t small = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
-  if (small <= multiprocessors) return LinearScanTiling::kAlone;
+  if (small <= multiprocessors) return Tiling::kAlone;
   // With so many columns that few tiles of each keep the machine busy, hardly any tile waits for
   // the previous one.
   const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
   const std::int64_t busy = columns * device_model(device).linear_scan.multiprocessors_per_chain;
   const bool many = busy >= multiprocessors && tiles >= multiprocessors;
-  return many && problem.D > 64 && problem.T > 128 ? LinearScanTiling::kChain
-                                                   : LinearScanTiling::kSmall;
+  return many && problem.D > 64 && problem.T > 128 ? Tiling::kChain : Tiling::kSmall;
 }
 
-LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                                const DeviceProperties& device) {
-  const LinearScanTileShape shape = tile_shape(tiling);
-  LinearScanPlan plan;
+ForwardPlan plan_forward(const LinearScanForwardProblem& problem, Tiling tiling,
+                         const DeviceProperties& device) {
+  const TileShape shape = tile_shape(tiling);
+  ForwardPlan plan;
   plan.time_tiles = ceil_div(problem.T, shape.tokens);
   plan.channel_tiles = ceil_div(problem.D, shape.channels);
   const std::int64_t columns = problem.B * plan.channel_tiles;
@@ -50,4 +48,4 @@ LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearS
   return plan;
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -8,31 +8,30 @@
 #include "ops/linear_scan_problem.h"
 #include "tandem/device.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// Channels by tokens of a tile, and how tiles pass the state on.
-enum class LinearScanTiling {
+enum class Tiling {
   kAlone,  // 64 x 64, no more tiles than multiprocessors
   kSmall,  // 64 x 64
   kChain,  // 128 x 256, one scan, each tile waits for the previous one
 };
 
-struct LinearScanTileShape {
+struct TileShape {
   const char* name;
   int channels;
   int tokens;
   int ctas;         // per multiprocessor
-  int group_tiles;  // LinearScanConfig::kGroupTiles
+  int group_tiles;  // ForwardConfig::kGroupTiles
   bool chain;
 };
-LinearScanTileShape tile_shape(LinearScanTiling tiling);
+TileShape tile_shape(Tiling tiling);
 
 /// The quickest tiling on a device, where every tiling can run.
-LinearScanTiling choose_tiling(const LinearScanForwardProblem& problem,
-                               const DeviceProperties& device);
+Tiling choose_tiling(const LinearScanForwardProblem& problem, const DeviceProperties& device);
 
 /// Offsets into the workspace in bytes; all of it is cleared before the kernel.
-struct LinearScanPlan {
+struct ForwardPlan {
   std::int64_t time_tiles = 0;
   std::int64_t channel_tiles = 0;
   std::int64_t tiles = 0;
@@ -42,7 +41,7 @@ struct LinearScanPlan {
   std::size_t ticket = 0;
   std::size_t workspace_bytes = 0;
 };
-LinearScanPlan plan_linear_scan(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                                const DeviceProperties& device);
+ForwardPlan plan_forward(const LinearScanForwardProblem& problem, Tiling tiling,
+                         const DeviceProperties& device);
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

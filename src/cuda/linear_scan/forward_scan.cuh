@@ -11,7 +11,7 @@
 #include "cuda/parts/wgmma.cuh"
 #include "cuda/scan/functions.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// Gives a stage back that holds no outputs.
 __device__ inline void give_back(Barrier& empty, bool tma) {
@@ -21,9 +21,9 @@ __device__ inline void give_back(Barrier& empty, bool tma) {
 
 /// Computes acc = W u^T, [channels, tokens].
 template <class Config>
-__device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Config>& shared,
+__device__ void project(float (&acc)[Config::kTokens / 2], ForwardShared<Config>& shared,
                         int k_steps, int warpgroup, bool tma,
-                        typename LinearScanShared<Config>::StageRing::Position& at) {
+                        typename ForwardShared<Config>::StageRing::Position& at) {
   auto behind = at;
   for (int k = 0; k < k_steps; ++k) {
     shared.ring.wait_full(at);
@@ -53,7 +53,7 @@ __device__ void project(float (&acc)[Config::kTokens / 2], LinearScanShared<Conf
 
 /// Loads the decays of a general tile as factors. One warpgroup.
 template <class Config>
-__device__ void stage_decays(const ScanTile<Config>& t) {
+__device__ void stage_decays(const ThreadTile<Config>& t) {
   sync_warpgroup(1 + t.warpgroup);  // all threads have read the previous tile's
   const LinearScanForwardProblem& problem = t.params.problem;
   const int channel = t.tile.first_channel + threadIdx.x % 64;
@@ -76,7 +76,7 @@ __device__ void stage_decays(const ScanTile<Config>& t) {
 
 /// Loads the decays of the 16 tokens of a step: [block, row, token].
 template <class Config>
-__device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2][2]) {
+__device__ void load_decays(const ThreadTile<Config>& t, int step, float (&a)[2][2][2]) {
   if constexpr (Config::kGeneral) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -104,7 +104,7 @@ __device__ void load_decays(const ScanTile<Config>& t, int step, float (&a)[2][2
 
 /// Loads silu of the gates of 16 tokens.
 template <class Config>
-__device__ void load_gates(const ScanTile<Config>& t, int step, float (&silu)[8]) {
+__device__ void load_gates(const ThreadTile<Config>& t, int step, float (&silu)[8]) {
   std::uint32_t words[4];
   load_columns(t.panel(1, step / 4), step % 4, words);
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ void load_gates(const ScanTile<Config>& t, int step, float (&silu)[8]
 /// Writes the outputs of 16 tokens from their states; with kAlone the states are multiplied by
 /// gates already.
 template <class Config>
-__device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[8]) {
+__device__ void write_outputs(const ThreadTile<Config>& t, int step, float (&out)[8]) {
   using Element = typename Config::Element;
   const LinearScanForwardProblem& problem = t.params.problem;
   if (!Config::kAlone && problem.gate.data != nullptr) {
@@ -148,7 +148,7 @@ __device__ void write_outputs(const ScanTile<Config>& t, int step, float (&out)[
 
 /// States before the first tile of a batch row. Packed sequences take theirs at their first token.
 template <class Config>
-__device__ ChannelPair initial_states(const ScanTile<Config>& t) {
+__device__ ChannelPair initial_states(const ThreadTile<Config>& t) {
   const LinearScanForwardProblem& problem = t.params.problem;
   ChannelPair state{};
   if (problem.initial_state == nullptr || problem.cu_seqlens != nullptr) return state;
@@ -164,12 +164,12 @@ __device__ ChannelPair initial_states(const ScanTile<Config>& t) {
 
 /// Where the records of this warp's channels lie, of the tile's column.
 template <class Config>
-__device__ ColumnRecords records_of(const ScanTile<Config>& t) {
+__device__ ColumnRecords records_of(const ThreadTile<Config>& t) {
   constexpr int kTilesPerGroup = Config::kChain ? 1 : Config::kGroupTiles;
   const int time_tiles = t.params.time_tiles;
   const int tile_groups = (time_tiles + kTilesPerGroup - 1) / kTilesPerGroup;
   const int warp_channel = t.warpgroup * 64 + threadIdx.x % 128 / 32 * 16;
-  const LinearScanExchange& exchange = t.params.exchange;
+  const Exchange& exchange = t.params.exchange;
   const std::int64_t column = t.tile.column;
   return {exchange.maps + column * time_tiles * Config::kChannels + warp_channel,
           exchange.states + column * tile_groups * Config::kChannels + warp_channel,
@@ -178,7 +178,7 @@ __device__ ColumnRecords records_of(const ScanTile<Config>& t) {
 
 /// Whether some decay of this warp's channels is 0 as a factor.
 template <class Config>
-__device__ bool forgets(const ScanTile<Config>& t) {
+__device__ bool forgets(const ThreadTile<Config>& t) {
   using Element = typename Config::Element;
   using Pair = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, __nv_bfloat162, __half2>;
   const bool log_decay = t.params.problem.log_decay;
@@ -203,7 +203,7 @@ __device__ bool forgets(const ScanTile<Config>& t) {
 
 /// Turns x into states by one scan from `state`, and leaves the state behind the tile in it.
 template <bool kExact, class Config>
-__device__ void scan_from(const ScanTile<Config>& t, ChannelPair& state,
+__device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
                           float (&acc)[Config::kTokens / 2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
@@ -226,7 +226,7 @@ __device__ void scan_from(const ScanTile<Config>& t, ChannelPair& state,
 
 /// Turns x into states by one scan from the state that the previous tile stored.
 template <class Config>
-__device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
+__device__ void scan_chain(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const ColumnRecords records = records_of(t);
   const bool exact = forgets(t);
   ChannelPair state;
@@ -252,7 +252,7 @@ __device__ void scan_chain(const ScanTile<Config>& t, float (&acc)[Config::kToke
 /// Turns x into the states of a scan from 0. Also makes the factors from the state before the tile
 /// to each token's, and the tile's map.
 template <bool kExact, class Config>
-__device__ void scan_from_zero(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2],
+__device__ void scan_from_zero(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2],
                                float (&factor)[Config::kTokens / 2], ScanMap (&map)[2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
@@ -280,7 +280,7 @@ __device__ void scan_from_zero(const ScanTile<Config>& t, float (&acc)[Config::k
 /// Turns x into states: scans from 0, publishes the tile's map, gets the state before the tile and
 /// adds what remains of it at each token.
 template <class Config>
-__device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
+__device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2]) {
   const ColumnRecords records = records_of(t);
   float factor[Config::kTokens / 2];
   ScanMap map[2];
@@ -329,16 +329,16 @@ __device__ void scan_look_back(const ScanTile<Config>& t, float (&acc)[Config::k
 
 /// Scans all tiles of this CTA. One warpgroup.
 template <class Config>
-__device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShared<Config>& shared,
+__device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& shared,
                            int warpgroup) {
   const int k_steps = (params.problem.d + 63) / 64;
-  typename LinearScanShared<Config>::StageRing::Position at;
-  typename LinearScanShared<Config>::TileRing::Position slot;
+  typename ForwardShared<Config>::StageRing::Position at;
+  typename ForwardShared<Config>::TileRing::Position slot;
   while (true) {
     shared.tile_ring.wait_full(slot);
-    ScanTile<Config> t{params, shared, shared.tiles[slot.stage], shared.tokens[slot.stage],
-                       warpgroup};
-    if (t.tile.batch == LinearScanTile::kNone) return;
+    ThreadTile<Config> t{params, shared, shared.tiles[slot.stage], shared.tokens[slot.stage],
+                         warpgroup};
+    if (t.tile.batch == Tile::kNone) return;
     float acc[Config::kTokens / 2];
     project<Config>(acc, shared, k_steps, warpgroup, params.tma, at);
     t.channel = t.tile.first_channel + 64 * warpgroup + fragment_row();
@@ -372,4 +372,4 @@ __device__ void scan_tiles(const LinearScanForwardParams& params, LinearScanShar
   }
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -6,9 +6,9 @@
 #include "cuda/parts/panel.cuh"
 #include "cuda/parts/ring.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
-struct LinearScanTile {
+struct Tile {
   static constexpr int kNone = -1;
 
   int batch = kNone;  // kNone: there are no more tiles
@@ -20,9 +20,8 @@ struct LinearScanTile {
 
 /// Finds tile `index`. Tiles that begin later in time come later, whatever their column: a CTA that
 /// waits for a state waits for a tile that some CTA has already taken.
-__device__ inline LinearScanTile find_tile(const LinearScanForwardParams& params, unsigned index,
-                                           int channels) {
-  LinearScanTile tile;
+__device__ inline Tile find_tile(const ForwardParams& params, unsigned index, int channels) {
+  Tile tile;
   if (index >= static_cast<unsigned>(params.tiles)) return tile;
   const unsigned columns = params.columns, channel_tiles = params.channel_tiles;
   tile.time_tile = static_cast<int>(index / columns);
@@ -34,7 +33,7 @@ __device__ inline LinearScanTile find_tile(const LinearScanForwardParams& params
 }
 
 template <class Config>
-struct LinearScanShared {
+struct ForwardShared {
   using StageRing = Ring<Config::kStages>;
   using TileRing = Ring<Config::kTileSlots>;
 
@@ -43,7 +42,7 @@ struct LinearScanShared {
   float decays[Config::kGeneral ? Config::kTokens : 1]
               [Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
-  LinearScanTile tiles[Config::kTileSlots];
+  Tile tiles[Config::kTileSlots];
   unsigned tickets[Config::kTileSlots];
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
@@ -69,4 +68,4 @@ struct PanelPlace {
   }
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -3,12 +3,14 @@
 
 #include "cuda/scan/tile_tokens.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
+
+using namespace scan;
 
 /// Returns the kind of the token at `time` in batch row b. The first token of a batch row is
 /// inside: the state before its tile is the initial one. `ends`: final states are wanted.
-__device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, int b, int time,
-                                              bool ends) {
+__device__ inline TokenKind kind_of_token(const ScanSequences& sequences, int b, int time,
+                                          bool ends) {
   constexpr TokenKind kOutside{TokenKind::kOutside, TokenKind::kInside};
   if (time >= sequences.T) return kOutside;
   TokenKind kind{TokenKind::kInside, TokenKind::kInside};
@@ -34,4 +36,4 @@ __device__ inline TokenKind linear_scan_token(const ScanSequences& sequences, in
   return kind;
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

@@ -13,51 +13,50 @@
 #include "cuda/runtime/workspace.h"
 #include "ops/linear_scan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 namespace {
 
 constexpr const char* kForward = "linear_scan_forward";
 
 template <class Config>
-void add_variant(std::vector<LinearScanVariant>& table, DType dtype, LinearScanTiling tiling,
-                 bool tma) {
+void add_variant(std::vector<ForwardVariant>& table, DType dtype, Tiling tiling, bool tma) {
   const char* kind = !Config::kGeneral ? "" : tma ? ".general" : ".gather";
   table.push_back(
       {std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile_shape(tiling).name + kind,
-       dtype, tiling, Config::kGeneral, tma, &launch_linear_scan_forward<Config>});
+       dtype, tiling, Config::kGeneral, tma, &launch_forward<Config>});
 }
 
 template <class Element>
-void add_variants(std::vector<LinearScanVariant>& table, DType dtype) {
-  using Alone = LinearScanConfig<Element, 1, 64, false, false, true>;
-  using Small = LinearScanConfig<Element, 1, 64, false>;
-  using General = LinearScanConfig<Element, 1, 64, false, true>;
-  using Chain = LinearScanConfig<Element, 2, 256, true>;
-  add_variant<Alone>(table, dtype, LinearScanTiling::kAlone, true);
-  add_variant<Chain>(table, dtype, LinearScanTiling::kChain, true);
-  add_variant<Small>(table, dtype, LinearScanTiling::kSmall, true);
-  add_variant<General>(table, dtype, LinearScanTiling::kSmall, true);
-  add_variant<General>(table, dtype, LinearScanTiling::kSmall, false);
+void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
+  using Alone = ForwardConfig<Element, 1, 64, false, false, true>;
+  using Small = ForwardConfig<Element, 1, 64, false>;
+  using General = ForwardConfig<Element, 1, 64, false, true>;
+  using Chain = ForwardConfig<Element, 2, 256, true>;
+  add_variant<Alone>(table, dtype, Tiling::kAlone, true);
+  add_variant<Chain>(table, dtype, Tiling::kChain, true);
+  add_variant<Small>(table, dtype, Tiling::kSmall, true);
+  add_variant<General>(table, dtype, Tiling::kSmall, true);
+  add_variant<General>(table, dtype, Tiling::kSmall, false);
 }
 
 struct Choice {
-  const LinearScanVariant& variant;
-  LinearScanPlan plan;
+  const ForwardVariant& variant;
+  ForwardPlan plan;
 };
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
               const CallOptions& options) {
-  const LinearScanVariant& variant = choose_variant(
-      kForward, linear_scan_forward_variants(), device, options,
-      [&](const LinearScanVariant& one) { return reason_against(one, problem, device, options); });
-  return {variant, plan_linear_scan(problem, variant.tiling, device)};
+  const ForwardVariant& variant = choose_variant(
+      kForward, forward_variants(), device, options,
+      [&](const ForwardVariant& one) { return reason_against(one, problem, device, options); });
+  return {variant, plan_forward(problem, variant.tiling, device)};
 }
 
 }  // namespace
 
-const std::vector<LinearScanVariant>& linear_scan_forward_variants() {
+const std::vector<ForwardVariant>& forward_variants() {
   static const auto table = [] {
-    std::vector<LinearScanVariant> rows;
+    std::vector<ForwardVariant> rows;
     add_variants<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
     add_variants<__half>(rows, DType::kFloat16);
@@ -67,10 +66,9 @@ const std::vector<LinearScanVariant>& linear_scan_forward_variants() {
   return table;
 }
 
-LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                               bool general) {
-  const LinearScanTileShape shape = tile_shape(tiling);
-  LinearScanTilePlans plans;
+TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general) {
+  const TileShape shape = tile_shape(tiling);
+  TilePlans plans;
   const auto plan = [&](const char* name, const StridedTensor& tensor, const TileExtents& extents,
                         int rows) {
     TensorMapPlan made = plan_tile(name, tensor, problem.dtype, extents, rows);
@@ -93,9 +91,8 @@ LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearSc
   return plans;
 }
 
-std::string reason_against(const LinearScanVariant& variant,
-                           const LinearScanForwardProblem& problem, const DeviceProperties& device,
-                           const CallOptions& options) {
+std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
+                           const DeviceProperties& device, const CallOptions& options) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
@@ -105,7 +102,7 @@ std::string reason_against(const LinearScanVariant& variant,
   if (problem.N >= kMaxIndex) {
     return "takes fewer than 2^31 - 1 sequences, got " + std::to_string(problem.N);
   }
-  const std::int64_t tiles = plan_linear_scan(problem, variant.tiling, device).tiles;
+  const std::int64_t tiles = plan_forward(problem, variant.tiling, device).tiles;
   constexpr std::int64_t kMostTiles = kMaxIndex - 65536;  // CTAs take one ticket more each
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
@@ -115,7 +112,7 @@ std::string reason_against(const LinearScanVariant& variant,
       return "takes decays in " + to_string(problem.dtype) + ", got " +
              to_string(problem.decay_dtype);
     }
-    const LinearScanTiling best = choose_tiling(problem, device);
+    const Tiling best = choose_tiling(problem, device);
     if (variant.tiling != best && options.variant.empty()) {
       return std::string("is slower here than ") + tile_shape(best).name;
     }
@@ -123,6 +120,12 @@ std::string reason_against(const LinearScanVariant& variant,
   if (!variant.tma) return "";
   return plan_tiles(problem, variant.tiling, variant.general).problem;
 }
+
+}  // namespace tandem::cuda::linear_scan
+
+namespace tandem::cuda {
+
+using namespace linear_scan;
 
 void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context,
                          const CallOptions& options) {
@@ -132,13 +135,13 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
-  launch_linear_scan_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
-                           device.multiprocessors, context.stream.handle);
-  LinearScanForwardParams params{};
+  launch_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
+               device.multiprocessors, context.stream.handle);
+  ForwardParams params{};
   params.problem = problem;
   params.tma = variant.tma;
   if (params.tma) {
-    const LinearScanTilePlans tiles = plan_tiles(problem, variant.tiling, variant.general);
+    const TilePlans tiles = plan_tiles(problem, variant.tiling, variant.general);
     params.u_map = encode(tiles.u);
     params.weight_map = encode(tiles.weight);
     if (!variant.general) params.decay_map = encode(tiles.decay);
@@ -162,10 +165,10 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& 
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {
   std::vector<VariantInfo> infos;
-  for (const LinearScanVariant& variant : linear_scan_forward_variants()) {
+  for (const ForwardVariant& variant : forward_variants()) {
     infos.push_back({"linear_scan", variant.name, sm90_problem(device)});
   }
-  for (const LinearScanBackwardVariant& variant : linear_scan_backward_variants()) {
+  for (const BackwardVariant& variant : backward_variants()) {
     infos.push_back({"linear_scan", variant.name, sm90_problem(device)});
   }
   return infos;

@@ -9,35 +9,33 @@
 #include "cuda/linear_scan/forward_plan.h"
 #include "cuda/runtime/tensor_map.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::linear_scan {
 
 /// One way to run the op. Tried in the table's order.
-struct LinearScanVariant {
-  using Launch = void (*)(const char*, const LinearScanForwardParams&, unsigned blocks, void*);
+struct ForwardVariant {
+  using Launch = void (*)(const char*, const ForwardParams&, unsigned blocks, void*);
 
   std::string name;
   DType dtype;
-  LinearScanTiling tiling;
+  Tiling tiling;
   bool general;  // decays of any type; without `tma` also tensors of any layout
   bool tma;
   Launch launch;
 };
 
-const std::vector<LinearScanVariant>& linear_scan_forward_variants();
+const std::vector<ForwardVariant>& forward_variants();
 
 /// Plans of the copies that TMA would make; `problem` says why it cannot make all of them, "" when
 /// it can. Absent gates and the decays of a general tile are not looked at.
-struct LinearScanTilePlans {
+struct TilePlans {
   TensorMapPlan u, weight, decay, gate, out;
   std::string problem;
 };
-LinearScanTilePlans plan_tiles(const LinearScanForwardProblem& problem, LinearScanTiling tiling,
-                               bool general);
+TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general);
 
 /// "" when the variant should run the problem, else why not. The only one that the options allow
 /// need not be the quickest.
-std::string reason_against(const LinearScanVariant& variant,
-                           const LinearScanForwardProblem& problem, const DeviceProperties& device,
-                           const CallOptions& options = {});
+std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
+                           const DeviceProperties& device, const CallOptions& options = {});
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::linear_scan

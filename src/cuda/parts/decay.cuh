@@ -9,9 +9,10 @@
 
 #include <cstdint>
 
+#include "cuda/parts/exp2.cuh"
+
 namespace tandem::cuda {
 
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kForgetLog2 = -256.0f;
 
 /// Factors of one chunk of a walk in either direction; "before" and "after" are meant along the
@@ -29,14 +30,6 @@ struct alignas(16) ChunkDecay {
 __device__ inline float forget_to_infinity(float log_decay) {
   constexpr float kVanishes = -104.0f;  // 2^-150 and less
   return log_decay < kVanishes ? -__int_as_float(0x7F800000) : log_decay;
-}
-
-/// Returns 2^x within 2 ulp, subnormal results flushed to 0.
-__device__ inline float fast_exp2(float x) {
-  // why: exp2f scales its argument to keep subnormals, five instructions more per element.
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
 }
 
 /// Natural-log decays of this lane's two tokens of a chunk, and of the token behind the chunk; 0

@@ -12,7 +12,7 @@
 
 #include "cuda/parts/fragment.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 
 /// How many elements of type `Piece` hold kCount channels.
 template <class Stored, class Piece, int kCount>
@@ -123,4 +123,4 @@ __device__ inline void store_state(float* to, const float (&values)[kCount], int
   }
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -2,27 +2,16 @@
 // from and written to.
 #pragma once
 
-namespace tandem::cuda {
+#include "cuda/parts/exp2.cuh"
 
-/// Returns 2^x, flushed to 0 below 2^-126; relative error 2^-22.
-__device__ inline float exp2_flushed(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+namespace tandem::cuda::scan {
 
 /// Returns e^x, flushed to 0 below 2^-126. Relative error 1e-7 at any x with kExact; else 2^-22,
 /// plus 2^-24 |x| from rounding x log2(e).
 template <bool kExact>
 __device__ inline float exp_flushed(float x) {
-  constexpr float kLog2E = 1.44269502f;
   if constexpr (!kExact) {
-    return exp2_flushed(x * kLog2E);
+    return fast_exp2(x * kLog2E);
   } else {
     constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
     constexpr float kSmallest = 1.17549435e-38f;
@@ -37,7 +26,7 @@ __device__ inline float exp_flushed(float x) {
     power = fmaf(power, r, 1.0f / 6);
     power = fmaf(power, r, 0.5f);
     power = fmaf(power, r, 1.0f);
-    power = fmaf(power, r, 1.0f) * exp2_flushed(n);
+    power = fmaf(power, r, 1.0f) * fast_exp2(n);
     return power < kSmallest ? 0.0f : power;
   }
 }
@@ -49,4 +38,4 @@ __device__ inline float logistic(float x) {
   return kExact ? __frcp_rn(sum) : reciprocal(sum);
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

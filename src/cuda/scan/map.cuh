@@ -1,7 +1,7 @@
 // Maps: what some tokens do to one channel's state.
 #pragma once
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 
 /// The map s -> factor s + sum.
 struct ScanMap {
@@ -25,4 +25,4 @@ __device__ inline ScanMap compose(ScanMap first, ScanMap next) {
   return {kExact && next.factor == 0.0f ? 0.0f : factor, apply<kExact>(next, first.sum)};
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -6,7 +6,7 @@
 
 #include "tandem/device.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 namespace {
 
 double predict(const ScanWork& work, int ranks, const DeviceProperties& device) {
@@ -42,4 +42,4 @@ ScanPlan plan_scan(const ScanWork& work, const DeviceProperties& device) {
   return best;
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -5,7 +5,7 @@
 
 #include "cuda/runtime/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 
 constexpr int kMostScanRanks = 16;  // CTAs of a cluster
 
@@ -25,4 +25,4 @@ struct ScanPlan {
 
 ScanPlan plan_scan(const ScanWork& work, const DeviceProperties& device);
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 
 /// Sequences of a call: each batch row is one, or cu_seqlens lists packed ones.
 struct ScanSequences {
@@ -12,4 +12,4 @@ struct ScanSequences {
   int T;
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -5,7 +5,7 @@
 
 #include "cuda/scan/sequences.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 
 /// Returns where sequence n begins and sequence n - 1 ends.
 __device__ inline int sequence_boundary(const ScanSequences& sequences, int n) {
@@ -75,4 +75,4 @@ __device__ inline void mark_tokens(const ScanSequences& sequences, int begin, To
   }
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

@@ -9,7 +9,7 @@
 #include "cuda/scan/map.cuh"
 #include "cuda/scan/plan.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::scan {
 
 template <bool kReverse>
 __device__ inline ScanMap shuffle_from_before(ScanMap map, int lanes) {
@@ -208,4 +208,4 @@ __device__ inline float pass_tile(WalkShared<kWarps, kWidth>& shared,
   return state;
 }
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::scan

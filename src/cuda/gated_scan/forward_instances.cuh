@@ -1,0 +1,18 @@
+// Instantiates gated_scan_forward_kernel for every tile of one 16-bit dtype.
+#pragma once
+
+#include "cuda/gated_scan/forward.cuh"
+
+#define TANDEM_INSTANCES_FORWARD(Element)                                               \
+  namespace tandem::cuda::gated_scan {                                                  \
+  template ForwardKernel forward_kernel<WideConfig<Element, Element>>();                \
+  template ForwardKernel forward_kernel<NarrowConfig<Element, Element>>();              \
+  template ForwardKernel forward_kernel<SlimConfig<Element, Element>>();                \
+  template ForwardKernel forward_kernel<NarrowStatesConfig<Element, Element>>();        \
+  template ForwardKernel forward_kernel<NarrowConfig<Element, Element, false>>();       \
+  template ForwardKernel forward_kernel<NarrowStatesConfig<Element, Element, false>>(); \
+  template ForwardKernel forward_kernel<NarrowConfig<Element, float>>();                \
+  template ForwardKernel forward_kernel<NarrowStatesConfig<Element, float>>();          \
+  template ForwardKernel forward_kernel<NarrowConfig<Element, float, false>>();         \
+  template ForwardKernel forward_kernel<NarrowStatesConfig<Element, float, false>>();   \
+  }

@@ -1,0 +1,47 @@
+// A backward by chunks: first the states at the ends of every pair of chunks, then every pair's
+// gradients on their own. For K, V <= 64, where one CTA can make all gradients of a chunk
+// (docs/ops/gla_backward.md).
+#pragma once
+
+#include <cuda.h>
+
+#include "ops/gla_problem.h"
+
+namespace tandem::cuda::gla {
+
+/// Factor from the state at a walk's cut to the state of a chunk pair behind it. As wide as a bulk
+/// copy must be.
+struct alignas(16) CutFactor {
+  float value;
+};
+
+/// What both kernels receive. Panels are 64 x 64 values of 16 bits, [V,K], in the layout of shared
+/// memory (parts/panel.cuh).
+struct ChunkBackwardParams {
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  CUtensorMap d_o_map;
+  CUtensorMap dq_map;
+  CUtensorMap dk_map;
+  CUtensorMap dv_map;
+  GlaBackwardProblem problem;
+  int pairs = 0;       // of chunks, per sequence
+  unsigned count = 0;  // of pairs, of all sequences and heads
+  int multiprocessors = 1;
+  int cut = 0;  // pair before which both walks of a sequence are cut in two; 0: they are whole
+  // [B,H,pairs] panels: S before each pair, and dS behind it without the decay of the token there.
+  void* states = nullptr;
+  void* state_gradients = nullptr;
+  CutFactor* cut_factors = nullptr;  // [B,H,pairs], of pairs behind a cut
+  float* decay_sums = nullptr;       // [B,H,2 pairs], of a constant decay
+};
+
+/// Launches gla_chunk_states_kernel and gla_chunk_gradients_kernel; `name` is the variant's, for
+/// errors. Instantiated by chunks/instances.cuh.
+template <class Element>
+void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, void* stream);
+using ChunkBackwardLaunch = void (*)(const char* name, const ChunkBackwardParams& params,
+                                     void* stream);
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,32 @@
+// What a backward by chunks takes, its workspace and its predicted time.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "ops/gla_problem.h"
+
+namespace tandem::cuda::gla {
+
+struct ChunkBackwardPlan {
+  int pairs = 0;
+  int cut = 0;
+  // Offsets into the workspace, 256-byte aligned.
+  std::size_t states = 0;
+  std::size_t state_gradients = 0;
+  std::size_t cut_factors = 0;
+  std::size_t decay_sums = 0;
+  std::size_t workspace_bytes = 0;
+};
+
+/// Says why a problem cannot go by chunks, whatever its dtype and way to copy; "" when it can.
+std::string reason_against_chunks(const GlaBackwardProblem& problem);
+
+/// Predicts microseconds by the device's model, right enough to compare with those of walks
+/// (walk/plan.h).
+double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
+
+ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
+                                      const DeviceProperties& device);
+
+}  // namespace tandem::cuda::gla

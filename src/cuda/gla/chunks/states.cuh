@@ -1,0 +1,252 @@
+// gla_chunk_states_kernel: the states at both ends of every pair of chunks, for the gradients by
+// chunks.
+//
+// A CTA walks one sequence of one head, or half of it, at 64 x 64 columns, either over k and v from
+// the first token on, or over q and do from the last token back, in chunks of 64 tokens, and leaves
+// the state that it has where a pair of chunks begins along the walk, rounded to 16 bits:
+//   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
+//   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay
+// A walk that is cut in two leaves the true state at the cut, and behind it states that began as 0
+// there, with the factor from the cut: gla_chunk_gradients_kernel adds them up.
+//
+// Role    threads              work
+//   load  warp 0, one thread   both tensors of later chunks by TMA (4 stages)
+//         warp 1               decay factors of later chunks
+//   state warpgroup 1          St in registers, panels through shared memory and bulk copies
+// Shared memory: 91 KB, two CTAs per SM.
+//
+//   load  ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
+//   state -round, store- -decay V- =V K=   -round, store- -decay V- =V K=
+// load waits for input.empty and arrives on input.full; state the other way round.
+//
+// Floor: k, v, q, do read once and two panels of 8 KB written per pair; latency binds where heads
+// are few. Numerics: fp32 states; rounded are the decayed V, and what is left behind.
+#pragma once
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/gla/chunks/params.h"
+#include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/common/state_elements.cuh"
+#include "cuda/parts/decay.cuh"
+#include "cuda/parts/ring.cuh"
+#include "cuda/parts/stream_order.cuh"
+#include "cuda/parts/tma.cuh"
+#include "cuda/parts/wgmma.cuh"
+
+namespace tandem::cuda::gla {
+
+template <class ElementT, bool kReverseT>
+struct ChunkStatesConfig {
+  using Element = ElementT;
+  static constexpr int kChunk = 64;
+  static constexpr bool kReverse = kReverseT;
+};
+
+struct ChunkStatesShared {
+  static constexpr int kStages = 4;
+  static constexpr int kPanels = 3;  // one being written, one being read, one in between
+  struct Stage {
+    alignas(1024) char k[panel_bytes(64)];
+    alignas(1024) char v[panel_bytes(64)];
+  };
+  Stage stages[kStages];
+  alignas(1024) char panels[kPanels][panel_bytes(64)];
+  ChunkDecay<64> decay[kStages];
+  DecayStream<false>::Buffer log_decays;
+  Ring<kStages> input;
+};
+
+/// What a CTA walks: pairs [first, last) of chunks, counted along the walk.
+template <class Config>
+struct ChunkStatesWalk {
+  const GlaForwardProblem& problem;
+  const CUtensorMap& k_map;
+  const CUtensorMap& v_map;
+  Item item;                         // initial_state and final_state where the walk begins and ends
+  char* panels;                      // of the sequence's first pair in time
+  CutFactor* cut_factors = nullptr;  // the same pair's; null but for the second half of a walk
+  int pairs;                         // of the sequence
+  int first = 0;
+  int last;
+
+  static constexpr std::int64_t kPanelBytes = panel_bytes(64);
+  static constexpr int kSteps = Config::kChunk / 16;
+
+  __device__ ChunkStatesWalk(const ChunkBackwardParams& params, std::int64_t sequence_head,
+                             bool second_half)
+      : problem(params.problem.forward),
+        k_map(Config::kReverse ? params.q_map : params.k_map),
+        v_map(Config::kReverse ? params.d_o_map : params.v_map),
+        pairs(params.pairs) {
+    const GlaBackwardProblem& backward = params.problem;
+    item.head = static_cast<int>(sequence_head % problem.H);
+    set_sequence(item, problem, sequence_head / problem.H);
+    const std::int64_t state = sequence_head * problem.K * problem.V;
+    const float* initial = Config::kReverse ? backward.d_final_state : problem.initial_state;
+    if (Config::kReverse && backward.d_initial_state != nullptr) {
+      item.final_state = backward.d_initial_state + state;
+    }
+    panels = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states) +
+             sequence_head * pairs * kPanelBytes;
+    // Nobody reads the state behind the last pair, unless it is d_initial_state.
+    last = item.final_state != nullptr ? pairs : max(pairs - 1, 0);
+    const int cut = Config::kReverse ? pairs - params.cut : params.cut;
+    if (params.cut > 0) (second_half ? first : last) = cut;
+    if (second_half) {
+      cut_factors = params.cut_factors + sequence_head * pairs;
+    } else if (initial != nullptr) {
+      item.initial_state = initial + state;
+    }
+  }
+
+  /// Converts a chunk pair counted along the walk to one counted in time, or back.
+  __device__ int in_time(int pair) const { return Config::kReverse ? pairs - 1 - pair : pair; }
+  /// First chunk of a chunk pair, both counted along the walk. The last pair in time may be one
+  /// chunk.
+  __device__ int first_chunk(int pair) const {
+    const int chunks = item.chunks<Config>();
+    return min(max(2 * pair - (Config::kReverse ? chunks % 2 : 0), 0), chunks);
+  }
+
+  __device__ StateTile tile() const { return {problem.K, problem.V, {problem.V, 1}, 0, 0}; }
+
+  __device__ void load(ChunkStatesShared& shared) const {
+    Ring<ChunkStatesShared::kStages>::Position at;
+    for (int chunk = first_chunk(first); chunk < first_chunk(last); ++chunk, at.advance()) {
+      auto& stage = shared.stages[at.stage];
+      Barrier& full = shared.input.full[at.stage];
+      const TileCoordinate from{0, item.head, item.chunk_begin<Config>(chunk), item.batch};
+      shared.input.wait_empty(at);
+      full.arrive_and_expect(2 * kPanelBytes);
+      load_panel(k_map, full, stage.k, from);
+      load_panel(v_map, full, stage.v, from);
+    }
+  }
+
+  /// Makes the decay factors of all chunks. All lanes of one warp.
+  __device__ void prepare_decay(ChunkStatesShared& shared) const {
+    Ring<ChunkStatesShared::kStages>::Position at;
+    const int begin = first_chunk(first), end = first_chunk(last);
+    DecayStream<Config::kReverse> decays(shared.log_decays, problem.log_decay, item, item.length,
+                                         item.chunk_offset<Config>(begin),
+                                         Config::kReverse ? -1 : 1);
+    for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
+      const LogDecays own = decays.next();
+      shared.input.wait_empty(at);
+      compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage]);
+      shared.input.full[at.stage].arrive();
+    }
+  }
+
+  __device__ static bool stores() { return threadIdx.x % 128 == 0; }
+
+  /// Stores the state where a chunk pair begins, by way of a shared panel; `factor` leads from the
+  /// cut to it.
+  __device__ void keep(char* panel, const float (&state)[32], int pair, float factor) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      std::uint32_t rounded[4];
+      accumulator_to_operand<typename Config::Element>(state, step, rounded);
+      store_rows(panel, step, rounded);
+    }
+    fence_shared_for_async_proxy();
+    // why here: behind the barrier below, others write to the panel that the last but one store
+    // reads.
+    if (stores()) cute::tma_store_wait<1>();
+    sync_warpgroup(1);
+    if (stores()) {
+      const int index = in_time(pair);
+      cute::SM90_BULK_COPY_S2G::copy(panel, panels + index * kPanelBytes, kPanelBytes);
+      cute::tma_store_arrive();
+      if (cut_factors != nullptr) cut_factors[index] = {factor};
+    }
+  }
+
+  __device__ void walk(ChunkStatesShared& shared) const {
+    using Element = typename Config::Element;
+    float state[32] = {};
+    if (item.initial_state != nullptr) load_state(state, item.initial_state, tile());
+    Ring<ChunkStatesShared::kStages>::Position at;
+    int panel_index = 0;
+    float passed = 1.0f;  // factor from the state that this walk began with
+    for (int pair = first; pair <= last && pair < pairs; ++pair) {
+      // The first half of the walk has stored the state at the cut.
+      if (cut_factors == nullptr || pair > first) {
+        keep(shared.panels[panel_index], state, pair, passed);
+        panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
+      }
+      if (pair == last) break;
+      const int end = first_chunk(pair + 1);
+      for (int chunk = first_chunk(pair); chunk < end; ++chunk, at.advance()) {
+        const auto& stage = shared.stages[at.stage];
+        const auto& decay = shared.decay[at.stage];
+        shared.input.wait_full(at);
+        std::uint32_t values[kSteps][4];
+        load_decayed_values<Element, 0, kSteps>(values, stage.v, decay.to_state);
+        const float factor = decay.state_to_state;
+        passed *= factor;
+#pragma unroll
+        for (float& value : state) value *= factor;
+        fence_registers(state);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          wgmma_rs<Element, 64, Major::MN>(state, values[step], mn_major_descriptor(stage.k, step),
+                                           true);
+        }
+        wgmma_commit();
+        wgmma_wait<0>();
+        fence_registers(state);
+        shared.input.empty[at.stage].arrive();
+      }
+    }
+    if (item.final_state != nullptr) {
+      const float factor = first_factor(problem.log_decay, item);
+#pragma unroll
+      for (float& value : state) value *= factor;
+      store_state(state, item.final_state, tile());
+    }
+    if (stores()) wait_stores_read();
+  }
+};
+
+template <class Element>
+__global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
+    const __grid_constant__ ChunkBackwardParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  auto& shared = *reinterpret_cast<ChunkStatesShared*>(shared_memory);
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  if (threadIdx.x == 32) {
+    prefetch_tensor_map(blockIdx.x % 2 == 0 ? params.k_map : params.q_map);
+    prefetch_tensor_map(blockIdx.x % 2 == 0 ? params.v_map : params.d_o_map);
+  }
+  if (threadIdx.x == 0) {
+    shared.input.init(1 + 32, 128);
+    fence_barriers_initialised();
+  }
+  follow_stream();
+  __syncthreads();
+
+  // Directions are innermost, then halves.
+  const int reverse = blockIdx.x % 2;
+  const unsigned halves = params.cut > 0 ? 2 : 1;
+  const auto run = [&]<bool kReverse>() {
+    const ChunkStatesWalk<ChunkStatesConfig<Element, kReverse>> walk(
+        params, blockIdx.x / 2 / halves, blockIdx.x / 2 % halves == 1);
+    if (warp >= 4) {
+      walk.walk(shared);
+    } else if (warp == 1) {
+      walk.prepare_decay(shared);
+    } else if (threadIdx.x == 0) {
+      walk.load(shared);
+    }
+  };
+  if (reverse) {
+    run.template operator()<true>();
+  } else {
+    run.template operator()<false>();
+  }
+}
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,99 @@
+// What one CTA walks at a time: the tokens of one head, in chunks, and the states at both ends.
+//
+// A gradient's walk runs from the last token to the first (Config::kReverse). Chunks are then
+// numbered from the last one on, so that roles count upwards in either case; only where a chunk
+// lies in time differs.
+#pragma once
+
+#include "cuda/gla/common/segments.h"
+#include "ops/gla_problem.h"
+
+namespace tandem::cuda::gla {
+
+/// Tokens [begin, begin + length) of one head and some columns of V; T < 2^31 - 64.
+struct Item {
+  static constexpr int kNone = -1;
+
+  int batch = kNone;  // kNone: there are no more items
+  int head = 0;
+  int first_column = 0;  // of V
+  int sequence = 0;
+  int segment = 0;  // of the sequence, where it is split; in the order of the walk
+  int begin = 0;
+  int length = 0;
+  const float* initial_state = nullptr;  // where the walk begins, [K,V]; null: 0
+  float* final_state = nullptr;          // where it ends, [K,V]; null: not wanted
+
+  template <class Config>
+  __device__ int chunks() const {
+    return (length + Config::kChunk - 1) / Config::kChunk;
+  }
+  /// Tokens from the item's begin to the chunk.
+  template <class Config>
+  __device__ int chunk_offset(int chunk) const {
+    return (Config::kReverse ? chunks<Config>() - 1 - chunk : chunk) * Config::kChunk;
+  }
+  template <class Config>
+  __device__ int chunk_begin(int chunk) const {
+    return begin + chunk_offset<Config>(chunk);
+  }
+  template <class Config>
+  __device__ int valid_tokens(int chunk) const {
+    return min(length - chunk_offset<Config>(chunk), Config::kChunk);
+  }
+};
+
+/// Returns a boundary of cu_seqlens, clamped into [0,T].
+__device__ inline int clamped_boundary(const std::int32_t* cu_seqlens, std::int64_t n,
+                                       std::int64_t T) {
+  return min(max(cu_seqlens[n], 0), static_cast<int>(T));
+}
+
+/// Sets the tokens of sequence n: all T of batch n, or what cu_seqlens says.
+template <class Problem>
+__device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n) {
+  item.sequence = static_cast<int>(n);
+  if (problem.cu_seqlens == nullptr) {
+    item.batch = item.sequence;
+    item.begin = 0;
+    item.length = static_cast<int>(problem.T);
+  } else {
+    item.batch = 0;
+    item.begin = clamped_boundary(problem.cu_seqlens, n, problem.T);
+    item.length = max(clamped_boundary(problem.cu_seqlens, n + 1, problem.T) - item.begin, 0);
+  }
+}
+
+/// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
+/// (cuda/gla/segments.h).
+template <class Config>
+__device__ void keep_segment(Item& item, int index, int segments) {
+  const int chunks = item.chunks<Config>();
+  int first = segment_begin_chunk(chunks, segments, index);
+  int last = segment_begin_chunk(chunks, segments, index + 1);
+  if constexpr (Config::kReverse) {
+    const int from_end = first;
+    first = chunks - last;
+    last = chunks - from_end;
+  }
+  const int begin = min(first * Config::kChunk, item.length);
+  item.length = min(last * Config::kChunk, item.length) - begin;
+  item.begin += begin;
+}
+
+/// Returns the factor of an item's first token, 1 without one: what a reverse walk leaves to be
+/// applied.
+__device__ inline float first_factor(const DecayTensor& decay, const Item& item) {
+  if (decay.data == nullptr || item.length == 0) return 1.0f;
+  return expf(decay.data[item.batch * decay.batch_stride + item.begin * decay.time_stride +
+                         item.head * decay.head_stride]);
+}
+
+template <class Element>
+__device__ inline Element* token_row(const StridedTensor& tensor, int batch, std::int64_t time,
+                                     int head) {
+  return static_cast<Element*>(tensor.data) + batch * tensor.batch_stride +
+         time * tensor.time_stride + head * tensor.head_stride;
+}
+
+}  // namespace tandem::cuda::gla

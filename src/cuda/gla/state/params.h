@@ -1,0 +1,43 @@
+// What the kernels behind gla_state_forward and gla_state_backward receive.
+#pragma once
+
+#include <cuda.h>
+
+#include "ops/gla_problem.h"
+
+namespace tandem::cuda::gla {
+
+/// States and total log-decays of segments, each on its own; in a reverse walk the gradients by the
+/// states before them, k being q and v d_o. `states` is [N,H,segments,K,V],
+/// `total_log_decay` [N,H,segments].
+struct StateParams {
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  bool tma = false;  // the maps are set; else threads copy
+  GlaRecurrence problem;
+  float scale = 1.0f;  // factor of what a reverse walk adds
+  int segments = 1;
+  float* states = nullptr;
+  float* total_log_decay = nullptr;
+};
+
+/// Launches gla_state_kernel<Config>; `name` is the variant's, for errors. Instantiated by
+/// state/instances.cuh.
+template <class Config>
+void launch_state(const char* name, const StateParams& params, void* stream);
+
+/// What gla_state_combine_kernel makes of the states of segments.
+struct StateCombineParams {
+  std::int64_t sequence_heads = 0;  // N * H
+  std::int64_t state_size = 0;      // K * V
+  int segments = 1;
+  const float* segment_states = nullptr;     // [N,H,segments,K,V]
+  const float* segment_log_decay = nullptr;  // [N,H,segments]
+  float* state = nullptr;                    // out [N,H,K,V]
+  float* total_log_decay = nullptr;          // out [N,H]
+};
+
+/// Launches gla_state_combine_kernel behind launch_state on the same stream.
+void launch_state_combine(const StateCombineParams& params, void* stream);
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,71 @@
+// Tiles, roles and budgets of gla_walk_kernel.
+#pragma once
+
+namespace tandem::cuda::gla {
+
+/// What a walk makes.
+enum class Walk {
+  kOutput,    // o of a forward
+  kQuery,     // dq of a backward
+  kKey,       // dk, from the last token to the first
+  kValue,     // dv, from the last token to the first
+  kKeyValue,  // dk and dv, from one state
+};
+
+/// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
+/// or 128; at K = 256 two warpgroups' states do not fit the registers. Wider V is several items.
+/// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
+/// earlier segments.
+template <class ElementT, int kKeyDimT, int kValueDimT, bool kSplitT = false,
+          Walk kWalk = Walk::kOutput>
+struct WalkConfig {
+  using Element = ElementT;
+  static constexpr int kChunk =
+      64;  // tokens per tile: one wgmma M, two tokens per lane of the decay warp
+  static constexpr int kKeyDim = kKeyDimT;
+  static constexpr int kKeyTile = kKeyDim < 128 ? kKeyDim : 128;  // of one product of the state
+  static constexpr int kValueDim = kValueDimT;
+  static constexpr bool kSplit = kSplitT;
+  static constexpr bool kReverse = kWalk != Walk::kOutput && kWalk != Walk::kQuery;
+  static constexpr bool kRowSums =
+      kWalk == Walk::kQuery || kWalk == Walk::kKey || kWalk == Walk::kKeyValue;  // decay/row_sums.h
+  static constexpr bool kWithValue = kWalk == Walk::kKeyValue;                   // key_value.cuh
+
+  // One warpgroup loads, one forms the intra-chunk weights, one per 64 value columns keeps the
+  // state.
+  static constexpr int kStateWarpgroups = kValueDim / 64;
+  static constexpr int kThreads = 128 * (2 + kStateWarpgroups);
+
+  // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
+  static constexpr int kKeyBytes = kChunk * kKeyDim * 2;
+  static constexpr int kValueBytes = kChunk * kValueDim * 2;
+  static constexpr int kFactorBytes = kRowSums ? kValueBytes : 0;
+  static constexpr int kStageBytes = 2 * kKeyBytes + kValueBytes + kFactorBytes;
+  // Row sums of a backward leave the registers as soon as they may where the one state warpgroup is
+  // what all wait for: lanes' shares take 16 KB more than warps'.
+  static constexpr bool kRowSumsByLane = kRowSums && kKeyDim == 64 && kValueDim == 64;
+  // As many chunks in flight as fit: about 40 KB per SM hide the memory's latency.
+  static constexpr int kStages = kStageBytes <= 24576   ? 6
+                                 : kStageBytes <= 40960 ? 4
+                                 : kStageBytes <= 49152 ? 3
+                                                        : 2;
+  static constexpr int kIntraStages = kWithValue ? 1 : 2;
+  static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
+
+  // why: 128 registers of state leave room for one accumulator of o, not two.
+  static constexpr bool kOneOutputAccumulator = kKeyDim > 128;
+
+  // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
+  static constexpr bool kTight = kStateWarpgroups == 2 && kKeyDim == 128;
+  static constexpr int kLoadRegisters = kTight ? 32 : 40;
+  static constexpr int kIntraRegisters = kTight ? 80 : kStateWarpgroups == 2 ? 88 : 128;
+  static constexpr int kStateRegisters = kTight ? 200 : kStateWarpgroups == 2 ? 192 : 256;
+
+  static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
+  static_assert(kValueDim == 64 || kValueDim == 128);
+  static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
+  static_assert(kLoadRegisters + kIntraRegisters + kStateWarpgroups * kStateRegisters <=
+                65536 / kThreads / 8 * 8 * (kThreads / 128));
+};
+
+}  // namespace tandem::cuda::gla

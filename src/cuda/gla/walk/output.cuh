@@ -1,0 +1,116 @@
+// The state role's way out: o of one chunk from registers to device memory.
+#pragma once
+
+#include "cuda/gla/walk/shared.cuh"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/tma.cuh"
+
+namespace tandem::cuda::gla {
+
+/// Multiplies Ot by the factors from the state before the chunk to its tokens.
+template <int kChunk>
+__device__ void scale_by_token(float (&o)[kChunk / 2], const float (&from_state)[kChunk]) {
+#pragma unroll
+  for (int block = 0; block < kChunk / 8; ++block) {
+    const float2 factor = *reinterpret_cast<const float2*>(&from_state[fragment_column(block)]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[4 * block + i] *= i % 2 ? factor.y : factor.x;
+  }
+}
+
+/// Stores rows [0, rows) of an o panel by ordinary stores: for a partial tile, or a tensor that TMA
+/// cannot write. `aligned`: bases and strides are multiples of 16 bytes.
+template <class Element>
+__device__ void store_panel_rows(const char* panel, const StridedTensor& o, const Item& item,
+                                 int time, int rows, int first_column, int columns, bool aligned) {
+  constexpr int kPieces = kPanelColumns / 8;
+  int i = threadIdx.x % 128;
+  asm volatile("" : "+r"(i));  // why: nothing of this rare path is worth a register of the walk
+  for (; i < rows * kPieces; i += 128) {
+    const int row = i / kPieces;
+    const int column = i % kPieces * 8;
+    Element* to = token_row<Element>(o, item.batch, time + row, item.head) + first_column + column;
+    const char* from = panel + panel_offset(row, i % kPieces);
+    if (aligned && column + 8 <= columns) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      continue;
+    }
+    for (int k = 0; k < min(8, columns - column); ++k) {
+      to[k] = reinterpret_cast<const Element*>(from)[k];
+    }
+  }
+}
+
+/// Stores Ot of one chunk in fp32, to be summed over the heads of a head warpgroup.
+template <class Config>
+__device__ void store_wide(const WalkParams& params, const Item& item, int chunk, int warpgroup,
+                           const float (&o)[32]) {
+  const GlaForwardProblem& problem = params.problem;
+  const int valid = item.valid_tokens<Config>(chunk);
+  const int column = item.first_column + 64 * warpgroup + fragment_row();
+  const std::int64_t time = std::int64_t{item.batch} * problem.T + item.chunk_begin<Config>(chunk);
+  float* const first = params.wide_output + (time * problem.H + item.head) * problem.V + column;
+  const std::int64_t row = std::int64_t{problem.H} * problem.V;
+  int token = fragment_column(0);
+#pragma unroll
+  for (int i = 0; i < Config::kChunk / 2; i += 4, token += 8) {
+    asm volatile("" : "+r"(token));  // why: see StateTile::for_each
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool inside = token + k % 2 < valid && column + k / 2 * 8 < problem.V;
+      if (inside) first[(token + k % 2) * row + k / 2 * 8] = o[i + k];
+    }
+  }
+}
+
+/// Where an output goes.
+struct OutputTensor {
+  const StridedTensor& tensor;
+  const CUtensorMap& map;  // where TMA is used
+  int columns;
+};
+
+/// Stores Ot of one chunk to 64 of the item's columns, through one of the warpgroup's two panels in
+/// turn.
+template <class Config>
+__device__ void store_output(const WalkParams& params, const OutputTensor& to, const Item& item,
+                             int chunk, int block, int barrier, const float (&o)[32], char* panel) {
+  using Element = typename Config::Element;
+#pragma unroll
+  for (int step = 0; step < Config::kChunk / 16; ++step) {
+    std::uint32_t packed[4];
+    accumulator_to_operand<Element>(o, step, packed);
+    store_columns(panel, step, packed);
+  }
+  const int time = item.chunk_begin<Config>(chunk);
+  const int valid = item.valid_tokens<Config>(chunk);
+  const int first_column = item.first_column + 64 * block;
+  fence_shared_for_async_proxy();
+  // why before the barrier: behind it the other panel, which the previous store reads, is free.
+  if (threadIdx.x % 128 == 0) wait_stores_read();
+  sync_warpgroup(barrier);
+  if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
+    if (threadIdx.x % 128 == 0) {
+      store_panel(to.map, panel, {first_column, item.head, time, item.batch});
+    }
+  } else {
+    store_panel_rows<Element>(panel, to.tensor, item, time, valid, first_column,
+                              to.columns - first_column, params.tma);
+  }
+}
+
+/// Stores the walk's own output: o, or fp32 per head where heads are to be summed.
+template <class Config>
+__device__ void store_output(const WalkParams& params, const Item& item, int chunk, int warpgroup,
+                             const float (&o)[32], char* panel) {
+  if constexpr (Config::kRowSums) {
+    if (params.problem.o.data == nullptr) {
+      if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, warpgroup, o);
+      return;
+    }
+  }
+  store_output<Config>(params, {params.problem.o, params.o_map, params.problem.V}, item, chunk,
+                       warpgroup, 2 + warpgroup, o, panel);
+}
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,145 @@
+#include "cuda/gla/walk/plan.h"
+
+#include <algorithm>
+
+#include "core/environment.h"
+#include "cuda/gla/common/segments.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+/// The value for so many columns of K, out of those at 64, 128 and 256.
+double of_width(const double (&values)[3], int key_dim) {
+  return values[key_dim == 64 ? 0 : key_dim == 128 ? 1 : 2];
+}
+
+/// Microseconds of one chunk of one CTA, where the memory does not bind.
+double walk_chunk_time(const SplitShape& shape) {
+  const double plain = of_width(shape.model->chunk, shape.key_dim);
+  return shape.with_value ? shape.model->with_value * plain
+         : shape.row_sums ? shape.model->with_row_sums * plain
+                          : plain;
+}
+
+/// Microseconds of the slowest CTA's pass over its chunks, where the memory does not bind.
+double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
+  const std::int64_t chunks = ceil_div(shape.chunks, segments);
+  const std::int64_t rounds = ceil_div(shape.items * segments, shape.multiprocessors);
+  return static_cast<double>(rounds * chunks) * chunk_time;
+}
+
+/// Microseconds of traffic of one pass. `tensors`: how many tensors of width K + V it reads or
+/// writes.
+double pass_traffic(const SplitShape& shape, int tensors) {
+  const double chunk_bytes = kChunk * (shape.key_dim + shape.value_dim) * 2.0 * tensors;
+  return static_cast<double>(shape.items * shape.chunks) * chunk_bytes /
+         shape.model->bytes_per_microsecond;
+}
+
+/// Microseconds of a walk: latency and traffic of its passes, and what does not depend on them.
+struct WalkTime {
+  double walk_latency;
+  double walk_traffic;
+  double span_latency = 0.0;
+  double span_traffic = 0.0;
+  double call;
+  double fixed;
+
+  WalkTime(const SplitShape& shape, int segments)
+      : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape))),
+        walk_traffic(pass_traffic(shape, shape.with_value ? 3 : 2)),
+        call(shape.model->call),
+        fixed(call) {
+    if (segments == 1) return;
+    span_latency = pass_latency(shape, segments, of_width(shape.model->span_chunk, shape.key_dim));
+    span_traffic = pass_traffic(shape, 1);
+    fixed += shape.model->exchange + shape.model->per_segment * (segments - 1);
+  }
+  double total() const {
+    return fixed + std::max(walk_latency, walk_traffic) + std::max(span_latency, span_traffic);
+  }
+  double traffic() const { return call + walk_traffic + span_traffic; }
+};
+
+}  // namespace
+
+double predicted_time(const SplitShape& shape, int segments) {
+  return WalkTime(shape, segments).total();
+}
+
+double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
+                           int b_segments) {
+  const WalkTime of_a(a, a_segments), of_b(b, b_segments);
+  return std::max({of_a.total(), of_b.total(), of_a.traffic() + of_b.traffic() - of_a.call});
+}
+
+int choose_segments(const SplitShape& shape) {
+  constexpr double kClearly = 0.9;  // the prediction is off by less
+  int best = 1;
+  double best_time = kClearly * predicted_time(shape, 1);
+  const std::int64_t most =
+      std::min<std::int64_t>(shape.chunks, shape.multiprocessors / shape.items);
+  for (int segments = 2; segments <= most; ++segments) {
+    const double time = predicted_time(shape, segments);
+    if (time < best_time) {
+      best = segments;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks) {
+  const std::int64_t chunks = ceil_div(problem.T, kChunk);
+  if (problem.cu_seqlens != nullptr || walks == 0 || chunks < 2) return 1;
+  const int forced = gla_segments_switch();
+  if (forced > 0) return static_cast<int>(std::min<std::int64_t>(forced, chunks));
+  return std::nullopt;
+}
+
+int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape) {
+  const std::optional<int> fixed = fixed_segments(problem, shape.items);
+  return fixed ? *fixed : choose_segments(shape);
+}
+
+SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                       const DeviceProperties& device) {
+  const std::int64_t value_tiles = ceil_div(problem.V, value_dim);
+  return {problem.N * problem.H * value_tiles,
+          ceil_div(problem.T, kChunk),
+          key_dim,
+          value_dim,
+          device.multiprocessors,
+          &device_model(device).gla_walk};
+}
+
+WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments) {
+  WalkPlan plan;
+  plan.shape = shape;
+  plan.value_tiles = static_cast<int>(ceil_div(problem.V, shape.value_dim));
+  plan.segments = segments;
+  plan.items = static_cast<int>(shape.items * segments);
+  plan.blocks = static_cast<unsigned>(
+      plan.split() ? plan.items : std::min(plan.items, std::max(shape.multiprocessors, 1)));
+  WorkspaceLayout workspace;
+  if (plan.split()) {
+    plan.flags = plan.items * (shape.value_dim / 16);  // a warp keeps 16 columns of V
+    plan.states = workspace.add(std::int64_t{4} * plan.items * shape.key_dim * shape.value_dim);
+    plan.factors = workspace.add(std::int64_t{4} * plan.flags);
+    plan.ready = workspace.add(std::int64_t{4} * plan.flags);
+  }
+  if (problem.cu_seqlens != nullptr) {
+    plan.order = workspace.add(4 * problem.N);
+    plan.ticket = workspace.add(4);
+  }
+  plan.workspace_bytes = workspace.bytes();
+  return plan;
+}
+
+WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                      const DeviceProperties& device) {
+  const SplitShape shape = split_shape(problem, key_dim, value_dim, device);
+  return plan_walk(problem, shape, choose_segments(problem, shape));
+}
+
+}  // namespace tandem::cuda::gla

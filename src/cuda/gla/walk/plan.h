@@ -1,0 +1,71 @@
+// How a walk is cut over the device: tiles of V, segments of the sequence, CTAs, and the workspace
+// that this needs. A pure function of shapes and device properties.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "cuda/runtime/plan.h"
+#include "ops/gla_problem.h"
+
+namespace tandem::cuda::gla {
+
+/// What the choice of segments depends on.
+struct SplitShape {
+  std::int64_t items = 0;   // walks of whole sequences: N * H * tiles of V
+  std::int64_t chunks = 0;  // of 64 tokens, per sequence
+  int key_dim = 0;          // padded K
+  int value_dim = 0;        // columns of V per walk
+  int multiprocessors = 0;
+  const DeviceModel::GlaWalk* model = nullptr;
+  bool row_sums = false;    // makes row sums, too
+  bool with_value = false;  // makes dk and dv
+};
+
+/// Segments per sequence for the shape alone: 1 where a split is not predicted to be clearly
+/// faster. At most one per chunk.
+int choose_segments(const SplitShape& shape);
+
+/// Microseconds of a walk with so many segments, by the device's model: right enough to compare.
+double predicted_time(const SplitShape& shape, int segments);
+/// Microseconds of two walks side by side, whose CTAs fit on the device together.
+double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
+                           int b_segments);
+
+/// Segments per sequence that no choice is needed for: 1 where sequences cannot be cut, or what the
+/// switch forces. `walks`: how many whole sequences are walked.
+std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks);
+
+struct WalkPlan {
+  int value_tiles = 1;
+  SplitShape shape;
+  int segments = 1;
+  int items = 0;
+  int flags = 0;        // items times warps of the state role
+  unsigned blocks = 0;  // CTAs: one per multiprocessor at most, which take item after item
+
+  // Offsets into the workspace, 256-byte aligned.
+  std::size_t states = 0;   // fp32 [items, padded K * columns of V] when split
+  std::size_t factors = 0;  // fp32 [flags] when split
+  std::size_t ready = 0;    // uint32 [flags] when split
+  std::size_t order = 0;    // int32 [N] with cu_seqlens
+  std::size_t ticket = 0;   // uint32 with cu_seqlens
+  std::size_t workspace_bytes = 0;
+
+  bool split() const { return segments > 1; }
+};
+
+/// Plans the walk of a forward call.
+WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                      const DeviceProperties& device);
+/// Plans a walk of such a shape, cut into so many segments.
+WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments);
+/// Segments per sequence for a problem: choose_segments of its shape, 1 where sequences cannot be
+/// cut.
+int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape);
+/// Shape of the walk over a whole problem.
+SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
+                       const DeviceProperties& device);
+
+}  // namespace tandem::cuda::gla

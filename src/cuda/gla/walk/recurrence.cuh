@@ -1,0 +1,111 @@
+// The state role of gla_walk_kernel: the recurrence over chunks, and o.
+#pragma once
+
+#include "cuda/gla/walk/key_value.cuh"
+#include "cuda/gla/walk/output.cuh"
+#include "cuda/gla/walk/products.cuh"
+#include "cuda/gla/walk/row_sum_role.cuh"
+
+namespace tandem::cuda::gla {
+
+/// Walks one chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the
+/// ring position of its P, its panel of o and its row sums.
+template <class Config>
+__device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
+                           RowSumRole<Config>& row_sums, const Item& item, int chunk,
+                           typename WalkShared<Config>::IntraRing::Position at,
+                           const typename WalkShared<Config>::Stage& stage, const char* v_panel,
+                           const char* p, const ChunkDecay<Config::kChunk>& decay,
+                           WalkShared<Config>& shared, int warpgroup) {
+  using Element = typename Config::Element;
+  constexpr int kSteps = Config::kChunk / 16;
+  StateOperand<Config> operand;
+  std::uint32_t values[kSteps][4];
+  if constexpr (Config::kOneOutputAccumulator) {
+#pragma unroll
+    for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
+      round_state<Config>(operand, state, index);
+      row_sums.keep(item, chunk, index, operand);
+      multiply_state<Config>(o, operand, stage.q, index);
+      wgmma_wait<0>();
+      fence_registers(o);
+    }
+    state.scale(decay.state_to_state);
+    row_sums.prefetch(item, chunk + 1);
+    scale_by_token(o, decay.from_state);
+    row_sums.add_inter(o, stage.x(), at);
+    wgmma_begin();
+    multiply_intra<Config>(o, v_panel, p, true);
+    load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
+    update_state<Config>(state, values, stage.k);
+    wgmma_wait<1>();
+    fence_registers(o);
+  } else {
+    float intra[32];
+    round_state<Config>(operand, state, 0);
+    row_sums.keep(item, chunk, 0, operand);
+    if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
+    state.scale(decay.state_to_state);
+    multiply_state<Config>(o, operand, stage.q, 0);
+    multiply_intra<Config>(intra, v_panel, p, false);
+    row_sums.prefetch(item, chunk + 1);
+    // why in two: registers do not hold all of it beside the state's operand, which the products
+    // still read.
+    constexpr int kEarly = !Config::kTight ? kSteps : Config::kRowSums ? 2 : 3;
+    load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
+    if constexpr (kEarly < kSteps) {
+      wgmma_wait<1>();
+      load_decayed_values<Element, kEarly, kSteps>(values, v_panel, decay.to_state);
+    }
+    update_state<Config>(state, values, stage.k);
+    wgmma_wait<1>();
+    fence_registers(o);
+    fence_registers(intra);
+    scale_by_token(o, decay.from_state);
+    row_sums.add_terms(o, intra, stage.x(), at);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) o[i] += intra[i];
+  }
+}
+
+template <class Config>
+__device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, int warpgroup) {
+  typename WalkShared<Config>::InputRing::Position in;
+  typename WalkShared<Config>::IntraRing::Position p_at;
+  RowSumRole<Config> row_sums(params, shared, warpgroup);
+  ItemReader<Config> reader(shared);
+  while (const Item* next = reader.next()) {
+    const Item& item = *next;
+    StateRegisters<Config> state;
+    if constexpr (Config::kSplit) {
+      enter_segment(params, shared, item, state, warpgroup, in);
+    } else {
+      state.begin(params, item, warpgroup);
+    }
+    row_sums.prefetch(item, 0);
+    for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
+      const auto& stage = shared.stages[in.stage];
+      row_sums.meet(item, chunk, state, in);
+      shared.intra.wait_full(p_at);
+      float o[32];
+      walk_chunk<Config>(state, o, row_sums, item, chunk, p_at, stage,
+                         stage.v + warpgroup * panel_bytes(Config::kChunk), shared.p[p_at.stage],
+                         shared.decay[in.stage], shared, warpgroup);
+      // Stores the output while the state's product runs.
+      row_sums.add(o, stage.x(), p_at);
+      shared.intra.empty[p_at.stage].arrive();
+      // The panel of this turn.
+      const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
+      store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
+      wgmma_wait<0>();
+      state.fence();
+      shared.input.empty[in.stage].arrive();
+    }
+    if constexpr (Config::kReverse) state.scale(first_factor(params.problem.log_decay, item));
+    state.end(params, item, warpgroup);
+    if constexpr (Config::kSplit) break;  // a segment is all that a CTA walks
+  }
+  if (threadIdx.x % 128 == 0) wait_stores_read();
+}
+
+}  // namespace tandem::cuda::gla

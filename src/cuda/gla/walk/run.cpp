@@ -1,0 +1,47 @@
+#include "cuda/gla/walk/run.h"
+
+#include "cuda/gla/walk/schedule.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+/// Launches what finds the order of sequences of different lengths, and writes zeros outside all of
+/// them.
+void prepare_order(const WalkParams& walk, std::int32_t* order, std::uint32_t* ticket,
+                   void* stream) {
+  const GlaForwardProblem& problem = walk.problem;
+  ScheduleParams params;
+  params.cu_seqlens = problem.cu_seqlens;
+  params.N = problem.N;
+  params.T = problem.T;
+  params.order = order;
+  params.ticket = ticket;
+  params.H = problem.H;
+  params.outputs[0] = {problem.o, problem.V};
+  params.outputs[1] = {walk.value, problem.K};
+  launch_schedule(params, stream);
+}
+
+}  // namespace
+
+void run_walk(const std::string& name, const WalkLaunch& launch, const WalkPlan& plan,
+              WalkParams& params, const ScratchMemory& scratch, void* stream) {
+  WalkSchedule& schedule = params.schedule;
+  schedule.items = plan.items;
+  schedule.value_tiles = plan.value_tiles;
+  schedule.segments = plan.segments;
+  if (plan.split()) {
+    schedule.exchange = {scratch.at<float>(plan.states), scratch.at<float>(plan.factors),
+                         scratch.at<std::uint32_t>(plan.ready)};
+  }
+  if (params.problem.cu_seqlens != nullptr) {
+    auto* order = scratch.at<std::int32_t>(plan.order);
+    schedule.order = order;
+    schedule.ticket = scratch.at<std::uint32_t>(plan.ticket);
+    prepare_order(params, order, schedule.ticket, stream);
+  }
+  if (plan.items == 0) return;
+  (plan.split() ? launch.split : launch.whole)(name.c_str(), params, plan.blocks, stream);
+}
+
+}  // namespace tandem::cuda::gla

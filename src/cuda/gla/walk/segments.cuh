@@ -1,0 +1,159 @@
+// Split walks: how CTAs of one sequence hand the state on.
+//
+// Each CTA first reads its segment's k and v, last chunk to first, and publishes what the segment
+// does to the state (a factor and a state, as gla_state_kernel); the first one folds the
+// initial state in. Then it takes what all earlier segments published, the last of them first,
+// with R the factor of those already taken:
+//   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0
+// why in this order: earlier segments are longer and publish later.
+// why no deadlock: a CTA waits only for CTAs of smaller index, which the device starts no later
+// than it, and which publish without waiting for anyone.
+#pragma once
+
+#include <cuda/atomic>
+
+#include "cuda/gla/common/span.cuh"
+#include "cuda/gla/walk/shared.cuh"
+
+namespace tandem::cuda::gla {
+
+/// St of one warpgroup: 64 columns of V by tiles of at most 128 columns of K, fp32.
+template <class Config>
+struct StateRegisters {
+  static constexpr int kTiles = Config::kKeyDim / Config::kKeyTile;
+  static constexpr int kSteps = Config::kKeyTile / 16;
+  float tile[kTiles][Config::kKeyTile / 2];
+
+  __device__ void scale(float factor) {
+#pragma unroll
+    for (auto& values : tile) {
+#pragma unroll
+      for (float& value : values) value *= factor;
+    }
+  }
+  __device__ void fence() {
+#pragma unroll
+    for (auto& values : tile) fence_registers(values);
+  }
+  /// Loads one tile of the item's initial state.
+  __device__ void begin_tile(const WalkParams& params, const Item& item, int warpgroup, int index) {
+#pragma unroll
+    for (float& value : tile[index]) value = 0.0f;
+    if (item.initial_state != nullptr) {
+      load_state(tile[index], item.initial_state, tile_at(params, item, warpgroup, index));
+    }
+  }
+  __device__ void begin(const WalkParams& params, const Item& item, int warpgroup) {
+#pragma unroll
+    for (int index = 0; index < kTiles; ++index) begin_tile(params, item, warpgroup, index);
+  }
+  /// Stores the item's final state, where it is wanted.
+  __device__ void end(const WalkParams& params, const Item& item, int warpgroup) const {
+    if (item.final_state == nullptr) return;
+#pragma unroll
+    for (int index = 0; index < kTiles; ++index) {
+      store_state(tile[index], item.final_state, tile_at(params, item, warpgroup, index));
+    }
+  }
+  __device__ static StateTile tile_at(const WalkParams& params, const Item& item, int warpgroup,
+                                      int index) {
+    return {params.problem.K, params.problem.V, params.state_strides, index * Config::kKeyTile,
+            item.first_column + 64 * warpgroup};
+  }
+};
+
+/// Address of this thread's first 16 bytes in a published state: threads of the warpgroup take 16
+/// bytes in turn.
+template <class Config>
+__device__ float4* exchange_slot(const WalkParams& params, int index, int warpgroup) {
+  constexpr int kFloats = Config::kKeyDim * Config::kValueDim;
+  return reinterpret_cast<float4*>(params.schedule.exchange.states + std::int64_t{index} * kFloats +
+                                   warpgroup * (kFloats / Config::kStateWarpgroups)) +
+         threadIdx.x % 128;
+}
+
+/// Index of this warp in a segment's factors and flags. why per warp: each thread takes what the
+/// same thread of other CTAs published, so no barrier is needed.
+template <class Config>
+__device__ int exchange_word(int index) {
+  constexpr int kFirstWarp = 8;  // of the state role
+  return index * (4 * Config::kStateWarpgroups) + threadIdx.x / 32 - kFirstWarp;
+}
+
+using ReadyFlag = ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>;
+
+/// Publishes what the segment does to the state; leaves in `state` the initial state of the first
+/// segment, else 0.
+template <class Config>
+__device__ void publish_segment(const WalkParams& params, const Item& item,
+                                StateRegisters<Config>& state, const StateRegisters<Config>& own,
+                                float factor, int warpgroup) {
+  float4* slot = exchange_slot<Config>(params, blockIdx.x, warpgroup);
+#pragma unroll
+  for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
+    state.begin_tile(params, item, warpgroup, index);  // why here: takes the registers of `own`
+    const auto& before = state.tile[index];
+    const auto& added = own.tile[index];
+#pragma unroll
+    for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
+      *slot = {factor * before[i] + added[i], factor * before[i + 1] + added[i + 1],
+               factor * before[i + 2] + added[i + 2], factor * before[i + 3] + added[i + 3]};
+    }
+  }
+  const SegmentExchange& exchange = params.schedule.exchange;
+  const int word = exchange_word<Config>(blockIdx.x);
+  if (threadIdx.x % 32 == 0) exchange.factors[word] = factor;
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ReadyFlag(exchange.ready[word]).store(1, ::cuda::memory_order_release);
+}
+
+/// Adds up the state before the segment, from what all earlier segments published.
+template <class Config>
+__device__ void receive_state(const WalkParams& params, const Item& item,
+                              StateRegisters<Config>& state, int warpgroup) {
+  const SegmentExchange& exchange = params.schedule.exchange;
+  const int items_per_segment = params.schedule.items / params.schedule.segments;
+  const int first = blockIdx.x % items_per_segment;
+  float later = 1.0f;  // factor of the segments taken so far, on the next one
+  for (int segment = item.segment - 1; segment >= 0; --segment) {
+    const int index = first + segment * items_per_segment;
+    const int word = exchange_word<Config>(index);
+    const ReadyFlag ready(exchange.ready[word]);
+    while (ready.load(::cuda::memory_order_acquire) == 0) {
+    }
+    const float4* slot = exchange_slot<Config>(params, index, warpgroup);
+#pragma unroll
+    for (auto& tile : state.tile) {
+#pragma unroll
+      for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
+        const float4 published = *slot;
+        tile[i] += later * published.x;
+        tile[i + 1] += later * published.y;
+        tile[i + 2] += later * published.z;
+        tile[i + 3] += later * published.w;
+      }
+    }
+    later *= exchange.factors[word];
+  }
+}
+
+/// Leaves the state before the segment in `state`, after telling later segments what this one does.
+template <class Config>
+__device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shared,
+                              const Item& item, StateRegisters<Config>& state, int warpgroup,
+                              typename WalkShared<Config>::InputRing::Position& in) {
+  const bool has_later = item.segment + 1 < params.schedule.segments;
+  if (has_later) {
+    StateRegisters<Config> own{};
+    constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
+    const float factor =
+        sum_span<Config, kColumns>(own.tile, shared, item, warpgroup, in, [](auto&, int) {});
+    shared.span_done.arrive();
+    publish_segment(params, item, state, own, factor, warpgroup);
+  } else {
+    state.begin(params, item, warpgroup);
+  }
+  if (item.segment > 0) receive_state(params, item, state, warpgroup);
+}
+
+}  // namespace tandem::cuda::gla

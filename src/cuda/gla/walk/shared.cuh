@@ -1,0 +1,127 @@
+// What the roles of gla_walk_kernel share: shared memory, and the way through the items.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/walk/config.h"
+#include "cuda/gla/walk/params.h"
+#include "cuda/parts/decay.cuh"
+#include "cuda/parts/panel.cuh"
+#include "cuda/parts/ring.cuh"
+
+namespace tandem::cuda::gla {
+
+/// Row sums on their way to the gradient by the decays (row_sums.cuh), in turn with p.
+template <class Config>
+struct RowSumShared {
+  /// Sums per token: one of all of o; in a reverse walk one of what comes from inside the chunk,
+  /// one of the rest.
+  static constexpr int kKinds = Config::kReverse ? 2 : 1;
+  /// Shares that make up each sum: one per warp of a warpgroup, or one per 4 lanes of each warp.
+  static constexpr int kShares = Config::kRowSumsByLane ? 32 : 4;
+  using Rows = float[kKinds][kShares][Config::kChunk];
+
+  /// Column of a token's sum in a share's row, such that 8 lanes write 8 shares without bank
+  /// conflicts.
+  static __device__ int column(int share, int token) { return token ^ share % 8 * 8; }
+
+  struct Place {
+    std::int64_t row;  // of the chunk's first token in RowSumParams::rows
+    int tokens;
+  };
+
+  Rows rows[Config::kStateWarpgroups][Config::kIntraStages];
+  // Two per slot, used in turn: one thread writes the next while others still read the last.
+  Place places[Config::kIntraStages][2];
+};
+struct NoRowSums {};
+
+/// What dv beside dk takes (key_value.cuh).
+template <class Config>
+struct ValueShared {
+  using Panel = char[panel_bytes(Config::kChunk)];
+
+  alignas(1024) Panel p;                                                      // [C,C]
+  alignas(1024) Panel state[Config::kStateWarpgroups][Config::kKeyDim / 64];  // St rounded
+  alignas(1024) Panel o;                                                      // [C,64]
+  Ring<1> ring;  // of `state`, which the state role fills
+};
+struct NoValue {};
+
+template <class Config>
+struct WalkShared {
+  struct Stage {
+    alignas(1024) char q[Config::kKeyBytes];  // [C,K]
+    alignas(1024) char k[Config::kKeyBytes];  // [C,K]
+    // v [C,V] and, where Config::kRowSums, x of RowSumParams behind it.
+    alignas(1024) char v[Config::kValueBytes + Config::kFactorBytes];
+
+    __device__ char* x() { return v + Config::kValueBytes; }
+    __device__ const char* x() const { return v + Config::kValueBytes; }
+  };
+  using ItemRing = Ring<Config::kItemSlots>;
+  using InputRing = Ring<Config::kStages>;
+  using IntraRing = Ring<Config::kIntraStages>;
+
+  Stage stages[Config::kStages];
+  alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];  // [C,C]
+  alignas(
+      1024) char o[Config::kStateWarpgroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
+  [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
+  ChunkDecay<Config::kChunk> decay[Config::kStages];
+  typename DecayStream<Config::kReverse>::Buffer log_decays;
+  Item items[Config::kItemSlots];
+  ItemRing item_ring;
+  InputRing input;
+  IntraRing intra;
+  Barrier span_done;  // of a split walk: the state role has read its segment once
+  [[no_unique_address]] std::conditional_t<Config::kRowSums, RowSumShared<Config>, NoRowSums>
+      row_sums;
+};
+
+/// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how
+/// the segment changes the state: all, if there is a later segment.
+template <class Config>
+__device__ int span_chunks(const WalkParams& params, const Item& item) {
+  const bool read = Config::kSplit && item.segment < params.schedule.segments - 1;
+  return read ? item.chunks<Config>() : 0;
+}
+
+/// Whether the walk makes row sums.
+template <class Config>
+__device__ bool wants_row_sums(const WalkParams& params) {
+  return Config::kRowSums && params.row_sums.rows != nullptr;
+}
+
+/// Whether the walk reads x of RowSumParams.
+template <class Config>
+__device__ bool wants_x(const WalkParams& params) {
+  return Config::kWithValue || wants_row_sums<Config>(params);
+}
+
+/// A role's way through the items of its CTA; every thread of the role calls next().
+template <class Config>
+class ItemReader {
+ public:
+  explicit __device__ ItemReader(WalkShared<Config>& shared) : shared_(shared) {}
+
+  /// Returns the next item, null when there are no more. Valid until the next call, so that a role
+  /// without registers to spare can read it where it lies.
+  __device__ const Item* next() {
+    using Position = typename WalkShared<Config>::ItemRing::Position;
+    constexpr int kSlots = Config::kItemSlots;
+    if (taken_ > 0) shared_.item_ring.empty[(taken_ - 1) % kSlots].arrive();
+    const Position at{static_cast<int>(taken_ % kSlots), taken_ / kSlots % 2};
+    ++taken_;
+    shared_.item_ring.wait_full(at);
+    const Item* item = &shared_.items[at.stage];
+    return item->batch != Item::kNone ? item : nullptr;
+  }
+
+ private:
+  WalkShared<Config>& shared_;
+  std::uint32_t taken_ = 0;  // why not a ring position: one register less, through all of an item
+};
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,64 @@
+// gla_sum_heads_kernel: gradients per head -> those of the head groups.
+#include "cuda/gla/walk/sum_heads.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "cuda/gla/common/item.cuh"
+#include "cuda/parts/stream_order.cuh"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+
+/// Sums heads into `to`, a warp per row of it.
+template <class Element>
+__global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
+    const __grid_constant__ SumHeadsParams params) {
+  follow_stream();
+  const std::int64_t rows = params.B * params.T * params.HQ;
+  const int share = params.H / params.HQ;
+  int first = 0, last = static_cast<int>(params.T);
+  if (params.cu_seqlens != nullptr) {
+    last = params.N == 0 ? 0 : clamped_boundary(params.cu_seqlens, params.N, params.T);
+    first = params.N == 0 ? 0 : clamped_boundary(params.cu_seqlens, 0, params.T);
+  }
+  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < rows;
+       row += std::int64_t{gridDim.x} * kWarps) {
+    const int head = static_cast<int>(row % params.HQ);
+    const std::int64_t token = row / params.HQ;
+    const int batch = static_cast<int>(token / params.T);
+    const std::int64_t time = token % params.T;
+    const bool inside = time >= first && time < last;
+    const float* from = params.from + (token * params.H + head * share) * params.D;
+    Element* to = token_row<Element>(params.to, batch, time, head);
+    for (int column = threadIdx.x % 32; column < params.D; column += 32) {
+      float sum = 0.0f;
+      for (int i = 0; inside && i < share; ++i) sum += from[std::int64_t{i} * params.D + column];
+      to[column] = static_cast<Element>(sum);
+    }
+  }
+}
+
+}  // namespace
+
+void launch_sum_heads(const SumHeadsParams& params, int multiprocessors, void* stream) {
+  const std::int64_t most = std::int64_t{8} * std::max(multiprocessors, 1);
+  const std::int64_t rows = params.B * params.T * params.HQ;
+  if (rows == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min(ceil_div(rows, kWarps), most));
+  const auto launch = [&](auto kernel) {
+    launch_kernel("gla_sum_heads", kernel, {.blocks = blocks, .threads = kThreads},
+                  static_cast<cudaStream_t>(stream), params);
+  };
+  launch(params.dtype == DType::kBFloat16 ? gla_sum_heads_kernel<__nv_bfloat16>
+                                          : gla_sum_heads_kernel<__half>);
+}
+
+}  // namespace tandem::cuda::gla
