@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "cli/commands.h"
+#include "cli/ops/ops.h"
 #include "cli/report/front.h"
 #include "cli/report/html.h"
-#include "cli/report/kernels.h"
 #include "cli/report/markdown.h"
 #include "cli/tensors/safetensors.h"
 
@@ -60,9 +60,9 @@ void report(const ReportOptions& options) {
   };
   update("README.md", front_block(files));
   update("docs/results.md", markdown_block(files));
-  constexpr const char* kKernels = "docs/ops/linear_scan.log.md";
-  if (std::filesystem::exists(options.root + "/" + kKernels)) {
-    update(kKernels, kernels_block(files));
+  for (const PageBlock& block : page_blocks()) {
+    if (!std::filesystem::exists(options.root + "/" + block.page)) continue;
+    update(block.page, block.render(files));
   }
   for (const auto& [op, lines] : load_iterations(iterations)) {
     const std::string name = "docs/ops/" + op + ".log.md";

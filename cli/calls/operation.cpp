@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "cli/calls/arguments.h"
-#include "cli/ops/ops.h"
 #include "core/environment.h"
 #include "tandem/error.h"
 
@@ -109,17 +108,6 @@ std::vector<std::string> Operation::outputs() const {
       names_of(calls, [](const Parameter& row) { return row.is_output() && row.optional; }),
       std::back_inserter(names));
   return names;
-}
-
-const std::vector<Operation>& operations() {
-  static const std::vector<Operation> all = [] {
-    std::vector<Operation> joined;
-    for (const auto& make : {gla_operations, gated_scan_operations, linear_scan_operations}) {
-      std::ranges::move(make(), std::back_inserter(joined));
-    }
-    return joined;
-  }();
-  return all;
 }
 
 const Operation& find_operation(const std::string& name, const std::string& direction) {

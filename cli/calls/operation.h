@@ -99,7 +99,7 @@ struct Operation {
   std::vector<std::string> outputs() const;
 };
 
-/// All entries; those of one op follow each other.
+/// All entries, in cli/ops/ops.cpp; those of one op follow each other.
 const std::vector<Operation>& operations();
 
 /// Finds an entry, or throws std::runtime_error naming the known ones.

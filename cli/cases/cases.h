@@ -93,6 +93,22 @@ struct Case {
   }
 };
 
+struct Line;  // cli/cases/case_line.h
+
+/// Fields that the cases of one op have, beside those that all have.
+struct CaseSchema {
+  std::string op;
+  std::vector<std::string> axes;           // required
+  std::vector<std::string> optional_axes;  // `check` knows what they are by default
+  std::vector<std::string> fields;
+  std::vector<std::pair<const char*, DecayKind>> decay_kinds;
+  /// Completes a case; refuses what does not fit together. Null: nothing to do.
+  void (*check)(const Line& line, Case& one) = nullptr;
+};
+
+/// Every op's, in cli/ops/ops.cpp.
+const std::vector<CaseSchema>& case_schemas();
+
 /// forward, backward, forward_backward (the two in turn, as in training), step (one token) and
 /// state (only what a span leaves behind).
 const std::vector<std::string>& direction_names();

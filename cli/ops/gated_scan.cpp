@@ -8,6 +8,8 @@
 
 namespace tandem::tools {
 
+CaseSchema gated_scan_case_schema() { return scan_case_schema("gated_scan", {"B", "T", "D"}); }
+
 std::vector<Operation> gated_scan_operations() {
   const auto no_flops = [](const TensorSet&) { return 0.0; };  // bytes bind
   const auto shape = [](const TensorSet& set) {

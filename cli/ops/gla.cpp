@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cli/calls/arguments.h"
+#include "cli/cases/case_line.h"
 #include "cli/ops/ops.h"
 
 namespace tandem::tools {
@@ -69,6 +70,17 @@ std::string step_shape(const TensorSet& set) {
                      to_string(state.dtype));
 }
 
+/// Sets the axes that a case left out.
+void complete(const Line& line, Case& one) {
+  one.axes.emplace("V", one.axis("K"));
+  one.axes.emplace("HQ", one.axis("H"));
+  if (one.axis("H") % one.axis("HQ") != 0) line.refuse("axes.HQ", "must divide H");
+  if (one.has_direction("step") && one.axis("T") != 1) {
+    line.refuse("axes.T", fmt::format("a step is of one token, got {}", one.axis("T")));
+  }
+  if (one.cu_seqlens && one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
+}
+
 }  // namespace
 
 TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n) {
@@ -90,6 +102,17 @@ std::vector<std::int64_t> heads_to_check(const GlaRecurrence& recurrence, bool s
     heads.push_back(wanted == all ? i : i * (all - 1) / (wanted - 1));
   }
   return heads;
+}
+
+CaseSchema gla_case_schema() {
+  return {.op = "gla",
+          .axes = {"B", "T", "H", "K"},
+          .optional_axes = {"HQ", "V"},
+          .fields = {"state_dtype", "scale"},
+          .decay_kinds = {{"none", DecayKind::kNone},
+                          {"constant", DecayKind::kConstant},
+                          {"per_token", DecayKind::kPerToken}},
+          .check = complete};
 }
 
 std::vector<Operation> gla_operations() {

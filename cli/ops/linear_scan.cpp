@@ -22,6 +22,10 @@ std::string shape(const TensorSet& set) {
 
 }  // namespace
 
+CaseSchema linear_scan_case_schema() {
+  return scan_case_schema("linear_scan", {"B", "T", "d", "D"});
+}
+
 std::vector<Operation> linear_scan_operations() {
   const Operation forward = {
       .name = "linear_scan",

@@ -12,6 +12,15 @@
 
 namespace tandem::tools {
 
+/// The fields of a scan's cases.
+inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes) {
+  return {.op = op,
+          .axes = std::move(axes),
+          .optional_axes = {},
+          .fields = {"decay_dtype", "gate"},
+          .decay_kinds = {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}}};
+}
+
 /// Makes a forward call's tensors, inputs filled.
 TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed);

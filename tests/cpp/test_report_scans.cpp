@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "cli/report/html.h"
-#include "cli/report/kernels.h"
+#include "cli/ops/linear_scan_kernels.h"
 #include "cli/report/markdown.h"
 #include "report_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "cli/report/kernels.h"
+#include "cli/ops/linear_scan_kernels.h"
 
 #include <fmt/format.h>
 

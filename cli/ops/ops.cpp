@@ -1,0 +1,29 @@
+#include "cli/ops/ops.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cli/ops/linear_scan_kernels.h"
+
+namespace tandem::tools {
+
+const std::vector<Operation>& operations() {
+  static const std::vector<Operation> all = [] {
+    std::vector<Operation> joined;
+    for (const auto& make : {gla_operations, gated_scan_operations, linear_scan_operations}) {
+      std::ranges::move(make(), std::back_inserter(joined));
+    }
+    return joined;
+  }();
+  return all;
+}
+
+const std::vector<CaseSchema>& case_schemas() {
+  static const std::vector<CaseSchema> all = {gla_case_schema(), gated_scan_case_schema(),
+                                              linear_scan_case_schema()};
+  return all;
+}
+
+std::vector<PageBlock> page_blocks() { return {{"docs/ops/linear_scan.log.md", kernels_block}}; }
+
+}  // namespace tandem::tools
