@@ -16,7 +16,9 @@ void matmul(MatmulProvider provider, const MatmulArgs& args) {
     }
     return;
   }
-  if (provider == MatmulProvider::kOneDnn) {
+  // oneDNN 2.6 has no products of bf16 for machines without AVX-512.
+  const bool has_dtype = args.dtype == DType::kFloat32 || onednn::multiplies_bf16();
+  if (provider == MatmulProvider::kOneDnn && has_dtype) {
     onednn::matmul(args);
   } else {
     matmul_builtin(args, isa());

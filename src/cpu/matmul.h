@@ -1,7 +1,7 @@
 // Matrix products of the CPU backend: C = alpha op(A) op(B) (+ C), row-major, fp32 result.
 //
-// Two providers compute them: oneDNN where the build has it, and a built-in blocked loop. Inside a
-// parallel loop a call stays on its thread; outside, oneDNN may use all cores.
+// Two providers compute them: oneDNN where the build has it, and a built-in blocked loop. A call
+// stays on its thread: it is the callers' loops that use all cores.
 #pragma once
 
 #include <cstdint>

@@ -2,11 +2,11 @@
 // 64x64x64 in bf16, 2.5 in fp32, on one Zen 5 core. Primitives are made once per shape and thread.
 #include "cpu/matmul_onednn.h"
 
+#include <omp.h>
+
 #include <cstddef>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
-
-#include "cpu/parallel.h"
 
 namespace tandem::cpu::onednn {
 namespace {
@@ -19,7 +19,6 @@ struct Key {
   float alpha;
   DType dtype;
   bool a_transposed, b_transposed, accumulate;
-  bool parallel;  // oneDNN plans for the threads that it sees when the primitive is made
   friend bool operator==(const Key&, const Key&) = default;
 };
 
@@ -31,7 +30,7 @@ struct KeyHash {
       mix(value);
     mix(std::hash<float>()(key.alpha));
     mix(static_cast<std::size_t>(key.dtype) * 16 + key.a_transposed * 8 + key.b_transposed * 4 +
-        key.accumulate * 2 + key.parallel);
+        key.accumulate * 2);
     return hash ^ (hash >> 32);
   }
 };
@@ -100,6 +99,18 @@ class Product {
   std::unordered_map<int, memory> arguments_;
 };
 
+/// Keeps OpenMP loops that this thread starts on it alone. why: without AVX-512, oneDNN divides the
+/// contracted axis among the threads that it sees, and the bits would depend on their number.
+class OneThread {
+ public:
+  OneThread() { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+
+ private:
+  int threads_ = omp_get_max_threads();
+};
+
 struct ThreadCache {
   dnnl::stream stream{engine()};
   std::unordered_map<Key, Product, KeyHash> products;
@@ -120,18 +131,10 @@ bool multiplies_bf16() {
 void matmul(const MatmulArgs& args) {
   constexpr std::size_t kMostProducts = 512;  // a bound, not a tuned size
   thread_local ThreadCache cache;
-  const Key key{args.M,
-                args.N,
-                args.K,
-                args.a.stride,
-                args.b.stride,
-                args.c_stride,
-                args.alpha,
-                args.dtype,
-                args.a.transposed,
-                args.b.transposed,
-                args.accumulate,
-                parallel_threads() > 1};
+  const Key key{args.M,         args.N,     args.K,     args.a.stride,     args.b.stride,
+                args.c_stride,  args.alpha, args.dtype, args.a.transposed, args.b.transposed,
+                args.accumulate};
+  const OneThread alone;
   auto found = cache.products.find(key);
   if (found == cache.products.end()) {
     if (cache.products.size() >= kMostProducts) cache.products.clear();
