@@ -1,10 +1,10 @@
 // The GEMM main loop: one 128 x 128 tile of A B^T, A B or A^T B by a CTA, fp32, for kernels that
 // bring an epilogue.
 //
-//   layout  A                     B                        contracted
-//   kNT     [rows, depth], K-major   [columns, depth], K-major    64 columns at a time
-//   kNN     [rows, depth], K-major   [depth, columns], MN-major   the same
-//   kTN     [tokens, rows], MN-major [tokens, columns], MN-major  64 tokens at a time, in slices
+//   layout  A                          B                           contracted
+//   kNT     [rows, depth], K-major     [columns, depth], K-major   64 columns at a time
+//   kNN     [rows, depth], K-major     [depth, columns], MN-major  the same
+//   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time, in slices
 //
 // A may come as two 16-bit tensors whose sum has twice the digits: the loop runs over the smaller
 // one first, then over the other. With kTN tokens are cut into slices of whole steps of 64, whose
@@ -12,7 +12,7 @@
 // between the first and the last boundary enter: rows of a step behind them are zeroed in shared
 // memory, for the tensors may hold anything there.
 //
-// Role    threads               work
+//   role  threads               work
 //   rows  warpgroups 0 and 1    64 rows each: products, the epilogue
 //   load  warp 8, one thread    A and B by TMA, 3 stages of 32 KB
 // Two CTAs per SM: one's epilogue runs beside the other's products.
