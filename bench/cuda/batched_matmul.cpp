@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "cublaslt.h"
-#include "status.h"
+#include "cuda/runtime/cuda_check.h"
 
 namespace tandem::bench {
 namespace {
@@ -15,7 +15,7 @@ cublasLtHandle_t handle_of_current_device() {
   static std::mutex mutex;
   static std::map<int, cublasLtHandle_t> handles;
   int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda::cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
   const auto [at, is_new] = handles.try_emplace(device, nullptr);
   if (at->second == nullptr) cublaslt().check(cublaslt().Create(&at->second), "cublasLtCreate");
@@ -74,7 +74,7 @@ void multiply_at_once(const BatchedProduct& p, void* workspace, cudaStream_t str
   lt.check(lt.MatmulAlgoGetHeuristic(handle, product.handle, b.handle, a.handle, d.handle, d.handle,
                                      preference.handle, 1, &found, &count),
            "cublasLtMatmulAlgoGetHeuristic");
-  if (count == 0) throw std::runtime_error("[cublaslt] no algorithm for a batched product");
+  if (count == 0) throw CudaError("[cublaslt] no algorithm for a batched product");
   const float beta = 0.0f;
   lt.check(lt.Matmul(handle, product.handle, &p.alpha, p.b.data, b.handle, p.a.data, a.handle,
                      &beta, p.d, d.handle, p.d, d.handle, &found.algo, workspace,

@@ -12,9 +12,6 @@ extern "C" {
 
 const char* tandem_bench_last_error(void);
 
-/// Dtypes in the descriptions of calls.
-enum { TANDEM_BENCH_BF16 = 0, TANDEM_BENCH_FP16 = 1 };
-
 int tandem_bench_allocate(int device, size_t bytes, void** data);
 int tandem_bench_free(void* data);
 int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes);
@@ -26,12 +23,12 @@ int tandem_bench_synchronize(int device);
 
 /// Enqueues one measured call on `stream` with buffer set `set`. Returns 0, or -1 with its own
 /// message kept by the caller; must be capturable into a CUDA graph.
-typedef int (*tandem_bench_call)(void* user, int set, void* stream);
+typedef int (*tandem_bench_enqueue)(void* user, int set, void* stream);
 
 /// Makes one call per buffer set directly, captures the same into a CUDA graph, replays it (after
 /// warm-up) `replays` times and writes microseconds per call to samples_us[replays]. Rotating sets
 /// of at least 5x the L2 in total keep the cache cold.
-int tandem_bench_time(int device, tandem_bench_call call, void* user, int sets, int replays,
+int tandem_bench_time(int device, tandem_bench_enqueue call, void* user, int sets, int replays,
                       double* samples_us);
 
 /// Ceilings of this device, measured now on random data: TB/s of a large device-to-device copy

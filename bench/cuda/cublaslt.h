@@ -4,9 +4,10 @@
 
 #include <cublasLt.h>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "tandem/error.h"
 
 namespace tandem::bench {
 
@@ -33,7 +34,7 @@ struct CublasLt {
 
   void check(cublasStatus_t status, const char* what) const {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    throw std::runtime_error("[" + std::string(what) + "] " + GetStatusString(status));
+    throw CudaError("[" + std::string(what) + "] " + GetStatusString(status));
   }
 };
 

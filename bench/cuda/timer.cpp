@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kWarmUpReplays = 5;
 
-void enqueue(tandem_bench_call call, void* user, int set, cudaStream_t stream) {
+void enqueue(tandem_bench_enqueue call, void* user, int set, cudaStream_t stream) {
   if (call(user, set, stream) == 0) return;
   throw std::runtime_error("[tandem_bench_time] the measured call failed on buffer set " +
                            std::to_string(set));
@@ -19,7 +19,7 @@ void enqueue(tandem_bench_call call, void* user, int set, cudaStream_t stream) {
 /// Captures one call per buffer set as an executable graph.
 class Graph {
  public:
-  Graph(tandem_bench_call call, void* user, int sets, cudaStream_t stream) {
+  Graph(tandem_bench_enqueue call, void* user, int sets, cudaStream_t stream) {
     cudaGraph_t graph = nullptr;
     // why thread-local: what other threads do meanwhile does not spoil the capture.
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
@@ -49,7 +49,7 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-void time_calls(int device, tandem_bench_call call, void* user, int sets, int replays,
+void time_calls(int device, tandem_bench_enqueue call, void* user, int sets, int replays,
                 double* samples_us) {
   if (call == nullptr || samples_us == nullptr || sets < 1 || replays < 1) {
     throw std::runtime_error(
@@ -77,7 +77,7 @@ void time_calls(int device, tandem_bench_call call, void* user, int sets, int re
 }  // namespace
 }  // namespace tandem::bench
 
-int tandem_bench_time(int device, tandem_bench_call call, void* user, int sets, int replays,
+int tandem_bench_time(int device, tandem_bench_enqueue call, void* user, int sets, int replays,
                       double* samples_us) {
   using namespace tandem::bench;
   return guarded([&] { time_calls(device, call, user, sets, replays, samples_us); });

@@ -21,17 +21,16 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "batched_matmul.h"
-#include "gla.h"
-#include "status.h"
+#include "bench/cuda/unfused.h"
+#include "cuda/runtime/workspace.h"
 
 namespace tandem::bench {
 namespace {
 
+constexpr const char* kName = "unfused gla";  // in errors
 constexpr int C = 64;
 constexpr int kThreads = 256;
 constexpr int kVector = 8;         // 16-bit elements that a thread moves at once
@@ -83,13 +82,12 @@ struct Shape {
 };
 
 /// Step 1: a thread per chunk; neighbours differ in the head, so that they read side by side.
-__global__ void decays_kernel(Shape shape, tandem_bench_activation log_decay, Decay* decays) {
+__global__ void decays_kernel(Shape shape, DecayTensor log_decay, Decay* decays) {
   const std::int64_t index = thread_index();
   if (index >= shape.B * shape.N * shape.H) return;
   const std::int64_t h = index % shape.H, n = index / shape.H % shape.N;
   const std::int64_t b = index / shape.H / shape.N;
-  const float* g = static_cast<const float*>(log_decay.data) + b * log_decay.batch_stride +
-                   h * log_decay.head_stride;
+  const float* g = log_decay.data + b * log_decay.batch_stride + h * log_decay.head_stride;
   Decay* to = decays + ((b * shape.H + h) * shape.N + n) * C;
   Decay now{0.0f, 0};
 #pragma unroll 8
@@ -108,8 +106,8 @@ __global__ void decays_kernel(Shape shape, tandem_bench_activation log_decay, De
 /// Step 2: a thread per eight elements. `group`: value heads per stored head. `decayed`: null, or
 /// where to put each token times its factor to the chunk's end.
 template <typename T>
-__global__ void by_head_kernel(Shape shape, tandem_bench_activation from, int group, int D,
-                               bool aligned, T* plain, T* decayed, const Decay* decays) {
+__global__ void by_head_kernel(Shape shape, StridedTensor from, int group, int D, bool aligned,
+                               T* plain, T* decayed, const Decay* decays) {
   const std::int64_t index = thread_index();
   const int vectors = D / kVector;
   if (index >= shape.B * shape.H * shape.N * C * vectors) return;
@@ -197,7 +195,7 @@ __global__ void states_kernel(Shape shape, std::int64_t size, T* states, const D
 /// Step 9: a thread per eight elements of o.
 template <typename T>
 __global__ void output_kernel(Shape shape, const T* intra, const T* inter, const Decay* decays,
-                              tandem_bench_activation o, int V, bool aligned) {
+                              StridedTensor o, int V, bool aligned) {
   const std::int64_t index = thread_index();
   const int vectors = V / kVector;
   if (index >= shape.B * shape.H * shape.N * C * vectors) return;
@@ -219,7 +217,7 @@ __global__ void output_kernel(Shape shape, const T* intra, const T* inter, const
   }
 }
 
-bool aligned(const tandem_bench_activation& x) {
+bool aligned(const StridedTensor& x) {
   return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.batch_stride % kVector == 0 &&
          x.time_stride % kVector == 0 && x.head_stride % kVector == 0;
 }
@@ -228,64 +226,51 @@ unsigned blocks(std::int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
 
-/// The intermediates, one after another in the caller's workspace.
+/// The intermediates, one after another in the workspace.
 struct Intermediates {
-  std::size_t bytes = 0;
-  std::size_t decays, q, k, k_decayed, v, p, states, intra, inter, matmul;
+  std::size_t decays, q, k, k_decayed, v, p, states, intra, inter, matmul, bytes;
 
-  explicit Intermediates(const tandem_bench_gla& call) {
-    const std::int64_t chunks = call.B * call.H * ((call.T + C - 1) / C);
-    const bool has_decay = call.log_decay.data != nullptr;
-    decays = take(has_decay ? chunks * C * sizeof(Decay) : 0);
-    q = take(chunks * C * call.K * 2);
-    k = take(chunks * C * call.K * 2);
-    k_decayed = has_decay ? take(chunks * C * call.K * 2) : k;
-    v = take(chunks * C * call.V * 2);
-    p = take(chunks * C * C * 2);
-    states = take(chunks * call.K * call.V * 2);
-    intra = take(chunks * C * call.V * 2);
-    inter = take(chunks * C * call.V * 2);
-    matmul = take(kMatmulWorkspaceBytes);
-  }
-
- private:
-  std::size_t take(std::size_t size) {
-    const std::size_t at = bytes;
-    bytes += (size + 255) / 256 * 256;
-    return at;
+  explicit Intermediates(const GlaForwardProblem& problem) {
+    const std::int64_t K = problem.K, V = problem.V;
+    const std::int64_t chunks = problem.B * problem.H * cuda::ceil_div(problem.T, C);
+    const bool has_decay = problem.log_decay.data != nullptr;
+    cuda::WorkspaceLayout layout;
+    decays = layout.add(has_decay ? chunks * C * std::int64_t{sizeof(Decay)} : 0);
+    q = layout.add(chunks * C * K * 2);
+    k = layout.add(chunks * C * K * 2);
+    k_decayed = has_decay ? layout.add(chunks * C * K * 2) : k;
+    v = layout.add(chunks * C * V * 2);
+    p = layout.add(chunks * C * C * 2);
+    states = layout.add(chunks * K * V * 2);
+    intra = layout.add(chunks * C * V * 2);
+    inter = layout.add(chunks * C * V * 2);
+    matmul = layout.add(kMatmulWorkspaceBytes);
+    bytes = layout.bytes();
   }
 };
 
-void require(bool good, const std::string& text) {
-  if (!good) throw std::runtime_error("[unfused gla] " + text);
-}
-
-void check_call(const tandem_bench_gla& call) {
-  require(call.dtype == TANDEM_BENCH_BF16 || call.dtype == TANDEM_BENCH_FP16,
-          "dtype must be bf16 or fp16");
-  require(call.B >= 0 && call.T >= 0 && call.H > 0 && call.HQ > 0 && call.H % call.HQ == 0,
-          "B, T must be at least 0, HQ must divide H");
-  require(call.cu_seqlens == nullptr, "takes dense batches only, not cu_seqlens");
-  require(call.K > 0 && call.K % kVector == 0 && call.V > 0 && call.V % kVector == 0,
-          "K and V must be multiples of 8, got " + std::to_string(call.K) + " and " +
-              std::to_string(call.V));
+void check(const GlaForwardProblem& problem) {
+  check_baseline(problem);
+  if (problem.K % kVector != 0 || problem.V % kVector != 0) {
+    throw Unsupported("the unfused baseline needs K and V to be multiples of 8");
+  }
 }
 
 template <typename T>
-void forward(const tandem_bench_gla& call, char* workspace, cudaStream_t stream) {
+void forward(const GlaForwardProblem& call, const cuda::ScratchMemory& scratch,
+             cudaStream_t stream) {
   const Intermediates at(call);
-  const Shape shape{call.B, call.T, (call.T + C - 1) / C, call.H};
+  const Shape shape{call.B, call.T, cuda::ceil_div(call.T, C), call.H};
   const std::int64_t chunks = shape.B * shape.H * shape.N;
-  const auto part = [&](std::size_t offset) { return reinterpret_cast<T*>(workspace + offset); };
-  auto* decays = call.log_decay.data ? reinterpret_cast<Decay*>(workspace + at.decays) : nullptr;
+  const auto part = [&](std::size_t offset) { return scratch.at<T>(offset); };
+  auto* decays = call.log_decay.data ? scratch.at<Decay>(at.decays) : nullptr;
   const auto multiply = [&](std::int64_t M, std::int64_t N, std::int64_t inner, float alpha,
                             BatchedOperand a, BatchedOperand b, std::size_t d) {
-    const cudaDataType_t dtype = call.dtype == TANDEM_BENCH_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-    bench::multiply({dtype, chunks, M, N, inner, alpha, a, b, part(d)}, workspace + at.matmul,
+    const cudaDataType_t dtype = call.dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
+    bench::multiply({dtype, chunks, M, N, inner, alpha, a, b, part(d)}, scratch.at<void>(at.matmul),
                     stream);
   };
-  const auto by_head = [&](const tandem_bench_activation& from, int heads, int D, T* plain,
-                           T* decayed) {
+  const auto by_head = [&](const StridedTensor& from, int heads, int D, T* plain, T* decayed) {
     by_head_kernel<T><<<blocks(chunks * C * D / kVector), kThreads, 0, stream>>>(
         shape, from, call.H / heads, D, aligned(from), plain, decayed, decays);
   };
@@ -297,7 +282,7 @@ void forward(const tandem_bench_gla& call, char* workspace, cudaStream_t stream)
   if (shape.B == 0) return;
   if (chunks == 0) {
     if (call.final_state) walk_states();
-    check(cudaGetLastError(), "unfused gla");
+    cuda::cuda_check(cudaGetLastError(), kName);
     return;
   }
   if (decays) {
@@ -315,30 +300,22 @@ void forward(const tandem_bench_gla& call, char* workspace, cudaStream_t stream)
   multiply(C, call.V, call.K, call.scale, {part(at.q)}, {part(at.states)}, at.inter);
   output_kernel<T><<<blocks(chunks * C * call.V / kVector), kThreads, 0, stream>>>(
       shape, part(at.intra), part(at.inter), decays, call.o, call.V, aligned(call.o));
-  check(cudaGetLastError(), "unfused gla");
+  cuda::cuda_check(cudaGetLastError(), kName);
 }
 
 }  // namespace
+
+void unfused_gla(const GlaForwardProblem& problem, const Context& context) {
+  check(problem);
+  const cuda::DeviceGuard guard(problem.device.index);
+  const cuda::ScratchMemory scratch(kName, context, Intermediates(problem).bytes);
+  const auto run = problem.dtype == DType::kBFloat16 ? forward<__nv_bfloat16> : forward<__half>;
+  run(problem, scratch, static_cast<cudaStream_t>(context.stream.handle));
+}
+
+std::size_t unfused_gla_workspace_bytes(const GlaForwardProblem& problem) {
+  check(problem);
+  return Intermediates(problem).bytes;
+}
+
 }  // namespace tandem::bench
-
-int tandem_bench_unfused_gla_workspace_bytes(const tandem_bench_gla* call, size_t* bytes) {
-  using namespace tandem::bench;
-  return guarded([&] {
-    check_call(*call);
-    *bytes = Intermediates(*call).bytes;
-  });
-}
-
-int tandem_bench_unfused_gla_forward(const tandem_bench_gla* call, void* workspace,
-                                     size_t workspace_bytes, void* stream) {
-  using namespace tandem::bench;
-  return guarded([&] {
-    check_call(*call);
-    const std::size_t needed = Intermediates(*call).bytes;
-    require(workspace_bytes >= needed, "workspace must have " + std::to_string(needed) +
-                                           " bytes, got " + std::to_string(workspace_bytes));
-    const DeviceScope scope(call->device);
-    const auto run = call->dtype == TANDEM_BENCH_BF16 ? forward<__nv_bfloat16> : forward<__half>;
-    run(*call, static_cast<char*>(workspace), static_cast<cudaStream_t>(stream));
-  });
-}

@@ -15,15 +15,15 @@
 
 #include <cfloat>
 #include <cstdint>
-#include <string>
 
 #include "batched_matmul.h"
-#include "scan.h"
-#include "status.h"
+#include "bench/cuda/unfused.h"
+#include "cuda/runtime/workspace.h"
 
 namespace tandem::bench {
 namespace {
 
+constexpr const char* kName = "unfused scan";  // in errors
 constexpr int kScanThreads = 64;  // few, so that few channels still spread over the SMs
 constexpr int kAhead = 32;
 constexpr int kGateThreads = 256;
@@ -41,7 +41,7 @@ __device__ std::int64_t thread_index() {
 }
 
 template <typename T>
-__device__ T* tokens_of(const tandem_bench_tokens& x, std::int64_t b) {
+__device__ T* tokens_of(const TokenTensor& x, std::int64_t b) {
   return static_cast<T*>(x.data) + b * x.batch_stride;
 }
 
@@ -57,8 +57,8 @@ __device__ float factor(Decay decay) {
 /// Step 2: a thread per channel of a sequence; neighbours read side by side.
 template <typename T, typename Decay, bool kLog>
 __global__ void __launch_bounds__(kScanThreads)
-    scan_kernel(Shape shape, tandem_bench_tokens x, tandem_bench_tokens decay,
-                tandem_bench_tokens s, const float* initial_state, float* final_state) {
+    scan_kernel(Shape shape, TokenTensor x, TokenTensor decay, TokenTensor s,
+                const float* initial_state, float* final_state) {
   const std::int64_t index = thread_index();
   if (index >= shape.B * shape.D) return;
   const std::int64_t b = index / shape.D, d = index % shape.D;
@@ -112,8 +112,7 @@ struct alignas(sizeof(T) * kWidth) Vector {
 
 /// Step 3: a thread per kWidth elements; s has no gaps.
 template <typename T, int kWidth>
-__global__ void gate_kernel(Shape shape, const T* s, tandem_bench_tokens gate,
-                            tandem_bench_tokens out) {
+__global__ void gate_kernel(Shape shape, const T* s, TokenTensor gate, TokenTensor out) {
   using Part = Vector<T, kWidth>;
   const std::int64_t index = thread_index(), width = shape.D / kWidth;
   if (index >= shape.B * shape.T * width) return;
@@ -129,7 +128,7 @@ __global__ void gate_kernel(Shape shape, const T* s, tandem_bench_tokens gate,
   *reinterpret_cast<Part*>(tokens_of<T>(out, b) + t * out.time_stride + column) = x;
 }
 
-bool aligned(const tandem_bench_tokens& x) {
+bool aligned(const TokenTensor& x) {
   return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.batch_stride % kVector == 0 &&
          x.time_stride % kVector == 0;
 }
@@ -138,60 +137,59 @@ unsigned blocks(std::int64_t threads, int per_block) {
   return static_cast<unsigned>((threads + per_block - 1) / per_block);
 }
 
-void require(bool good, const std::string& text) {
-  if (!good) throw std::runtime_error("[unfused scan] " + text);
-}
-
-void check_call(const tandem_bench_scan& call) {
-  require(call.dtype == TANDEM_BENCH_BF16 || call.dtype == TANDEM_BENCH_FP16,
-          "dtype must be bf16 or fp16");
-  require(call.B >= 0 && call.T >= 0 && call.D > 0, "B and T must be at least 0, D at least 1");
-  require(call.cu_seqlens == nullptr, "takes dense batches only, not cu_seqlens");
-  if (call.d == 0) return;
-  const auto dense = [&](const void* data, bool no_gaps) {
-    return no_gaps && reinterpret_cast<std::uintptr_t>(data) % kMatmulAlignment == 0;
-  };
-  const bool rows = call.u.time_stride == call.d || call.B * call.T < 2;
-  const bool batches = call.u.batch_stride == call.T * call.d || call.B < 2 || call.T == 0;
-  require(dense(call.u.data, rows && batches) &&
-              dense(call.weight, call.weight_stride == call.d || call.D < 2),
-          "u and weight must have no gaps and begin at multiples of 256 bytes");
-}
-
-/// The intermediates, one after another in the caller's workspace. x comes first.
+/// The intermediates, one after another in the workspace. x, of linear_scan only, comes first.
 struct Intermediates {
-  std::size_t bytes = 0;
-  std::size_t x, s, matmul;
+  std::size_t x, s, matmul, bytes;
 
-  explicit Intermediates(const tandem_bench_scan& call, bool only_product = false) {
-    const std::size_t tensor = static_cast<std::size_t>(call.B) * call.T * call.D * 2;
-    x = take(call.d > 0 ? tensor : 0);
-    s = take(!only_product && call.gate.data ? tensor : 0);
-    matmul = take(call.d > 0 ? kMatmulWorkspaceBytes : 0);
-  }
-
- private:
-  std::size_t take(std::size_t size) {
-    const std::size_t at = bytes;
-    bytes += (size + 255) / 256 * 256;
-    return at;
+  Intermediates(const ScanRecurrence& call, bool product, bool gate) {
+    const std::int64_t tensor = call.B * call.T * call.D * 2;
+    cuda::WorkspaceLayout layout;
+    x = layout.add(product ? tensor : 0);
+    s = layout.add(gate ? tensor : 0);
+    matmul = layout.add(product ? kMatmulWorkspaceBytes : 0);
+    bytes = layout.bytes();
   }
 };
 
-void check_workspace(std::size_t needed, std::size_t given) {
-  require(given >= needed,
-          "workspace must have " + std::to_string(needed) + " bytes, got " + std::to_string(given));
+/// Lays out the intermediates of a whole call, after checking that the baseline takes it.
+Intermediates intermediates(const GatedScanForwardProblem& problem) {
+  check_baseline(problem);
+  return {problem, false, problem.gate.data != nullptr};
+}
+
+void check_product(const LinearScanForwardProblem& problem) {
+  check_baseline(problem);
+  const auto aligned = [](const void* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % kMatmulAlignment == 0;
+  };
+  const TokenTensor& u = problem.u;
+  const bool rows = u.time_stride == problem.d || problem.B * problem.T < 2;
+  const bool batches = u.batch_stride == problem.T * problem.d || problem.B < 2 || problem.T == 0;
+  const bool weight = problem.weight.row_stride == problem.d || problem.D < 2;
+  if (rows && batches && weight && aligned(u.data) && aligned(problem.weight.data)) return;
+  throw Unsupported(
+      "[unfused scan] u and weight must have no gaps and begin at multiples of 256 bytes");
+}
+
+Intermediates intermediates(const LinearScanForwardProblem& problem) {
+  check_product(problem);
+  return {problem, true, problem.gate.data != nullptr};
+}
+
+Intermediates intermediates_of_product(const LinearScanForwardProblem& problem) {
+  check_product(problem);
+  return {problem, true, false};
 }
 
 /// A [B,T,D] intermediate without gaps.
-tandem_bench_tokens dense(const tandem_bench_scan& call, char* data) {
+TokenTensor dense(const ScanRecurrence& call, void* data) {
   return {data, call.T * call.D, call.D};
 }
 
-void project(const tandem_bench_scan& call, const Intermediates& at, char* workspace,
-             cudaStream_t stream) {
+void project(const LinearScanForwardProblem& call, const Intermediates& at,
+             const cuda::ScratchMemory& scratch, cudaStream_t stream) {
   if (call.B * call.T == 0) return;
-  const cudaDataType_t dtype = call.dtype == TANDEM_BENCH_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+  const cudaDataType_t dtype = call.dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
   multiply({dtype,
             1,
             call.B * call.T,
@@ -199,84 +197,84 @@ void project(const tandem_bench_scan& call, const Intermediates& at, char* works
             call.d,
             1.0f,
             {call.u.data},
-            {call.weight, true},
-            workspace + at.x},
-           workspace + at.matmul, stream);
+            {call.weight.data, true},
+            scratch.at<void>(at.x)},
+           scratch.at<void>(at.matmul), stream);
 }
 
 template <typename T, typename Decay>
-void scan(const tandem_bench_scan& call, const tandem_bench_tokens& x, const tandem_bench_tokens& s,
-          cudaStream_t stream) {
+void scan(const GatedScanForwardProblem& call, const TokenTensor& s, cudaStream_t stream) {
   const auto kernel = call.log_decay ? scan_kernel<T, Decay, true> : scan_kernel<T, Decay, false>;
   kernel<<<blocks(call.B * call.D, kScanThreads), kScanThreads, 0, stream>>>(
-      {call.B, call.T, call.D}, x, call.decay, s, call.initial_state, call.final_state);
+      {call.B, call.T, call.D}, call.x, call.decay, s, call.initial_state, call.final_state);
 }
 
 template <typename T, int kWidth>
-void apply_gate(const tandem_bench_scan& call, const tandem_bench_tokens& s, cudaStream_t stream) {
+void apply_gate(const GatedScanForwardProblem& call, const TokenTensor& s, cudaStream_t stream) {
   const std::int64_t threads = call.B * call.T * (call.D / kWidth);
   gate_kernel<T, kWidth><<<blocks(threads, kGateThreads), kGateThreads, 0, stream>>>(
       {call.B, call.T, call.D}, static_cast<const T*>(s.data), call.gate, call.out);
 }
 
+/// Steps 2 and 3; `s` is where step 2 leaves its result for step 3.
 template <typename T>
-void forward(const tandem_bench_scan& call, char* workspace, cudaStream_t stream) {
-  if (call.B == 0) return;
-  const Intermediates at(call);
-  tandem_bench_tokens x = call.x;
-  if (call.d > 0) {
-    x = dense(call, workspace + at.x);
-    project(call, at, workspace, stream);
-  }
+void scan_and_gate(const GatedScanForwardProblem& call, void* s, cudaStream_t stream) {
   const bool gated = call.gate.data != nullptr;
-  const tandem_bench_tokens s = gated ? dense(call, workspace + at.s) : call.out;
-  (call.fp32_decay ? scan<T, float> : scan<T, T>)(call, x, s, stream);
+  const TokenTensor to = gated ? dense(call, s) : call.out;
+  (call.decay_dtype == DType::kFloat32 ? scan<T, float> : scan<T, T>)(call, to, stream);
   if (gated && call.T > 0) {
     const bool vectors = call.D % kVector == 0 && aligned(call.gate) && aligned(call.out);
-    (vectors ? apply_gate<T, kVector> : apply_gate<T, 1>)(call, s, stream);
+    (vectors ? apply_gate<T, kVector> : apply_gate<T, 1>)(call, to, stream);
   }
-  check(cudaGetLastError(), "unfused scan");
+  cuda::cuda_check(cudaGetLastError(), kName);
+}
+
+void scan_and_gate(const GatedScanForwardProblem& call, void* s, cudaStream_t stream) {
+  if (call.B == 0) return;
+  const bool bf16 = call.dtype == DType::kBFloat16;
+  (bf16 ? scan_and_gate<__nv_bfloat16> : scan_and_gate<__half>)(call, s, stream);
 }
 
 }  // namespace
+
+void unfused_gated_scan(const GatedScanForwardProblem& problem, const Context& context) {
+  const Intermediates at = intermediates(problem);
+  const cuda::DeviceGuard guard(problem.device.index);
+  const cuda::ScratchMemory scratch(kName, context, at.bytes);
+  scan_and_gate(problem, scratch.at<void>(at.s), static_cast<cudaStream_t>(context.stream.handle));
+}
+
+std::size_t unfused_gated_scan_workspace_bytes(const GatedScanForwardProblem& problem) {
+  return intermediates(problem).bytes;
+}
+
+void unfused_linear_scan(const LinearScanForwardProblem& problem, const Context& context) {
+  const Intermediates at = intermediates(problem);
+  const cuda::DeviceGuard guard(problem.device.index);
+  const cuda::ScratchMemory scratch(kName, context, at.bytes);
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  project(problem, at, scratch, stream);
+  GatedScanForwardProblem scan;
+  static_cast<ScanRecurrence&>(scan) = problem;
+  scan.x = dense(problem, scratch.at<void>(at.x));
+  scan.out = problem.out;
+  scan.final_state = problem.final_state;
+  scan_and_gate(scan, scratch.at<void>(at.s), stream);
+}
+
+std::size_t unfused_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem) {
+  return intermediates(problem).bytes;
+}
+
+void projection(const LinearScanForwardProblem& problem, const Context& context) {
+  const Intermediates at = intermediates_of_product(problem);
+  const cuda::DeviceGuard guard(problem.device.index);
+  const cuda::ScratchMemory scratch(kName, context, at.bytes);
+  project(problem, at, scratch, static_cast<cudaStream_t>(context.stream.handle));
+}
+
+std::size_t projection_workspace_bytes(const LinearScanForwardProblem& problem) {
+  return intermediates_of_product(problem).bytes;
+}
+
 }  // namespace tandem::bench
-
-int tandem_bench_unfused_scan_workspace_bytes(const tandem_bench_scan* call, size_t* bytes) {
-  using namespace tandem::bench;
-  return guarded([&] {
-    check_call(*call);
-    *bytes = Intermediates(*call).bytes;
-  });
-}
-
-int tandem_bench_unfused_scan_forward(const tandem_bench_scan* call, void* workspace,
-                                      size_t workspace_bytes, void* stream) {
-  using namespace tandem::bench;
-  return guarded([&] {
-    check_call(*call);
-    check_workspace(Intermediates(*call).bytes, workspace_bytes);
-    const DeviceScope scope(call->device);
-    const auto run = call->dtype == TANDEM_BENCH_BF16 ? forward<__nv_bfloat16> : forward<__half>;
-    run(*call, static_cast<char*>(workspace), static_cast<cudaStream_t>(stream));
-  });
-}
-
-int tandem_bench_projection_workspace_bytes(const tandem_bench_scan* call, size_t* bytes) {
-  using namespace tandem::bench;
-  return guarded([&] {
-    check_call(*call);
-    *bytes = Intermediates(*call, true).bytes;
-  });
-}
-
-int tandem_bench_projection_forward(const tandem_bench_scan* call, void* workspace,
-                                    size_t workspace_bytes, void* stream) {
-  using namespace tandem::bench;
-  return guarded([&] {
-    check_call(*call);
-    const Intermediates at(*call, true);
-    check_workspace(at.bytes, workspace_bytes);
-    const DeviceScope scope(call->device);
-    project(*call, at, static_cast<char*>(workspace), static_cast<cudaStream_t>(stream));
-  });
-}

@@ -1,57 +1,40 @@
-"""libtandem_bench.so and libtandem_calls.so through ctypes: ceilings, device state, the C calls of the ops."""
+"""libtandem_bench.so and libtandem_calls.so through ctypes: ceilings, device state, calls of the ops and baselines."""
 
 import ctypes
 import os
 import pathlib
 
-from .cases import ROOT
+from .cases import ROOT, SCANS
 
-DTYPES = {"bf16": 0, "fp16": 1}
+DTYPES = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2, "torch.int32": 3}
+HOST = -1  # in place of a CUDA ordinal
 
 
 class LibraryError(RuntimeError):
     """A library is missing, or a call into it failed."""
 
 
-class Activation(ctypes.Structure):
-    """tandem_bench_activation."""
+class Tensor(ctypes.Structure):
+    """tandem_bench_tensor of bench/cuda/calls.h."""
 
     _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("batch_stride", ctypes.c_longlong),
-        ("time_stride", ctypes.c_longlong),
-        ("head_stride", ctypes.c_longlong),
-    ]
-
-
-class GlaCall(ctypes.Structure):
-    """tandem_bench_gla of bench/cuda/gla.h."""
-
-    _fields_ = [
-        ("device", ctypes.c_int), ("dtype", ctypes.c_int), ("B", ctypes.c_longlong), ("T", ctypes.c_longlong),
-        ("H", ctypes.c_int), ("HQ", ctypes.c_int), ("K", ctypes.c_int), ("V", ctypes.c_int), ("scale", ctypes.c_float),
-        ("q", Activation), ("k", Activation), ("v", Activation), ("o", Activation), ("log_decay", Activation),
-        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong),
-        ("cu_seqlens", ctypes.c_void_p),
+        ("name", ctypes.c_char_p), ("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("rank", ctypes.c_int),
+        ("shape", ctypes.c_int64 * 5), ("strides", ctypes.c_int64 * 5),
     ]  # fmt: skip
 
 
-class Tokens(ctypes.Structure):
-    """tandem_bench_tokens."""
+class Number(ctypes.Structure):
+    """tandem_bench_number."""
 
-    _fields_ = [("data", ctypes.c_void_p), ("batch_stride", ctypes.c_longlong), ("time_stride", ctypes.c_longlong)]
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_double)]
 
 
-class ScanCall(ctypes.Structure):
-    """tandem_bench_scan of bench/cuda/scan.h."""
+class Description(ctypes.Structure):
+    """tandem_bench_call."""
 
     _fields_ = [
-        ("device", ctypes.c_int), ("dtype", ctypes.c_int), ("fp32_decay", ctypes.c_int), ("log_decay", ctypes.c_int),
-        ("B", ctypes.c_longlong), ("T", ctypes.c_longlong), ("D", ctypes.c_int), ("d", ctypes.c_int),
-        ("x", Tokens), ("u", Tokens), ("decay", Tokens), ("gate", Tokens), ("out", Tokens),
-        ("weight", ctypes.c_void_p), ("weight_stride", ctypes.c_longlong),
-        ("initial_state", ctypes.c_void_p), ("final_state", ctypes.c_void_p), ("N", ctypes.c_longlong),
-        ("cu_seqlens", ctypes.c_void_p),
+        ("function", ctypes.c_char_p), ("device", ctypes.c_int), ("tensor_count", ctypes.c_int),
+        ("number_count", ctypes.c_int), ("tensors", ctypes.POINTER(Tensor)), ("numbers", ctypes.POINTER(Number)),
     ]  # fmt: skip
 
 
@@ -114,66 +97,72 @@ class Library:
         }
 
 
-def gla_call(case, dtype, tensors, output):
-    """The C description of a call on torch tensors, which must outlive it."""
+class Call:
+    """A call of libtandem_calls.so: of the library, "gla_forward", or of a baseline, "unfused.gla_forward". Tensors of
+    torch, outputs too, and numbers have the names of the C++ arguments."""
 
-    def activation(x):
-        strides = {4: lambda: x.stride()[:3], 3: x.stride, 1: lambda: (0, 0, x.stride(0))}[x.dim()]()
-        return Activation(x.data_ptr(), *strides)
+    def __init__(self, library, function, tensors, **numbers):
+        self._library = library
+        self.tensors = tensors  # the description holds addresses only
+        index = next(iter(tensors.values())).device.index
+        self.description = Description(
+            function.encode(), HOST if index is None else index, len(tensors), len(numbers),
+            (Tensor * len(tensors))(*(self._describe(name, x) for name, x in tensors.items())),
+            (Number * len(numbers))(*((name.encode(), value) for name, value in numbers.items())),
+        )  # fmt: skip
 
-    decay, offsets = tensors.get("log_decay"), tensors.get("cu_seqlens")
-    return GlaCall(
-        tensors["q"].device.index, DTYPES[dtype], case.B, case.T, case.H, case.HQ, case.K, case.V, case.softmax_scale,
-        activation(tensors["q"]), activation(tensors["k"]), activation(tensors["v"]), activation(output),
-        Activation() if decay is None else activation(decay), None, None,
-        case.B if offsets is None else len(offsets) - 1, None if offsets is None else offsets.data_ptr(),
-    )  # fmt: skip
+    @staticmethod
+    def _describe(name, x):
+        wide = ctypes.c_int64 * 5
+        return Tensor(name.encode(), x.data_ptr(), DTYPES[str(x.dtype)], x.dim(), wide(*x.shape), wide(*x.stride()))
+
+    def workspace_bytes(self):
+        needed = ctypes.c_size_t()
+        self._library.call("tandem_bench_call_workspace_bytes", ctypes.byref(self.description), ctypes.byref(needed))
+        return needed.value
+
+    def run(self, workspace=None, stream=None, variant=None):
+        size = 0 if workspace is None else workspace.numel()
+        data = None if workspace is None else workspace.data_ptr()
+        self._library.call(
+            "tandem_bench_call_run", ctypes.byref(self.description), ctypes.c_void_p(data), ctypes.c_size_t(size),
+            ctypes.c_void_p(stream), variant,
+        )  # fmt: skip
+
+    def variant(self):
+        """Makes the call on the default stream; returns the kernel that was chosen. The PyTorch package chooses the
+        same."""
+        name = ctypes.create_string_buffer(128)
+        self.run(variant=name)
+        return name.value.decode()
 
 
-def scan_output(case, tensors):
-    """Memory for out [B,T,D]."""
+def forward_call(library, case, tensors, provider=""):
+    """The forward of a case, by the library or a baseline, and its output: new memory."""
     import torch
 
-    like = tensors["u"] if "u" in tensors else tensors["x"]
-    return torch.empty((case.B, case.T, case.D), dtype=like.dtype, device=like.device)
-
-
-def scan_call(case, dtype, tensors, output):
-    """Describes a call of gated_scan, or of linear_scan where the tensors are u and weight, not x."""
-
-    def tokens(name):
-        x = output if name == "out" else tensors.get(name)
-        return Tokens() if x is None else Tokens(x.data_ptr(), *x.stride()[:2])
-
-    weight, offsets = tensors.get("weight"), tensors.get("cu_seqlens")
-    return ScanCall(
-        output.device.index or 0, DTYPES[dtype], case.decay_dtype == "fp32", case.decay_kind == "log_decay",
-        case.B, case.T, case.D, 0 if weight is None else case.d,
-        tokens("x"), tokens("u"), tokens(case.decay_kind), tokens("gate"), tokens("out"),
-        None if weight is None else weight.data_ptr(), 0 if weight is None else weight.stride(0),
-        None, None, case.B if offsets is None else len(offsets) - 1, None if offsets is None else offsets.data_ptr(),
-    )  # fmt: skip
+    first = next(iter(tensors.values()))
+    scan = case.op in SCANS
+    output = torch.empty(
+        (case.B, case.T, case.D) if scan else tensors["v"].shape, dtype=first.dtype, device=first.device
+    )
+    numbers = {} if scan else {"scale": case.softmax_scale}
+    function = (f"{provider}." if provider else "") + f"{case.op}_forward"
+    return Call(library, function, {**tensors, "out" if scan else "o": output}, **numbers), output
 
 
 class PreparedCall:
-    """`<function>_forward` of a shared object on torch's current stream, with the described output and scratch memory
-    that all calls share, as they would in a program: calls of one stream follow each other."""
+    """A call on torch's current stream, with the output that it writes and scratch memory that all calls share, as they
+    would in a program: calls of one stream follow each other."""
 
     _workspaces = {}
 
-    def __init__(self, library, function, call, output, tensors):
+    def __init__(self, call, output):
         import torch
 
-        self.library, self.function, self.call, self.output = library, function, call, output
-        self.keeps = tensors  # the C description holds addresses only
+        self.call, self.output = call, output
         self._current_stream = lambda: torch.cuda.current_stream(output.device).cuda_stream
-        self.bytes = self.needed(f"{function}_workspace_bytes")
-        self.workspace = self.shared(output.device, self.bytes)
-
-    def needed(self, function):
-        needed = ctypes.c_size_t()
-        self.library.call(function, ctypes.byref(self.call), ctypes.byref(needed))
-        return needed.value
+        self.workspace = self.shared(output.device, call.workspace_bytes())
 
     @classmethod
     def shared(cls, device, size):
@@ -184,14 +173,5 @@ class PreparedCall:
         return cls._workspaces[device]
 
     def __call__(self):
-        workspace = ctypes.c_void_p(self.workspace.data_ptr()), ctypes.c_size_t(self.workspace.numel())
-        stream = ctypes.c_void_p(self._current_stream())
-        self.library.call(f"{self.function}_forward", ctypes.byref(self.call), *workspace, stream)
+        self.call.run(self.workspace, self._current_stream())
         return {"o": self.output}
-
-
-def chosen_variant(library, function, call):
-    """The kernel that the library picks for the call; the PyTorch package picks the same."""
-    name = ctypes.create_string_buffer(128)
-    library.call(f"{function}_variant", ctypes.byref(call), None, ctypes.c_size_t(0), None, name)
-    return name.value.decode()

@@ -9,7 +9,6 @@
 
 #include "cli/calls/arguments.h"
 #include "core/environment.h"
-#include "tandem/error.h"
 
 namespace tandem::tools {
 namespace {
@@ -63,7 +62,9 @@ class BothExpectations : public Expectation {
 
 void Operation::call(const TensorSet& set, const std::vector<void*>& bases, Device device,
                      const Context& context) const {
-  if (instead) return instead->call(set, bases, device, context);
+  if (instead) {
+    return instead->run(arguments(*instead->call, set, bases, device).get(), context);
+  }
   CallOptions options = call_options_from_environment();
   if (!variant.empty()) options.variant = variant;
   for (const Signature* signature : calls) {
@@ -73,7 +74,9 @@ void Operation::call(const TensorSet& set, const std::vector<void*>& bases, Devi
 
 std::size_t Operation::workspace_bytes(const TensorSet& set, const std::vector<void*>& bases,
                                        Device device) const {
-  if (instead) return instead->workspace_bytes(set, bases, device);
+  if (instead) {
+    return instead->workspace_bytes(arguments(*instead->call, set, bases, device).get());
+  }
   CallOptions options = call_options_from_environment();
   if (!variant.empty()) options.variant = variant;
   std::size_t most = 0;
@@ -125,7 +128,6 @@ Operation forward_then_backward(const Operation& forward, const Operation& backw
   both.direction = "forward_backward";
   both.calls = {forward.calls.front(), backward.calls.front()};
   both.runs_files = false;
-  both.baselines = {};
   // The backward's tensors and the forward's outputs, each laid out as its gradient.
   both.make = [forward, backward](const Case& one, DType dtype, std::uint64_t seed) {
     TensorSet set = backward.make(one, dtype, seed);
@@ -172,14 +174,6 @@ bool has_provider(const Operation& operation, const std::string& provider) {
 Operation with_baseline(const Operation& operation, const Baseline& baseline) {
   Operation changed = operation;
   changed.instead = baseline;
-  if (baseline.call != nullptr) return changed;
-  changed.instead->call = [](const TensorSet&, const std::vector<void*>&, Device, const Context&) {
-    throw Unsupported("cuda: " + cuda_unavailable_reason());
-  };
-  changed.instead->workspace_bytes = [](const TensorSet&, const std::vector<void*>&,
-                                        Device) -> std::size_t {
-    throw Unsupported("cuda: " + cuda_unavailable_reason());
-  };
   return changed;
 }
 

@@ -9,18 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda/unfused.h"
 #include "cli/cases/cases.h"
 #include "cli/tensors/tensors.h"
 #include "ops/signature.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
-
-/// The function, or null in a build without CUDA.
-#ifdef TANDEM_CUDA
-#define TANDEM_IF_CUDA(function) function
-#else
-#define TANDEM_IF_CUDA(function) nullptr
-#endif
 
 namespace tandem::tools {
 
@@ -46,16 +40,7 @@ class Expectation {
   virtual std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const = 0;
 };
 
-/// The op as it would be without Tandem: cuBLASLt products and separate element-wise kernels on a
-/// CUDA device. Its functions throw Unsupported, saying why; they are null without CUDA.
-struct Baseline {
-  const char* provider;  // as in results files: "unfused"
-  const char* variant;   // as in results files: "unfused.cublaslt"
-  void (*call)(const TensorSet& set, const std::vector<void*>& bases, Device device,
-               const Context& context);
-  std::size_t (*workspace_bytes)(const TensorSet& set, const std::vector<void*>& bases,
-                                 Device device);
-};
+using bench::Baseline;
 
 /// How much further from the definition than Tandem's kernels a baseline may be: it rounds every
 /// intermediate to 16 bits.
@@ -75,10 +60,10 @@ struct Operation {
   std::function<double(const TensorSet& set)> flops;
   /// Returns "B4 T1024 H32 K64 V64".
   std::function<std::string(const TensorSet& set)> shape;
-  bool runs_files = false;    // whether `tandem run` offers it
-  bool fp32_on_cuda = false;  // else fp32 is for the CPU only
-  std::vector<Baseline> baselines = {};
-  std::string variant = {};  // the only one that may run; empty: the library's choice
+  bool runs_files = false;               // whether `tandem run` offers it
+  bool fp32_on_cuda = false;             // else fp32 is for the CPU only
+  std::vector<Baseline> baselines = {};  // filled by operations(), from their own table
+  std::string variant = {};              // the only one that may run; empty: the library's choice
   std::optional<Baseline> instead = std::nullopt;  // makes the calls, in place of the library
 
   /// Makes the calls with each buffer of the set at `bases[i]` on `device`.

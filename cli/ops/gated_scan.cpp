@@ -16,18 +16,15 @@ std::vector<Operation> gated_scan_operations() {
     const Dims x = set.get("x").shape;
     return fmt::format("B{} T{} D{}", x[0], x[1], x[2]);
   };
-  const Operation forward = {
-      .name = "gated_scan",
-      .direction = "forward",
-      .calls = {&gated_scan_forward_signature()},
-      .make = make_gated_scan,
-      .expect = expect_gated_scan,
-      .flops = no_flops,
-      .shape = shape,
-      .runs_files = true,
-      .fp32_on_cuda = true,
-      .baselines = {{"unfused", "unfused.scan_gate", TANDEM_IF_CUDA(unfused_gated_scan),
-                     TANDEM_IF_CUDA(unfused_gated_scan_workspace_bytes)}}};
+  const Operation forward = {.name = "gated_scan",
+                             .direction = "forward",
+                             .calls = {&gated_scan_forward_signature()},
+                             .make = make_gated_scan,
+                             .expect = expect_gated_scan,
+                             .flops = no_flops,
+                             .shape = shape,
+                             .runs_files = true,
+                             .fp32_on_cuda = true};
   const Operation backward = {.name = "gated_scan",
                               .direction = "backward",
                               .calls = {&gated_scan_backward_signature()},

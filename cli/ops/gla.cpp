@@ -117,17 +117,14 @@ CaseSchema gla_case_schema() {
 
 std::vector<Operation> gla_operations() {
   const auto shape = [](const TensorSet& set) { return shape_of(set, "q", "v"); };
-  const Operation forward = {
-      .name = "gla",
-      .direction = "forward",
-      .calls = {&gla_forward_signature()},
-      .make = make_gla,
-      .expect = expect_gla,
-      .flops = forward_flops,
-      .shape = shape,
-      .runs_files = true,
-      .baselines = {{"unfused", "unfused.cublaslt", TANDEM_IF_CUDA(unfused_gla),
-                     TANDEM_IF_CUDA(unfused_gla_workspace_bytes)}}};
+  const Operation forward = {.name = "gla",
+                             .direction = "forward",
+                             .calls = {&gla_forward_signature()},
+                             .make = make_gla,
+                             .expect = expect_gla,
+                             .flops = forward_flops,
+                             .shape = shape,
+                             .runs_files = true};
   const Operation backward = {.name = "gla",
                               .direction = "backward",
                               .calls = {&gla_backward_signature()},

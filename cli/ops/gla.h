@@ -1,6 +1,6 @@
 // gla's entries, split over gla.cpp (entries, costs), gla_make.cpp (tensors of a case),
-// gla_expect.cpp, gla_backward_expect.cpp, gla_state_expect.cpp, gla_step_expect.cpp (definitions)
-// and gla_unfused.cpp (the baseline).
+// gla_expect.cpp, gla_backward_expect.cpp, gla_state_expect.cpp and gla_step_expect.cpp
+// (definitions).
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,6 @@ std::unique_ptr<Expectation> expect_gla_backward(const TensorSet& set, bool samp
 std::unique_ptr<Expectation> expect_gla_state(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gla_state_backward(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gla_step(const TensorSet& set, bool sampled);
-
-/// The baseline of bench/cuda/gla.h.
-void unfused_gla(const TensorSet& set, const std::vector<void*>& bases, Device device,
-                 const Context& context);
-std::size_t unfused_gla_workspace_bytes(const TensorSet& set, const std::vector<void*>& bases,
-                                        Device device);
 
 /// Tokens [begin,end) of a sequence: cu_seqlens clamped into [0,T].
 struct TokenRange {

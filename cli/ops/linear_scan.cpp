@@ -27,20 +27,14 @@ CaseSchema linear_scan_case_schema() {
 }
 
 std::vector<Operation> linear_scan_operations() {
-  const Operation forward = {
-      .name = "linear_scan",
-      .direction = "forward",
-      .calls = {&linear_scan_forward_signature()},
-      .make = make_linear_scan,
-      .expect = expect_linear_scan,
-      .flops = projection_flops,
-      .shape = shape,
-      .runs_files = true,
-      .baselines = {
-          {"unfused", "unfused.gemm_scan_gate", TANDEM_IF_CUDA(unfused_linear_scan),
-           TANDEM_IF_CUDA(unfused_linear_scan_workspace_bytes)},
-          {"unfused_two", "unfused_two.gemm_gated_scan", TANDEM_IF_CUDA(unfused_two_linear_scan),
-           TANDEM_IF_CUDA(unfused_two_linear_scan_workspace_bytes)}}};
+  const Operation forward = {.name = "linear_scan",
+                             .direction = "forward",
+                             .calls = {&linear_scan_forward_signature()},
+                             .make = make_linear_scan,
+                             .expect = expect_linear_scan,
+                             .flops = projection_flops,
+                             .shape = shape,
+                             .runs_files = true};
   const Operation backward = {
       .name = "linear_scan",
       .direction = "backward",

@@ -13,6 +13,11 @@ const std::vector<Operation>& operations() {
     for (const auto& make : {gla_operations, gated_scan_operations, linear_scan_operations}) {
       std::ranges::move(make(), std::back_inserter(joined));
     }
+    for (Operation& operation : joined) {
+      for (const Baseline& baseline : bench::baselines()) {
+        if (operation.calls == std::vector{baseline.call}) operation.baselines.push_back(baseline);
+      }
+    }
     return joined;
   }();
   return all;

@@ -1,5 +1,4 @@
-// What the scans (gated_scan, linear_scan) share in the tools: scan_make.cpp, scan_judge.h, and
-// their baselines, scan_unfused.cpp.
+// What the scans (gated_scan, linear_scan) share in the tools: scan_make.cpp, scan_judge.h.
 #pragma once
 
 #include <cstdint>
@@ -33,23 +32,5 @@ std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sample
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan_backward(const TensorSet& set, bool sampled);
-
-/// Baseline of gated_scan by two kernels, the scan and the gate: bench/cuda/scan.h.
-void unfused_gated_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
-                        const Context& context);
-std::size_t unfused_gated_scan_workspace_bytes(const TensorSet& set,
-                                               const std::vector<void*>& bases, Device device);
-
-/// Baseline of linear_scan by three kernels: the product, the scan, the gate.
-void unfused_linear_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
-                         const Context& context);
-std::size_t unfused_linear_scan_workspace_bytes(const TensorSet& set,
-                                                const std::vector<void*>& bases, Device device);
-
-/// Baseline of linear_scan by two kernels: the product, and Tandem's gated_scan.
-void unfused_two_linear_scan(const TensorSet& set, const std::vector<void*>& bases, Device device,
-                             const Context& context);
-std::size_t unfused_two_linear_scan_workspace_bytes(const TensorSet& set,
-                                                    const std::vector<void*>& bases, Device device);
 
 }  // namespace tandem::tools

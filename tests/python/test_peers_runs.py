@@ -12,7 +12,7 @@ import torch
 from test_peers import small  # first: it puts the checkout on sys.path
 from test_peers_inputs import quadratic, token_by_token
 
-from bench.peers import cases, inputs, library, provider, reference, side_by_side
+from bench.peers import cases, inputs, provider, reference, side_by_side
 
 
 def fake_fla(case, tell=lambda what: None):
@@ -229,25 +229,6 @@ class Peers(unittest.TestCase):
 
     def test_sdpa_is_no_gla(self):
         self.assertFalse(provider.discover("gla")["sdpa_cudnn"].same_function)
-
-    def test_the_c_description(self):
-        case = small(axes={"HQ": 2, "K": 8})
-        tensors = inputs.make(case, "fp16", 1, "cpu")
-        tensors["q"] = tensors["q"].transpose(1, 2).contiguous().transpose(1, 2)
-        with unittest.mock.patch.object(torch.Tensor, "device", types.SimpleNamespace(index=0)):
-            call = library.gla_call(case, "fp16", tensors, tensors["v"])
-        self.assertEqual((call.dtype, call.B, call.T, call.H, call.HQ, call.K, call.V), (1, 2, 70, 4, 2, 8, 16))
-        self.assertAlmostEqual(call.scale, 8**-0.5, places=6)
-        self.assertEqual((call.q.batch_stride, call.q.time_stride, call.q.head_stride), (2 * 70 * 8, 8, 70 * 8))
-        self.assertEqual(
-            (call.log_decay.batch_stride, call.log_decay.time_stride, call.log_decay.head_stride), (280, 4, 1)
-        )
-        self.assertEqual(call.o.data, tensors["v"].data_ptr())
-        self.assertEqual((call.N, call.cu_seqlens), (2, None))
-        tensors["cu_seqlens"] = torch.tensor([0, 9, 70], dtype=torch.int32)
-        with unittest.mock.patch.object(torch.Tensor, "device", types.SimpleNamespace(index=0)):
-            call = library.gla_call(case, "fp16", tensors, tensors["v"])
-        self.assertEqual((call.N, call.cu_seqlens), (2, tensors["cu_seqlens"].data_ptr()))
 
 
 class FakeTimer:

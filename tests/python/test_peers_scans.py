@@ -1,4 +1,4 @@
-"""Tests of bench/peers' scans on CPU tensors: cases, the fp64 reference, the terms of each peer, the C descriptions."""
+"""Tests of bench/peers' scans on CPU tensors: cases, the fp64 reference, the terms of each peer."""
 
 import dataclasses
 import sys
@@ -11,7 +11,7 @@ import torch
 from test_peers import program  # first: it puts the checkout on sys.path
 from test_peers_runs import FakeTimer
 
-from bench.peers import cases, inputs, library, provider, reference, side_by_side
+from bench.peers import cases, inputs, provider, reference, side_by_side
 
 
 def scan(op="gated_scan", **changed):
@@ -208,88 +208,6 @@ class Peers(unittest.TestCase):
     def test_dense_batches_only(self):
         for op, name in (("gated_scan", "unfused"), ("linear_scan", "unfused"), ("linear_scan", "unfused_two")):
             self.assertEqual(provider.discover(op)[name].refusal(scan(op, **PACKED), "bf16"), "dense batches only")
-
-
-class FakeLibrary:
-    """In place of a shared object: what was called, and the size of scratch memory that it asks for."""
-
-    def __init__(self, size=0):
-        self.size, self.calls = size, []
-
-    def call(self, function, description, *arguments):
-        if function.endswith("_workspace_bytes"):
-            arguments[0]._obj.value = self.size
-        self.calls.append((function, library.ScanCall.from_buffer_copy(description._obj), *arguments))
-
-
-class Descriptions(unittest.TestCase):
-    def setUp(self):
-        stream = types.SimpleNamespace(cuda_stream=7)
-        patch = unittest.mock.patch.object(torch.cuda, "current_stream", lambda device: stream)
-        patch.start()
-        self.addCleanup(patch.stop)
-        self.addCleanup(library.PreparedCall._workspaces.clear)
-
-    def test_of_gated_scan(self):
-        case = scan(decay_kind="decay", decay_dtype="fp32")
-        tensors = inputs.make(case, "fp16", 1, "cpu")
-        tensors["x"] = tensors["x"].transpose(0, 1).contiguous().transpose(0, 1)
-        call = library.scan_call(case, "fp16", tensors, out := library.scan_output(case, tensors))
-        self.assertEqual((call.dtype, call.fp32_decay, call.log_decay, call.d), (1, 1, 0, 0))
-        self.assertEqual((call.B, call.T, call.D, call.N, call.cu_seqlens), (2, 70, 24, 2, None))
-        self.assertEqual((call.x.data, call.x.batch_stride, call.x.time_stride), (tensors["x"].data_ptr(), 24, 48))
-        self.assertEqual(
-            (call.decay.data, call.decay.batch_stride, call.decay.time_stride),
-            (tensors["decay"].data_ptr(), 70 * 24, 24),
-        )
-        self.assertEqual(
-            (call.gate.data, call.out.data, call.u.data), (tensors["gate"].data_ptr(), out.data_ptr(), None)
-        )
-
-    def test_of_linear_scan(self):
-        case = scan("linear_scan", gate="none", axes={"B": 1}, cu_seqlens=(0, 9, 70))
-        tensors = inputs.make(case, "bf16", 1, "cpu")
-        call = library.scan_call(case, "bf16", tensors, library.scan_output(case, tensors))
-        self.assertEqual((call.dtype, call.fp32_decay, call.log_decay, call.d, call.D), (0, 0, 1, 16, 24))
-        self.assertEqual((call.u.data, call.u.time_stride), (tensors["u"].data_ptr(), 16))
-        self.assertEqual((call.weight, call.weight_stride), (tensors["weight"].data_ptr(), 16))
-        self.assertEqual((call.x.data, call.gate.data), (None, None))
-        self.assertEqual((call.N, call.cu_seqlens), (2, tensors["cu_seqlens"].data_ptr()))
-
-    def test_three_kernels(self):
-        case = scan("linear_scan")
-        peer = provider.discover("linear_scan")["unfused"]
-        peer._library = FakeLibrary(1000)
-        tensors = inputs.make(case, "bf16", 1, "cpu")
-        run = peer.prepare(case, "bf16", tensors, "")
-        self.assertEqual(run()["o"].shape, (2, 70, 24))
-        (asked, _, _), (made, call, workspace, size, stream) = peer._library.calls
-        self.assertEqual(
-            (asked, made), ("tandem_bench_unfused_scan_workspace_bytes", "tandem_bench_unfused_scan_forward")
-        )
-        self.assertEqual((call.d, call.u.data, size.value, stream.value), (16, tensors["u"].data_ptr(), 1000, 7))
-        self.assertEqual(workspace.value, run.workspace.data_ptr())
-        self.assertEqual(peer.variant(case, ""), "unfused.gemm_scan_gate")
-
-    def test_two_kernels_share_a_workspace(self):
-        case = scan("linear_scan")
-        peer = provider.discover("linear_scan")["unfused_two"]
-        peer._library, peer._calls = FakeLibrary(512), FakeLibrary(300)
-        tensors = inputs.make(case, "bf16", 1, "cpu")
-        first, second = (peer.prepare(case, "bf16", tensors, "") for _ in range(2))
-        self.assertEqual(first.workspace.numel(), 812)
-        self.assertIs(first.workspace, second.workspace)
-        peer._library.calls, peer._calls.calls = [], []
-        out = first()["o"]
-        ((product, one, begin, _, _),) = peer._library.calls
-        ((gated, two, rest, size, stream),) = peer._calls.calls
-        self.assertEqual((product, gated), ("tandem_bench_projection_forward", "tandem_bench_scan_forward"))
-        self.assertEqual((one.d, two.d, two.weight, two.u.data), (16, 0, None, None))
-        self.assertEqual((begin.value, two.x.data), (first.workspace.data_ptr(),) * 2)
-        self.assertEqual((two.x.batch_stride, two.x.time_stride), (70 * 24, 24))
-        self.assertEqual((rest.value - begin.value, size.value, stream.value), (512, 300, 7))
-        self.assertEqual((two.out.data, two.decay.data), (out.data_ptr(), tensors["log_decay"].data_ptr()))
-        self.assertEqual(peer.variant(case, ""), "unfused_two.gemm_gated_scan")
 
 
 class SideBySide(unittest.TestCase):

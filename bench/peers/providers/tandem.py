@@ -5,7 +5,7 @@ import importlib
 
 from ..cases import WITH_GRADIENTS
 from ..gradients import forward_backward
-from ..library import Library, LibraryError, PreparedCall, chosen_variant, gla_call
+from ..library import Library, LibraryError, PreparedCall, forward_call
 from ..provider import Provider
 
 
@@ -52,12 +52,11 @@ class Tandem(Provider):
         if self._library:
             import torch
 
-            o = torch.empty_like(tensors["v"])
-            call = gla_call(case, dtype, tensors, o)
-            self._variants[case.name] = chosen_variant(self._library, "tandem_bench_gla", call)
+            call, o = forward_call(self._library, case, tensors)
+            self._variants[case.name] = call.variant()
             torch.cuda.synchronize(o.device)
             if self._op is None:
-                return PreparedCall(self._library, "tandem_bench_gla", call, o, tensors)
+                return PreparedCall(call, o)
         return lambda: {"o": self._forward(case, tensors)}
 
     def _forward(self, case, tensors):

@@ -3,7 +3,7 @@
 import importlib
 
 from ..gradients import forward_backward
-from ..library import Library, LibraryError, PreparedCall, chosen_variant, scan_call, scan_output
+from ..library import Library, LibraryError, PreparedCall, forward_call
 from ..provider import Provider
 
 
@@ -45,12 +45,11 @@ class TandemGatedScan(Provider):
         if self._library:
             import torch
 
-            out = scan_output(case, tensors)
-            call = scan_call(case, dtype, tensors, out)
-            self._variants[case.name] = chosen_variant(self._library, "tandem_bench_scan", call)
+            call, out = forward_call(self._library, case, tensors)
+            self._variants[case.name] = call.variant()
             torch.cuda.synchronize(out.device)
             if self._op is None:
-                return PreparedCall(self._library, "tandem_bench_scan", call, out, tensors)
+                return PreparedCall(call, out)
         return lambda: {"o": self._forward(case, tensors)}
 
     def _forward(self, case, tensors):

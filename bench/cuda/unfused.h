@@ -1,0 +1,71 @@
+// The unfused baselines: an op as it would be without Tandem, by cuBLASLt products and separate
+// element-wise kernels on a CUDA device. They take a call's checked problem, of dense batches in
+// bf16 or fp16, and throw Unsupported, saying why, for any other.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "ops/gated_scan_problem.h"
+#include "ops/gla_problem.h"
+#include "ops/linear_scan_problem.h"
+#include "tandem/context.h"
+#include "tandem/error.h"
+
+namespace tandem {
+class Signature;
+}
+
+namespace tandem::bench {
+
+// Each call enqueues its kernels on the context's stream, and can be captured in a CUDA graph after
+// one direct call on the device, which creates the cuBLASLt handle and loads the kernels.
+
+/// gla's forward as a careful PyTorch user would write it. K and V must be multiples of 8.
+void unfused_gla(const GlaForwardProblem& problem, const Context& context);
+std::size_t unfused_gla_workspace_bytes(const GlaForwardProblem& problem);
+
+/// The scan one token after another and, if there is one, the gate, a kernel each.
+void unfused_gated_scan(const GatedScanForwardProblem& problem, const Context& context);
+std::size_t unfused_gated_scan_workspace_bytes(const GatedScanForwardProblem& problem);
+
+/// The product x = u W^T, the scan and the gate, a kernel each. u and weight must have no gaps, and
+/// begin at multiples of 256 bytes.
+void unfused_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
+std::size_t unfused_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
+
+/// The product alone, into x [B,T,D] without gaps where the workspace begins.
+void projection(const LinearScanForwardProblem& problem, const Context& context);
+std::size_t projection_workspace_bytes(const LinearScanForwardProblem& problem);
+
+/// The product, and Tandem's gated_scan.
+void unfused_two_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
+std::size_t unfused_two_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
+
+/// A baseline for tools, which call it with the arguments of the call that it stands for. Without
+/// CUDA its functions throw Unsupported.
+struct Baseline {
+  const char* provider;  // as in results files: "unfused"
+  const char* variant;   // as in results files: "unfused.cublaslt"
+  const Signature* call;
+  void (*run)(const void* args, const Context& context);
+  std::size_t (*workspace_bytes)(const void* args);
+};
+
+const std::vector<Baseline>& baselines();
+
+/// Refuses what no baseline takes.
+template <class Problem>
+void check_baseline(const Problem& problem) {
+  if (problem.device.type != DeviceType::kCuda) {
+    throw Unsupported("the unfused baseline is for CUDA devices, not for the CPU");
+  }
+  if (problem.cu_seqlens != nullptr) {
+    throw Unsupported("the unfused baseline is for dense batches, not for cu_seqlens");
+  }
+  if (problem.dtype == DType::kFloat32) {
+    throw Unsupported("the unfused baseline is for bf16 and fp16, not for fp32");
+  }
+}
+
+}  // namespace tandem::bench
