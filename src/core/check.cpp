@@ -6,6 +6,9 @@
 namespace tandem {
 namespace {
 
+/// Whether there is nothing that strides could lead to: torch gives such tensors any.
+bool is_empty(const TensorView& view) { return view.shape.product() == 0; }
+
 /// One axis of a view, in bytes.
 struct Axis {
   std::int64_t extent;
@@ -60,7 +63,7 @@ bool interleaved_apart(const TensorView& a, const TensorView& b) {
 }
 
 bool share_memory(const TensorView& a, const TensorView& b) {
-  if (a.shape.product() == 0 || b.shape.product() == 0 || a.device != b.device) return false;
+  if (is_empty(a) || is_empty(b) || a.device != b.device) return false;
   const auto axes_a = significant_axes(a);
   const auto axes_b = significant_axes(b);
   const auto begin_a = reinterpret_cast<std::intptr_t>(a.data);
@@ -136,13 +139,14 @@ void check_alignment(const Argument& argument) {
 void check_unit_innermost_stride(const Argument& argument) {
   const TensorView& view = argument.view;
   const int last = view.shape.rank() - 1;
-  if (view.shape[last] <= 1 || view.strides[last] == 1) return;
+  if (is_empty(view) || view.shape[last] <= 1 || view.strides[last] == 1) return;
   refuse(argument.op, std::string(argument.name) + " must have innermost stride 1, got strides " +
                           to_string(view.strides));
 }
 
 void check_contiguous(const Argument& argument) {
   const TensorView& view = argument.view;
+  if (is_empty(view)) return;
   std::int64_t expected = 1;
   for (int i = view.shape.rank() - 1; i >= 0; --i) {
     if (view.shape[i] > 1 && view.strides[i] != expected) {
@@ -154,6 +158,7 @@ void check_contiguous(const Argument& argument) {
 }
 
 void check_no_self_overlap(const Argument& output) {
+  if (is_empty(output.view)) return;
   const auto axes = significant_axes(output.view);
   std::int64_t inner = size_of(output.view.dtype);
   for (const Axis& axis : axes) {
