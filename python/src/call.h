@@ -1,5 +1,4 @@
-// What every op's call from torch needs: its tensors as views, its stream and workspace, its errors
-// as torch passes them on.
+// A call from torch by its table: tensors as views, outputs, torch's stream and memory.
 #pragma once
 
 #include <dlfcn.h>
@@ -7,7 +6,10 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <array>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -15,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "binding.h"
+#include "ops/call.h"
 #include "tandem/tandem.h"
 
 namespace tandem::extension {
@@ -43,138 +47,213 @@ inline Stream current_stream(Device device) {
   return stream;
 }
 
-/// One call of an op. Owns what must outlive it: copies of inputs, and the workspace.
+inline ScalarType scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16: return ScalarType::BFloat16;
+    case DType::kFloat16: return ScalarType::Half;
+    case DType::kInt32: return ScalarType::Int;
+    case DType::kFloat32: break;
+  }
+  return ScalarType::Float;
+}
+
+/// The dtypes that a row's tensors may have, as refusals of others name them.
+inline const char* dtypes_of(const Parameter& row) {
+  switch (row.element) {
+    case Element::kFp32: return "fp32";
+    case Element::kFp32OrBf16: return "fp32 or bf16";
+    case Element::kOffsets: return "int32 or int64";
+    default: return "bf16, fp16 or fp32";
+  }
+}
+
+/// int64 as int32, with what does not fit at the ends of int32: out of any sequence too. Like all
+/// of a call, it does not wait for the GPU.
+inline Tensor narrowed(Tensor offsets) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  // why on the CPU: torch passes a tensor of one value there to its GPU kernels by value.
+  static std::array<std::int64_t, 2> limits = {Limits::max(), Limits::min()};
+  constexpr std::array<const char*, 2> kOps = {"aten::minimum", "aten::maximum"};
+  const torch::stable::Device cpu(torch::headeronly::DeviceType::CPU);
+  for (std::size_t i = 0; i < limits.size(); ++i) {
+    const Tensor limit = torch::stable::from_blob(&limits[i], {}, {}, cpu, ScalarType::Long);
+    std::array<StableIValue, 2> stack = {torch::stable::detail::from(offsets),
+                                         torch::stable::detail::from(limit)};
+    STABLE_TORCH_ERROR_CODE_CHECK(
+        torch_call_dispatcher(kOps[i], "", stack.data(), TORCH_ABI_VERSION));
+    offsets = torch::stable::detail::to<Tensor>(stack[0]);
+  }
+  return torch::stable::to(offsets, ScalarType::Int);
+}
+
+/// What torch passes as one argument.
+struct Value {
+  OptionalTensor tensor;
+  std::optional<double> number;
+  bool flag = false;
+
+  Value(const Argument& argument, StableIValue value) {
+    using torch::stable::detail::to;
+    if (!argument.flag.empty()) {
+      flag = to<bool>(value);
+    } else if (argument.row->number) {
+      number = to<std::optional<double>>(value);
+    } else if (argument.row->optional) {
+      tensor = to<OptionalTensor>(value);
+    } else {
+      tensor = to<Tensor>(value);
+    }
+  }
+};
+
+/// One call. Owns its arguments and what must outlive it: copies of inputs, and the workspace.
 class Call {
  public:
-  static constexpr const char* kActivations = "bf16, fp16 or fp32";
+  explicit Call(const Signature& signature) : signature_(signature), args_(signature.make_args()) {}
 
-  explicit Call(const char* op) : op_(op) {}
+  /// Sets an input.
+  void set(const Parameter& row, const Value& value) {
+    if (value.number) row.set_value(args_.get(), *value.number);
+    if (value.tensor) row.set_view(args_.get(), view(row, readable(row, *value.tensor)));
+  }
 
-  /// Views a tensor; messages name the argument and the dtypes that it may have.
-  TensorView view(const char* name, const char* dtypes, const Tensor& tensor) const {
+  /// Makes an output on the device of `like` and sets it. A gradient there is only with its input.
+  OptionalTensor output(const Result& result, const Tensor& like) {
+    for (const auto& [row, source] : result.choices) {
+      if (source == nullptr) {
+        return make(*row, shape_of(*row), signature_.dtype(*row, args_.get()), like);
+      }
+      const TensorView* input = source->view(args_.get());
+      if (input != nullptr) return make(*row, input->shape, input->dtype, like);
+    }
+    return std::nullopt;
+  }
+
+  /// Runs the call on torch's stream, with a workspace on the device of `like`.
+  void run(const Tensor& like) {
+    const Device device = signature_.device(args_.get());
+    Context context;
+    if (built_with_cuda()) context.stream = current_stream(device);
+    if (built_with_cuda() && device.type == DeviceType::kCuda && signature_.takes_workspace()) {
+      const std::size_t bytes = workspace_bytes(signature_, args_.get(), device_properties(device));
+      if (bytes > 0) {
+        // Torch's allocator hands the memory out again only to later work of the same stream.
+        const Tensor scratch = keep(
+            torch::stable::new_empty(like, {static_cast<std::int64_t>(bytes)}, ScalarType::Byte));
+        context.workspace = {scratch.data_ptr(), bytes};
+      }
+    }
+    tandem::run(signature_, args_.get(), context);
+  }
+
+ private:
+  [[noreturn]] void refuse(const Parameter& row, const std::string& text) const {
+    throw InvalidArgument("[" + std::string(signature_.name()) + "] " + row.name + " must " + text);
+  }
+
+  /// The tensor, or a copy where it has a dtype or layout that the library refuses. Here and not in
+  /// Python, because only here the strides are those of the call: a compiler may have changed them.
+  Tensor readable(const Parameter& row, Tensor tensor) {
+    if (row.role != Role::kInput) return tensor;
+    if (row.element == Element::kOffsets && tensor.scalar_type() == ScalarType::Long) {
+      tensor = keep(narrowed(tensor));
+    }
+    bool fits = true;
+    if (row.layout == Layout::kContiguous) fits = tensor.is_contiguous();
+    if (row.layout == Layout::kRows) {
+      const std::int64_t last = tensor.dim() - 1;
+      fits = last < 0 || tensor.size(last) <= 1 || tensor.stride(last) == 1;
+    }
+    return fits ? tensor : keep(torch::stable::contiguous(tensor));
+  }
+
+  TensorView view(const Parameter& row, const Tensor& tensor) const {
     const auto rank = static_cast<std::size_t>(tensor.dim());
     if (rank > Dims::kMaxRank) {
-      refuse(name, "have at most " + std::to_string(Dims::kMaxRank) + " axes, got " +
-                       std::to_string(rank));
+      refuse(row, "have at most " + std::to_string(Dims::kMaxRank) + " axes, got " +
+                      std::to_string(rank));
     }
     const auto dims = [rank](const std::int64_t* values) {
       return Dims(std::span<const std::int64_t>(values, rank));
     };
-    return {tensor.data_ptr(), dtype_of(name, dtypes, tensor), dims(tensor.sizes().data()),
-            dims(tensor.strides().data()), device_of(name, tensor)};
+    return {tensor.data_ptr(), dtype_of(row, tensor), dims(tensor.sizes().data()),
+            dims(tensor.strides().data()), device_of(row, tensor)};
   }
 
-  std::optional<TensorView> optional_view(const char* name, const char* dtypes,
-                                          const OptionalTensor& tensor) const {
-    return tensor ? std::optional(view(name, dtypes, *tensor)) : std::nullopt;
-  }
-
-  // Inputs of layouts that the library refuses are copied here and not in Python, because only here
-  // the strides are those of the call: a compiler may have changed them.
-
-  /// Views an activation: any strides, the innermost 1; else a copy.
-  TensorView activations(const char* name, const Tensor& tensor) {
-    const std::int64_t last = tensor.dim() - 1;
-    const bool fits = last < 0 || tensor.size(last) <= 1 || tensor.stride(last) == 1;
-    return view(name, kActivations, fits ? tensor : keep(torch::stable::contiguous(tensor)));
-  }
-
-  std::optional<TensorView> optional_activations(const char* name, const OptionalTensor& tensor) {
-    return tensor ? std::optional(activations(name, *tensor)) : std::nullopt;
-  }
-
-  std::optional<TensorView> state(const char* name, const OptionalTensor& tensor) {
-    return contiguous(name, "fp32", tensor);
-  }
-
-  std::optional<TensorView> cu_seqlens(const OptionalTensor& tensor) {
-    const bool fits = !tensor || tensor->scalar_type() != ScalarType::Long;
-    return contiguous("cu_seqlens", "int32 or int64",
-                      fits ? tensor : keep(torch::stable::to(*tensor, ScalarType::Int)));
-  }
-
-  /// Makes a tensor like `input`, when there is one and its gradient is wanted, and sets the
-  /// argument.
-  OptionalTensor gradient(bool wanted, const char* name, const OptionalTensor& input,
-                          std::optional<TensorView>& argument) const {
-    OptionalTensor output;
-    if (!wanted || !input) return output;
-    output = torch::stable::new_empty(*input, input->sizes());
-    argument = view(name, kActivations, *output);
-    return output;
-  }
-
-  Context context(Device device) const {
-    Context context;
-    if (built_with_cuda()) context.stream = current_stream(device);
-    return context;
-  }
-
-  /// Returns the stream and a workspace, allocated like `tensor`, which is on the device.
-  template <class Args>
-  Context context(Device device, const Tensor& tensor, const Args& args,
-                  std::size_t (*workspace_bytes)(const Args&, const DeviceProperties&)) {
-    Context context = this->context(device);
-    if (device.type == DeviceType::kCpu || !built_with_cuda()) return context;
-    const std::size_t bytes = workspace_bytes(args, device_properties(device));
-    if (bytes > 0) {
-      // Torch's allocator hands the memory out again only to later work of the same stream.
-      const Tensor scratch = keep(
-          torch::stable::new_empty(tensor, {static_cast<std::int64_t>(bytes)}, ScalarType::Byte));
-      context.workspace = {scratch.data_ptr(), bytes};
-    }
-    return context;
-  }
-
- private:
-  [[noreturn]] void refuse(const char* name, const std::string& text) const {
-    throw InvalidArgument("[" + std::string(op_) + "] " + name + " must " + text);
-  }
-
-  DType dtype_of(const char* name, const char* dtypes, const Tensor& tensor) const {
+  DType dtype_of(const Parameter& row, const Tensor& tensor) const {
     switch (tensor.scalar_type()) {
       case ScalarType::BFloat16: return DType::kBFloat16;
       case ScalarType::Half: return DType::kFloat16;
       case ScalarType::Float: return DType::kFloat32;
       case ScalarType::Int: return DType::kInt32;
       default:
-        refuse(name,
-               "have dtype " + std::string(dtypes) + ", got " + toString(tensor.scalar_type()));
+        refuse(row, "have dtype " + std::string(dtypes_of(row)) + ", got " +
+                        toString(tensor.scalar_type()));
     }
   }
 
-  Device device_of(const char* name, const Tensor& tensor) const {
+  Device device_of(const Parameter& row, const Tensor& tensor) const {
     if (tensor.is_cpu()) return Device::cpu();
     if (tensor.is_cuda()) return Device::cuda(tensor.get_device_index());
-    refuse(name, "be on the CPU or a CUDA device");
+    refuse(row, "be on the CPU or a CUDA device");
   }
 
-  std::optional<TensorView> contiguous(const char* name, const char* dtypes,
-                                       const OptionalTensor& tensor) {
-    const bool fits = !tensor || tensor->is_contiguous();
-    return optional_view(name, dtypes, fits ? tensor : keep(torch::stable::contiguous(*tensor)));
+  Dims shape_of(const Parameter& output) {
+    if (extents_.empty()) extents_ = signature_.extents(args_.get());
+    // Without a shape the inputs have ranks that the library refuses.
+    return signature_.shape(output, args_.get(), extents_).value_or(Dims{0});
+  }
+
+  Tensor make(const Parameter& output, const Dims& shape, DType dtype, const Tensor& like) {
+    Tensor tensor = torch::stable::new_empty(
+        like, {shape.begin(), static_cast<std::size_t>(shape.rank())}, scalar_type(dtype));
+    const Device device = signature_.device(args_.get());
+    output.set_view(args_.get(), TensorView::contiguous(tensor.data_ptr(), dtype, shape, device));
+    return tensor;
   }
 
   Tensor keep(Tensor tensor) { return kept_.emplace_back(std::move(tensor)); }
 
-  const char* op_;
+  const Signature& signature_;
+  std::shared_ptr<void> args_;
+  std::vector<std::int64_t> extents_;
   std::vector<Tensor> kept_;
 };
 
-/// Returns how many states a call has: cu_seqlens' sequences, or B. Any shape will do here: the
-/// library refuses wrong ones later.
-inline std::int64_t sequences(const Tensor& activations, const OptionalTensor& cu_seqlens) {
-  const bool lists = cu_seqlens && cu_seqlens->dim() == 1 && cu_seqlens->size(0) > 0;
-  return lists ? cu_seqlens->size(0) - 1 : activations.size(0);
+/// Makes a call of torch's: arguments are taken from the stack, results put there.
+inline void make_call(const Binding& binding, StableIValue* stack, std::uint64_t arguments,
+                      std::uint64_t results) {
+  STD_TORCH_CHECK(arguments == binding.arguments.size() && results == binding.results.size(),
+                  "[tandem] torch's schema is not that of the table");
+  // All of them before anything is refused: values that nobody takes are not freed.
+  std::vector<Value> values;
+  values.reserve(arguments);
+  for (std::size_t i = 0; i < arguments; ++i) values.emplace_back(binding.arguments[i], stack[i]);
+
+  Call call(*binding.signature);
+  for (std::size_t i = 0; i < arguments; ++i) call.set(*binding.arguments[i].row, values[i]);
+  const Tensor& first = *values.front().tensor;
+  std::vector<OptionalTensor> outputs;
+  outputs.reserve(results);
+  for (const Result& result : binding.results) {
+    const bool wanted = result.flag < 0 || values[result.flag].flag;
+    outputs.push_back(wanted ? call.output(result, first) : std::nullopt);
+  }
+  call.run(first);
+  for (std::size_t i = 0; i < results; ++i) {
+    const bool optional = binding.results[i].row().optional;
+    stack[i] = optional ? torch::stable::detail::from(outputs[i])
+                        : torch::stable::detail::from(*outputs[i]);
+  }
 }
 
-/// Calls the function of an op as torch wants it. Torch makes a RuntimeError of every exception
-/// (before 2.15 some become ValueError); tandem/_extension.py knows how these texts begin, and
-/// raises what they say.
-template <auto function>
-void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t outputs) {
+/// The call of a place among bindings(), as torch wants it: a function of its own. Torch makes a
+/// RuntimeError of every exception (before 2.15 some become ValueError); tandem/_extension.py
+/// knows how these texts begin, and raises what they say.
+template <std::size_t place>
+void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
   try {
-    TORCH_BOX(function)(stack, arguments, outputs);
+    make_call(bindings()[place], stack, arguments, results);
   } catch (const InvalidArgument& error) {
     throw std::runtime_error(std::string("ValueError: ") + error.what());
   } catch (const Unsupported& error) {

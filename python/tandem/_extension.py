@@ -16,6 +16,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
 torch.ops.load_library(str(_PATH))
 _library = ctypes.CDLL(str(_PATH))
 _library.tandem_cuda_unavailable_reason.restype = ctypes.c_char_p
+_library.tandem_tables.restype = ctypes.c_char_p
 
 
 def cuda_unavailable_reason() -> str:
@@ -28,6 +29,11 @@ def cuda_unavailable_reason() -> str:
     True
     """
     return str(_library.tandem_cuda_unavailable_reason(), encoding="utf-8")
+
+
+def tables() -> bytes:
+    """The library's calls as JSON, a list of what tandem._registration.Table takes."""
+    return _library.tandem_tables()
 
 
 def call(op: Callable[..., Any], *arguments: Any) -> Any:

@@ -29,9 +29,13 @@ class GatedScanArguments(OnGpu, test_gated_scan.Arguments):
         # Values in device memory are not checked: what is outside of [0,T] counts as its end.
         x, g, gate = self.draw(B=1)
         named = {"log_decay": g, "gate": gate, "output_final_state": True}
-        ends = [torch.tensor(offsets, device="cuda") for offsets in ([0, 30, 100], [-5, 30, 1000])]
-        expected, got = (tandem.ops.gated_scan(x, cu_seqlens=offsets, **named) for offsets in ends)
-        self.assertTrue(torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1]))
+        ends = [
+            torch.tensor(offsets, device="cuda")
+            for offsets in ([0, 30, 100], [-5, 30, 1000], [5 - 2**32, 30, 2**32 + 30])
+        ]
+        expected, *others = (tandem.ops.gated_scan(x, cu_seqlens=offsets, **named) for offsets in ends)
+        for got in others:
+            self.assertTrue(torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1]))
 
 
 class GatedScanAutograd(OnGpu, test_gated_scan.Autograd):

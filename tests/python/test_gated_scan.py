@@ -112,6 +112,16 @@ class Autograd(GatedScanCase):
         (expected,) = torch.autograd.grad(gated_scan(wide, log_decay=g.cpu())[1].sum(), wide)
         self.assertLess(relative_rms(got.cpu(), expected), self.near(1e-6))
 
+    def test_no_tokens_and_no_batches(self):
+        for shape in ({"T": 0}, {"B": 0}):
+            leaves = [x.requires_grad_() for x in self.draw(**shape)]
+            x, g, gate = leaves
+            out, state = tandem.ops.gated_scan(x, log_decay=g, gate=gate, output_final_state=True)
+            (out.sum() + state.sum()).backward()
+            self.assertEqual([y.grad.shape for y in leaves], [y.shape for y in leaves])
+            expanded = torch.zeros(1, 1, 1, dtype=x.dtype, device=self.device).expand(x.shape)
+            self.assertEqual(tandem.ops.gated_scan(expanded, log_decay=g)[0].shape, x.shape)
+
     def test_second_derivatives_are_refused(self):
         x, g, _ = self.draw()
         x.requires_grad_()

@@ -57,6 +57,12 @@ class Arguments(unittest.TestCase):
         self.assertTrue(torch.equal(both[0][0], both[1][0]) and torch.equal(both[0][1], both[1][1]))
         self.assertEqual(both[0][1].shape, (3, 4, 64, 64))
 
+    def test_int64_cu_seqlens_that_int32_has_not(self):
+        q, k, v, g = (x[:1] for x in (self.q, self.k, self.v, self.g))
+        for offsets in ([0, 2**32 + 5], [-(2**32), 70]):
+            text = "[gla_forward] cu_seqlens must lie in [0,T]"
+            self.refuses(ValueError, text, q, k, v, g, cu_seqlens=torch.tensor(offsets))
+
     def test_layouts_that_the_library_refuses_are_copied(self):
         expected = tandem.ops.gla(self.q, self.k, self.v, self.g)[0]
         columns = self.v.transpose(-1, -2).contiguous().transpose(-1, -2)

@@ -73,6 +73,17 @@ class Torch(LinearScanCase):
         (expected,) = torch.autograd.grad(linear_scan(u.cpu(), wide, log_decay=g.cpu())[1].sum(), wide)
         self.assertLess(relative_rms(got.cpu(), expected), self.near(1e-6))
 
+    def test_no_tokens_and_no_batches(self):
+        for shape in ({"T": 0}, {"B": 0}):
+            leaves = [x.requires_grad_() for x in self.draw(**shape)]
+            u, weight, g, gate = leaves
+            out, state = tandem.ops.linear_scan(u, weight, log_decay=g, gate=gate, output_final_state=True)
+            (out.sum() + state.sum()).backward()
+            self.assertEqual([x.grad.shape for x in leaves], [x.shape for x in leaves])
+            self.assertEqual(weight.grad.abs().sum().item(), 0)
+            expanded = torch.zeros(1, 1, 1, dtype=u.dtype, device=self.device).expand(u.shape)
+            self.assertEqual(tandem.ops.linear_scan(expanded, weight, log_decay=g)[0].shape, gate.shape)
+
     def test_second_derivatives_are_refused(self):
         u, weight, g, _ = self.draw()
         u.requires_grad_()

@@ -10,11 +10,35 @@ import sys
 import unittest
 
 import tandem
+import torch
 
 from cases import ROOT
 
 FOLDER = pathlib.Path(tandem.__file__).parent
 EXTENSION = FOLDER / "libtandem_torch.so"
+
+# Graphs that users have exported name these: an order or a name may not change.
+SCHEMAS = (
+    "gla_forward(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor? initial_state, "
+    "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    "gla_state_forward(Tensor k, Tensor v, Tensor? log_decay, Tensor? cu_seqlens) -> (Tensor, Tensor)",
+    "gla_step(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor(a!) state) -> Tensor",
+    "gla_backward(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor? initial_state, "
+    "Tensor? cu_seqlens, Tensor d_o, Tensor? d_final_state, bool wants_dq, bool wants_dk, bool wants_dv, "
+    "bool wants_d_log_decay, bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
+    "gla_state_backward(Tensor q, Tensor d_o, Tensor? log_decay, float? scale, Tensor? cu_seqlens) -> (Tensor, Tensor)",
+    "gated_scan_forward(Tensor x, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor? initial_state, "
+    "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    "gated_scan_backward(Tensor x, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor? initial_state, "
+    "Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_dx, bool wants_d_decay, bool wants_d_gate, "
+    "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
+    "linear_scan_forward(Tensor u, Tensor weight, Tensor? decay, Tensor? log_decay, Tensor? gate, "
+    "Tensor? initial_state, bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    "linear_scan_backward(Tensor u, Tensor weight, Tensor? decay, Tensor? log_decay, Tensor? gate, "
+    "Tensor? initial_state, Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_du, "
+    "bool wants_d_weight, bool wants_d_decay, bool wants_d_gate, bool wants_d_initial_state) "
+    "-> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
+)
 
 
 def undefined_symbols():
@@ -44,6 +68,13 @@ class Package(unittest.TestCase):
 
     def test_stays_small(self):
         self.assertLess(EXTENSION.stat().st_size, 80 << 20)  # half of it when zipped
+
+    def test_schemas_are_as_published(self):
+        for schema in SCHEMAS:
+            op = getattr(torch.ops.tandem, schema.partition("(")[0]).default
+            self.assertEqual(str(op._schema), "tandem::" + schema)
+        names = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("tandem::")}
+        self.assertEqual(names, {"tandem::" + schema.partition("(")[0] for schema in SCHEMAS})
 
     def test_the_check_of_symbols_finds_them(self):
         bad = ["_ZN2at4_ops5empty4callEv", "_ZN3c106detail14torchCheckFailEv", "_ZNK5torch6Tensor3dimEv"]

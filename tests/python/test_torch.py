@@ -108,6 +108,12 @@ class Compile(TorchCase):
         for a, b in zip(fake, real, strict=True):
             self.assertEqual((a.shape, a.stride(), a.dtype, a.device), (b.shape, b.stride(), b.dtype, b.device))
 
+    def test_a_fake_of_the_wrong_rank_is_refused_as_the_real_one(self):
+        q, k, v, g = inputs(device="meta")
+        with self.assertRaises(ValueError) as caught:
+            tandem.ops.gla(q[0], k, v, g)
+        self.assertEqual(str(caught.exception), "[gla_forward] q must have shape [B,T,HQ,K], got [70,4,64]")
+
     def test_meta_tensors(self):
         o, state = tandem.ops.gla(*inputs(device="meta"))
         self.assertEqual((o.device.type, o.shape, state), ("meta", (1, 70, 4, 32), None))
@@ -123,6 +129,20 @@ class Autograd(TorchCase):
             self.assertTrue(torch.equal(tandem.ops.gla(*arguments)[0], expected))
         with torch.inference_mode():
             self.assertTrue(torch.equal(tandem.ops.gla(*arguments)[0], expected))
+
+    def test_no_tokens_and_no_batches(self):
+        # A sum's gradient is one number, expanded: strides of 0. The same may be true of an input.
+        for shape in ({"T": 0}, {"B": 0}, {"B": 0, "T": 0}):
+            q, k, v, g = self.inputs(**shape)
+            constant = torch.zeros(4, device=self.device)
+            for log_decay in (g, constant):
+                leaves = [x.detach().requires_grad_() for x in (q, k, v, log_decay)]
+                o, state = tandem.ops.gla(*leaves, output_final_state=True)
+                (o.sum() + state.sum()).backward()
+                for x in leaves:
+                    self.assertEqual((x.grad.shape, x.grad.abs().sum().item()), (x.shape, 0))
+            expanded = torch.zeros(1, 1, 1, 1, dtype=q.dtype, device=self.device).expand(q.shape)
+            self.assertEqual(tandem.ops.gla(expanded, k, v, g)[0].shape, v.shape)
 
     def test_log_decay_is_converted_differentiably(self):
         q, k, v, g = self.inputs()

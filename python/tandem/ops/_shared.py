@@ -27,10 +27,3 @@ def as_fp32(log_decay: Tensor | None) -> Tensor | None:
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:
     """A scan's decay, or its log, in x's dtype or fp32; what is not of a floating dtype is left alone, and refused."""
     return decay if decay is None or decay.dtype == x.dtype else as_fp32(decay)
-
-
-def check_devices(op: str, first: Tensor, **others: Tensor | None) -> None:
-    """For fakes: torch calls them, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device."""
-    for name, tensor in others.items():
-        if tensor is not None and tensor.device != first.device:
-            raise ValueError(f"[{op}] {name} must be on {first.device}, got {tensor.device}")

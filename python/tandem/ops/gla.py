@@ -1,12 +1,10 @@
 """Gated linear attention with a scalar decay per head."""
 
-from typing import Any, NoReturn
-
 import torch
 from torch import Tensor
 
 from tandem._extension import call
-from tandem.ops._shared import as_fp32, autocast, check_devices
+from tandem.ops._shared import as_fp32, autocast
 
 
 def gla(
@@ -81,74 +79,3 @@ def gla(
     q, k, v = autocast(q, k, v)
     arguments = (q, k, v, as_fp32(log_decay), scale, initial_state, output_final_state, cu_seqlens)
     return call(torch.ops.tandem.gla_forward, *arguments)
-
-
-@torch.library.register_fake("tandem::gla_forward")
-def _fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None,
-    scale: float | None,
-    initial_state: Tensor | None,
-    output_final_state: bool,
-    cu_seqlens: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    others = {"k": k, "v": v, "log_decay": log_decay, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
-    check_devices("gla_forward", q, **others)
-    o = v.new_empty(v.shape)
-    if not output_final_state:
-        return o, None
-    sequences = q.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
-    return o, v.new_empty((sequences, v.size(2), q.size(3), v.size(3)), dtype=torch.float32)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
-    q, k, v, log_decay, ctx.scale, initial_state, _, cu_seqlens = inputs
-    ctx.save_for_backward(q, k, v, log_decay, initial_state, cu_seqlens)
-    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
-
-
-def _backward(ctx: Any, d_o: Tensor | None, d_final_state: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, log_decay, initial_state, cu_seqlens = ctx.saved_tensors
-    if d_o is None:
-        d_o = torch.zeros_like(v)
-    wants = (*ctx.needs_input_grad[:4], ctx.needs_input_grad[5])  # q, k, v, log_decay; initial_state
-    dq, dk, dv, d_log_decay, d_initial_state = call(
-        torch.ops.tandem.gla_backward,
-        *(q, k, v, log_decay, ctx.scale, initial_state, cu_seqlens, d_o, d_final_state, *wants),
-    )
-    return dq, dk, dv, d_log_decay, None, d_initial_state, None, None
-
-
-torch.library.register_autograd("tandem::gla_forward", _backward, setup_context=_setup_context)
-
-
-@torch.library.register_fake("tandem::gla_backward")
-def _fake_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None,
-    scale: float | None,
-    initial_state: Tensor | None,
-    cu_seqlens: Tensor | None,
-    d_o: Tensor,
-    d_final_state: Tensor | None,
-    *wants: bool,
-) -> tuple[Tensor | None, ...]:
-    inputs = (q, k, v, log_decay, initial_state)
-    return tuple(
-        x.new_empty(x.shape) if wanted and x is not None else None for x, wanted in zip(inputs, wants, strict=True)
-    )
-
-
-def _double_backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
-    raise NotImplementedError(
-        "[gla_backward] tandem.ops.gla has no second derivative: do not differentiate through a gradient that was "
-        "taken with create_graph=True"
-    )
-
-
-# why: without it torch would return second derivatives that are cut from the graph.
-torch.library.register_autograd("tandem::gla_backward", _double_backward)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem._extension import call
-from tandem.ops._shared import as_fp32, autocast, check_devices
+from tandem.ops._shared import as_fp32, autocast
 
 
 def gla_state(
@@ -66,14 +66,6 @@ def gla_state(
     """
     k, v = autocast(k, v)
     return call(torch.ops.tandem.gla_state_forward, k, v, as_fp32(log_decay), cu_seqlens)
-
-
-@torch.library.register_fake("tandem::gla_state_forward")
-def _fake(k: Tensor, v: Tensor, log_decay: Tensor | None, cu_seqlens: Tensor | None) -> tuple[Tensor, Tensor]:
-    check_devices("gla_state_forward", k, v=v, log_decay=log_decay, cu_seqlens=cu_seqlens)
-    sequences = k.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
-    state = v.new_empty((sequences, v.size(2), k.size(3), v.size(3)), dtype=torch.float32)
-    return state, v.new_empty((sequences, v.size(2)), dtype=torch.float32)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

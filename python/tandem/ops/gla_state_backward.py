@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem._extension import call
-from tandem.ops._shared import as_fp32, autocast, check_devices
+from tandem.ops._shared import as_fp32, autocast
 
 
 def gla_state_backward(
@@ -76,16 +76,6 @@ def gla_state_backward(
     """
     q, d_o = autocast(q, d_o)
     return call(torch.ops.tandem.gla_state_backward, q, d_o, as_fp32(log_decay), scale, cu_seqlens)
-
-
-@torch.library.register_fake("tandem::gla_state_backward")
-def _fake(
-    q: Tensor, d_o: Tensor, log_decay: Tensor | None, scale: float | None, cu_seqlens: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    check_devices("gla_state_backward", q, d_o=d_o, log_decay=log_decay, cu_seqlens=cu_seqlens)
-    sequences = q.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
-    d_state = d_o.new_empty((sequences, d_o.size(2), q.size(3), d_o.size(3)), dtype=torch.float32)
-    return d_state, d_o.new_empty((sequences, d_o.size(2)), dtype=torch.float32)
 
 
 def _backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tandem._extension import call
-from tandem.ops._shared import as_fp32, autocast, check_devices
+from tandem.ops._shared import as_fp32, autocast
 
 
 def gla_step(
@@ -78,16 +78,3 @@ def gla_step(
         log_decay = log_decay.squeeze(1)
     o = call(torch.ops.tandem.gla_step, q, k, v, log_decay, scale, state)
     return o.unsqueeze(1) if with_time else o
-
-
-@torch.library.register_fake("tandem::gla_step")
-def _fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor | None,
-    scale: float | None,
-    state: Tensor,
-) -> Tensor:
-    check_devices("gla_step", q, k=k, v=v, log_decay=log_decay, state=state)
-    return v.new_empty(v.shape)

@@ -1,12 +1,10 @@
 """Linear scan: gated_scan of a projection that is computed on the fly and never kept."""
 
-from typing import Any, NoReturn
-
 import torch
 from torch import Tensor
 
 from tandem._extension import call
-from tandem.ops._shared import autocast, check_devices, scan_decay
+from tandem.ops._shared import autocast, scan_decay
 
 
 def linear_scan(
@@ -72,76 +70,3 @@ def linear_scan(
     decays = (scan_decay(u, decay), scan_decay(u, log_decay))
     arguments = (u, weight, *decays, gate, initial_state, output_final_state, cu_seqlens)
     return call(torch.ops.tandem.linear_scan_forward, *arguments)
-
-
-@torch.library.register_fake("tandem::linear_scan_forward")
-def _fake(
-    u: Tensor,
-    weight: Tensor,
-    decay: Tensor | None,
-    log_decay: Tensor | None,
-    gate: Tensor | None,
-    initial_state: Tensor | None,
-    output_final_state: bool,
-    cu_seqlens: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    others = {"weight": weight, "decay": decay, "log_decay": log_decay, "gate": gate}
-    check_devices("linear_scan_forward", u, **others, initial_state=initial_state, cu_seqlens=cu_seqlens)
-    out = u.new_empty((u.size(0), u.size(1), weight.size(0)))
-    if not output_final_state:
-        return out, None
-    sequences = u.size(0) if cu_seqlens is None else cu_seqlens.size(0) - 1
-    return out, u.new_empty((sequences, weight.size(0)), dtype=torch.float32)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
-    u, weight, decay, log_decay, gate, initial_state, _, cu_seqlens = inputs
-    ctx.save_for_backward(u, weight, decay, log_decay, gate, initial_state, cu_seqlens)
-    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
-
-
-def _backward(ctx: Any, d_out: Tensor | None, d_final_state: Tensor | None) -> tuple[Tensor | None, ...]:
-    u, weight, decay, log_decay, gate, initial_state, cu_seqlens = ctx.saved_tensors
-    if d_out is None:
-        d_out = u.new_zeros((u.size(0), u.size(1), weight.size(0)))
-    wants_u, wants_weight, wants_decay, wants_log_decay, wants_gate, wants_state = ctx.needs_input_grad[:6]
-    du, d_weight, d_decay, d_gate, d_initial_state = call(
-        torch.ops.tandem.linear_scan_backward,
-        *(u, weight, decay, log_decay, gate, initial_state, cu_seqlens, d_out, d_final_state),
-        *(wants_u, wants_weight, wants_decay or wants_log_decay, wants_gate, wants_state),
-    )
-    d_decays = (d_decay, None) if log_decay is None else (None, d_decay)
-    return du, d_weight, *d_decays, d_gate, d_initial_state, None, None
-
-
-torch.library.register_autograd("tandem::linear_scan_forward", _backward, setup_context=_setup_context)
-
-
-@torch.library.register_fake("tandem::linear_scan_backward")
-def _fake_backward(
-    u: Tensor,
-    weight: Tensor,
-    decay: Tensor | None,
-    log_decay: Tensor | None,
-    gate: Tensor | None,
-    initial_state: Tensor | None,
-    cu_seqlens: Tensor | None,
-    d_out: Tensor,
-    d_final_state: Tensor | None,
-    *wants: bool,
-) -> tuple[Tensor | None, ...]:
-    inputs = (u, weight, log_decay if decay is None else decay, gate, initial_state)
-    return tuple(
-        x.new_empty(x.shape) if wanted and x is not None else None for x, wanted in zip(inputs, wants, strict=True)
-    )
-
-
-def _double_backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
-    raise NotImplementedError(
-        "[linear_scan_backward] tandem.ops.linear_scan has no second derivative: do not differentiate through a "
-        "gradient that was taken with create_graph=True"
-    )
-
-
-# why: without it torch would return second derivatives that are cut from the graph.
-torch.library.register_autograd("tandem::linear_scan_backward", _double_backward)

@@ -1,0 +1,123 @@
+#include "binding.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace tandem::extension {
+namespace {
+
+bool is_result(const Parameter& row) {
+  return row.role == Role::kOutput || row.role == Role::kGradient;
+}
+
+const char* role_name(Role role) {
+  switch (role) {
+    case Role::kInput: return "input";
+    case Role::kOutput: return "output";
+    case Role::kInPlace: return "in_place";
+    case Role::kGradient: return "gradient";
+  }
+  return "";
+}
+
+const char* dtype_rule(Element element) {
+  switch (element) {
+    case Element::kMatrix: return "matrix";
+    case Element::kAny: return "any";
+    case Element::kSame: return "same";
+    case Element::kSameOrFp32: return "same_or_fp32";
+    case Element::kFp32: return "fp32";
+    case Element::kFp32OrBf16: return "fp32_or_bf16";
+    case Element::kOffsets: return "offsets";
+  }
+  return "";
+}
+
+// Names are identifiers, axes letters and commas: nothing to escape.
+std::string quoted(const char* text) {
+  return text == nullptr ? "null" : '"' + std::string(text) + '"';
+}
+
+template <class Items, class Text>
+std::string json_list(const Items& items, const Text& text) {
+  std::string list;
+  for (const auto& item : items) list += (list.empty() ? "" : ",") + text(item);
+  return "[" + list + "]";
+}
+
+std::string json_of(const Binding& binding, const Parameter& row) {
+  const char* flag = nullptr;
+  for (const Result& result : binding.results) {
+    for (const Result::Choice& choice : result.choices) {
+      if (choice.row == &row && result.flag >= 0)
+        flag = binding.arguments[result.flag].flag.c_str();
+    }
+  }
+  return "{\"name\":" + quoted(row.name) +
+         ",\"kind\":" + (row.number ? "\"number\"" : "\"tensor\"") +
+         ",\"role\":" + quoted(role_name(row.role)) +
+         ",\"optional\":" + (row.optional ? "true" : "false") +
+         ",\"axes\":" + quoted(row.axes_text) + ",\"dtype\":" + quoted(dtype_rule(row.element)) +
+         ",\"instead_of\":" + quoted(row.instead_of) + ",\"source\":" + quoted(row.source) +
+         ",\"flag\":" + quoted(flag) + "}";
+}
+
+std::string json_of(const Binding& binding) {
+  const auto result = [](const Result& item) { return quoted(item.row().name); };
+  const auto argument = [](const Argument& item) { return quoted(item.name().c_str()); };
+  const auto row = [&](const Parameter& item) { return json_of(binding, item); };
+  return "{\"name\":" + quoted(binding.signature->name()) +
+         ",\"arguments\":" + json_list(binding.arguments, argument) +
+         ",\"results\":" + json_list(binding.results, result) +
+         ",\"parameters\":" + json_list(binding.signature->parameters(), row) + "}";
+}
+
+}  // namespace
+
+Binding::Binding(const Signature& signature) : signature(&signature) {
+  std::vector<Argument> wanted;
+  for (const Parameter& row : signature.parameters()) {
+    if (!is_result(row)) {
+      arguments.push_back({&row, ""});
+      continue;
+    }
+    const Parameter* source = row.source == nullptr ? nullptr : signature.find(row.source);
+    if (source != nullptr && source->instead_of != nullptr) {
+      const auto other = std::find_if(results.begin(), results.end(), [&](const Result& result) {
+        const Parameter* input = result.choices.front().source;
+        return input != nullptr && std::string_view(input->name) == source->instead_of;
+      });
+      other->choices.push_back({&row, source});
+      continue;
+    }
+    if (source != nullptr) {
+      wanted.push_back({&row, "wants_" + std::string(row.name)});
+    } else if (row.optional) {
+      arguments.push_back({&row, "output_" + std::string(row.name)});
+    }
+    results.push_back({{{&row, source}}});
+  }
+  arguments.insert(arguments.end(), wanted.begin(), wanted.end());
+  std::stable_partition(results.begin(), results.end(),
+                        [](const Result& result) { return !result.row().optional; });
+  for (Result& result : results) {
+    const auto flag = std::find_if(arguments.begin(), arguments.end(),
+                                   [&](const Argument& one) { return one.row == &result.row(); });
+    if (flag != arguments.end()) result.flag = static_cast<int>(flag - arguments.begin());
+  }
+}
+
+const std::vector<Binding>& bindings() {
+  static const std::vector<Binding> all = [] {
+    std::vector<Binding> made;
+    for (const Signature* signature : signatures()) made.emplace_back(*signature);
+    return made;
+  }();
+  return all;
+}
+
+std::string tables_as_json() {
+  return json_list(bindings(), [](const Binding& binding) { return json_of(binding); });
+}
+
+}  // namespace tandem::extension

@@ -1,0 +1,46 @@
+// How torch passes a call: the arguments and results of Signature::torch_schema() as lists to go
+// through, and all tables as a text for Python. Nothing here sees torch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ops/signature.h"
+
+namespace tandem::extension {
+
+/// One argument of torch's schema: a row of the table, or the flag that asks for an output.
+struct Argument {
+  const Parameter* row;
+  std::string flag;  // "" where the row itself is passed
+
+  std::string name() const { return flag.empty() ? row->name : flag; }
+};
+
+/// One result of torch's schema.
+struct Result {
+  struct Choice {
+    const Parameter* row;
+    const Parameter* source;  // of a gradient: its input, else null
+  };
+  std::vector<Choice> choices;  // two where inputs stand for each other: of the one that is given
+  int flag = -1;                // the argument that asks for it; -1: it is always there
+
+  const Parameter& row() const { return *choices.front().row; }
+};
+
+struct Binding {
+  explicit Binding(const Signature& signature);
+
+  const Signature* signature;
+  std::vector<Argument> arguments;
+  std::vector<Result> results;
+};
+
+/// The bindings of signatures(), in that order.
+const std::vector<Binding>& bindings();
+
+/// All of them as JSON; tandem/_registration.py says what it reads.
+std::string tables_as_json();
+
+}  // namespace tandem::extension
