@@ -36,10 +36,9 @@ std::string tensors_of_calls() {
   std::string text = "Tensors [optional ones]:\n";
   for (const Operation& operation : operations()) {
     if (!operation.runs_files) continue;
-    text +=
-        fmt::format("  {}: {} [{}] -> {}\n", title(operation), fmt::join(operation.inputs(), ", "),
-                    fmt::join(operation.optional_inputs(), ", "),
-                    fmt::join(operation.outputs(), ", "));
+    text += fmt::format(
+        "  {}: {} [{}] -> {}\n", title(operation), fmt::join(operation.inputs(), ", "),
+        fmt::join(operation.optional_inputs(), ", "), fmt::join(operation.outputs(), ", "));
   }
   return text;
 }

@@ -30,40 +30,40 @@ enum class Fault {
 };
 Fault g_fault;
 
-void faulty_call(const TensorSet& set, const std::vector<void*>& bases, Device device,
-                 const Context& context) {
+void faulty_call(const void* arguments, const Context& context) {
+  const auto& args = *static_cast<const GlaForwardArgs*>(arguments);
   if (g_fault == Fault::kWritesNothing) return;
   if (g_fault == Fault::kRefuses) throw Unsupported("cannot");
   if (g_fault == Fault::kThrows) throw CudaError("fell over");
-  find_operation("gla").call(set, bases, device, context);
-  const NamedTensor& o = set.get("o");
-  const NamedTensor& q = set.get("q");
-  auto* data = static_cast<std::byte*>(bases[o.buffer]) + o.offset;
+  gla_forward(args, context);
+  const TensorView& o = args.o;
+  auto* data = static_cast<std::byte*>(o.data);
   const auto change = [&](std::int64_t index, float factor) {
     store(o.dtype, data, index, load(o.dtype, data, index) * factor);
   };
+  const NamedTensor named{"o", o.dtype, o.shape, o.strides};
   static std::atomic<int> calls = 0;
   switch (g_fault) {
     case Fault::kOneNaN: store(o.dtype, data, 5, std::numeric_limits<float>::quiet_NaN()); break;
     case Fault::kTooLarge:
-      for_each_element(o, [&](std::int64_t offset, std::int64_t) { change(offset, 1.01f); });
+      for_each_element(named, [&](std::int64_t offset, std::int64_t) { change(offset, 1.01f); });
       break;
     case Fault::kOneHeadWrong:
       for (std::int64_t t = 0; t < o.shape[1]; ++t) change(t * o.strides[1] + o.strides[2], 1.2f);
       break;
     case Fault::kBeforeOutput: data[-1] = std::byte{0}; break;
-    case Fault::kAfterOutput: data[span_bytes(o)] = std::byte{0}; break;
+    case Fault::kAfterOutput: data[span_bytes(named)] = std::byte{0}; break;
     case Fault::kGap: data[o.shape[3] * size_of(o.dtype)] = std::byte{0}; break;
-    case Fault::kInput: static_cast<std::byte*>(bases[q.buffer])[q.offset] ^= std::byte{1}; break;
+    case Fault::kInput: *static_cast<std::byte*>(args.q.data) ^= std::byte{1}; break;
     case Fault::kUnrepeatable: data[0] ^= static_cast<std::byte>(calls++ & 1); break;
     default: break;
   }
 }
 
-constexpr Baseline kFaulty = {"faulty", "faulty", faulty_call, nullptr};
+Baseline faulty() { return {"faulty", "faulty", &gla_forward_signature(), faulty_call, nullptr}; }
 
 CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}) {
-  const Operation operation = with_baseline(find_operation("gla"), kFaulty);
+  const Operation operation = with_baseline(find_operation("gla"), faulty());
   g_fault = fault;
   Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
   one.tags = std::move(tags);
@@ -152,7 +152,7 @@ TEST(Check, SampledHeads) {
   Case one = select_cases(load_cases("gla"), "many_heads_h75", "")[0];
   one.tags = {"large"};
   g_fault = Fault::kTooLarge;
-  const Operation operation = with_baseline(find_operation("gla"), kFaulty);
+  const Operation operation = with_baseline(find_operation("gla"), faulty());
   EXPECT_EQ(check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0].outcome,
             Outcome::kFailed);
 }

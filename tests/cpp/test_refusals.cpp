@@ -185,7 +185,6 @@ TEST(Refusals, OutputsOverThemselves) {
 TEST(Refusals, OutputsOverInputs) {
   for_each_tensor([](const Call& call, const Parameter& row) {
     if (!row.is_output()) return;
-    const TensorView right = call.view(row);
     for (const Parameter& input : call.signature().parameters()) {
       if (!call.has(input) || input.role != Role::kInput) continue;
       const bool may_be = row.may_be != nullptr && std::string(row.may_be) == input.name;

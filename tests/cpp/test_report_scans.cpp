@@ -2,8 +2,8 @@
 // kernel.
 #include <gmock/gmock.h>
 
-#include "cli/report/html.h"
 #include "cli/ops/linear_scan_kernels.h"
+#include "cli/report/html.h"
 #include "cli/report/markdown.h"
 #include "report_fixture.h"
 
