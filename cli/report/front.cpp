@@ -101,14 +101,17 @@ Table front_table(const std::vector<ReportFile>& files, const std::string& devic
 }
 
 std::string front_block(const std::vector<ReportFile>& files) {
-  std::string text;
+  std::string of;  // the device
+  Table most;
   for (const std::string& device : devices_of(files)) {
-    const Table table = front_table(files, device);
-    if (table.rows.empty()) continue;
-    text += fmt::format("On {}:\n\n{}\n", device, to_markdown(table));
-    text += markdown_settings(front_runs(files, device));
+    Table table = front_table(files, device);
+    if (table.rows.size() <= most.rows.size()) continue;
+    of = device;
+    most = std::move(table);
   }
-  return text.empty() ? "No measurements yet.\n" : text;
+  if (most.rows.empty()) return "No measurements yet.\n";
+  return fmt::format("On {}:\n\n{}\n", of, to_markdown(most)) +
+         markdown_settings(front_runs(files, of));
 }
 
 }  // namespace tandem::tools

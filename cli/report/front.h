@@ -12,7 +12,8 @@ namespace tandem::tools {
 /// fastest peer.
 Table front_table(const std::vector<ReportFile>& files, const std::string& device);
 
-/// Renders what stands between the marks of README.md.
+/// Renders what stands between the marks of README.md: the table of the device that has the most
+/// rows.
 std::string front_block(const std::vector<ReportFile>& files);
 
 }  // namespace tandem::tools

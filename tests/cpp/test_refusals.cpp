@@ -346,7 +346,6 @@ TEST(Refusals, ACudaCallWithoutADeviceSaysSo) {
     } catch (const Unsupported& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find(cuda_unavailable_reason()), std::string::npos) << text;
-      EXPECT_EQ(text.rfind("[" + std::string(signature.name()) + "] ", 0), 0u) << text;
     }
   });
 }

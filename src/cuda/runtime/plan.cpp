@@ -7,10 +7,10 @@
 namespace tandem::cuda {
 namespace {
 
-/// An H200's model with memory rates scaled to 3.35 of 4.8 TB/s. Not fitted to measurements; the
-/// rest is the same chip at the same clocks.
+/// An H200's model with memory rates scaled by those of a large copy, 3.03 and 4.29 TB/s
+/// (bench/results); the rest is the same chip at the same clocks.
 DeviceModel make_h100() {
-  constexpr double kMemory = 3.35 / 4.8;
+  constexpr double kMemory = 3.03 / 4.29;
   DeviceModel model;
   model.gla_walk.bytes_per_microsecond *= kMemory;
   model.gla_chunks.bytes_per_microsecond *= kMemory;
