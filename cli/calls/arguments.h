@@ -40,13 +40,15 @@ Args host_arguments(const Signature& signature, const TensorSet& set) {
 TensorSet read_call(const Operation& operation, const SafetensorsFile& file,
                     const Settings& settings);
 
-/// Turns the tensors of a forward call into those of its backward: outputs become their gradients,
-/// which are given, filled by the seed; inputs that can have gradients get them as outputs, with
-/// the strides, and the distance from alignment in elements, that `layout` says.
+/// How a gradient lies in memory.
 struct GradientLayout {
   Dims strides;
-  std::int64_t shift = 0;
+  std::int64_t shift = 0;  // elements off its alignment
 };
+
+/// Turns the tensors of a forward call into those of its backward: outputs become their gradients,
+/// which are given, filled by the seed; inputs that can have gradients get them as outputs, as
+/// `layout` says.
 void differentiate(TensorSet& set, const Signature& backward, std::uint64_t seed,
                    const std::function<GradientLayout(const NamedTensor& input)>& layout);
 
