@@ -75,27 +75,6 @@ struct TensorSet {
 /// Returns the tensor inside a copy of its buffer at `base`.
 TensorView view(const NamedTensor& tensor, void* base, Device device);
 
-/// The views of a set's tensors by name, for a call with each buffer of the set at `bases[i]` on
-/// `device`.
-class Views {
- public:
-  Views(const TensorSet& set, const std::vector<void*>& bases, Device device)
-      : set_(set), bases_(bases), device_(device) {}
-
-  TensorView required(std::string_view name) const {
-    const NamedTensor& tensor = set_.get(name);
-    return view(tensor, bases_[tensor.buffer], device_);
-  }
-  std::optional<TensorView> optional(std::string_view name) const {
-    return set_.find(name) ? std::optional(required(name)) : std::nullopt;
-  }
-
- private:
-  const TensorSet& set_;
-  const std::vector<void*>& bases_;
-  Device device_;
-};
-
 /// The set's own buffers as bases, to be read only.
 std::vector<void*> host_bases(const TensorSet& set);
 

@@ -107,6 +107,25 @@ Binding::Binding(const Signature& signature) : signature(&signature) {
   }
 }
 
+std::string Binding::schema() const {
+  std::string taken, returned;
+  for (const Argument& argument : arguments) {
+    const Parameter& row = *argument.row;
+    const char* type = !argument.flag.empty()       ? "bool "
+                       : row.number                 ? "float? "
+                       : row.role == Role::kInPlace ? "Tensor(a!) "
+                       : row.optional               ? "Tensor? "
+                                                    : "Tensor ";
+    taken += (taken.empty() ? "" : ", ") + (type + argument.name());
+  }
+  for (const Result& result : results) {
+    returned +=
+        (returned.empty() ? "" : ", ") + std::string(result.row().optional ? "Tensor?" : "Tensor");
+  }
+  if (results.size() != 1) returned = "(" + returned + ")";
+  return std::string(signature->name()) + "(" + taken + ") -> " + returned;
+}
+
 const std::vector<Binding>& bindings() {
   static const std::vector<Binding> all = [] {
     std::vector<Binding> made;

@@ -1,5 +1,5 @@
-// How torch passes a call: the arguments and results of Signature::torch_schema() as lists to go
-// through, and all tables as a text for Python. Nothing here sees torch.
+// How torch passes a call: the arguments and results of its schema as lists to go through, and all
+// tables as a text for Python. Nothing here sees torch.
 #pragma once
 
 #include <string>
@@ -31,6 +31,9 @@ struct Result {
 
 struct Binding {
   explicit Binding(const Signature& signature);
+
+  /// "linear_scan_forward(Tensor u, ..., bool output_final_state) -> (Tensor, Tensor?)".
+  std::string schema() const;
 
   const Signature* signature;
   std::vector<Argument> arguments;

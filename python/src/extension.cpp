@@ -29,8 +29,8 @@ void add_functions(Library& library) {
 }  // namespace tandem::extension
 
 STABLE_TORCH_LIBRARY(tandem, m) {
-  for (const tandem::Signature* signature : tandem::signatures()) {
-    m.def(signature->torch_schema().c_str());
+  for (const tandem::extension::Binding& binding : tandem::extension::bindings()) {
+    m.def(binding.schema().c_str());
   }
 }
 

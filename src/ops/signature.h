@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -95,7 +96,7 @@ class Signature {
   const char* name() const { return name_; }  ///< "linear_scan_forward"
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<std::string>& axes() const { return axes_; }
-  const Parameter* find(const std::string& name) const;
+  const Parameter* find(std::string_view name) const;
 
   /// Checks everything that the table says: ranks, shapes, dtypes, devices, strides, that nothing
   /// is null, and that no output overlaps itself or anything else. Throws InvalidArgument.
@@ -127,10 +128,6 @@ class Signature {
 
   /// The dtype of an output.
   DType dtype(const Parameter& output, const void* args) const;
-
-  /// The table as torch's dispatcher wants it:
-  /// "linear_scan_forward(Tensor u, ..., bool output_final_state) -> (Tensor, Tensor?)".
-  std::string torch_schema() const;
 
  private:
   struct Check;
