@@ -24,7 +24,7 @@ void info() {
   print_variants(DeviceProperties::cpu());
   const int count = cuda_device_count();
   for (int i = 0; i < count; ++i) {
-    const DeviceProperties device = device_properties(Device::cuda(i));
+    const DeviceProperties& device = device_properties(Device::cuda(i));
     fmt::print("\ncuda:{}: {}, compute capability {}.{}, {} multiprocessors, {} MiB L2\n", i,
                device.name, device.compute_major, device.compute_minor, device.multiprocessors,
                device.l2_bytes >> 20);

@@ -18,6 +18,10 @@ int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes);
 int tandem_bench_download(void* host_data, const void* device_data, size_t bytes);
 /// Sets every byte.
 int tandem_bench_fill(void* device_data, int byte, size_t bytes);
+/// Copies between two places of a device.
+int tandem_bench_copy(void* to, const void* from, size_t bytes);
+/// Sets *equal to whether all bytes of two places of a device agree; a multiple of 16 bytes.
+int tandem_bench_equal(int device, const void* a, const void* b, size_t bytes, int* equal);
 /// Waits for the device and reports what went wrong on it, if anything did.
 int tandem_bench_synchronize(int device);
 

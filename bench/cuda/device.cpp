@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bench.h"
+#include "equal.h"
 #include "status.h"
 
 namespace tandem::bench {
@@ -137,6 +138,20 @@ int tandem_bench_fill(void* device_data, int byte, size_t bytes) {
     check(cudaMemset(device_data, byte, bytes), "cudaMemset");
     // why: a memset returns before it is done, and callers go on to non-blocking streams.
     check(cudaStreamSynchronize(nullptr), "cudaMemset");
+  });
+}
+
+int tandem_bench_copy(void* to, const void* from, size_t bytes) {
+  return guarded([&] {
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+    check(cudaStreamSynchronize(nullptr), "cudaMemcpy");  // as tandem_bench_fill
+  });
+}
+
+int tandem_bench_equal(int device, const void* a, const void* b, size_t bytes, int* equal) {
+  return guarded([&] {
+    const DeviceScope scope(device);
+    *equal = tandem::bench::equal(a, b, bytes) ? 1 : 0;
   });
 }
 

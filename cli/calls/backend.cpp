@@ -12,7 +12,7 @@ namespace tandem::tools {
 
 std::string cuda_missing_reason() {
   if (cuda_device_count() == 0) return cuda_unavailable_reason();
-  const DeviceProperties device = device_properties(Device::cuda());
+  const DeviceProperties& device = device_properties(Device::cuda());
   if (device.compute_major == 9 && device.compute_minor == 0) return "";
   return fmt::format("{} has compute capability {}.{}, needs 9.0", device.name,
                      device.compute_major, device.compute_minor);
@@ -44,6 +44,7 @@ std::string device_name(Device device) {
 }
 
 Placement::Placement(const TensorSet& set, Device device) : device_(device) {
+  for (const HostBuffer& buffer : set.buffers) sizes_.push_back(buffer.size());
   if (device.type == DeviceType::kCpu) {
     host_ = clone(set.buffers);
     for (HostBuffer& buffer : host_) bases_.push_back(buffer.data());
@@ -51,7 +52,6 @@ Placement::Placement(const TensorSet& set, Device device) : device_(device) {
   }
   for (const HostBuffer& buffer : set.buffers) {
     memory_.emplace_back(device.index, buffer.size());
-    sizes_.push_back(buffer.size());
     bases_.push_back(memory_.back().data());
   }
   upload(set.buffers);
@@ -68,14 +68,33 @@ void Placement::upload(const Buffers& buffers) {
 }
 
 Buffers Placement::download() const {
-  if (memory_.empty()) return clone(host_);
-  gpu::synchronize(device_.index);
   Buffers copies;
-  for (std::size_t i = 0; i < sizes_.size(); ++i) {
-    copies.push_back(HostBuffer::uninitialized(sizes_[i]));
-    gpu::download(copies.back().data(), bases_[i], sizes_[i]);
-  }
+  for (std::size_t i = 0; i < bases_.size(); ++i) copies.push_back(download(i));
   return copies;
+}
+
+HostBuffer Placement::download(std::size_t buffer) const {
+  if (memory_.empty()) return host_[buffer].clone();
+  gpu::synchronize(device_.index);
+  HostBuffer copy = HostBuffer::uninitialized(sizes_[buffer]);
+  gpu::download(copy.data(), bases_[buffer], sizes_[buffer]);
+  return copy;
+}
+
+void Placement::copy(const Placement& from) {
+  for (std::size_t i = 0; i < bases_.size(); ++i) {
+    if (memory_.empty()) {
+      std::memcpy(bases_[i], from.bases_[i], sizes_[i]);
+    } else {
+      gpu::copy(bases_[i], from.bases_[i], sizes_[i]);
+    }
+  }
+}
+
+bool Placement::equal(const Placement& other, std::size_t buffer) const {
+  const void *a = bases_[buffer], *b = other.bases_[buffer];
+  return memory_.empty() ? std::memcmp(a, b, sizes_[buffer]) == 0
+                         : gpu::equal(device_.index, a, b, sizes_[buffer]);
 }
 
 std::vector<std::string> available_variants(const Operation& operation, Device device) {

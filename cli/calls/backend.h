@@ -35,6 +35,11 @@ class Placement {
   void upload(const Buffers& buffers);
   /// Copies the buffers back, after waiting for the device.
   Buffers download() const;
+  HostBuffer download(std::size_t buffer) const;
+
+  /// Between placements of one set on one device, without passing through the host.
+  void copy(const Placement& from);
+  bool equal(const Placement& other, std::size_t buffer) const;
   const std::vector<void*>& bases() const { return bases_; }
   Device device() const { return device_; }
 

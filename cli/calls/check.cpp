@@ -11,13 +11,6 @@
 namespace tandem::tools {
 namespace {
 
-/// Runs the call on a fresh copy of the set.
-Buffers run_once(const Operation& operation, const TensorSet& set, Placement& placement) {
-  placement.upload(set.buffers);
-  operation.call(set, placement.bases(), placement.device(), {});
-  return placement.download();
-}
-
 /// Names a tensor of the set that no call of the entry has, or an output that was not compared; ""
 /// when there is none.
 std::string find_forgotten(const Operation& operation, const TensorSet& set,
@@ -33,28 +26,70 @@ std::string find_forgotten(const Operation& operation, const TensorSet& set,
   return "";
 }
 
-/// Says what is wrong with the entry's variant, "" when nothing is. Throws
-/// Unsupported when it refuses.
-std::string check_variant(const Operation& operation, const TensorSet& set, Device device,
-                          const Expectation& expectation, std::vector<OutputError>& errors) {
-  Placement placement(set, device);
-  Buffers first = run_once(operation, set, placement);
-  errors = expectation.compare(set, first);
-  if (std::string forgotten = find_forgotten(operation, set, errors); !forgotten.empty()) {
-    return forgotten;
+/// A set on a device, and what two runs of a call make of it. What need not be seen on the host
+/// stays there: of sets of gigabytes, copies would be most of a check's time.
+class TwoRuns {
+ public:
+  TwoRuns(const TensorSet& set, Device device)
+      : set_(set), original_(set, device), first_(set, device), second_(set, device) {
+    for (std::size_t i = 0; i < set.buffers.size(); ++i) {
+      const auto writes = [&](const NamedTensor& tensor) {
+        return tensor.output && tensor.buffer == i;
+      };
+      written_.push_back(std::ranges::any_of(set.tensors, writes));
+      erased_.push_back(written_[i] ? set.buffers[i].clone() : HostBuffer::uninitialized(0));
+    }
+    erase_outputs(set, erased_);
   }
-  {
-    const Buffers second = run_once(operation, set, placement);
-    std::string difference = find_difference(set, first, second);
-    if (!difference.empty()) return difference;
+
+  /// Says what is wrong with the entry's variant, "" when nothing is. Throws Unsupported when it
+  /// refuses.
+  std::string check(const Operation& operation, const Expectation& expectation,
+                    std::vector<OutputError>& errors) {
+    run(operation, first_);
+    run(operation, second_);
+    Buffers after;
+    for (std::size_t i = 0; i < written_.size(); ++i) {
+      after.push_back(written_[i] ? second_.download(i) : HostBuffer::uninitialized(0));
+    }
+    errors = expectation.compare(set_, after);
+    if (std::string forgotten = find_forgotten(operation, set_, errors); !forgotten.empty()) {
+      return forgotten;
+    }
+    if (differ(first_, second_, true)) {
+      return find_difference(set_, first_.download(), second_.download());
+    }
+    if (differ(original_, second_, false)) {
+      Buffers before = clone(set_.buffers), now = second_.download();
+      erase_outputs(set_, before);
+      erase_outputs(set_, now);
+      return find_stray_write(set_, before, now);
+    }
+    erase_outputs(set_, after);
+    if (std::string stray = find_stray_write(set_, erased_, after); !stray.empty()) return stray;
+    const bool passed = std::ranges::all_of(errors, &OutputError::passed);
+    return passed ? "" : describe(errors);
   }
-  Buffers before = clone(set.buffers);
-  std::string stray = find_stray_write(set, before, first);
-  if (!stray.empty()) return stray;
-  const bool passed = std::all_of(errors.begin(), errors.end(),
-                                  [](const OutputError& error) { return error.passed; });
-  return passed ? "" : describe(errors);
-}
+
+ private:
+  void run(const Operation& operation, Placement& placement) {
+    placement.copy(original_);
+    operation.call(set_, placement.bases(), placement.device(), {});
+  }
+
+  /// Whether some buffer that the call writes, or else one that it only reads, differs.
+  bool differ(const Placement& a, const Placement& b, bool written) const {
+    for (std::size_t i = 0; i < written_.size(); ++i) {
+      if (written_[i] == written && !a.equal(b, i)) return true;
+    }
+    return false;
+  }
+
+  const TensorSet& set_;
+  Placement original_, first_, second_;
+  std::vector<bool> written_;  // by buffer
+  Buffers erased_;             // the written ones before a call, the outputs erased; the rest empty
+};
 
 }  // namespace
 
@@ -83,13 +118,14 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
     }
     bool accepted = false;
     std::string refusals;
+    std::optional<TwoRuns> runs;
     for (const std::string& variant : available_variants(operation, device)) {
       result.variant = variant;
       result.errors.clear();
       try {
         if (!expectation) expectation = operation.expect(set, one.tagged("large"));
-        result.detail = check_variant(with_variant(operation, variant), set, device, *expectation,
-                                      result.errors);
+        if (!runs) runs.emplace(set, device);
+        result.detail = runs->check(with_variant(operation, variant), *expectation, result.errors);
         result.outcome = result.detail.empty() ? Outcome::kPassed : Outcome::kFailed;
       } catch (const Unsupported& error) {
         refusals = error.what();

@@ -47,6 +47,16 @@ void download(void* host_data, const void* device_data, std::size_t bytes) {
   require(tandem_bench_download(host_data, device_data, bytes));
 }
 
+void copy(void* to, const void* from, std::size_t bytes) {
+  require(tandem_bench_copy(to, from, bytes));
+}
+
+bool equal(int device, const void* a, const void* b, std::size_t bytes) {
+  int equal = 0;
+  require(tandem_bench_equal(device, a, b, bytes, &equal));
+  return equal != 0;
+}
+
 void synchronize(int device) { require(tandem_bench_synchronize(device)); }
 
 std::vector<double> time(int device, const std::function<void(int, void*)>& call, int sets,

@@ -26,6 +26,9 @@ class Memory {
 
 void upload(void* device_data, const void* host_data, std::size_t bytes);
 void download(void* host_data, const void* device_data, std::size_t bytes);
+void copy(void* to, const void* from, std::size_t bytes);  // on the device
+/// Returns whether two places of a device agree, after waiting for it.
+bool equal(int device, const void* a, const void* b, std::size_t bytes);
 
 /// Waits for the device, and throws what went wrong on it, if anything did.
 void synchronize(int device);

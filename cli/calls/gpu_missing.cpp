@@ -14,6 +14,8 @@ Memory::Memory(int, std::size_t) { missing(); }
 Memory::~Memory() = default;
 void upload(void*, const void*, std::size_t) { missing(); }
 void download(void*, const void*, std::size_t) { missing(); }
+void copy(void*, const void*, std::size_t) { missing(); }
+bool equal(int, const void*, const void*, std::size_t) { missing(); }
 void synchronize(int) { missing(); }
 std::vector<double> time(int, const std::function<void(int, void*)>&, int, int) { missing(); }
 Ceilings ceilings(int) { missing(); }

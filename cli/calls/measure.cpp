@@ -95,7 +95,7 @@ std::vector<double> time_cpu(const Operation& operation, const TensorSet& set, i
 
 std::vector<double> time_cuda(const Operation& operation, const TensorSet& set, Device device,
                               int replays) {
-  const DeviceProperties properties = device_properties(device);
+  const DeviceProperties& properties = device_properties(device);
   const double bytes = std::max(static_cast<double>(set.bytes()), 1.0);  // a cost may count twice
   const int sets = std::clamp(
       static_cast<int>(std::ceil(5.0 * static_cast<double>(properties.l2_bytes) / bytes)), 2, 256);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
-#include <utility>
 
 #include "core/float16.h"
 
@@ -15,20 +14,6 @@ namespace {
 
 std::size_t round_up(std::size_t bytes) {
   return (bytes + kGuardBytes - 1) / kGuardBytes * kGuardBytes;
-}
-
-/// Overwrites every element of the outputs with poison.
-void erase_outputs(const TensorSet& set, Buffers& buffers) {
-  for (const NamedTensor& tensor : set.tensors) {
-    if (!tensor.output) continue;
-    std::byte* base = buffers[tensor.buffer].data() + tensor.offset;
-    const std::int64_t size = size_of(tensor.dtype);
-    for_each_element(tensor, [&](std::int64_t offset, std::int64_t) {
-      for (std::int64_t i = 0; i < size; i += 2) {
-        std::memcpy(base + offset * size + i, &kPoison, sizeof(kPoison));
-      }
-    });
-  }
 }
 
 }  // namespace
@@ -154,13 +139,24 @@ void fill_normal(const NamedTensor& tensor, Buffers& buffers, const RandomStream
   });
 }
 
-std::string find_stray_write(const TensorSet& set, Buffers& before, Buffers& after) {
-  erase_outputs(set, before);
-  erase_outputs(set, after);
+void erase_outputs(const TensorSet& set, Buffers& buffers) {
+  for (const NamedTensor& tensor : set.tensors) {
+    if (!tensor.output) continue;
+    std::byte* base = buffers[tensor.buffer].data() + tensor.offset;
+    const std::int64_t size = size_of(tensor.dtype);
+    for_each_element(tensor, [&](std::int64_t offset, std::int64_t) {
+      for (std::int64_t i = 0; i < size; i += 2) {
+        std::memcpy(base + offset * size + i, &kPoison, sizeof(kPoison));
+      }
+    });
+  }
+}
+
+std::string find_stray_write(const TensorSet& set, const Buffers& before, const Buffers& after) {
   for (std::size_t i = 0; i < before.size(); ++i) {
-    if (std::memcmp(before[i].data(), after[i].data(), before[i].size()) == 0) continue;
-    const std::byte* begin = std::as_const(before[i]).data();
-    const auto at = std::mismatch(begin, begin + before[i].size(), after[i].data()).first - begin;
+    const std::byte *begin = before[i].data(), *end = begin + before[i].size();
+    if (std::memcmp(begin, after[i].data(), before[i].size()) == 0) continue;
+    const auto at = std::mismatch(begin, end, after[i].data()).first - begin;
     for (const NamedTensor& tensor : set.tensors) {
       if (tensor.buffer != i) continue;
       return fmt::format("{} changed outside the outputs: byte {} from its first element",

@@ -119,10 +119,12 @@ void for_each_element(const NamedTensor& tensor, const Body& body) {
   }
 }
 
-/// Finds stray writes: "" when nothing but the outputs' elements differs between the buffers before
-/// and after a call; otherwise the first byte that does, and near which tensor. Destroys the
-/// outputs' elements in both.
-std::string find_stray_write(const TensorSet& set, Buffers& before, Buffers& after);
+/// Overwrites every element of the outputs with poison.
+void erase_outputs(const TensorSet& set, Buffers& buffers);
+
+/// Finds stray writes: "" when the buffers before and after a call, the outputs erased in both, are
+/// the same; otherwise the first byte that is not, and near which tensor.
+std::string find_stray_write(const TensorSet& set, const Buffers& before, const Buffers& after);
 
 /// Compares outputs: "" when all are bitwise equal; otherwise the tensor and where it differs.
 std::string find_difference(const TensorSet& set, const Buffers& first, const Buffers& second);
