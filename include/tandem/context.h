@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 namespace tandem {
 
@@ -17,11 +18,14 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
-/// What a call runs with. Without a workspace a call that needs one takes stream-ordered memory for
-/// its duration.
+/// What a call runs with. A call that needs a workspace and is given none asks `allocate` for it,
+/// at most once and after every check, so that nobody has to ask for its size first; without
+/// `allocate` it takes stream-ordered memory for its duration.
 struct Context {
   Stream stream = {};  ///< ignored by the CPU backend
   Workspace workspace = {};
+  /// Returns `bytes` > 0 as a Workspace would hold them. What it throws, the call throws.
+  std::function<void*(std::size_t bytes)> allocate = {};
 };
 
 }  // namespace tandem

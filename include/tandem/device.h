@@ -1,6 +1,7 @@
 // Devices and what is known of them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <string>
 
@@ -31,10 +32,13 @@ struct DeviceProperties {
   int multiprocessors = 0;                  ///< 0 on the CPU
   std::size_t shared_memory_per_block = 0;  ///< opt-in limit, bytes
   std::size_t l2_bytes = 0;                 ///< 0 on the CPU
+  /// Clusters of 2, 4, 8 and 16 thread blocks that run at once, a block to a multiprocessor: less
+  /// than the multiprocessors would give, since a cluster lies in one part of the chip.
+  std::array<int, 4> clusters = {};
 
   static DeviceProperties cpu() { return {}; }
   static DeviceProperties h200() {
-    return {DeviceType::kCuda, "NVIDIA H200", 9, 0, 132, 232448, 62914560};
+    return {DeviceType::kCuda, "NVIDIA H200", 9, 0, 132, 232448, 62914560, {66, 30, 15, 7}};
   }
 };
 
@@ -49,8 +53,8 @@ int cuda_device_count() noexcept;
 /// not.
 std::string cuda_unavailable_reason();
 
-/// Properties of a device, cached after the first query.
+/// Properties of a device, queried once and kept as long as the process runs.
 /// Throws Unsupported when the device does not exist, naming the reason.
-DeviceProperties device_properties(Device device);
+const DeviceProperties& device_properties(Device device);
 
 }  // namespace tandem

@@ -37,6 +37,7 @@ class Dims {
   std::int64_t& operator[](int axis) { return values_[axis]; }
   const std::int64_t* begin() const { return values_.data(); }
   const std::int64_t* end() const { return values_.data() + rank_; }
+  /// The number of elements, or 2^63-1 where there are more.
   std::int64_t product() const;
   friend bool operator==(const Dims&, const Dims&) = default;
 
@@ -57,7 +58,7 @@ struct TensorView {
   Dims strides;  ///< in elements
   Device device;
 
-  /// Row-major view of `data`.
+  /// Row-major view of `data`. Strides past 2^63-1 are that.
   static TensorView contiguous(void* data, DType dtype, const Dims& shape, Device device = {});
 };
 

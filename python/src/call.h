@@ -134,15 +134,12 @@ class Call {
     const Device device = signature_.device(args_.get());
     Context context;
     if (built_with_cuda()) context.stream = current_stream(device);
-    if (built_with_cuda() && device.type == DeviceType::kCuda && signature_.takes_workspace()) {
-      const std::size_t bytes = workspace_bytes(signature_, args_.get(), device_properties(device));
-      if (bytes > 0) {
-        // Torch's allocator hands the memory out again only to later work of the same stream.
-        const Tensor scratch = keep(
-            torch::stable::new_empty(like, {static_cast<std::int64_t>(bytes)}, ScalarType::Byte));
-        context.workspace = {scratch.data_ptr(), bytes};
-      }
-    }
+    context.allocate = [&](std::size_t bytes) {
+      // Torch's allocator hands the memory out again only to later work of the same stream.
+      return keep(torch::stable::new_empty(like, {static_cast<std::int64_t>(bytes)},
+                                           ScalarType::Byte))
+          .data_ptr();
+    };
     tandem::run(signature_, args_.get(), context);
   }
 

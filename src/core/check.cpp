@@ -1,7 +1,9 @@
 #include "core/check.h"
 
 #include <algorithm>
-#include <vector>
+#include <array>
+
+#include "core/saturate.h"
 
 namespace tandem {
 namespace {
@@ -17,29 +19,51 @@ struct Axis {
 
 /// Axes of more than one element, innermost (smallest stride) first. Negative strides are rejected
 /// by check_data before anything looks at the layout.
-std::vector<Axis> significant_axes(const TensorView& view) {
-  std::vector<Axis> axes;
-  for (int i = 0; i < view.shape.rank(); ++i) {
-    if (view.shape[i] > 1) axes.push_back({view.shape[i], view.strides[i] * size_of(view.dtype)});
+class SignificantAxes {
+ public:
+  explicit SignificantAxes(const TensorView& view) : element_(size_of(view.dtype)) {
+    for (int i = 0; i < view.shape.rank(); ++i) {
+      if (view.shape[i] > 1) axes_[count_++] = {view.shape[i], view.strides[i] * element_};
+    }
+    std::sort(begin(), end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
   }
-  std::sort(axes.begin(), axes.end(), [](Axis a, Axis b) { return a.stride < b.stride; });
-  return axes;
-}
 
-/// Bytes from the first to the end of the last element along these axes.
-std::int64_t span_bytes(const std::vector<Axis>& axes, std::size_t count, std::int64_t element) {
-  std::int64_t bytes = element;
-  for (std::size_t i = 0; i < count; ++i) bytes += (axes[i].extent - 1) * axes[i].stride;
-  return bytes;
+  std::size_t size() const { return count_; }
+  const Axis& operator[](std::size_t i) const { return axes_[i]; }
+  const Axis* begin() const { return axes_.data(); }
+  const Axis* end() const { return axes_.data() + count_; }
+
+  /// Bytes from the first to the end of the last element along the first `count` axes.
+  std::int64_t span_bytes(std::size_t count) const {
+    std::int64_t bytes = element_;
+    for (std::size_t i = 0; i < count; ++i) bytes += (axes_[i].extent - 1) * axes_[i].stride;
+    return bytes;
+  }
+
+ private:
+  Axis* begin() { return axes_.data(); }
+  Axis* end() { return axes_.data() + count_; }
+
+  std::array<Axis, Dims::kMaxRank> axes_;
+  std::size_t count_ = 0;
+  std::int64_t element_;
+};
+
+/// Bytes that a view lies over or has elements for, whichever is more; kSaturated from 2^63 on. An
+/// expanded axis lies over nothing, but is worked through.
+std::int64_t size_in_memory(const TensorView& view) {
+  const std::int64_t elements = view.shape.product(), element = size_of(view.dtype);
+  std::int64_t last = elements > 0 ? 1 : 0;
+  for (int i = 0; i < view.shape.rank() && elements > 0; ++i) {
+    last = saturating_add(last, saturating_multiply(view.shape[i] - 1, view.strides[i]));
+  }
+  return saturating_multiply(std::max(elements, last), element);
 }
 
 /// Whether two views repeat with one common period inside which they are disjoint, as q, k and v
 /// slices of one packed buffer are.
 bool interleaved_apart(const TensorView& a, const TensorView& b) {
-  const auto axes_a = significant_axes(a);
-  const auto axes_b = significant_axes(b);
-  const std::int64_t element_a = size_of(a.dtype);
-  const std::int64_t element_b = size_of(b.dtype);
+  const SignificantAxes axes_a(a), axes_b(b);
   for (std::size_t i = 0; i <= axes_a.size(); ++i) {
     for (std::size_t j = 0; j <= axes_b.size(); ++j) {
       if (i == axes_a.size() && j == axes_b.size()) continue;
@@ -50,8 +74,7 @@ bool interleaved_apart(const TensorView& a, const TensorView& b) {
           !std::all_of(axes_b.begin() + j, axes_b.end(), is_multiple)) {
         continue;
       }
-      const std::int64_t inner_a = span_bytes(axes_a, i, element_a);
-      const std::int64_t inner_b = span_bytes(axes_b, j, element_b);
+      const std::int64_t inner_a = axes_a.span_bytes(i), inner_b = axes_b.span_bytes(j);
       std::int64_t offset =
           (reinterpret_cast<std::intptr_t>(a.data) - reinterpret_cast<std::intptr_t>(b.data)) %
           period;
@@ -62,15 +85,19 @@ bool interleaved_apart(const TensorView& a, const TensorView& b) {
   return false;
 }
 
+/// Bytes from the first to the end of the last element of a view that is not empty.
+std::int64_t span_bytes(const TensorView& view) {
+  std::int64_t elements = 1;
+  for (int i = 0; i < view.shape.rank(); ++i) elements += (view.shape[i] - 1) * view.strides[i];
+  return elements * size_of(view.dtype);
+}
+
 bool share_memory(const TensorView& a, const TensorView& b) {
   if (is_empty(a) || is_empty(b) || a.device != b.device) return false;
-  const auto axes_a = significant_axes(a);
-  const auto axes_b = significant_axes(b);
-  const auto begin_a = reinterpret_cast<std::intptr_t>(a.data);
-  const auto begin_b = reinterpret_cast<std::intptr_t>(b.data);
-  const auto end_a = begin_a + span_bytes(axes_a, axes_a.size(), size_of(a.dtype));
-  const auto end_b = begin_b + span_bytes(axes_b, axes_b.size(), size_of(b.dtype));
-  return begin_a < end_b && begin_b < end_a && !interleaved_apart(a, b);
+  const auto begin_a = reinterpret_cast<std::uintptr_t>(a.data);
+  const auto begin_b = reinterpret_cast<std::uintptr_t>(b.data);
+  return begin_a < begin_b + span_bytes(b) && begin_b < begin_a + span_bytes(a) &&
+         !interleaved_apart(a, b);
 }
 
 }  // namespace
@@ -121,6 +148,10 @@ void check_data(const Argument& argument) {
                               to_string(view.strides));
     }
   }
+  if (size_in_memory(view) == kSaturated) {
+    refuse(argument.op, std::string(argument.name) + " must have less than 2^63 bytes, got shape " +
+                            to_string(view.shape) + " with strides " + to_string(view.strides));
+  }
   if (view.data == nullptr && view.shape.product() > 0) {
     refuse(argument.op, std::string(argument.name) + " must point to " + to_string(view.shape) +
                             " elements, got a null pointer");
@@ -159,7 +190,7 @@ void check_contiguous(const Argument& argument) {
 
 void check_no_self_overlap(const Argument& output) {
   if (is_empty(output.view)) return;
-  const auto axes = significant_axes(output.view);
+  const SignificantAxes axes(output.view);
   std::int64_t inner = size_of(output.view.dtype);
   for (const Axis& axis : axes) {
     if (axis.stride < inner) {

@@ -26,7 +26,8 @@ void check_shape(const Argument& argument, const char* axes, const Dims& expecte
 void check_rank(const Argument& argument, const char* axes, int rank);
 void check_dtype(const Argument& argument, DType expected);
 void check_device(const Argument& argument, Device expected);
-/// Checks extents and strides; null data is accepted only where there are no elements.
+/// Checks extents, strides and that sizes in bytes fit 63 bits; null data is accepted only where
+/// there are no elements.
 void check_data(const Argument& argument);
 /// Checks that data is aligned to the element's size.
 void check_alignment(const Argument& argument);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/saturate.h"
 #include "tandem/error.h"
 
 namespace tandem {
@@ -16,7 +17,10 @@ Dims::Dims(std::span<const std::int64_t> values) : rank_(static_cast<int>(values
 
 std::int64_t Dims::product() const {
   std::int64_t product = 1;
-  for (const std::int64_t value : *this) product *= value;
+  for (const std::int64_t value : *this) {
+    if (value == 0) return 0;
+    product = saturating_multiply(product, value);
+  }
   return product;
 }
 
@@ -41,7 +45,7 @@ TensorView TensorView::contiguous(void* data, DType dtype, const Dims& shape, De
   std::int64_t stride = 1;
   for (int i = shape.rank() - 1; i >= 0; --i) {
     strides[i] = stride;
-    stride *= std::max<std::int64_t>(shape[i], 1);
+    stride = saturating_multiply(stride, std::max<std::int64_t>(shape[i], 1));
   }
   return {data, dtype, shape, strides, device};
 }

@@ -11,8 +11,9 @@ int cuda_device_count() noexcept { return 0; }
 
 std::string cuda_unavailable_reason() { return "this library was built without CUDA"; }
 
-DeviceProperties device_properties(Device device) {
-  if (device.type == DeviceType::kCpu) return DeviceProperties::cpu();
+const DeviceProperties& device_properties(Device device) {
+  static const DeviceProperties cpu = DeviceProperties::cpu();
+  if (device.type == DeviceType::kCpu) return cpu;
   throw Unsupported("[device_properties] " + to_string(device) + ": " + cuda_unavailable_reason());
 }
 

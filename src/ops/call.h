@@ -66,8 +66,7 @@ Signature make_signature(const char* op, std::vector<Parameter> table,
     return entries.cuda_workspace_bytes(problem, device, options);
   };
   const auto make_args = [] { return std::shared_ptr<void>(std::make_shared<Args>()); };
-  const bool takes_workspace = entries.cuda_workspace_bytes != nullptr;
-  return {op, std::move(table), {run, workspace_bytes, make_args, takes_workspace}};
+  return {op, std::move(table), {run, workspace_bytes, make_args}};
 }
 
 /// Makes a public call, with what the environment says of variants.

@@ -88,7 +88,6 @@ class Signature {
     std::function<std::size_t(const void* args, const DeviceProperties&, const CallOptions&)>
         workspace_bytes;
     std::function<std::shared_ptr<void>()> make_args;
-    bool takes_workspace = true;  // on a GPU
   };
 
   Signature(const char* name, std::vector<Parameter> parameters, Backends backends);
@@ -110,8 +109,6 @@ class Signature {
   /// bytes of workspace that it needs.
   std::size_t workspace_bytes(const void* args, const DeviceProperties& device,
                               const CallOptions& options) const;
-  /// Whether the call can need workspace: if not, there is nothing to ask for.
-  bool takes_workspace() const { return backends_.takes_workspace; }
   /// Makes arguments in which no tensor is set.
   std::shared_ptr<void> make_args() const { return backends_.make_args(); }
 

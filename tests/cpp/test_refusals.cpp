@@ -139,6 +139,50 @@ TEST(Refusals, NullAndMisalignedData) {
   });
 }
 
+/// Every axis of every call in all the tensors that have it, far beyond any memory: refused, or
+/// planned for without an overflow (which the sanitizers would see).
+TEST(Refusals, ExtremeExtents) {
+  for_each_call([](const Signature& signature, bool lists) {
+    for (int axis = 0; axis < std::ssize(signature.axes()); ++axis) {
+      for (const int power : {30, 31, 40, 50, 56, 57, 58, 59, 60, 61, 62}) {
+        SCOPED_TRACE(testing::Message() << signature.axes()[axis] << " 2^" << power);
+        Call call(signature, lists);
+        bool fits = true;
+        for (const Parameter& row : signature.parameters()) {
+          if (!call.has(row) || row.element == Element::kOffsets) continue;
+          const Axes& axes = row.axes.back();
+          TensorView view = call.view(row);
+          for (int i = 0; i < axes.rank; ++i) {
+            if (axes.index[i] == axis) view.shape[i] = (std::int64_t{1} << power) + 1;
+          }
+          view = shaped(view, view.shape);
+          fits = fits && view.shape.product() < std::numeric_limits<std::int64_t>::max() / 4;
+          row.set_view(call.args(), view);
+        }
+        try {
+          const std::size_t bytes =
+              signature.workspace_bytes(call.args(), DeviceProperties::cpu(), {});
+          EXPECT_TRUE(fits);
+          EXPECT_LT(bytes, std::size_t{1} << 63);
+        } catch (const InvalidArgument&) {  // of which axis, the tests above say
+        }
+      }
+    }
+  });
+}
+
+TEST(Refusals, ExtremeStrides) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const TensorView right = call.view(row);
+    if (row.layout == Layout::kContiguous) return;
+    spoil(call, row, [&](TensorView& view) { view.strides[0] = std::int64_t{1} << 62; });
+    const TensorView view = call.view(row);
+    if (right.shape[0] == 1) return;  // not a stride that is gone
+    call.expect_refused(std::string(row.name) + " must have less than 2^63 bytes, got shape " +
+                        to_string(view.shape) + " with strides " + to_string(view.strides));
+  });
+}
+
 TEST(Refusals, Strides) {
   for_each_tensor([](const Call& call, const Parameter& row) {
     const TensorView right = call.view(row);

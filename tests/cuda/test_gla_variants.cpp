@@ -152,6 +152,37 @@ TEST(GlaPlan, DecisionsOnAnH200) {
   }
 }
 
+/// The search of pairs against all of them, by definition.
+TEST(GlaPlan, PairsAreTheQuickestThatFit) {
+  const DeviceModel& model = device_model(DeviceProperties::h200());
+  int paired = 0;
+  for (const std::int64_t items : {1, 2, 3, 8, 16, 33, 66, 67, 132}) {
+    for (const std::int64_t chunks : {0, 1, 2, 7, 32, 128, 513, 2048}) {
+      SplitShape a{items, chunks, 128, 128, 132, &model.gla_walk, true};
+      SplitShape b{items, chunks, 64, 128, 132, &model.gla_walk};
+      for (const double factor : {0.5, 1.0, 2.0}) {
+        const double time_to_beat = factor * (predicted_time(a, 1) + predicted_time(b, 1));
+        PairSegments quickest;
+        double time = time_to_beat;
+        const std::int64_t most = std::max<std::int64_t>(chunks, 1);
+        for (int i = 1; i <= most && i * items <= 132; ++i) {
+          for (int j = 1; j <= most && (i + j) * items <= 132; ++j) {
+            const double pair = predicted_pair_time(a, i, b, j);
+            if (pair >= time) continue;
+            quickest = {i, j};
+            time = pair;
+          }
+        }
+        const PairSegments found = choose_pair_segments(a, b, time_to_beat);
+        EXPECT_EQ(found.a, quickest.a) << items << ' ' << chunks << ' ' << factor;
+        EXPECT_EQ(found.b, quickest.b) << items << ' ' << chunks << ' ' << factor;
+        paired += found.a > 0;
+      }
+    }
+  }
+  EXPECT_GT(paired, 20);
+}
+
 TEST(GlaPlan, SwitchForcesTheSegments) {
   const GlaForwardProblem problem = make_problem(contiguous_args(1, 200, 2, 2, 64, 64));
   const auto segments = [&](const char* forced) {

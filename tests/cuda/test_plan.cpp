@@ -47,5 +47,24 @@ TEST(Plan, SlowerMemoryMakesScansSlower) {
   EXPECT_GT(scan::plan_scan(work, device).time, 1.2 * time);
 }
 
+/// Whole devices and slices of one, as MIG makes them: clusters that cannot be placed are never
+/// planned, however much work there is, and as many as can be are used.
+TEST(Plan, ScansUseTheClustersThatADeviceCanPlace) {
+  struct Placed {
+    int multiprocessors;
+    std::array<int, 4> clusters;
+    int ranks;  // for one chain of very many tiles
+  };
+  for (const auto& [multiprocessors, clusters, ranks] :
+       {Placed{132, {66, 30, 15, 7}, 16}, Placed{114, {57, 26, 13, 6}, 16},
+        Placed{60, {30, 14, 6, 0}, 8}, Placed{16, {8, 4, 0, 0}, 4}, Placed{1, {0, 0, 0, 0}, 1}}) {
+    DeviceProperties device = DeviceProperties::h200();
+    device.multiprocessors = multiprocessors;
+    device.clusters = clusters;
+    EXPECT_EQ(scan::plan_scan({1, 4096, 256, 64, 1}, device).ranks, ranks) << multiprocessors;
+    EXPECT_EQ(scan::plan_scan({100000, 4096, 256, 64, 1}, device).ranks, 1) << multiprocessors;
+  }
+}
+
 }  // namespace
 }  // namespace tandem::cuda

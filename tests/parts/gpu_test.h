@@ -16,7 +16,7 @@ class GpuPart : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
-    const DeviceProperties device = device_properties(Device::cuda());
+    const DeviceProperties& device = device_properties(Device::cuda());
     if (device.compute_major != 9 || device.compute_minor != 0) {
       GTEST_SKIP() << device.name << " has compute capability " << device.compute_major << "."
                    << device.compute_minor << ", needs 9.0";

@@ -115,7 +115,7 @@ using namespace gated_scan;
 
 void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
                         const CallOptions& options) {
-  const DeviceProperties device = device_properties(problem.device);
+  const DeviceProperties& device = device_properties(problem.device);
   const ForwardVariant& variant = choose(problem, device, options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
@@ -136,7 +136,7 @@ std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& pr
 void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context& context,
                          const CallOptions& options) {
   const GatedScanForwardProblem& forward = problem.forward;
-  const DeviceProperties device = device_properties(forward.device);
+  const DeviceProperties& device = device_properties(forward.device);
   const BackwardVariant& variant = choose(problem, device, options);
   if (forward.B == 0) return;
   const CallScope scope(variant.name, forward.device.index);

@@ -172,25 +172,13 @@ void pair_walks(BackwardPlan& plan) {
       query.problem.cu_seqlens != nullptr || gla_segments_switch() != 0 || of_query.items == 0) {
     return;
   }
-  int query_segments = 0, value_segments = 0;
-  double best_time =
-      predicted_time(of_query, query.plan.segments) + predicted_time(of_value, value.plan.segments);
-  const auto most = [&](std::int64_t multiprocessors, const SplitShape& shape) {
-    return std::min(multiprocessors / shape.items, std::max<std::int64_t>(shape.chunks, 1));
-  };
-  for (int i = 1; i <= most(of_query.multiprocessors, of_query); ++i) {
-    const std::int64_t left = of_query.multiprocessors - i * of_query.items;
-    for (int j = 1; j <= most(left, of_value); ++j) {
-      const double time = predicted_pair_time(of_query, i, of_value, j);
-      if (time >= best_time) continue;
-      query_segments = i;
-      value_segments = j;
-      best_time = time;
-    }
-  }
-  if (query_segments == 0) return;
-  query.plan = plan_walk(query.problem, of_query, query_segments);
-  value.plan = plan_walk(value.problem, of_value, value_segments);
+  const PairSegments segments =
+      choose_pair_segments(of_query, of_value,
+                           predicted_time(of_query, query.plan.segments) +
+                               predicted_time(of_value, value.plan.segments));
+  if (segments.a == 0) return;
+  query.plan = plan_walk(query.problem, of_query, segments.a);
+  value.plan = plan_walk(value.problem, of_value, segments.b);
   query.plan.states += value.plan.workspace_bytes;
   query.plan.factors += value.plan.workspace_bytes;
   query.plan.workspace_bytes += value.plan.workspace_bytes;
@@ -458,7 +446,7 @@ namespace tandem::cuda {
 
 void gla_backward(const GlaBackwardProblem& problem, const Context& context,
                   const CallOptions& options) {
-  const DeviceProperties device = device_properties(problem.forward.device);
+  const DeviceProperties& device = device_properties(problem.forward.device);
   const auto [variant, walks] = gla::choose(problem, device, options);
   const CallScope scope(variant.name, problem.forward.device.index);
   if (variant.by_chunks) {

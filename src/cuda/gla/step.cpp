@@ -98,7 +98,7 @@ const std::vector<StepVariant>& step_variants() {
 namespace tandem::cuda {
 
 void gla_step(const GlaStepProblem& problem, const Context& context, const CallOptions& options) {
-  const DeviceProperties device = device_properties(problem.device);
+  const DeviceProperties& device = device_properties(problem.device);
   const gla::StepVariant& variant =
       choose_variant("gla_step", gla::step_variants(), device, options,
                      [&](const gla::StepVariant& one) { return one.supports(problem, device); });

@@ -271,7 +271,7 @@ using namespace linear_scan;
 void linear_scan_backward(const LinearScanBackwardProblem& problem, const Context& context,
                           const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
-  const DeviceProperties device = device_properties(f.device);
+  const DeviceProperties& device = device_properties(f.device);
   const BackwardVariant& variant = choose(problem, device, options);
   const BackwardPlan plan = plan_backward(problem, device);
   const CallScope scope(variant.name, f.device.index);

@@ -44,6 +44,8 @@ struct ForwardConfig {
 
   static constexpr int kGroupTiles = kAlone ? 64 : 32;  // tiles of a tile group: carry.cuh
 
+  static constexpr unsigned kTestDelay = 0;  // nanoseconds after a tile's map is published
+
   // Registers per thread after setmaxnreg; with kAlone all threads have enough without it.
   static constexpr int kLoadRegisters = 40;
   static constexpr int kScanRegisters = kWarpgroups == 1 ? 208 : 232;

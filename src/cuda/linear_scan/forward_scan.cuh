@@ -162,6 +162,14 @@ __device__ ChannelPair initial_states(const ThreadTile<Config>& t) {
   return state;
 }
 
+/// Whether the final states of a dense batch go where its initial states are.
+template <class Config>
+__device__ bool replaces_initial_state(const ThreadTile<Config>& t) {
+  const LinearScanForwardProblem& problem = t.params.problem;
+  return problem.initial_state != nullptr && problem.initial_state == problem.final_state &&
+         problem.cu_seqlens == nullptr;
+}
+
 /// Where the records of this warp's channels lie, of the tile's column.
 template <class Config>
 __device__ ColumnRecords records_of(const ThreadTile<Config>& t) {
@@ -292,7 +300,15 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   const int time = t.tile.time_tile;
   const bool is_last = time + 1 == t.params.time_tiles;
   const bool ends_tile_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
+  const bool in_first_tile_group = time < Config::kGroupTiles;
+  ChannelPair state;
+  if (in_first_tile_group) state = initial_states(t);
+  // why before the map is there for others: whoever stores the final state, perhaps in the initial
+  // state's place, waits for the other tiles' maps and nothing else.
+  const bool in_place = replaces_initial_state(t);
+  if (in_place) __threadfence();
   if (!is_last && !ends_tile_group) put_maps(records, time, map);
+  if (Config::kTestDelay > 0 && !is_last) __nanosleep(Config::kTestDelay);
   const bool gates_now = Config::kAlone && t.params.problem.gate.data != nullptr;
   float silu[Config::kTokens / 2];
 #pragma unroll
@@ -300,9 +316,8 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
     load_gates(t, step, *reinterpret_cast<float(*)[8]>(&silu[8 * step]));
   }
   const float* states = records.states + (time / Config::kGroupTiles - 1) * records.channels;
-  const bool in_first_tile_group = time < Config::kGroupTiles;
   // why before the maps: most often the state is there already.
-  ChannelPair state = in_first_tile_group ? initial_states(t) : try_states(states);
+  if (!in_first_tile_group) state = try_states(states);
   ScanMap before[2];  // of the tile group's earlier tiles
   // Waits bind with a tile for each CTA, or with so few columns that each waits for a whole tile
   // warpgroup under way; else all instructions together do.
@@ -322,6 +337,7 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   for (int i = 0; i < Config::kTokens / 2; ++i) {
     acc[i] = apply({factor[i], acc[i]}, state.value[i / 2 % 2]);
   }
+  if (in_place) __threadfence();
   if (!t.tile.plain) end_sequences(t, acc);
 #pragma unroll
   for (int i = 0; gates_now && i < Config::kTokens / 2; ++i) acc[i] *= silu[i];

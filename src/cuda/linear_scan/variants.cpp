@@ -129,7 +129,7 @@ using namespace linear_scan;
 
 void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context,
                          const CallOptions& options) {
-  const DeviceProperties device = device_properties(problem.device);
+  const DeviceProperties& device = device_properties(problem.device);
   const auto& [variant, plan] = choose(problem, device, options);
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;

@@ -17,13 +17,15 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;
 };
 
+/// Allows a kernel so much dynamic shared memory, and clusters above the portable size, on the
+/// current device. Asks the driver once per thread, kernel and device: asking takes as long as a
+/// third of a launch.
+void allow(const char* name, const void* kernel, const LaunchShape& shape);
+
 template <class Params>
 void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& shape,
                    cudaStream_t stream, const Params& params) {
-  cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shape.shared_bytes)),
-             name);
+  allow(name, reinterpret_cast<const void*>(kernel), shape);
   cudaLaunchConfig_t config{};
   config.gridDim = {shape.blocks, shape.blocks_y, 1};
   config.blockDim = shape.threads;
@@ -36,11 +38,6 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
   attributes[1].val.clusterDim = {shape.cluster, 1, 1};
   config.attrs = attributes;
   config.numAttrs = shape.cluster > 1 ? 2 : 1;
-  if (shape.cluster > 8) {
-    cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-               name);
-  }
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 

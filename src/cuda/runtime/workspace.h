@@ -1,4 +1,5 @@
-// A call's scratch memory: the caller's, or stream-ordered memory for the call's duration.
+// A call's scratch memory: the caller's, given or asked for, or stream-ordered memory for the
+// call's duration.
 #pragma once
 
 #include "cuda/runtime/cuda_check.h"
@@ -9,12 +10,20 @@ namespace tandem::cuda {
 
 class ScratchMemory {
  public:
-  /// Takes the caller's workspace, or memory on the current device. Throws InvalidArgument when the
-  /// workspace is too small or not aligned to kWorkspaceAlignment; `op` is named in errors.
+  /// Takes the caller's workspace, asks for one, or takes memory on the current device. Throws
+  /// InvalidArgument when the workspace is too small or not aligned to kWorkspaceAlignment; `op` is
+  /// named in errors.
   ScratchMemory(const char* op, const Context& context, std::size_t bytes)
       : stream_(static_cast<cudaStream_t>(context.stream.handle)) {
     if (bytes == 0) return;
-    const Workspace& workspace = context.workspace;
+    Workspace workspace = context.workspace;
+    if (workspace.data == nullptr && context.allocate) {
+      workspace = {context.allocate(bytes), bytes};
+      if (workspace.data == nullptr) {
+        throw InvalidArgument("[" + std::string(op) + "] allocate must return " +
+                              std::to_string(bytes) + " bytes, got a null pointer");
+      }
+    }
     if (workspace.data == nullptr) {
       cuda_check(cudaMallocAsync(&owned_, bytes, stream_), op);
       data_ = static_cast<char*>(owned_);

@@ -3,19 +3,23 @@
 #include "cuda/scan/plan.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tandem/device.h"
 
 namespace tandem::cuda::scan {
 namespace {
 
+/// CTAs, or clusters of so many, that run at once with a multiprocessor for each CTA.
+int at_once(int ranks, const DeviceProperties& device) {
+  return ranks == 1 ? device.multiprocessors
+                    : device.clusters[std::countr_zero(static_cast<unsigned>(ranks)) - 1];
+}
+
 double predict(const ScanWork& work, int ranks, const DeviceProperties& device) {
   const DeviceModel::Scan& model = device_model(device).scan;
   const int multiprocessors = device.multiprocessors;
-  // why eleven twelfths: a cluster lies in one GPC, and in the GPCs of an H200's 132 SMs clusters
-  // of 4 or more leave some SMs free (cudaOccupancyMaxActiveClusters: 30 of 4, 15 of 8, 7 of 16).
-  const int usable = ranks < 4 ? multiprocessors : multiprocessors * 11 / 12;
-  const std::int64_t clusters = std::max(usable / ranks * work.blocks_per_sm, 1);
+  const std::int64_t clusters = std::max(at_once(ranks, device) * work.blocks_per_sm, 1);
   const std::int64_t waves = ceil_div(work.chains, clusters);
   const std::int64_t steps = ceil_div(work.tiles, ranks);
   const double elements = static_cast<double>(work.tile_tokens) * work.width;
@@ -36,6 +40,7 @@ double predict(const ScanWork& work, int ranks, const DeviceProperties& device) 
 ScanPlan plan_scan(const ScanWork& work, const DeviceProperties& device) {
   ScanPlan best{1, predict(work, 1, device)};
   for (int ranks = 2; ranks <= kMostScanRanks && ranks < 2 * work.tiles; ranks *= 2) {
+    if (at_once(ranks, device) == 0) break;
     const double time = predict(work, ranks, device);
     if (time < best.time) best = {ranks, time};
   }

@@ -1,6 +1,7 @@
 #include "cuda/gla/walk/plan.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "core/environment.h"
 #include "cuda/gla/common/segments.h"
@@ -73,6 +74,41 @@ double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape
   return std::max({of_a.total(), of_b.total(), of_a.traffic() + of_b.traffic() - of_a.call});
 }
 
+PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, double time_to_beat) {
+  const auto most = [](std::int64_t multiprocessors, const SplitShape& shape) {
+    return std::min(multiprocessors / shape.items, std::max<std::int64_t>(shape.chunks, 1));
+  };
+  const std::int64_t most_a = most(a.multiprocessors, a);
+  const std::int64_t most_b = most(a.multiprocessors - a.items, b);
+  if (most_a < 1 || most_b < 1) return {};
+  // why: of the traffic only whether b is cut matters, so that the best of a range of numbers of
+  // segments above 1 is the one with the smallest time alone.
+  std::vector<double> alone(most_b + 1), least(most_b + 1);
+  for (std::int64_t j = 1; j <= most_b; ++j) {
+    alone[j] = predicted_time(b, static_cast<int>(j));
+    least[j] = j <= 2 ? alone[j] : std::min(alone[j], least[j - 1]);
+  }
+  PairSegments best;
+  double best_time = time_to_beat;
+  for (int i = 1; i <= most_a; ++i) {
+    const std::int64_t last = most(a.multiprocessors - i * a.items, b);
+    if (last < 1) break;
+    const WalkTime of_a(a, i);
+    const double floors[2] = {
+        std::max(of_a.total(), of_a.traffic() + WalkTime(b, 1).traffic() - of_a.call),
+        std::max(of_a.total(), of_a.traffic() + WalkTime(b, 2).traffic() - of_a.call)};
+    const auto pair_time = [&](std::int64_t j) { return std::max(floors[j > 1], alone[j]); };
+    double least_time = pair_time(1);
+    if (last > 1) least_time = std::min(least_time, std::max(floors[1], least[last]));
+    if (least_time >= best_time) continue;
+    best_time = least_time;
+    int j = 1;
+    while (pair_time(j) > least_time) ++j;
+    best = {i, j};
+  }
+  return best;
+}
+
 int choose_segments(const SplitShape& shape) {
   constexpr double kClearly = 0.9;  // the prediction is off by less
   int best = 1;
@@ -80,6 +116,7 @@ int choose_segments(const SplitShape& shape) {
   const std::int64_t most =
       std::min<std::int64_t>(shape.chunks, shape.multiprocessors / shape.items);
   for (int segments = 2; segments <= most; ++segments) {
+    if (shape.model->per_segment * (segments - 1) >= best_time) break;  // and it grows
     const double time = predicted_time(shape, segments);
     if (time < best_time) {
       best = segments;

@@ -33,6 +33,15 @@ double predicted_time(const SplitShape& shape, int segments);
 double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
                            int b_segments);
 
+/// Segments of two walks side by side; 0 where they are better one after the other.
+struct PairSegments {
+  int a = 0;
+  int b = 0;
+};
+/// The fewest segments with the shortest predicted_pair_time of those that are on the device
+/// together, if that is below `time_to_beat`.
+PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, double time_to_beat);
+
 /// Segments per sequence that no choice is needed for: 1 where sequences cannot be cut, or what the
 /// switch forces. `walks`: how many whole sequences are walked.
 std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks);

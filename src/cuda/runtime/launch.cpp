@@ -1,0 +1,38 @@
+#include "cuda/runtime/launch.h"
+
+#include <map>
+#include <utility>
+
+namespace tandem::cuda {
+namespace {
+
+/// What a kernel may do on a device, as far as this thread has asked for it.
+struct Allowed {
+  std::size_t shared_bytes = 48 * 1024;  // what every kernel may have
+  bool large_clusters = false;
+};
+
+}  // namespace
+
+void allow(const char* name, const void* kernel, const LaunchShape& shape) {
+  constexpr unsigned kPortableCluster = 8;
+  const bool large_cluster = shape.cluster > kPortableCluster;
+  if (shape.shared_bytes <= Allowed{}.shared_bytes && !large_cluster) return;
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), name);
+  thread_local std::map<std::pair<const void*, int>, Allowed> kernels;
+  Allowed& allowed = kernels[{kernel, device}];
+  if (shape.shared_bytes > allowed.shared_bytes) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shape.shared_bytes)),
+               name);
+    allowed.shared_bytes = shape.shared_bytes;
+  }
+  if (large_cluster && !allowed.large_clusters) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+               name);
+    allowed.large_clusters = true;
+  }
+}
+
+}  // namespace tandem::cuda
