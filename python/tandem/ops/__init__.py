@@ -6,7 +6,6 @@ names op, argument, what was expected and what was given, and nothing has been w
 a graph of torch.compile all of them are RuntimeError, with the class at the beginning of the text.
 """
 
-from tandem import _registration  # noqa: F401  registers what the ops call
 from tandem.ops.gated_scan import gated_scan
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state

@@ -1,9 +1,8 @@
 """Gated scan: an element-wise linear recurrence over time with a gated output."""
 
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import autocast, scan_decay
 
 
@@ -71,4 +70,4 @@ def gated_scan(
     """
     x, gate = autocast(x, gate)
     arguments = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state, output_final_state, cu_seqlens)
-    return call(torch.ops.tandem.gated_scan_forward, *arguments)
+    return OPS["gated_scan_forward"](*arguments)

@@ -1,9 +1,8 @@
 """Gated linear attention with a scalar decay per head."""
 
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
 
@@ -78,4 +77,4 @@ def gla(
     """
     q, k, v = autocast(q, k, v)
     arguments = (q, k, v, as_fp32(log_decay), scale, initial_state, output_final_state, cu_seqlens)
-    return call(torch.ops.tandem.gla_forward, *arguments)
+    return OPS["gla_forward"](*arguments)

@@ -1,11 +1,8 @@
 """What a span of tokens does to the gradient by the state of gated linear attention, for sequence parallelism."""
 
-from typing import Any, NoReturn
-
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
 
@@ -75,14 +72,4 @@ def gla_state_backward(
         True
     """
     q, d_o = autocast(q, d_o)
-    return call(torch.ops.tandem.gla_state_backward, q, d_o, as_fp32(log_decay), scale, cu_seqlens)
-
-
-def _backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
-    raise NotImplementedError(
-        "[gla_state_backward] it has no gradient: call it under torch.no_grad(), or on tensors that do not require one"
-    )
-
-
-# why: without it torch would only warn, and return tensors that are cut from the graph.
-torch.library.register_autograd("tandem::gla_state_backward", _backward)
+    return OPS["gla_state_backward"](q, d_o, as_fp32(log_decay), scale, cu_seqlens)

@@ -1,9 +1,8 @@
 """Linear scan: gated_scan of a projection that is computed on the fly and never kept."""
 
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import autocast, scan_decay
 
 
@@ -69,4 +68,4 @@ def linear_scan(
     u, weight, gate = autocast(u, weight, gate)
     decays = (scan_decay(u, decay), scan_decay(u, log_decay))
     arguments = (u, weight, *decays, gate, initial_state, output_final_state, cu_seqlens)
-    return call(torch.ops.tandem.linear_scan_forward, *arguments)
+    return OPS["linear_scan_forward"](*arguments)
