@@ -184,8 +184,7 @@ class Call {
     const Device device = signature_.device(args_.get());
     DeviceProperties properties;
     if (device.type == DeviceType::kCuda) {
-      properties =
-          cuda_device_count() > 0 ? device_properties(device) : DeviceProperties::h200();
+      properties = cuda_device_count() > 0 ? device_properties(device) : DeviceProperties::h200();
     }
     workspace_bytes(signature_, args_.get(), properties);
   }
@@ -234,9 +233,7 @@ class Call {
       case ScalarType::Half: return DType::kFloat16;
       case ScalarType::Float: return DType::kFloat32;
       case ScalarType::Int: return DType::kInt32;
-      default:
-        refuse(row, "have dtype " + std::string(dtypes_of(row)) + ", got " +
-                        toString(type));
+      default: refuse(row, "have dtype " + std::string(dtypes_of(row)) + ", got " + toString(type));
     }
   }
 
@@ -252,8 +249,7 @@ class Call {
     return signature_.shape(output, args_.get(), extents_).value_or(Dims{0});
   }
 
-  OptionalTensor make(const Parameter& output, const Dims& shape, DType dtype,
-                      const Tensor* like) {
+  OptionalTensor make(const Parameter& output, const Dims& shape, DType dtype, const Tensor* like) {
     OptionalTensor tensor;
     if (like != nullptr) {
       tensor = torch::stable::new_empty(
@@ -316,8 +312,8 @@ inline void check_call(const Binding& binding, const Described* arguments) {
   call.check();
 }
 
-/// Puts the class that Python is to raise before the text of a refusal: torch makes a RuntimeError of
-/// every exception (before 2.15 some become ValueError). tandem/_extension.py takes it off.
+/// Puts the class that Python is to raise before the text of a refusal: torch makes a RuntimeError
+/// of every exception (before 2.15 some become ValueError). tandem/_extension.py takes it off.
 template <class Function>
 void with_class(const Function& function) {
   try {

@@ -54,8 +54,8 @@ TANDEM_FOR_PYTHON const char* tandem_tables() {
   return tables.c_str();
 }
 
-/// Returns what a call would refuse of such arguments, in the order of torch's schema: "", or a text
-/// that begins with the class of the error. It holds until the thread's next call.
+/// Returns what a call would refuse of such arguments, in the order of torch's schema: "", or a
+/// text that begins with the class of the error. It holds until the thread's next call.
 TANDEM_FOR_PYTHON const char* tandem_refusal(const char* name,
                                              const tandem::extension::Described* arguments) {
   using tandem::extension::Binding;

@@ -27,7 +27,7 @@ def together(table: Table, op: Op, size: int, given: dict[str, Any], mapped: set
     if not mapped <= set(table.tensors) or (table.offsets and given[table.offsets] is not None):
         return None
     # An item's gradient by a tensor that all share takes a tensor per item: only B keeps them apart.
-    wanted = {row.source for rows in table.results for row in rows if row.source and given[row.flag]}
+    wanted = {row.source for rows in table.results for row in rows if row.source and row.flag and given[row.flag]}
     folded, spread = dict(given), {}
     for name in table.tensors:
         row, x = table.rows[name], given[name]
@@ -50,7 +50,7 @@ def together(table: Table, op: Op, size: int, given: dict[str, Any], mapped: set
     def apart(rows: list[Row], result: Tensor | None) -> Tensor | None:
         if result is None:
             return None
-        result = result.unflatten(0, (size, result.size(0) // size))
+        result = result.view(size, result.size(0) // size, *result.shape[1:])
         summed = [
             i
             for row in rows

@@ -25,10 +25,11 @@ def result(table: Table, rows: list[Row], given: dict[str, Any], extents: dict[s
     if row.flag is not None and not given[row.flag]:
         return None
     if row.role == "gradient":
-        source = next((given[one.source] for one in rows if given[one.source] is not None), None)
-        return None if source is None else source.new_empty(source.shape)
+        sources = [given[one.source] for one in rows if one.source and given[one.source] is not None]
+        return torch.empty_like(sources[0], memory_format=torch.contiguous_format) if sources else None
+    first: Tensor = given[table.first]
     shape = [extents[axis] for axis in row.axes.split(",")]
-    return given[table.first].new_empty(shape, dtype=torch.float32 if row.dtype == "fp32" else None)
+    return first.new_empty(shape, dtype=torch.float32 if row.dtype == "fp32" else None)
 
 
 def check(table: Table, given: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tenso
     """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents."""
 
     def tangents(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
-        moved = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}
+        moved: dict[str, Any] = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}
         values = dict(zip(saved.names, saved.values(ctx), strict=True))
         for inputs, outputs in LINEAR.get(table.name, ()):
             if moved.keys() <= inputs:

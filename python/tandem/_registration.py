@@ -48,17 +48,13 @@ class Op:
         if torch.compiler.is_compiling():
             return self.raw(*arguments)
         try:
-            return self.route(*arguments)
+            if not _is_transformed():
+                return self.autograd_kernel(*arguments)
+            if self.table.in_place:
+                self.refuse_in_place()
+            return self.transformed(*arguments)
         except Exception as error:
             raise self.explain(error, arguments) from None
-
-    def route(self, *arguments: Any) -> Any:
-        """Tells torch of a call what it needs to know, and no more."""
-        if not _is_transformed():
-            return self.autograd_kernel(*arguments)
-        if self.table.in_place:
-            self.refuse_in_place()
-        return self.transformed(*arguments)
 
     def autograd_kernel(self, *arguments: Any) -> Any:
         """What graphs reach through the dispatcher: of torch.func's transforms, it is called for one at a time."""
@@ -77,33 +73,23 @@ class Op:
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
 
-        class Differentiated(_SingleLevelFunction):
-            """For autograd. why beside Transformed: torch takes 40 us more for one with a setup_context."""
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            self.save(ctx, arguments)
+            return self.run(*arguments)
 
-            @staticmethod
-            def forward(ctx: Any, *arguments: Any) -> Any:
-                self.save(ctx, arguments)
-                return self.run(*arguments)
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            self.save(ctx, inputs)
 
-        class Transformed(Function):
-            """For torch.func."""
+        def function(base: type, op: Callable[..., Any], **methods: Callable[..., Any]) -> Any:
+            methods |= {"backward": backward, "jvp": tangents_of(self.table, self.saved, op)}
+            made: Any = type(self.table.name, (base,), {name: staticmethod(one) for name, one in methods.items()})
+            return made.apply
 
-            @staticmethod
-            def forward(*arguments: Any) -> Any:
-                return self.run(*arguments)
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                self.save(ctx, inputs)
-
-            @staticmethod
-            def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-                return self.vmap(self, info, in_dims, *arguments)
-
-        for function, op in ((Differentiated, self.raw), (Transformed, self)):
-            function.backward = staticmethod(backward)
-            function.jvp = staticmethod(tangents_of(self.table, self.saved, op))
-        self.differentiated, self.transformed = Differentiated.apply, Transformed.apply
+        # why two: for one with a setup_context, which torch.func wants, torch takes 40 us more per call.
+        self.differentiated = function(_SingleLevelFunction, self.raw, forward=forward)
+        self.transformed = function(
+            Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)
+        )
 
     def save(self, ctx: Any, arguments: tuple[Any, ...]) -> None:
         self.saved.save(ctx, arguments, has_tangents=forward_ad._current_level >= 0)

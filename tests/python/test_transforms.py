@@ -74,7 +74,7 @@ class Forward(Case):
     def test_tangents_are_differences(self):
         # Exact: in these inputs the outputs are linear.
         for name, (op, make, ways) in OPS.items():
-            for way in (*ways, *([one] for one in sorted({one for way in ways for one in way}))):
+            for way in (*ways, *([one] for one in sorted({one for several in ways for one in several}))):
                 with self.subTest(name, way=way):
                     inputs = make()
                     primals = tuple(inputs[one] for one in way)

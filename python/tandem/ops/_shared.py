@@ -27,5 +27,5 @@ def as_fp32(log_decay: Tensor | None) -> Tensor | None:
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:
     """A scan's decay, or its log, in x's dtype or fp32; what is not of a floating dtype is left alone, and refused."""
-    tensors = isinstance(decay, Tensor) and isinstance(x, Tensor)
-    return as_fp32(decay) if tensors and decay.dtype != x.dtype else decay
+    fits = not isinstance(decay, Tensor) or not isinstance(x, Tensor) or decay.dtype == x.dtype
+    return decay if fits else as_fp32(decay)

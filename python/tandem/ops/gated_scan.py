@@ -42,11 +42,12 @@ def gated_scan(
 
     Differentiable in x, the decay, gate and initial_state, once; what does not require a gradient costs none.
     Gradients have their tensor's dtype, that of log_decay is 0 where it forgets. The backward computes the states
-    again: none are kept.
+    again: none are kept. Forward mode has tangents of x and initial_state.
 
     Under autocast x and gate are cast to its dtype; the decay and the state stay as they are.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. From
             ``backward()`` too, and for second derivatives everywhere.

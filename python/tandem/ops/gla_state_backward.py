@@ -38,6 +38,7 @@ def gla_state_backward(
     Under autocast q and d_o are cast to its dtype; log_decay stays fp32.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
             CUDA. Also from ``backward()``: this op has no gradient.

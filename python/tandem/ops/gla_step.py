@@ -43,9 +43,10 @@ def gla_step(
     Under autocast q, k and v are cast to its dtype; log_decay and the state stay as they are.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or stride breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. Also where a
-            gradient would be needed: there is none.
+            gradient would be needed, and under torch.func's transforms: there is none.
         RuntimeError: CUDA failed.
 
     Example, a prompt at once and then token by token::

@@ -41,11 +41,13 @@ def linear_scan(
         without output_final_state.
 
     Differentiable in u, weight, the decay, gate and initial_state, once; what does not require a gradient costs
-    none. Gradients have their tensor's dtype.
+    none. Gradients have their tensor's dtype. Forward mode has tangents of u and initial_state, and of weight and
+    initial_state.
 
     Under autocast u, weight and gate are cast to its dtype; the decay and the state stay as they are.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without CUDA.
             From ``backward()`` too, and for second derivatives everywhere.
