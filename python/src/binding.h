@@ -43,7 +43,7 @@ struct Binding {
 /// The bindings of signatures(), in that order.
 const std::vector<Binding>& bindings();
 
-/// All of them as JSON; tandem/_registration.py says what it reads.
+/// All of them as JSON; tandem/_tables.py says what it reads.
 std::string tables_as_json();
 
 }  // namespace tandem::extension

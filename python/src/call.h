@@ -106,6 +106,20 @@ struct Value {
   }
 };
 
+/// What is known of an argument without data: a compiler traces with such. tandem/_extension.py has
+/// the same members.
+struct Described {
+  std::int32_t given;
+  std::int32_t scalar_type;
+  std::int32_t on_cuda;
+  std::int32_t device_index;
+  std::int32_t rank;
+  std::int32_t flag;
+  double number;
+  std::int64_t sizes[Dims::kMaxRank + 1];
+  std::int64_t strides[Dims::kMaxRank + 1];
+};
+
 /// One call. Owns its arguments and what must outlive it: copies of inputs, and the workspace.
 class Call {
  public:
@@ -114,11 +128,29 @@ class Call {
   /// Sets an input.
   void set(const Parameter& row, const Value& value) {
     if (value.number) row.set_value(args_.get(), *value.number);
+    // why here: torch would print its C++ frames for one without storage.
+    if (value.tensor && !value.tensor->defined()) refuse(row, "be a tensor, got None");
     if (value.tensor) row.set_view(args_.get(), view(row, readable(row, *value.tensor)));
   }
+  void set(const Parameter& row, const Described& value) {
+    if (!value.given) return;
+    if (row.number) return row.set_value(args_.get(), value.number);
+    check_rank(row, value.rank);
+    // As readable() would have it.
+    const auto given = static_cast<ScalarType>(value.scalar_type);
+    const bool narrows = row.element == Element::kOffsets && given == ScalarType::Long;
+    const DType dtype = dtype_of(row, narrows ? ScalarType::Int : given);
+    const auto rank = static_cast<std::size_t>(value.rank);
+    const Dims shape(std::span<const std::int64_t>(value.sizes, rank));
+    const Device device = value.on_cuda ? Device::cuda(value.device_index) : Device::cpu();
+    TensorView view = TensorView::contiguous(nowhere(), dtype, shape, device);
+    if (row.role != Role::kInput) view.strides = Dims({value.strides, rank});
+    row.set_view(args_.get(), view);
+  }
 
-  /// Makes an output on the device of `like` and sets it. A gradient there is only with its input.
-  OptionalTensor output(const Result& result, const Tensor& like) {
+  /// Makes an output on the device of `like` and sets it; without `like` there is nothing behind
+  /// it. A gradient there is only with its input.
+  OptionalTensor output(const Result& result, const Tensor* like) {
     for (const auto& [row, source] : result.choices) {
       if (source == nullptr) {
         return make(*row, shape_of(*row), signature_.dtype(*row, args_.get()), like);
@@ -143,6 +175,17 @@ class Call {
     tandem::run(signature_, args_.get(), context);
   }
 
+  /// Throws what run() would, as far as it does not depend on the tensors' values. An H200 stands
+  /// for a GPU that is not here.
+  void check() const {
+    const Device device = signature_.device(args_.get());
+    DeviceProperties properties;
+    if (device.type == DeviceType::kCuda) {
+      properties = cuda_device_count() > 0 ? device_properties(device) : DeviceProperties::h200();
+    }
+    workspace_bytes(signature_, args_.get(), properties);
+  }
+
  private:
   [[noreturn]] void refuse(const Parameter& row, const std::string& text) const {
     throw InvalidArgument("[" + std::string(signature_.name()) + "] " + row.name + " must " + text);
@@ -164,28 +207,30 @@ class Call {
     return fits ? tensor : keep(torch::stable::contiguous(tensor));
   }
 
-  TensorView view(const Parameter& row, const Tensor& tensor) const {
-    const auto rank = static_cast<std::size_t>(tensor.dim());
+  void check_rank(const Parameter& row, std::int64_t rank) const {
     if (rank > Dims::kMaxRank) {
       refuse(row, "have at most " + std::to_string(Dims::kMaxRank) + " axes, got " +
                       std::to_string(rank));
     }
+  }
+
+  TensorView view(const Parameter& row, const Tensor& tensor) const {
+    check_rank(row, tensor.dim());
+    const auto rank = static_cast<std::size_t>(tensor.dim());
     const auto dims = [rank](const std::int64_t* values) {
       return Dims(std::span<const std::int64_t>(values, rank));
     };
-    return {tensor.data_ptr(), dtype_of(row, tensor), dims(tensor.sizes().data()),
+    return {tensor.data_ptr(), dtype_of(row, tensor.scalar_type()), dims(tensor.sizes().data()),
             dims(tensor.strides().data()), device_of(row, tensor)};
   }
 
-  DType dtype_of(const Parameter& row, const Tensor& tensor) const {
-    switch (tensor.scalar_type()) {
+  DType dtype_of(const Parameter& row, ScalarType type) const {
+    switch (type) {
       case ScalarType::BFloat16: return DType::kBFloat16;
       case ScalarType::Half: return DType::kFloat16;
       case ScalarType::Float: return DType::kFloat32;
       case ScalarType::Int: return DType::kInt32;
-      default:
-        refuse(row, "have dtype " + std::string(dtypes_of(row)) + ", got " +
-                        toString(tensor.scalar_type()));
+      default: refuse(row, "have dtype " + std::string(dtypes_of(row)) + ", got " + toString(type));
     }
   }
 
@@ -201,13 +246,20 @@ class Call {
     return signature_.shape(output, args_.get(), extents_).value_or(Dims{0});
   }
 
-  Tensor make(const Parameter& output, const Dims& shape, DType dtype, const Tensor& like) {
-    Tensor tensor = torch::stable::new_empty(
-        like, {shape.begin(), static_cast<std::size_t>(shape.rank())}, scalar_type(dtype));
+  OptionalTensor make(const Parameter& output, const Dims& shape, DType dtype, const Tensor* like) {
+    OptionalTensor tensor;
+    if (like != nullptr) {
+      tensor = torch::stable::new_empty(
+          *like, {shape.begin(), static_cast<std::size_t>(shape.rank())}, scalar_type(dtype));
+    }
+    void* data = tensor ? tensor->data_ptr() : nowhere();
     const Device device = signature_.device(args_.get());
-    output.set_view(args_.get(), TensorView::contiguous(tensor.data_ptr(), dtype, shape, device));
+    output.set_view(args_.get(), TensorView::contiguous(data, dtype, shape, device));
     return tensor;
   }
+
+  /// An address that nobody reads, 16 TiB from every other.
+  void* nowhere() { return reinterpret_cast<void*>(++described_ << 44); }
 
   Tensor keep(Tensor tensor) { return kept_.emplace_back(std::move(tensor)); }
 
@@ -215,6 +267,7 @@ class Call {
   std::shared_ptr<void> args_;
   std::vector<std::int64_t> extents_;
   std::vector<Tensor> kept_;
+  std::uintptr_t described_ = 0;
 };
 
 /// Makes a call of torch's: arguments are taken from the stack, results put there.
@@ -234,7 +287,7 @@ inline void make_call(const Binding& binding, StableIValue* stack, std::uint64_t
   outputs.reserve(results);
   for (const Result& result : binding.results) {
     const bool wanted = result.flag < 0 || values[result.flag].flag;
-    outputs.push_back(wanted ? call.output(result, first) : std::nullopt);
+    outputs.push_back(wanted ? call.output(result, &first) : std::nullopt);
   }
   call.run(first);
   for (std::size_t i = 0; i < results; ++i) {
@@ -244,18 +297,35 @@ inline void make_call(const Binding& binding, StableIValue* stack, std::uint64_t
   }
 }
 
-/// The call of a place among bindings(), as torch wants it: a function of its own. Torch makes a
-/// RuntimeError of every exception (before 2.15 some become ValueError); tandem/_extension.py
-/// knows how these texts begin, and raises what they say.
-template <std::size_t place>
-void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
+/// Throws what a call of these arguments would, in the order of torch's schema.
+inline void check_call(const Binding& binding, const Described* arguments) {
+  Call call(*binding.signature);
+  for (std::size_t i = 0; i < binding.arguments.size(); ++i) {
+    if (binding.arguments[i].flag.empty()) call.set(*binding.arguments[i].row, arguments[i]);
+  }
+  for (const Result& result : binding.results) {
+    if (result.flag < 0 || arguments[result.flag].flag) call.output(result, nullptr);
+  }
+  call.check();
+}
+
+/// Puts the class that Python is to raise before the text of a refusal: torch makes a RuntimeError
+/// of every exception (before 2.15 some become ValueError). tandem/_extension.py takes it off.
+template <class Function>
+void with_class(const Function& function) {
   try {
-    make_call(bindings()[place], stack, arguments, results);
+    function();
   } catch (const InvalidArgument& error) {
     throw std::runtime_error(std::string("ValueError: ") + error.what());
   } catch (const Unsupported& error) {
     throw std::runtime_error(std::string("NotImplementedError: ") + error.what());
   }
+}
+
+/// The call of a place among bindings(), as torch wants it: a function of its own.
+template <std::size_t place>
+void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
+  with_class([&] { make_call(bindings()[place], stack, arguments, results); });
 }
 
 }  // namespace tandem::extension

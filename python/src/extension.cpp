@@ -3,6 +3,7 @@
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "call.h"
@@ -51,4 +52,22 @@ TANDEM_FOR_PYTHON const char* tandem_cuda_unavailable_reason() {
 TANDEM_FOR_PYTHON const char* tandem_tables() {
   static const std::string tables = tandem::extension::tables_as_json();
   return tables.c_str();
+}
+
+/// Returns what a call would refuse of such arguments, in the order of torch's schema: "", or a
+/// text that begins with the class of the error. It holds until the thread's next call.
+TANDEM_FOR_PYTHON const char* tandem_refusal(const char* name,
+                                             const tandem::extension::Described* arguments) {
+  using tandem::extension::Binding;
+  static thread_local std::string refusal;
+  refusal.clear();
+  for (const Binding& binding : tandem::extension::bindings()) {
+    if (std::string_view(binding.signature->name()) != name) continue;
+    try {
+      tandem::extension::with_class([&] { check_call(binding, arguments); });
+    } catch (const std::exception& error) {
+      refusal = error.what();
+    }
+  }
+  return refusal.c_str();
 }

@@ -1,7 +1,7 @@
 """Tandem: fused layer kernels for NVIDIA Hopper, with a CPU backend behind the same calls.
 
 The ops are in :mod:`tandem.ops`. They take torch tensors on a CPU or on a Hopper GPU (compute capability 9.0),
-run on torch's current stream, and work under ``torch.compile``, autocast and in CUDA graphs.
+run on torch's current stream, and work under ``torch.compile``, ``torch.func``, autocast and in CUDA graphs.
 """
 
 from importlib.metadata import version

@@ -1,22 +1,57 @@
 """Loads the extension, which registers the ops with torch as ``torch.ops.tandem.*``."""
 
 import ctypes
+import dataclasses
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 _PATH = pathlib.Path(__file__).parent / "libtandem_torch.so"
 _ERRORS = {"ValueError": ValueError, "NotImplementedError": NotImplementedError}
+_MOST_AXES = 6  # one more than the library takes, so that it sees what it refuses
+# c10::ScalarType, which torch's ABI keeps. What is not here has the number of none.
+_SCALAR_TYPES = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+}
+_UNDEFINED = 46
 
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
     raise ImportError(f"tandem needs torch 2.10 or later, got {torch.__version__}")
+
+
+class _Described(ctypes.Structure):
+    """Described of python/src/call.h."""
+
+    _fields_ = (
+        ("given", ctypes.c_int32),
+        ("scalar_type", ctypes.c_int32),
+        ("on_cuda", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("flag", ctypes.c_int32),
+        ("number", ctypes.c_double),
+        ("sizes", ctypes.c_int64 * _MOST_AXES),
+        ("strides", ctypes.c_int64 * _MOST_AXES),
+    )
+
 
 torch.ops.load_library(str(_PATH))
 _library = ctypes.CDLL(str(_PATH))
 _library.tandem_cuda_unavailable_reason.restype = ctypes.c_char_p
 _library.tandem_tables.restype = ctypes.c_char_p
+_library.tandem_refusal.restype = ctypes.c_char_p
 
 
 def cuda_unavailable_reason() -> str:
@@ -32,16 +67,43 @@ def cuda_unavailable_reason() -> str:
 
 
 def tables() -> bytes:
-    """The library's calls as JSON, a list of what tandem._registration.Table takes."""
+    """The library's calls as JSON, a list of what tandem._tables.Table takes."""
     return _library.tandem_tables()
 
 
-def call(op: Callable[..., Any], *arguments: Any) -> Any:
-    """What the op returns. Torch passes on no class of an exception from C++: the text begins with it."""
-    try:
-        return op(*arguments)
-    except RuntimeError as error:
-        name, _, text = str(error).partition(": ")
-        if name in _ERRORS:
-            raise _ERRORS[name](text) from None
-        raise
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """All that the library's checks see of a tensor."""
+
+    dtype: torch.dtype
+    device: torch.device
+    sizes: Sequence[int]
+    strides: Sequence[int]
+
+    def described(self) -> _Described:
+        kept = slice(_MOST_AXES)
+        index = self.device.index or 0
+        sizes, strides = ((ctypes.c_int64 * _MOST_AXES)(*values[kept]) for values in (self.sizes, self.strides))
+        scalar_type = _SCALAR_TYPES.get(self.dtype, _UNDEFINED)
+        return _Described(1, scalar_type, self.device.type == "cuda", index, len(self.sizes), 0, 0.0, sizes, strides)
+
+
+def refusal(name: str, arguments: Sequence[Shape | float | bool | None]) -> Exception | None:
+    """What a call with such arguments would raise, before anything runs and without their values."""
+    described = (_Described * len(arguments))()
+    for place, value in enumerate(arguments):
+        if isinstance(value, Shape):
+            described[place] = value.described()
+        elif isinstance(value, bool):
+            described[place].flag = value
+        elif value is not None:
+            described[place].given, described[place].number = 1, value
+    text = str(_library.tandem_refusal(name.encode(), described), encoding="utf-8")
+    return error_of(RuntimeError(text)) if text else None
+
+
+def error_of(error: Exception) -> Exception:
+    """The error that one from the extension says. Torch passes on no class of an exception from C++: the text begins
+    with it. To others torch may add its C++ frames, below the first line."""
+    name, _, text = str(error).partition(": ")
+    return _ERRORS[name](text) if name in _ERRORS else type(error)(str(error).partition("\n")[0])

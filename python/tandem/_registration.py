@@ -1,170 +1,129 @@
-"""Registers with torch what the calls need beside their kernels, from the library's tables: what they return for fake
-tensors, their gradients, and that these have none of their own."""
+"""The library's calls as ops of torch: what each call does beside its kernel when torch differentiates, maps or
+traces it."""
 
-import dataclasses
-import json
-from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
-from typing import Any, NoReturn
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import Function, forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
-from tandem._extension import call, tables
+from tandem._batch import vmap
+from tandem._extension import error_of
+from tandem._fakes import register_fake
+from tandem._gradients import Saved, formula, no_formula, tangents_of
+from tandem._tables import TABLES, Table
 
+# Torch's own custom ops are made of these.
+_any_requires_grad = torch._C._any_requires_grad
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+_is_transformed = torch._C._are_functorch_transforms_active
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A tensor or number of a call."""
-
-    name: str
-    kind: str  # "tensor" or "number"
-    role: str  # "input", "output", "in_place" or "gradient"
-    optional: bool
-    axes: str  # "B,T,H,V", or "H|B,T,H" for a choice
-    dtype: str  # the rule: "fp32", "same" as the call's first tensor, "offsets" (cu_seqlens)...
-    instead_of: str | None  # the input that it stands in for
-    source: str | None  # of a gradient: its input
-    flag: str | None  # the argument that asks for this output
-
-
-class Table:
-    """One call of the library: its arguments and results in torch's order, and their rows."""
-
-    def __init__(self, name: str, arguments: list[str], results: list[str], parameters: list[dict[str, Any]]) -> None:
-        self.name, self.arguments = name, arguments
-        self.rows = {row["name"]: Row(**row) for row in parameters}
-        self.first = parameters[0]["name"]
-        self.tensors = [name for name in arguments if name in self.rows and self.rows[name].kind == "tensor"]
-        self.offsets = next((row.name for row in self.rows.values() if row.dtype == "offsets"), None)
-        # One result may stand for gradients by either of two inputs: those share a flag.
-        self.results = [
-            [row for row in self.rows.values() if row.name == name or (row.flag and row.flag == self.rows[name].flag)]
-            for name in results
-        ]
-
-    def extents(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Extents by axis, as the required inputs give them. Only ranks are checked: a kernel checks the rest."""
-        offsets = given.get(self.offsets) if self.offsets else None
-        extents: dict[str, Any] = {}
-        for name in self.tensors:
-            row = self.rows[name]
-            if row.optional:
-                continue
-            axes, shape = row.axes.split(","), given[name].shape
-            if len(axes) != len(shape):
-                sizes = ",".join(str(size) for size in shape)
-                raise ValueError(f"[{self.name}] {name} must have shape [{row.axes}], got [{sizes}]")
-            for axis, size in zip(axes, shape, strict=True):
-                extents.setdefault(axis, size)
-        extents["N"] = extents["B"] if offsets is None else offsets.size(0) - 1
-        return extents
-
-    def check_devices(self, given: dict[str, Any]) -> None:
-        """For fakes: torch calls them, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device."""
-        device = given[self.first].device
-        for name in self.tensors:
-            tensor = given[name]
-            if tensor is not None and tensor.device != device:
-                raise ValueError(f"[{self.name}] {name} must be on {device}, got {tensor.device}")
+_library = torch.library.Library("tandem", "IMPL")
 
 
-TABLES = {table["name"]: Table(**table) for table in json.loads(tables())}
+class Op:
+    """One call. `raw` is what graphs hold; torch finds its gradient through the dispatcher, which takes 10 us in
+    Python: without a gradient the kernel is called below it."""
 
-
-def register_fake(table: Table) -> None:
-    def result(rows: list[Row], given: dict[str, Any], extents: dict[str, Any]) -> Tensor | None:
-        row = rows[0]
-        if row.flag is not None and not given[row.flag]:
-            return None
-        if row.role == "gradient":
-            source = next((given[one.source] for one in rows if given[one.source] is not None), None)
-            return None if source is None else source.new_empty(source.shape)
-        shape = [extents[axis] for axis in row.axes.split(",")]
-        return given[table.first].new_empty(shape, dtype=torch.float32 if row.dtype == "fp32" else None)
-
-    def fake(*arguments: Any) -> Any:
-        given = dict(zip(table.arguments, arguments, strict=True))
-        table.check_devices(given)
-        extents = table.extents(given)
-        results = tuple(result(rows, given, extents) for rows in table.results)
-        return results[0] if len(results) == 1 else results
-
-    torch.library.register_fake(f"tandem::{table.name}", fake)
-
-
-def pick(names: Iterable[str], values: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function that takes the values of these names out of a sequence."""
-    places = [values.index(name) for name in names]
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda sequence: tuple(sequence[place] for place in places)
-
-
-def register_autograd(table: Table, backward: Table) -> None:
-    """The gradients of a call by its backward call, which takes the same inputs, d_<output> of each output, and a flag
-    for each gradient."""
-    op = getattr(torch.ops.tandem, backward.name).default
-    inputs = [name for name in table.arguments if name in backward.arguments]
-    tensors = [name for name in inputs if name in table.tensors]
-    numbers = [name for name in inputs if name not in tensors]
-    cotangents = ["d_" + rows[0].name for rows in table.results]
-    flags = [rows[0].flag for rows in backward.results]
-    # Of each flag and each argument: the other side's places.
-    sources = [[table.arguments.index(row.source) for row in rows] for rows in backward.results]
-    gradient_of = {place: index for index, places in enumerate(sources) for place in places}
-    slots = [gradient_of.get(place) for place in range(len(table.arguments))]
-    pick_tensors, pick_numbers = pick(tensors, table.arguments), pick(numbers, table.arguments)
-    arrange = pick(backward.arguments, [*tensors, *numbers, *cotangents, *flags])
-
-    def zeros(ctx: Any, output: Row) -> Tensor:
-        given = dict(zip(tensors, ctx.saved_tensors, strict=True))
-        extents = table.extents(given)
-        return given[table.first].new_zeros([extents[axis] for axis in output.axes.split(",")])
-
-    required = [(i, rows[0]) for i, rows in enumerate(table.results) if not backward.rows[cotangents[i]].optional]
-
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*pick_tensors(inputs))
-        ctx.numbers = pick_numbers(inputs)
-        ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
-
-    def formula(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = list(cotangents)
-        for i, output in required:
-            if given[i] is None:
-                given[i] = zeros(ctx, output)
-        needs = ctx.needs_input_grad
-        wants = [any([needs[place] for place in places]) for places in sources]
-        gradients = call(op, *arrange([*ctx.saved_tensors, *ctx.numbers, *given, *wants]))
-        return tuple(
-            [gradients[i] if i is not None and needed else None for i, needed in zip(slots, needs, strict=True)]
-        )
-
-    torch.library.register_autograd(f"tandem::{table.name}", formula, setup_context=setup_context)
-
-
-def refuse_second_derivatives(backward: Table) -> None:
-    op = backward.name.removesuffix("_backward")
-
-    def refuse(ctx: Any, *gradients: Tensor | None) -> NoReturn:
-        raise NotImplementedError(
-            f"[{backward.name}] tandem.ops.{op} has no second derivative: do not differentiate through a gradient that "
-            "was taken with create_graph=True"
-        )
-
-    # why: without it torch would return second derivatives that are cut from the graph.
-    torch.library.register_autograd(f"tandem::{backward.name}", refuse)
-
-
-def register_all() -> None:
-    for table in TABLES.values():
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.raw = getattr(torch.ops.tandem, table.name).default
+        self.numbers = [table.arguments.index(name) for name in table.numbers]
+        self.saved = Saved(table)
+        self.differentiate_by(no_formula(table))
         register_fake(table)
-        backward = TABLES.get(table.name.removesuffix("_forward") + "_backward")
-        # gla_state_backward gives no gradients: it is no derivative of gla_state.
-        if backward is not None and any(row.source for row in backward.rows.values()):
-            register_autograd(table, backward)
-            refuse_second_derivatives(backward)
+        _library.impl(table.name, self.autograd_kernel, "Autograd")
+        torch.library.register_vmap(f"tandem::{table.name}", partial(self.vmap, self.raw))
+
+    def __call__(self, *arguments: Any) -> Any:
+        for place in self.numbers:
+            if isinstance(arguments[place], Tensor) and arguments[place].requires_grad:
+                name = self.table.arguments[place]
+                raise NotImplementedError(f"[{self.table.op}] has no gradient by {name}: multiply the output by it")
+        if torch.compiler.is_compiling():
+            return self.raw(*arguments)
+        try:
+            if not _is_transformed():
+                return self.autograd_kernel(*arguments)
+            if self.table.in_place:
+                self.refuse_in_place()
+            return self.transformed(*arguments)
+        except Exception as error:
+            raise self.explain(error, arguments) from None
+
+    def autograd_kernel(self, *arguments: Any) -> Any:
+        """What graphs reach through the dispatcher: of torch.func's transforms, it is called for one at a time."""
+        needs_gradient = torch.is_grad_enabled() and _any_requires_grad(*arguments)
+        if not needs_gradient and forward_ad._current_level < 0:
+            return self.run(*arguments)
+        if self.table.in_place:
+            self.refuse_in_place(needs_gradient)
+        with enable_single_level_autograd_function() if _is_transformed() else nullcontext():
+            return self.differentiated(*arguments)
+
+    def run(self, *arguments: Any) -> Any:
+        with _below_autograd():
+            return self.raw(*arguments)
+
+    def differentiate_by(self, backward: Callable[..., Any]) -> None:
+        """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
+
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            self.save(ctx, arguments)
+            return self.run(*arguments)
+
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            self.save(ctx, inputs)
+
+        def function(base: type, op: Callable[..., Any], **methods: Callable[..., Any]) -> Any:
+            methods |= {"backward": backward, "jvp": tangents_of(self.table, self.saved, op)}
+            made: Any = type(self.table.name, (base,), {name: staticmethod(one) for name, one in methods.items()})
+            return made.apply
+
+        # why two: for one with a setup_context, which torch.func wants, torch takes 40 us more per call.
+        self.differentiated = function(_SingleLevelFunction, self.raw, forward=forward)
+        self.transformed = function(
+            Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)
+        )
+
+    def save(self, ctx: Any, arguments: tuple[Any, ...]) -> None:
+        self.saved.save(ctx, arguments, has_tangents=forward_ad._current_level >= 0)
+
+    def vmap(self, op: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
+        if self.table.in_place:
+            self.refuse_in_place()
+        return vmap(self.table, op, info.batch_size, in_dims, arguments)
+
+    def refuse_in_place(self, needs_gradient: bool = False) -> None:
+        raise NotImplementedError(
+            f"[{self.table.op}] has no gradient: call it under torch.no_grad(), or train with tandem.ops.gla"
+            if needs_gradient
+            else f"[{self.table.op}] updates its {self.table.in_place} in place, which torch.func and forward-mode AD "
+            "cannot follow: let B be the mapped axis, or take tandem.ops.gla"
+        )
+
+    def explain(self, error: Exception, arguments: tuple[Any, ...]) -> Exception:
+        """The error in our words: what is no tensor fails in many ways. Checked here, where it costs the others
+        nothing."""
+        for name, value in self.table.given(arguments).items():
+            row = self.table.rows.get(name)
+            if row is None or row.kind != "tensor" or isinstance(value, Tensor) or (row.optional and value is None):
+                continue
+            kind = type(value)
+            text = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+            return TypeError(f"[{self.table.op}] {name} must be a torch.Tensor, got {text}")
+        return error_of(error) if type(error) in (RuntimeError, ValueError, torch.OutOfMemoryError) else error
 
 
-register_all()
+OPS = {name: Op(table) for name, table in TABLES.items()}
+
+for op in OPS.values():
+    backward = OPS.get(op.table.op + "_backward")
+    # gla_state_backward gives no gradients: it is no derivative of gla_state.
+    if backward is not None and any(row.source for row in backward.table.rows.values()):
+        op.differentiate_by(formula(op.table, op.saved, backward.table, backward))

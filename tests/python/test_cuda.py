@@ -202,10 +202,10 @@ class StepTorch(OnGpu, test_gla_step.Torch):
         q, k, v, state, g = self.inputs()
         expected_state = state.clone()
         for _ in range(3):
-            expected = tandem.ops.gla_step(q, k, v, expected_state, g)
+            expected = tandem.ops.gla_step(q, k, v, g, expected_state)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):  # captured, not run
-            o = tandem.ops.gla_step(q, k, v, state, g)
+            o = tandem.ops.gla_step(q, k, v, g, state)
         for _ in range(3):
             graph.replay()
         torch.cuda.synchronize()

@@ -12,11 +12,11 @@ OP = torch.ops.tandem.gla_step.default
 
 
 def inputs(B=3, H=4, HQ=2, K=64, V=40, dtype=torch.bfloat16, state_dtype=torch.float32, device="cpu"):
-    """q, k, v, state, log_decay."""
+    """q, k, v, log_decay, state."""
     q, k = torch.randn(2, B, HQ, K, device=device).to(dtype).unbind()
     v = torch.randn(B, H, V, device=device).to(dtype)
     state = torch.randn(B, H, K, V, device=device).to(state_dtype)
-    return q, k, v, state, torch.nn.functional.logsigmoid(torch.randn(B, H, device=device)) / 16
+    return q, k, v, torch.nn.functional.logsigmoid(torch.randn(B, H, device=device)) / 16, state
 
 
 class StepCase(unittest.TestCase):
@@ -34,7 +34,7 @@ class StepCase(unittest.TestCase):
         kept = state.clone()
         expected_o, expected_state = gla(**arguments, initial_state=kept)
         o = tandem.ops.gla_step(
-            arguments["q"], arguments["k"], arguments["v"], state, arguments.get("log_decay"), **kwargs
+            arguments["q"], arguments["k"], arguments["v"], arguments.get("log_decay"), state, **kwargs
         )
         self.assertEqual((o.shape, o.dtype, o.is_contiguous()), (arguments["v"].shape, arguments["v"].dtype, True))
         self.assertLess(relative_rms(o, expected_o), TOLERANCE[o.dtype])
@@ -62,79 +62,79 @@ class Arguments(StepCase):
         g = torch.nn.functional.logsigmoid(torch.randn(B, T, H, device=self.device)) / 16
         expected_o, expected_state = gla(q, k, v, g)
         state = torch.zeros(B, H, K, V, device=self.device)
-        steps = [tandem.ops.gla_step(q[:, t], k[:, t], v[:, t], state, g[:, t]) for t in range(T)]
+        steps = [tandem.ops.gla_step(q[:, t], k[:, t], v[:, t], g[:, t], state) for t in range(T)]
         self.assertLess(relative_rms(torch.stack(steps, 1), expected_o), 3e-3)
         self.assertLess(relative_rms(state, expected_state), 1e-5)
 
     def test_the_time_axis_may_be_there(self):
-        q, k, v, state, g = self.inputs()
+        q, k, v, g, state = self.inputs()
         other = state.clone()
-        expected = tandem.ops.gla_step(q, k, v, state, g)
-        got = tandem.ops.gla_step(q[:, None], k[:, None], v[:, None], other, g[:, None])
+        expected = tandem.ops.gla_step(q, k, v, g, state)
+        got = tandem.ops.gla_step(q[:, None], k[:, None], v[:, None], g[:, None], other)
         self.assertEqual(got.shape, (3, 1, 4, 40))
         self.assertTrue(torch.equal(got[:, 0], expected) and torch.equal(other, state))
 
     def test_a_slice_of_a_cache(self):
-        q, k, v, state, g = self.inputs()
+        q, k, v, g, state = self.inputs()
         cache = torch.full((3, 5, 4, 64, 48), 7.0, device=self.device)
         cache[:, 2, :, :, :40] = state
-        expected = tandem.ops.gla_step(q, k, v, state, g)
-        got = tandem.ops.gla_step(q, k, v, cache[:, 2, :, :, :40], g)
+        expected = tandem.ops.gla_step(q, k, v, g, state)
+        got = tandem.ops.gla_step(q, k, v, g, cache[:, 2, :, :, :40])
         self.assertTrue(torch.equal(got, expected) and torch.equal(cache[:, 2, :, :, :40], state))
         cache[:, 2, :, :, :40] = 7.0
         self.assertTrue((cache == 7.0).all())
 
     def test_minus_infinity_forgets_nan(self):
-        q, k, v, state, g = self.inputs(HQ=4)
+        q, k, v, g, state = self.inputs(HQ=4)
         state.fill_(float("nan"))
-        o = tandem.ops.gla_step(q, k, v, state, torch.full_like(g, -torch.inf))
+        o = tandem.ops.gla_step(q, k, v, torch.full_like(g, -torch.inf), state)
         self.assertLess(relative_rms(state, k[..., :, None].double() * v[..., None, :].double()), 1e-6)
         self.assertTrue(o.isfinite().all())
 
     def test_autocast_casts_q_k_v_only(self):
-        q, k, v, state, g = self.inputs(dtype=torch.float32)
+        q, k, v, g, state = self.inputs(dtype=torch.float32)
         other = state.clone()
-        expected = tandem.ops.gla_step(q.bfloat16(), k.bfloat16(), v.bfloat16(), state, g)
+        expected = tandem.ops.gla_step(q.bfloat16(), k.bfloat16(), v.bfloat16(), g, state)
         with torch.autocast(self.device, torch.bfloat16):
-            got = tandem.ops.gla_step(q, k, v, other, g)
+            got = tandem.ops.gla_step(q, k, v, g, other)
         self.assertTrue(torch.equal(got, expected) and torch.equal(other, state))
 
     def test_refusals(self):
-        q, k, v, state, g = self.inputs()
+        q, k, v, g, state = self.inputs()
         kept = state.clone()
         for error, text, arguments in (
             (
                 ValueError,
                 "[gla_step] k must have shape [B,HQ,K] = [3,2,64], got [3,2,63]",
-                (q, k[..., :63], v, state, g),
+                (q, k[..., :63], v, g, state),
             ),
             (
                 ValueError,
                 "q must have shape [B,HQ,K], got [3,2,2,64]",
-                (q[:, None].expand(3, 2, 2, 64), k, v, state, g),
+                (q[:, None].expand(3, 2, 2, 64), k, v, g, state),
             ),
             (
                 ValueError,
                 "state must have shape [B,H,K,V] = [3,4,64,40], got [3,4,40,64]",
-                (q, k, v, state.transpose(2, 3), g),
+                (q, k, v, g, state.transpose(2, 3)),
             ),
-            (ValueError, "state must have dtype fp32 or bf16, got fp16", (q, k, v, state.half(), g)),
-            (ValueError, "state must have dtype fp32 or bf16, got Double", (q, k, v, state.double(), g)),
-            (ValueError, "log_decay must have shape [B,H] = [3,4], got [3,2]", (q, k, v, state, g[:, :2])),
-            (ValueError, "state must not overlap itself", (q, k, v, state[:1].expand(3, 4, 64, 40), g)),
-            (NotImplementedError, "[gla_step] has no gradient", (q, k, v, state, g.clone().requires_grad_())),
+            (ValueError, "state must have dtype fp32 or bf16, got fp16", (q, k, v, g, state.half())),
+            (ValueError, "state must have dtype fp32 or bf16, got Double", (q, k, v, g, state.double())),
+            (ValueError, "log_decay must have shape [B,H] = [3,4], got [3,2]", (q, k, v, g[:, :2], state)),
+            (ValueError, "state must not overlap itself", (q, k, v, g, state[:1].expand(3, 4, 64, 40))),
+            (NotImplementedError, "[gla_step] has no gradient", (q, k, v, g.clone().requires_grad_(), state)),
         ):
             with self.subTest(text), self.assertRaises(error) as caught:
                 tandem.ops.gla_step(*arguments)
             self.assertIn(text, str(caught.exception))
         self.assertTrue(torch.equal(state, kept))
         with torch.no_grad():
-            tandem.ops.gla_step(q, k, v, state, g.requires_grad_())
+            tandem.ops.gla_step(q, k, v, g.requires_grad_(), state)
 
 
 class Torch(StepCase):
     def test_opcheck(self):
-        q, k, v, state, g = self.inputs()
+        q, k, v, g, state = self.inputs()
         for arguments in (
             (q, k, v, g, None, state),
             (q, k, v, g[0], 0.5, state.bfloat16()),
@@ -143,16 +143,16 @@ class Torch(StepCase):
             torch.library.opcheck(OP, arguments)
 
     def test_compiled_updates_the_state(self):
-        def tokens(q, k, v, state, g):
-            first = tandem.ops.gla_step(q, k, v, state, g)
-            return first + tandem.ops.gla_step(k, q, v, state, g)
+        def tokens(q, k, v, g, state):
+            first = tandem.ops.gla_step(q, k, v, g, state)
+            return first + tandem.ops.gla_step(k, q, v, g, state)
 
         compiled = torch.compile(tokens, fullgraph=True, dynamic=True, backend="aot_eager")
         for B in (3, 5):
-            q, k, v, state, g = self.inputs(B=B)
+            q, k, v, g, state = self.inputs(B=B)
             other = state.clone()
-            expected = tokens(q, k, v, state, g)
-            self.assertTrue(torch.equal(compiled(q, k, v, other, g), expected))
+            expected = tokens(q, k, v, g, state)
+            self.assertTrue(torch.equal(compiled(q, k, v, g, other), expected))
             self.assertTrue(torch.equal(other, state))
 
     def test_fake_results_are_like_the_real_ones(self):

@@ -94,7 +94,7 @@ class Compile(TorchCase):
     def test_errors_inside_a_graph_keep_their_text(self):
         q, k, v, _ = self.inputs()
         f = torch.compile(lambda q, k, v: tandem.ops.gla(q, k, v)[0], fullgraph=True, backend="aot_eager")
-        with self.assertRaisesRegex(RuntimeError, r"ValueError: \[gla_forward\] k must have shape"):
+        with self.assertRaisesRegex(RuntimeError, r"ValueError.*\[gla_forward\] k must have shape"):
             f(q, k[:, :69], v)
 
     def test_fake_results_are_like_the_real_ones(self):

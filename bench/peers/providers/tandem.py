@@ -86,7 +86,7 @@ def step_call(op, case, tensors):
     state = tensors["state"].clone()
 
     def run():
-        o = op(tensors["q"], tensors["k"], tensors["v"], state, tensors.get("log_decay"), scale=case.scale)
+        o = op(tensors["q"], tensors["k"], tensors["v"], tensors.get("log_decay"), state, scale=case.scale)
         return {"o": o, "state": state.unsqueeze(1)}
 
     run.restart = lambda: state.copy_(tensors["state"])

@@ -1,12 +1,18 @@
 """The ops. Each is one function on torch tensors.
 
-Errors, of every op: ValueError for an argument that breaks the contract, NotImplementedError for one that is
-right but that nothing in this build or on this machine can run, RuntimeError for a failure of CUDA. The text
-names op, argument, what was expected and what was given, and nothing has been written when it is raised. Inside
-a graph of torch.compile all of them are RuntimeError, with the class at the beginning of the text.
+Errors, of every op: TypeError for what is no tensor, ValueError for an argument that breaks the contract,
+NotImplementedError for one that is right but that nothing in this build or on this machine can run, or for a
+derivative that there is not, RuntimeError for a failure of CUDA. The text names op, argument, what was expected and
+what was given, and nothing has been written when it is raised. torch.compile says a ValueError while it traces, as
+its own RuntimeError; what only a call of the compiled graph finds is a RuntimeError with the class at the beginning
+of its text.
+
+Transforms, of every op with a gradient: torch.func.grad, vjp and jacrev take its backward. Forward mode (jvp,
+jacfwd, linearize, dual tensors) is one more call where outputs are linear in all inputs that have tangents, and
+refused where they are not. vmap puts the mapped axis into B, and copies what all items share and has B > 1; with
+cu_seqlens, or a linear_scan's weight that differs or needs a gradient per item, it makes a call per item.
 """
 
-from tandem import _registration  # noqa: F401  registers what the ops call
 from tandem.ops.gated_scan import gated_scan
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state

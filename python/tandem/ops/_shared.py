@@ -1,4 +1,4 @@
-"""What the ops do with their arguments before the extension sees them."""
+"""What the ops do with their arguments before the extension sees them. What is no tensor passes, and is refused."""
 
 from typing import Any
 
@@ -11,19 +11,21 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
 
     By hand: torch.library.register_autocast would cast log_decay and states too.
     """
-    device = tensors[0].device.type
+    first = tensors[0]
+    device = first.device.type if isinstance(first, Tensor) else "meta"
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
     # fp64 is left alone, as torch's own ops leave it, and refused.
     dtype = torch.get_autocast_dtype(device)
-    return tuple(x if x is None or x.dtype == torch.float64 else x.to(dtype) for x in tensors)
+    return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype != torch.float64 else x for x in tensors)
 
 
 def as_fp32(log_decay: Tensor | None) -> Tensor | None:
     """In fp32; what is not of a floating dtype is left alone, and refused."""
-    return log_decay.float() if log_decay is not None and log_decay.is_floating_point() else log_decay
+    return log_decay.float() if isinstance(log_decay, Tensor) and log_decay.is_floating_point() else log_decay
 
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:
     """A scan's decay, or its log, in x's dtype or fp32; what is not of a floating dtype is left alone, and refused."""
-    return decay if decay is None or decay.dtype == x.dtype else as_fp32(decay)
+    fits = not isinstance(decay, Tensor) or not isinstance(x, Tensor) or decay.dtype == x.dtype
+    return decay if fits else as_fp32(decay)

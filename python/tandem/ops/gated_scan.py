@@ -1,9 +1,8 @@
 """Gated scan: an element-wise linear recurrence over time with a gated output."""
 
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import autocast, scan_decay
 
 
@@ -43,11 +42,12 @@ def gated_scan(
 
     Differentiable in x, the decay, gate and initial_state, once; what does not require a gradient costs none.
     Gradients have their tensor's dtype, that of log_decay is 0 where it forgets. The backward computes the states
-    again: none are kept.
+    again: none are kept. Forward mode has tangents of x and initial_state.
 
     Under autocast x and gate are cast to its dtype; the decay and the state stay as they are.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. From
             ``backward()`` too, and for second derivatives everywhere.
@@ -71,4 +71,4 @@ def gated_scan(
     """
     x, gate = autocast(x, gate)
     arguments = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state, output_final_state, cu_seqlens)
-    return call(torch.ops.tandem.gated_scan_forward, *arguments)
+    return OPS["gated_scan_forward"](*arguments)

@@ -1,9 +1,8 @@
 """Gated linear attention with a scalar decay per head."""
 
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
 
@@ -49,14 +48,20 @@ def gla(
         None without output_final_state.
 
     Differentiable in q, k, v, log_decay and initial_state, once; what does not require a gradient costs none.
-    Gradients have their tensor's dtype, that of log_decay is 0 where it is -inf.
+    Gradients have their tensor's dtype, that of log_decay is 0 where it is -inf. That of a constant decay is the sum of
+    its tokens' gradients, in which errors within a chunk add up: in bf16 at T = 1024 it is 1 to 5 percent off
+    (relative RMS). scale has none.
+
+    Forward mode has tangents of q, of k and initial_state, and of v and initial_state.
 
     Under autocast q, k and v are cast to its dtype; log_decay and the state stay fp32.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
-            CUDA. From ``backward()`` too, and for second derivatives everywhere.
+            CUDA. From ``backward()`` too, and for other tangents and second derivatives
+            everywhere.
         RuntimeError: CUDA failed.
 
     Example, one sequence in two pieces::
@@ -78,4 +83,4 @@ def gla(
     """
     q, k, v = autocast(q, k, v)
     arguments = (q, k, v, as_fp32(log_decay), scale, initial_state, output_final_state, cu_seqlens)
-    return call(torch.ops.tandem.gla_forward, *arguments)
+    return OPS["gla_forward"](*arguments)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
 
@@ -33,11 +33,12 @@ def gla_state(
 
     Differentiable in k, v and log_decay, once; the gradient of log_decay is 0 where the token forgets everything. So
     autograd through the exchange of states trains on a sequence in parts; :func:`gla_state_backward` does the same
-    without a second backward pass over each part.
+    without a second backward pass over each part. Forward mode has tangents of k and of v.
 
     Under autocast k and v are cast to its dtype; log_decay stays fp32.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
             CUDA. From ``backward()`` too, and for second derivatives everywhere.
@@ -65,12 +66,7 @@ def gla_state(
         True
     """
     k, v = autocast(k, v)
-    return call(torch.ops.tandem.gla_state_forward, k, v, as_fp32(log_decay), cu_seqlens)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs)
-    ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
+    return OPS["gla_state_forward"](k, v, as_fp32(log_decay), cu_seqlens)
 
 
 def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -81,7 +77,7 @@ def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None
         # The state is gla's final state, whatever q is. k stands for it, and zeros for d_o.
         inputs = (k, k, v, log_decay, None, None, cu_seqlens, torch.zeros_like(v), d_state)
         wants = (False, wants_dk, wants_dv, wants_d_log_decay, False)
-        _, dk, dv, d_log_decay, _ = call(torch.ops.tandem.gla_backward, *inputs, *wants)
+        _, dk, dv, d_log_decay, _ = OPS["gla_backward"](*inputs, *wants)
     if d_total_log_decay is not None and wants_d_log_decay:
         through_total = _by_log_decay(d_total_log_decay, log_decay, cu_seqlens, k.shape[:2])
         d_log_decay = through_total if d_log_decay is None else d_log_decay + through_total
@@ -102,4 +98,4 @@ def _by_log_decay(d_total: Tensor, log_decay: Tensor, cu_seqlens: Tensor | None,
     return of_token.sum((0, 1)) if log_decay.dim() == 1 else of_token
 
 
-torch.library.register_autograd("tandem::gla_state_forward", _backward, setup_context=_setup_context)
+OPS["gla_state_forward"].differentiate_by(_backward)

@@ -1,11 +1,8 @@
 """What a span of tokens does to the gradient by the state of gated linear attention, for sequence parallelism."""
 
-from typing import Any, NoReturn
-
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
 
@@ -41,6 +38,7 @@ def gla_state_backward(
     Under autocast q and d_o are cast to its dtype; log_decay stays fp32.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
             CUDA. Also from ``backward()``: this op has no gradient.
@@ -75,14 +73,4 @@ def gla_state_backward(
         True
     """
     q, d_o = autocast(q, d_o)
-    return call(torch.ops.tandem.gla_state_backward, q, d_o, as_fp32(log_decay), scale, cu_seqlens)
-
-
-def _backward(ctx: Any, *gradients: Tensor | None) -> NoReturn:
-    raise NotImplementedError(
-        "[gla_state_backward] it has no gradient: call it under torch.no_grad(), or on tensors that do not require one"
-    )
-
-
-# why: without it torch would only warn, and return tensors that are cut from the graph.
-torch.library.register_autograd("tandem::gla_state_backward", _backward)
+    return OPS["gla_state_backward"](q, d_o, as_fp32(log_decay), scale, cu_seqlens)

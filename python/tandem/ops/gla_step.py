@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
 
@@ -11,8 +11,8 @@ def gla_step(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    state: Tensor,
     log_decay: Tensor | None = None,
+    state: Tensor | None = None,
     *,
     scale: float | None = None,
 ) -> Tensor:
@@ -29,12 +29,12 @@ def gla_step(
         k: as q.
         v: [B,H,V] or [B,1,H,V], as q. Strides of q, k and v are free; only an innermost stride other than 1 makes
             a copy.
-        state: [B,H,K,V], fp32 or bf16, overwritten with the new state: the final state of ``gla``, or zeros.
+        log_decay: g, the natural logarithm of the decay, [H] (constant per head) or [B,H] or [B,1,H]; None is no
+            decay. Taken as fp32; other floating dtypes are converted. -inf forgets the old state, exactly.
+        state: [B,H,K,V], fp32 or bf16, required, overwritten with the new state: the final state of ``gla``, or zeros.
             Arithmetic is fp32 whatever it is stored as; bf16 halves the time and rounds at every token. Innermost
             stride 1, other strides free, so that it may be a slice of a larger cache; at full speed where they are
             multiples of 16 bytes.
-        log_decay: g, the natural logarithm of the decay, [H] (constant per head) or [B,H] or [B,1,H]; None is no
-            decay. Taken as fp32; other floating dtypes are converted. -inf forgets the old state, exactly.
         scale: factor of the output, K^-0.5 when None.
 
     Returns:
@@ -43,9 +43,10 @@ def gla_step(
     Under autocast q, k and v are cast to its dtype; log_decay and the state stay as they are.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or stride breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. Also where a
-            gradient would be needed: there is none.
+            gradient would be needed, and under torch.func's transforms: there is none.
         RuntimeError: CUDA failed.
 
     Example, a prompt at once and then token by token::
@@ -58,23 +59,26 @@ def gla_step(
         >>> g = torch.nn.functional.logsigmoid(torch.randn(B, T, H)) / 16
         >>> o, final_state = tandem.ops.gla(q, k, v, g, output_final_state=True)
         >>> _, state = tandem.ops.gla(q[:, :8], k[:, :8], v[:, :8], g[:, :8], output_final_state=True)
-        >>> steps = [tandem.ops.gla_step(q[:, t], k[:, t], v[:, t], state, g[:, t]) for t in range(8, T)]
+        >>> steps = [tandem.ops.gla_step(q[:, t], k[:, t], v[:, t], g[:, t], state) for t in range(8, T)]
         >>> torch.allclose(torch.stack(steps, 1).float(), o[:, 8:].float(), rtol=0.02, atol=0.02)
         True
         >>> torch.allclose(state, final_state, rtol=0.02, atol=0.02)
         True
     """
-    inputs = [x for x in (q, k, v, state, log_decay) if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        raise NotImplementedError(
-            "[gla_step] has no gradient: call it under torch.no_grad(), or train with tandem.ops.gla"
-        )
+    if state is None or _rank(log_decay) == 4:
+        raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     q, k, v = autocast(q, k, v)
     log_decay = as_fp32(log_decay)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
-    with_time = v.dim() == 4 and v.size(1) == 1
-    q, k, v = (x.squeeze(1) if x.dim() == 4 else x for x in (q, k, v))
-    if log_decay is not None and log_decay.dim() == 3:
+    with_time = _rank(v) == 4 and v.size(1) == 1
+    q, k, v = (x.squeeze(1) if _rank(x) == 4 else x for x in (q, k, v))
+    if log_decay is not None and _rank(log_decay) == 3:
         log_decay = log_decay.squeeze(1)
-    o = call(torch.ops.tandem.gla_step, q, k, v, log_decay, scale, state)
+    o = OPS["gla_step"](q, k, v, log_decay, scale, state)
+    if not torch.compiler.is_compiling():  # a graph knows from the schema
+        torch.autograd.graph.increment_version(state)
     return o.unsqueeze(1) if with_time else o
+
+
+def _rank(x: Tensor | None) -> int:
+    return x.dim() if isinstance(x, Tensor) else -1

@@ -1,9 +1,8 @@
 """Linear scan: gated_scan of a projection that is computed on the fly and never kept."""
 
-import torch
 from torch import Tensor
 
-from tandem._extension import call
+from tandem._registration import OPS
 from tandem.ops._shared import autocast, scan_decay
 
 
@@ -42,11 +41,13 @@ def linear_scan(
         without output_final_state.
 
     Differentiable in u, weight, the decay, gate and initial_state, once; what does not require a gradient costs
-    none. Gradients have their tensor's dtype.
+    none. Gradients have their tensor's dtype. Forward mode has tangents of u and initial_state, and of weight and
+    initial_state.
 
     Under autocast u, weight and gate are cast to its dtype; the decay and the state stay as they are.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without CUDA.
             From ``backward()`` too, and for second derivatives everywhere.
@@ -69,4 +70,4 @@ def linear_scan(
     u, weight, gate = autocast(u, weight, gate)
     decays = (scan_decay(u, decay), scan_decay(u, log_decay))
     arguments = (u, weight, *decays, gate, initial_state, output_final_state, cu_seqlens)
-    return call(torch.ops.tandem.linear_scan_forward, *arguments)
+    return OPS["linear_scan_forward"](*arguments)

@@ -1,0 +1,69 @@
+"""What the calls return for fake tensors, and what they refuse of them: the library's own checks, without data."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tandem._extension import Shape, refusal
+from tandem._tables import Row, Table
+
+
+def register_fake(table: Table) -> None:
+    def fake(*arguments: Any) -> Any:
+        given = table.given(arguments)
+        check(table, given)
+        extents = table.extents(given)
+        results = tuple(result(table, rows, given, extents) for rows in table.results)
+        return results[0] if len(results) == 1 else results
+
+    torch.library.register_fake(f"tandem::{table.name}", fake)
+
+
+def result(table: Table, rows: list[Row], given: dict[str, Any], extents: dict[str, Any]) -> Tensor | None:
+    row = rows[0]
+    if row.flag is not None and not given[row.flag]:
+        return None
+    if row.role == "gradient":
+        sources = [given[one.source] for one in rows if one.source and given[one.source] is not None]
+        return torch.empty_like(sources[0], memory_format=torch.contiguous_format) if sources else None
+    first: Tensor = given[table.first]
+    shape = [extents[axis] for axis in row.axes.split(",")]
+    return first.new_empty(shape, dtype=torch.float32 if row.dtype == "fp32" else None)
+
+
+def check(table: Table, given: dict[str, Any]) -> None:
+    """Raises the ValueError that a call would. What nothing here can run is left to the call: it may run elsewhere."""
+    # Torch calls a fake, not the CPU's or CUDA's kernel, as soon as one tensor is on the meta device.
+    device = given[table.first].device
+    for name in table.tensors:
+        if given[name] is not None and given[name].device != device:
+            raise ValueError(f"[{table.name}] {name} must be on {device}, got {given[name].device}")
+    try:
+        arguments = [described(value) for value in given.values()]
+    except Unknown:
+        return
+    error = refusal(table.name, arguments)
+    if isinstance(error, ValueError):
+        raise error
+
+
+class Unknown(Exception):
+    """A size depends on data."""
+
+
+def described(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        sizes, strides = ([hint(size) for size in sizes] for sizes in (value.shape, value.stride()))
+        return Shape(value.dtype, value.device, sizes, strides)
+    return value if value is None or isinstance(value, bool) else float(hint(value))
+
+
+def hint(size: Any) -> Any:
+    """The value of a symbolic size that the compiler traces with. Reading it makes no guard, so a graph stays one for
+    all sizes; what another call gives is checked by that call."""
+    if not isinstance(size, torch.SymInt | torch.SymFloat):
+        return size
+    if size.node.hint is None:
+        raise Unknown
+    return size.node.hint

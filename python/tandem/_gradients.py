@@ -1,0 +1,133 @@
+"""Gradients and tangents of the calls, from their tables, as torch.autograd.Function wants them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from tandem._tables import Row, Table
+
+Op = Callable[..., Any]
+
+# Of each call, inputs that outputs are linear in together, and these outputs; others do not depend on them. Tangents
+# of such inputs are one more call, in which they stand for the inputs.
+LINEAR = {
+    "gla_forward": (
+        ({"q"}, {"o"}),
+        ({"k", "initial_state"}, {"o", "final_state"}),
+        ({"v", "initial_state"}, {"o", "final_state"}),
+    ),
+    "gla_state_forward": (({"k"}, {"state"}), ({"v"}, {"state"})),
+    "gated_scan_forward": (({"x", "initial_state"}, {"out", "final_state"}),),
+    "linear_scan_forward": (
+        ({"u", "initial_state"}, {"out", "final_state"}),
+        ({"weight", "initial_state"}, {"out", "final_state"}),
+    ),
+}
+
+
+def pick(names: Iterable[str], values: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that takes the values of these names out of a sequence."""
+    places = [values.index(name) for name in names]
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda sequence: tuple(sequence[place] for place in places)
+
+
+class Saved:
+    """What a call's gradients and tangents read: its arguments."""
+
+    def __init__(self, table: Table) -> None:
+        rest = [name for name in table.arguments if name not in table.tensors]
+        self.names = [*table.tensors, *rest]
+        self._tensors, self._rest = pick(table.tensors, table.arguments), pick(rest, table.arguments)
+
+    def save(self, ctx: Any, arguments: tuple[Any, ...], has_tangents: bool) -> None:
+        tensors = self._tensors(arguments)
+        ctx.save_for_backward(*tensors)
+        if has_tangents:
+            ctx.save_for_forward(*tensors)
+        ctx.rest = self._rest(arguments)
+        ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
+
+    def values(self, ctx: Any) -> list[Any]:
+        """In the order of `names`."""
+        return [*ctx.saved_tensors, *ctx.rest]
+
+
+def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[..., tuple[Tensor | None, ...]]:
+    """The gradients of a call by its backward call, which takes the same inputs, d_<output> of each output, and a flag
+    for each gradient."""
+    cotangents = ["d_" + rows[0].name for rows in table.results]
+    flags = [rows[0].flag or "" for rows in backward.results]
+    # Of each flag and each argument: the other side's places.
+    sources = [[table.arguments.index(row.source or "") for row in rows] for rows in backward.results]
+    gradient_of = {place: index for index, places in enumerate(sources) for place in places}
+    slots = [gradient_of.get(place) for place in range(len(table.arguments))]
+    arrange = pick(backward.arguments, [*saved.names, *cotangents, *flags])
+    required = [(i, rows[0]) for i, rows in enumerate(table.results) if not backward.rows[cotangents[i]].optional]
+
+    def zeros(values: list[Any], output: Row) -> Tensor:
+        given = dict(zip(saved.names, values, strict=True))
+        extents = table.extents(given)
+        made: Tensor = given[table.first].new_zeros([extents[axis] for axis in output.axes.split(",")])
+        return made
+
+    def gradients(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        values, given = saved.values(ctx), list(cotangents)
+        for i, output in required:
+            if given[i] is None:
+                given[i] = zeros(values, output)
+        needs = ctx.needs_input_grad
+        wants = [any([needs[place] for place in places]) for places in sources]
+        found = op(*arrange([*values, *given, *wants]))
+        return tuple([found[i] if i is not None and needed else None for i, needed in zip(slots, needs, strict=True)])
+
+    return gradients
+
+
+def no_formula(table: Table) -> Callable[..., NoReturn]:
+    """Refuses: of a call that gives gradients, and of one that has none."""
+    derives = any(row.source for row in table.rows.values())
+    op = table.op.removesuffix("_backward")
+
+    def refuse(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+        if derives:
+            raise NotImplementedError(
+                f"[{table.name}] tandem.ops.{op} has no second derivative: do not differentiate through a gradient "
+                "that was taken with create_graph=True"
+            )
+        raise NotImplementedError(
+            f"[{table.op}] it has no gradient: call it under torch.no_grad(), or on tensors that do not require one"
+        )
+
+    return refuse
+
+
+def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents."""
+
+    def tangents(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        moved: dict[str, Any] = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}
+        values = dict(zip(saved.names, saved.values(ctx), strict=True))
+        for inputs, outputs in LINEAR.get(table.name, ()):
+            if moved.keys() <= inputs:
+                for name in inputs - moved.keys():
+                    moved[name] = None if table.rows[name].optional else values[name].new_zeros(values[name].shape)
+                results = op(*({**values, **moved}[name] for name in table.arguments))
+                # torch.func wants zeros, not None, for an output that does not depend on them.
+                return tuple(
+                    [
+                        x if x is None or rows[0].name in outputs else x.new_zeros(x.shape)
+                        for x, rows in zip(results, table.results, strict=True)
+                    ]
+                )
+        ways = "; ".join(", ".join(sorted(inputs)) for inputs, _ in LINEAR.get(table.name, ()))
+        raise NotImplementedError(
+            f"[{table.op}] has no forward-mode derivative by {', '.join(moved)} together"
+            + (f", only by some of: {ways}" if ways else "")
+            + ". Reverse mode is backward(), torch.func.grad or vjp"
+        )
+
+    return tangents
