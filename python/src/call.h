@@ -79,8 +79,10 @@ inline Tensor narrowed(Tensor offsets) {
     const Tensor limit = torch::stable::from_blob(&limits[i], {}, {}, cpu, ScalarType::Long);
     std::array<StableIValue, 2> stack = {torch::stable::detail::from(offsets),
                                          torch::stable::detail::from(limit)};
-    STABLE_TORCH_ERROR_CODE_CHECK(
-        torch_call_dispatcher(kOps[i], "", stack.data(), TORCH_ABI_VERSION));
+    // why not torch's macro around it: its name differs between the headers of 2.11 and of 2.15.
+    if (torch_call_dispatcher(kOps[i], "", stack.data(), TORCH_ABI_VERSION) != AOTI_TORCH_SUCCESS) {
+      throw std::runtime_error(std::string("[tandem] torch failed to call ") + kOps[i]);
+    }
     offsets = torch::stable::detail::to<Tensor>(stack[0]);
   }
   return torch::stable::to(offsets, ScalarType::Int);
