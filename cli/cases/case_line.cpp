@@ -62,7 +62,7 @@ void expand_lists(const Line& line, const Json& object,
       const std::string placeholder = "{" + key + "}";
       const auto at = name.find(placeholder);
       if (at == std::string::npos) {
-        line.refuse(key, "is a list, so the name must contain " + placeholder);
+        line.refuse(key, "is a list, so the name must contain " + shown(placeholder));
       }
       one["name"] = name.replace(at, placeholder.size(), name_text(value));
       expand_lists(line, one, add);

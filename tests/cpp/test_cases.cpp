@@ -369,6 +369,8 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
   EXPECT_EQ(message(R"([{"name":"a{T}{H}","axes":{"B":1,"T":"1..9999","H":[1,2],"K":8},
                          "dtype":["bf16"],"decay":{"kind":"none"},"tags":[]}])"),
             "f.json: case a{T}{H}: stands for more than 10000 cases");
+  EXPECT_EQ(message("[{\"name\":\"a\",\"axes\":{\"T\x7f\":[1]}}]"),
+            "f.json: case a: T\\u007f: is a list, so the name must contain {T\\u007f}");
   EXPECT_EQ(message("[3]"), "f.json: case number 0: must be an object");
   EXPECT_EQ(message(std::string(100000, '[')),
             "f.json: not valid JSON: nested deeper than 32 levels");

@@ -112,17 +112,17 @@ TEST_F(Safetensors, MessagesShowNamesSafely) {
   expect_refused("tensor q: dtype: \"" + std::string(79, 'F') + "... is not supported");
 }
 
-/// A search through all names for each took minutes.
+/// A search through all names for each takes minutes.
 TEST_F(Safetensors, ManyNamesTakeNoLonger) {
   std::string header = "{";
-  for (int i = 0; i < 200000; ++i) {
+  for (int i = 0; i < 150000; ++i) {
     header += (i == 0 ? "\"" : ",\"") + std::to_string(i) +
               R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
   }
   write(header + "}", 0);
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(SafetensorsReader(path_).entries().size(), 200000u);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(SafetensorsReader(path_).entries().size(), 150000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(25));
 }
 
 /// Memory for what a table refuses is never touched.
