@@ -29,12 +29,14 @@ test:
 	@scripts/minutes "build" scripts/build
 	@scripts/minutes "test" scripts/run_ctest; status=$$?; scripts/minutes; exit $$status
 
-# Beside what make test runs: every case through Python, the whole tree under the sanitizers, the wheel as pip builds it.
+# Beside what make test runs: every case through Python, ten minutes of fuzzing, the whole tree under the sanitizers, the
+# wheel as pip builds it.
 nightly:
 	@scripts/bootstrap test
 	@scripts/bootstrap_python
 	@scripts/build
 	@TANDEM_TEST_ALL=1 scripts/run_ctest
+	@TANDEM_FUZZ_SECONDS=$${TANDEM_FUZZ_SECONDS:-600} build/$$(cat build/preset)/tests/tandem_asan_tests --gtest_filter='Fuzz.*'
 	@scripts/check_asan
 	@scripts/wheel build/wheel
 	@scripts/test_python build/wheel --jobs "$$(nproc)" $(package_tests)

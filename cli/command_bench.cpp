@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/build_info.h"
@@ -64,10 +65,10 @@ class Bench {
   explicit Bench(const BenchOptions& options) : options_(options) {}
 
   void run() {
-    const bool baseline = !options_.provider.empty() && options_.provider != "tandem";
-    const auto devices = backends(baseline ? "cuda" : options_.backend);
+    const auto devices = backends_of(options_.provider, options_.backend);
     check_variant_name(devices);
     auto selected = selection().select();
+    if (!options_.json.empty()) read_results(options_.json);  // what is wrong there, before timing
     for (const Device device : devices) {
       results_.reset();
       if (!options_.once) print_device(device);

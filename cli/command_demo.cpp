@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "cli/calls/backend.h"
@@ -13,6 +10,7 @@
 #include "cli/calls/measure.h"
 #include "cli/calls/run_file.h"
 #include "cli/commands.h"
+#include "cli/files/files.h"
 #include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
@@ -43,11 +41,7 @@ std::vector<float> project_bytes(const std::string& name, std::int64_t out) {
 }
 
 void write_input(const std::string& text_path, const std::string& path) {
-  std::ifstream stream(text_path, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(text_path)) {
-    throw std::runtime_error(text_path + ": cannot be opened");
-  }
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const std::string text = read_text(text_path);
   const auto T = static_cast<std::int64_t>(text.size());
   TensorSet set;
   const auto add = [&](const char* name, DType dtype, const Dims& shape, const auto& activation) {
@@ -76,8 +70,8 @@ void write_input(const std::string& text_path, const std::string& path) {
 
 void demo(const DemoOptions& options) {
   const Operation& operation = find_operation("gla");
-  std::filesystem::create_directories(options.folder);
   const std::string input = options.folder + "/input.safetensors";
+  make_folder_of(input);
   write_input(options.text, input);
   fmt::print("{} -> {}\n", options.text, input);
   bool passed = true;

@@ -40,8 +40,7 @@ class Profiler {
     CaseOptions selection = options_;
     if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
     const auto selected = selection.select();
-    // Returns CUDA where it works; a baseline works nowhere else.
-    device_ = backends(options_.provider == "tandem" ? options_.backend : "cuda").back();
+    device_ = backends_of(options_.provider, options_.backend).back();  // CUDA where it works
     run_.device_name = device_name(device_);
     run_.commit = kCommit;
     run_.command = recorded_command(g_arguments, std::filesystem::current_path());

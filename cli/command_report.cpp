@@ -1,18 +1,17 @@
 // tandem report: HTML and Markdown from results files.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 
 #include "cli/commands.h"
+#include "cli/files/files.h"
 #include "cli/ops/ops.h"
 #include "cli/report/front.h"
 #include "cli/report/html.h"
 #include "cli/report/markdown.h"
-#include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
 namespace {
@@ -22,27 +21,36 @@ struct ReportOptions {
   std::string results;
   std::string iterations;
   std::string out;
+  std::vector<std::string> files;
   bool markdown = false;
   bool check = false;
+
+  std::string results_folder() const { return results.empty() ? root + "/bench/results" : results; }
 };
 
-std::string read_text(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw std::runtime_error(path + ": cannot read");
-  std::stringstream text;
-  text << stream.rdbuf();
-  return text.str();
+/// The files named; the folder's where it is named or none of them is.
+std::vector<ReportFile> load(const ReportOptions& options) {
+  std::vector<ReportFile> files;
+  std::vector<std::string> searched = options.files;
+  for (const std::string& path : options.files) files.push_back(load_file(path));
+  if (options.files.empty() || !options.results.empty()) {
+    searched.push_back(options.results_folder());
+    for (ReportFile& file : load_results(searched.back())) files.push_back(std::move(file));
+  }
+  const bool rows = std::any_of(files.begin(), files.end(),
+                                [](const ReportFile& file) { return !file.rows.empty(); });
+  if (rows) return files;
+  throw std::runtime_error(
+      fmt::format("nothing to report: no row of results in {}", fmt::join(searched, ", ")));
 }
 
 void report(const ReportOptions& options) {
   if (options.out.empty() && !options.markdown && !options.check) {
     throw CLI::ValidationError("report", "say what to write: --out FILE, --markdown, or --check");
   }
-  const std::string results =
-      options.results.empty() ? options.root + "/bench/results" : options.results;
   const std::string iterations =
       options.iterations.empty() ? options.root + "/docs/ops" : options.iterations;
-  const std::vector<ReportFile> files = load_results(results);
+  const std::vector<ReportFile> files = load(options);
   if (!options.out.empty()) {
     write_file(options.out, html_report(files, load_iterations(iterations)));
     fmt::print("written: {}\n", options.out);
@@ -76,7 +84,7 @@ void report(const ReportOptions& options) {
   if (stale.empty()) {
     fmt::print("tables are up to date\n");
   } else if (options.check) {
-    fmt::print("not up to date with {}: {} (tandem report --markdown)\n", results,
+    fmt::print("not up to date with {}: {} (tandem report --markdown)\n", options.results_folder(),
                fmt::join(stale, ", "));
     throw Failed{};
   } else {
@@ -90,6 +98,9 @@ void add_report(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("report", "HTML and Markdown from results files and tuning logs");
   const auto options = std::make_shared<ReportOptions>();
+  CLI::Option* files =
+      command->add_option("files", options->files, "results files, instead of a folder of them")
+          ->check(CLI::ExistingFile);
   command->add_option("--root", options->root, "the checkout")->capture_default_str();
   command
       ->add_option("--results", options->results,
@@ -100,16 +111,21 @@ void add_report(CLI::App& app) {
                    "folder of <op>.iterations.jsonl (default: docs/ops of the checkout)")
       ->check(CLI::ExistingDirectory);
   command->add_option("--out", options->out, "write this HTML file, which needs no other");
-  command->add_flag("--markdown", options->markdown,
-                    "write the tables of README.md, docs/results.md and docs/ops, "
-                    "between their <!-- results --> and <!-- iterations --> marks");
-  command->add_flag("--check", options->check,
-                    "write no Markdown, and fail when a table is not up to date or two files of a "
-                    "device use one id of a run");
+  command
+      ->add_flag("--markdown", options->markdown,
+                 "write the tables of README.md, docs/results.md and docs/ops, "
+                 "between their <!-- results --> and <!-- iterations --> marks")
+      ->excludes(files);
+  command
+      ->add_flag("--check", options->check,
+                 "write no Markdown, and fail when a table is not up to date or two files of a "
+                 "device use one id of a run")
+      ->excludes(files);
   command->footer(
       "A row shows the latest run that timed the case. A ratio is of two times of one run, which "
       "is named\nwhere it is not the row's.\n"
-      "Example: tandem report --results bench/results --out report.html --markdown");
+      "Examples: tandem report --results bench/results --out report.html --markdown\n"
+      "          tandem report results.json --out report.html");
   command->callback([options] { report(*options); });
 }
 

@@ -1,12 +1,43 @@
 #include "cli/commands.h"
 
+#include <fmt/format.h>
+
+#include <charconv>
 #include <set>
 
+#include "cli/calls/arguments.h"
+#include "cli/calls/backend.h"
 #include "cli/calls/operation.h"
+#include "tandem/error.h"
 
 namespace tandem::tools {
 
 std::vector<std::string> g_arguments;
+
+namespace {
+
+/// why not left to CLI11: it takes -1 and numbers of any length for a uint64.
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size()) return "";
+        return "must be an integer in [0,2^64), got " + text;
+      },
+      "");
+}
+
+}  // namespace
+
+std::vector<Device> backends_of(const std::string& provider, const std::string& backend) {
+  if (provider.empty() || provider == "tandem") return backends(backend);
+  const std::string refusal = fmt::format("--provider {} runs on CUDA only", provider);
+  if (backend == "cpu") throw UsageError(refusal + ", not with --backend cpu");
+  const std::string reason = cuda_missing_reason();
+  if (!reason.empty()) throw Unsupported(refusal + ": " + reason);
+  return backends("cuda");
+}
 
 CLI::Validator known_op() {
   std::set<std::string> names;
@@ -28,7 +59,9 @@ void CaseOptions::add_to(CLI::App& command) {
       ->check(CLI::ExistingFile);
   command.add_option("--backend", backend, "cpu or cuda (default: every one that works here)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command.add_option("--seed", seed, "of the random inputs")->capture_default_str();
+  command.add_option("--seed", seed, "of the random inputs")
+      ->check(whole_number())
+      ->capture_default_str();
 }
 
 std::vector<Selected> CaseOptions::select() const {

@@ -49,6 +49,9 @@ struct CaseOptions {
   std::vector<Selected> select() const;
 };
 
+/// Returns the devices of --backend for --provider: a baseline runs on CUDA only.
+std::vector<Device> backends_of(const std::string& provider, const std::string& backend);
+
 /// Accepts only the names of ops.
 CLI::Validator known_op();
 

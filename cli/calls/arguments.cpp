@@ -3,29 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <cstdlib>
 #include <stdexcept>
+
+#include "cli/files/json.h"
 
 namespace tandem::tools {
 namespace {
 
-/// Takes every tensor of the file as an input, contiguous.
-TensorSet read_inputs(const Operation& operation, const SafetensorsFile& file) {
+/// Adds a contiguous tensor. Its memory is not touched yet: what is refused costs nothing.
+void add_untouched(TensorSet& set, const std::string& name, DType dtype, const Dims& shape,
+                   bool output) {
+  NamedTensor& tensor = set.tensors.emplace_back(
+      NamedTensor{name, dtype, shape, contiguous_strides(shape), set.buffers.size(),
+                  static_cast<std::int64_t>(kGuardBytes), output});
+  set.buffers.push_back(HostBuffer::uninitialized(guarded_bytes(tensor)));
+}
+
+/// Takes every tensor of the file as an input.
+TensorSet name_inputs(const Operation& operation, const SafetensorsReader& file) {
   std::vector<std::string> known = operation.inputs();
   for (const std::string& name : operation.optional_inputs()) known.push_back(name);
+  for (const FileEntry& from : file.entries()) {
+    if (std::find(known.begin(), known.end(), from.name) != known.end()) continue;
+    throw std::runtime_error(fmt::format("{}: tensor {}: is no input of {} ({})", file.path(),
+                                         shown(from.name), title(operation),
+                                         fmt::join(known, ", ")));
+  }
   TensorSet set;
-  for (const FileTensor& from : file.tensors) {
-    if (std::find(known.begin(), known.end(), from.name) == known.end()) {
-      throw std::runtime_error(fmt::format("{}: tensor {}: is no input of {} ({})", file.path,
-                                           from.name, title(operation), fmt::join(known, ", ")));
-    }
-    const NamedTensor& to =
-        add_tensor(set, from.name, from.dtype, from.shape, contiguous_strides(from.shape), false);
-    std::memcpy(set.buffers[to.buffer].data() + to.offset, from.data.data(), span_bytes(to));
+  for (const FileEntry& from : file.entries()) {
+    add_untouched(set, from.name, from.dtype, from.shape, false);
   }
   for (const std::string& name : operation.inputs()) {
     if (set.find(name) == nullptr) {
-      throw std::runtime_error(fmt::format("{}: tensor {}: is missing", file.path, name));
+      throw std::runtime_error(fmt::format("{}: tensor {}: is missing", file.path(), name));
     }
   }
   return set;
@@ -34,19 +46,14 @@ TensorSet read_inputs(const Operation& operation, const SafetensorsFile& file) {
 bool parse_bool(const std::string& name, const std::string& text) {
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
-  throw std::runtime_error(fmt::format("--set {}: must be true or false, got {}", name, text));
+  throw UsageError(fmt::format("--set {}: must be true or false, got {}", name, text));
 }
 
 double parse_number(const std::string& name, const std::string& text) {
-  std::size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (text.empty() || used != text.size()) {
-    throw std::runtime_error(fmt::format("--set {}: must be a number, got {}", name, text));
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value)) {
+    throw UsageError(fmt::format("--set {}: must be a finite number, got {}", name, text));
   }
   return value;
 }
@@ -58,32 +65,40 @@ std::string setting_name(const Parameter& row) {
   return row.number ? row.name : std::string("output_") + row.name;
 }
 
-void check_settings(const Operation& operation, const Settings& settings) {
+/// Returns numbers, and choices as 0 or 1, by name.
+std::map<std::string, double> parse_settings(const Operation& operation, const Settings& settings) {
+  std::map<std::string, double> values;
   std::vector<std::string> known;
   for (const Parameter& row : operation.calls.front()->parameters()) {
-    if (row.number || is_choice(row)) known.push_back(setting_name(row));
+    if (!row.number && !is_choice(row)) continue;
+    known.push_back(setting_name(row));
+    const auto at = settings.find(known.back());
+    if (at == settings.end()) continue;
+    values[at->first] = row.number ? parse_number(at->first, at->second)
+                                   : static_cast<double>(parse_bool(at->first, at->second));
   }
   for (const auto& [name, text] : settings) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw std::runtime_error(
-        known.empty() ? fmt::format("--set {}: {} has no settings", name, title(operation))
-                      : fmt::format("--set {}: {} has no such setting ({})", name, title(operation),
-                                    fmt::join(known, ", ")));
+    if (values.count(name) != 0) continue;
+    throw UsageError(known.empty()
+                         ? fmt::format("--set {}: {} has no settings", name, title(operation))
+                         : fmt::format("--set {}: {} has no such setting ({})", name,
+                                       title(operation), fmt::join(known, ", ")));
   }
+  return values;
 }
 
 /// Adds an output, contiguous; a shape that no memory could hold is refused here.
-void add_output(TensorSet& set, const SafetensorsFile& file, const Parameter& row, DType dtype,
+void add_output(TensorSet& set, const SafetensorsReader& file, const Parameter& row, DType dtype,
                 const Dims& shape) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;
   std::int64_t bytes = size_of(dtype);
   for (const std::int64_t extent : shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > kMostBytes) {
       throw std::runtime_error(
-          fmt::format("{}: {} {} is too large", file.path, row.name, to_string(shape)));
+          fmt::format("{}: {} {} is too large", file.path(), row.name, to_string(shape)));
     }
   }
-  add_tensor(set, row.name, dtype, shape, contiguous_strides(shape), true);
+  add_untouched(set, row.name, dtype, shape, true);
 }
 
 }  // namespace
@@ -102,23 +117,30 @@ std::shared_ptr<void> arguments(const Signature& signature, const TensorSet& set
   return args;
 }
 
-TensorSet read_call(const Operation& operation, const SafetensorsFile& file,
+TensorSet read_call(const Operation& operation, const SafetensorsReader& file,
                     const Settings& settings) {
   const Signature& signature = *operation.calls.front();
-  TensorSet set = read_inputs(operation, file);
-  check_settings(operation, settings);
+  const std::map<std::string, double> values = parse_settings(operation, settings);
+  TensorSet set = name_inputs(operation, file);
   const auto args = arguments(signature, set, host_bases(set), Device::cpu());
   const std::vector<std::int64_t> extents = signature.extents(args.get());
   for (const Parameter& row : signature.parameters()) {
-    const auto setting = settings.find(setting_name(row));
-    const bool is_set = setting != settings.end();
-    if (row.number && is_set) set.scalars[row.name] = parse_number(row.name, setting->second);
+    const auto value = values.find(setting_name(row));
+    const bool is_set = value != values.end();
+    if (row.number && is_set) set.scalars[row.name] = value->second;
     if (row.number || !row.is_output()) continue;
     bool wanted = !is_choice(row) || set.find(row.may_be ? row.may_be : "") != nullptr;
-    if (is_choice(row) && is_set) wanted = parse_bool(setting->first, setting->second);
-    // Where ranks do not fit there is no shape, and the call refuses the inputs.
+    if (is_choice(row) && is_set) wanted = value->second != 0;
+    // Where ranks do not fit there is no shape, and the check refuses the inputs.
     const auto shape = signature.shape(row, args.get(), extents);
     if (wanted && shape) add_output(set, file, row, signature.dtype(row, args.get()), *shape);
+  }
+  signature.check(arguments(signature, set, host_bases(set), Device::cpu()).get());
+  for (std::size_t i = 0; i < file.entries().size(); ++i) {
+    file.read(file.entries()[i], set.buffers[i].data() + set.tensors[i].offset);
+  }
+  for (const NamedTensor& tensor : set.tensors) {
+    if (tensor.output) set.buffers[tensor.buffer] = HostBuffer(guarded_bytes(tensor));
   }
   return set;
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@
 namespace tandem::tools {
 
 using Settings = std::map<std::string, std::string>;  // --set name=value
+
+/// What is wrong with the command line: the program exits with 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 /// Makes the arguments of a call with each buffer of the set at `bases[i]` on `device`. Tensors of
 /// other calls in the set are left out.
@@ -36,8 +42,10 @@ Args host_arguments(const Signature& signature, const TensorSet& set) {
 
 /// Makes the tensors of an entry's call from a file, and numbers and choices of outputs from --set.
 /// Optional outputs are made where --set says so or, without a word, where the input that they may
-/// replace is given. Throws std::runtime_error naming the file or the setting, and the tensor.
-TensorSet read_call(const Operation& operation, const SafetensorsFile& file,
+/// replace is given. Data is read once the call's table has taken every name, dtype and shape.
+/// Throws UsageError naming the setting, std::runtime_error naming file and tensor, and
+/// InvalidArgument.
+TensorSet read_call(const Operation& operation, const SafetensorsReader& file,
                     const Settings& settings);
 
 /// How a gradient lies in memory.

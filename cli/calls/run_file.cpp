@@ -17,14 +17,16 @@ TensorSet run_file(const Operation& operation, const std::string& in, const std:
   if (!operation.runs_files) {
     throw std::runtime_error(title(operation) + " cannot be run on a file");
   }
-  TensorSet set = read_call(operation, read_safetensors(in), settings);
-  Placement placement(set, device);
+  TensorSet set;
+  Buffers after;
   try {
+    set = read_call(operation, SafetensorsReader(in), settings);
+    Placement placement(set, device);
     operation.call(set, placement.bases(), device, {});
+    after = placement.download();
   } catch (const InvalidArgument& error) {
     throw std::runtime_error(in + ": " + error.what());
   }
-  Buffers after = placement.download();
   std::vector<NamedView> outputs;
   for (const NamedTensor& tensor : set.tensors) {
     if (!tensor.output) continue;

@@ -26,9 +26,9 @@ Json spread(const Line& line, const std::string& axis, const Json& value) {
   if (dots == std::string::npos || !number(view.substr(0, dots), first) ||
       !number(view.substr(dots + 2), last) || first < 0 || last < first ||
       last - first >= kLongest) {
-    line.refuse(
-        "axes." + axis,
-        "must be an integer, a list of them or a range such as \"1..130\", got " + value.dump());
+    line.refuse("axes." + axis,
+                "must be an integer, a list of them or a range such as \"1..130\", got " +
+                    shown_json(value));
   }
   Json list = Json::array();
   for (std::int64_t i = first; i <= last; ++i) list.push_back(i);
@@ -54,14 +54,15 @@ void expand_lists(const Line& line, const Json& object,
   for (const auto& [key, pointer] : fields) {
     if (!object.contains(pointer) || !object.at(pointer).is_array()) continue;
     if (object.at(pointer).empty()) line.refuse(key, "must not be an empty list");
-    for (const Json& value : object.at(pointer)) {
-      Json one = object;
+    Json one = object;
+    const Json values = std::exchange(one[pointer], nullptr);  // not copied with every case
+    for (const Json& value : values) {
       one[pointer] = value;
-      std::string name = one.at("name");
+      std::string name = object.at("name");
       const std::string placeholder = "{" + key + "}";
       const auto at = name.find(placeholder);
       if (at == std::string::npos) {
-        line.refuse(key, "is a list, so the name must contain " + placeholder);
+        line.refuse(key, "is a list, so the name must contain " + shown(placeholder));
       }
       one["name"] = name.replace(at, placeholder.size(), name_text(value));
       expand_lists(line, one, add);

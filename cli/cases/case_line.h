@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "cli/files/json.h"
 
 namespace tandem::tools {
 
@@ -30,7 +31,8 @@ struct Line {
   }
 
   [[noreturn]] void refuse(const std::string& field, const std::string& text) const {
-    throw std::runtime_error(fmt::format("{}: case {}: {}: {}", file, name, field, text));
+    throw std::runtime_error(fmt::format("{}: case {}: {}{}", file, shown(name),
+                                         field.empty() ? "" : shown(field) + ": ", text));
   }
 
   void only_fields(const Json& object, const std::string& where,
@@ -56,7 +58,8 @@ struct Line {
       if (value.is_string() && value.get<std::string>() == text) return meaning;
       known.push_back(text);
     }
-    refuse(field, fmt::format("must be one of {}, got {}", fmt::join(known, ", "), value.dump()));
+    refuse(field,
+           fmt::format("must be one of {}, got {}", fmt::join(known, ", "), shown_json(value)));
   }
 
   /// Reads a list of words, none twice.
@@ -70,9 +73,10 @@ struct Line {
     for (const Json& item : list) {
       const std::string word = item.is_string() ? item.get<std::string>() : "";
       if (!holds(known, word)) {
-        refuse(field, fmt::format("must be among {}, got {}", fmt::join(known, ", "), item.dump()));
+        refuse(field,
+               fmt::format("must be among {}, got {}", fmt::join(known, ", "), shown_json(item)));
       }
-      if (holds(found, word)) refuse(field, "names " + item.dump() + " twice");
+      if (holds(found, word)) refuse(field, "names " + shown_json(item) + " twice");
       found.push_back(word);
     }
     return found;
@@ -82,7 +86,8 @@ struct Line {
     constexpr std::int64_t kMost = std::int64_t{1} << 31;
     if (!value.is_number_integer() || value.get<std::int64_t>() < least ||
         value.get<std::int64_t>() >= kMost) {
-      refuse(field, fmt::format("must be an integer in [{},2^31), got {}", least, value.dump()));
+      refuse(field,
+             fmt::format("must be an integer in [{},2^31), got {}", least, shown_json(value)));
     }
     return value.get<std::int64_t>();
   }

@@ -3,11 +3,10 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "cli/cases/case_line.h"
 #include "cli/cases/lengths.h"
+#include "cli/files/files.h"
 
 namespace tandem::tools {
 
@@ -76,7 +75,12 @@ std::vector<std::int32_t> parse_lengths(const Line& line, const Json& lengths, c
   const auto number = [&](const char* key) {
     return line.integer(line.required(lengths, "lengths", key), std::string("lengths.") + key, 1);
   };
+  constexpr std::int64_t kMostSequences = 1 << 16;
   rule.sequences = number("sequences");
+  if (rule.sequences > kMostSequences) {
+    line.refuse("lengths.sequences",
+                fmt::format("must be at most {}, got {}", kMostSequences, rule.sequences));
+  }
   const std::int64_t tokens = one.axis("T");
   if (rule.distribution == LengthRule::Distribution::kLogUniform) {
     rule.smallest = static_cast<double>(number("smallest"));
@@ -100,7 +104,10 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
   Case one;
   one.name = object.at("name");
   if (one.name.find_first_of("{}") != std::string::npos) {
-    line.refuse("name", "has a placeholder for a field that is not a list: " + one.name);
+    line.refuse("name", "has a placeholder for a field that is not a list: " + shown(one.name));
+  }
+  if (shown(one.name) != one.name) {
+    line.refuse("name", "must have at most 80 characters, all printable");
   }
   one.directions = {"forward"};
   if (object.contains("directions")) {
@@ -217,12 +224,8 @@ const std::vector<std::string>& tag_names() {
 
 std::vector<Case> parse_cases(const std::string& op, const std::string& json,
                               const std::string& file) {
-  Json table;
-  try {
-    table = Json::parse(json);
-  } catch (const Json::parse_error& error) {
-    throw std::runtime_error(fmt::format("{}: not valid JSON: {}", file, error.what()));
-  }
+  constexpr std::size_t kMostCases = 10000;  // of one line
+  const Json table = parse_json<Json>(json, file);
   if (!table.is_array()) throw std::runtime_error(file + ": must be a list of cases");
   std::vector<Case> cases;
   std::set<std::string> names;
@@ -232,10 +235,14 @@ std::vector<Case> parse_cases(const std::string& op, const std::string& json,
     if (!object.is_object()) line.refuse("", "must be an object");
     if (!line.required(object, "", "name").is_string()) line.refuse("name", "must be a string");
     line.name = object.at("name");
+    const std::size_t before = cases.size();
     expand(line, object, [&](const Json& expanded) {
+      if (cases.size() - before == kMostCases) {
+        line.refuse("", fmt::format("stands for more than {} cases", kMostCases));
+      }
       cases.push_back(parse_case(line, op, expanded));
       if (!names.insert(cases.back().name).second) {
-        line.refuse("name", cases.back().name + " appears twice");
+        line.refuse("name", shown(cases.back().name) + " appears twice");
       }
     });
   }
@@ -255,10 +262,7 @@ std::vector<Case> load_cases(const std::string& op, const std::string& file) {
     if (text == nullptr) throw std::runtime_error("no cases for op " + op);
     return parse_cases(op, text, "cases/" + op + ".json");
   }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw std::runtime_error(file + ": cannot be opened");
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  return parse_cases(op, text, file);
+  return parse_cases(op, read_text(file), file);
 }
 
 std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
+
+#include "cli/files/files.h"
+#include "cli/report/data.h"
+#include "cli/report/text.h"
 
 namespace tandem::tools {
 namespace {
@@ -31,25 +33,9 @@ Json values_json(const Counters& counters, bool of_launch) {
   return json;
 }
 
-std::vector<Json> read_lines(const std::string& path) {
-  std::vector<Json> lines;
-  std::ifstream stream(path);
-  int at = 0;
-  for (std::string text; std::getline(stream, text);) {
-    ++at;
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) {
-      throw std::runtime_error(fmt::format("{}:{}: not a JSON object", path, at));
-    }
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
 bool same_call(const Json& a, const Json& b) {
   for (const char* field : {"device", "op", "direction", "case", "dtype"}) {
-    if (a.value(field, "") != b.value(field, "")) return false;
+    if (text_of(a, field) != text_of(b, field)) return false;
   }
   return true;
 }
@@ -86,19 +72,19 @@ Json append_iteration(const std::string& path, const Iteration& iteration, const
   if (!profile.reading.empty()) line["reading"] = profile.reading;
   const double us = line["median_us"];
   double first = 0, previous = 0;
-  for (const Json& before : read_lines(path)) {
-    const double time = same_call(before, line) ? before.value("median_us", 0.0) : 0.0;
-    if (time <= 0) continue;
+  const bool exists = std::filesystem::is_regular_file(path);
+  for (const Json& before : exists ? read_log(path) : std::vector<Json>()) {
+    const double time = number_of(before, "median_us").value_or(0);
+    if (time <= 0 || !same_call(before, line)) continue;
     if (first == 0) first = time;
     previous = time;
   }
   if (previous > 0) line["time_over_previous"] = rounded(us / previous);
   if (first > 0) line["time_over_first"] = rounded(us / first);
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder);
-  std::ofstream stream(path, std::ios::app);
-  stream << line.dump() << '\n';
-  if (!stream.flush()) throw std::runtime_error(path + ": cannot write");
+  make_folder_of(path);
+  std::string text = exists ? read_text(path) : "";
+  if (!text.empty() && !text.ends_with('\n')) text += '\n';
+  write_file(path, text + line.dump() + "\n");
   return line;
 }
 

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "cli/files/files.h"
 #include "cli/profile/ncu_csv.h"
 
 namespace tandem::tools {
@@ -182,7 +183,7 @@ NcuProfile profile_program(const std::string& ncu, const std::vector<std::string
                                     last_line(output.text.empty() ? csv : output.text));
     }
   } else if (!report.empty()) {
-    fs::copy_file(file, report, fs::copy_options::overwrite_existing);
+    write_file(report, read_text(file));
   }
   return profile;
 }

@@ -56,8 +56,8 @@ std::vector<std::pair<std::string, std::vector<Json>>> iteration_groups(
   std::vector<std::pair<std::string, std::vector<Json>>> groups;
   for (const Json& line : lines) {
     const std::string name =
-        fmt::format("{} {} {} on {}", line.value("direction", ""), line.value("case", ""),
-                    line.value("dtype", ""), line.value("device", ""));
+        fmt::format("{} {} {} on {}", text_of(line, "direction"), text_of(line, "case"),
+                    text_of(line, "dtype"), text_of(line, "device"));
     std::size_t g = 0;
     while (g < groups.size() && groups[g].first != name) ++g;
     if (g == groups.size()) groups.push_back({name, {}});

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <set>
+#include <sstream>
 #include <stdexcept>
+
+#include "cli/files/files.h"
+#include "cli/files/json.h"
+#include "cli/report/results.h"
+#include "cli/report/text.h"
 
 namespace tandem::tools {
 namespace {
@@ -21,19 +25,6 @@ std::vector<fs::path> entries(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, missing)) paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;
-}
-
-std::string text_of(const Json& json, const char* field) {
-  const auto at = json.find(field);
-  if (at == json.end() || at->is_null()) return "";
-  return at->is_string() ? at->get<std::string>() : at->dump();
-}
-
-std::optional<double> number_of(const Json& json, const char* field) {
-  const auto at = json.find(field);
-  if (at == json.end() || !at->is_number()) return std::nullopt;
-  const double value = at->get<double>();
-  return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
 ReportRow parse_row(const Json& json) {
@@ -62,38 +53,8 @@ ReportRow parse_row(const Json& json) {
   // Drops the time of a wrong result.
   if (!row.failure.empty() || row.median_us.value_or(0) <= 0) row.median_us.reset();
   if (row.failure.empty() && !row.timed()) row.failure = "not timed";
-  if (json.contains("counters") && json["counters"].is_object()) row.counters = json["counters"];
+  if (json.contains("counters")) row.counters = json["counters"];
   return row;
-}
-
-ReportFile parse_file(const fs::path& path) {
-  const auto require = [&](bool good, const std::string& text) {
-    if (!good) throw std::runtime_error(path.string() + ": " + text);
-  };
-  std::ifstream stream(path);
-  const Json json = Json::parse(stream, nullptr, false);
-  require(json.is_object(), "not a JSON object");
-  require(text_of(json, "schema") == "1", "schema: must be 1, got " + text_of(json, "schema"));
-  require(json.contains("runs") && json["runs"].is_object(), "runs: must be an object");
-  require(json.contains("rows") && json["rows"].is_array(), "rows: must be a list");
-  ReportFile file;
-  file.device = path.parent_path().filename().string();
-  file.name = path.filename().string();
-  for (const auto& [id, run] : json["runs"].items()) {
-    require(run.is_object(), "run " + id + ": must be an object");
-    file.runs.push_back({id, run});
-  }
-  std::stable_sort(file.runs.begin(), file.runs.end(), [](const auto& a, const auto& b) {
-    return text_of(a.json, "date") < text_of(b.json, "date");
-  });
-  for (const Json& row : json["rows"]) {
-    require(row.is_object(), "rows: each must be an object");
-    file.rows.push_back(parse_row(row));
-    const ReportRow& last = file.rows.back();
-    require(json["runs"].contains(last.run),
-            fmt::format("row {} names run {}, which the file lacks", last.case_name, last.run));
-  }
-  return file;
 }
 
 using Providers = std::map<std::string, const ReportRow*>;  // of one run
@@ -139,11 +100,31 @@ double ReportFile::ceiling(const std::string& run, const char* name) const {
   return ceilings.is_object() ? number_of(ceilings, name).value_or(0) : 0;
 }
 
+ReportFile load_file(const std::string& path) {
+  const Json json = read_results(path);
+  const fs::path whole = fs::absolute(path);
+  ReportFile file;
+  file.device = whole.parent_path().filename().string();
+  file.name = whole.filename().string();
+  for (const auto& [id, run] : json["runs"].items()) file.runs.push_back({id, run});
+  std::stable_sort(file.runs.begin(), file.runs.end(), [](const auto& a, const auto& b) {
+    return text_of(a.json, "date") < text_of(b.json, "date");
+  });
+  for (const Json& row : json["rows"]) {
+    file.rows.push_back(parse_row(row));
+    const ReportRow& last = file.rows.back();
+    if (json["runs"].contains(last.run)) continue;
+    throw std::runtime_error(fmt::format("{}: row {} names run {}, which the file lacks", path,
+                                         shown(last.case_name), shown(last.run)));
+  }
+  return file;
+}
+
 std::vector<ReportFile> load_results(const std::string& folder) {
   std::vector<ReportFile> files;
   for (const fs::path& device : entries(folder)) {
     for (const fs::path& path : entries(device)) {
-      if (path.extension() == ".json") files.push_back(parse_file(path));
+      if (path.extension() == ".json") files.push_back(load_file(path));
     }
   }
   return files;
@@ -156,8 +137,8 @@ std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files) {
     for (const ReportRun& run : file.runs) {
       const auto [at, added] = first.emplace(std::pair(file.device, run.id), file.name);
       if (added) continue;
-      texts.push_back(
-          fmt::format("{}: run {} is in {} and in {}", file.device, run.id, at->second, file.name));
+      texts.push_back(fmt::format("{}: run {} is in {} and in {}", file.device, shown(run.id),
+                                  at->second, file.name));
     }
   }
   return texts;
@@ -165,22 +146,31 @@ std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files) {
 
 bool is_yardstick(const std::string& peer) { return peer.starts_with("sdpa"); }
 
+std::vector<Json> read_log(const std::string& path) {
+  std::vector<Json> lines;
+  std::istringstream stream(read_text(path));
+  int number = 0;
+  for (std::string text; std::getline(stream, text);) {
+    const std::string place = fmt::format("{}:{}", path, ++number);
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const Json line = parse_json<Json>(text, place);
+    if (!line.is_object()) throw std::runtime_error(place + ": must be a JSON object");
+    require_kind(line, {"device", "op", "direction", "case", "dtype", "variant", "note", "commit"},
+                 Kind::kText, place);
+    require_kind(line, {"median_us", "floor_us"}, Kind::kNumber, place);
+    require_kind(line, {"config", "counters"}, Kind::kObject, place);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
 std::map<std::string, std::vector<Json>> load_iterations(const std::string& folder) {
   const std::string suffix = ".iterations.jsonl";
   std::map<std::string, std::vector<Json>> by_op;
   for (const fs::path& path : entries(folder)) {
     const std::string name = path.filename().string();
     if (name.size() <= suffix.size() || !name.ends_with(suffix)) continue;
-    std::vector<Json>& lines = by_op[name.substr(0, name.size() - suffix.size())];
-    std::ifstream stream(path);
-    for (std::string text; std::getline(stream, text);) {
-      if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-      lines.push_back(Json::parse(text, nullptr, false));
-      if (!lines.back().is_object()) {
-        throw std::runtime_error(
-            fmt::format("{}: line {}: not a JSON object", path.string(), lines.size()));
-      }
-    }
+    by_op[name.substr(0, name.size() - suffix.size())] = read_log(path);
   }
   return by_op;
 }

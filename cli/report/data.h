@@ -42,8 +42,12 @@ struct ReportFile {
   double ceiling(const std::string& run, const char* name) const;
 };
 
-/// Reads every `<folder>/<device>/<op>.json`, in order of their names. Throws std::runtime_error
-/// naming the file and what is wrong in it. A folder that does not exist holds none.
+/// Reads one results file. Its device is the name of the folder that it lies in. Throws
+/// std::runtime_error naming the file and what is wrong in it.
+ReportFile load_file(const std::string& path);
+
+/// Reads every `<folder>/<device>/<op>.json`, in order of their names. A folder that does not exist
+/// holds none.
 std::vector<ReportFile> load_results(const std::string& folder);
 
 /// Lists every run id that two files of a device use: "nvidia-h200: run 20260101-1 is in gla.json
@@ -52,6 +56,10 @@ std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files);
 
 /// Tells whether a peer computes something else of the same shape: softmax attention beside gla.
 bool is_yardstick(const std::string& peer);
+
+/// Reads the lines of a tuning log. Throws std::runtime_error naming the file, the line and the
+/// field.
+std::vector<nlohmann::ordered_json> read_log(const std::string& path);
 
 /// Reads the lines of `<folder>/<op>.iterations.jsonl` by op.
 std::map<std::string, std::vector<nlohmann::ordered_json>> load_iterations(

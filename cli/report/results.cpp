@@ -6,13 +6,14 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
 #include "cli/calls/backend.h"
-#include "cli/tensors/safetensors.h"
+#include "cli/files/files.h"
+#include "cli/files/json.h"
+#include "cli/report/text.h"
 
 namespace tandem::tools {
 namespace {
@@ -66,28 +67,8 @@ Json row_json(const ResultsRow& row, const std::string& run_id) {
   return json;
 }
 
-Json read(const std::string& path) {
-  if (!std::filesystem::exists(path)) {
-    return {{"schema", 1}, {"runs", Json::object()}, {"rows", Json::array()}};
-  }
-  std::ifstream stream(path);
-  Json json;
-  try {
-    json = Json::parse(stream);
-  } catch (const Json::parse_error& error) {
-    throw std::runtime_error(fmt::format("{}: not valid JSON: {}", path, error.what()));
-  }
-  const auto require = [&](bool good, const char* text) {
-    if (!good) throw std::runtime_error(fmt::format("{}: {}", path, text));
-  };
-  require(json.is_object() && json.value("schema", 0) == 1, "schema: must be 1");
-  require(json.contains("runs") && json["runs"].is_object(), "runs: must be an object");
-  require(json.contains("rows") && json["rows"].is_array(), "rows: must be a list");
-  return json;
-}
-
 /// Writes one run or row per line, so that a diff shows what changed.
-std::string text_of(const Json& json) {
+std::string file_text(const Json& json) {
   std::vector<std::string> runs, rows;
   for (const auto& [id, run] : json["runs"].items()) {
     runs.push_back(fmt::format("  {}: {}", Json(id).dump(), run.dump()));
@@ -99,7 +80,7 @@ std::string text_of(const Json& json) {
 
 bool same_key(const Json& a, const Json& b) {
   for (const char* field : {"run", "op", "direction", "case", "dtype", "provider"}) {
-    if (a.value(field, "") != b.value(field, "")) return false;
+    if (text_of(a, field) != text_of(b, field)) return false;
   }
   return true;
 }
@@ -110,7 +91,7 @@ Json* latest_row(Json& json, const ResultsRow& row) {
   std::map<std::string, std::size_t> order;
   for (const auto& [id, run] : json["runs"].items()) {
     order[id] = dates.size();
-    dates.push_back(run.value("date", ""));
+    dates.push_back(text_of(run, "date"));
   }
   Json* latest = nullptr;
   std::pair<std::string, std::size_t> newest;
@@ -123,7 +104,7 @@ Json* latest_row(Json& json, const ResultsRow& row) {
                       is("provider", row.provider) &&
                       (is("variant", row.variant) ||
                        (row.chosen && (is("variant", "") || is("variant", kLibraryChoice))));
-    const auto at = order.find(one.value("run", ""));
+    const auto at = order.find(text_of(one, "run"));
     if (!same || at == order.end()) continue;
     const std::pair age{dates[at->second], at->second};
     if (latest != nullptr && age < newest) continue;
@@ -139,10 +120,12 @@ std::set<std::string> taken_ids(const std::filesystem::path& folder) {
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
     if (entry.path().extension() != ".json") continue;
-    std::ifstream stream(entry.path());
-    const Json json = Json::parse(stream, nullptr, false);
-    if (!json.is_object() || !json.contains("runs") || !json["runs"].is_object()) continue;
-    for (const auto& [id, run] : json["runs"].items()) ids.insert(id);
+    try {
+      const Json json = read_results(entry.path());
+      for (const auto& [id, run] : json["runs"].items()) ids.insert(id);
+    } catch (const std::runtime_error&) {
+      continue;  // another file
+    }
   }
   return ids;
 }
@@ -157,9 +140,44 @@ double rounded(double value) {
 
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))); }
 
+Json read_results(const std::string& path) {
+  const auto kind = std::filesystem::status(path).type();
+  using Type = std::filesystem::file_type;
+  if (kind != Type::regular && kind != Type::directory) {
+    return {{"schema", 1}, {"runs", Json::object()}, {"rows", Json::array()}};
+  }
+  const Json json = parse_json<Json>(read_text(path), path);
+  const auto require = [&](bool good, const std::string& text) {
+    if (!good) throw std::runtime_error(path + ": " + text);
+  };
+  const auto part = [&](const char* name) {
+    return json.is_object() && json.contains(name) ? json[name] : Json();
+  };
+  require(json.is_object(), "must be a JSON object");
+  require(part("schema") == 1, "schema: must be 1, got " + shown_json(part("schema")));
+  require(part("runs").is_object(), "runs: must be an object");
+  require(part("rows").is_array(), "rows: must be a list");
+  for (const auto& [id, run] : json["runs"].items()) {
+    const std::string place = "run " + shown(id);
+    require(run.is_object(), place + ": must be an object, got " + shown_json(run));
+    require_kind(run, {"commit", "date", "command"}, Kind::kText, path + ": " + place);
+    require_kind(run, {"device", "timer", "ceilings", "versions", "missing"}, Kind::kObject,
+                 path + ": " + place);
+  }
+  int number = 0;
+  for (const Json& row : json["rows"]) {
+    const std::string place = fmt::format("row {}", ++number);
+    require(row.is_object(), place + ": must be an object, got " + shown_json(row));
+    require_kind(row, {"run", "op", "direction", "case", "dtype", "provider", "variant", "failure"},
+                 Kind::kText, path + ": " + place);
+    require_kind(row, {"counters"}, Kind::kObject, path + ": " + place);
+  }
+  return json;
+}
+
 ResultsFile::ResultsFile(std::string path, std::string run_id, const ResultsRun& run)
     : path_(std::move(path)), run_id_(std::move(run_id)), run_(run) {
-  read(path_);  // throws now for what is no results file
+  read_results(path_);  // throws now for what is no results file
   const auto folder = std::filesystem::path(path_).parent_path();
   const std::set<std::string> taken = taken_ids(folder.empty() ? "." : folder);
   std::string date = today();
@@ -171,7 +189,7 @@ ResultsFile::ResultsFile(std::string path, std::string run_id, const ResultsRun&
 }
 
 void ResultsFile::add(const ResultsRow& row) {
-  Json json = read(path_);  // again: another tool may have written meanwhile
+  Json json = read_results(path_);  // again: another tool may have written meanwhile
   const Json added = row_json(row, run_id_);
   add_run(json, row);
   bool replaced = false;
@@ -185,7 +203,7 @@ void ResultsFile::add(const ResultsRow& row) {
 }
 
 bool ResultsFile::add_counters(const ResultsRow& row, Json counters) {
-  Json json = read(path_);
+  Json json = read_results(path_);
   Json* existing = latest_row(json, row);
   if (existing == nullptr) return false;
   counters["run"] = run_id_;
@@ -203,9 +221,8 @@ void ResultsFile::add_run(Json& json, const ResultsRow& row) {
 }
 
 void ResultsFile::write(const Json& json) const {
-  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder);
-  write_file(path_, text_of(json));
+  make_folder_of(path_);
+  write_file(path_, file_text(json));
 }
 
 }  // namespace tandem::tools

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +45,11 @@ double rounded(double value);
 
 /// Returns today in UTC, as in "2026-11-21".
 std::string today();
+
+/// Reads a results file, checked as far as its readers rely on it; where there is no file yet, or
+/// one that is only written to, as a pipe, a file without runs and rows. Throws std::runtime_error
+/// naming the file, the run or row, and the field.
+nlohmann::ordered_json read_results(const std::string& path);
 
 /// A file of results. Rows are merged by (run, op, direction, case, dtype, provider), and the file
 /// is replaced whole, by renaming.

@@ -81,6 +81,10 @@ std::int64_t span_bytes(const NamedTensor& tensor) {
   return elements * size_of(tensor.dtype);
 }
 
+std::size_t guarded_bytes(const NamedTensor& tensor) {
+  return tensor.offset + span_bytes(tensor) + kGuardBytes;
+}
+
 std::vector<void*> host_bases(const TensorSet& set) {
   std::vector<void*> bases;
   for (const HostBuffer& buffer : set.buffers) {
@@ -93,7 +97,7 @@ NamedTensor& add_tensor(TensorSet& set, const std::string& name, DType dtype, co
                         const Dims& strides, bool output, std::int64_t offset_elements) {
   NamedTensor tensor{name, dtype, shape, strides, set.buffers.size(), 0, output};
   tensor.offset = static_cast<std::int64_t>(kGuardBytes) + offset_elements * size_of(dtype);
-  set.buffers.emplace_back(tensor.offset + span_bytes(tensor) + kGuardBytes);
+  set.buffers.emplace_back(guarded_bytes(tensor));
   return set.tensors.emplace_back(tensor);
 }
 

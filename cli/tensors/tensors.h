@@ -85,6 +85,9 @@ NamedTensor& add_tensor(TensorSet& set, const std::string& name, DType dtype, co
 /// Returns row-major strides.
 Dims contiguous_strides(const Dims& shape);
 
+/// Returns the bytes of a buffer that holds the tensor alone, guarded.
+std::size_t guarded_bytes(const NamedTensor& tensor);
+
 /// Returns the bytes from the first element to the end of the last; 0 without elements.
 std::int64_t span_bytes(const NamedTensor& tensor);
 

@@ -312,6 +312,16 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
       {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[3,2]",
        "case a: cu_seqlens: must not decrease or pass T"},
       {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[]", "case a: cu_seqlens: must not be empty"},
+      {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[0,4294967297]",
+       "case a: cu_seqlens: must be an integer in [0,2^31), got 4294967297"},
+      {"\"tags\":[]", "\"tags\":[],\"cu_seqlens\":[18446744073709551615]",
+       "case a: cu_seqlens: must be an integer in [0,2^31), got 18446744073709551615"},
+      {"\"tags\":[]",
+       "\"tags\":[],\"lengths\":{\"distribution\":\"equal\",\"sequences\":2147483647}",
+       "case a: lengths.sequences: must be at most 65536, got 2147483647"},
+      {"\"name\":\"a\"", "\"name\":\"a\\u001b\"",
+       "case a\\u001b: name: must have at most 80 characters, all printable"},
+      {"\"tags\":[]", "\"tags\":[],\"\\n\":1", "case a: \\u000a: unknown field"},
       {"\"tags\":[]", "\"tags\":[],\"lengths\":{\"distribution\":\"odd\",\"sequences\":2}",
        "case a: lengths.distribution: must be one of equal, log_uniform"},
       {"\"tags\":[]", "\"tags\":[],\"lengths\":{\"distribution\":\"equal\"}",
@@ -348,6 +358,22 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
     }
   }
   EXPECT_THROW(parse_cases("gla", "[" + good + "," + good + "]", "f.json"), std::runtime_error);
+  const auto message = [](const std::string& table) -> std::string {
+    try {
+      parse_cases("gla", table, "f.json");
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(R"([{"name":"a{T}{H}","axes":{"B":1,"T":"1..9999","H":[1,2],"K":8},
+                         "dtype":["bf16"],"decay":{"kind":"none"},"tags":[]}])"),
+            "f.json: case a{T}{H}: stands for more than 10000 cases");
+  EXPECT_EQ(message("[{\"name\":\"a\",\"axes\":{\"T\x7f\":[1]}}]"),
+            "f.json: case a: T\\u007f: is a list, so the name must contain {T\\u007f}");
+  EXPECT_EQ(message("[3]"), "f.json: case number 0: must be an object");
+  EXPECT_EQ(message(std::string(100000, '[')),
+            "f.json: not valid JSON: nested deeper than 32 levels");
   EXPECT_THROW(parse_cases("gla", "{}", "f.json"), std::runtime_error);
   EXPECT_THROW(parse_cases("gla", "[", "f.json"), std::runtime_error);
   EXPECT_THROW(load_cases("nothing"), std::runtime_error);

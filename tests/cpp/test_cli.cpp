@@ -73,12 +73,16 @@ TEST_F(Cli, HelpIsEnough) {
     expect("--help", 0, "  " + command);
     expect(command + " --help", 0, "Usage: tandem " + command);
   }
-  expect("--version", 0, "tandem 0.");
+  for (const std::string version : {"--version", "-V"}) expect(version, 0, "tandem 0.");
+  expect("help", 0, "Examples:");
+  expect("help run", 0, "Usage: tandem run");
 }
 
 TEST_F(Cli, WrongCommandLinesExitWith2) {
   expect("", 2, "subcommand is required");
-  expect("dance", 2, "");
+  for (const std::string unknown : {"dance", "help dance"}) {
+    expect(unknown, 2, "unknown command dance (commands: info, cases, run, check,");
+  }
   expect("info --loud", 2, "--loud");
   expect("check --case 'no_such_*'", 2, "no case matches no_such_*");
   expect("check nothing", 2, "nothing");
@@ -86,7 +90,18 @@ TEST_F(Cli, WrongCommandLinesExitWith2) {
   expect("run gla --in a --out b --direction up", 2, "--direction");
   expect("check --tag fast", 2, "--tag");
   expect("check --backend tpu", 2, "--backend");
-  expect("check --seed few", 2, "--seed");
+  for (const std::string seed : {"few", "-1", "99999999999999999999", "1.5", "' 1'"}) {
+    for (const std::string command : {"check", "bench", "profile"}) {
+      expect(command + " gla --case t63_h1_d64 --seed " + seed, 2,
+             "--seed: must be an integer in [0,2^64), got ");
+    }
+  }
+  for (const std::string command : {"bench", "profile"}) {
+    expect(command + " --provider unfused --backend cpu", 2,
+           "--provider unfused runs on CUDA only, not with --backend cpu");
+    if (cuda_device_count() > 0) continue;
+    expect(command + " --provider unfused", 1, "--provider unfused runs on CUDA only: ");
+  }
   expect("bench --replays 0", 2, "--replays");
   expect("cases", 2, "op is required");
   expect("cases gla --tag fast", 2, "--tag");
@@ -126,17 +141,21 @@ TEST_F(Cli, RunWritesTheOutputs) {
 
 TEST_F(Cli, RunRefusesInOneLineAndWritesNothing) {
   const std::string out = " --out " + path("out");
-  expect("run gla --in " + path("none") + out, 1, path("none") + ": cannot be opened");
+  expect("run gla --in " + path("none") + out, 1,
+         path("none") + ": cannot be opened: No such file or directory");
   std::ofstream(path("bad")) << "12345678901234567890";
   expect("run gla --in " + path("bad") + out, 1, path("bad") + ": header size");
   expect("run gla --in " + write_input(4, 2, 3) + out, 1,
          path("in") + ": [gla_forward] k must have shape [B,T,HQ,K] = [1,3,1,4], got [1,3,1,3]");
   const std::string in = write_input(4, 2, 4);
-  expect("run gla --in " + in + out + " --set scale=much", 1,
-         "--set scale: must be a number, got much");
-  expect("run gla --in " + in + out + " --set speed=2", 1,
+  for (const std::string value : {"much", "nan", "inf", "1e999", "1x"}) {
+    expect("run gla --in " + in + out + " --set scale=" + value, 2,
+           "tandem: --set scale: must be a finite number, got " + value);
+  }
+  expect("run gla --in " + in + out + " --set scale=", 2, "--set scale: must be a finite number");
+  expect("run gla --in " + in + out + " --set speed=2", 2,
          "--set speed: gla forward has no such setting");
-  expect("run gla --in " + in + out + " --set output_final_state=maybe", 1,
+  expect("run gla --in " + in + out + " --set output_final_state=maybe", 2,
          "must be true or false");
   std::vector<float> one(1, 1);
   write_safetensors(path("odd"), {{"w", TensorView::contiguous(one.data(), DType::kFloat32, {1})}});
@@ -149,6 +168,22 @@ TEST_F(Cli, RunRefusesInOneLineAndWritesNothing) {
   EXPECT_FALSE(fs::exists(path("out")));
   EXPECT_EQ(run("run gla --in " + path("none") + out).output.find('\n'),
             run("run gla --in " + path("none") + out).output.size() - 1);
+}
+
+TEST_F(Cli, RunWritesThroughLinksAndIntoPipes) {
+  const std::string call = "run gla --in " + write_input(4, 2, 4) + " --out ";
+  fs::create_symlink("target", path("link"));
+  expect(call + path("link"), 0, "");
+  EXPECT_TRUE(fs::is_symlink(path("link")));
+  EXPECT_NE(read_safetensors(path("target")).find("o"), nullptr);
+  expect(call + "/dev/full", 1, "/dev/full: cannot be written: No space left on device");
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+TEST_F(Cli, DeepJsonIsRefused) {
+  std::ofstream(path("deep")) << std::string(100000, '[') << std::string(100000, ']');
+  expect("check gla --cases " + path("deep"), 1, path("deep") + ": not valid JSON: nested deeper");
+  expect("report " + path("deep") + " --out " + path("r"), 1, path("deep") + ": not valid JSON");
 }
 
 TEST_F(Cli, CasesAreListedAndWritten) {
@@ -228,6 +263,10 @@ TEST_F(Cli, BenchMergesIntoTheResultsFile) {
   expect("bench gla --backend cpu --replays 1 --cases " + path("cases.json") + " --json " +
              path("spoilt.json"),
          1, path("spoilt.json") + ": schema: must be 1");
+  const Result folder = run("bench gla --backend cpu --json " + path("results"));
+  EXPECT_EQ(folder.exit_code, 1);
+  EXPECT_EQ(folder.output, "tandem: " + path("results") + ": cannot be opened: Is a directory\n")
+      << "before anything is timed";
 }
 
 /// An op without matrix work has no TFLOP/s, not 0.00 of them; baselines are named.

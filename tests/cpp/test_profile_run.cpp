@@ -156,9 +156,15 @@ TEST_F(ProfileRun, BrokenLogIsNotAppendedTo) {
     append_iteration(log, {"x", {}}, profile_of("a", 1));
     FAIL();
   } catch (const std::runtime_error& error) {
-    EXPECT_EQ(error.what(), log + ":2: not a JSON object");
+    EXPECT_EQ(std::string(error.what()).find(log + ":2: not valid JSON: "), 0u) << error.what();
   }
   EXPECT_EQ(read(log), "{}\n{oops\n");
+}
+
+TEST_F(ProfileRun, ALineThatWasCutShortIsEnded) {
+  const std::string log = write("log", "{}");
+  append_iteration(log, {"x", {}}, profile_of("a", 1));
+  EXPECT_EQ(read(log).find("{}\n{"), 0u);
 }
 
 TEST_F(ProfileRun, CountersGoToTheLatestRowOfTheVariant) {

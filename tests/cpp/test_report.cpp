@@ -142,11 +142,43 @@ TEST_F(Report, WrongFilesAreNamed) {
     }
     return "";
   };
-  EXPECT_THAT(message("{"), HasSubstr("gpu/gla.json: not a JSON object"));
+  EXPECT_THAT(message("{"), HasSubstr("gpu/gla.json: not valid JSON: parse error at line 1"));
+  EXPECT_THAT(message("[]"), HasSubstr("gpu/gla.json: must be a JSON object"));
+  EXPECT_THAT(message(R"({"schema": "1"})"), HasSubstr("gla.json: schema: must be 1, got \"1\""));
+  EXPECT_THAT(message(R"({"schema": )" + std::string(100000, '[')),
+              HasSubstr("gpu/gla.json: not valid JSON: nested deeper than 32 levels"));
+  const std::string runs = R"({"schema": 1, "runs": {"9": )";
+  EXPECT_THAT(message(runs + R"(5}, "rows": []})"), HasSubstr("run 9: must be an object, got 5"));
+  EXPECT_THAT(message(runs + R"({"device": 5}}, "rows": []})"),
+              HasSubstr("gpu/gla.json: run 9: device: must be an object, got 5"));
+  EXPECT_THAT(message(runs + R"({}}, "rows": [{"run": "9"}, {"run": "9", "case": 5}]})"),
+              HasSubstr("gpu/gla.json: row 2: case: must be a string, got 5"));
   EXPECT_THAT(message(R"({"schema": 2})"), HasSubstr("schema: must be 1, got 2"));
   EXPECT_THAT(message(R"({"schema": 1, "runs": {}})"), HasSubstr("rows: must be a list"));
   EXPECT_THAT(message(R"({"schema": 1, "runs": {}, "rows": [{"run": "9", "case": "a"}]})"),
               HasSubstr("row a names run 9, which the file lacks"));
+}
+
+TEST_F(Report, WrongLogsAreNamed) {
+  fs::create_directories(folder_);
+  const auto message = [&](const std::string& text) -> std::string {
+    std::ofstream(folder_ / "gla.iterations.jsonl") << text;
+    try {
+      load_iterations(folder_.string());
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string file = (folder_ / "gla.iterations.jsonl").string();
+  EXPECT_EQ(message("{}\n\n{\"case\": 5}\n"), file + ":3: case: must be a string, got 5");
+  EXPECT_EQ(message("{\"device\": [1]}"), file + ":1: device: must be a string, got [1]");
+  EXPECT_EQ(message("{\"median_us\": \"1\"}"), file + ":1: median_us: must be a number, got \"1\"");
+  EXPECT_EQ(message("{}\n[]\n"), file + ":2: must be a JSON object");
+  EXPECT_EQ(message("{\"case\": " + std::string(100000, '[')),
+            file + ":1: not valid JSON: nested deeper than 32 levels");
+  EXPECT_EQ(message("{\"case\": null, \"counters\": null}\n"), "");
+  EXPECT_THAT(markdown_iterations(read_log(file)), HasSubstr("| 1 |"));
 }
 
 TEST_F(Report, NeedsNothingFromElsewhere) {
@@ -201,6 +233,28 @@ TEST_F(ReportProgram, CheckFailsUntilTheTablesAreWritten) {
   fs::remove_all(folder_ / "docs/ops");
   EXPECT_EQ(run("--check --iterations " + folder_.string()), 0) << read("output");
   EXPECT_EQ(run(""), 2) << "nothing to write";
+}
+
+TEST_F(ReportProgram, NeedsARow) {
+  const std::string out = " --out " + (folder_ / "r.html").string();
+  files(Json::array());
+  EXPECT_EQ(run("--results " + folder_.string() + out), 1);
+  EXPECT_EQ(read("output"),
+            "tandem: nothing to report: no row of results in " + folder_.string() + "\n");
+  EXPECT_EQ(run(out), 1) << "no folder of results";
+  EXPECT_THAT(read("output"),
+              HasSubstr("no row of results in " + folder_.string() + "/bench/results"));
+  EXPECT_FALSE(fs::exists(folder_ / "r.html"));
+}
+
+TEST_F(ReportProgram, TakesFilesByName) {
+  const std::string out = " --out " + (folder_ / "r.html").string();
+  files(Json::array({row(kNew, "tandem", 20)}));
+  const std::string file = (folder_ / "gpu/gla.json").string();
+  EXPECT_EQ(run(file + out), 0) << read("output");
+  EXPECT_THAT(read("r.html"), HasSubstr("<h2>gla forward on gpu</h2>"));
+  EXPECT_EQ(run(file + out + " --check"), 2);
+  EXPECT_EQ(run((folder_ / "none.json").string() + out), 2);
 }
 
 TEST(ReportBlock, IsBetweenItsMarks) {

@@ -1,12 +1,15 @@
 // The safetensors reader against malformed files: each refusal names the file and the field. And
 // round trips.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
+#include "cli/calls/arguments.h"
 #include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
@@ -90,6 +93,63 @@ TEST_F(Safetensors, HeaderIsNoJsonObject) {
   expect_refused("header: must be a JSON object");
   write(std::string(100000, '['), 0);
   expect_refused("header: not valid JSON");
+}
+
+TEST_F(Safetensors, DeepHeaders) {
+  for (const int levels : {40, 100000}) {
+    write(R"({"__metadata__":)" + std::string(levels, '[') + std::string(levels, ']') + "}", 0);
+    expect_refused("header: not valid JSON: nested deeper than 32 levels");
+    write(R"({"q":{"dtype":)" + std::string(levels, '[') + std::string(levels, ']') + "}}", 0);
+    expect_refused("header: not valid JSON: nested deeper than 32 levels");
+  }
+}
+
+TEST_F(Safetensors, MessagesShowNamesSafely) {
+  write(R"({"\u001b[2J":3})", 0);
+  expect_refused("tensor \\u001b[2J: must be a JSON object");
+  write(R"({"q":{"dtype":")" + std::string(1000, 'F') + R"(","shape":[1],"data_offsets":[0,4]}})",
+        4);
+  expect_refused("tensor q: dtype: \"" + std::string(79, 'F') + "... is not supported");
+}
+
+/// A search through all names for each takes minutes.
+TEST_F(Safetensors, ManyNamesTakeNoLonger) {
+  std::string header = "{";
+  for (int i = 0; i < 150000; ++i) {
+    header += (i == 0 ? "\"" : ",\"") + std::to_string(i) +
+              R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+  }
+  write(header + "}", 0);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(SafetensorsReader(path_).entries().size(), 150000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(25));
+}
+
+/// Memory for what a table refuses is never touched.
+TEST_F(Safetensors, DataIsReadOnceTheCallTakesTheHeader) {
+  const auto refused = [&](const std::string& second, const std::string& text) {
+    const std::string header =
+        R"({"q":{"dtype":"F32","shape":[1,1,1,8],"data_offsets":[0,32]},)" + second + "}";
+    write(header, 32);
+    fs::resize_file(path_, 8 + header.size() + 32 + 2147483648u);  // a hole: takes no disk
+    rusage before{}, after{};
+    getrusage(RUSAGE_SELF, &before);
+    try {
+      read_call(find_operation("gla"), SafetensorsReader(path_), {});
+      ADD_FAILURE() << "was accepted, expected: " << text;
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+    getrusage(RUSAGE_SELF, &after);
+    EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 1 << 20) << "KB";
+  };
+  const std::string rest = R"(,"data_offsets":[32,2147483680]})";
+  refused(R"("w":{"dtype":"F32","shape":[536870912])" + rest,
+          "tensor w: is no input of gla forward");
+  refused(R"("k":{"dtype":"F32","shape":[536870912])" + rest, "tensor v: is missing");
+  const std::string v = R"("v":{"dtype":"F32","shape":[1,0,1,8],"data_offsets":[32,32]},)";
+  refused(v + R"("k":{"dtype":"F32","shape":[536870912])" + rest,
+          "[gla_forward] k must have shape [B,T,HQ,K]");
 }
 
 TEST_F(Safetensors, DuplicateNames) {
