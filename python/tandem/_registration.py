@@ -26,6 +26,11 @@ _is_transformed = torch._C._are_functorch_transforms_active
 _library = torch.library.Library("tandem", "IMPL")
 
 
+def may_have_tangents() -> bool:
+    """Graphs of torch.compile set no level of Python's, but torch.func's is active in them."""
+    return forward_ad._current_level >= 0 or _is_transformed()
+
+
 class Op:
     """One call. `raw` is what graphs hold; torch finds its gradient through the dispatcher, which takes 10 us in
     Python: without a gradient the kernel is called below it."""
@@ -59,7 +64,7 @@ class Op:
     def autograd_kernel(self, *arguments: Any) -> Any:
         """What graphs reach through the dispatcher: of torch.func's transforms, it is called for one at a time."""
         needs_gradient = torch.is_grad_enabled() and _any_requires_grad(*arguments)
-        if not needs_gradient and forward_ad._current_level < 0:
+        if not needs_gradient and not may_have_tangents():
             return self.run(*arguments)
         if self.table.in_place:
             self.refuse_in_place(needs_gradient)
@@ -92,7 +97,7 @@ class Op:
         )
 
     def save(self, ctx: Any, arguments: tuple[Any, ...]) -> None:
-        self.saved.save(ctx, arguments, has_tangents=forward_ad._current_level >= 0)
+        self.saved.save(ctx, arguments, may_have_tangents())
 
     def vmap(self, op: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         if self.table.in_place:

@@ -102,6 +102,12 @@ class Forward(Case):
         _, tangent = torch.func.linearize(lambda v: tandem.ops.gla(v=v, **inputs)[0], v)
         self.assert_close([tangent(v)], [expected.detach()])
 
+    def test_compiled(self):
+        inputs = gla_inputs()
+        f = lambda v: torch.func.jvp(lambda v: tandem.ops.gla(**{**inputs, "v": v})[0], (v,), (v,))  # noqa: E731
+        compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+        self.assert_close(compiled(inputs["v"]), f(inputs["v"]))
+
     def test_the_jacobians_agree(self):
         inputs = gla_inputs()
         f = lambda v: tandem.ops.gla(**{**inputs, "v": v})[0]  # noqa: E731

@@ -60,8 +60,8 @@ def gla(
         TypeError: an argument is no tensor.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
-            CUDA. From ``backward()`` too, and for other tangents and second derivatives
-            everywhere.
+            CUDA. From ``backward()`` too (on a GPU it takes V up to 256, the forward more), and for other tangents
+            and second derivatives everywhere.
         RuntimeError: CUDA failed.
 
     Example, one sequence in two pieces::
