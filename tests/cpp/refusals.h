@@ -29,16 +29,17 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
 class Call {
  public:
   Call(const Signature& signature, bool lists) : signature_(signature), lists_(lists) {
+    // why: any tensor of these calls, moved to another's place, overlaps that one alone.
+    constexpr std::size_t kRoom = 4096;
     args_ = signature.make_args();
     offsets_ = {0, 2, 2, 5};
+    offsets_.resize(kRoom);
     for (const Parameter& row : signature.parameters()) {
       if (row.number || is_alternative(row)) continue;
       if (row.element == Element::kOffsets) {
         if (lists)
           row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));
       } else {
-        // why: any tensor of these calls, moved here, overlaps this one alone.
-        constexpr std::size_t kRoom = 4096;
         memory_.push_back(std::make_unique<std::vector<float>>(kRoom, 0.25f));
         row.set_view(args(), TensorView::contiguous(memory_.back()->data(), DType::kFloat32,
                                                     shape(row.axes.back())));
