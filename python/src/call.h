@@ -57,6 +57,21 @@ inline ScalarType scalar_type(DType dtype) {
   return ScalarType::Float;
 }
 
+/// Makes a contiguous tensor. why not new_empty: torch looks that up by its name at every call.
+inline Tensor empty(const Dims& shape, ScalarType type, Device device) {
+  const Dims strides = TensorView::contiguous(nullptr, DType::kFloat32, shape).strides;
+  const bool on_cpu = device.type == DeviceType::kCpu;
+  AtenTensorHandle handle = nullptr;
+  if (aoti_torch_empty_strided(
+          shape.rank(), shape.begin(), strides.begin(), static_cast<std::int32_t>(type),
+          on_cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(), device.index,
+          &handle) != AOTI_TORCH_SUCCESS) {
+    throw std::runtime_error("[tandem] torch failed to make a tensor " + to_string(shape) + " on " +
+                             to_string(device));
+  }
+  return Tensor(handle);
+}
+
 /// The dtypes that a row's tensors may have, as refusals of others name them.
 inline const char* dtypes_of(const Parameter& row) {
   switch (row.element) {
@@ -150,29 +165,27 @@ class Call {
     row.set_view(args_.get(), view);
   }
 
-  /// Makes an output on the device of `like` and sets it; without `like` there is nothing behind
-  /// it. A gradient there is only with its input.
-  OptionalTensor output(const Result& result, const Tensor* like) {
+  /// Makes an output and sets it; in a call of described tensors there is nothing behind it. A
+  /// gradient there is only with its input.
+  OptionalTensor output(const Result& result) {
     for (const auto& [row, source] : result.choices) {
       if (source == nullptr) {
-        return make(*row, shape_of(*row), signature_.dtype(*row, args_.get()), like);
+        return make(*row, shape_of(*row), signature_.dtype(*row, args_.get()));
       }
       const TensorView* input = source->view(args_.get());
-      if (input != nullptr) return make(*row, input->shape, input->dtype, like);
+      if (input != nullptr) return make(*row, input->shape, input->dtype);
     }
     return std::nullopt;
   }
 
-  /// Runs the call on torch's stream, with a workspace on the device of `like`.
-  void run(const Tensor& like) {
+  /// Runs the call on torch's stream, with a workspace from torch.
+  void run() {
     const Device device = signature_.device(args_.get());
     Context context;
     if (built_with_cuda()) context.stream = current_stream(device);
     context.allocate = [&](std::size_t bytes) {
       // Torch's allocator hands the memory out again only to later work of the same stream.
-      return keep(torch::stable::new_empty(like, {static_cast<std::int64_t>(bytes)},
-                                           ScalarType::Byte))
-          .data_ptr();
+      return keep(empty({static_cast<std::int64_t>(bytes)}, ScalarType::Byte, device)).data_ptr();
     };
     tandem::run(signature_, args_.get(), context);
   }
@@ -248,14 +261,11 @@ class Call {
     return signature_.shape(output, args_.get(), extents_).value_or(Dims{0});
   }
 
-  OptionalTensor make(const Parameter& output, const Dims& shape, DType dtype, const Tensor* like) {
-    OptionalTensor tensor;
-    if (like != nullptr) {
-      tensor = torch::stable::new_empty(
-          *like, {shape.begin(), static_cast<std::size_t>(shape.rank())}, scalar_type(dtype));
-    }
-    void* data = tensor ? tensor->data_ptr() : nowhere();
+  OptionalTensor make(const Parameter& output, const Dims& shape, DType dtype) {
     const Device device = signature_.device(args_.get());
+    OptionalTensor tensor;
+    if (described_ == 0) tensor = empty(shape, scalar_type(dtype), device);
+    void* data = tensor ? tensor->data_ptr() : nowhere();
     output.set_view(args_.get(), TensorView::contiguous(data, dtype, shape, device));
     return tensor;
   }
@@ -284,14 +294,13 @@ inline void make_call(const Binding& binding, StableIValue* stack, std::uint64_t
 
   Call call(*binding.signature);
   for (std::size_t i = 0; i < arguments; ++i) call.set(*binding.arguments[i].row, values[i]);
-  const Tensor& first = *values.front().tensor;
   std::vector<OptionalTensor> outputs;
   outputs.reserve(results);
   for (const Result& result : binding.results) {
     const bool wanted = result.flag < 0 || values[result.flag].flag;
-    outputs.push_back(wanted ? call.output(result, &first) : std::nullopt);
+    outputs.push_back(wanted ? call.output(result) : std::nullopt);
   }
-  call.run(first);
+  call.run();
   for (std::size_t i = 0; i < results; ++i) {
     const bool optional = binding.results[i].row().optional;
     stack[i] = optional ? torch::stable::detail::from(outputs[i])
@@ -306,7 +315,7 @@ inline void check_call(const Binding& binding, const Described* arguments) {
     if (binding.arguments[i].flag.empty()) call.set(*binding.arguments[i].row, arguments[i]);
   }
   for (const Result& result : binding.results) {
-    if (result.flag < 0 || arguments[result.flag].flag) call.output(result, nullptr);
+    if (result.flag < 0 || arguments[result.flag].flag) call.output(result);
   }
   call.check();
 }

@@ -46,20 +46,31 @@ class Op:
         torch.library.register_vmap(f"tandem::{table.name}", partial(self.vmap, self.raw))
 
     def __call__(self, *arguments: Any) -> Any:
+        if torch.compiler.is_compiling():
+            self.refuse_gradients_by_numbers(arguments)
+            return self.raw(*arguments)
+        try:
+            if _is_transformed():
+                return self.transform(arguments)
+            if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and _any_requires_grad(*arguments)):
+                self.refuse_gradients_by_numbers(arguments)
+                return self.autograd_kernel(*arguments)
+            with _below_autograd():
+                return self.raw(*arguments)
+        except Exception as error:
+            raise self.explain(error, arguments) from None
+
+    def transform(self, arguments: tuple[Any, ...]) -> Any:
+        self.refuse_gradients_by_numbers(arguments)
+        if self.table.in_place:
+            self.refuse_in_place()
+        return self.transformed(*arguments)
+
+    def refuse_gradients_by_numbers(self, arguments: tuple[Any, ...]) -> None:
         for place in self.numbers:
             if isinstance(arguments[place], Tensor) and arguments[place].requires_grad:
                 name = self.table.arguments[place]
                 raise NotImplementedError(f"[{self.table.op}] has no gradient by {name}: multiply the output by it")
-        if torch.compiler.is_compiling():
-            return self.raw(*arguments)
-        try:
-            if not _is_transformed():
-                return self.autograd_kernel(*arguments)
-            if self.table.in_place:
-                self.refuse_in_place()
-            return self.transformed(*arguments)
-        except Exception as error:
-            raise self.explain(error, arguments) from None
 
     def autograd_kernel(self, *arguments: Any) -> Any:
         """What graphs reach through the dispatcher: of torch.func's transforms, it is called for one at a time."""

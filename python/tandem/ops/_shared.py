@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # a quarter of a question by the device's name
+
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:
     """The tensors in autocast's dtype where it is enabled for the first one's device, else as they are; None stays.
@@ -12,7 +14,9 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
     By hand: torch.library.register_autocast would cast log_decay and states too.
     """
     first = tensors[0]
-    device = first.device.type if isinstance(first, Tensor) else "meta"
+    if not _is_any_autocast_enabled() or not isinstance(first, Tensor):
+        return tensors
+    device = first.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
     # fp64 is left alone, as torch's own ops leave it, and refused.
@@ -22,7 +26,9 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
 
 def as_fp32(log_decay: Tensor | None) -> Tensor | None:
     """In fp32; what is not of a floating dtype is left alone, and refused."""
-    return log_decay.float() if isinstance(log_decay, Tensor) and log_decay.is_floating_point() else log_decay
+    if not isinstance(log_decay, Tensor) or log_decay.dtype == torch.float32 or not log_decay.is_floating_point():
+        return log_decay
+    return log_decay.float()
 
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:

@@ -69,11 +69,14 @@ def gla_step(
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     q, k, v = autocast(q, k, v)
     log_decay = as_fp32(log_decay)
-    # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
-    with_time = _rank(v) == 4 and v.size(1) == 1
-    q, k, v = (x.squeeze(1) if _rank(x) == 4 else x for x in (q, k, v))
-    if log_decay is not None and _rank(log_decay) == 3:
-        log_decay = log_decay.squeeze(1)
+    ranks = _rank(q), _rank(k), _rank(v), _rank(log_decay)
+    with_time = False
+    if ranks[:3] != (3, 3, 3) or ranks[3] == 3:
+        # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
+        with_time = ranks[2] == 4 and v.size(1) == 1
+        q, k, v = (x.squeeze(1) if rank == 4 else x for x, rank in zip((q, k, v), ranks[:3], strict=True))
+        if log_decay is not None and ranks[3] == 3:
+            log_decay = log_decay.squeeze(1)
     o = OPS["gla_step"](q, k, v, log_decay, scale, state)
     if not torch.compiler.is_compiling():  # a graph knows from the schema
         torch.autograd.graph.increment_version(state)
