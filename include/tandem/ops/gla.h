@@ -35,7 +35,7 @@ struct GlaForwardArgs {
       std::nullopt;  ///< fp32 [B,H,K,V]; [N,H,K,V] with cu_seqlens
   /// int32 [N+1] on the tensors' device, B = 1: sequence n is tokens [cu_seqlens[n],
   /// cu_seqlens[n+1]). Empty sequences are allowed. On a GPU the values are not checked but clamped
-  /// into [0,T].
+  /// into [0,T]; where they decrease, results are unspecified, and still nothing else is touched.
   std::optional<TensorView> cu_seqlens = std::nullopt;
   TensorView o;  ///< out [B,T,H,V]; 0 at tokens outside every sequence
   std::optional<TensorView> final_state =
@@ -43,10 +43,13 @@ struct GlaForwardArgs {
 };
 
 /// Runs on the device of the tensors, on `context.stream` there, without synchronising the host; on
-/// the CPU it returns when done. Accumulates in fp32. Bitwise repeatable on one device and build.
-/// Throws InvalidArgument (shape, dtype, device, stride, overlap, workspace; on the CPU also
-/// cu_seqlens values), Unsupported (no variant can run it: the text lists each and why) or
-/// CudaError, all before anything is written.
+/// the CPU it returns when done. Accumulates in fp32; products take the state rounded to q's dtype,
+/// so that fp16 ends where an element of the state passes 65504 (no decay, many tokens, k and v
+/// that go together), and bf16 does not. Bitwise repeatable on one device and build: the same call
+/// gives the same bits, but a row's bits depend on B, H and T of its call. Throws InvalidArgument
+/// (shape, dtype, device, stride, overlap, workspace; on the CPU also cu_seqlens values),
+/// Unsupported (no variant can run it: the text lists each and why) or CudaError, all before
+/// anything is written.
 void gla_forward(const GlaForwardArgs& args, const Context& context = {});
 
 /// Bytes of workspace that gla_forward(args) needs on a device with these properties; reads no

@@ -6,13 +6,23 @@
 namespace tandem::cuda {
 namespace {
 
-/// What a kernel may do on a device, as far as this thread has asked for it.
+/// What a kernel may do on a device, as far as this thread has asked for it. A kernel takes as much
+/// shared memory at every launch: what one thread allows, another does not take back.
 struct Allowed {
   std::size_t shared_bytes = 48 * 1024;  // what every kernel may have
   bool large_clusters = false;
 };
 
 }  // namespace
+
+bool may_start_early() {
+  static const bool may = [] {
+    constexpr int kInGraphs = 12030;
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess && version >= kInGraphs;
+  }();
+  return may;
+}
 
 void allow(const char* name, const void* kernel, const LaunchShape& shape) {
   constexpr unsigned kPortableCluster = 8;

@@ -22,6 +22,10 @@ struct LaunchShape {
 /// third of a launch.
 void allow(const char* name, const void* kernel, const LaunchShape& shape);
 
+/// Whether kernels may start while the one before them runs: with drivers that know this in
+/// captured graphs, too, which is since CUDA 12.3. Without it kernels run one after the other.
+bool may_start_early();
+
 template <class Params>
 void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& shape,
                    cudaStream_t stream, const Params& params) {
@@ -32,12 +36,17 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
   config.attrs = attributes;
-  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  if (may_start_early()) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {shape.cluster, 1, 1};
+  }
   cuda_check(cudaLaunchKernelEx(&config, kernel, params), name);
 }
 
