@@ -29,13 +29,14 @@ test:
 	@scripts/minutes "build" scripts/build
 	@scripts/minutes "test" scripts/run_ctest; status=$$?; scripts/minutes; exit $$status
 
-# Beside what make test runs: every case through Python, ten minutes of fuzzing, the whole tree under the sanitizers, the
-# wheel as pip builds it.
+# Beside what make test runs: every case through Python, random cases of the day, ten minutes of fuzzing, the whole tree
+# under the sanitizers, the wheel as pip builds it.
 nightly:
 	@scripts/bootstrap test
 	@scripts/bootstrap_python
 	@scripts/build
 	@TANDEM_TEST_ALL=1 scripts/run_ctest
+	@build/$$(cat build/preset)/bin/tandem check --random 5 --seed "$$(date +%Y%m%d)"
 	@TANDEM_FUZZ_SECONDS=$${TANDEM_FUZZ_SECONDS:-600} build/$$(cat build/preset)/tests/tandem_asan_tests --gtest_filter='Fuzz.*'
 	@scripts/check_asan
 	@scripts/wheel build/wheel

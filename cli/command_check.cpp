@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <tuple>
 
 #include "cli/calls/backend.h"
 #include "cli/calls/check.h"
+#include "cli/cases/random_case.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 
@@ -15,6 +17,7 @@ namespace {
 
 struct CheckOptions : CaseOptions {
   bool quick = false;
+  double random_minutes = 0;
   bool verbose = false;
 };
 
@@ -62,37 +65,104 @@ void print_tallies(const Tallies& tallies) {
   }
 }
 
-void check(const CheckOptions& options) {
-  std::vector<Device> devices = backends(options.backend);
-  if (options.backend.empty() && devices.size() == 1) {
-    fmt::print(stderr, "cuda is not checked: {}\n", cuda_missing_reason());
+/// What came of all checks so far.
+class Report {
+ public:
+  explicit Report(bool verbose) : verbose_(verbose) {}
+
+  void add(const Operation& operation, const CheckResult& result, Progress& progress) {
+    ++counts_[static_cast<int>(result.outcome)];
+    if (!result.variant.empty()) {
+      tallies_[{title(operation), where(result), result.dtype}].add(result);
+    }
+    if (result.outcome == Outcome::kFailed || verbose_) {
+      progress.clear();
+      print_result(result);
+    }
   }
+  void end() const {
+    print_tallies(tallies_);
+    fmt::print("{} passed, {} failed, {} skipped\n", counts_[0], counts_[1], counts_[2]);
+    if (counts_[1] > 0) throw Failed{};
+  }
+
+ private:
+  bool verbose_;
+  Tallies tallies_;
+  int counts_[3] = {};
+};
+
+void check_table(const CheckOptions& options, const std::vector<Device>& devices) {
   CaseOptions selection = options;
   if (options.quick && selection.tag.empty()) selection.tag = "check";
   const auto cases = selection.select();
-  Tallies tallies;
-  int counts[3] = {};
+  Report report(options.verbose);
   Progress progress(cases.size());
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto& [operation, one] = cases[i];
     progress.show(i, one.name);
     for (const DType dtype : one.dtypes) {
       for (const CheckResult& result : check_case(*operation, one, dtype, devices, options.seed)) {
-        ++counts[static_cast<int>(result.outcome)];
-        if (!result.variant.empty()) {
-          tallies[{title(*operation), where(result), dtype}].add(result);
-        }
-        if (result.outcome == Outcome::kFailed || options.verbose) {
-          progress.clear();
-          print_result(result);
-        }
+        report.add(*operation, result, progress);
       }
     }
   }
   progress.clear();
-  print_tallies(tallies);
-  fmt::print("{} passed, {} failed, {} skipped\n", counts[0], counts[1], counts[2]);
-  if (counts[1] > 0) throw Failed{};
+  report.end();
+}
+
+/// Checks random cases, one entry after the other in turn, until the time is over.
+void check_random(const CheckOptions& options, const std::vector<Device>& devices) {
+  std::vector<const Operation*> selected;
+  for (const Operation& operation : operations()) {
+    if ((options.op.empty() || options.op == operation.name) &&
+        (options.direction.empty() || options.direction == operation.direction)) {
+      selected.push_back(&operation);
+    }
+  }
+  if (selected.empty()) throw CLI::ValidationError("--random", "there is no such entry");
+  const bool on_cpu = devices.front().type == DeviceType::kCpu;
+  constexpr std::int64_t kLargest = std::int64_t{1} << 22;  // a definition of some 10 ms
+  const RandomStream seeds(options.seed, "check");
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  Report report(options.verbose);
+  Progress progress(static_cast<std::size_t>(60 * options.random_minutes));
+  for (std::uint64_t i = 0; i < selected.size() || seconds() < 60 * options.random_minutes; ++i) {
+    const Operation& operation = *selected[i % selected.size()];
+    const std::uint64_t seed = seeds.bits(i) >> 32;
+    progress.show(static_cast<std::size_t>(seconds()), fmt::format("s, {} cases", i));
+    const std::uint64_t kind = i / selected.size() % (on_cpu ? 3 : 2);
+    const DType dtype = kind == 0   ? DType::kBFloat16
+                        : kind == 1 ? DType::kFloat16
+                                    : DType::kFloat32;
+    const Case one = draw_case(operation.name, operation.direction, dtype, kLargest, seed);
+    bool failed = false;
+    for (const CheckResult& result : check_case(operation, one, dtype, devices, options.seed)) {
+      report.add(operation, result, progress);
+      failed = failed || result.outcome == Outcome::kFailed;
+    }
+    if (failed) {
+      fmt::print("  again: tandem check {} --cases FILE --seed {}, with this in FILE:\n{}",
+                 operation.name, options.seed, write_cases(operation.name, {one}));
+    }
+  }
+  progress.clear();
+  report.end();
+}
+
+void check(const CheckOptions& options) {
+  const std::vector<Device> devices = backends(options.backend);
+  if (options.backend.empty() && devices.size() == 1) {
+    fmt::print(stderr, "cuda is not checked: {}\n", cuda_missing_reason());
+  }
+  if (options.random_minutes > 0) {
+    check_random(options, devices);
+  } else {
+    check_table(options, devices);
+  }
 }
 
 }  // namespace
@@ -105,6 +175,13 @@ void add_check(CLI::App& app) {
   command->add_flag("--quick", options->quick, "only the cases tagged check: no large ones");
   command->add_flag("--verbose", options->verbose,
                     "a line for every result, not only for failures");
+  command
+      ->add_option(
+          "--random", options->random_minutes,
+          "instead of the table's, random cases by the seed for so many minutes; a failure "
+          "prints the case")
+      ->check(CLI::PositiveNumber)
+      ->excludes("--case", "--tag", "--cases", "--quick");
   command->footer(
       "Exits with 1 when a result failed.\n"
       "Examples: tandem check --quick\n"

@@ -210,6 +210,11 @@ Json to_json(const CaseSchema& schema, const Case& one) {
 
 }  // namespace
 
+std::int64_t token_count(const Case& one) {
+  return one.cu_seqlens ? one.cu_seqlens->back() - one.cu_seqlens->front()
+                        : one.axis("B") * one.axis("T");
+}
+
 const std::vector<std::string>& direction_names() {
   static const std::vector<std::string> names = {"forward", "backward", "forward_backward",
                                                  "step",    "state",    "state_backward"};

@@ -93,7 +93,11 @@ struct Case {
   }
 };
 
+/// How many tokens belong to a sequence.
+std::int64_t token_count(const Case& one);
+
 struct Line;  // cli/cases/case_line.h
+class Draw;   // cli/cases/draw.h
 
 /// Fields that the cases of one op have, beside those that all have.
 struct CaseSchema {
@@ -104,6 +108,10 @@ struct CaseSchema {
   std::vector<std::pair<const char*, DecayKind>> decay_kinds;
   /// Completes a case; refuses what does not fit together. Null: nothing to do.
   void (*check)(const Line& line, Case& one) = nullptr;
+  /// Of random cases: draws all axes, and says whether relative errors of a case's results mean
+  /// something (those of a few dozen sums do not: one that cancels decides them).
+  std::map<std::string, std::int64_t> (*draw_axes)(Draw& draw) = nullptr;
+  bool (*judgeable)(const Case& one) = nullptr;
 };
 
 /// Every op's, in cli/ops/ops.cpp.

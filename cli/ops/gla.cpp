@@ -7,6 +7,7 @@
 
 #include "cli/calls/arguments.h"
 #include "cli/cases/case_line.h"
+#include "cli/cases/draw.h"
 #include "cli/ops/ops.h"
 
 namespace tandem::tools {
@@ -81,6 +82,29 @@ void complete(const Line& line, Case& one) {
   if (one.cu_seqlens && one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
 }
 
+/// Widths are of 1 to 80, or multiples of 8 up to 256, which the GPU takes at full speed.
+std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
+  const bool native = draw.one_in(2);
+  const auto width = [&] { return native ? 8 * draw.log_in(1, 32) : draw.in(1, 80); };
+  const std::int64_t HQ = draw.log_in(1, 8);
+  return {{"B", draw.in(0, 3)}, {"T", draw.one_in(10) ? draw.in(0, 1) : draw.log_in(1, 2048)},
+          {"HQ", HQ},           {"H", HQ * draw.log_in(1, 8)},
+          {"K", width()},       {"V", width()}};
+}
+
+/// Gradients need more results than outputs: a token's dq and dk all carry the error of one rounded
+/// weight, and its d_log_decay that of one head's products.
+bool judgeable(const Case& one) {
+  const std::int64_t tokens = token_count(one), heads = tokens * one.axis("H");
+  const std::int64_t K = one.axis("K"), V = one.axis("V");
+  const bool states = one.has_direction("state") || one.has_direction("state_backward");
+  if (states) return one.axis("H") * K * V >= 64;
+  if (heads == 0) return true;
+  const bool outputs = heads >= 16 && heads * V >= 256;
+  if (one.has_direction("forward") || one.has_direction("step")) return outputs;
+  return outputs && heads >= 64 && K * V >= 64 && tokens * one.axis("HQ") * K >= 256;
+}
+
 }  // namespace
 
 TokenRange tokens_of(const GlaRecurrence& recurrence, std::int64_t n) {
@@ -112,7 +136,9 @@ CaseSchema gla_case_schema() {
           .decay_kinds = {{"none", DecayKind::kNone},
                           {"constant", DecayKind::kConstant},
                           {"per_token", DecayKind::kPerToken}},
-          .check = complete};
+          .check = complete,
+          .draw_axes = draw_axes,
+          .judgeable = judgeable};
 }
 
 std::vector<Operation> gla_operations() {

@@ -1,15 +1,25 @@
 // What the scans (gated_scan, linear_scan) share in the tools: scan_make.cpp, scan_judge.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "cli/calls/operation.h"
 #include "cli/cases/cases.h"
+#include "cli/cases/draw.h"
 #include "cli/tensors/tensors.h"
 
 namespace tandem::tools {
+
+inline std::map<std::string, std::int64_t> draw_scan_axes(Draw& draw) {
+  return {{"B", draw.in(0, 3)},
+          {"T", draw.one_in(10) ? draw.in(0, 1) : draw.log_in(1, 4096)},
+          {"D", draw.log_in(1, 600)},
+          {"d", draw.log_in(1, 200)}};
+}
 
 /// The fields of a scan's cases.
 inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes) {
@@ -17,7 +27,16 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
           .axes = std::move(axes),
           .optional_axes = {},
           .fields = {"decay_dtype", "gate"},
-          .decay_kinds = {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}}};
+          .decay_kinds = {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
+          .draw_axes = draw_scan_axes,
+          .judgeable = [](const Case& one) {
+            constexpr std::int64_t kEnough = 2000;
+            const std::int64_t tokens = token_count(one), D = one.axis("D");
+            if (tokens == 0) return true;
+            if (tokens * D < kEnough || one.has_direction("forward")) return tokens * D >= kEnough;
+            const auto d = one.axes.find("d");  // du [tokens,d] and d_weight [D,d]
+            return d == one.axes.end() || d->second * std::min(tokens, D) >= kEnough;
+          }};
 }
 
 /// Makes a forward call's tensors, inputs filled.

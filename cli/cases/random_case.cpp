@@ -1,0 +1,77 @@
+#include "cli/cases/random_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/cases/draw.h"
+
+namespace tandem::tools {
+namespace {
+
+std::vector<std::int32_t> draw_offsets(Draw& draw, std::int64_t T) {
+  std::vector<std::int32_t> offsets(draw.in(1, 6));
+  for (std::int32_t& offset : offsets) offset = static_cast<std::int32_t>(draw.in(0, T));
+  if (draw.one_in(2)) offsets.front() = 0;
+  if (draw.one_in(2)) offsets.back() = static_cast<std::int32_t>(T);
+  std::sort(offsets.begin(), offsets.end());
+  return offsets;
+}
+
+/// Sets all but the axes. Decays that leave nothing of the state are left out: what remains of it
+/// is rounding.
+void draw_fields(Draw& draw, const CaseSchema& schema, Case& one) {
+  one.decay = schema.decay_kinds[draw.in(0, std::ssize(schema.decay_kinds) - 1)].second;
+  if (one.decay != DecayKind::kNone) {
+    using enum DecayDistribution;
+    one.distribution = draw.of({kNormal, kNormalBench, kStrong, kReset, kResetEdges, kMinus20,
+                                kHuge, kZero, kAlternating, kPositive});
+  }
+  const auto has = [&](const char* field) {
+    return std::find(schema.fields.begin(), schema.fields.end(), field) != schema.fields.end();
+  };
+  if (has("decay_dtype")) one.fp32_decay = draw.one_in(2);
+  if (has("gate")) one.gate = draw.one_in(2);
+  if (has("state_dtype")) one.state_dtype = draw.of({DType::kFloat32, DType::kBFloat16});
+  if (has("scale") && draw.one_in(4)) one.scale = draw.of({0.5, 1.0, -0.25});
+  one.states =
+      draw.of({States::kNone, States::kInitial, States::kFinal, States::kBoth, States::kInPlace});
+  one.strides =
+      draw.of({Strides::kContiguous, Strides::kPacked, Strides::kTransposed, Strides::kPadded,
+               Strides::kMisaligned, Strides::kOdd, Strides::kBroadcast});
+}
+
+}  // namespace
+
+Case draw_case(const std::string& op, const std::string& direction, DType dtype,
+               std::int64_t largest, std::uint64_t seed) {
+  const auto schema = std::ranges::find(case_schemas(), op, &CaseSchema::op);
+  Draw draw(seed);
+  while (true) {
+    Case one;
+    one.name = fmt::format("random_{}", seed);
+    one.directions = {direction};
+    one.dtypes = {dtype};
+    one.seed = static_cast<std::uint64_t>(draw.in(0, 1 << 30));
+    one.axes = schema->draw_axes(draw);
+    std::erase_if(one.axes, [&](const auto& axis) {
+      return std::ranges::count(schema->axes, axis.first) == 0 &&
+             std::ranges::count(schema->optional_axes, axis.first) == 0;
+    });
+    const bool is_step = direction == "step";
+    if (is_step) one.axes["T"] = 1;
+    std::int64_t size = 1;
+    for (const auto& [axis, extent] : one.axes) {
+      if (axis != "HQ") size *= std::max<std::int64_t>(extent, 1);
+    }
+    if (size > largest) continue;
+    draw_fields(draw, *schema, one);
+    if (!is_step && draw.one_in(2)) {
+      one.axes["B"] = 1;
+      one.cu_seqlens = draw_offsets(draw, one.axis("T"));
+    }
+    if (schema->judgeable(one)) return one;
+  }
+}
+
+}  // namespace tandem::tools

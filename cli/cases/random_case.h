@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/cases/cases.h"
+
+namespace tandem::tools {
+
+/// Draws a case of an op in one of its directions: shapes, layouts, decays, states and packed
+/// sequences that nobody chose, the same for the same seed. `largest` bounds the product of its
+/// axes. Such cases can be written into a table (write_cases) and read back.
+Case draw_case(const std::string& op, const std::string& direction, DType dtype,
+               std::int64_t largest, std::uint64_t seed);
+
+}  // namespace tandem::tools
