@@ -240,6 +240,12 @@ class Lint(unittest.TestCase):
         status, output = self.run_on({"src/core/a.cpp": "int twice(int x) { return 2 * x; }\n"})
         self.assertEqual((status, output.count("[1/1]")), (0, 1))
 
+    def test_the_programs_folders_are_linted_and_what_is_generated_is_not(self):
+        bad = "int* nothing() { return 0; }\n"
+        self.assertEqual(self.run_on({"cli/calls/a.cpp": bad})[0], 1)
+        files = {"cli/a.cpp": "int one() { return 1; }\n", "build/cpu/cli/generated/b.cpp": bad}
+        self.assertEqual(self.run_on(files)[0], 0)
+
     def test_a_finding_fails_and_is_told_once(self):
         includes = '#include "core/nothing.h"\n'
         status, output = self.run_on(
