@@ -95,7 +95,7 @@ class Peers(unittest.TestCase):
             o, state = token(q[:, 0], k[:, 0], v[:, 0], g[:, 0], initial_state)
             return o[:, None], state
 
-        def in_place(q, k, v, state, log_decay, scale):
+        def in_place(q, k, v, log_decay, state, scale):
             o, new = token(q[:, 0], k[:, 0], v[:, 0], log_decay[:, 0], state)
             state.copy_(new)
             return o[:, None]

@@ -244,7 +244,7 @@ class Program(unittest.TestCase):
             name, directions = "tandem", ("forward", "step")
 
             def prepare(self, case, dtype, tensors, setting):
-                def op(q, k, v, state, log_decay, scale):
+                def op(q, k, v, log_decay, state, scale):
                     o, new = token(q[:, 0], k[:, 0], v[:, 0], log_decay[:, 0], state)
                     state.copy_(new)
                     return case.softmax_scale * o[:, None]
