@@ -199,7 +199,7 @@ class StepArguments(OnGpu, test_gla_step.Arguments):
 
 class StepTorch(OnGpu, test_gla_step.Torch):
     def test_in_a_cuda_graph(self):
-        q, k, v, state, g = self.inputs()
+        q, k, v, g, state = self.inputs()
         expected_state = state.clone()
         for _ in range(3):
             expected = tandem.ops.gla_step(q, k, v, g, expected_state)
