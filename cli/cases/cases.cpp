@@ -257,6 +257,7 @@ std::vector<Case> parse_cases(const std::string& op, const std::string& json,
 std::string write_cases(const std::string& op, const std::vector<Case>& cases) {
   const CaseSchema& schema = schema_of(op);
   std::vector<std::string> lines;
+  lines.reserve(cases.size());
   for (const Case& one : cases) lines.push_back(to_json(schema, one).dump());
   return fmt::format("[{}]\n", fmt::join(lines, ",\n"));
 }

@@ -30,7 +30,8 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
           .decay_kinds = {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
           .draw_axes = draw_scan_axes,
           .judgeable = [](const Case& one) {
-            constexpr std::int64_t kEnough = 2000;
+            // Where decays are strong, few of so many values carry the sum.
+            constexpr std::int64_t kEnough = 6000;
             const std::int64_t tokens = token_count(one), D = one.axis("D");
             if (tokens == 0) return true;
             if (tokens * D < kEnough || one.has_direction("forward")) return tokens * D >= kEnough;
