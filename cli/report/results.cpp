@@ -146,31 +146,35 @@ Json read_results(const std::string& path) {
   if (kind != Type::regular && kind != Type::directory) {
     return {{"schema", 1}, {"runs", Json::object()}, {"rows", Json::array()}};
   }
-  const Json json = parse_json<Json>(read_text(path), path);
+  Json json = parse_json<Json>(read_text(path), path);
+  const auto require_object = [](const Json& value, const std::string& place) {
+    if (value.is_object()) return;
+    throw std::runtime_error(
+        fmt::format("{}: must be an object, got {}", place, shown_json(value)));
+  };
   const auto require = [&](bool good, const std::string& text) {
     if (!good) throw std::runtime_error(path + ": " + text);
   };
   const auto part = [&](const char* name) {
-    return json.is_object() && json.contains(name) ? json[name] : Json();
+    return json.is_object() && json.contains(name) ? json.at(name) : Json();
   };
   require(json.is_object(), "must be a JSON object");
   require(part("schema") == 1, "schema: must be 1, got " + shown_json(part("schema")));
   require(part("runs").is_object(), "runs: must be an object");
   require(part("rows").is_array(), "rows: must be a list");
   for (const auto& [id, run] : json["runs"].items()) {
-    const std::string place = "run " + shown(id);
-    require(run.is_object(), place + ": must be an object, got " + shown_json(run));
-    require_kind(run, {"commit", "date", "command"}, Kind::kText, path + ": " + place);
-    require_kind(run, {"device", "timer", "ceilings", "versions", "missing"}, Kind::kObject,
-                 path + ": " + place);
+    const std::string place = fmt::format("{}: run {}", path, shown(id));
+    require_object(run, place);
+    require_kind(run, {"commit", "date", "command"}, Kind::kText, place);
+    require_kind(run, {"device", "timer", "ceilings", "versions", "missing"}, Kind::kObject, place);
   }
   int number = 0;
   for (const Json& row : json["rows"]) {
-    const std::string place = fmt::format("row {}", ++number);
-    require(row.is_object(), place + ": must be an object, got " + shown_json(row));
+    const std::string place = fmt::format("{}: row {}", path, ++number);
+    require_object(row, place);
     require_kind(row, {"run", "op", "direction", "case", "dtype", "provider", "variant", "failure"},
-                 Kind::kText, path + ": " + place);
-    require_kind(row, {"counters"}, Kind::kObject, path + ": " + place);
+                 Kind::kText, place);
+    require_kind(row, {"counters"}, Kind::kObject, place);
   }
   return json;
 }

@@ -168,6 +168,7 @@ std::vector<std::string> run_settings(const std::vector<const ReportRun*>& runs)
     at->second.push_back(run->id);
   }
   std::vector<std::string> texts;
+  texts.reserve(settings.size());
   for (const auto& [setting, ids] : settings) {
     texts.push_back(fmt::format("{}: {}", fmt::join(ids, ", "), setting));
   }
@@ -215,7 +216,7 @@ std::string shape_text(const Case& one, const std::string& left_out) {
     const bool square = letter == "K" && same("V", "K");
     axes.push_back(fmt::format("{}{}", square ? "D" : letter, one.axis(letter)));
   }
-  const std::string text = fmt::format("{}", fmt::join(axes, " "));
+  std::string text = fmt::format("{}", fmt::join(axes, " "));
   if (!one.cu_seqlens) return text;
   return fmt::format("{}, {} sequences", text, one.cu_seqlens->size() - 1);
 }

@@ -139,6 +139,7 @@ class Header {
   /// Checks that the tensors cover the data exactly: no overlap, no hole, nothing after the last.
   void check_coverage(const std::vector<FileEntry>& entries) const {
     std::vector<const FileEntry*> in_order;
+    in_order.reserve(entries.size());
     for (const FileEntry& entry : entries) in_order.push_back(&entry);
     std::stable_sort(in_order.begin(), in_order.end(), [](const FileEntry* a, const FileEntry* b) {
       return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
