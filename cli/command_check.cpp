@@ -121,7 +121,8 @@ void check_random(const CheckOptions& options, const std::vector<Device>& device
     }
   }
   if (selected.empty()) throw CLI::ValidationError("--random", "there is no such entry");
-  const bool on_cpu = devices.front().type == DeviceType::kCpu;
+  std::vector<DType> dtypes = {DType::kBFloat16, DType::kFloat16};
+  if (devices.front().type == DeviceType::kCpu) dtypes.push_back(DType::kFloat32);
   constexpr std::int64_t kLargest = std::int64_t{1} << 22;  // a definition of some 10 ms
   const RandomStream seeds(options.seed, "check");
   const auto start = std::chrono::steady_clock::now();
@@ -134,10 +135,7 @@ void check_random(const CheckOptions& options, const std::vector<Device>& device
     const Operation& operation = *selected[i % selected.size()];
     const std::uint64_t seed = seeds.bits(i) >> 32;
     progress.show(static_cast<std::size_t>(seconds()), fmt::format("s, {} cases", i));
-    const std::uint64_t kind = i / selected.size() % (on_cpu ? 3 : 2);
-    const DType dtype = kind == 0   ? DType::kBFloat16
-                        : kind == 1 ? DType::kFloat16
-                                    : DType::kFloat32;
+    const DType dtype = dtypes[i / selected.size() % dtypes.size()];
     const Case one = draw_case(operation.name, operation.direction, dtype, kLargest, seed);
     bool failed = false;
     for (const CheckResult& result : check_case(operation, one, dtype, devices, options.seed)) {

@@ -49,15 +49,21 @@ class SignificantAxes {
   std::int64_t element_;
 };
 
-/// Bytes that a view lies over or has elements for, whichever is more; kSaturated from 2^63 on. An
-/// expanded axis lies over nothing, but is worked through.
-std::int64_t size_in_memory(const TensorView& view) {
-  const std::int64_t elements = view.shape.product(), element = size_of(view.dtype);
-  std::int64_t last = elements > 0 ? 1 : 0;
-  for (int i = 0; i < view.shape.rank() && elements > 0; ++i) {
-    last = saturating_add(last, saturating_multiply(view.shape[i] - 1, view.strides[i]));
+/// Bytes from the first to the end of the last element of a view that is not empty; kSaturated from
+/// 2^63 on.
+std::int64_t span_bytes(const TensorView& view) {
+  std::int64_t elements = 1;
+  for (int i = 0; i < view.shape.rank(); ++i) {
+    elements = saturating_add(elements, saturating_multiply(view.shape[i] - 1, view.strides[i]));
   }
-  return saturating_multiply(std::max(elements, last), element);
+  return saturating_multiply(elements, size_of(view.dtype));
+}
+
+/// Bytes that a view lies over or has elements for, whichever is more: an expanded axis lies over
+/// nothing, but is worked through.
+std::int64_t size_in_memory(const TensorView& view) {
+  if (is_empty(view)) return 0;
+  return std::max(saturating_multiply(view.shape.product(), size_of(view.dtype)), span_bytes(view));
 }
 
 /// Whether two views repeat with one common period inside which they are disjoint, as q, k and v
@@ -83,13 +89,6 @@ bool interleaved_apart(const TensorView& a, const TensorView& b) {
     }
   }
   return false;
-}
-
-/// Bytes from the first to the end of the last element of a view that is not empty.
-std::int64_t span_bytes(const TensorView& view) {
-  std::int64_t elements = 1;
-  for (int i = 0; i < view.shape.rank(); ++i) elements += (view.shape[i] - 1) * view.strides[i];
-  return elements * size_of(view.dtype);
 }
 
 bool share_memory(const TensorView& a, const TensorView& b) {

@@ -6,8 +6,8 @@ import unittest
 import numpy
 import tandem
 import torch
-from reference import relative_rms
 from tandem._extension import error_of
+from test_gla_backward import BackwardCase
 from torch.autograd import forward_ad
 
 RAW = torch.ops.tandem.gla_forward.default
@@ -59,18 +59,7 @@ def both(op, inputs):
     return op(**inputs, **asked)
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        torch.manual_seed(0)
-        torch._dynamo.reset()
-
-    def assert_close(self, got, expected, tolerance=1e-5):
-        for a, b in zip(got, expected, strict=True):
-            self.assertEqual(a.shape, b.shape)
-            self.assertLess(relative_rms(a, b.double()), tolerance)
-
-
-class Forward(Case):
+class Forward(BackwardCase):
     def test_tangents_are_differences(self):
         # Exact: in these inputs the outputs are linear.
         for name, (op, make, ways) in OPS.items():
@@ -130,7 +119,7 @@ class Forward(Case):
             torch.func.hessian(f)(inputs["v"])
 
 
-class Reverse(Case):
+class Reverse(BackwardCase):
     def test_grad_and_vjp(self):
         for name, (op, make, _) in OPS.items():
             with self.subTest(name):
@@ -190,7 +179,7 @@ class Reverse(Case):
         self.assert_close([compiled(v.detach())], [expected])
 
 
-class Vmap(Case):
+class Vmap(BackwardCase):
     def compare(self, f, in_dims, *arguments):
         size = next(x.shape[dim] for x, dim in zip(arguments, in_dims, strict=True) if dim is not None)
         items = [
@@ -258,7 +247,7 @@ class Vmap(Case):
         self.assertEqual(state.abs().max(), 0)
 
 
-class Arguments(Case):
+class Arguments(BackwardCase):
     def test_what_is_no_tensor(self):
         for name, (op, make, _) in OPS.items():
             inputs = make()

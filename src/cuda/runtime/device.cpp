@@ -37,24 +37,25 @@ DeviceProperties query(int index) {
           static_cast<std::size_t>(prop.l2CacheSize)};
 }
 
-Devices& devices() {
-  static Devices devices;
-  static const bool found = [] {
-    int count = 0;
-    const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status != cudaSuccess) {
-      cudaGetLastError();
-      devices.unavailable = std::string("no CUDA device: ") + cudaGetErrorString(status);
-    } else if (count == 0) {
-      devices.unavailable = "no CUDA device: the driver reports none";
-    }
-    for (int index = 0; index < count; ++index) {
-      devices.known.emplace_back().properties = query(index);
-    }
-    return true;
-  }();
-  static_cast<void>(found);
+Devices find_devices() {
+  Devices devices;
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    devices.unavailable = std::string("no CUDA device: ") + cudaGetErrorString(status);
+    return devices;
+  }
+  if (count == 0) devices.unavailable = "no CUDA device: the driver reports none";
+  for (int index = 0; index < count; ++index) {
+    devices.known.emplace_back().properties = query(index);
+  }
   return devices;
+}
+
+Devices& devices() {
+  static Devices found = find_devices();
+  return found;
 }
 
 }  // namespace

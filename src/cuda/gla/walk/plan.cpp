@@ -88,15 +88,15 @@ PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, doub
     alone[j] = predicted_time(b, static_cast<int>(j));
     least[j] = j <= 2 ? alone[j] : std::min(alone[j], least[j - 1]);
   }
+  const double traffic[2] = {WalkTime(b, 1).traffic(), WalkTime(b, 2).traffic()};  // whole, cut
   PairSegments best;
   double best_time = time_to_beat;
   for (int i = 1; i <= most_a; ++i) {
     const std::int64_t last = most(a.multiprocessors - i * a.items, b);
     if (last < 1) break;
     const WalkTime of_a(a, i);
-    const double floors[2] = {
-        std::max(of_a.total(), of_a.traffic() + WalkTime(b, 1).traffic() - of_a.call),
-        std::max(of_a.total(), of_a.traffic() + WalkTime(b, 2).traffic() - of_a.call)};
+    const double floors[2] = {std::max(of_a.total(), of_a.traffic() + traffic[0] - of_a.call),
+                              std::max(of_a.total(), of_a.traffic() + traffic[1] - of_a.call)};
     const auto pair_time = [&](std::int64_t j) { return std::max(floors[j > 1], alone[j]); };
     double least_time = pair_time(1);
     if (last > 1) least_time = std::min(least_time, std::max(floors[1], least[last]));
