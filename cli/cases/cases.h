@@ -61,12 +61,19 @@ enum class Strides {
   kContiguous,
   kPacked,      // q, k, v (x, decay, gate) are slices of one [B,T,...] buffer
   kTransposed,  // stored [B,H,T,D]; the scans' [T,B,D]
-  kPadded,      // gaps between heads, tokens and batches, all multiples of 16 bytes
+  kPadded,      // gaps between heads, tokens and batches; strides are multiples of 16 bytes
   kMisaligned,  // contiguous, the base one element past an aligned address
   kOdd,         // gaps that are odd numbers of elements
   kBroadcast,  // inputs with stride 0: heads share one q, k, v; the batch shares one log_decay, and
                // all of a scan's inputs
 };
+
+/// Returns the stride of rows of `width` elements with at least `gap` between them, as kPadded has
+/// it.
+inline std::int64_t padded_stride(std::int64_t width, std::int64_t gap) {
+  constexpr std::int64_t kAligned = 8;  // 16 bytes, of 16-bit elements
+  return (width + kAligned - 1) / kAligned * kAligned + gap;
+}
 
 struct Case {
   std::string name;

@@ -14,13 +14,13 @@ namespace {
 Dims activation_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t T = std::max<std::int64_t>(shape[1], 1), heads = shape[2], D = shape[3];
   const auto gaps = [&](std::int64_t head, std::int64_t token, std::int64_t batch) {
-    const std::int64_t head_stride = D + head, time_stride = heads * head_stride + token;
-    return Dims{T * time_stride + batch, time_stride, head_stride, 1};
+    const std::int64_t time_stride = heads * head + token;
+    return Dims{T * time_stride + batch, time_stride, head, 1};
   };
   switch (kind) {
     case Strides::kTransposed: return {heads * T * D, D, T * D, 1};
-    case Strides::kPadded: return gaps(16, 32, 64);
-    case Strides::kOdd: return gaps(3, 5, 7);
+    case Strides::kPadded: return gaps(padded_stride(D, 16), 32, 64);
+    case Strides::kOdd: return gaps(D + 3, 5, 7);
     case Strides::kBroadcast:
       if (!output) return {T * D, D, 0, 1};
       [[fallthrough]];
@@ -134,14 +134,14 @@ Dims without_time(const Dims& dims) {
 Dims state_strides(Strides kind, const Dims& shape) {
   const std::int64_t B = shape[0], H = shape[1], K = shape[2], V = shape[3];
   const auto gaps = [&](std::int64_t key, std::int64_t head, std::int64_t batch) {
-    const std::int64_t key_stride = V + key, head_stride = K * key_stride + head;
-    return Dims{H * head_stride + batch, head_stride, key_stride, 1};
+    const std::int64_t head_stride = K * key + head;
+    return Dims{H * head_stride + batch, head_stride, key, 1};
   };
   switch (kind) {
     case Strides::kTransposed: return {K * V, B * K * V, V, 1};  // stored [H,B,K,V]
-    case Strides::kPacked: return gaps(0, 0, 2 * H * K * V);     // one of three layers' states
-    case Strides::kPadded: return gaps(8, 16, 32);
-    case Strides::kOdd: return gaps(3, 5, 7);
+    case Strides::kPacked: return gaps(V, 0, 2 * H * K * V);     // one of three layers' states
+    case Strides::kPadded: return gaps(padded_stride(V, 8), 16, 32);
+    case Strides::kOdd: return gaps(V + 3, 5, 7);
     default: return contiguous_strides(shape);
   }
 }

@@ -17,12 +17,12 @@ namespace {
 Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t B = shape[0], T = std::max<std::int64_t>(shape[1], 1), D = shape[2];
   const auto gaps = [&](std::int64_t token, std::int64_t batch) {
-    return Dims{T * (D + token) + batch, D + token, 1};
+    return Dims{T * token + batch, token, 1};
   };
   switch (kind) {
     case Strides::kTransposed: return {D, std::max<std::int64_t>(B, 1) * D, 1};
-    case Strides::kPadded: return gaps(32, 64);
-    case Strides::kOdd: return gaps(5, 7);
+    case Strides::kPadded: return gaps(padded_stride(D, 32), 64);
+    case Strides::kOdd: return gaps(D + 5, 7);
     case Strides::kBroadcast:
       if (!output) return {0, D, 1};
       [[fallthrough]];
@@ -130,14 +130,15 @@ TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_scan(one, dtype, seed, false);
   const Dims u{one.axis("B"), one.axis("T"), one.axis("d")};
-  const std::int64_t d = u[2], gap = one.strides == Strides::kPadded ? 32
-                                     : one.strides == Strides::kOdd  ? 5
-                                                                     : 0;
+  const std::int64_t d = u[2];
+  const std::int64_t row_stride = one.strides == Strides::kPadded ? padded_stride(d, 32)
+                                  : one.strides == Strides::kOdd  ? d + 5
+                                                                  : d;
   const NamedTensor added =
       add_tensor(set, "u", dtype, u, scan_strides(one.strides, u, false), false, scan_shift(one));
   fill_normal(added, set.buffers, RandomStream(seed + one.seed, "u"));
   const NamedTensor weight =
-      add_tensor(set, "weight", dtype, {one.axis("D"), d}, {d + gap, 1}, false, scan_shift(one));
+      add_tensor(set, "weight", dtype, {one.axis("D"), d}, {row_stride, 1}, false, scan_shift(one));
   const RandomStream random(seed + one.seed, "weight");
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   std::byte* data = set.buffers[weight.buffer].data() + weight.offset;

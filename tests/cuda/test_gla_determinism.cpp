@@ -13,25 +13,26 @@ namespace {
 
 Case parse(const std::string& fields) {
   return parse_cases("gla",
-                     R"([{"name": "a", "dtype": ["bf16"], "states": "both", "tags": [],
+                     R"([{"name": "a", "dtype": ["bf16"], "tags": [],
                           "decay": {"kind": "per_token", "distribution": "normal_bench"}, )" +
                          fields + "}]",
                      "test")[0];
 }
 
 const std::vector<NamedShape> kShapes = {
-    {nullptr, "ManyHeads", R"("axes": {"B": 4, "T": 1024, "H": 32, "K": 128})"},
-    {nullptr, "FewHeads", R"("axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
-    {nullptr, "NarrowHeads", R"("axes": {"B": 4, "T": 1100, "H": 12, "K": 64})"},
+    {nullptr, "ManyHeads", R"("states": "both", "axes": {"B": 4, "T": 1024, "H": 32, "K": 128})"},
+    {nullptr, "FewHeads", R"("states": "both", "axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
+    {nullptr, "NarrowHeads", R"("states": "both", "axes": {"B": 4, "T": 1100, "H": 12, "K": 64})"},
     {nullptr, "CutWalks", R"("axes": {"B": 4, "T": 1100, "H": 12, "K": 64}, "states": "none")"},
-    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 20000, "H": 4, "K": 64}, "lengths": {
-        "distribution": "log_uniform", "sequences": 100, "smallest": 1, "largest": 2000})"}};
+    {nullptr, "ManySequences", R"("states": "both", "axes": {"B": 1, "T": 20000, "H": 4, "K": 64},
+        "lengths": {"distribution": "log_uniform", "sequences": 100, "smallest": 1,
+                    "largest": 2000})"}};
 
 class GpuGlaDeterminism : public GpuSameBits {
  protected:
   static RepeatedCall repeated() {
     return {*GetParam().operation, parse(GetParam().fields), find_operation("gla"),
-            parse(R"("axes": {"B": 2, "T": 4096, "H": 16, "K": 64})")};
+            parse(R"("states": "both", "axes": {"B": 2, "T": 4096, "H": 16, "K": 64})")};
   }
 };
 
@@ -46,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaDeterminism,
 
 TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
-  const Case one = parse(R"("axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
+  const Case one = parse(R"("states": "both", "axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
                       "lengths": {"distribution": "equal", "sequences": 6})");
   for (const Operation* operation : {&find_operation("gla"), &find_operation("gla", "backward")}) {
     expect_replays_to_go_by_offsets(*operation, one);
@@ -55,7 +56,7 @@ TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
 
 TEST(GpuGlaThread, ACallMayBeTheFirstUseOfCudaInItsThread) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
-  const Case one = parse(R"("axes": {"B": 1, "T": 200, "H": 2, "K": 64})");
+  const Case one = parse(R"("states": "both", "axes": {"B": 1, "T": 200, "H": 2, "K": 64})");
   for (const Operation* operation : {&find_operation("gla"), &find_operation("gla", "backward"),
                                      &find_operation("gla", "state")}) {
     SCOPED_TRACE(title(*operation));

@@ -501,6 +501,17 @@ TEST(GlaVariants, TensorMapPlans) {
   EXPECT_EQ(o.stride_bytes, (std::array<std::uint64_t, 3>{256, 1024, 300 * 1024}));
 }
 
+/// Heads of 100 columns in a buffer that has room for 104: a store would clear the other four.
+TEST(GlaVariants, OutputsAreWholeRowsOf16Bytes) {
+  GlaForwardArgs args = contiguous_args(2, 300, 2, 2, 100, 100);
+  for (TensorView* tensor : {&args.q, &args.k, &args.v, &args.o}) {
+    tensor->strides = {std::int64_t{300} * 208, 208, 104, 1};
+  }
+  EXPECT_EQ(plan_tiles(make_problem(args), false).problem, "");
+  EXPECT_EQ(plan_tiles(make_problem(args)).problem,
+            "o has rows of 200 bytes, which a store would fill up to a multiple of 16");
+}
+
 TEST(GlaVariants, NoDeviceIsSaidByTheCall) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "this machine has a device";
   try {

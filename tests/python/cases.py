@@ -88,10 +88,10 @@ def _with_strides(tensor, kind):
     if kind == "broadcast":
         return tensor[:, :, :1].expand(B, T, H, D)
     if kind in ("padded", "odd"):
-        head, token, first = (16, 32, 0) if kind == "padded" else (3, 5, 1)
-        row = H * (D + head) + token
+        head, token, first = (-(-D // 8) * 8 + 16, 32, 0) if kind == "padded" else (D + 3, 5, 1)
+        row = H * head + token
         memory = torch.empty(B * T * row + first, dtype=tensor.dtype)
-        strides = (T * row, row, D + head, 1)
+        strides = (T * row, row, head, 1)
         return memory[first:].as_strided(tensor.shape, strides, first).copy_(tensor)
     return tensor
 

@@ -349,9 +349,9 @@ TilePlans plan_tiles(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
   TilePlans tiles = plan_tiles(f, false);
   tiles.add("d_o", problem.d_o, f, f.H, f.V);
-  if (problem.dq.data) tiles.add("dq", problem.dq, f, f.HQ, f.K);
-  if (problem.dk.data) tiles.add("dk", problem.dk, f, f.HQ, f.K);
-  if (problem.dv.data) tiles.add("dv", problem.dv, f, f.H, f.V);
+  if (problem.dq.data) tiles.add_stored("dq", problem.dq, f, f.HQ, f.K);
+  if (problem.dk.data) tiles.add_stored("dk", problem.dk, f, f.HQ, f.K);
+  if (problem.dv.data) tiles.add_stored("dv", problem.dv, f, f.H, f.V);
   return tiles;
 }
 

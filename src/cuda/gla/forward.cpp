@@ -72,7 +72,7 @@ TilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output) {
   tiles.add("q", problem.q, problem, problem.HQ, problem.K);
   tiles.add("k", problem.k, problem, problem.HQ, problem.K);
   tiles.add("v", problem.v, problem, problem.H, problem.V);
-  if (with_output) tiles.add("o", problem.o, problem, problem.H, problem.V);
+  if (with_output) tiles.add_stored("o", problem.o, problem, problem.H, problem.V);
   return tiles;
 }
 

@@ -15,8 +15,17 @@ std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim
 
 void TilePlans::add(const char* name, const StridedTensor& tensor, const GlaRecurrence& of,
                     int heads, int dim) {
-  plans.push_back(plan_tile(name, tensor, of.dtype, {of.B, of.T, heads, dim}, kChunk));
-  if (problem.empty()) problem = plans.back().problem;
+  note(plan_tile(name, tensor, of.dtype, {of.B, of.T, heads, dim}, kChunk));
+}
+
+void TilePlans::add_stored(const char* name, const StridedTensor& tensor, const GlaRecurrence& of,
+                           int heads, int dim) {
+  note(plan_stored_tile(name, tensor, of.dtype, {of.B, of.T, heads, dim}, kChunk));
+}
+
+void TilePlans::note(TensorMapPlan plan) {
+  if (problem.empty()) problem = plan.problem;
+  plans.push_back(std::move(plan));
 }
 
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,

@@ -50,9 +50,15 @@ struct TilePlans {
   std::vector<TensorMapPlan> plans;
   std::string problem;
 
-  /// Adds a [B,T,heads,dim] tensor of the problem.
+  /// Adds a [B,T,heads,dim] tensor of the problem, one that is read.
   void add(const char* name, const StridedTensor& tensor, const GlaRecurrence& problem, int heads,
            int dim);
+  /// Adds one that is written.
+  void add_stored(const char* name, const StridedTensor& tensor, const GlaRecurrence& problem,
+                  int heads, int dim);
+
+ private:
+  void note(TensorMapPlan plan);
 };
 
 /// Says why no variant of that dtype and way to copy takes a problem, whatever the op; "" when some

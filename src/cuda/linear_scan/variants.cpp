@@ -69,11 +69,13 @@ const std::vector<ForwardVariant>& forward_variants() {
 TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general) {
   const TileShape shape = tile_shape(tiling);
   TilePlans plans;
-  const auto plan = [&](const char* name, const StridedTensor& tensor, const TileExtents& extents,
-                        int rows) {
-    TensorMapPlan made = plan_tile(name, tensor, problem.dtype, extents, rows);
+  const auto note = [&](TensorMapPlan made) {
     if (plans.problem.empty()) plans.problem = made.problem;
     return made;
+  };
+  const auto plan = [&](const char* name, const StridedTensor& tensor, const TileExtents& extents,
+                        int rows) {
+    return note(plan_tile(name, tensor, problem.dtype, extents, rows));
   };
   const auto of_tokens = [](const TokenTensor& tensor) {
     return StridedTensor{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
@@ -87,7 +89,7 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, boo
         plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
   }
   if (problem.gate.data != nullptr) plans.gate = plan("gate", of_tokens(problem.gate), tokens, 64);
-  plans.out = plan("out", of_tokens(problem.out), tokens, 64);
+  plans.out = note(plan_stored_tile("out", of_tokens(problem.out), problem.dtype, tokens, 64));
   return plans;
 }
 

@@ -74,6 +74,17 @@ TensorMapPlan plan_tile(const char* name, const StridedTensor& tensor, DType dty
   return plan;
 }
 
+TensorMapPlan plan_stored_tile(const char* name, const StridedTensor& tensor, DType dtype,
+                               const TileExtents& extents, int rows) {
+  TensorMapPlan plan = plan_tile(name, tensor, dtype, extents, rows);
+  const std::int64_t row_bytes = extents.dim * size_of(dtype);
+  if (plan.problem.empty() && row_bytes % 16 != 0) {
+    plan.problem = std::string(name) + " has rows of " + std::to_string(row_bytes) +
+                   " bytes, which a store would fill up to a multiple of 16";
+  }
+  return plan;
+}
+
 CUtensorMap encode(const TensorMapPlan& plan) {
   CUtensorMap map{};
   const std::array<std::uint32_t, 4> element_strides{1, 1, 1, 1};

@@ -39,6 +39,11 @@ struct TileExtents {
 TensorMapPlan plan_tile(const char* name, const StridedTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows);
 
+/// The same for a tensor that is written. A store fills the last 16 bytes of a row with zeros, so
+/// rows are whole 16 bytes: what lies between them is not ours.
+TensorMapPlan plan_stored_tile(const char* name, const StridedTensor& tensor, DType dtype,
+                               const TileExtents& extents, int rows);
+
 /// Encodes a plan whose `problem` is empty. Throws CudaError when the driver refuses.
 CUtensorMap encode(const TensorMapPlan& plan);
 
