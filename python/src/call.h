@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -148,6 +149,30 @@ class Call {
     // why here: torch would print its C++ frames for one without storage.
     if (value.tensor && !value.tensor->defined()) refuse(row, "be a tensor, got None");
     if (value.tensor) row.set_view(args_.get(), view(row, readable(row, *value.tensor)));
+  }
+  void set(const Parameter& row, double number) { row.set_value(args_.get(), number); }
+  /// Sets an input to a tensor of which no copy is needed; false where one is.
+  bool set_readable(const Parameter& row, const TensorView& view) {
+    const int needed = row.role != Role::kInput            ? 0
+                       : row.layout == Layout::kContiguous ? view.shape.rank()
+                       : row.layout == Layout::kRows       ? std::min(view.shape.rank(), 1)
+                                                           : 0;
+    std::int64_t stride = 1;
+    for (int axis = view.shape.rank(); axis-- > view.shape.rank() - needed;) {
+      if (view.shape[axis] > 1 && view.strides[axis] != stride) return false;
+      stride *= view.shape[axis];
+    }
+    row.set_view(args_.get(), view);
+    return true;
+  }
+  /// Sets a given output: of inputs that stand for each other, to that which is there.
+  bool set_output(const Result& result, const TensorView& view) {
+    for (const auto& [row, source] : result.choices) {
+      if (source != nullptr && source->view(args_.get()) == nullptr) continue;
+      row->set_view(args_.get(), view);
+      return true;
+    }
+    return false;
   }
   void set(const Parameter& row, const Described& value) {
     if (!value.given) return;

@@ -3,7 +3,8 @@
 import ctypes
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -49,6 +50,9 @@ class _Described(ctypes.Structure):
 
 torch.ops.load_library(str(_PATH))
 _library = ctypes.CDLL(str(_PATH))
+_with_interpreter = ctypes.PyDLL(str(_PATH))
+_with_interpreter.tandem_direct.restype = ctypes.py_object
+_with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p, *[ctypes.py_object] * 3]
 _library.tandem_cuda_unavailable_reason.restype = ctypes.c_char_p
 _library.tandem_tables.restype = ctypes.c_char_p
 _library.tandem_refusal.restype = ctypes.c_char_p
@@ -64,6 +68,14 @@ def cuda_unavailable_reason() -> str:
     True
     """
     return str(_library.tandem_cuda_unavailable_reason(), encoding="utf-8")
+
+
+def direct_call(name: str) -> Callable[..., Any]:
+    """A call past torch's dispatcher: takes the arguments of torch's schema and then its results, contiguous tensors or
+    None. NotImplemented, with nothing done, where the dispatcher is needed."""
+    api = torch.Tensor.__dlpack_c_exchange_api__
+    call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode(), api, torch.Tensor, torch.nn.Parameter)
+    return call
 
 
 def tables() -> bytes:

@@ -13,6 +13,7 @@ from torch.autograd import Function, forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from tandem._batch import vmap
+from tandem._direct import direct
 from tandem._extension import error_of
 from tandem._fakes import register_fake
 from tandem._gradients import Saved, formula, no_formula, tangents_of
@@ -33,13 +34,14 @@ def may_have_tangents() -> bool:
 
 class Op:
     """One call. `raw` is what graphs hold; torch finds its gradient through the dispatcher, which takes 10 us in
-    Python: without a gradient the kernel is called below it."""
+    Python: without a gradient the kernel is called below it, and past it where nothing looks on."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.raw = getattr(torch.ops.tandem, table.name).default
         self.numbers = [table.arguments.index(name) for name in table.numbers]
         self.saved = Saved(table)
+        self.run_directly = direct(table)
         self.differentiate_by(no_formula(table))
         register_fake(table)
         _library.impl(table.name, self.autograd_kernel, "Autograd")
@@ -55,8 +57,7 @@ class Op:
             if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and _any_requires_grad(*arguments)):
                 self.refuse_gradients_by_numbers(arguments)
                 return self.autograd_kernel(*arguments)
-            with _below_autograd():
-                return self.raw(*arguments)
+            return self.run(*arguments)
         except Exception as error:
             raise self.explain(error, arguments) from None
 
@@ -83,6 +84,9 @@ class Op:
             return self.differentiated(*arguments)
 
     def run(self, *arguments: Any) -> Any:
+        results = self.run_directly(arguments)
+        if results is not NotImplemented:
+            return results
         with _below_autograd():
             return self.raw(*arguments)
 

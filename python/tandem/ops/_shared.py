@@ -13,8 +13,10 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
 
     By hand: torch.library.register_autocast would cast log_decay and states too.
     """
+    if not _is_any_autocast_enabled():
+        return tensors
     first = tensors[0]
-    if not _is_any_autocast_enabled() or not isinstance(first, Tensor):
+    if not isinstance(first, Tensor):
         return tensors
     device = first.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):

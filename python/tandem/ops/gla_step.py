@@ -6,6 +6,8 @@ from torch import Tensor
 from tandem._registration import OPS
 from tandem.ops._shared import as_fp32, autocast
 
+_increment_version = torch._C._increment_version  # torch.autograd.graph's, which looks whether it is given one tensor
+
 
 def gla_step(
     q: Tensor,
@@ -65,23 +67,17 @@ def gla_step(
         >>> torch.allclose(state, final_state, rtol=0.02, atol=0.02)
         True
     """
-    if state is None or _rank(log_decay) == 4:
+    if state is None or (isinstance(log_decay, Tensor) and log_decay.dim() == 4):
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     q, k, v = autocast(q, k, v)
     log_decay = as_fp32(log_decay)
-    ranks = _rank(q), _rank(k), _rank(v), _rank(log_decay)
-    with_time = False
-    if ranks[:3] != (3, 3, 3) or ranks[3] == 3:
-        # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
-        with_time = ranks[2] == 4 and v.size(1) == 1
-        q, k, v = (x.squeeze(1) if rank == 4 else x for x, rank in zip((q, k, v), ranks[:3], strict=True))
-        if log_decay is not None and ranks[3] == 3:
+    # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
+    with_time = isinstance(v, Tensor) and v.dim() == 4 and v.size(1) == 1
+    if with_time:
+        q, k, v = (x.squeeze(1) if isinstance(x, Tensor) and x.dim() == 4 else x for x in (q, k, v))
+        if isinstance(log_decay, Tensor) and log_decay.dim() == 3:
             log_decay = log_decay.squeeze(1)
     o = OPS["gla_step"](q, k, v, log_decay, scale, state)
     if not torch.compiler.is_compiling():  # a graph knows from the schema
-        torch.autograd.graph.increment_version(state)
+        _increment_version((state,))
     return o.unsqueeze(1) if with_time else o
-
-
-def _rank(x: Tensor | None) -> int:
-    return x.dim() if isinstance(x, Tensor) else -1

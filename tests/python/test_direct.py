@@ -1,0 +1,143 @@
+"""Calls past torch's dispatcher: which take that way, that it gives the same, and what is seen of them."""
+
+import unittest
+
+import tandem
+import torch
+from tandem._registration import OPS
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+B, T, H, K, V = 2, 70, 2, 16, 24
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+class SeesCalls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+class Nothing(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def draw(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, dtype=dtype)
+
+
+def inputs():
+    """Of gla_forward, in its order."""
+    log_decay = -torch.rand(B, T, H)
+    return [draw(B, T, H, K), draw(B, T, H, K), draw(B, T, H, V), log_decay, None, torch.randn(B, H, K, V), True, None]
+
+
+def packed():
+    values = [draw(1, T, H, K), draw(1, T, H, K), draw(1, T, H, V), None, 0.5, None, False]
+    return [*values, torch.tensor([0, 20, 20, T], dtype=torch.int32)]
+
+
+class Direct(unittest.TestCase):
+    def assert_same(self, results, expected):
+        for result, other in zip(results, expected, strict=True):
+            self.assertEqual(result is None, other is None)
+            if result is not None:
+                self.assertEqual((result.dtype, result.stride()), (other.dtype, other.stride()))
+                self.assertTrue(torch.equal(result, other))
+
+    def test_plain_tensors_go_directly(self):
+        for arguments in (inputs(), packed()):
+            results = OPS["gla_forward"].run_directly(tuple(arguments))
+            self.assertIsNot(results, NotImplemented)
+            self.assert_same(results, OPS["gla_forward"].raw(*arguments))
+
+    def test_gradients_go_directly(self):
+        q, k, v, log_decay, scale, state, _, offsets = inputs()
+        arguments = (q, k, v, log_decay, scale, state, offsets, draw(B, T, H, V), None, True, False, True, True, True)
+        results = OPS["gla_backward"].run_directly(arguments)
+        self.assertIsNot(results, NotImplemented)
+        self.assert_same(results, OPS["gla_backward"].raw(*arguments))
+
+    def test_a_parameter_and_a_view_go_directly(self):
+        arguments = inputs()
+        arguments[0] = torch.nn.Parameter(arguments[0])
+        arguments[2] = draw(T, B, H, 2 * V).transpose(0, 1)[..., :V]
+        with torch.no_grad():
+            results = OPS["gla_forward"].run_directly(tuple(arguments))
+        self.assertIsNot(results, NotImplemented)
+        self.assertTrue(results[0].is_contiguous())
+        self.assert_same(results, OPS["gla_forward"].raw(*[x.detach() if torch.is_tensor(x) else x for x in arguments]))
+
+    def test_what_needs_the_dispatcher_takes_it(self):
+        whole = torch.complex(torch.zeros(B, T, H), torch.rand(B, T, H))
+        cases = {
+            "a subclass": (0, draw(B, T, H, K).as_subclass(Subclass)),
+            "strides to be copied": (1, draw(B, T, K, H).transpose(2, 3)),
+            "signs flipped lazily": (3, whole.conj().imag),
+            "a scale that is no float": (4, 1),
+            "a final state like no input": (5, None),
+            "int64 offsets": (7, torch.tensor([0, T])),
+            "fp64": (2, draw(B, T, H, V, dtype=torch.float64)),
+        }
+        for what, (place, value) in cases.items():
+            arguments = inputs()
+            arguments[place] = value
+            with self.subTest(what):
+                self.assertIs(OPS["gla_forward"].run_directly(tuple(arguments)), NotImplemented)
+
+    def test_signs_that_are_flipped_lazily(self):
+        arguments = inputs()
+        log_decay = torch.complex(torch.zeros(B, T, H), torch.rand(B, T, H)).conj().imag
+        self.assertTrue(log_decay.is_neg())
+        arguments[3] = log_decay
+        results = OPS["gla_forward"](*arguments)
+        arguments[3] = log_decay.resolve_neg()
+        self.assert_same(results, OPS["gla_forward"](*arguments))
+
+    def test_refusals_are_the_same(self):
+        for place, value in (
+            (1, draw(B, T, H, K + 1)),
+            (3, torch.zeros(B, T)),
+            (0, draw(B, T, H, K, dtype=torch.half)),
+        ):
+            arguments = inputs()
+            arguments[place] = value
+            errors = []
+            for watched in (False, True):
+                with self.assertRaises(ValueError) as caught, SeesCalls() if watched else torch.no_grad():
+                    OPS["gla_forward"](*arguments)
+                errors.append(str(caught.exception))
+            self.assertEqual(*errors)
+
+    def test_who_looks_on_sees_the_op(self):
+        with SeesCalls() as mode:
+            OPS["gla_forward"](*inputs())
+        self.assertIn("tandem.gla_forward.default", mode.seen)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            OPS["gla_forward"](*inputs())
+        self.assertIn("tandem::gla_forward", {event.name for event in profile.events()})
+        with Nothing():
+            self.assertIs(OPS["gla_forward"].run_directly(tuple(inputs())), NotImplemented)
+
+    def test_inference_mode(self):
+        with torch.inference_mode():
+            q, k, v, log_decay, *_ = inputs()
+            o, _ = tandem.ops.gla(q, k, v, log_decay)
+        self.assertTrue(o.is_inference())
+
+    def test_outputs_are_torch_s_own_memory(self):
+        q, k, v, log_decay, *_ = inputs()
+        o, _ = tandem.ops.gla(q, k, v, log_decay)
+        self.assertTrue(o.untyped_storage().resizable())
+
+
+if __name__ == "__main__":
+    unittest.main()
