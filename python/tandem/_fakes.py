@@ -1,5 +1,6 @@
 """What the calls return for fake tensors, and what they refuse of them: the library's own checks, without data."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,13 +40,17 @@ def check(table: Table, given: dict[str, Any]) -> None:
     for name in table.tensors:
         if given[name] is not None and given[name].device != device:
             raise ValueError(f"[{table.name}] {name} must be on {device}, got {given[name].device}")
-    try:
-        arguments = [described(value) for value in given.values()]
-    except Unknown:
-        return
-    error = refusal(table.name, arguments)
+    error = refusal_of(table, given.values())
     if isinstance(error, ValueError):
         raise error
+
+
+def refusal_of(table: Table, arguments: Iterable[Any]) -> Exception | None:
+    """What a call would raise; None where it would run, or where sizes depend on data."""
+    try:
+        return refusal(table.name, [described(value) for value in arguments])
+    except Unknown:
+        return None
 
 
 class Unknown(Exception):

@@ -6,9 +6,14 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
+from tandem._fakes import refusal_of
 from tandem._tables import Row, Table
 
 Op = Callable[..., Any]
+
+# Of a call that takes wider tensors than its backward: the argument, the cotangent of its shape, and the last extent
+# that is always taken.
+WIDEST = {"gla_forward": ("v", "d_o", 256)}
 
 # Of each call, inputs that outputs are linear in together, and these outputs; others do not depend on them. Tangents
 # of such inputs are one more call, in which they stand for the inputs.
@@ -85,6 +90,27 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         return tuple([found[i] if i is not None and needed else None for i, needed in zip(slots, needs, strict=True)])
 
     return gradients
+
+
+def refusal_of_backward(table: Table, backward: Table) -> Callable[[tuple[Any, ...]], None]:
+    """A function of the call's arguments that raises what the backward call would, before anything runs. It asks for
+    tensors wider than WIDEST alone: asking takes longer than a small call."""
+    if table.name not in WIDEST:
+        return lambda arguments: None
+    name, cotangent, widest = WIDEST[table.name]
+    place = table.arguments.index(name)
+
+    def refuse(arguments: tuple[Any, ...]) -> None:
+        wide = arguments[place]
+        if not isinstance(wide, Tensor) or wide.size(-1) <= widest:
+            return
+        given = {**table.given(arguments), cotangent: wide}
+        given |= {row.flag: True for row in backward.rows.values() if row.flag and given[row.source] is not None}
+        error = refusal_of(backward, [given.get(name) for name in backward.arguments])
+        if error is not None:
+            raise error
+
+    return refuse
 
 
 def no_formula(table: Table) -> Callable[..., NoReturn]:

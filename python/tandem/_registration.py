@@ -16,7 +16,7 @@ from tandem._batch import vmap
 from tandem._direct import direct
 from tandem._extension import error_of
 from tandem._fakes import register_fake
-from tandem._gradients import Saved, formula, no_formula, tangents_of
+from tandem._gradients import Saved, formula, no_formula, refusal_of_backward, tangents_of
 from tandem._tables import TABLES, Table
 
 # Torch's own custom ops are made of these.
@@ -42,6 +42,7 @@ class Op:
         self.numbers = [table.arguments.index(name) for name in table.numbers]
         self.saved = Saved(table)
         self.run_directly = direct(table)
+        self.refuse_by_backward: Callable[[tuple[Any, ...]], None] = lambda arguments: None
         self.differentiate_by(no_formula(table))
         register_fake(table)
         _library.impl(table.name, self.autograd_kernel, "Autograd")
@@ -80,6 +81,8 @@ class Op:
             return self.run(*arguments)
         if self.table.in_place:
             self.refuse_in_place(needs_gradient)
+        if needs_gradient:
+            self.refuse_by_backward(arguments)
         with enable_single_level_autograd_function() if _is_transformed() else nullcontext():
             return self.differentiated(*arguments)
 
@@ -146,4 +149,5 @@ for op in OPS.values():
     backward = OPS.get(op.table.op + "_backward")
     # gla_state_backward gives no gradients: it is no derivative of gla_state.
     if backward is not None and any(row.source for row in backward.table.rows.values()):
+        op.refuse_by_backward = refusal_of_backward(op.table, backward.table)
         op.differentiate_by(formula(op.table, op.saved, backward.table, backward))

@@ -62,6 +62,13 @@ class Cases(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, r"no variant on .* takes these arguments"):
             tandem.ops.gla(wide, wide, wide)
 
+    def test_what_backward_refuses_is_refused_before_the_forward(self):
+        q, k, _, g = test_torch.inputs(device="cuda")
+        v = torch.randn(*q.shape[:2], g.shape[2], 264, dtype=q.dtype, device="cuda")
+        tandem.ops.gla(q, k, v, g)
+        with self.assertRaisesRegex(NotImplementedError, r"(?s)\[gla_backward\].*takes V <= 256, got 264"):
+            tandem.ops.gla(q.requires_grad_(), k, v, g)
+
 
 @unittest.skipIf(WHY, WHY)
 class Streams(unittest.TestCase):
