@@ -141,6 +141,7 @@ class Calls(unittest.TestCase):
         tensors = inputs.make(case, "bf16", 1, "cpu")
         run = host.tandem(case, tensors)
         self.assertFalse(torch.equal(run(), run()))  # the state went on
+        self.assertTrue(torch.equal(host.tandem(case, tensors)(), host.tandem(case, tensors)()))  # of the call's own
         self.assertEqual(run().shape, tensors["v"].shape)
 
     def test_peers(self):
