@@ -27,6 +27,7 @@ struct BenchOptions : CaseOptions {
   std::string variant;
   std::string provider;
   bool once = false;
+  bool host = false;
   bool no_unfused = false;
 };
 
@@ -39,6 +40,23 @@ void print_header() {
              "TFLOP/s", "TB/s", "error");
 }
 
+/// Returns the columns of a row that every kind of bench has.
+std::string row_head(const ResultsRow& row, Device device) {
+  return fmt::format("{:<20} {:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f}",
+                     row.op + " " + row.direction, row.case_name, row.dtype, backend_name(device),
+                     row.timing.median_us, row.timing.p10_us, row.timing.p90_us);
+}
+
+void print_host_header() {
+  fmt::print("{:<20} {:<24} {:<5} {:<7} {:>10} {:>10} {:>10} {:>10}\n", "op", "case", "dtype",
+             "backend", "median_us", "p10_us", "p90_us", "plan_us");
+}
+
+void print_host_row(const ResultsRow& row, Device device) {
+  fmt::print("{} {:>10.2f}  {}\n", row_head(row, device), row.plan_us.value_or(0), row.variant);
+  std::fflush(stdout);
+}
+
 /// Returns TFLOP/s; "" where an op has no matrix work.
 std::string rate_text(double flops, double us) {
   return flops > 0 ? fmt::format("{:.2f}", flops / us * 1e-6) : "";
@@ -46,12 +64,9 @@ std::string rate_text(double flops, double us) {
 
 void print_row(const ResultsRow& row, Device device) {
   const double us = row.timing.median_us;
-  fmt::print(
-      "{:<20} {:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f} {:>10.1f} {:>6.2f} {:>8} "
-      "{:>7.3f} {:>8.1e}",
-      row.op + " " + row.direction, row.case_name, row.dtype, backend_name(device), us,
-      row.timing.p10_us, row.timing.p90_us, row.floor_us, us / row.floor_us,
-      rate_text(row.cost.flops, us), row.cost.bytes / us * 1e-6, row.error);
+  fmt::print("{} {:>10.1f} {:>6.2f} {:>8} {:>7.3f} {:>8.1e}", row_head(row, device), row.floor_us,
+             us / row.floor_us, rate_text(row.cost.flops, us), row.cost.bytes / us * 1e-6,
+             row.error);
   if (row.state.known) fmt::print("  {} MHz {} W", row.state.sm_clock_mhz, row.state.power_w);
   if (row.state.known && (row.state.throttle_reasons & ~kHarmlessThrottle) != 0) {
     fmt::print(" THROTTLED {:#x}", row.state.throttle_reasons);
@@ -71,7 +86,11 @@ class Bench {
     if (!options_.json.empty()) read_results(options_.json);  // what is wrong there, before timing
     for (const Device device : devices) {
       results_.reset();
-      if (!options_.once) print_device(device);
+      if (options_.host) {
+        print_host(device);
+      } else if (!options_.once) {
+        print_device(device);
+      }
       for (const auto& [operation, one] : selected) {
         if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
         if (!has_provider(*operation, options_.provider)) continue;
@@ -87,7 +106,9 @@ class Bench {
  private:
   CaseOptions selection() const {
     CaseOptions selection = options_;
-    if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
+    if (selection.tag.empty() && selection.glob.empty()) {
+      selection.tag = options_.host ? "host" : "bench";
+    }
     return selection;
   }
 
@@ -109,6 +130,12 @@ class Bench {
     print_header();
   }
 
+  void print_host(Device device) const {
+    fmt::print("{}: {}, {}{}\n", to_string(device), device_name(device), host_timer(),
+               device.type == DeviceType::kCpu ? "; a call's time is all of it" : "");
+    print_host_header();
+  }
+
   void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
     const TensorSet set = operation.make(one, dtype, options_.seed);
     if (wants("tandem")) {
@@ -123,7 +150,7 @@ class Bench {
 
   bool wants(const std::string& provider) const {
     if (!options_.provider.empty()) return options_.provider == provider;
-    return provider == "tandem" || (!options_.once && !options_.no_unfused);
+    return provider == "tandem" || !(options_.once || options_.host || options_.no_unfused);
   }
 
   /// Measures one provider; a null `baseline` is Tandem's own call.
@@ -179,11 +206,17 @@ class Bench {
     row.direction = operation.direction;
     row.case_name = one.name;
     row.dtype = to_string(dtype);
-    row.cost = operation.cost(set);
-    row.floor_us = floor_us(row.cost, ceilings(device));
-    row.timing = time_call(operation, set, device, options_.replays);
+    if (options_.host) {
+      const HostTiming host = time_host(operation, set, device, options_.replays);
+      row.timing = host.call;
+      row.plan_us = host.plan.median_us;
+    } else {
+      row.cost = operation.cost(set);
+      row.floor_us = floor_us(row.cost, ceilings(device));
+      row.timing = time_call(operation, set, device, options_.replays);
+    }
     if (device.type == DeviceType::kCuda) row.state = gpu::state(device.index);
-    print_row(row, device);
+    options_.host ? print_host_row(row, device) : print_row(row, device);
     if (options_.json.empty()) return;
     if (!results_) results_.emplace(options_.json, options_.run, describe_run(device));
     results_->add(row);
@@ -194,10 +227,19 @@ class Bench {
     run.device_name = device_name(device);
     run.commit = kCommit;
     run.command = recorded_command(g_arguments, std::filesystem::current_path());
+    if (options_.host) {
+      run.timer = host_timer();
+      run.cold = false;
+      return run;
+    }
     run.timer = device.type == DeviceType::kCpu ? "steady_clock" : "cuda-graph";
     run.cold = device.type == DeviceType::kCuda;
     run.ceilings = ceilings(device);
     return run;
+  }
+
+  static std::string host_timer() {
+    return fmt::format("steady clock around {} calls", kHostCalls);
   }
 
   const BenchOptions& options_;
@@ -220,20 +262,32 @@ void add_bench(CLI::App& app) {
   command->add_option("--json", options->json, "merge the rows into this results file");
   command->add_option("--run", options->run, "id of the run in that file (default: a new one)");
   command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  CLI::Option* provider =
+      command
+          ->add_option("--provider", options->provider,
+                       "only this one (default: tandem and, on CUDA, the unfused baselines)")
+          ->check(CLI::IsMember(provider_names()));
+  CLI::Option* no_unfused = command->add_flag(
+      "--no-unfused", options->no_unfused, "on CUDA, leave out the rows of the unfused baselines");
+  CLI::Option* once = command->add_flag("--once", options->once,
+                                        "one unchecked call per case and no timing, for profilers");
   command
-      ->add_option("--provider", options->provider,
-                   "only this one (default: tandem and, on CUDA, the unfused baselines)")
-      ->check(CLI::IsMember(provider_names()));
-  command->add_flag("--no-unfused", options->no_unfused,
-                    "on CUDA, leave out the rows of the unfused baselines");
-  command->add_flag("--once", options->once,
-                    "one unchecked call per case and no timing, for profilers");
+      ->add_flag(
+          "--host", options->host,
+          "time what the host does for a call, of the cases tagged host: rounds of 100 calls "
+          "that nothing waits for, as many as --replays says")
+      ->excludes(provider)
+      ->excludes(no_unfused)
+      ->excludes(once);
   command->footer(
       "floor: the larger of bytes over the copy rate and flops over the matrix rate, both measured "
       "in\n"
       "the same run; ratio: median over floor. A case that no variant runs is reported, not a "
       "failure;\n"
       "a wrong result is (exit 1).\n"
+      "plan (--host): the check of the arguments and the choice of the kernel, without a launch. "
+      "On "
+      "the\nCPU a call is done when it returns, and its time is all of it.\n"
       "Example: tandem bench gla --case 'b4h32_*' --backend cuda --json results.json");
   command->callback([options] { Bench(*options).run(); });
 }

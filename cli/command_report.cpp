@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <stdexcept>
 
@@ -10,6 +11,7 @@
 #include "cli/files/files.h"
 #include "cli/ops/ops.h"
 #include "cli/report/front.h"
+#include "cli/report/host.h"
 #include "cli/report/html.h"
 #include "cli/report/markdown.h"
 
@@ -72,13 +74,18 @@ void report(const ReportOptions& options) {
     if (!std::filesystem::exists(options.root + "/" + block.page)) continue;
     update(block.page, block.render(files));
   }
+  const std::vector<ReportFile> host = load_host(options.results_folder());
+  if (std::filesystem::exists(options.root + "/docs/host.md")) {
+    update("docs/host.md", host_block(host));
+  }
   for (const auto& [op, lines] : load_iterations(iterations)) {
     const std::string name = "docs/ops/" + op + ".log.md";
     if (std::filesystem::exists(options.root + "/" + name)) {
       update(name, markdown_iterations(lines), "iterations");
     }
   }
-  const std::vector<std::string> repeated = repeated_runs(files);
+  std::vector<std::string> repeated = repeated_runs(files);
+  std::ranges::move(repeated_runs(host), std::back_inserter(repeated));
   for (const std::string& text : repeated) fmt::print("{}\n", text);
   if (options.check && !repeated.empty()) throw Failed{};
   if (stale.empty()) {
@@ -113,7 +120,7 @@ void add_report(CLI::App& app) {
   command->add_option("--out", options->out, "write this HTML file, which needs no other");
   command
       ->add_flag("--markdown", options->markdown,
-                 "write the tables of README.md, docs/results.md and docs/ops, "
+                 "write the tables of README.md, docs/results.md, docs/host.md and docs/ops, "
                  "between their <!-- results --> and <!-- iterations --> marks")
       ->excludes(files);
   command

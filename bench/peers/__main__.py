@@ -1,6 +1,7 @@
-"""python -m bench.peers <op>: see --help."""
+"""python -m bench.peers <op>, or host: see --help."""
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from . import cases, library, provider, results
+from . import cases, host, library, provider, results
 from .side_by_side import SideBySide, progress
 
 NOTHING_TO_MEASURE = 3
@@ -23,7 +24,8 @@ def arguments(argv):
     parser = argparse.ArgumentParser(
         prog="python -m bench.peers",
         description="Times Tandem and other libraries side by side on one GPU: the same inputs, one CUDA-graph timer, "
-        "every result checked against fp64. What a peer needs installed: docs/measuring.md.",
+        "every result checked against fp64. What a peer needs installed: docs/measuring.md. `python -m "
+        "bench.peers host` times the host's share of eager calls instead, and has a --help of its own.",
         epilog="exit codes: 0 measured; 1 Tandem or the unfused baseline failed; 2 wrong usage; 3 no GPU, torch or "
         "library here",
     )
@@ -97,7 +99,9 @@ def commit(options):
 def versions(ready):
     import torch
 
-    found = {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
     try:  # the one that is imported: another's metadata may come first on the path
         found["triton"] = importlib.import_module("triton").__version__
     except ImportError:
@@ -210,10 +214,51 @@ def measure(options, argv):
     return 1 if ours_failed else 0
 
 
+def describe_host_run(options, argv, device, ready, missing):
+    import torch
+
+    state = {"name": platform.processor() or platform.machine()}
+    if device.type == "cuda":
+        state = {"name": torch.cuda.get_device_name(device)}
+        with contextlib.suppress(library.LibraryError):
+            state |= library.Library("libtandem_bench.so").device_state(device.index)
+    run = {
+        "device": state,
+        "commit": commit(options),
+        "command": results.recorded_command("python -m bench.peers host", argv, cases.ROOT),
+        "timer": {"method": host.TIMER, "l2": "warm", "rounds": options.rounds},
+        "versions": versions(ready),
+    }
+    return {**run, "missing": missing} if missing else run
+
+
+def measure_host(options, argv):
+    if importlib.util.find_spec("torch") is None:
+        raise CannotMeasure("torch is not installed")
+    import torch
+
+    device = torch.device("cpu") if options.device == "cpu" else require_gpu()
+    ready, missing = provider.available(host.peers())
+    for name, why in missing.items():
+        progress(f"{name} is not here: {why}")
+    calls = host.calls(ready, options.dtype, options.seed, device)
+    host.measure(calls, options.rounds, torch.cuda.synchronize if device.type == "cuda" else lambda: None, progress)
+    rows = [call.row(options.dtype) for call in calls]
+    for line in host.table(rows):
+        print(line)
+    if options.json:
+        file = results.ResultsFile(options.json, describe_host_run(options, argv, device, ready, missing), options.run)
+        for row in rows:
+            file.add(row)
+    return int(any("failure" in row for row in rows if row["provider"].startswith("tandem")))
+
+
 def main(argv):
-    options = arguments(argv)
+    of_host = argv[:1] == ["host"]
+    argv = argv[1:] if of_host else argv
+    options = host.arguments(argv) if of_host else arguments(argv)
     try:
-        return measure(options, argv)
+        return (measure_host if of_host else measure)(options, argv)
     except cases.CaseError as error:
         progress(f"bench.peers: {error}")
         return 2

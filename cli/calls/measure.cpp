@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "core/float16.h"
 #include "cpu/matmul.h"
@@ -77,20 +78,30 @@ double cpu_matrix_tflops() {
   return 4 * 2.0 * kSize * kSize * kSize * threads / std::max(five - one, 1.0) * 1e-6;
 }
 
+constexpr double kLongest = 2e6;  // microseconds that the samples of a call may take in all
+constexpr std::size_t kFewest = 3;
+
+/// Times `sample`, which returns microseconds, so often, or less where that takes too long.
+template <class Sample>
+std::vector<double> take(int wanted, const Sample& sample) {
+  std::vector<double> samples;
+  const double begin = now_us();
+  while (static_cast<int>(samples.size()) < wanted &&
+         (samples.size() < kFewest || now_us() - begin < kLongest)) {
+    samples.push_back(sample());
+  }
+  return samples;
+}
+
 std::vector<double> time_cpu(const Operation& operation, const TensorSet& set, int replays) {
   Placement placement(set, Device::cpu());
   const auto call = [&] { operation.call(set, placement.bases(), Device::cpu(), {}); };
   call();
-  std::vector<double> samples;
-  const double begin = now_us();
-  constexpr double kLongest = 2e6;
-  while (static_cast<int>(samples.size()) < replays &&
-         (samples.size() < 3 || now_us() - begin < kLongest)) {
+  return take(replays, [&] {
     const double start = now_us();
     call();
-    samples.push_back(now_us() - start);
-  }
-  return samples;
+    return now_us() - start;
+  });
 }
 
 std::vector<double> time_cuda(const Operation& operation, const TensorSet& set, Device device,
@@ -145,6 +156,33 @@ double floor_us(const Cost& cost, const Ceilings& ceilings) {
 Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays) {
   if (device.type == DeviceType::kCpu) return summarize(time_cpu(operation, set, replays));
   return summarize(time_cuda(operation, set, device, replays));
+}
+
+HostTiming time_host(const Operation& operation, const TensorSet& set, Device device, int rounds) {
+  Placement placement(set, device);
+  const PreparedCalls calls(operation, set, placement.bases(), device);
+  const bool cuda = device.type == DeviceType::kCuda;
+  Context context;
+  std::optional<gpu::Memory> workspace;
+  if (cuda) {
+    const std::size_t bytes = calls.workspace_bytes();
+    workspace.emplace(device.index, std::max<std::size_t>(bytes, 256));
+    context.workspace = {workspace->data(), bytes};
+  }
+  const auto round = [&](const auto& call) {
+    if (cuda) gpu::synchronize(device.index);
+    const double start = now_us();
+    for (int i = 0; i < kHostCalls; ++i) call();
+    return (now_us() - start) / kHostCalls;
+  };
+  const auto timing = [&](const auto& call) {
+    round(call);  // warms up
+    return summarize(take(rounds, [&] { return round(call); }));
+  };
+  const HostTiming host = {timing([&] { calls.run(context); }),
+                           timing([&] { calls.workspace_bytes(); })};
+  if (cuda) gpu::synchronize(device.index);  // before the memory goes
+  return host;
 }
 
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement) {

@@ -36,6 +36,22 @@ double floor_us(const Cost& cost, const Ceilings& ceilings);
 /// seconds at most.
 Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays);
 
+/// The host's share of a call: from C++, arguments made and workspace given beforehand, nothing
+/// waited for.
+struct HostTiming {
+  Timing call;
+  Timing plan;  // workspace_bytes() alone: the check and the choice, without a launch
+};
+
+/// How many calls a round of time_host() has. Their kernels are few enough for a stream to take
+/// them all without making the host wait.
+inline constexpr int kHostCalls = 100;
+
+/// Times rounds of kHostCalls calls on one copy of the set, the stream drained before each round,
+/// untimed; about two seconds at most. On the CPU a call is done when it returns: its time is all
+/// of it.
+HostTiming time_host(const Operation& operation, const TensorSet& set, Device device, int rounds);
+
 /// Makes a call and returns the variant that it picks, or kLibraryChoice. Throws Unsupported with
 /// the library's text when none accepts it. Leaves the outputs of that variant in the placement.
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement);

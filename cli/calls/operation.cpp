@@ -62,28 +62,46 @@ class BothExpectations : public Expectation {
 
 void Operation::call(const TensorSet& set, const std::vector<void*>& bases, Device device,
                      const Context& context) const {
-  if (instead) {
-    return instead->run(arguments(*instead->call, set, bases, device).get(), context);
-  }
-  CallOptions options = call_options_from_environment();
-  if (!variant.empty()) options.variant = variant;
-  for (const Signature* signature : calls) {
-    signature->run(arguments(*signature, set, bases, device).get(), context, options);
-  }
+  PreparedCalls(*this, set, bases, device).run(context);
 }
 
 std::size_t Operation::workspace_bytes(const TensorSet& set, const std::vector<void*>& bases,
                                        Device device) const {
-  if (instead) {
-    return instead->workspace_bytes(arguments(*instead->call, set, bases, device).get());
-  }
-  CallOptions options = call_options_from_environment();
-  if (!variant.empty()) options.variant = variant;
-  std::size_t most = 0;
+  return PreparedCalls(*this, set, bases, device).workspace_bytes();
+}
+
+PreparedCalls::PreparedCalls(const Operation& operation, const TensorSet& set,
+                             const std::vector<void*>& bases, Device device)
+    : operation_(operation), device_(device) {
+  const std::vector<const Signature*> calls =
+      operation.instead ? std::vector{operation.instead->call} : operation.calls;
   for (const Signature* signature : calls) {
+    arguments_.push_back(arguments(*signature, set, bases, device));
+  }
+}
+
+CallOptions PreparedCalls::options() const {
+  CallOptions options = call_options_from_environment();
+  if (!operation_.variant.empty()) options.variant = operation_.variant;
+  return options;
+}
+
+void PreparedCalls::run(const Context& context) const {
+  if (operation_.instead) return operation_.instead->run(arguments_.front().get(), context);
+  const CallOptions chosen = options();
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    operation_.calls[i]->run(arguments_[i].get(), context, chosen);
+  }
+}
+
+std::size_t PreparedCalls::workspace_bytes() const {
+  if (operation_.instead) return operation_.instead->workspace_bytes(arguments_.front().get());
+  const DeviceProperties& device = device_properties(device_);
+  const CallOptions chosen = options();
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
     most =
-        std::max(most, signature->workspace_bytes(arguments(*signature, set, bases, device).get(),
-                                                  device_properties(device), options));
+        std::max(most, operation_.calls[i]->workspace_bytes(arguments_[i].get(), device, chosen));
   }
   return most;
 }

@@ -84,6 +84,25 @@ struct Operation {
   std::vector<std::string> outputs() const;
 };
 
+/// The calls of an entry, which must outlive it, with their arguments made once: what a program
+/// that keeps its buffers does in every call.
+class PreparedCalls {
+ public:
+  PreparedCalls(const Operation& operation, const TensorSet& set, const std::vector<void*>& bases,
+                Device device);
+
+  void run(const Context& context) const;
+  /// Returns the largest of the calls' workspaces, each checked and planned for it.
+  std::size_t workspace_bytes() const;
+
+ private:
+  CallOptions options() const;
+
+  const Operation& operation_;
+  Device device_;
+  std::vector<std::shared_ptr<void>> arguments_;  // of each call
+};
+
 /// All entries, in cli/ops/ops.cpp; those of one op follow each other.
 const std::vector<Operation>& operations();
 

@@ -19,7 +19,8 @@
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
 //   scale       default K^-0.5
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
-//   heads), sanitizer, later (kernels may still
+//   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
+//   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides and

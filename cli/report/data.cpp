@@ -38,6 +38,7 @@ ReportRow parse_row(const Json& json) {
   row.variant = text_of(json, "variant");
   row.median_us = number_of(json, "median_us");
   row.first_call_s = number_of(json, "first_call_s");
+  row.plan_us = number_of(json, "plan_us");
   row.p10_us = number_of(json, "p10_us");
   row.p90_us = number_of(json, "p90_us");
   row.floor_us = number_of(json, "floor_us");

@@ -16,6 +16,7 @@ struct ReportRow {
   std::optional<double> median_us, p10_us, p90_us, floor_us, bytes, flops;
   std::optional<double> error;
   std::string error_metric;
+  std::optional<double> plan_us;       // of the host's share: without a launch
   std::optional<double> first_call_s;  // compilation included
   std::string failure;                 // why there is no time
   nlohmann::ordered_json counters;     // null when there are none
@@ -30,7 +31,8 @@ struct ReportRun {
   nlohmann::ordered_json json;
 };
 
-/// bench/results/<device>/<op>.json. No two files of a device use one id of a run.
+/// bench/results/<device>/<op>.json, or in its folder host. No two files of one folder use one id
+/// of a run.
 struct ReportFile {
   std::string device, name;     // "nvidia-h200", "gla.json"
   std::vector<ReportRun> runs;  // oldest first; of one day: in the order of the file
@@ -50,7 +52,7 @@ ReportFile load_file(const std::string& path);
 /// holds none.
 std::vector<ReportFile> load_results(const std::string& folder);
 
-/// Lists every run id that two files of a device use: "nvidia-h200: run 20260101-1 is in gla.json
+/// Lists every run id that two files of a folder use: "nvidia-h200: run 20260101-1 is in gla.json
 /// and in gated_scan.json".
 std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files);
 

@@ -32,8 +32,17 @@ std::string line_of(const std::vector<std::string>& cells) {
   return line + "\n";
 }
 
-/// An item of a list, in lines of at most 118 columns where its words allow it.
-std::string list_item(const std::string& text) {
+}  // namespace
+
+std::string to_markdown(const Table& table) {
+  std::string text = line_of(table.header) + "|";
+  for (const bool numeric : table.numeric) text += numeric ? "---:|" : "---|";
+  text += "\n";
+  for (const auto& row : table.rows) text += line_of(row);
+  return text;
+}
+
+std::string markdown_item(const std::string& text) {
   constexpr std::size_t kColumns = 118;
   std::istringstream words(escaped(text));
   std::string item = "-";
@@ -46,19 +55,9 @@ std::string list_item(const std::string& text) {
   return item + "\n";
 }
 
-}  // namespace
-
-std::string to_markdown(const Table& table) {
-  std::string text = line_of(table.header) + "|";
-  for (const bool numeric : table.numeric) text += numeric ? "---:|" : "---|";
-  text += "\n";
-  for (const auto& row : table.rows) text += line_of(row);
-  return text;
-}
-
 std::string markdown_settings(const std::vector<const ReportRun*>& runs) {
   std::string text;
-  for (const std::string& setting : run_settings(runs)) text += list_item(setting);
+  for (const std::string& setting : run_settings(runs)) text += markdown_item(setting);
   return text + "\n";
 }
 
@@ -79,7 +78,7 @@ std::string markdown_block(const std::vector<ReportFile>& files) {
         text += to_markdown(readings_table(section)) + "\n" + to_markdown(counters) + "\n";
       }
       const std::vector<std::string> failed = failures(section);
-      for (const std::string& failure : failed) text += list_item(failure);
+      for (const std::string& failure : failed) text += markdown_item(failure);
       if (!failed.empty()) text += "\n";
     }
     if (sections.empty()) continue;

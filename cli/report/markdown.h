@@ -10,6 +10,9 @@ namespace tandem::tools {
 
 std::string to_markdown(const Table& table);
 
+/// Renders an item of a list, in lines of at most 118 columns where its words allow it.
+std::string markdown_item(const std::string& text);
+
 /// Renders the list of what runs share: run_settings().
 std::string markdown_settings(const std::vector<const ReportRun*>& runs);
 

@@ -36,10 +36,11 @@ Json run_json(const ResultsRun& run, const std::string& date) {
                {"commit", run.commit},
                {"date", date},
                {"command", run.command},
-               {"timer", {{"method", run.timer}, {"l2", run.cold ? "cold" : "warm"}}},
-               {"ceilings",
-                {{"copy_tbps", rounded(run.ceilings.copy_tbps)},
-                 {"bf16_tflops", rounded(run.ceilings.bf16_tflops)}}}};
+               {"timer", {{"method", run.timer}, {"l2", run.cold ? "cold" : "warm"}}}};
+  if (run.ceilings.copy_tbps > 0) {
+    json["ceilings"] = {{"copy_tbps", rounded(run.ceilings.copy_tbps)},
+                        {"bf16_tflops", rounded(run.ceilings.bf16_tflops)}};
+  }
   if (!run.versions.empty()) json["versions"] = run.versions;
   return json;
 }
@@ -54,11 +55,15 @@ Json row_json(const ResultsRow& row, const std::string& run_id) {
                {"variant", row.variant},
                {"median_us", rounded(row.timing.median_us)},
                {"p10_us", rounded(row.timing.p10_us)},
-               {"p90_us", rounded(row.timing.p90_us)},
-               {"bytes", static_cast<std::int64_t>(row.cost.bytes)},
-               {"flops", static_cast<std::int64_t>(row.cost.flops)},
-               {"floor_us", rounded(row.floor_us)},
-               {"error", {{"metric", "rel_rms"}, {"value", rounded(row.error)}}}};
+               {"p90_us", rounded(row.timing.p90_us)}};
+  if (row.plan_us) {
+    json["plan_us"] = rounded(*row.plan_us);
+  } else {
+    json["bytes"] = static_cast<std::int64_t>(row.cost.bytes);
+    json["flops"] = static_cast<std::int64_t>(row.cost.flops);
+    json["floor_us"] = rounded(row.floor_us);
+  }
+  json["error"] = {{"metric", "rel_rms"}, {"value", rounded(row.error)}};
   if (row.state.known) {
     json["sm_clock_mhz"] = row.state.sm_clock_mhz;
     json["power_w"] = row.state.power_w;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,9 @@ struct ResultsRun {
   gpu::State state;
   std::string commit;
   std::string command;
-  std::string timer;  // "cuda-graph" or "steady_clock"
+  std::string timer;  // "cuda-graph", "steady_clock" or what a round of the host's share is
   bool cold = true;
-  Ceilings ceilings;
+  Ceilings ceilings;  // left out where there are none
   std::map<std::string, std::string> versions;
 };
 
@@ -35,8 +36,9 @@ struct ResultsRow {
   Timing timing;
   Cost cost;
   double floor_us = 0;
-  double error = 0;  // relative RMS of the worst output
-  gpu::State state;  // right after the row was timed
+  std::optional<double> plan_us;  // of the host's share, which has no cost and no floor
+  double error = 0;               // relative RMS of the worst output
+  gpu::State state;               // right after the row was timed
 };
 
 /// Rounds to four significant digits: enough for any comparison; more would only be noise in a

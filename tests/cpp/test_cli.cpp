@@ -5,9 +5,12 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -267,6 +270,64 @@ TEST_F(Cli, BenchMergesIntoTheResultsFile) {
   EXPECT_EQ(folder.exit_code, 1);
   EXPECT_EQ(folder.output, "tandem: " + path("results") + ": cannot be opened: Is a directory\n")
       << "before anything is timed";
+}
+
+/// Runs the program on one thread while it lives: beside other programs, short calls on several
+/// mostly wait for each other.
+class OneThread {
+ public:
+  OneThread() {
+    if (const char* value = std::getenv(kName)) before_ = value;
+    ::setenv(kName, "1", 1);
+  }
+  ~OneThread() { before_ ? ::setenv(kName, before_->c_str(), 1) : ::unsetenv(kName); }
+
+ private:
+  static constexpr const char* kName = "OMP_NUM_THREADS";
+  std::optional<std::string> before_;
+};
+
+TEST_F(Cli, BenchOfTheHostsShare) {
+  const OneThread one_thread;
+  const std::string command =
+      "bench --host --backend cpu --replays 3 --json " + path("cpu/host/cpp.json");
+  expect(command, 0, "a call's time is all of it");
+  const auto json = nlohmann::json::parse(std::ifstream(path("cpu/host/cpp.json")));
+  const auto& run = json["runs"].front();
+  EXPECT_EQ(run["timer"]["method"], "steady clock around 100 calls");
+  EXPECT_FALSE(run.contains("ceilings"));
+  std::map<std::string, double> median;
+  for (const auto& row : json["rows"]) {
+    const std::string call =
+        row["op"].get<std::string>() + " " + row["direction"].get<std::string>();
+    median[call] = row["median_us"];
+    EXPECT_TRUE(row["case"].get<std::string>().starts_with("host_")) << row;
+    EXPECT_GT(row["plan_us"], 0) << row;
+    EXPECT_LT(row["plan_us"], row["median_us"]) << row;
+    EXPECT_LE(row["p10_us"], row["median_us"]) << row;
+    EXPECT_LE(row["median_us"], row["p90_us"]) << row;
+    EXPECT_FALSE(row.contains("floor_us")) << row;
+  }
+  EXPECT_EQ(json["rows"].size(), median.size()) << "each call once";
+  for (const char* op : {"gla", "gated_scan", "linear_scan"}) {
+    for (const char* direction : {"forward", "backward", "forward_backward"}) {
+      EXPECT_EQ(median.count(std::string(op) + " " + direction), 1u) << op << " " << direction;
+    }
+  }
+  // Per call, not of a round.
+  expect("bench gla --case host_step_h4_d64 --backend cpu --json " + path("usual.json"), 0, "step");
+  const auto usual = nlohmann::json::parse(std::ifstream(path("usual.json")));
+  const double us = usual["rows"][0]["median_us"];
+  EXPECT_LT(median["gla step"], 10 * us);
+  EXPECT_GT(median["gla step"], us / 10);
+  EXPECT_LT(median["gla step"], median["gla forward"]) << "a token of 64";
+}
+
+TEST_F(Cli, BenchOfTheHostsShareRefusesWhatIsOfTheGpu) {
+  for (const std::string other : {"--once", "--no-unfused", "--provider unfused"}) {
+    expect("bench --host " + other, 2, "excludes");
+  }
+  expect("bench gla --host --direction state", 2, "no case with tag host in direction state");
 }
 
 /// An op without matrix work has no TFLOP/s, not 0.00 of them; baselines are named.
