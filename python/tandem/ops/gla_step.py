@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import as_fp32, autocast
+from tandem.ops._shared import autocast, widened
 
 
 def gla_step(
@@ -25,7 +25,8 @@ def gla_step(
     h / (H/HQ)), K key dim, V value dim. All tensors are on one device.
 
     Args:
-        q: [B,HQ,K], or [B,1,HQ,K] with the time axis of ``gla``; bf16 or fp16, on the CPU also fp32.
+        q: [B,HQ,K], or [B,1,HQ,K] with the time axis of ``gla``; bf16 or fp16, on the CPU also fp32
+            and fp64 (as in ``gla``: then all is).
         k: as q.
         v: [B,H,V] or [B,1,H,V], as q. Strides of q, k and v are free; only an innermost stride other than 1 makes
             a copy.
@@ -68,7 +69,7 @@ def gla_step(
     if state is None or _rank(log_decay) == 4:
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     q, k, v = autocast(q, k, v)
-    log_decay = as_fp32(log_decay)
+    log_decay = widened(q, log_decay)
     ranks = _rank(q), _rank(k), _rank(v), _rank(log_decay)
     with_time = False
     if ranks[:3] != (3, 3, 3) or ranks[3] == 3:
