@@ -111,8 +111,8 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
   for (const Device device : devices) {
     CheckResult result{operation.direction, one.name, dtype, backend_name(device), "",
                        Outcome::kSkipped,   "",       {}};
-    if (device.type == DeviceType::kCuda && dtype == DType::kFloat32 && !operation.fp32_on_cuda) {
-      result.detail = "fp32 is for the CPU only";
+    if (device.type == DeviceType::kCuda && !operation.runs_on_cuda(dtype)) {
+      result.detail = to_string(dtype) + " is for the CPU only";
       results.push_back(result);
       continue;
     }

@@ -38,7 +38,12 @@ OutputError judge(const char* output, const std::vector<Squares>& heads, double 
 }
 
 double error_limit(DType dtype) {
-  return dtype == DType::kBFloat16 ? 3e-3 : dtype == DType::kFloat16 ? 5e-4 : 1e-5;
+  switch (dtype) {
+    case DType::kBFloat16: return 3e-3;
+    case DType::kFloat16: return 5e-4;
+    case DType::kFloat64: return 1e-13;
+    default: return 1e-5;
+  }
 }
 
 }  // namespace tandem::tools

@@ -66,6 +66,11 @@ struct Operation {
   std::string variant = {};              // the only one that may run; empty: the library's choice
   std::optional<Baseline> instead = std::nullopt;  // makes the calls, in place of the library
 
+  /// fp64 is for the CPU only.
+  bool runs_on_cuda(DType dtype) const {
+    return dtype != DType::kFloat64 && (dtype != DType::kFloat32 || fp32_on_cuda);
+  }
+
   /// Makes the calls with each buffer of the set at `bases[i]` on `device`.
   void call(const TensorSet& set, const std::vector<void*>& bases, Device device,
             const Context& context) const;

@@ -15,8 +15,10 @@ const char* embedded_cases(const std::string& op);
 
 namespace {
 
-const Words<DType> kDtypes = {
-    {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}, {"fp32", DType::kFloat32}};
+const Words<DType> kDtypes = {{"bf16", DType::kBFloat16},
+                              {"fp16", DType::kFloat16},
+                              {"fp32", DType::kFloat32},
+                              {"fp64", DType::kFloat64}};
 const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::kNormal},
                                                  {"normal_bench", DecayDistribution::kNormalBench},
                                                  {"strong", DecayDistribution::kStrong},

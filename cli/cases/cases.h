@@ -5,7 +5,7 @@
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*
-//   dtype*      a list; every dtype is run under the same name
+//   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
 //   decay*      {kind, distribution: see DecayDistribution}; kind is none | constant | per_token
 //   for
 //               gla, decay | log_decay (which argument it is) for the scans

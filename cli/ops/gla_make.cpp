@@ -5,6 +5,7 @@
 #include "cli/calls/arguments.h"
 #include "cli/cases/decay_values.h"
 #include "cli/ops/gla.h"
+#include "core/real.h"
 
 namespace tandem::tools {
 
@@ -84,16 +85,16 @@ void add_activation(TensorSet& set, const Case& one, const char* name, DType dty
              shapes_of(one).shift);
 }
 
-void add_log_decay(TensorSet& set, const Case& one, const RandomStream& random) {
+void add_log_decay(TensorSet& set, const Case& one, DType dtype, const RandomStream& random) {
   const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H");
   const bool constant = one.decay == DecayKind::kConstant;
   const Dims shape = constant ? Dims{H} : Dims{B, T, H};
   const NamedTensor& decay =
-      add_tensor(set, "log_decay", DType::kFloat32, shape, decay_strides(one.strides, shape), false,
+      add_tensor(set, "log_decay", dtype, shape, decay_strides(one.strides, shape), false,
                  shapes_of(one).shift);
   std::byte* data = set.buffers[decay.buffer].data() + decay.offset;
   for_each_element(decay, [&](std::int64_t offset, std::int64_t i) {
-    store(DType::kFloat32, data, offset,
+    store(dtype, data, offset,
           log_decay_value(one.distribution, random, i, constant ? 0 : i / H % T, constant));
   });
 }
@@ -115,7 +116,7 @@ TensorSet make_inputs(const Case& one, DType dtype, std::uint64_t seed, bool que
     fill_normal(tensor, set.buffers, RandomStream(seed + one.seed, tensor.name));
   }
   if (one.decay != DecayKind::kNone) {
-    add_log_decay(set, one, RandomStream(seed + one.seed, "log_decay"));
+    add_log_decay(set, one, real_dtype(dtype), RandomStream(seed + one.seed, "log_decay"));
   }
   if (one.cu_seqlens) {
     const NamedTensor& offsets =
@@ -155,7 +156,7 @@ TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
   add_activation(set, one, "o", dtype, v, true);
   const bool in_place = one.states == States::kInPlace;
   if (one.states == States::kInitial || one.states == States::kBoth || in_place) {
-    NamedTensor initial = add_tensor(set, "initial_state", DType::kFloat32, state,
+    NamedTensor initial = add_tensor(set, "initial_state", real_dtype(dtype), state,
                                      contiguous_strides(state), false, shift);
     fill_normal(initial, set.buffers, RandomStream(seed + one.seed, "initial_state"));
     if (in_place) {
@@ -165,7 +166,8 @@ TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
     }
   }
   if (one.states == States::kFinal || one.states == States::kBoth) {
-    add_tensor(set, "final_state", DType::kFloat32, state, contiguous_strides(state), true, shift);
+    add_tensor(set, "final_state", real_dtype(dtype), state, contiguous_strides(state), true,
+               shift);
   }
   return set;
 }
@@ -174,8 +176,8 @@ TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed) {
   const auto [qk, v, state, shift] = shapes_of(one);
   TensorSet set = make_inputs(one, dtype, seed, false);
   const Dims total{state[0], state[1]};
-  add_tensor(set, "state", DType::kFloat32, state, contiguous_strides(state), true, shift);
-  add_tensor(set, "total_log_decay", DType::kFloat32, total, contiguous_strides(total), true,
+  add_tensor(set, "state", real_dtype(dtype), state, contiguous_strides(state), true, shift);
+  add_tensor(set, "total_log_decay", real_dtype(dtype), total, contiguous_strides(total), true,
              shift);
   return set;
 }
@@ -215,7 +217,8 @@ TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed) {
   }
   const Dims state{one.axis("B"), one.axis("H"), one.axis("K"), one.axis("V")};
   const bool shifted = one.strides == Strides::kMisaligned || one.strides == Strides::kOdd;
-  const NamedTensor& added = add_tensor(set, "state", one.state_dtype, state,
+  const DType state_dtype = dtype == DType::kFloat64 ? dtype : one.state_dtype;
+  const NamedTensor& added = add_tensor(set, "state", state_dtype, state,
                                         state_strides(one.strides, state), true, shifted ? 1 : 0);
   fill_normal(added, set.buffers, RandomStream(seed + one.seed, "state"));
   return set;

@@ -43,6 +43,7 @@ inline std::vector<ChannelIndex> channels_to_check(const ScanRecurrence& scan, b
 inline double scan_limit(DType dtype, DType activations) {
   if (dtype == DType::kBFloat16) return 2e-3;
   if (dtype == DType::kFloat16) return 3e-4;
+  if (dtype == DType::kFloat64) return 1e-13;
   return activations == DType::kFloat32 ? 1e-6 : 1e-5;
 }
 

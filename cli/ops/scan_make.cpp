@@ -8,6 +8,7 @@
 #include "cli/calls/arguments.h"
 #include "cli/cases/decay_values.h"
 #include "cli/ops/scan.h"
+#include "core/real.h"
 
 namespace tandem::tools {
 
@@ -66,7 +67,7 @@ void fill_decay(const Case& one, const NamedTensor& decay, Buffers& buffers,
 /// Makes a forward call's tensors; x, which is gated_scan's, only `with_x`.
 TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_x) {
   const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
-  const DType decay_dtype = one.fp32_decay ? DType::kFloat32 : dtype;
+  const DType decay_dtype = one.fp32_decay ? real_dtype(dtype) : dtype;
   TensorSet set;
   std::vector<std::string> packed;  // names of the tensors in one buffer
   if (one.strides == Strides::kPacked) {
@@ -102,7 +103,7 @@ TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_
   add("out", dtype, true);
   const Dims state{N, shape[2]};
   const auto add_state = [&](const char* name, bool output) {
-    return add_tensor(set, name, DType::kFloat32, state, contiguous_strides(state), output,
+    return add_tensor(set, name, real_dtype(dtype), state, contiguous_strides(state), output,
                       scan_shift(one));
   };
   const bool in_place = one.states == States::kInPlace;

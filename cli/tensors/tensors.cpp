@@ -101,21 +101,26 @@ NamedTensor& add_tensor(TensorSet& set, const std::string& name, DType dtype, co
   return set.tensors.emplace_back(tensor);
 }
 
-float load(DType dtype, const void* data, std::int64_t index) {
+double load(DType dtype, const void* data, std::int64_t index) {
   switch (dtype) {
     case DType::kBFloat16: return to_float(static_cast<const BFloat16*>(data)[index]);
     case DType::kFloat16: return to_float(static_cast<const Float16*>(data)[index]);
     case DType::kFloat32: return static_cast<const float*>(data)[index];
-    case DType::kInt32: return static_cast<float>(static_cast<const std::int32_t*>(data)[index]);
+    case DType::kFloat64: return static_cast<const double*>(data)[index];
+    case DType::kInt32: return static_cast<const std::int32_t*>(data)[index];
   }
   return 0;
 }
 
-void store(DType dtype, void* data, std::int64_t index, float value) {
+void store(DType dtype, void* data, std::int64_t index, double value) {
+  const auto rounded = static_cast<float>(value);
   switch (dtype) {
-    case DType::kBFloat16: static_cast<BFloat16*>(data)[index] = from_float<BFloat16>(value); break;
-    case DType::kFloat16: static_cast<Float16*>(data)[index] = from_float<Float16>(value); break;
-    case DType::kFloat32: static_cast<float*>(data)[index] = value; break;
+    case DType::kBFloat16:
+      static_cast<BFloat16*>(data)[index] = from_float<BFloat16>(rounded);
+      break;
+    case DType::kFloat16: static_cast<Float16*>(data)[index] = from_float<Float16>(rounded); break;
+    case DType::kFloat32: static_cast<float*>(data)[index] = rounded; break;
+    case DType::kFloat64: static_cast<double*>(data)[index] = value; break;
     case DType::kInt32:
       static_cast<std::int32_t*>(data)[index] = static_cast<std::int32_t>(value);
       break;

@@ -91,8 +91,8 @@ std::size_t guarded_bytes(const NamedTensor& tensor);
 /// Returns the bytes from the first element to the end of the last; 0 without elements.
 std::int64_t span_bytes(const NamedTensor& tensor);
 
-float load(DType dtype, const void* data, std::int64_t index);
-void store(DType dtype, void* data, std::int64_t index, float value);
+double load(DType dtype, const void* data, std::int64_t index);
+void store(DType dtype, void* data, std::int64_t index, double value);
 
 /// Fills an fp tensor with N(0,1).
 void fill_normal(const NamedTensor& tensor, Buffers& buffers, const RandomStream& random);

@@ -11,14 +11,15 @@
 
 namespace tandem {
 
-enum class DType { kBFloat16, kFloat16, kFloat32, kInt32 };
+enum class DType { kBFloat16, kFloat16, kFloat32, kFloat64, kInt32 };
 
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
+  if (dtype == DType::kFloat64) return 8;
   return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? 2 : 4;
 }
 
-/// "bf16", "fp16", "fp32" or "int32".
+/// "bf16", "fp16", "fp32", "fp64" or "int32".
 std::string to_string(DType dtype);
 
 /// Up to kMaxRank extents (or strides, in elements).

@@ -52,6 +52,7 @@ inline ScalarType scalar_type(DType dtype) {
   switch (dtype) {
     case DType::kBFloat16: return ScalarType::BFloat16;
     case DType::kFloat16: return ScalarType::Half;
+    case DType::kFloat64: return ScalarType::Double;
     case DType::kInt32: return ScalarType::Int;
     case DType::kFloat32: break;
   }
@@ -76,10 +77,10 @@ inline Tensor empty(const Dims& shape, ScalarType type, Device device) {
 /// The dtypes that a row's tensors may have, as refusals of others name them.
 inline const char* dtypes_of(const Parameter& row) {
   switch (row.element) {
-    case Element::kFp32: return "fp32";
-    case Element::kFp32OrBf16: return "fp32 or bf16";
+    case Element::kFp32: return "fp32 or fp64";
+    case Element::kFp32OrBf16: return "fp32, bf16 or fp64";
     case Element::kOffsets: return "int32 or int64";
-    default: return "bf16, fp16 or fp32";
+    default: return "bf16, fp16, fp32 or fp64";
   }
 }
 
@@ -269,6 +270,7 @@ class Call {
       case ScalarType::BFloat16: return DType::kBFloat16;
       case ScalarType::Half: return DType::kFloat16;
       case ScalarType::Float: return DType::kFloat32;
+      case ScalarType::Double: return DType::kFloat64;
       case ScalarType::Int: return DType::kInt32;
       default: refuse(row, "have dtype " + std::string(dtypes_of(row)) + ", got " + toString(type));
     }

@@ -30,7 +30,8 @@ def result(table: Table, rows: list[Row], given: dict[str, Any], extents: dict[s
         return torch.empty_like(sources[0], memory_format=torch.contiguous_format) if sources else None
     first: Tensor = given[table.first]
     shape = [extents[axis] for axis in row.axes.split(",")]
-    return first.new_empty(shape, dtype=torch.float32 if row.dtype == "fp32" else None)
+    fp32 = row.dtype == "fp32" and first.dtype != torch.float64
+    return first.new_empty(shape, dtype=torch.float32 if fp32 else None)
 
 
 def check(table: Table, given: dict[str, Any]) -> None:

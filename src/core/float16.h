@@ -17,6 +17,7 @@ struct Float16 {
 };
 
 inline float to_float(float value) { return value; }
+inline double to_float(double value) { return value; }  // fp64 stays fp64, both ways
 
 inline float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
@@ -37,8 +38,16 @@ inline float to_float(Float16 value) {
 template <typename T>
 T from_float(float value);
 
+template <typename T>
+T from_float(double value);
+
 template <>
 inline float from_float<float>(float value) {
+  return value;
+}
+
+template <>
+inline double from_float<double>(double value) {
   return value;
 }
 

@@ -35,6 +35,7 @@ std::string to_string(DType dtype) {
     case DType::kBFloat16: return "bf16";
     case DType::kFloat16: return "fp16";
     case DType::kFloat32: return "fp32";
+    case DType::kFloat64: return "fp64";
     case DType::kInt32: return "int32";
   }
   return "unknown dtype";

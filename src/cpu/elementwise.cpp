@@ -8,13 +8,13 @@
 namespace tandem::cpu {
 namespace {
 
-template <typename T>
+template <typename T, typename Real>
 TANDEM_ALWAYS_INLINE void to_float_loop(const ConstRows& from, std::int64_t rows,
-                                        std::int64_t columns, float* to, std::int64_t to_stride) {
+                                        std::int64_t columns, Real* to, std::int64_t to_stride) {
   const T* data = static_cast<const T*>(from.data);
   for (std::int64_t i = 0; i < rows; ++i) {
     const T* __restrict source = data + i * from.stride;
-    float* __restrict target = to + i * to_stride;
+    Real* __restrict target = to + i * to_stride;
     for (std::int64_t j = 0; j < columns; ++j) target[j] = to_float(source[j]);
   }
 }
@@ -28,13 +28,13 @@ TANDEM_ALWAYS_INLINE void to_float_any(const ConstRows& from, std::int64_t rows,
   }
 }
 
-template <typename T>
-TANDEM_ALWAYS_INLINE void from_float_loop(const float* from, std::int64_t from_stride,
-                                          std::int64_t rows, std::int64_t columns, float factor,
+template <typename T, typename Real>
+TANDEM_ALWAYS_INLINE void from_float_loop(const Real* from, std::int64_t from_stride,
+                                          std::int64_t rows, std::int64_t columns, Real factor,
                                           const Rows& to) {
   T* data = static_cast<T*>(to.data);
   for (std::int64_t i = 0; i < rows; ++i) {
-    const float* __restrict source = from + i * from_stride;
+    const Real* __restrict source = from + i * from_stride;
     T* __restrict target = data + i * to.stride;
     for (std::int64_t j = 0; j < columns; ++j) target[j] = from_float<T>(source[j] * factor);
   }
@@ -52,23 +52,23 @@ TANDEM_ALWAYS_INLINE void from_float_any(const float* from, std::int64_t from_st
   }
 }
 
-template <typename T>
-TANDEM_ALWAYS_INLINE void dot_loop(const ConstRows& a, const float* b, std::int64_t b_stride,
-                                   std::int64_t rows, std::int64_t columns, float* out) {
+template <typename T, typename Real>
+TANDEM_ALWAYS_INLINE void dot_loop(const ConstRows& a, const Real* b, std::int64_t b_stride,
+                                   std::int64_t rows, std::int64_t columns, Real* out) {
   constexpr int kLanes = 16;  // why: a sum of one accumulator is not vectorised
   for (std::int64_t i = 0; i < rows; ++i) {
     const T* __restrict x = static_cast<const T*>(a.data) + i * a.stride;
-    const float* __restrict y = b + i * b_stride;
-    float lanes[kLanes] = {};
+    const Real* __restrict y = b + i * b_stride;
+    Real lanes[kLanes] = {};
     std::int64_t j = 0;
     for (; j + kLanes <= columns; j += kLanes) {
       for (int lane = 0; lane < kLanes; ++lane) {
         lanes[lane] += to_float(x[j + lane]) * y[j + lane];
       }
     }
-    float sum = 0.0f;
+    Real sum = 0;
     for (; j < columns; ++j) sum += to_float(x[j]) * y[j];
-    for (const float lane : lanes) sum += lane;
+    for (const Real lane : lanes) sum += lane;
     out[i] = sum;
   }
 }
@@ -103,14 +103,29 @@ void rows_to_float(const ConstRows& from, std::int64_t rows, std::int64_t column
   TANDEM_CALL_FOR_ISA(isa(), to_float, from, rows, columns, to, to_stride)
 }
 
+void rows_to_float(const ConstRows& from, std::int64_t rows, std::int64_t columns, double* to,
+                   std::int64_t to_stride) {
+  to_float_loop<double>(from, rows, columns, to, to_stride);
+}
+
 void rows_from_float(const float* from, std::int64_t from_stride, std::int64_t rows,
                      std::int64_t columns, float factor, const Rows& to) {
   TANDEM_CALL_FOR_ISA(isa(), from_float, from, from_stride, rows, columns, factor, to)
 }
 
+void rows_from_float(const double* from, std::int64_t from_stride, std::int64_t rows,
+                     std::int64_t columns, double factor, const Rows& to) {
+  from_float_loop<double>(from, from_stride, rows, columns, factor, to);
+}
+
 void dot_rows(const ConstRows& a, const float* b, std::int64_t b_stride, std::int64_t rows,
               std::int64_t columns, float* out) {
   TANDEM_CALL_FOR_ISA(isa(), dot, a, b, b_stride, rows, columns, out)
+}
+
+void dot_rows(const ConstRows& a, const double* b, std::int64_t b_stride, std::int64_t rows,
+              std::int64_t columns, double* out) {
+  dot_loop<double>(a, b, b_stride, rows, columns, out);
 }
 
 void fill_rows_with_zero(std::int64_t rows, std::int64_t columns, const Rows& to) {

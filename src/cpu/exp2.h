@@ -1,8 +1,9 @@
 // 2^x and e^x without branches or library calls, so that loops over them vectorise. Relative error
-// 1e-7; results below 2^-126 are 0, above 2^128 inf; NaN stays.
+// 1e-7; results below 2^-126 are 0, above 2^128 inf; NaN stays. In fp64 they are the library's.
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "cpu/isa.h"
@@ -43,5 +44,8 @@ TANDEM_ALWAYS_INLINE float exp(float x) {
   const float rest = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   return exp2_of_parts(rest * kLog2E, shifted);
 }
+
+inline double exp2(double x) { return std::exp2(x); }
+inline double exp(double x) { return std::exp(x); }
 
 }  // namespace tandem::cpu

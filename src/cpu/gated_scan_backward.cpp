@@ -2,6 +2,7 @@
 // memory.
 #include <cstdint>
 
+#include "core/real.h"
 #include "cpu/isa.h"
 #include "cpu/scan_backward_walk.h"
 #include "ops/gated_scan.h"
@@ -12,10 +13,13 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const CallOpti
   const GatedScanForwardProblem& f = problem.forward;
   check_cu_seqlens("gated_scan_backward", f.cu_seqlens, f.N, f.T);
   isa();  // throws before anything is written
-  const auto load_x = [&](const ScanTile& tile, int, float* x) {
-    load_tile(f.dtype, f.x, tile, x);
-  };
-  ScanBackwardWalk(f, problem, problem.dx, f.dtype, load_x).run();
+  run_with_real(f.dtype, [&]<typename Real>() {
+    const auto load_x = [&](const ScanTile& tile, int, Real* x) {
+      load_tile(f.dtype, f.x, tile, x);
+    };
+    using Walk = ScanBackwardWalk<Real, decltype(load_x)>;
+    Walk(f, problem, problem.dx, f.dtype, load_x).run();
+  });
 }
 
 }  // namespace tandem::cpu

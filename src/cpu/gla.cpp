@@ -21,8 +21,9 @@ namespace {
 template <typename Operand>
 void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& rows, int threads) {
   const std::int64_t size = steps.state_size();
+  using Real = RealOf<Operand>;
   struct ThreadState {
-    std::vector<float> state, update;
+    std::vector<Real> state, update;
     std::vector<Operand> copy;
   };
   std::vector<GlaScratch<Operand>> scratch;
@@ -30,7 +31,7 @@ void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& r
   for (int i = 0; i < threads; ++i) {
     scratch.push_back(steps.make_scratch());
     states.push_back(
-        {std::vector<float>(size), std::vector<float>(size), std::vector<Operand>(size)});
+        {std::vector<Real>(size), std::vector<Real>(size), std::vector<Operand>(size)});
   }
   parallel_for(std::ssize(rows), threads, Schedule::kDynamic, [&](std::int64_t i, int thread) {
     GlaScratch<Operand>& s = scratch[thread];
@@ -84,10 +85,12 @@ class WaveWalk {
   }
 
  private:
+  using Real = RealOf<Operand>;
+
   /// Passes elements [begin, begin + size) of the state on from chunk to chunk.
   void pass_states(const GlaChunk* wave, std::int64_t count, std::int64_t begin,
                    std::int64_t size) {
-    float* state = state_.data() + begin;
+    Real* state = state_.data() + begin;
     for (std::int64_t i = 0; i < count; ++i) {
       const GlaRow& row = *wave[i].row;
       if (wave[i].begin == row.begin) steps_.read_initial_state(row, begin, size, state);
@@ -104,10 +107,10 @@ class WaveWalk {
   std::int64_t size_;
   std::int64_t most_ = 0;  // chunks of a wave
   std::vector<GlaChunk> chunks_;
-  std::vector<float> state_;     // of the row that the wave is in
-  std::vector<float> updates_;   // [most][K,V]
+  std::vector<Real> state_;      // of the row that the wave is in
+  std::vector<Real> updates_;    // [most][K,V]
   std::vector<Operand> states_;  // [most][K,V], before each chunk
-  std::vector<float> totals_;
+  std::vector<Real> totals_;
   std::vector<GlaScratch<Operand>> scratch_;
 };
 

@@ -11,6 +11,7 @@ namespace tandem::cpu {
 namespace {
 
 /// Writes zeros at tokens outside every sequence.
+template <typename Real>
 void clear_gradients_outside(const GlaBackwardProblem& p) {
   const GlaForwardProblem& f = p.forward;
   if (p.dq.data) clear_outside(f, p.dq, f.HQ, f.K);
@@ -20,13 +21,13 @@ void clear_gradients_outside(const GlaBackwardProblem& p) {
   if (!g.data || !g.per_token || !f.cu_seqlens) return;
   for (std::int64_t t = 0; t < f.T; ++t) {
     if (t >= f.cu_seqlens[0] && t < f.cu_seqlens[f.N]) continue;
-    for (int h = 0; h < f.H; ++h) g.data[t * g.time_stride + h * g.head_stride] = 0.0f;
+    for (int h = 0; h < f.H; ++h) as<Real>(g.data)[t * g.time_stride + h * g.head_stride] = 0;
   }
 }
 
 void run(const GlaBackwardProblem& problem, const CallOptions& options) {
   run_with_operands(options, problem.forward.dtype, [&]<typename Operand>(MatmulProvider provider) {
-    clear_gradients_outside(problem);
+    clear_gradients_outside<RealOf<Operand>>(problem);
     GlaBackwardWalk<Operand>(problem, provider).run();
   });
 }
@@ -45,17 +46,21 @@ void gla_state_backward(const GlaStateBackwardProblem& problem, const CallOption
   GlaBackwardProblem backward;
   static_cast<GlaRecurrence&>(backward.forward) = problem;
   backward.forward.scale = problem.scale;
+  backward.forward.fp64_scale = problem.fp64_scale;
   backward.forward.q = problem.k;
   backward.d_o = problem.v;
   backward.d_initial_state = problem.d_state;
   run(backward, options);
   const DecayTensor& g = problem.log_decay;
-  for (const GlaRow& row : gla_rows(problem)) {
-    const std::int64_t first =
-        row.b * g.batch_stride + row.begin * g.time_stride + row.h * g.head_stride;
-    problem.total_log_decay[row.n * problem.H + row.h] = static_cast<float>(
-        sum_log_decay(g.data ? g.data + first : nullptr, g.time_stride, row.end - row.begin));
-  }
+  run_with_real(problem.dtype, [&]<typename Real>() {
+    for (const GlaRow& row : gla_rows(problem)) {
+      const std::int64_t first =
+          row.b * g.batch_stride + row.begin * g.time_stride + row.h * g.head_stride;
+      const Real* log_decay = g.data ? as<Real>(g.data) + first : nullptr;
+      as<Real>(problem.total_log_decay)[row.n * problem.H + row.h] =
+          static_cast<Real>(sum_log_decay(log_decay, g.time_stride, row.end - row.begin));
+    }
+  });
 }
 
 }  // namespace tandem::cpu

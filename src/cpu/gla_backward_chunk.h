@@ -9,8 +9,8 @@
 //   dS <- total * dS + (from_start * Q)^T dO
 // with the factors of cpu/decay.h, from_start times scale. docs/ops/gla_backward.md derives them.
 //
-// Numerics as in cpu/gla_chunk.h. The terms of dg are fp32 and its sums of one kind: nothing that
-// should cancel is ever added, so a gradient that vanishes comes out small.
+// Numerics as in cpu/gla_chunk.h. The terms of dg are not rounded and its sums of one kind: nothing
+// that should cancel is ever added, so a gradient that vanishes comes out small.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,8 @@ namespace tandem::cpu {
 /// What a thread needs for one chunk.
 template <typename Operand>
 struct GlaBackwardScratch {
+  using Real = RealOf<Operand>;
+
   GlaBackwardScratch(int K, int V)
       : forward(K, V),
         d_o_buffer(std::size_t{kChunk} * V),
@@ -37,15 +39,15 @@ struct GlaBackwardScratch {
   GlaScratch<Operand> forward;
   OperandRows<Operand> q, d_o;
   std::vector<Operand> d_o_buffer;
-  std::vector<float> value_scores;
+  std::vector<Real> value_scores;
   std::vector<Operand> value_weights;
-  std::vector<float> dq, dk;  // [length,K]
-  std::vector<float> dv;      // [length,V]
-  std::vector<float> update;  // [K,V]
-  float from_start[kChunk];   // times scale
+  std::vector<Real> dq, dk;  // [length,K]
+  std::vector<Real> dv;      // [length,V]
+  std::vector<Real> update;  // [K,V]
+  Real from_start[kChunk];   // times scale
   // Row sums q . dq and k . dk of each token, as far as dq and dk come from outside the chunk.
-  float q_dq[kChunk];
-  float k_dk[kChunk];
+  Real q_dq[kChunk];
+  Real k_dk[kChunk];
 };
 
 template <typename Operand>
@@ -54,11 +56,13 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
 
  public:
   using Base::kOperandType, Base::state_size;
+  using typename Base::Real;
   using Scratch = GlaBackwardScratch<Operand>;
 
   GlaBackwardSteps(const GlaBackwardProblem& problem, MatmulProvider provider)
       : Base(problem.forward, provider),
         p_(problem),
+        scale_(scale_of<Real>(problem.forward)),
         K_(problem.forward.K),
         V_(problem.forward.V) {}
 
@@ -73,12 +77,11 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
     Base::load(chunk, s.forward);
     s.q = rows_of(f.q, chunk, chunk.row->h / (f.H / f.HQ), K_, s.forward.q_buffer);
     s.d_o = rows_of(p_.d_o, chunk, chunk.row->h, V_, s.d_o_buffer);
-    for (int i = 0; i < chunk.length; ++i)
-      s.from_start[i] = f.scale * s.forward.decay.from_start[i];
+    for (int i = 0; i < chunk.length; ++i) s.from_start[i] = scale_ * s.forward.decay.from_start[i];
   }
 
   /// Computes what the chunk adds to the gradient by the state before it.
-  void compute_gradient_update(Scratch& s, float* update) const {
+  void compute_gradient_update(Scratch& s, Real* update) const {
     const int rows = s.forward.decay.first_reset;  // nothing later sees the state before the chunk
     Operand* queries = s.forward.keys.data();
     scale_rows(s.from_start, rows, K_, s.q.data, s.q.stride, queries);
@@ -93,14 +96,13 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
       product(L, L, K_, {s.q.data, s.q.stride}, {f.k.data, f.k.stride, true}, f.scores.data(),
               kChunk);
     }
-    if (p_.dv.data)
-      apply_causal_decay(f.decay, f.scores.data(), f.weights.data(), p_.forward.scale);
+    if (p_.dv.data) apply_causal_decay(f.decay, f.scores.data(), f.weights.data(), scale_);
     if (p_.dq.data || p_.dk.data || p_.d_log_decay.data) {
       product(L, L, V_, {s.d_o.data, s.d_o.stride}, {f.v.data, f.v.stride, true},
               s.value_scores.data(), kChunk);
     }
     if (p_.dq.data || p_.dk.data) {
-      apply_causal_decay(f.decay, s.value_scores.data(), s.value_weights.data(), p_.forward.scale);
+      apply_causal_decay(f.decay, s.value_scores.data(), s.value_weights.data(), scale_);
     }
   }
 
@@ -143,24 +145,23 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
   }
 
   /// Computes dg of the chunk's tokens, after compute_weights, compute_dq and compute_dk.
-  void compute_decay_gradient(const float* state, const float* d_state, Scratch& s,
-                              float* gradient) const {
-    const ChunkDecay& decay = s.forward.decay;
+  void compute_decay_gradient(const Real* state, const Real* d_state, Scratch& s,
+                              Real* gradient) const {
+    const ChunkDecay<Real>& decay = s.forward.decay;
     const int L = decay.length;
-    const float scale = p_.forward.scale;
     const std::int64_t size = state_size();
     sum_causal_pairs(decay, s.forward.scores.data(), s.value_scores.data(), gradient);
-    float through = 0.0f;  // of what was before the chunk to what comes after it
-    if (decay.total != 0.0f) {
-      dot_rows({DType::kFloat32, state, size}, d_state, size, 1, size, &through);
+    Real through = 0;  // of what was before the chunk to what comes after it
+    if (decay.total != 0) {
+      dot_rows({kRealType<Real>, state, size}, d_state, size, 1, size, &through);
       through *= decay.total;
     }
-    float after = 0.0f;
+    Real after = 0;
     for (int t = L - 1; t >= 0; --t) {
       after += s.q_dq[t];
-      gradient[t] = scale * gradient[t] + after;
+      gradient[t] = scale_ * gradient[t] + after;
     }
-    float before = through;
+    Real before = through;
     for (int t = 0; t < L; ++t) {
       gradient[t] += before;
       before += s.k_dk[t];
@@ -171,6 +172,7 @@ class GlaBackwardSteps : public GlaChunkSteps<Operand> {
   using Base::product, Base::rows_of;
 
   const GlaBackwardProblem& p_;
+  const Real scale_;
   const int K_, V_;
 };
 

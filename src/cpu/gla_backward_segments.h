@@ -36,6 +36,8 @@ struct GlaSegment {
 /// All segments, row after row, with the states before them and the gradients by those after them.
 template <typename Operand>
 class GlaBackwardSegments {
+  using Real = RealOf<Operand>;
+
  public:
   GlaBackwardSegments(const GlaBackwardProblem& problem, const GlaBackwardSteps<Operand>& steps)
       : p_(problem), steps_(steps), size_(steps.state_size()), rows_(gla_rows(problem.forward)) {
@@ -61,9 +63,9 @@ class GlaBackwardSegments {
   }
 
   /// Returns the state before a segment, when the problem needs states.
-  const float* state(std::int64_t index) const { return states_.data() + index * size_; }
+  const Real* state(std::int64_t index) const { return states_.data() + index * size_; }
   /// Returns the gradient by the state after a segment, when the problem needs those.
-  const float* d_state(std::int64_t index) const { return d_states_.data() + index * size_; }
+  const Real* d_state(std::int64_t index) const { return d_states_.data() + index * size_; }
 
   /// Computes states and gradients by them, and writes the gradients by the initial states of rows
   /// without tokens. Thread i works in scratch_of(i).
@@ -91,17 +93,17 @@ class GlaBackwardSegments {
     const bool sums_states = p_.needs_states() && !segment.ends_row();
     const bool sums_gradients = p_.needs_state_gradients() && !segment.opens_row();
     if (!sums_states && !sums_gradients) return;
-    float* state = sums_states ? states_.data() + (index + 1) * size_ : nullptr;
-    float* d_state = sums_gradients ? d_states_.data() + (index - 1) * size_ : nullptr;
-    float total = 1.0f;  // decay over the chunks so far
+    Real* state = sums_states ? states_.data() + (index + 1) * size_ : nullptr;
+    Real* d_state = sums_gradients ? d_states_.data() + (index - 1) * size_ : nullptr;
+    Real total = 1;  // decay over the chunks so far
     for (std::int64_t c = 0; c < segment.chunks; ++c) {
       steps_.load(segment.chunk(c), s);
-      const float decay = s.forward.decay.total;
+      const Real decay = s.forward.decay.total;
       if (sums_states) {
         steps_.compute_update(s.forward, s.update.data());
         update_state(decay, s.update.data(), size_, state);
       }
-      if (sums_gradients && total != 0.0f) {
+      if (sums_gradients && total != 0) {
         steps_.compute_gradient_update(s, s.update.data());
         add_decayed(total, s.update.data(), size_, d_state);
       }
@@ -117,25 +119,25 @@ class GlaBackwardSegments {
     const std::int64_t first = first_segment_[index], end = first_segment_[index + 1];
     const std::int64_t offset = (row.n * p_.forward.H + row.h) * size_ + begin;
     if (p_.needs_states() && first < end) {
-      float* state = states_.data() + first * size_ + begin;
+      Real* state = states_.data() + first * size_ + begin;
       steps_.read_initial_state(row, begin, size, state);
       for (std::int64_t i = first + 1; i < end; ++i, state += size_) {
         add_decayed(totals_[i - 1], state, size, state + size_);
       }
     }
     if (!p_.needs_state_gradients()) return;
-    const auto read_final = [&](float* to) {
+    const auto read_final = [&](Real* to) {
       if (p_.d_final_state) {
-        std::copy_n(p_.d_final_state + offset, size, to);
+        std::copy_n(as<Real>(p_.d_final_state) + offset, size, to);
       } else {
-        std::fill_n(to, size, 0.0f);
+        std::fill_n(to, size, Real{0});
       }
     };
     if (first == end) {
-      if (p_.d_initial_state) read_final(p_.d_initial_state + offset);
+      if (p_.d_initial_state) read_final(as<Real>(p_.d_initial_state) + offset);
       return;
     }
-    float* d_state = d_states_.data() + (end - 1) * size_ + begin;
+    Real* d_state = d_states_.data() + (end - 1) * size_ + begin;
     read_final(d_state);
     for (std::int64_t i = end - 1; i > first; --i, d_state -= size_) {
       add_decayed(totals_[i], d_state, size, d_state - size_);
@@ -148,9 +150,9 @@ class GlaBackwardSegments {
   std::vector<GlaRow> rows_;
   std::vector<GlaSegment> segments_;
   std::vector<std::int64_t> first_segment_;  // of each row, and past the last
-  std::vector<float> states_;                // [segments][K,V], before each
-  std::vector<float> d_states_;              // [segments][K,V], by the state after each
-  std::vector<float> totals_;                // of the decay over each segment
+  std::vector<Real> states_;                 // [segments][K,V], before each
+  std::vector<Real> d_states_;               // [segments][K,V], by the state after each
+  std::vector<Real> totals_;                 // of the decay over each segment
 };
 
 }  // namespace tandem::cpu

@@ -17,6 +17,8 @@ namespace tandem::cpu {
 
 template <typename Operand>
 class GlaBackwardWalk {
+  using Real = RealOf<Operand>;
+
  public:
   GlaBackwardWalk(const GlaBackwardProblem& problem, MatmulProvider provider)
       : p_(problem),
@@ -61,10 +63,10 @@ class GlaBackwardWalk {
           dk(heads_per_key > 1 && p.dk.data ? kGradientSegment * kChunk * K : 0) {}
 
     Scratch scratch;
-    std::vector<float> states;   // [kGradientSegment][K,V], before each chunk of a segment
-    std::vector<float> d_state;  // by the state after the chunk
+    std::vector<Real> states;   // [kGradientSegment][K,V], before each chunk of a segment
+    std::vector<Real> d_state;  // by the state after the chunk
     std::vector<Operand> state_copy, d_state_copy;
-    std::vector<float> dq, dk;  // of a segment, summed over a head group
+    std::vector<Real> dq, dk;  // of a segment, summed over a head group
   };
 
   /// Walks the segment of a head group's first head, and those at the same place of its other
@@ -88,12 +90,13 @@ class GlaBackwardWalk {
     decay_sums_[index] = decay_sum;
     if (p_.d_initial_state && segment.opens_row()) {
       const GlaRow& row = *segment.row;
-      std::copy_n(w.d_state.data(), size_, p_.d_initial_state + (row.n * f_.H + row.h) * size_);
+      std::copy_n(w.d_state.data(), size_,
+                  as<Real>(p_.d_initial_state) + (row.n * f_.H + row.h) * size_);
     }
   }
 
-  void recompute_states(const GlaSegment& segment, const float* first, Worker& w) {
-    float* state = w.states.data();
+  void recompute_states(const GlaSegment& segment, const Real* first, Worker& w) {
+    Real* state = w.states.data();
     std::copy_n(first, size_, state);
     for (std::int64_t c = 0; c + 1 < segment.chunks; ++c, state += size_) {
       steps_.load(segment.chunk(c), w.scratch.forward);
@@ -107,7 +110,7 @@ class GlaBackwardWalk {
   double walk_chunk(const GlaSegment& segment, std::int64_t c, int member, Worker& w) {
     const GlaChunk chunk = segment.chunk(c);
     Scratch& s = w.scratch;
-    const float* state = w.states.data() + c * size_;
+    const Real* state = w.states.data() + c * size_;
     steps_.load(chunk, s);
     steps_.compute_weights(s);
     if (p_.needs_states()) {
@@ -125,7 +128,7 @@ class GlaBackwardWalk {
     if (p_.dv.data) write(s.dv.data(), f_.V, chunk, chunk.row->h, p_.dv);
     double decay_sum = 0.0;
     if (p_.d_log_decay.data) {
-      float gradient[kChunk];
+      Real gradient[kChunk];
       steps_.compute_decay_gradient(state, w.d_state.data(), s, gradient);
       for (int t = 0; t < chunk.length; ++t) decay_sum += gradient[t];
       if (p_.d_log_decay.per_token) write_decay_gradient(gradient, chunk);
@@ -137,7 +140,7 @@ class GlaBackwardWalk {
     return decay_sum;
   }
 
-  void write(const float* rows, int columns, const GlaChunk& chunk, int head,
+  void write(const Real* rows, int columns, const GlaChunk& chunk, int head,
              const StridedTensor& to) const {
     const std::int64_t offset =
         chunk.row->b * to.batch_stride + chunk.begin * to.time_stride + head * to.head_stride;
@@ -147,19 +150,20 @@ class GlaBackwardWalk {
 
   /// Adds rows of dq or dk up over a head group, at `sums[at]` in the order of the heads, and
   /// writes them with the last head.
-  void write_shared(const float* rows, const GlaChunk& chunk, int hq, int member,
-                    const StridedTensor& to, std::int64_t at, std::vector<float>& sums) const {
+  void write_shared(const Real* rows, const GlaChunk& chunk, int hq, int member,
+                    const StridedTensor& to, std::int64_t at, std::vector<Real>& sums) const {
     if (heads_per_key_ > 1) {
-      update_state(member == 0 ? 0.0f : 1.0f, rows, std::int64_t{chunk.length} * f_.K, &sums[at]);
+      update_state(member == 0 ? Real{0} : Real{1}, rows, std::int64_t{chunk.length} * f_.K,
+                   &sums[at]);
       rows = &sums[at];
     }
     if (member == heads_per_key_ - 1) write(rows, f_.K, chunk, hq, to);
   }
 
-  void write_decay_gradient(const float* gradient, const GlaChunk& chunk) const {
+  void write_decay_gradient(const Real* gradient, const GlaChunk& chunk) const {
     const DecayGradient& to = p_.d_log_decay;
-    float* out = to.data + chunk.row->b * to.batch_stride + chunk.begin * to.time_stride +
-                 chunk.row->h * to.head_stride;
+    Real* out = as<Real>(to.data) + chunk.row->b * to.batch_stride + chunk.begin * to.time_stride +
+                chunk.row->h * to.head_stride;
     for (int t = 0; t < chunk.length; ++t) out[t * to.time_stride] = gradient[t];
   }
 
@@ -169,7 +173,7 @@ class GlaBackwardWalk {
       for (std::int64_t i = 0; i < segments_.count(); ++i) {
         if (segments_[i].row->h == h) sum += decay_sums_[i];
       }
-      p_.d_log_decay.data[h * p_.d_log_decay.head_stride] = static_cast<float>(sum);
+      as<Real>(p_.d_log_decay.data)[h * p_.d_log_decay.head_stride] = static_cast<Real>(sum);
     }
   }
 

@@ -5,7 +5,8 @@
 //
 // Numerics: fp32 sums and state. Operand is the type of the products' operands: float, or BFloat16
 // where the machine multiplies it natively; then the inputs go in as they are, and the weighted
-// scores, the decayed keys and a copy of the state are rounded once.
+// scores, the decayed keys and a copy of the state are rounded once. Tensors of fp64 are operands
+// as they are, and sums and state are fp64 too.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/real.h"
 #include "cpu/decay.h"
 #include "cpu/elementwise.h"
 #include "cpu/gla_rows.h"
@@ -29,7 +31,9 @@ template <typename Run>
 void run_with_operands(const CallOptions& options, DType dtype, const Run& run) {
   const MatmulProvider provider = matmul_provider(options);
   isa();  // throws before anything is written
-  if (dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
+  if (dtype == DType::kFloat64) {
+    run.template operator()<double>(provider);
+  } else if (dtype == DType::kBFloat16 && matmul_prefers_bf16(provider)) {
     run.template operator()<BFloat16>(provider);
   } else {
     run.template operator()<float>(provider);
@@ -46,6 +50,8 @@ struct OperandRows {
 /// What a thread needs for one chunk.
 template <typename Operand>
 struct GlaScratch {
+  using Real = RealOf<Operand>;
+
   GlaScratch(int K, int V)
       : q_buffer(std::size_t{kChunk} * K),
         k_buffer(std::size_t{kChunk} * K),
@@ -55,21 +61,22 @@ struct GlaScratch {
         weights(kChunk * kChunk),
         out(std::size_t{kChunk} * V) {}
 
-  ChunkDecay decay;
+  ChunkDecay<Real> decay;
   OperandRows<Operand> k, v;                          // of the chunk, as a product takes them
   std::vector<Operand> q_buffer, k_buffer, v_buffer;  // copies of what cannot be used as it lies
   std::vector<Operand> keys;
-  std::vector<float> scores;
+  std::vector<Real> scores;
   std::vector<Operand> weights;
-  std::vector<float> out;
+  std::vector<Real> out;
 };
 
 /// Steps that say what a chunk does to the state, from k, v and the decay alone.
 template <typename Operand>
 class GlaUpdateSteps {
  public:
+  using Real = RealOf<Operand>;
   static constexpr bool kBf16 = std::is_same_v<Operand, BFloat16>;
-  static constexpr DType kOperandType = kBf16 ? DType::kBFloat16 : DType::kFloat32;
+  static constexpr DType kOperandType = kBf16 ? DType::kBFloat16 : kRealType<Real>;
 
   GlaUpdateSteps(const GlaRecurrence& recurrence, MatmulProvider provider)
       : r_(recurrence), provider_(provider) {}
@@ -79,10 +86,11 @@ class GlaUpdateSteps {
 
   /// Returns the log decays from a token of the row on, r_.log_decay.time_stride apart; null: no
   /// decay.
-  const float* log_decay_at(const GlaRow& row, std::int64_t token) const {
+  const Real* log_decay_at(const GlaRow& row, std::int64_t token) const {
     const DecayTensor& g = r_.log_decay;
     if (!g.data) return nullptr;
-    return g.data + row.b * g.batch_stride + token * g.time_stride + row.h * g.head_stride;
+    return as<Real>(g.data) + row.b * g.batch_stride + token * g.time_stride +
+           row.h * g.head_stride;
   }
 
   /// Loads the chunk's decay and operands, before any other step.
@@ -101,7 +109,7 @@ class GlaUpdateSteps {
   }
 
   /// Computes what the chunk adds to the state.
-  void compute_update(GlaScratch<Operand>& s, float* update) const {
+  void compute_update(GlaScratch<Operand>& s, Real* update) const {
     const int K = r_.K, V = r_.V;
     const int last = s.decay.length - 1;
     const int begin = s.decay.begin[last];  // nothing older reaches the end
@@ -115,7 +123,7 @@ class GlaUpdateSteps {
   int key_head(const GlaChunk& chunk) const { return chunk.row->h / (r_.H / r_.HQ); }
 
   void product(std::int64_t M, std::int64_t N, std::int64_t K, const MatmulOperand& a,
-               const MatmulOperand& b, float* c, std::int64_t c_stride,
+               const MatmulOperand& b, Real* c, std::int64_t c_stride,
                bool accumulate = false) const {
     matmul(provider_, {.M = M,
                        .N = N,
@@ -175,25 +183,26 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
 
  public:
   using Base::kBf16, Base::kOperandType, Base::state_size;
+  using typename Base::Real;
 
   GlaChunkSteps(const GlaForwardProblem& problem, MatmulProvider provider)
       : Base(problem, provider), p_(problem) {}
 
   /// Reads elements [begin, begin + size) of the row's initial state.
   void read_initial_state(const GlaRow& row, std::int64_t begin, std::int64_t size,
-                          float* state) const {
+                          Real* state) const {
     const std::int64_t offset = (row.n * p_.H + row.h) * state_size() + begin;
     if (p_.initial_state) {
-      std::copy_n(p_.initial_state + offset, size, state);
+      std::copy_n(as<Real>(p_.initial_state) + offset, size, state);
     } else {
-      std::fill_n(state, size, 0.0f);
+      std::fill_n(state, size, Real{0});
     }
   }
 
   void write_final_state(const GlaRow& row, std::int64_t begin, std::int64_t size,
-                         const float* state) const {
+                         const Real* state) const {
     const std::int64_t offset = (row.n * p_.H + row.h) * state_size() + begin;
-    if (p_.final_state) std::copy_n(state, size, p_.final_state + offset);
+    if (p_.final_state) std::copy_n(state, size, as<Real>(p_.final_state) + offset);
   }
 
   void prefetch(const GlaChunk& chunk) const {
@@ -206,7 +215,7 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
   void write_output(const GlaChunk& chunk, const Operand* state, GlaScratch<Operand>& s) const {
     const int L = chunk.length, K = p_.K, V = p_.V;
     const OperandRows<Operand> q = rows_of(p_.q, chunk, key_head(chunk), K, s.q_buffer);
-    float* out = s.out.data();
+    Real* out = s.out.data();
     product(L, L, K, {q.data, q.stride}, {s.k.data, s.k.stride, true}, s.scores.data(), kChunk);
     apply_causal_decay(s.decay, s.scores.data(), s.weights.data());
     product(L, V, K, {q.data, q.stride}, {state, V}, out, V);
@@ -214,12 +223,12 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
     product(L, V, L, {s.weights.data(), kChunk}, {s.v.data, s.v.stride}, out, V, true);
     const std::int64_t offset = chunk.row->b * p_.o.batch_stride + chunk.begin * p_.o.time_stride +
                                 chunk.row->h * p_.o.head_stride;
-    rows_from_float(out, V, L, V, p_.scale,
+    rows_from_float(out, V, L, V, scale_of<Real>(p_),
                     {p_.dtype, element_at(p_.dtype, p_.o.data, offset), p_.o.time_stride});
   }
 
   /// Returns the state as an operand: itself, or rounded into `copy`.
-  const Operand* as_operand(const float* state, std::int64_t size, Operand* copy) const {
+  const Operand* as_operand(const Real* state, std::int64_t size, Operand* copy) const {
     if constexpr (kBf16) {
       round_state(state, size, copy);
       return copy;
@@ -228,13 +237,13 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
     }
   }
 
-  void round_state(const float* state, std::int64_t size, Operand* copy) const {
+  void round_state(const Real* state, std::int64_t size, Operand* copy) const {
     rows_from_float(state, 0, 1, size, 1.0f, {kOperandType, copy, 0});
   }
 
   /// Copies the initial state of a row without tokens to its final state.
   void copy_state(const GlaRow& row) const {
-    std::vector<float> state(state_size());
+    std::vector<Real> state(state_size());
     read_initial_state(row, 0, state_size(), state.data());
     write_final_state(row, 0, state_size(), state.data());
   }

@@ -47,7 +47,7 @@ class SegmentWalk {
         segments_(segments_of(gla_rows(problem))),
         threads_(parallel_threads()),
         most_(std::min<std::int64_t>(kWavePerThread * threads_, std::ssize(segments_))),
-        states_(std::make_unique_for_overwrite<float[]>(most_ * size_)) {
+        states_(std::make_unique_for_overwrite<Real[]>(most_ * size_)) {
     for (int i = 0; i < threads_; ++i) {
       scratch_.push_back(steps_.make_scratch());
       updates_.emplace_back(size_);
@@ -69,16 +69,18 @@ class SegmentWalk {
   }
 
  private:
-  float* state_of(const Segment& segment) const {
-    return p_.state + (segment.tokens.n * p_.H + segment.tokens.h) * size_;
+  using Real = RealOf<Operand>;
+
+  Real* state_of(const Segment& segment) const {
+    return as<Real>(p_.state) + (segment.tokens.n * p_.H + segment.tokens.h) * size_;
   }
 
   /// Computes the segment's own end state and total log-decay.
-  void walk(Segment& segment, float* state, int thread) {
+  void walk(Segment& segment, Real* state, int thread) {
     const GlaRow& tokens = segment.tokens;
     GlaScratch<Operand>& s = scratch_[thread];
-    float* update = updates_[thread].data();
-    if (tokens.chunks() == 0) std::fill_n(state, size_, 0.0f);
+    Real* update = updates_[thread].data();
+    if (tokens.chunks() == 0) std::fill_n(state, size_, Real{0});
     for (std::int64_t c = 0; c < tokens.chunks(); ++c) {
       steps_.load(chunk_of(tokens, c), s);
       if (c + 1 < tokens.chunks()) steps_.prefetch(chunk_of(tokens, c + 1));
@@ -94,7 +96,7 @@ class SegmentWalk {
                std::int64_t size) const {
     for (std::int64_t i = 0; i < count; ++i) {
       if (wave[i].first) continue;
-      const auto total = static_cast<float>(std::exp(wave[i].total_log_decay));
+      const auto total = static_cast<Real>(std::exp(wave[i].total_log_decay));
       update_state(total, states_.get() + i * size_ + begin, size, state_of(wave[i]) + begin);
     }
   }
@@ -104,7 +106,7 @@ class SegmentWalk {
     for (const Segment& segment : segments_) {
       total = segment.total_log_decay + (segment.first ? 0 : total);
       const GlaRow& row = segment.tokens;
-      p_.total_log_decay[row.n * p_.H + row.h] = static_cast<float>(total);
+      as<Real>(p_.total_log_decay)[row.n * p_.H + row.h] = static_cast<Real>(total);
     }
   }
 
@@ -113,10 +115,10 @@ class SegmentWalk {
   std::int64_t size_;  // of a state
   std::vector<Segment> segments_;
   int threads_;
-  std::int64_t most_;                // segments of a wave
-  std::unique_ptr<float[]> states_;  // [most][K,V], of segments that are not the first of a row
+  std::int64_t most_;               // segments of a wave
+  std::unique_ptr<Real[]> states_;  // [most][K,V], of segments that are not the first of a row
   std::vector<GlaScratch<Operand>> scratch_;
-  std::vector<std::vector<float>> updates_;
+  std::vector<std::vector<Real>> updates_;
 };
 
 }  // namespace

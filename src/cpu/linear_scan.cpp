@@ -1,6 +1,7 @@
 // linear_scan on the CPU: the walk of cpu/scan_walk.h over x as cpu/linear_scan_projection.h makes
 // it.
 #include "ops/linear_scan.h"
+#include "core/real.h"
 #include "cpu/isa.h"
 #include "cpu/linear_scan_projection.h"
 #include "cpu/scan_walk.h"
@@ -10,8 +11,11 @@ namespace tandem::cpu {
 void linear_scan_forward(const LinearScanForwardProblem& problem, const CallOptions& options) {
   check_cu_seqlens("linear_scan_forward", problem.cu_seqlens, problem.N, problem.T);
   isa();  // throws before anything is written
-  const LinearScanProjection load_x(problem, matmul_provider(options));
-  ScanWalk(problem, problem.out, problem.final_state, load_x).run();
+  const MatmulProvider provider = matmul_provider(options);
+  run_with_real(problem.dtype, [&]<typename Real>() {
+    const LinearScanProjection<Real> load_x(problem, provider);
+    ScanWalk(problem, problem.out, as<Real>(problem.final_state), load_x).run();
+  });
 }
 
 std::vector<VariantInfo> linear_scan_variants() {

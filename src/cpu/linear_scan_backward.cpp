@@ -1,13 +1,14 @@
 // linear_scan's backward on the CPU: the scan's backward, with x made again tile by tile, and the
 // two products du = dx W and d_weight = dx^T u.
 //
-// dx is kept in fp32, 4 B T D bytes, when one of the products needs it. A block of d_weight is one
-// thread's, which adds up the tokens in order, so that the bits are the same for any number of
-// threads.
+// dx is kept in fp32 (fp64 in a call of that), 4 B T D bytes, when one of the products needs it. A
+// block of d_weight is one thread's, which adds up the tokens in order, so that the bits are the
+// same for any number of threads.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "core/real.h"
 #include "cpu/isa.h"
 #include "cpu/linear_scan_projection.h"
 #include "cpu/scan_backward_walk.h"
@@ -16,10 +17,11 @@
 namespace tandem::cpu {
 namespace {
 
+template <typename Real>
 class Products {
  public:
   /// Takes dx [B,T,D], contiguous.
-  Products(const LinearScanBackwardProblem& problem, const float* dx, MatmulProvider provider)
+  Products(const LinearScanBackwardProblem& problem, const Real* dx, MatmulProvider provider)
       : p_(problem), f_(problem.forward), dx_(dx), provider_(provider), end_(f_.T) {
     if (!f_.cu_seqlens) return;
     begin_ = f_.cu_seqlens[0];
@@ -27,17 +29,18 @@ class Products {
   }
 
   void write_du() const {
-    std::vector<float> weight(std::int64_t{f_.D} * f_.d);
+    std::vector<Real> weight(std::int64_t{f_.D} * f_.d);
     rows_to_float({f_.dtype, f_.weight.data, f_.weight.row_stride}, f_.D, f_.d, weight.data(),
                   f_.d);
     const int threads = parallel_threads();
-    std::vector<std::vector<float>> du(threads, std::vector<float>(std::int64_t{kRows} * f_.d));
+    std::vector<std::vector<Real>> du(threads, std::vector<Real>(std::int64_t{kRows} * f_.d));
     const std::int64_t pieces = (f_.T + kRows - 1) / kRows;
     parallel_for(f_.B * pieces, threads, Schedule::kStatic, [&](std::int64_t i, int thread) {
       const std::int64_t b = i / pieces, t = i % pieces * kRows, rows = std::min(kRows, f_.T - t);
       matmul(provider_, {.M = rows,
                          .N = f_.d,
                          .K = f_.D,
+                         .dtype = kRealType<Real>,
                          .a = {dx_ + (b * f_.T + t) * f_.D, f_.D},
                          .b = {weight.data(), f_.d},
                          .c = du[thread].data(),
@@ -52,15 +55,15 @@ class Products {
     const int threads = parallel_threads();
     const std::int64_t down = (f_.D + kBlock - 1) / kBlock, across = (f_.d + kBlock - 1) / kBlock;
     struct Scratch {
-      std::vector<float> u, sum;
+      std::vector<Real> u, sum;
     };
     std::vector<Scratch> scratch(
-        threads, {std::vector<float>(kRows * kBlock), std::vector<float>(kBlock * kBlock)});
+        threads, {std::vector<Real>(kRows * kBlock), std::vector<Real>(kBlock * kBlock)});
     parallel_for(down * across, threads, Schedule::kStatic, [&](std::int64_t i, int thread) {
       const std::int64_t row = i / across * kBlock, column = i % across * kBlock;
       const std::int64_t M = std::min(kBlock, f_.D - row), N = std::min(kBlock, f_.d - column);
       auto& [u, sum] = scratch[thread];
-      std::fill(sum.begin(), sum.end(), 0.0f);
+      std::fill(sum.begin(), sum.end(), Real{0});
       for (std::int64_t b = 0; b < f_.B; ++b) {
         for (std::int64_t t = begin_; t < end_; t += kRows) {
           const std::int64_t rows = std::min(kRows, end_ - t);
@@ -70,6 +73,7 @@ class Products {
           matmul(provider_, {.M = M,
                              .N = N,
                              .K = rows,
+                             .dtype = kRealType<Real>,
                              .a = {dx_ + (b * f_.T + t) * f_.D + row, f_.D, true},
                              .b = {u.data(), kBlock},
                              .c = sum.data(),
@@ -90,7 +94,7 @@ class Products {
 
   const LinearScanBackwardProblem& p_;
   const LinearScanForwardProblem& f_;
-  const float* dx_;
+  const Real* dx_;
   MatmulProvider provider_;
   // Tokens [begin_, end_) belong to sequences. why: outside of them u may hold anything.
   std::int64_t begin_ = 0;
@@ -104,14 +108,17 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const CallOp
   check_cu_seqlens("linear_scan_backward", f.cu_seqlens, f.N, f.T);
   isa();  // throws before anything is written
   const MatmulProvider provider = matmul_provider(options);
-  const LinearScanProjection load_x(f, provider);
-  std::vector<float> dx;
-  if (problem.du.data || problem.d_weight.data) dx.resize(f.B * f.T * f.D);
-  const TokenTensor dx_tensor{dx.empty() ? nullptr : dx.data(), f.T * f.D, f.D};
-  ScanBackwardWalk(f, problem, dx_tensor, DType::kFloat32, load_x).run();
-  const Products products(problem, dx.data(), provider);
-  if (problem.du.data) products.write_du();
-  if (problem.d_weight.data) products.write_d_weight();
+  run_with_real(f.dtype, [&]<typename Real>() {
+    const LinearScanProjection<Real> load_x(f, provider);
+    std::vector<Real> dx;
+    if (problem.du.data || problem.d_weight.data) dx.resize(f.B * f.T * f.D);
+    const TokenTensor dx_tensor{dx.empty() ? nullptr : dx.data(), f.T * f.D, f.D};
+    using Walk = ScanBackwardWalk<Real, LinearScanProjection<Real>>;
+    Walk(f, problem, dx_tensor, kRealType<Real>, load_x).run();
+    const Products<Real> products(problem, dx.data(), provider);
+    if (problem.du.data) products.write_du();
+    if (problem.d_weight.data) products.write_d_weight();
+  });
 }
 
 }  // namespace tandem::cpu

@@ -1,8 +1,8 @@
 #include "cpu/matmul.h"
 
-#include <algorithm>
-
 #include "core/environment.h"
+#include "core/real.h"
+#include "cpu/elementwise.h"
 #include "cpu/matmul_onednn.h"
 #include "tandem/error.h"
 
@@ -11,13 +11,13 @@ namespace tandem::cpu {
 void matmul(MatmulProvider provider, const MatmulArgs& args) {
   if (args.M == 0 || args.N == 0) return;
   if (args.K == 0) {
-    for (std::int64_t m = 0; m < args.M && !args.accumulate; ++m) {
-      std::fill_n(args.c + m * args.c_stride, args.N, 0.0f);
-    }
+    const Rows c{real_dtype(args.dtype), args.c, args.c_stride};
+    if (!args.accumulate) fill_rows_with_zero(args.M, args.N, c);
     return;
   }
-  // oneDNN 2.6 has no products of bf16 for machines without AVX-512.
-  const bool has_dtype = args.dtype == DType::kFloat32 || onednn::multiplies_bf16();
+  // oneDNN 2.6 has no products of bf16 for machines without AVX-512, and none of fp64.
+  const bool has_dtype = args.dtype == DType::kFloat32 ||
+                         (args.dtype == DType::kBFloat16 && onednn::multiplies_bf16());
   if (provider == MatmulProvider::kOneDnn && has_dtype) {
     onednn::matmul(args);
   } else {

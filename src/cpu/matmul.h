@@ -1,6 +1,7 @@
 // Matrix products of the CPU backend: C = alpha op(A) op(B) (+ C), row-major, fp32 result.
 //
-// Two providers compute them: oneDNN where the build has it, and a built-in blocked loop. A call
+// Two providers compute them: oneDNN where the build has it, and a built-in blocked loop. Of fp64
+// operands the result is fp64, and the built-in loop a plain one. A call
 // stays on its thread: it is the callers' loops that use all cores.
 #pragma once
 
@@ -15,7 +16,7 @@ namespace tandem::cpu {
 
 enum class MatmulProvider { kOneDnn, kBuiltin };
 
-/// One operand, A or B, in fp32 or bf16; its rows are `stride` elements apart as they lie in
+/// One operand, A or B, in fp32, bf16 or fp64; its rows are `stride` elements apart as they lie in
 /// memory.
 struct MatmulOperand {
   const void* data = nullptr;
@@ -30,7 +31,7 @@ struct MatmulArgs {
   DType dtype = DType::kFloat32;  ///< of A and B
   MatmulOperand a;                ///< [M,K]
   MatmulOperand b;                ///< [K,N]
-  float* c = nullptr;             ///< [M,N]
+  void* c = nullptr;              ///< [M,N], fp32, or fp64 where A and B are
   std::int64_t c_stride = 0;
   float alpha = 1.0f;
   bool accumulate = false;  ///< add to C instead of overwriting it

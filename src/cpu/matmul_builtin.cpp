@@ -186,13 +186,30 @@ Matrix as_float(const MatmulOperand& operand, DType dtype, std::int64_t rows, st
   return operand.transposed ? Matrix{data, 1, stride} : Matrix{data, stride, 1};
 }
 
+/// The product of fp64 operands: a plain loop.
+void multiply_fp64(const MatmulArgs& args) {
+  const auto at = [](const MatmulOperand& x, std::int64_t row, std::int64_t column) {
+    const auto* data = static_cast<const double*>(x.data);
+    return x.transposed ? data[column * x.stride + row] : data[row * x.stride + column];
+  };
+  for (std::int64_t m = 0; m < args.M; ++m) {
+    double* row = static_cast<double*>(args.c) + m * args.c_stride;
+    for (std::int64_t n = 0; n < args.N; ++n) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < args.K; ++k) sum += at(args.a, m, k) * at(args.b, k, n);
+      row[n] = args.alpha * sum + (args.accumulate ? row[n] : 0);
+    }
+  }
+}
+
 }  // namespace
 
 void matmul_builtin(const MatmulArgs& args, Isa isa) {
+  if (args.dtype == DType::kFloat64) return multiply_fp64(args);
   thread_local std::vector<float> a_buffer, b_buffer;
   const Matrix a = as_float(args.a, args.dtype, args.M, args.K, a_buffer);
   const Matrix b = as_float(args.b, args.dtype, args.K, args.N, b_buffer);
-  const Destination c{args.c, args.c_stride, args.alpha, args.accumulate};
+  const Destination c{static_cast<float*>(args.c), args.c_stride, args.alpha, args.accumulate};
   TANDEM_CALL_FOR_ISA(isa, multiply, args.M, args.N, args.K, a, b, c)
 }
 

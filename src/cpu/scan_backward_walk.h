@@ -10,15 +10,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/real.h"
 #include "cpu/parallel.h"
 #include "cpu/scan_chunks.h"
 #include "ops/gated_scan_problem.h"
 
 namespace tandem::cpu {
 
-/// Walks a scan back. load_x(tile, thread, x) fills a tile with x; dx, of dx_dtype, is not wanted
-/// when null.
-template <class LoadX>
+/// Walks a scan back in Real (core/real.h). load_x(tile, thread, x) fills a tile with x; dx, of
+/// dx_dtype, is not wanted when null.
+template <typename Real, class LoadX>
 class ScanBackwardWalk {
  public:
   ScanBackwardWalk(const ScanRecurrence& scan, const ScanGradients& gradients,
@@ -53,13 +54,13 @@ class ScanBackwardWalk {
  private:
   static constexpr int kTile = kScanRows * kScanColumns;
   struct Scratch {
-    float decay[kTile];
-    float x[kTile];  // x, then whatever is stored
-    float gate[kTile];
-    float d_out[kTile];
-    float d_states[kTile];
-    float states[kTile + kScanColumns];
-    float carry[kScanColumns];
+    Real decay[kTile];
+    Real x[kTile];  // x, then whatever is stored
+    Real gate[kTile];
+    Real d_out[kTile];
+    Real d_states[kTile];
+    Real states[kTile + kScanColumns];
+    Real carry[kScanColumns];
   };
 
   std::int64_t at(const ScanTile& tile) const { return tile.chunk.slot * f_.D + tile.block.first; }
@@ -88,8 +89,8 @@ class ScanBackwardWalk {
     }
     if (sums_gradients) {
       load_d_out(tile, s);
-      float* sum = gradients_.data() + at(tile);
-      std::fill_n(sum, tile.block.columns, 0.0f);
+      Real* sum = gradients_.data() + at(tile);
+      std::fill_n(sum, tile.block.columns, Real{0});
       scan_gradients(tile.shape(), s.decay, s.d_states, sum);
     }
   }
@@ -101,24 +102,24 @@ class ScanBackwardWalk {
     const std::int64_t first = chunks_.first_slot(sequence) * D + block.first;
     const auto total = [&](std::int64_t c) { return totals_.data() + first + c * D; };
     if (needs_states_) {
-      float* states = states_.data() + first;
-      read_state(f_.initial_state, sequence.n, f_.D, block, states);
+      Real* states = states_.data() + first;
+      read_state(as<Real>(f_.initial_state), sequence.n, f_.D, block, states);
       for (std::int64_t c = 0; c + 1 < count; ++c, states += D) {
         pass_on(block.columns, total(c), states, states + D);
       }
     }
     if (!needs_gradients_) return;
-    float* gradients = gradients_.data() + first + count * D;
-    read_state(p_.d_final_state, sequence.n, f_.D, block, gradients);
+    Real* gradients = gradients_.data() + first + count * D;
+    read_state(as<Real>(p_.d_final_state), sequence.n, f_.D, block, gradients);
     for (std::int64_t c = count - 1; c > 0; --c, gradients -= D) {
       pass_on(block.columns, total(c), gradients, gradients - D);
     }
     if (count == 0) write_d_initial_state(sequence, block, gradients);
   }
 
-  void write_d_initial_state(const Sequence& sequence, ScanBlock block, const float* d) const {
+  void write_d_initial_state(const Sequence& sequence, ScanBlock block, const Real* d) const {
     if (!p_.d_initial_state) return;
-    std::copy_n(d, block.columns, p_.d_initial_state + sequence.n * f_.D + block.first);
+    std::copy_n(d, block.columns, as<Real>(p_.d_initial_state) + sequence.n * f_.D + block.first);
   }
 
   /// Computes a tile's gradients, from the slots around it.
@@ -163,9 +164,9 @@ class ScanBackwardWalk {
   bool needs_states_ = p_.d_decay.data || p_.d_gate.data;
   bool needs_gradients_ = dx_.data || p_.d_decay.data || p_.d_initial_state;
   // Values in slots, [slots][D].
-  std::vector<float> totals_;     // of the decay over the chunk after the slot
-  std::vector<float> states_;     // when the problem needs them
-  std::vector<float> gradients_;  // by the states, when the problem needs them
+  std::vector<Real> totals_;      // of the decay over the chunk after the slot
+  std::vector<Real> states_;      // when the problem needs them
+  std::vector<Real> gradients_;   // by the states, when the problem needs them
   std::vector<Scratch> scratch_;  // of each thread
 };
 

@@ -87,16 +87,19 @@ class ScanChunks {
   std::int64_t slots_ = 0;
 };
 
-/// Loads the tile of a [B,T,D] tensor as a tile of floats.
-inline void load_tile(DType dtype, const TokenTensor& from, const ScanTile& tile, float* to) {
+// Real below is what tiles are computed in (core/real.h).
+
+/// Loads the tile of a [B,T,D] tensor.
+template <typename Real>
+void load_tile(DType dtype, const TokenTensor& from, const ScanTile& tile, Real* to) {
   const ScanChunk& chunk = tile.chunk;
   const std::int64_t at = chunk.sequence->b * from.batch_stride + chunk.begin * from.time_stride;
   rows_to_float({dtype, element_at(dtype, from.data, at + tile.block.first), from.time_stride},
                 chunk.rows, tile.block.columns, to, kScanColumns);
 }
 
-inline void store_tile(DType dtype, const float* from, const ScanTile& tile,
-                       const TokenTensor& to) {
+template <typename Real>
+void store_tile(DType dtype, const Real* from, const ScanTile& tile, const TokenTensor& to) {
   const ScanChunk& chunk = tile.chunk;
   const std::int64_t at = chunk.sequence->b * to.batch_stride + chunk.begin * to.time_stride;
   rows_from_float(from, kScanColumns, chunk.rows, tile.block.columns, 1.0f,
@@ -104,17 +107,19 @@ inline void store_tile(DType dtype, const float* from, const ScanTile& tile,
 }
 
 /// Loads the decays of a tile, exponentiated where their logs were given.
-inline void load_decays(const ScanRecurrence& scan, const ScanTile& tile, float* decay) {
+template <typename Real>
+void load_decays(const ScanRecurrence& scan, const ScanTile& tile, Real* decay) {
   load_tile(scan.decay_dtype, scan.decay, tile, decay);
   if (scan.log_decay) exponentiate(tile.shape(), decay);
 }
 
 /// Reads the block's channels of row n of a state [N,D]; null is 0.
-inline void read_state(const float* states, std::int64_t n, int D, ScanBlock block, float* to) {
+template <typename Real>
+void read_state(const Real* states, std::int64_t n, int D, ScanBlock block, Real* to) {
   if (states) {
     std::copy_n(states + n * D + block.first, block.columns, to);
   } else {
-    std::fill_n(to, block.columns, 0.0f);
+    std::fill_n(to, block.columns, Real{0});
   }
 }
 

@@ -10,17 +10,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/real.h"
 #include "cpu/parallel.h"
 #include "cpu/scan_chunks.h"
 #include "ops/gated_scan_problem.h"
 
 namespace tandem::cpu {
 
-/// Walks a scan. load_x(tile, thread, x) fills a tile with x.
-template <class LoadX>
+/// Walks a scan in Real (core/real.h). load_x(tile, thread, x) fills a tile with x.
+template <typename Real, class LoadX>
 class ScanWalk {
  public:
-  ScanWalk(const ScanRecurrence& scan, const TokenTensor& out, float* final_state,
+  ScanWalk(const ScanRecurrence& scan, const TokenTensor& out, Real* final_state,
            const LoadX& load_x)
       : scan_(scan), out_(out), final_state_(final_state), load_x_(load_x), chunks_(scan) {}
 
@@ -47,12 +48,12 @@ class ScanWalk {
  private:
   static constexpr int kTile = kScanRows * kScanColumns;
   struct Scratch {
-    float decay[kTile];
-    float x[kTile];
-    float gate[kTile];
-    float states[kTile + kScanColumns];
-    float total[kScanColumns];
-    float sum[kScanColumns];
+    Real decay[kTile];
+    Real x[kTile];
+    Real gate[kTile];
+    Real states[kTile + kScanColumns];
+    Real total[kScanColumns];
+    Real sum[kScanColumns];
   };
 
   void load(const ScanTile& tile, int thread, Scratch& s) const {
@@ -63,7 +64,7 @@ class ScanWalk {
   /// Writes a tile's outputs, from the state in the first line of s.states.
   void write_output(const ScanTile& tile, Scratch& s) const {
     scan_states(tile.shape(), s.decay, s.x, s.states);
-    float* out = s.states + kScanColumns;
+    Real* out = s.states + kScanColumns;
     if (scan_.gate.data) {
       load_tile(scan_.dtype, scan_.gate, tile, s.gate);
       apply_gate(tile.shape(), s.gate, out);
@@ -71,7 +72,7 @@ class ScanWalk {
     store_tile(scan_.dtype, out, tile, out_);
   }
 
-  void write_final_state(const Sequence& sequence, ScanBlock block, const float* state) const {
+  void write_final_state(const Sequence& sequence, ScanBlock block, const Real* state) const {
     if (!final_state_) return;
     std::copy_n(state, block.columns, final_state_ + sequence.n * scan_.D + block.first);
   }
@@ -82,8 +83,8 @@ class ScanWalk {
       Scratch& s = scratch_[thread];
       const Sequence& sequence = sequences[i / chunks_.blocks()];
       const ScanBlock block = chunks_.block(i % chunks_.blocks());
-      float* state = s.states;
-      read_state(scan_.initial_state, sequence.n, scan_.D, block, state);
+      Real* state = s.states;
+      read_state(as<Real>(scan_.initial_state), sequence.n, scan_.D, block, state);
       for (std::int64_t c = 0; c < ScanChunks::count(sequence); ++c) {
         const ScanTile tile{chunks_.chunk(sequence, c), block};
         load(tile, thread, s);
@@ -100,7 +101,7 @@ class ScanWalk {
   void walk_chunks(int threads) {
     const std::int64_t D = scan_.D, blocks = chunks_.blocks();
     const std::int64_t tiles = std::ssize(chunks_.all()) * blocks;
-    std::vector<float> totals(chunks_.slots() * D), states(chunks_.slots() * D);
+    std::vector<Real> totals(chunks_.slots() * D), states(chunks_.slots() * D);
     const auto tile_at = [&](std::int64_t i) {
       return ScanTile{chunks_.all()[i / blocks], chunks_.block(i % blocks)};
     };
@@ -116,7 +117,7 @@ class ScanWalk {
       const Sequence& sequence = chunks_.sequences()[i / blocks];
       const ScanBlock block = chunks_.block(i % blocks);
       std::int64_t at = chunks_.first_slot(sequence) * D + block.first;
-      read_state(scan_.initial_state, sequence.n, scan_.D, block, states.data() + at);
+      read_state(as<Real>(scan_.initial_state), sequence.n, scan_.D, block, states.data() + at);
       for (std::int64_t c = 0; c < ScanChunks::count(sequence); ++c, at += D) {
         pass_on(block.columns, totals.data() + at, states.data() + at, states.data() + at + D);
       }
@@ -134,7 +135,7 @@ class ScanWalk {
 
   const ScanRecurrence& scan_;
   TokenTensor out_;
-  float* final_state_;
+  Real* final_state_;
   const LoadX& load_x_;
   ScanChunks chunks_;
   std::vector<Scratch> scratch_;  // of each thread

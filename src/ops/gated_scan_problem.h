@@ -9,6 +9,9 @@
 
 namespace tandem {
 
+// Floats behind pointers are doubles in a problem whose dtype is fp64, which the CPU alone gets
+// (core/real.h).
+
 /// What the recurrence reads beside x, after every check, and its axes.
 struct ScanRecurrence {
   DType dtype = DType::kBFloat16;        // of all activations

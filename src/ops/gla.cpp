@@ -54,13 +54,15 @@ void check(const Signature& signature, const Args& args, const char* keys_name,
   signature.check(&args);
 }
 
-/// Returns the scale, K^-0.5 when absent; it must be finite.
-float check_scale(const Signature& signature, std::optional<double> scale, int K) {
-  const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(K)));
+/// Sets the scale, K^-0.5 when absent; it must be finite.
+template <class Problem>
+void set_scale(const Signature& signature, std::optional<double> scale, Problem& problem) {
+  const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));
   if (!std::isfinite(value)) {
     refuse(signature.name(), "scale must be finite, got " + std::to_string(value));
   }
-  return static_cast<float>(value);
+  problem.scale = static_cast<float>(value);
+  problem.fp64_scale = value;
 }
 
 /// Strides by the rank: [H], [B,H] or [B,T,H].
@@ -107,7 +109,7 @@ template <class Args>
 GlaForwardProblem inputs_of(const Signature& signature, const Args& args) {
   GlaForwardProblem problem;
   static_cast<GlaRecurrence&>(problem) = recurrence_of(args, args.k, args.v);
-  problem.scale = check_scale(signature, args.scale, problem.K);
+  set_scale(signature, args.scale, problem);
   problem.q = strided_tensor(args.q);
   problem.initial_state = state_data(args.initial_state);
   return problem;
@@ -225,7 +227,7 @@ GlaStateBackwardProblem make_problem(const GlaStateBackwardArgs& args) {
   check(signature, args, "q", args.q, args.d_o);
   GlaStateBackwardProblem problem;
   static_cast<GlaRecurrence&>(problem) = recurrence_of(args, args.q, args.d_o);
-  problem.scale = check_scale(signature, args.scale, problem.K);
+  set_scale(signature, args.scale, problem);
   problem.d_state = state_data(args.d_state);
   problem.total_log_decay = state_data(args.total_log_decay);
   return problem;
@@ -245,7 +247,7 @@ GlaStepProblem make_problem(const GlaStepArgs& args) {
   problem.K = static_cast<int>(args.q.shape[2]);
   problem.H = static_cast<int>(args.v.shape[1]);
   problem.V = static_cast<int>(args.v.shape[2]);
-  problem.scale = check_scale(signature, args.scale, problem.K);
+  set_scale(signature, args.scale, problem);
   problem.log_decay = decay_tensor(args.log_decay);
   const auto token = [](const TensorView& view) {
     return StridedTensor{view.data, view.strides[0], 0, view.strides[1]};

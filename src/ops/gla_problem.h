@@ -9,6 +9,9 @@
 
 namespace tandem {
 
+// Floats behind pointers are doubles in a problem whose dtype is fp64, which the CPU alone gets
+// (core/real.h).
+
 /// log_decay at (b, t, h); strides are 0 along axes that it does not have. Null data: no decay.
 struct DecayTensor {
   const float* data = nullptr;
@@ -38,6 +41,7 @@ struct GlaRecurrence {
 /// GlaForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
 struct GlaForwardProblem : GlaRecurrence {
   float scale = 1.0f;
+  double fp64_scale = 1.0;  // the same, not rounded: for fp64
   StridedTensor q;
   StridedTensor o;
   const float* initial_state = nullptr;  // [N,H,K,V] or null
@@ -61,9 +65,10 @@ struct StateTensor {
 /// GlaStepArgs after every check: T = 1, time strides are 0.
 struct GlaStepProblem : GlaRecurrence {
   float scale = 1.0f;
+  double fp64_scale = 1.0;
   StridedTensor q;
   StridedTensor o;
-  DType state_dtype = DType::kFloat32;  // fp32 or bf16
+  DType state_dtype = DType::kFloat32;  // fp32 or bf16, or fp64 as all else
   StateTensor state;
 };
 
@@ -97,6 +102,7 @@ struct GlaBackwardProblem {
 /// GlaStateBackwardArgs after every check: the recurrence's k is q, and its v is d_o.
 struct GlaStateBackwardProblem : GlaRecurrence {
   float scale = 1.0f;
+  double fp64_scale = 1.0;
   float* d_state = nullptr;          // [N,H,K,V]
   float* total_log_decay = nullptr;  // [N,H]
 };

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "core/check.h"
+#include "core/real.h"
 
 namespace tandem {
 namespace {
@@ -180,16 +181,16 @@ struct Signature::Check {
   Device device() const { return first().view(args)->device; }
 
   void check_first() const {
-    const Argument one = argument(first(), *first().view(args));
-    if (dtype() == DType::kBFloat16 || dtype() == DType::kFloat16) return;
-    if (first().element == Element::kAny) {
-      if (dtype() != DType::kFloat32) refuse_dtype(one, "bf16, fp16 or fp32");
-      return;
-    }
     const bool on_cpu = device().type == DeviceType::kCpu;
-    if (on_cpu && dtype() == DType::kFloat32) return;
-    refuse_dtype(one, std::string("bf16 or fp16") + (on_cpu ? " or fp32" : "") + " on " +
-                          to_string(device()));
+    const bool takes_fp32 = on_cpu || first().element == Element::kAny;
+    if (dtype() == DType::kBFloat16 || dtype() == DType::kFloat16) return;
+    if (takes_fp32 && dtype() == DType::kFloat32) return;
+    if (on_cpu && dtype() == DType::kFloat64) return;
+    const char* expected = on_cpu       ? "bf16, fp16, fp32 or fp64"
+                           : takes_fp32 ? "bf16, fp16 or fp32"
+                                        : "bf16 or fp16";
+    refuse_dtype(argument(first(), *first().view(args)),
+                 std::string(expected) + " on " + to_string(device()));
   }
 
   void count_sequences() {
@@ -218,6 +219,7 @@ struct Signature::Check {
 
   /// Checks the dtypes of a choice, and returns the one that the tensor must have.
   DType check_element(const Parameter& row, const TensorView& tensor) const {
+    if (dtype() == DType::kFloat64) return dtype();
     switch (row.element) {
       case Element::kFp32: return DType::kFloat32;
       case Element::kSameOrFp32: {
@@ -364,7 +366,8 @@ std::optional<Dims> Signature::shape(const Parameter& output, const void* args,
 
 DType Signature::dtype(const Parameter& output, const void* args) const {
   if (output.source != nullptr) return find(output.source)->view(args)->dtype;
-  return output.element == Element::kFp32 ? DType::kFloat32 : parameters_.front().view(args)->dtype;
+  const DType first = parameters_.front().view(args)->dtype;
+  return output.element == Element::kFp32 ? real_dtype(first) : first;
 }
 
 }  // namespace tandem

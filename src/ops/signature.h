@@ -23,10 +23,11 @@ namespace tandem {
 /// What a call does with a tensor. A gradient is an output that belongs to an input.
 enum class Role { kInput, kOutput, kInPlace, kGradient };
 
-/// Which dtypes a tensor may have. The first tensor of a table says what `kSame` is.
+/// Which dtypes a tensor may have. The first tensor of a table says what `kSame` is; where that is
+/// fp64, so is every other but the offsets.
 enum class Element {
-  kMatrix,      // bf16 or fp16, on the CPU also fp32: where products of matrices are
-  kAny,         // bf16, fp16 or fp32
+  kMatrix,      // bf16 or fp16, on the CPU also fp32 and fp64: where products of matrices are
+  kAny,         // bf16, fp16 or fp32, on the CPU also fp64
   kSame,        // as the call's first tensor
   kSameOrFp32,  // as the call's first tensor, or fp32
   kFp32,

@@ -33,7 +33,7 @@ inline MatrixTensor matrix_tensor(const std::optional<TensorView>& view) {
   return view ? matrix_tensor(*view) : MatrixTensor{};
 }
 
-/// A contiguous fp32 tensor.
+/// A contiguous tensor of fp32, or of fp64 in a problem of that (gla_problem.h).
 inline float* state_data(const std::optional<TensorView>& view) {
   return view ? static_cast<float*>(view->data) : nullptr;
 }

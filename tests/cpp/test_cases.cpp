@@ -87,7 +87,7 @@ TEST(Cases, EveryKindOfCallIsChecked) {
     EXPECT_EQ(T.count(length), 1u);
   for (const std::int64_t heads : {1, 3, 8}) EXPECT_EQ(H.count(heads), 1u);
   EXPECT_EQ(kinds.size(), 3u);
-  EXPECT_EQ(distributions.size(), 11u);
+  EXPECT_EQ(distributions.size(), 12u);
   EXPECT_EQ(states.size(), 5u);
   EXPECT_EQ(strides.size(), 7u);
   EXPECT_TRUE(grouped && unequal && k96 && lists);
@@ -293,7 +293,8 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
       {"\"name\":\"a\"", "\"name\":\"a{T}\"",
        "name: has a placeholder for a field that is not a list"},
       {"[\"bf16\"]", "\"bf16\"", "case a: dtype: must be a list"},
-      {"[\"bf16\"]", "[\"f64\"]", "case a: dtype: must be one of bf16, fp16, fp32, got \"f64\""},
+      {"[\"bf16\"]", "[\"f64\"]",
+       "case a: dtype: must be one of bf16, fp16, fp32, fp64, got \"f64\""},
       {"\"none\"", "\"some\"", "case a: decay.kind: must be one of none, constant, per_token"},
       {"\"none\"", "\"constant\"", "case a: decay.distribution: is missing"},
       {"\"none\"", "\"none\",\"distribution\":\"zero\"",

@@ -46,8 +46,9 @@ std::vector<Slice> slices(bool on_cuda) {
   std::vector<Case> cases;
   for (const Operation& operation : operations()) {
     if (op != operation.name) cases = select_cases(load_cases(op = operation.name), "", "check");
-    for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
-      if (on_cuda && dtype == DType::kFloat32 && !operation.fp32_on_cuda) continue;
+    for (const DType dtype :
+         {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+      if (on_cuda && !operation.runs_on_cuda(dtype)) continue;
       const Slice slice{&operation, dtype};
       if (std::any_of(cases.begin(), cases.end(),
                       [&](const Case& one) { return is_of(one, slice); })) {

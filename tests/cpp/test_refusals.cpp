@@ -95,13 +95,50 @@ TEST(Refusals, DType) {
     const bool is_first = &row == &call.signature().parameters().front();
     spoil(call, row,
           [&](TensorView& view) { view.dtype = is_first ? DType::kInt32 : DType::kFloat16; });
-    const std::string expected = row.element == Element::kMatrix && is_first
-                                     ? "bf16 or fp16 or fp32 on cpu"
-                                 : row.element == Element::kAny && is_first ? "bf16, fp16 or fp32"
-                                 : row.element == Element::kFp32OrBf16      ? "fp32 or bf16"
-                                                                            : "fp32";
+    const std::string expected = is_first ? "bf16, fp16, fp32 or fp64 on cpu"
+                                 : row.element == Element::kFp32OrBf16 ? "fp32 or bf16"
+                                                                       : "fp32";
     call.expect_refused(std::string(row.name) + " must have dtype " + expected + ", got " +
                         (is_first ? "int32" : "fp16"));
+  });
+}
+
+TEST(Refusals, OneOfAnotherDTypeBesideFp64) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    const Parameter& first = call.signature().parameters().front();
+    if (&row == &first) return;
+    for (const Parameter& other : call.signature().parameters()) {
+      if (!call.has(other) || other.element == Element::kOffsets || &other == &row) continue;
+      spoil(call, other, [](TensorView& view) { view.dtype = DType::kFloat64; });
+    }
+    call.expect_refused(std::string(row.name) + " must have dtype fp64, got fp32");
+  });
+}
+
+TEST(Refusals, Fp64BesideFp32) {
+  for_each_tensor([](const Call& call, const Parameter& row) {
+    if (&row == &call.signature().parameters().front()) return;
+    spoil(call, row, [](TensorView& view) { view.dtype = DType::kFloat64; });
+    const char* expected = row.element == Element::kFp32OrBf16 ? "fp32 or bf16" : "fp32";
+    call.expect_refused(std::string(row.name) + " must have dtype " + expected + ", got fp64");
+  });
+}
+
+TEST(Refusals, Fp64OnCuda) {
+  for_each_call([](const Signature& signature, bool lists) {
+    const Call call(signature, lists);
+    for (const Parameter& row : signature.parameters()) {
+      if (!call.has(row)) continue;
+      spoil(call, row, [&](TensorView& view) {
+        view.device = Device::cuda();
+        if (row.element != Element::kOffsets) view.dtype = DType::kFloat64;
+      });
+    }
+    const Parameter& first = signature.parameters().front();
+    call.expect_refused(
+        std::string(first.name) + " must have dtype " +
+        (first.element == Element::kMatrix ? "bf16 or fp16" : "bf16, fp16 or fp32") +
+        " on cuda:0, got fp64");
   });
 }
 

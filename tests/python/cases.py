@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 from bench.peers.cases import table  # noqa: E402
 from bench.peers.inputs import log_decay  # noqa: E402
 
+# fp64 has its tests in test_gradcheck.py.
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_edges", "huge")  # exp of these is 0 or nearly
 

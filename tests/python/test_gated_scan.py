@@ -52,7 +52,7 @@ class Arguments(GatedScanCase):
         self.refuses(ValueError, shape, x, log_decay=g[:, :99])
         self.refuses(ValueError, "gate must have dtype bf16, got fp32", x, log_decay=g, gate=gate.float())
         self.refuses(ValueError, "log_decay must have dtype bf16 or fp32, got int32", x, log_decay=g.int())
-        self.refuses(ValueError, "x must have dtype bf16, fp16 or fp32, got Double", x.double(), log_decay=g)
+        self.refuses(ValueError, "x must have dtype bf16, fp16, fp32 or fp64, got Long", x.long(), log_decay=g)
         self.refuses(ValueError, "cu_seqlens needs B = 1", x, log_decay=g, cu_seqlens=torch.tensor([0, 100]))
         offsets = torch.tensor([0, 101])
         self.refuses(ValueError, "cu_seqlens must lie in [0,T]", x[:1], log_decay=g[:1], cu_seqlens=offsets)

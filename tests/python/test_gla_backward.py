@@ -286,7 +286,7 @@ class Refusals(BackwardCase):
             (7, v[:, :69], "[gla_backward] d_o must have shape [B,T,H,V] = [1,70,4,24], got [1,69,4,24]"),
             (7, v.bfloat16(), "[gla_backward] d_o must have dtype fp32, got bf16"),
             (8, torch.zeros(1, 4, 24, 16), "[gla_backward] d_final_state must have shape [B,H,K,V] = [1,4,16,24]"),
-            (0, q.double(), "[gla_backward] q must have dtype bf16, fp16 or fp32, got Double"),
+            (0, q.long(), "[gla_backward] q must have dtype bf16, fp16, fp32 or fp64, got Long"),
         ):
             wrong = [*arguments]
             wrong[position] = value

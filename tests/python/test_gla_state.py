@@ -119,8 +119,8 @@ class Arguments(unittest.TestCase):
         k, v, g = self.k, self.v, self.g
         self.refuses(ValueError, "v must have shape [B,T,H,V] = [2,70,4,32], got [2,69,4,32]", k, v[:, :69], g)
         self.refuses(ValueError, "k must have shape [B,T,HQ,K], got [70,4,64]", k[0], v[0])
-        self.refuses(ValueError, "k must have dtype bf16, fp16 or fp32, got Double", k.double(), v)
-        self.refuses(ValueError, "log_decay must have dtype fp32, got Long", k, v, g.long())
+        self.refuses(ValueError, "k must have dtype bf16, fp16, fp32 or fp64, got Long", k.long(), v)
+        self.refuses(ValueError, "log_decay must have dtype fp32 or fp64, got Long", k, v, g.long())
         self.refuses(ValueError, "cu_seqlens needs B = 1", k, v, cu_seqlens=torch.tensor([0, 70]))
         offsets = torch.tensor([0, 71])
         self.refuses(ValueError, "cu_seqlens must lie in [0,T]", k[:1], v[:1], cu_seqlens=offsets)

@@ -140,8 +140,8 @@ class Arguments(unittest.TestCase):
         q, d_o, g = self.q, self.d_o, self.g
         self.refuses(ValueError, "d_o must have shape [B,T,H,V] = [2,70,4,32], got [2,69,4,32]", q, d_o[:, :69], g)
         self.refuses(ValueError, "q must have shape [B,T,HQ,K], got [70,4,64]", q[0], d_o[0])
-        self.refuses(ValueError, "q must have dtype bf16, fp16 or fp32, got Double", q.double(), d_o)
-        self.refuses(ValueError, "log_decay must have dtype fp32, got Long", q, d_o, g.long())
+        self.refuses(ValueError, "q must have dtype bf16, fp16, fp32 or fp64, got Long", q.long(), d_o)
+        self.refuses(ValueError, "log_decay must have dtype fp32 or fp64, got Long", q, d_o, g.long())
         self.refuses(ValueError, "scale must be finite, got inf", q, d_o, g, scale=float("inf"))
         self.refuses(ValueError, "cu_seqlens needs B = 1", q, d_o, cu_seqlens=torch.tensor([0, 70]))
         offsets = torch.tensor([0, 71])

@@ -119,7 +119,7 @@ class Arguments(StepCase):
                 (q, k, v, g, state.transpose(2, 3)),
             ),
             (ValueError, "state must have dtype fp32 or bf16, got fp16", (q, k, v, g, state.half())),
-            (ValueError, "state must have dtype fp32 or bf16, got Double", (q, k, v, g, state.double())),
+            (ValueError, "state must have dtype fp32 or bf16, got fp64", (q, k, v, g, state.double())),
             (ValueError, "log_decay must have shape [B,H] = [3,4], got [3,2]", (q, k, v, g[:, :2], state)),
             (ValueError, "state must not overlap itself", (q, k, v, g, state[:1].expand(3, 4, 64, 40))),
             (NotImplementedError, "[gla_step] has no gradient", (q, k, v, g.clone().requires_grad_(), state)),

@@ -63,7 +63,7 @@ inline ScanChannel scan_forward_one(const ScanRecurrence& p, const std::vector<d
   c.decay = read_channel(p.decay_dtype, p.decay, span, d);
   for (double& a : c.decay) a = p.log_decay ? std::exp(a) : a;
   if (p.gate.data) c.gate = read_channel(p.dtype, p.gate, span, d);
-  c.states.push_back(p.initial_state ? p.initial_state[n * p.D + d] : 0.0);
+  c.states.push_back(p.initial_state ? real(p.dtype, p.initial_state, n * p.D + d) : 0.0);
   for (std::int64_t t = 0; t < span.length(); ++t) {
     const double kept = c.decay[t] == 0 ? 0 : c.decay[t] * c.states[t];  // 0 forgets exactly
     c.states.push_back(kept + x[t]);
@@ -104,7 +104,8 @@ inline ScanChannelGradients scan_backward_one(const ScanRecurrence& p, const Sca
 inline ScanChannelGradients gated_scan_backward_one(const GatedScanBackwardProblem& problem,
                                                     std::int64_t n, int d) {
   const GatedScanForwardProblem& p = problem.forward;
-  const double d_final = problem.d_final_state ? problem.d_final_state[n * p.D + d] : 0.0;
+  const double d_final =
+      problem.d_final_state ? real(p.dtype, problem.d_final_state, n * p.D + d) : 0.0;
   return scan_backward_one(p, gated_scan_forward_one(p, n, d),
                            read_channel(p.dtype, problem.d_out, span_of(p, n), d), d_final);
 }

@@ -32,8 +32,10 @@ inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, d
   const int K = p.K, V = p.V;
 
   double* S = final_state + (n * p.H + h) * K * V;
-  const float* S_0 = p.initial_state ? p.initial_state + (n * p.H + h) * K * V : nullptr;
-  for (int i = 0; i < K * V; ++i) S[i] = S_0 ? S_0[i] : 0.0;
+  const std::int64_t first = (n * p.H + h) * K * V;
+  for (int i = 0; i < K * V; ++i) {
+    S[i] = p.initial_state ? real(p.dtype, p.initial_state, first + i) : 0.0;
+  }
 
   std::vector<double> q(K), k(K), v(V);
   for (std::int64_t t = begin; t < end; ++t) {
@@ -46,8 +48,8 @@ inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, d
     read(p.v, h, v);
     const DecayTensor& g = p.log_decay;
     const double decay =
-        g.data ? std::exp(static_cast<double>(
-                     g.data[b * g.batch_stride + t * g.time_stride + h * g.head_stride]))
+        g.data ? std::exp(real(p.dtype, g.data,
+                               b * g.batch_stride + t * g.time_stride + h * g.head_stride))
                : 1.0;
     if (decay == 0.0) std::fill(S, S + K * V, 0.0);  // forgets exactly, whatever S held
     double* o_t = o + ((b * p.T + t) * p.H + h) * V;
@@ -55,7 +57,7 @@ inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, d
     for (int i = 0; i < K; ++i) {
       for (int j = 0; j < V; ++j) {
         S[i * V + j] = decay * S[i * V + j] + k[i] * v[j];
-        o_t[j] += p.scale * q[i] * S[i * V + j];
+        o_t[j] += p.fp64_scale * q[i] * S[i * V + j];
       }
     }
   }

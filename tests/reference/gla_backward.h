@@ -48,8 +48,8 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
   std::vector<double> decay(T, 1.0);
   for (std::int64_t t = 0; p.log_decay.data && t < T; ++t) {
     const DecayTensor& g = p.log_decay;
-    decay[t] = std::exp(static_cast<double>(
-        g.data[b * g.batch_stride + (begin + t) * g.time_stride + h * g.head_stride]));
+    decay[t] = std::exp(real(p.dtype, g.data,
+                             b * g.batch_stride + (begin + t) * g.time_stride + h * g.head_stride));
   }
 
   // S[i] is the state before token first + i. why blocks: all states at once would be gigabytes, so
@@ -71,7 +71,7 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
     }
   };
   for (std::int64_t i = 0; i < size; ++i) {
-    starts[i] = p.initial_state ? p.initial_state[head + i] : 0.0;
+    starts[i] = p.initial_state ? real(p.dtype, p.initial_state, head + i) : 0.0;
   }
   for (std::int64_t first = 0; first + kBlock <= T; first += kBlock) {
     fill_states(first, first + kBlock);
@@ -83,7 +83,7 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
                        std::vector<double>(size),  0};
   std::vector<double>& dS = out.d_state;
   for (std::int64_t i = 0; i < size; ++i) {
-    dS[i] = problem.d_final_state ? problem.d_final_state[head + i] : 0.0;
+    dS[i] = problem.d_final_state ? real(p.dtype, problem.d_final_state, head + i) : 0.0;
   }
   for (std::int64_t t = T - 1; t >= 0; --t) {
     const std::int64_t first = t / kBlock * kBlock;
@@ -92,11 +92,11 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
     double *dv_t = &out.dv[t * V], q_dq = 0;
     for (int i = 0; i < K; ++i) {
       const double *before = &S[(t - first) * size + i * V], *after = before + size;
-      const double q_ti = p.scale * q[t * K + i], k_ti = k[t * K + i], kept = decay[t];
+      const double q_ti = p.fp64_scale * q[t * K + i], k_ti = k[t * K + i], kept = decay[t];
       double *d = &dS[i * V], dq = 0, dk = 0, dg = 0;
       for (int j = 0; j < V; ++j) {
         d[j] += q_ti * d_o_t[j];
-        dq += p.scale * after[j] * d_o_t[j];
+        dq += p.fp64_scale * after[j] * d_o_t[j];
         dk += d[j] * v_t[j];
         dv_t[j] += d[j] * k_ti;
         dg += before[j] * d[j];

@@ -40,8 +40,9 @@ inline EndState gla_state_forward_one(const GlaRecurrence& p, std::int64_t n, st
     read(p.v, h, v);
     const DecayTensor& g = p.log_decay;
     const double log_decay =
-        g.data ? g.data[b * g.batch_stride + t * g.time_stride + h * g.head_stride] : 0.0;
-    const bool resets = static_cast<float>(std::exp(log_decay)) == 0.0f;
+        g.data ? real(p.dtype, g.data, b * g.batch_stride + t * g.time_stride + h * g.head_stride)
+               : 0.0;
+    const bool resets = forgets(p.dtype, log_decay);
     const double decay = resets ? 0.0 : std::exp(log_decay);
     span.total_log_decay += resets ? -std::numeric_limits<double>::infinity() : log_decay;
     if (resets) std::fill(S.begin(), S.end(), 0.0);  // exactly, whatever S held

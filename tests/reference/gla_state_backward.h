@@ -37,14 +37,15 @@ inline EndState gla_state_backward_one(const GlaStateBackwardProblem& p, std::in
     read(p.v, h, d_o);
     const DecayTensor& g = p.log_decay;
     const double log_decay =
-        g.data ? g.data[b * g.batch_stride + t * g.time_stride + h * g.head_stride] : 0.0;
-    const bool resets = static_cast<float>(std::exp(log_decay)) == 0.0f;
+        g.data ? real(p.dtype, g.data, b * g.batch_stride + t * g.time_stride + h * g.head_stride)
+               : 0.0;
+    const bool resets = forgets(p.dtype, log_decay);
     const double decay = std::exp(log_decay);
     span.total_log_decay += resets ? -std::numeric_limits<double>::infinity() : log_decay;
     for (int i = 0; i < p.K; ++i) {
       for (int j = 0; j < p.V; ++j) {
         double& s = dS[static_cast<std::size_t>(i) * p.V + j];
-        s = decay * (s + p.scale * q[i] * d_o[j]);
+        s = decay * (s + p.fp64_scale * q[i] * d_o[j]);
       }
     }
     if (resets) std::fill(dS.begin(), dS.end(), 0.0);  // exactly, whatever dS held

@@ -17,7 +17,7 @@ inline void gla_step_one(const GlaStepProblem& p, std::int64_t b, int h, double*
   };
   const DecayTensor& g = p.log_decay;
   const double decay =
-      g.data ? std::exp(static_cast<double>(g.data[b * g.batch_stride + h * g.head_stride])) : 1.0;
+      g.data ? std::exp(real(p.dtype, g.data, b * g.batch_stride + h * g.head_stride)) : 1.0;
   const StateTensor& S = p.state;
   for (int j = 0; j < p.V; ++j) o[j] = 0.0;
   for (int i = 0; i < p.K; ++i) {
@@ -26,7 +26,7 @@ inline void gla_step_one(const GlaStepProblem& p, std::int64_t b, int h, double*
       // A decay of 0 forgets exactly, whatever the state held.
       const double kept = decay == 0.0 ? 0.0 : decay * element(p.state_dtype, S.data, index);
       state[i * p.V + j] = kept + at(p.k, hq, i) * at(p.v, h, j);
-      o[j] += p.scale * at(p.q, hq, i) * state[i * p.V + j];
+      o[j] += p.fp64_scale * at(p.q, hq, i) * state[i * p.V + j];
     }
   }
 }

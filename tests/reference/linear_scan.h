@@ -50,7 +50,8 @@ inline ScanChannel linear_scan_forward_one(const LinearScanForwardProblem& p, st
 inline ScanChannelGradients linear_scan_backward_one(const LinearScanBackwardProblem& problem,
                                                      std::int64_t n, int d) {
   const LinearScanForwardProblem& p = problem.forward;
-  const double d_final = problem.d_final_state ? problem.d_final_state[n * p.D + d] : 0.0;
+  const double d_final =
+      problem.d_final_state ? real(p.dtype, problem.d_final_state, n * p.D + d) : 0.0;
   return scan_backward_one(p, linear_scan_forward_one(p, n, d),
                            read_channel(p.dtype, problem.d_out, span_of(p, n), d), d_final);
 }
@@ -60,7 +61,8 @@ inline std::vector<double> linear_scan_dx_one(const LinearScanBackwardProblem& p
                                               std::int64_t n, int d) {
   const LinearScanForwardProblem& p = problem.forward;
   const Span span = span_of(p, n);
-  const double d_final = problem.d_final_state ? problem.d_final_state[n * p.D + d] : 0.0;
+  const double d_final =
+      problem.d_final_state ? real(p.dtype, problem.d_final_state, n * p.D + d) : 0.0;
   const ScanChannel c = scan_forward_one(p, std::vector<double>(span.length()), n, d);
   return scan_backward_one(p, c, read_channel(p.dtype, problem.d_out, span, d), d_final).dx;
 }

@@ -19,10 +19,11 @@
 
 namespace tandem {
 
-/// B batch, T time, D channels, N sequences. x, gate and out share one dtype: bf16, fp16 or fp32.
-/// The innermost stride of every [B,T,D] tensor is 1, the others are free; bases and strides that
-/// are multiples of 16 bytes run at full speed, anything else runs slower. States and cu_seqlens
-/// are contiguous.
+/// B batch, T time, D channels, N sequences. x, gate and out share one dtype: bf16, fp16 or fp32,
+/// on the CPU also fp64. With fp64, which is plain and slow, all is fp64, decays, states and
+/// arithmetic included. The innermost stride of every [B,T,D] tensor is 1, the others are free;
+/// bases and strides that are multiples of 16 bytes run at full speed, anything else runs slower.
+/// States and cu_seqlens are contiguous.
 struct GatedScanForwardArgs {
   TensorView x;  ///< [B,T,D]
   /// a_t [B,T,D], x's dtype or fp32. Exactly one of decay and log_decay must be given. Meant to lie
@@ -30,7 +31,8 @@ struct GatedScanForwardArgs {
   /// it was.
   std::optional<TensorView> decay = std::nullopt;
   /// The natural log of a_t, instead of decay. -inf, and anything whose exp is below 2^-126 (about
-  /// -87.3), forgets as a decay of 0 does; positive values grow the state.
+  /// -87.3; in fp64 whatever has exp 0), forgets as a decay of 0 does; positive values grow the
+  /// state.
   std::optional<TensorView> log_decay = std::nullopt;
   std::optional<TensorView> gate = std::nullopt;           ///< [B,T,D]
   std::optional<TensorView> initial_state = std::nullopt;  ///< fp32 [B,D]; [N,D] with cu_seqlens
@@ -44,10 +46,10 @@ struct GatedScanForwardArgs {
 };
 
 /// Runs on the device of the tensors, on `context.stream` there, without synchronising the host; on
-/// the CPU it returns when done. Computes in fp32. Bitwise repeatable on one device and build.
-/// Throws InvalidArgument (shape, dtype, device, stride, overlap, workspace; on the CPU also
-/// cu_seqlens values), Unsupported (no variant can run it: the text lists each and why) or
-/// CudaError, all before anything is written.
+/// the CPU it returns when done. Computes in fp32, of fp64 in fp64. Bitwise repeatable on one
+/// device and build. Throws InvalidArgument (shape, dtype, device, stride, overlap, workspace; on
+/// the CPU also cu_seqlens values), Unsupported (no variant can run it: the text lists each and
+/// why) or CudaError, all before anything is written.
 void gated_scan_forward(const GatedScanForwardArgs& args, const Context& context = {});
 
 /// Bytes of workspace that gated_scan_forward(args) needs on a device with these properties; reads

@@ -20,7 +20,8 @@ namespace tandem {
 
 /// B batch, T time, H value heads, HQ query/key heads (HQ divides H; head h reads query/key head
 /// h / (H/HQ)), K key dim, V value dim, N sequences. q, k, v and o share one dtype: bf16 or fp16,
-/// on the CPU also fp32. Their innermost stride is 1; bases and strides that are multiples of 16
+/// on the CPU also fp32 and fp64. With fp64, which is plain and slow, what is fp32 below is fp64,
+/// arithmetic included. Their innermost stride is 1; bases and strides that are multiples of 16
 /// bytes run at full speed, anything else runs slower. log_decay may have any strides; states and
 /// cu_seqlens are contiguous.
 struct GlaForwardArgs {
@@ -99,9 +100,10 @@ struct GlaStepArgs {
   TensorView v;                                        ///< [B,H,V]
   std::optional<TensorView> log_decay = std::nullopt;  ///< fp32: absent, [H] or [B,H]
   std::optional<double> scale = std::nullopt;          ///< default K^-0.5
-  /// In and out [B,H,K,V], fp32 or bf16 as stored; arithmetic is fp32 either way. Innermost stride
-  /// 1, other strides free (a slice of a larger cache); at full speed where base and strides are
-  /// multiples of 16 bytes and V of 4 (fp32) or 8 (bf16). May not overlap the other tensors.
+  /// In and out [B,H,K,V], fp32 or bf16 as stored (fp64 beside fp64); arithmetic is fp32 either
+  /// way. Innermost stride 1, other strides free (a slice of a larger cache); at full speed where
+  /// base and strides are multiples of 16 bytes and V of 4 (fp32) or 8 (bf16). May not overlap the
+  /// other tensors.
   TensorView state;
   TensorView o;  ///< out [B,H,V], of the state before it is rounded to its storage
 };

@@ -17,9 +17,9 @@
 namespace tandem {
 
 /// B batch, T time, d input width, D channels, N sequences. u, weight, gate and out share one
-/// dtype: bf16 or fp16, on the CPU also fp32. The innermost stride of every tensor is 1, the others
-/// are free; bases and strides that are multiples of 16 bytes run at full speed, anything else runs
-/// slower. States and cu_seqlens are contiguous.
+/// dtype: bf16 or fp16, on the CPU also fp32 and fp64 (as in GatedScanForwardArgs). The innermost
+/// stride of every tensor is 1, the others are free; bases and strides that are multiples of 16
+/// bytes run at full speed, anything else runs slower. States and cu_seqlens are contiguous.
 struct LinearScanForwardArgs {
   TensorView u;                                            ///< [B,T,d]
   TensorView weight;                                       ///< [D,d]

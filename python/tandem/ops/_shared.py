@@ -21,19 +21,21 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
     device = first.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
-    # fp64 is left alone, as torch's own ops leave it, and refused.
+    # fp64 is left alone, as torch's own ops leave it.
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype != torch.float64 else x for x in tensors)
 
 
-def as_fp32(log_decay: Tensor | None) -> Tensor | None:
-    """In fp32; what is not of a floating dtype is left alone, and refused."""
-    if not isinstance(log_decay, Tensor) or log_decay.dtype == torch.float32 or not log_decay.is_floating_point():
+def widened(first: Tensor, log_decay: Tensor | None) -> Tensor | None:
+    """A decay in fp32, beside a first tensor of fp64 in fp64; what is not of a floating dtype is left alone, and
+    refused."""
+    if not isinstance(log_decay, Tensor):
         return log_decay
-    return log_decay.float()
+    dtype = torch.float64 if isinstance(first, Tensor) and first.dtype == torch.float64 else torch.float32
+    return log_decay if log_decay.dtype == dtype or not log_decay.is_floating_point() else log_decay.to(dtype)
 
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:
-    """A scan's decay, or its log, in x's dtype or fp32; what is not of a floating dtype is left alone, and refused."""
+    """A scan's decay, or its log, in x's dtype or widened."""
     fits = not isinstance(decay, Tensor) or not isinstance(x, Tensor) or decay.dtype == x.dtype
-    return decay if fits else as_fp32(decay)
+    return decay if fits else widened(x, decay)

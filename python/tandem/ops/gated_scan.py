@@ -24,8 +24,10 @@ def gated_scan(
     HGRN is this op with x = (1 - a) i. Axes: B batch, T time, D channels, N sequences. All tensors are on one device.
 
     Args:
-        x: [B,T,D], bf16, fp16 or fp32. Strides are free: tensors are read where they are, at full speed when bases
-            and strides are multiples of 16 bytes. Only an innermost stride other than 1 makes a copy.
+        x: [B,T,D], bf16, fp16 or fp32, on the CPU also fp64. With fp64, which is slow and meant for
+            ``torch.autograd.gradcheck``, what is fp32 below is fp64, arithmetic included. Strides are free: tensors
+            are read where they are, at full speed when bases and strides are multiples of 16 bytes. Only an innermost
+            stride other than 1 makes a copy.
         decay: a, [B,T,D], meant to lie in (0,1), in x's dtype or fp32; other floating dtypes are converted to fp32.
             0 forgets everything before the token, exactly. Exactly one of decay and log_decay must be given.
         log_decay: the natural logarithm of a instead, likewise. -inf, and what is below about -87.3, forgets.

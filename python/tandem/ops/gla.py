@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import as_fp32, autocast
+from tandem.ops._shared import autocast, widened
 
 
 def gla(
@@ -29,7 +29,8 @@ def gla(
     h / (H/HQ)), K key dim, V value dim, N sequences. All tensors are on one device.
 
     Args:
-        q: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32.
+        q: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32 and fp64. With fp64, which is slow and meant for
+            ``torch.autograd.gradcheck``, what is fp32 below is fp64, arithmetic included.
         k: [B,T,HQ,K], as q.
         v: [B,T,H,V], as q. Strides of q, k and v are free: they are read where they are, at full speed when
             bases and strides are multiples of 16 bytes. Only an innermost stride other than 1 makes a copy.
@@ -54,7 +55,7 @@ def gla(
 
     Forward mode has tangents of q, of k and initial_state, and of v and initial_state.
 
-    Under autocast q, k and v are cast to its dtype; log_decay and the state stay fp32.
+    Under autocast q, k and v are cast to its dtype; log_decay and the state stay fp32. fp64 stays fp64.
 
     Raises:
         TypeError: an argument is no tensor.
@@ -82,5 +83,5 @@ def gla(
         True
     """
     q, k, v = autocast(q, k, v)
-    arguments = (q, k, v, as_fp32(log_decay), scale, initial_state, output_final_state, cu_seqlens)
+    arguments = (q, k, v, widened(q, log_decay), scale, initial_state, output_final_state, cu_seqlens)
     return OPS["gla_forward"](*arguments)

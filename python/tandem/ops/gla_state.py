@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import as_fp32, autocast
+from tandem.ops._shared import autocast, widened
 
 
 def gla_state(
@@ -22,7 +22,8 @@ def gla_state(
     part begins with: ``initial_state`` of :func:`tandem.ops.gla`.
 
     Args:
-        k: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32. Axes and strides as in :func:`tandem.ops.gla`.
+        k: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32 and fp64. Axes, strides and what fp64 means as in
+            :func:`tandem.ops.gla`.
         v: [B,T,H,V], as k.
         log_decay: [H] (constant per head) or [B,T,H] (per token), taken as fp32; None is no decay.
         cu_seqlens: int32 or int64 [N+1], needs B = 1: each sequence is a span of its own. Sequences may be empty.
@@ -66,7 +67,7 @@ def gla_state(
         True
     """
     k, v = autocast(k, v)
-    return OPS["gla_state_forward"](k, v, as_fp32(log_decay), cu_seqlens)
+    return OPS["gla_state_forward"](k, v, widened(k, log_decay), cu_seqlens)
 
 
 def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None) -> tuple[Tensor | None, ...]:

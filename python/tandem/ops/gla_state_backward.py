@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import as_fp32, autocast
+from tandem.ops._shared import autocast, widened
 
 
 def gla_state_backward(
@@ -25,7 +25,8 @@ def gla_state_backward(
     gradient by the state that its part ends with: the gradient that its ``final_state`` of :func:`tandem.ops.gla` gets.
 
     Args:
-        q: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32. Axes and strides as in :func:`tandem.ops.gla`.
+        q: [B,T,HQ,K], bf16 or fp16, on the CPU also fp32 and fp64. Axes, strides and what fp64 means as in
+            :func:`tandem.ops.gla`.
         d_o: [B,T,H,V], the loss's gradient by o, as q.
         log_decay: [H] (constant per head) or [B,T,H] (per token), taken as fp32; None is no decay.
         scale: factor of the output, K^-0.5 when None.
@@ -73,4 +74,4 @@ def gla_state_backward(
         True
     """
     q, d_o = autocast(q, d_o)
-    return OPS["gla_state_backward"](q, d_o, as_fp32(log_decay), scale, cu_seqlens)
+    return OPS["gla_state_backward"](q, d_o, widened(q, log_decay), scale, cu_seqlens)

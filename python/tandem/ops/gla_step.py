@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import as_fp32, autocast
+from tandem.ops._shared import autocast, widened
 
 _increment_version = torch._C._increment_version  # torch.autograd.graph's, which looks whether it is given one tensor
 
@@ -27,7 +27,8 @@ def gla_step(
     h / (H/HQ)), K key dim, V value dim. All tensors are on one device.
 
     Args:
-        q: [B,HQ,K], or [B,1,HQ,K] with the time axis of ``gla``; bf16 or fp16, on the CPU also fp32.
+        q: [B,HQ,K], or [B,1,HQ,K] with the time axis of ``gla``; bf16 or fp16, on the CPU also fp32
+            and fp64 (as in ``gla``: then all is).
         k: as q.
         v: [B,H,V] or [B,1,H,V], as q. Strides of q, k and v are free; only an innermost stride other than 1 makes
             a copy.
@@ -70,7 +71,7 @@ def gla_step(
     if state is None or (isinstance(log_decay, Tensor) and log_decay.dim() == 4):
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     q, k, v = autocast(q, k, v)
-    log_decay = as_fp32(log_decay)
+    log_decay = widened(q, log_decay)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
     with_time = isinstance(v, Tensor) and v.dim() == 4 and v.size(1) == 1
     if with_time:

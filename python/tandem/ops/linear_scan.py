@@ -27,7 +27,7 @@ def linear_scan(
     width, D channels, N sequences. All tensors are on one device.
 
     Args:
-        u: [B,T,d], bf16 or fp16, on the CPU also fp32. Strides are free, as in gated_scan.
+        u: [B,T,d], bf16 or fp16, on the CPU also fp32 and fp64. Strides, and what fp64 means, as in gated_scan.
         weight: W, [D,d], u's dtype, as torch.nn.Linear has it.
         decay: a, [B,T,D], as in gated_scan. Exactly one of decay and log_decay must be given.
         log_decay: the natural logarithm of a instead.
