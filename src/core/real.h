@@ -34,7 +34,7 @@ const Real* as(const float* data) {
 template <typename Real, class Problem>
 Real scale_of(const Problem& problem) {
   if constexpr (std::is_same_v<Real, double>) {
-    return problem.fp64_scale;
+    return static_cast<Real>(problem.scale) + problem.scale_rest;
   } else {
     return problem.scale;
   }

@@ -46,7 +46,7 @@ void gla_state_backward(const GlaStateBackwardProblem& problem, const CallOption
   GlaBackwardProblem backward;
   static_cast<GlaRecurrence&>(backward.forward) = problem;
   backward.forward.scale = problem.scale;
-  backward.forward.fp64_scale = problem.fp64_scale;
+  backward.forward.scale_rest = problem.scale_rest;
   backward.forward.q = problem.k;
   backward.d_o = problem.v;
   backward.d_initial_state = problem.d_state;

@@ -62,7 +62,7 @@ void set_scale(const Signature& signature, std::optional<double> scale, Problem&
     refuse(signature.name(), "scale must be finite, got " + std::to_string(value));
   }
   problem.scale = static_cast<float>(value);
-  problem.fp64_scale = value;
+  problem.scale_rest = static_cast<float>(value - problem.scale);
 }
 
 /// Strides by the rank: [H], [B,H] or [B,T,H].

@@ -41,7 +41,7 @@ struct GlaRecurrence {
 /// GlaForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
 struct GlaForwardProblem : GlaRecurrence {
   float scale = 1.0f;
-  double fp64_scale = 1.0;  // the same, not rounded: for fp64
+  float scale_rest = 0.0f;  // what rounding took from scale: for fp64
   StridedTensor q;
   StridedTensor o;
   const float* initial_state = nullptr;  // [N,H,K,V] or null
@@ -65,7 +65,7 @@ struct StateTensor {
 /// GlaStepArgs after every check: T = 1, time strides are 0.
 struct GlaStepProblem : GlaRecurrence {
   float scale = 1.0f;
-  double fp64_scale = 1.0;
+  float scale_rest = 0.0f;
   StridedTensor q;
   StridedTensor o;
   DType state_dtype = DType::kFloat32;  // fp32 or bf16, or fp64 as all else
@@ -102,7 +102,7 @@ struct GlaBackwardProblem {
 /// GlaStateBackwardArgs after every check: the recurrence's k is q, and its v is d_o.
 struct GlaStateBackwardProblem : GlaRecurrence {
   float scale = 1.0f;
-  double fp64_scale = 1.0;
+  float scale_rest = 0.0f;
   float* d_state = nullptr;          // [N,H,K,V]
   float* total_log_decay = nullptr;  // [N,H]
 };

@@ -38,7 +38,6 @@ struct Problem {
     f.HQ = kHQ;
     f.K = kK;
     f.V = kV;
-    f.fp64_scale = 0.75;
     const auto tensor = [](std::vector<float>& x, std::int64_t heads, std::int64_t dim) {
       return StridedTensor{x.data(), kT * heads * dim, heads * dim, dim};
     };

@@ -57,7 +57,7 @@ inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, d
     for (int i = 0; i < K; ++i) {
       for (int j = 0; j < V; ++j) {
         S[i * V + j] = decay * S[i * V + j] + k[i] * v[j];
-        o_t[j] += p.fp64_scale * q[i] * S[i * V + j];
+        o_t[j] += scale_of<double>(p) * q[i] * S[i * V + j];
       }
     }
   }

@@ -92,11 +92,11 @@ inline GlaHeadGradients gla_backward_one(const GlaBackwardProblem& problem, std:
     double *dv_t = &out.dv[t * V], q_dq = 0;
     for (int i = 0; i < K; ++i) {
       const double *before = &S[(t - first) * size + i * V], *after = before + size;
-      const double q_ti = p.fp64_scale * q[t * K + i], k_ti = k[t * K + i], kept = decay[t];
+      const double q_ti = scale_of<double>(p) * q[t * K + i], k_ti = k[t * K + i], kept = decay[t];
       double *d = &dS[i * V], dq = 0, dk = 0, dg = 0;
       for (int j = 0; j < V; ++j) {
         d[j] += q_ti * d_o_t[j];
-        dq += p.fp64_scale * after[j] * d_o_t[j];
+        dq += scale_of<double>(p) * after[j] * d_o_t[j];
         dk += d[j] * v_t[j];
         dv_t[j] += d[j] * k_ti;
         dg += before[j] * d[j];

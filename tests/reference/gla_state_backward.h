@@ -45,7 +45,7 @@ inline EndState gla_state_backward_one(const GlaStateBackwardProblem& p, std::in
     for (int i = 0; i < p.K; ++i) {
       for (int j = 0; j < p.V; ++j) {
         double& s = dS[static_cast<std::size_t>(i) * p.V + j];
-        s = decay * (s + p.fp64_scale * q[i] * d_o[j]);
+        s = decay * (s + scale_of<double>(p) * q[i] * d_o[j]);
       }
     }
     if (resets) std::fill(dS.begin(), dS.end(), 0.0);  // exactly, whatever dS held

@@ -26,7 +26,7 @@ inline void gla_step_one(const GlaStepProblem& p, std::int64_t b, int h, double*
       // A decay of 0 forgets exactly, whatever the state held.
       const double kept = decay == 0.0 ? 0.0 : decay * element(p.state_dtype, S.data, index);
       state[i * p.V + j] = kept + at(p.k, hq, i) * at(p.v, h, j);
-      o[j] += p.fp64_scale * at(p.q, hq, i) * state[i * p.V + j];
+      o[j] += scale_of<double>(p) * at(p.q, hq, i) * state[i * p.V + j];
     }
   }
 }
