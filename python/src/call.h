@@ -154,14 +154,9 @@ class Call {
   void set(const Parameter& row, double number) { row.set_value(args_.get(), number); }
   /// Sets an input to a tensor of which no copy is needed; false where one is.
   bool set_readable(const Parameter& row, const TensorView& view) {
-    const int needed = row.role != Role::kInput            ? 0
-                       : row.layout == Layout::kContiguous ? view.shape.rank()
-                       : row.layout == Layout::kRows       ? std::min(view.shape.rank(), 1)
-                                                           : 0;
-    std::int64_t stride = 1;
-    for (int axis = view.shape.rank(); axis-- > view.shape.rank() - needed;) {
-      if (view.shape[axis] > 1 && view.strides[axis] != stride) return false;
-      stride *= view.shape[axis];
+    if (row.role == Role::kInput &&
+        !is_readable(row, view.shape.rank(), view.shape.begin(), view.strides.begin())) {
+      return false;
     }
     row.set_view(args_.get(), view);
     return true;
@@ -232,6 +227,20 @@ class Call {
     throw InvalidArgument("[" + std::string(signature_.name()) + "] " + row.name + " must " + text);
   }
 
+  /// Whether the library takes an input's layout.
+  static bool is_readable(const Parameter& row, std::int64_t rank, const std::int64_t* sizes,
+                          const std::int64_t* strides) {
+    const std::int64_t dense = row.layout == Layout::kContiguous ? rank
+                               : row.layout == Layout::kRows     ? std::min<std::int64_t>(rank, 1)
+                                                                 : 0;
+    std::int64_t stride = 1;
+    for (std::int64_t axis = rank; axis-- > rank - dense;) {
+      if (sizes[axis] > 1 && strides[axis] != stride) return false;
+      stride *= sizes[axis];
+    }
+    return true;
+  }
+
   /// The tensor, or a copy where it has a dtype or layout that the library refuses. Here and not in
   /// Python, because only here the strides are those of the call: a compiler may have changed them.
   Tensor readable(const Parameter& row, Tensor tensor) {
@@ -239,12 +248,8 @@ class Call {
     if (row.element == Element::kOffsets && tensor.scalar_type() == ScalarType::Long) {
       tensor = keep(narrowed(tensor));
     }
-    bool fits = true;
-    if (row.layout == Layout::kContiguous) fits = tensor.is_contiguous();
-    if (row.layout == Layout::kRows) {
-      const std::int64_t last = tensor.dim() - 1;
-      fits = last < 0 || tensor.size(last) <= 1 || tensor.stride(last) == 1;
-    }
+    const bool fits =
+        is_readable(row, tensor.dim(), tensor.sizes().data(), tensor.strides().data());
     return fits ? tensor : keep(torch::stable::contiguous(tensor));
   }
 

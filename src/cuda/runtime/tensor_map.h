@@ -39,8 +39,8 @@ struct TileExtents {
 TensorMapPlan plan_tile(const char* name, const StridedTensor& tensor, DType dtype,
                         const TileExtents& extents, int rows);
 
-/// The same for a tensor that is written. A store fills the last 16 bytes of a row with zeros, so
-/// rows are whole 16 bytes: what lies between them is not ours.
+/// The same for a tensor that is written. A store fills a row up to a multiple of 16 bytes with
+/// zeros, so rows must be whole 16 bytes: what lies between them is not ours.
 TensorMapPlan plan_stored_tile(const char* name, const StridedTensor& tensor, DType dtype,
                                const TileExtents& extents, int rows);
 
