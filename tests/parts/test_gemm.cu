@@ -1,4 +1,5 @@
-// The GEMM main loop in its three layouts, at extents that no tile divides, against fp64.
+// The GEMM main loop in its three layouts and tile widths, at extents that no tile divides, against
+// fp64. There are few CTAs, so that each computes several tiles.
 #include <cmath>
 #include <limits>
 
@@ -11,21 +12,24 @@ namespace {
 
 using Element = __nv_bfloat16;
 constexpr float kTermScale = 1.0f / 256;
+constexpr int kCtas = 3;
 
 struct ProductParams : Operands {
-  float* result;  // [batch rows or slices, rows, columns]
+  float* result;        // [batch rows or slices, rows, columns]
+  CUtensorMap rounded;  // the same in Element
 };
 
 template <class Config>
 __global__ __launch_bounds__(Config::kThreads,
-                             2) void product_kernel(const __grid_constant__ ProductParams params) {
+                             1) void product_kernel(const __grid_constant__ ProductParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<Config>*>(shared_memory);
-  run<Config>(params, shared, [&](const Fragment& fragment) {
+  run<Config>(params, shared, [&](const Fragment<Config>& fragment, PanelStore<Config>& store) {
     store_fragment<float>(params, fragment, [&](int row) {
       const std::int64_t outer = fragment.outer;
       return params.result + (outer * params.rows + row) * params.columns;
     });
+    store.template store_all<Element>(params.rounded, params, fragment);
   });
 }
 
@@ -52,102 +56,166 @@ struct Matrix {
   }
 };
 
+template <class ConfigT>
 class GpuGemm : public GpuPart {
  protected:
-  static constexpr int kRows = 200, kColumns = 136, kBatches = 2;
+  using Config = ConfigT;
+  static constexpr Layout kLayout = Config::kLayout;
+  static constexpr int kRows = 424, kColumns = 328, kBatches = 2;  // 4 x 2 tiles or more
 
-  template <Layout kLayout>
+  /// A [batches, rows, depth] and B [columns, depth], or as the layout has them.
+  static Matrix make_a(int batches, int depth, unsigned seed) {
+    return k_major_a(kLayout) ? Matrix(batches, kRows, depth, seed)
+                              : Matrix(batches, depth, kRows, seed);
+  }
+  static Matrix make_b(int batches, int depth, unsigned seed) {
+    return k_major_b(kLayout) ? Matrix(1, kColumns, depth, seed)
+                              : Matrix(kLayout == Layout::kTN ? batches : 1, depth, kColumns, seed);
+  }
+  static double a_at(const Matrix& a, int batch, int row, int i) {
+    return k_major_a(kLayout) ? a.at(batch, row, i) : a.at(batch, i, row);
+  }
+  static double b_at(const Matrix& b, int batch, int column, int i) {
+    return k_major_b(kLayout) ? b.at(0, column, i) : b.at(b.batches == 1 ? 0 : batch, i, column);
+  }
+  static CUtensorMap map_a(const Matrix& a) { return a.map(box_rows_a(kLayout)); }
+  static CUtensorMap map_b(const Matrix& b) { return b.map(box_rows_b(kLayout, Config::kColumns)); }
+  /// How many results a product of so many batches has.
+  static int outer(int batches) { return kLayout == Layout::kTN ? 1 : batches; }
+
+  /// Runs the kernel and returns its result in fp32; what TMA stored must be its rounding.
   static std::vector<float> multiply(ProductParams params, int outer) {
-    using Config = gemm::Config<Element, kLayout>;
     const std::size_t count = std::size_t{1} * outer * kRows * kColumns;
     DeviceArray<float> result(std::vector<float>(count, std::nanf("")));
+    const Matrix rounded(outer, kRows, kColumns, 9);
     params.rows = kRows;
     params.columns = kColumns;
     params.result = result.device;
-    launch<Config>("gemm", product_kernel<Config>, params, nullptr);
-    finish();
-    return result.download();
+    params.rounded = rounded.map(kTileDepth);
+    launch<Config>("gemm", product_kernel<Config>, params, kCtas, nullptr);
+    GpuPart::finish();
+    std::vector<Element> stored(count);
+    EXPECT_EQ(cudaMemcpy(stored.data(), rounded.values.device, count * sizeof(Element),
+                         cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    std::size_t different = 0;
+    result.download();
+    for (std::size_t i = 0; i < count; ++i) {
+      different += float(stored[i]) != float(Element(result.host[i]));
+    }
+    EXPECT_EQ(different, 0u);
+    return result.host;
   }
 
-  /// Sums a(i) b(i) over i < depth for each element of the result.
+  /// Sums a(batch, row, i) b(batch, column, i) over i < depth, for each element of the result; over
+  /// the batches too where the layout contracts them.
   template <class A, class B>
   static std::vector<double> expected(int batches, int depth, A a, B b) {
+    const int inner = kLayout == Layout::kTN ? batches : 1;
     std::vector<double> result;
-    for (int batch = 0; batch < batches; ++batch) {
+    for (int batch = 0; batch < outer(batches); ++batch) {
       for (int row = 0; row < kRows; ++row) {
         for (int column = 0; column < kColumns; ++column) {
           double sum = 0;
-          for (int i = 0; i < depth; ++i) sum += a(batch, row, i) * b(batch, column, i);
+          for (int other = 0; other < inner; ++other) {
+            for (int i = 0; i < depth; ++i) {
+              sum += a(batch + other, row, i) * b(batch + other, column, i);
+            }
+          }
           result.push_back(sum);
         }
       }
     }
     return result;
   }
+
+  static void check_depth(int depth) {
+    SCOPED_TRACE(depth);
+    const Matrix a = make_a(kBatches, depth, 1), b = make_b(kBatches, depth, 2);
+    ProductParams params{};
+    params.a[0] = map_a(a);
+    params.b = map_b(b);
+    params.B = kBatches;
+    params.T = depth;
+    params.depth = depth;
+    const auto exact = expected(
+        kBatches, depth, [&](int batch, int row, int i) { return a_at(a, batch, row, i); },
+        [&](int batch, int column, int i) { return b_at(b, batch, column, i); });
+    EXPECT_LT(relative_rms(multiply(params, outer(kBatches)), exact), 1e-5);
+  }
 };
 
-TEST_F(GpuGemm, RowsByRows) {
-  constexpr int kDepth = 72;
-  const Matrix a(kBatches, kRows, kDepth, 1), b(1, kColumns, kDepth, 2);
-  ProductParams params{};
-  params.a[0] = a.map(kTileRows);
-  params.b = b.map(kTileColumns);
-  params.B = kBatches;
-  params.depth = kDepth;
-  const auto exact = expected(
-      kBatches, kDepth, [&](int batch, int row, int i) { return a.at(batch, row, i); },
-      [&](int, int column, int i) { return b.at(0, column, i); });
-  EXPECT_LT(relative_rms(multiply<Layout::kNT>(params, kBatches), exact), 1e-5);
-}
+using AllConfigs =
+    ::testing::Types<Config<Element, Layout::kNT, 64>, Config<Element, Layout::kNT, 128>,
+                     Config<Element, Layout::kNT, 192>, Config<Element, Layout::kNN, 64>,
+                     Config<Element, Layout::kNN, 128>, Config<Element, Layout::kNN, 192>,
+                     Config<Element, Layout::kTN, 64>, Config<Element, Layout::kTN, 128>,
+                     Config<Element, Layout::kTN, 192>>;
+TYPED_TEST_SUITE(GpuGemm, AllConfigs);
 
-TEST_F(GpuGemm, RowsByColumnsInTwoTerms) {
-  constexpr int kDepth = 264;
-  const Matrix low(kBatches, kRows, kDepth, 1), high(kBatches, kRows, kDepth, 2);
-  const Matrix b(1, kDepth, kColumns, 3);
+TYPED_TEST(GpuGemm, ShallowerThanTheRing) { TestFixture::check_depth(72); }
+
+TYPED_TEST(GpuGemm, DeeperThanTheRing) { TestFixture::check_depth(1096); }
+
+TYPED_TEST(GpuGemm, InTwoTerms) {
+  constexpr int kDepth = 264, kBatches = 2;
+  const Matrix low = TestFixture::make_a(kBatches, kDepth, 1);
+  const Matrix high = TestFixture::make_a(kBatches, kDepth, 2);
+  const Matrix b = TestFixture::make_b(kBatches, kDepth, 3);
   ProductParams params{};
-  params.a[0] = low.map(kTileRows);
-  params.a[1] = high.map(kTileRows);
+  params.a[0] = TestFixture::map_a(low);
+  params.a[1] = TestFixture::map_a(high);
   params.terms = 2;
   params.term_scale = kTermScale;
-  params.b = b.map(kTileDepth);
+  params.b = TestFixture::map_b(b);
   params.B = kBatches;
+  params.T = kDepth;
   params.depth = kDepth;
-  const auto exact = expected(
+  const auto exact = TestFixture::expected(
       kBatches, kDepth,
       [&](int batch, int row, int i) {
-        return high.at(batch, row, i) + kTermScale * low.at(batch, row, i);
+        return TestFixture::a_at(high, batch, row, i) +
+               kTermScale * TestFixture::a_at(low, batch, row, i);
       },
-      [&](int, int column, int i) { return b.at(0, i, column); });
-  EXPECT_LT(relative_rms(multiply<Layout::kNN>(params, kBatches), exact), 1e-5);
+      [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
+  EXPECT_LT(relative_rms(TestFixture::multiply(params, TestFixture::outer(kBatches)), exact), 1e-5);
 }
 
-TEST_F(GpuGemm, TokensAreContractedInSlices) {
-  constexpr int kTokens = 150, kSlices = 4;
-  const Matrix a(kBatches, kTokens, kRows, 1), b(kBatches, kTokens, kColumns, 2);
+template <class Config>
+class GpuGemmTokens : public GpuGemm<Config> {};
+using TokenConfigs =
+    ::testing::Types<Config<Element, Layout::kTN, 64>, Config<Element, Layout::kTN, 128>,
+                     Config<Element, Layout::kTN, 192>>;
+TYPED_TEST_SUITE(GpuGemmTokens, TokenConfigs);
+
+TYPED_TEST(GpuGemmTokens, AreContractedInSlices) {
+  constexpr int kTokens = 150, kBatches = 2, kSlices = 4;
+  const Matrix a = TestFixture::make_a(kBatches, kTokens, 1);
+  const Matrix b = TestFixture::make_b(kBatches, kTokens, 2);
   ProductParams params{};
-  params.a[0] = a.map(kTileDepth);
-  params.b = b.map(kTileDepth);
+  params.a[0] = TestFixture::map_a(a);
+  params.b = TestFixture::map_b(b);
   params.B = kBatches;
   params.T = kTokens;
   params.slices = kSlices;
-  const auto exact = expected(
-      1, kBatches * kTokens,
-      [&](int, int row, int i) { return a.at(i / kTokens, i % kTokens, row); },
-      [&](int, int column, int i) { return b.at(i / kTokens, i % kTokens, column); });
-  const std::vector<float> slices = multiply<Layout::kTN>(params, kSlices);
+  const auto exact = TestFixture::expected(
+      kBatches, kTokens,
+      [&](int batch, int row, int i) { return TestFixture::a_at(a, batch, row, i); },
+      [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
+  const std::vector<float> slices = TestFixture::multiply(params, kSlices);
   std::vector<float> sum(exact.size());
   for (std::size_t i = 0; i < slices.size(); ++i) sum[i % exact.size()] += slices[i];
   EXPECT_LT(relative_rms(sum, exact), 1e-5);
 }
 
-TEST_F(GpuGemm, TokensOutsideOfEverySequenceAreLeftOut) {
+TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
   constexpr int kTokens = 300, kBegin = 20, kEnd = 190;
-  Matrix a(1, kTokens, kRows, 1);
-  const Matrix b(1, kTokens, kColumns, 2);
+  Matrix a = TestFixture::make_a(1, kTokens, 1);
+  const Matrix b = TestFixture::make_b(1, kTokens, 2);
   for (int token = 0; token < kTokens; ++token) {
     if (token >= kBegin && token < kEnd) continue;
-    for (int row = 0; row < kRows; ++row) {
-      a.values.host[std::size_t{1} * token * kRows + row] =
+    for (int row = 0; row < a.columns; ++row) {
+      a.values.host[std::size_t{1} * token * a.columns + row] =
           Element(std::numeric_limits<float>::quiet_NaN());
     }
   }
@@ -156,16 +224,16 @@ TEST_F(GpuGemm, TokensOutsideOfEverySequenceAreLeftOut) {
       cudaSuccess);
   DeviceArray<std::int32_t> cu_seqlens({kBegin, 100, kEnd});
   ProductParams params{};
-  params.a[0] = a.map(kTileDepth);
-  params.b = b.map(kTileDepth);
+  params.a[0] = TestFixture::map_a(a);
+  params.b = TestFixture::map_b(b);
   params.B = 1;
   params.T = kTokens;
   params.cu_seqlens = cu_seqlens.device;
   params.N = 2;
-  const auto exact = expected(
+  const auto exact = TestFixture::expected(
       1, kEnd - kBegin, [&](int, int row, int i) { return a.at(0, kBegin + i, row); },
       [&](int, int column, int i) { return b.at(0, kBegin + i, column); });
-  EXPECT_LT(relative_rms(multiply<Layout::kTN>(params, 1), exact), 1e-5);
+  EXPECT_LT(relative_rms(TestFixture::multiply(params, 1), exact), 1e-5);
 }
 
 }  // namespace

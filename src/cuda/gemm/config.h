@@ -1,27 +1,52 @@
-// Tile, stages and threads of the GEMM main loop (gemm/loop.cuh).
+// Tile, stages, threads and registers of the GEMM main loop (gemm/loop.cuh).
 #pragma once
+
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gemm {
 
-/// What a CTA computes, and how much of the contracted axis a stage holds.
 constexpr int kTileRows = 128;
-constexpr int kTileColumns = 128;
-constexpr int kTileDepth = 64;
+constexpr int kTileDepth = 64;  // of the contracted axis, per stage
+constexpr int kPanelBytes = 64 * kTileDepth * 2;
+
+// Named barriers: of each warpgroup that multiplies, and of its turn.
+constexpr int kRowsBarrier = 1;
+constexpr int kTurnBarrier = 3;
 
 /// Which operand is read transposed, in terms of row-major matrices: A B^T, A B, or A^T B.
 enum class Layout { kNT, kNN, kTN };
+/// Whether the contraction runs along an operand's rows in memory ("K-major").
+constexpr bool k_major_a(Layout layout) { return layout != Layout::kTN; }
+constexpr bool k_major_b(Layout layout) { return layout == Layout::kNT; }
 
-/// A product of 16-bit matrices of ElementT. With kTN the rows of A and B are tokens, which are
-/// contracted.
-template <class ElementT, Layout kLayoutT>
+/// Rows of the boxes of an operand's tensor map: those of the tile at once where it is K-major,
+/// else its panels of 64 columns one by one.
+constexpr int box_rows_a(Layout layout) { return k_major_a(layout) ? kTileRows : kTileDepth; }
+constexpr int box_rows_b(Layout layout, int columns) {
+  return k_major_b(layout) ? columns : kTileDepth;
+}
+
+/// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
+/// B are tokens, which are contracted.
+template <class ElementT, Layout kLayoutT, int kColumnsT>
 struct Config {
   using Element = ElementT;
   static constexpr Layout kLayout = kLayoutT;
   static constexpr bool kContractsTokens = kLayout == Layout::kTN;
-  static constexpr int kThreads = 288;  // two warpgroups multiply 64 rows each, a thread loads
-  static constexpr int kStages = 3;
-  static constexpr int kOperandBytes = kTileRows * kTileDepth * 2;
-  static_assert(kTileRows == kTileColumns);
+  static constexpr int kColumns = kColumnsT;
+  static constexpr int kPanels = kColumns / 64;  // of B's tile; A's has 2
+  static_assert(kColumns % 64 == 0 && kColumns <= 192);
+
+  static constexpr int kThreads = 384;  // two warpgroups multiply, one thread of the third loads
+  static constexpr int kProductRegisters = 232;
+  static constexpr int kLoadRegisters = 40;
+
+  static constexpr int kStageBytes = (2 + kPanels) * kPanelBytes;
+  static constexpr int kStorePanels = kColumns == 192 ? 1 : 2;  // of each warpgroup, for results
+  static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
+  static constexpr int kBarrierBytes = 1024;
+  static constexpr int kStages =
+      (kSharedMemoryPerBlock - kStoreBytes - kBarrierBytes) / kStageBytes;
 };
 
 }  // namespace tandem::cuda::gemm

@@ -1,5 +1,4 @@
-// The GEMM main loop: one 128 x 128 tile of A B^T, A B or A^T B by a CTA, fp32, for kernels that
-// bring an epilogue.
+// The GEMM main loop: tiles of A B^T, A B or A^T B, fp32, for kernels that bring an epilogue.
 //
 //   layout  A                          B                           contracted
 //   kNT     [rows, depth], K-major     [columns, depth], K-major   64 columns at a time
@@ -13,226 +12,327 @@
 // memory, for the tensors may hold anything there.
 //
 //   role  threads               work
-//   rows  warpgroups 0 and 1    64 rows each: products, the epilogue
-//   load  warp 8, one thread    A and B by TMA, 3 stages of 32 KB
-// Two CTAs per SM: one's epilogue runs beside the other's products.
+//   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
+//   load  warps 8 and 9         A and B by TMA, one lane each
+// One CTA per SM, which stays for several tiles (gemm/schedule.cuh). The tiles' steps pass through
+// one ring, so one warpgroup's epilogue lies beside the other's products:
 //
-//   load  ~~ step n+2 ~~   ~~ step n+3 ~~
-//   rows  = step n =  = step n+1 =  ...  -epilogue-
+//   load    ~ tile n+1 ~~~~~~~ tile n+2 ~~~~~~ tile n+3 ~~~~~
+//   rows 0  = tile n =====  - epilogue -   = tile n+2 =====
+//   rows 1                = tile n+1 =====  - epilogue -
 //
 // Floor: 2 rows columns contracted flops, twice that for two terms.
 #pragma once
 
+#include <cutlass/arch/reg_reconfig.h>
+
+#include <algorithm>
+#include <cute/arch/cluster_sm90.hpp>
+
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/operands.h"
+#include "cuda/gemm/schedule.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
-#include "cuda/parts/tma.cuh"
 #include "cuda/parts/wgmma.cuh"
 #include "cuda/runtime/launch.h"
-#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gemm {
 
 template <class Config>
-constexpr Major kMajorA = Config::kLayout == Layout::kTN ? Major::MN : Major::K;
+constexpr Major kMajorA = k_major_a(Config::kLayout) ? Major::K : Major::MN;
 template <class Config>
-constexpr Major kMajorB = Config::kLayout == Layout::kNT ? Major::K : Major::MN;
+constexpr Major kMajorB = k_major_b(Config::kLayout) ? Major::K : Major::MN;
 
 template <class Config>
 struct Shared {
   struct Stage {
-    alignas(1024) char a[Config::kOperandBytes];
-    alignas(1024) char b[Config::kOperandBytes];
+    char a[2 * kPanelBytes];
+    char b[Config::kPanels * kPanelBytes];
   };
-  Stage stages[Config::kStages];
+  alignas(1024) Stage stages[Config::kStages];
+  alignas(1024) char stores[2][Config::kStorePanels * kPanelBytes];
   Ring<Config::kStages> ring;
 };
 
-/// The tile of a CTA and what it contracts.
-struct Tile {
-  int batch;
-  int row;
-  int column;
-  int slice;
-  int begin;  // first step of each term
-  int end;
-  int first_token;  // with kTN: the first token of all sequences
-  int last_token;
-  int steps_per_batch;
+/// The steps of 64 that a tile contracts, in each term.
+struct Steps {
+  int begin = 0;
+  int end = 0;
+  int first_token = 0;  // with kTN: of all sequences
+  int last_token = 0;
+  int per_batch = kMaxIndex / kTileDepth;  // of a batch row, with kTN
 
-  __device__ int count(const Operands& operands) const { return operands.terms * (end - begin); }
+  __device__ int count() const { return end - begin; }
+  /// Tokens of a step that lie before the last boundary: 64 or less.
+  __device__ int tokens(int step) const {
+    return last_token - first_token - step % per_batch * kTileDepth;
+  }
 };
 
 template <class Config>
-__device__ Tile find_tile(const Operands& operands) {
-  Tile tile{};
-  const int row_tiles = (operands.rows + kTileRows - 1) / kTileRows;
-  tile.row = static_cast<int>(blockIdx.x) % row_tiles * kTileRows;
-  const int outer = static_cast<int>(blockIdx.x) / row_tiles;
-  tile.column = static_cast<int>(blockIdx.y) * kTileColumns;
+__device__ Steps find_steps(const Operands& operands, int slice) {
+  Steps steps;
   if constexpr (Config::kContractsTokens) {
     const int T = static_cast<int>(operands.T);
-    tile.slice = outer;
-    tile.last_token = T;
+    steps.last_token = T;
     if (operands.cu_seqlens != nullptr) {
-      tile.first_token = min(max(operands.cu_seqlens[0], 0), T);
-      tile.last_token = max(min(operands.cu_seqlens[operands.N], T), tile.first_token);
+      steps.first_token = min(max(operands.cu_seqlens[0], 0), T);
+      steps.last_token = max(min(operands.cu_seqlens[operands.N], T), steps.first_token);
     }
-    tile.steps_per_batch = (T + kTileDepth - 1) / kTileDepth;
-    const std::int64_t all = operands.B * tile.steps_per_batch;
-    tile.begin = static_cast<int>(all * outer / operands.slices);
-    tile.end = static_cast<int>(all * (outer + 1) / operands.slices);
+    steps.per_batch = (T + kTileDepth - 1) / kTileDepth;
+    const std::int64_t all = operands.B * steps.per_batch;
+    steps.begin = static_cast<int>(all * slice / operands.slices);
+    steps.end = static_cast<int>(all * (slice + 1) / operands.slices);
     if (operands.cu_seqlens != nullptr) {  // B = 1
-      const int steps = (tile.last_token - tile.first_token + kTileDepth - 1) / kTileDepth;
-      tile.end = max(min(tile.end, steps), tile.begin);
+      const int most = (steps.last_token - steps.first_token + kTileDepth - 1) / kTileDepth;
+      steps.end = max(min(steps.end, most), steps.begin);
     }
   } else {
-    tile.batch = outer;
-    tile.end = (operands.depth + kTileDepth - 1) / kTileDepth;
+    steps.end = (operands.depth + kTileDepth - 1) / kTileDepth;
   }
-  return tile;
+  return steps;
 }
 
-/// Loads all steps of a tile. One thread.
-template <class Config>
-__device__ void load_operands(const Operands& operands, const Tile& tile, Shared<Config>& shared) {
-  typename Ring<Config::kStages>::Position at;
-  constexpr int kHalf = Config::kOperandBytes / 2;
+/// One of the two operands, for the warp that loads it.
+template <class Config, bool kIsA>
+struct Operand {
+  static constexpr Major kMajor = kIsA ? kMajorA<Config> : kMajorB<Config>;
+  static constexpr int kRows = kIsA ? kTileRows : Config::kColumns;
+  static constexpr int kBytes = kRows * kTileDepth * 2;
+
+  /// Loads the rows from `row` on, at `depth` of the contracted axis. One thread.
+  static __device__ void load(const CUtensorMap& map, Barrier& full, char* to, int row, int depth,
+                              int batch) {
+    full.arrive_and_expect(kBytes);
+    if constexpr (kMajor == Major::K) {
+      load_panel(map, full, to, {depth, 0, row, batch});
+    } else {
+#pragma unroll
+      for (int panel = 0; panel < kRows / 64; ++panel) {
+        load_panel(map, full, to + panel * kPanelBytes, {row + 64 * panel, 0, depth, batch});
+      }
+    }
+  }
+};
+
+/// Loads all steps of a tile's operand. A whole warp, so that addresses are uniform; one lane does
+/// it.
+template <class Config, bool kIsA>
+__device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Config>& shared,
+                          typename Ring<Config::kStages>::Position& at) {
+  const Steps steps = find_steps<Config>(operands, tile.outer);
+  const bool elected = cute::elect_one_sync();
   for (int term = 0; term < operands.terms; ++term) {
-    const CUtensorMap& a_map = operands.a[term];
-    for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
+    const CUtensorMap& map = kIsA ? operands.a[term] : operands.b;
+    int batch = steps.begin / steps.per_batch;
+    int depth = steps.begin % steps.per_batch * kTileDepth;
+    for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       shared.ring.wait_empty(at);
-      auto& stage = shared.stages[at.stage];
-      Barrier& full = shared.ring.full[at.stage];
-      full.arrive_and_expect(2 * Config::kOperandBytes);
-      if constexpr (Config::kContractsTokens) {
-        const int batch = step / tile.steps_per_batch;
-        const int time = tile.first_token + step % tile.steps_per_batch * kTileDepth;
-        for (int half = 0; half < 2; ++half) {
-          load_panel(a_map, full, stage.a + half * kHalf, {tile.row + 64 * half, 0, time, batch});
-          load_panel(operands.b, full, stage.b + half * kHalf,
-                     {tile.column + 64 * half, 0, time, batch});
-        }
-      } else {
-        const int k = step * kTileDepth;
-        load_panel(a_map, full, stage.a, {k, 0, tile.row, tile.batch});
-        if constexpr (kMajorB<Config> == Major::K) {
-          load_panel(operands.b, full, stage.b, {k, 0, tile.column, 0});
-        } else {
-          for (int half = 0; half < 2; ++half) {
-            load_panel(operands.b, full, stage.b + half * kHalf,
-                       {tile.column + 64 * half, 0, k, 0});
-          }
-        }
+      if (elected) {
+        auto& stage = shared.stages[at.stage];
+        Operand<Config, kIsA>::load(map, shared.ring.full[at.stage], kIsA ? stage.a : stage.b,
+                                    kIsA ? tile.row : tile.column, steps.first_token + depth,
+                                    Config::kContractsTokens ? batch
+                                    : kIsA                   ? tile.outer
+                                                             : 0);
+      }
+      depth += kTileDepth;
+      if (depth == steps.per_batch * kTileDepth) {
+        depth = 0;
+        ++batch;
       }
     }
   }
 }
 
-/// Zeroes rows [from, 64) of both operands. All 256 threads of the products.
+/// Loads an operand of all tiles of the CTA. A whole warp.
+template <class Config, bool kIsA>
+__device__ void load_tiles(const Operands& operands, Shared<Config>& shared) {
+  const Schedule<Config> schedule(operands);
+  typename Ring<Config::kStages>::Position at;
+  for (int i = blockIdx.x; i < schedule.count(); i += gridDim.x) {
+    load_tile<Config, kIsA>(operands, schedule.at(i), shared, at);
+  }
+}
+
+/// Zeroes rows [from, 64) of both operands. All 128 threads of a warpgroup.
 template <class Config>
 __device__ void clear_tokens_behind(typename Shared<Config>::Stage& stage, int from) {
-  const int thread = threadIdx.x;
   const int pieces = (64 - from) * 8;
-  for (int i = thread; i < 4 * pieces; i += 256) {
-    char* operand = i / pieces < 2 ? stage.a : stage.b;
-    char* panel = operand + i / pieces % 2 * panel_bytes(64);
+  for (int i = threadIdx.x % 128; i < (2 + Config::kPanels) * pieces; i += 128) {
+    char* panel = stage.a + i / pieces * kPanelBytes;
     const int piece = i % pieces;
     *reinterpret_cast<uint4*>(panel + panel_offset(from + piece / 8, piece % 8)) = uint4{};
   }
   fence_shared_for_async_proxy();
-  cutlass::arch::NamedBarrier::sync(256, 1);
+  sync_warpgroup(rows_barrier());
 }
 
-/// Computes a warpgroup's rows of a tile.
+/// Descriptor of the first 16 contraction indices of an operand, and the way to the next 16.
+template <Major kMajor>
+__device__ std::uint64_t descriptor(const char* operand) {
+  return kMajor == Major::K ? k_major_descriptor(operand, 0) : mn_major_descriptor(operand, 0);
+}
+template <Major kMajor>
+constexpr int kStepBytes = kMajor == Major::K ? 32 : panel_bytes(16);
+
+/// A tile's accumulators: two fragments of 64 rows.
 template <class Config>
-__device__ void multiply(const Operands& operands, const Tile& tile, Shared<Config>& shared,
-                         int warpgroup, float (&acc)[kTileColumns / 2]) {
-  typename Ring<Config::kStages>::Position at, behind;
-  const int steps = tile.end - tile.begin;
-  const int count = tile.count(operands);
-  for (int i = 0; i < count; ++i) {
-    shared.ring.wait_full(at);
-    auto& stage = shared.stages[at.stage];
-    if constexpr (Config::kContractsTokens) {
-      const int step = tile.begin + i % steps;
-      const int from =
-          tile.last_token - tile.first_token - step % tile.steps_per_batch * kTileDepth;
-      if (operands.cu_seqlens != nullptr && from < kTileDepth) {
-        clear_tokens_behind<Config>(stage, from);
-      }
-    }
-    if (i > 0 && i == steps) {  // the second term begins
-      wgmma_wait<0>();
-      fence_registers(acc);
+using Accumulators = float[2][Config::kColumns / 2];
+
+/// A += a stage's product, or = with `accumulate` false.
+template <class Config>
+__device__ void multiply_stage(const typename Shared<Config>::Stage& stage, bool accumulate,
+                               Accumulators<Config>& acc) {
 #pragma unroll
-      for (int j = 0; j < kTileColumns / 2; ++j) acc[j] *= operands.term_scale;
-    }
-    fence_registers(acc);
-    wgmma_begin();
+  for (auto& half : acc) fence_registers(half);
+  wgmma_begin();
+  const std::uint64_t a = descriptor<kMajorA<Config>>(stage.a);
+  const std::uint64_t b = descriptor<kMajorB<Config>>(stage.b);
 #pragma unroll
-    for (int step = 0; step < kTileDepth / 16; ++step) {
-      const std::uint64_t a =
-          kMajorA<Config> == Major::K
-              ? k_major_descriptor<kTileRows>(stage.a + warpgroup * panel_bytes(64), step)
-              : mn_major_descriptor(stage.a + warpgroup * panel_bytes(64), step);
-      const std::uint64_t b = kMajorB<Config> == Major::K
-                                  ? k_major_descriptor<kTileColumns>(stage.b, step)
-                                  : mn_major_descriptor(stage.b, step);
-      wgmma_ss<typename Config::Element, kTileColumns, kMajorA<Config>, kMajorB<Config>>(
-          acc, a, b, i > 0 || step > 0);
+  for (int step = 0; step < kTileDepth / 16; ++step) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      wgmma_ss<typename Config::Element, Config::kColumns, kMajorA<Config>, kMajorB<Config>>(
+          acc[half], move_descriptor(a, half * kPanelBytes + step * kStepBytes<kMajorA<Config>>),
+          move_descriptor(b, step * kStepBytes<kMajorB<Config>>), accumulate || step > 0);
     }
-    wgmma_commit();
-    fence_registers(acc);
-    if (i > 0) {
-      wgmma_wait<1>();
-      shared.ring.empty[behind.stage].arrive();
-      behind.advance();
-    }
-    at.advance();
   }
-  wgmma_wait<0>();
-  fence_registers(acc);
-  if (count == 0) {
+  wgmma_commit();
 #pragma unroll
-    for (int j = 0; j < kTileColumns / 2; ++j) acc[j] = 0.0f;
-  }
+  for (auto& half : acc) fence_registers(half);
 }
 
-/// Computes the CTA's tile and calls epilogue(fragment) in both warpgroups of rows. All threads of
-/// a kernel that does nothing else; `shared` is its dynamic shared memory.
+/// Lets the other warpgroup multiply, or waits until it does: they take turns. why: a barrier of
+/// the ring tells two phases apart, so nobody may wait for a stage that is to be filled twice
+/// before.
+__device__ inline void pass_turn() {
+  cutlass::arch::NamedBarrier::arrive(256, kTurnBarrier + 1 - threadIdx.x / 128);
+}
+__device__ inline void wait_for_turn() {
+  cutlass::arch::NamedBarrier::sync(256, kTurnBarrier + threadIdx.x / 128);
+}
+
+/// A warpgroup that multiplies: its place in the ring, which both share.
+template <class Config>
+struct Products {
+  Shared<Config>& shared;
+  typename Ring<Config::kStages>::Position at{};
+
+  /// Lets the next step be loaded into a stage that this warpgroup has read.
+  __device__ void release(int stage) { shared.ring.empty[stage].arrive(); }
+
+  /// Computes a tile. Passes the turn on once all products are under way, if another tile follows.
+  __device__ void multiply(const Operands& operands, const Steps& steps, bool another_follows,
+                           Accumulators<Config>& acc) {
+    const int count = operands.terms * steps.count();
+    int behind = at.stage;
+    for (int i = 0; i < count; ++i) {
+      shared.ring.wait_full(at);
+      auto& stage = shared.stages[at.stage];
+      if constexpr (Config::kContractsTokens) {
+        if (operands.cu_seqlens != nullptr) {
+          const int tokens = steps.tokens(steps.begin + i % steps.count());
+          if (tokens < kTileDepth) clear_tokens_behind<Config>(stage, tokens);
+        }
+      }
+      if (i > 0 && i == steps.count()) {  // the second term begins
+        wgmma_wait<0>();
+        scale(acc, operands.term_scale);
+      }
+      multiply_stage<Config>(stage, i > 0, acc);
+      if (i > 0) {
+        wgmma_wait<1>();
+        release(behind);
+        behind = at.stage;
+      }
+      at.advance();
+    }
+    if (another_follows) pass_turn();
+    wgmma_wait<0>();
+    if (count > 0) {
+      release(behind);
+    } else {
+      scale(acc, 0.0f);
+    }
+#pragma unroll
+    for (auto& half : acc) fence_registers(half);
+  }
+
+  /// Goes past a tile that the other warpgroup computes.
+  __device__ void skip(const Operands& operands, const Steps& steps) {
+    at.advance(operands.terms * steps.count());
+  }
+
+ private:
+  static __device__ void scale(Accumulators<Config>& acc, float factor) {
+#pragma unroll
+    for (auto& half : acc) {
+      fence_registers(half);
+#pragma unroll
+      for (float& value : half) value = factor == 0.0f ? 0.0f : value * factor;
+    }
+  }
+};
+
+/// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
+/// PanelStore. All threads of a kernel that does nothing else; `shared` is its dynamic shared
+/// memory.
 template <class Config, class Epilogue>
 __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue) {
-  const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  const int warpgroup = warp / 4;
   if (threadIdx.x == 0) {
-    shared.ring.init(1, 256);
+    shared.ring.init(2, 128);
     fence_barriers_initialised();
   }
-  follow_stream();
+  if (threadIdx.x == 256) {
+    prefetch_tensor_map(operands.a[0]);
+    prefetch_tensor_map(operands.b);
+  }
   __syncthreads();
-  const Tile tile = find_tile<Config>(operands);
+  follow_stream();
   if (warpgroup == 2) {
-    if (threadIdx.x == 256) load_operands<Config>(operands, tile, shared);
+    cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
+    if (warp == 8) load_tiles<Config, true>(operands, shared);
+    if (warp == 9) load_tiles<Config, false>(operands, shared);
   } else {
-    float acc[kTileColumns / 2];
-    multiply<Config>(operands, tile, shared, warpgroup, acc);
-    const int outer = Config::kContractsTokens ? tile.slice : tile.batch;
-    epilogue(Fragment{acc, tile.row + 64 * warpgroup, tile.column, outer});
+    cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
+    const Schedule<Config> schedule(operands);
+    const int first = static_cast<int>(blockIdx.x);
+    const int ctas = static_cast<int>(gridDim.x);
+    Products<Config> products{shared};
+    PanelStore<Config> store(shared.stores[warpgroup]);
+    for (int i = first, turn = 0; i < schedule.count(); i += ctas, turn ^= 1) {
+      const Tile tile = schedule.at(i);
+      const Steps steps = find_steps<Config>(operands, tile.outer);
+      if (turn != warpgroup) {
+        products.skip(operands, steps);
+        continue;
+      }
+      if (i != first) wait_for_turn();
+      Accumulators<Config> acc;
+      products.multiply(operands, steps, i + ctas < schedule.count(), acc);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        epilogue(Fragment<Config>{acc[half], tile.row + 64 * half, tile.column, tile.outer}, store);
+      }
+    }
+    store.finish();
   }
 }
 
-/// Launches a kernel that calls run<Config>, one CTA per tile; none without tiles. Params are
-/// Operands and what the epilogue needs.
+/// Launches a kernel that calls run<Config>; nothing without tiles. Params are Operands and what
+/// the epilogue needs.
 template <class Config, class Params>
-void launch(const char* name, void (*kernel)(Params), const Params& params, void* stream) {
-  const std::int64_t outer = Config::kContractsTokens ? params.slices : params.B;
-  const std::int64_t blocks = outer * ceil_div(params.rows, kTileRows);
-  if (blocks == 0) return;
+void launch(const char* name, void (*kernel)(Params), const Params& params, int multiprocessors,
+            void* stream) {
+  const int tiles = Schedule<Config>(params).count();
+  if (tiles == 0) return;
   launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(blocks),
-                 .blocks_y = static_cast<unsigned>(ceil_div(params.columns, kTileColumns)),
+                {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),
                  .threads = Config::kThreads,
                  .shared_bytes = sizeof(Shared<Config>)},
                 static_cast<cudaStream_t>(stream), params);

@@ -1,4 +1,4 @@
-// What the GEMM main loop reads.
+// What the GEMM main loop reads, and how its tiles are dealt out.
 #pragma once
 
 #include <cuda.h>
@@ -7,9 +7,9 @@
 
 namespace tandem::cuda::gemm {
 
-/// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns, and the product's extents. A is
-/// the sum of `terms` tensors: the first one, the smaller, is stored scaled and counts times
-/// `term_scale`.
+/// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, box_rows_b), and the
+/// product's extents. A is the sum of `terms` tensors: the first one, the smaller, is stored scaled
+/// and counts times `term_scale`.
 struct Operands {
   CUtensorMap a[2];
   CUtensorMap b;

@@ -3,9 +3,9 @@
 
 #include "cuda/linear_scan/product.cuh"
 
-#define TANDEM_INSTANCES_BACKWARD(Element)                                               \
-  namespace tandem::cuda::linear_scan {                                                  \
-  template void launch_product<Element, Product::kProject>(const ProductParams&, void*); \
-  template void launch_product<Element, Product::kInput>(const ProductParams&, void*);   \
-  template void launch_product<Element, Product::kWeight>(const ProductParams&, void*);  \
+#define TANDEM_INSTANCES_BACKWARD(Element)                                                    \
+  namespace tandem::cuda::linear_scan {                                                       \
+  template void launch_product<Element, Product::kProject>(const ProductParams&, int, void*); \
+  template void launch_product<Element, Product::kInput>(const ProductParams&, int, void*);   \
+  template void launch_product<Element, Product::kWeight>(const ProductParams&, int, void*);  \
   }

@@ -77,6 +77,7 @@ struct Call {
   const BackwardVariant& variant;
   const BackwardPlan& plan;
   char* base;
+  int multiprocessors;
   void* stream;
 
   TensorMapPlan map(const TokenTensor& tensor, const TileExtents& extents, int rows) const {
@@ -99,6 +100,10 @@ struct Call {
     }
   }
 
+  static constexpr int rows_a(Product product) { return gemm::box_rows_a(layout_of(product)); }
+  static constexpr int rows_b(Product product) {
+    return gemm::box_rows_b(layout_of(product), kProductColumns);
+  }
   ProductParams product(int rows, int columns, int depth) const {
     ProductParams params{};
     params.B = f.B;
@@ -122,28 +127,32 @@ struct Call {
 
   void write_x() const {
     ProductParams params = product(static_cast<int>(f.T), f.D, f.d);
-    params.a[0] = encode(map(u(), u_extents(f), gemm::kTileRows));
-    params.b = encode(map(weight(), weight_extents(f), gemm::kTileColumns));
+    params.a[0] = encode(map(u(), u_extents(f), rows_a(Product::kProject)));
+    params.b = encode(map(weight(), weight_extents(f), rows_b(Product::kProject)));
     params.wide = reinterpret_cast<float*>(base + plan.x);
-    variant.project(params, stream);
+    variant.project(params, multiprocessors, stream);
   }
   void write_du() const {
     ProductParams params = product(static_cast<int>(f.T), f.d, f.D);
-    set_split(params, gemm::kTileRows);
-    params.b = encode(map(weight(), weight_extents(f), gemm::kTileDepth));
+    set_split(params, rows_a(Product::kInput));
+    params.b = encode(map(weight(), weight_extents(f), rows_b(Product::kInput)));
     params.narrow = problem.du;
-    variant.input(params, stream);
+    const TensorMapPlan du =
+        plan_stored_tile("du", strided(problem.du), f.dtype, u_extents(f), gemm::kTileDepth);
+    params.stores_by_tma = du.problem.empty();
+    if (params.stores_by_tma) params.narrow_map = encode(du);
+    variant.input(params, multiprocessors, stream);
   }
   void write_d_weight() const {
     if (plan.weight_slices > 0) {
       ProductParams params = product(f.D, f.d, 0);
-      set_split(params, gemm::kTileDepth);
-      params.b = encode(map(u(), u_extents(f), gemm::kTileDepth));
+      set_split(params, rows_a(Product::kWeight));
+      params.b = encode(map(u(), u_extents(f), rows_b(Product::kWeight)));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;
       params.wide = reinterpret_cast<float*>(base + plan.partial_sums);
-      variant.weight(params, stream);
+      variant.weight(params, multiprocessors, stream);
     }
     variant.sum(kBackward,
                 {reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
@@ -208,10 +217,10 @@ std::string reason_against(const BackwardVariant& variant,
   if (tiles > kMaxIndex) {
     return "takes at most 2^31 - 1 batches times steps of 64 tokens, got " + std::to_string(tiles);
   }
-  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{gemm::kTileColumns};
-  if (std::max(f.D, f.d) > kMostColumns) {
-    return "takes d and D up to " + std::to_string(kMostColumns) + ", got " + std::to_string(f.d) +
-           " and " + std::to_string(f.D);
+  const std::int64_t column_tiles = ceil_div(std::max({f.D, f.d, 1}), kProductColumns);
+  if (f.B * ceil_div(f.T, gemm::kTileRows) > kMaxIndex / column_tiles) {
+    return "takes products of at most 2^31 - 1 tiles, got B " + std::to_string(f.B) + ", T " +
+           std::to_string(f.T) + ", d " + std::to_string(f.d) + ", D " + std::to_string(f.D);
   }
   return "";
 }
@@ -231,11 +240,11 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
   plan.copies_weight = (plan.needs_x || problem.du.data) && tokens > 0 &&
                        unreadable(strided(f.weight), weight_extents(f));
   if (problem.d_weight.data && tokens > 0) {
-    // Enough CTAs for two per multiprocessor, each with some steps to add up.
-    const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, gemm::kTileColumns);
+    // Enough tiles for all multiprocessors, each with some steps to add up.
+    const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, kProductColumns);
     const std::int64_t steps = f.B * ceil_div(f.T, gemm::kTileDepth);
     plan.weight_slices = static_cast<int>(
-        std::max<std::int64_t>(1, std::min(2 * device.multiprocessors / tiles, steps / 4)));
+        std::max<std::int64_t>(1, std::min(device.multiprocessors / tiles, steps / 4)));
   }
 
   WorkspaceLayout workspace;
@@ -276,7 +285,13 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
   const BackwardPlan plan = plan_backward(problem, device);
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
-  const Call call{problem, f, variant, plan, scratch.at<char>(0), context.stream.handle};
+  const Call call{problem,
+                  f,
+                  variant,
+                  plan,
+                  scratch.at<char>(0),
+                  device.multiprocessors,
+                  context.stream.handle};
   const bool tokens = f.B > 0 && f.T > 0;
   const GatedScanBackwardProblem scan = scan_problem(problem, plan, call.base);
   if (tokens) {

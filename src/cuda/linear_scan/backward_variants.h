@@ -13,7 +13,7 @@ namespace tandem::cuda::linear_scan {
 
 /// The products and conversions in one dtype.
 struct BackwardVariant {
-  using Product = void (*)(const ProductParams&, void* stream);
+  using Product = void (*)(const ProductParams&, int multiprocessors, void* stream);
   using Convert = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
   using Sum = void (*)(const char* name, const gemm::SumParams&, void* stream);
 

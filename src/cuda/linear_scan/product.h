@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/strided_tensor.h"
+#include "cuda/gemm/config.h"
 #include "cuda/gemm/operands.h"
 
 namespace tandem::cuda::linear_scan {
@@ -9,13 +10,22 @@ namespace tandem::cuda::linear_scan {
 /// x = u W^T, du = dx W and d_weight = dx^T u.
 enum class Product { kProject, kInput, kWeight };
 
+constexpr int kProductColumns = 128;  // of a tile
+constexpr gemm::Layout layout_of(Product product) {
+  return product == Product::kProject ? gemm::Layout::kNT
+         : product == Product::kInput ? gemm::Layout::kNN
+                                      : gemm::Layout::kTN;
+}
+
 struct ProductParams : gemm::Operands {
   float* wide = nullptr;  // x [B,T,D], or slices of d_weight [slices,D,d]
   TokenTensor narrow;     // du
+  CUtensorMap narrow_map{};
+  bool stores_by_tma = false;  // with narrow_map
 };
 
 /// Launches linear_scan_product_kernel; instantiated in backward_instances.cuh.
 template <class Element, Product kProduct>
-void launch_product(const ProductParams& params, void* stream);
+void launch_product(const ProductParams& params, int multiprocessors, void* stream);
 
 }  // namespace tandem::cuda::linear_scan

@@ -21,6 +21,11 @@ struct RingPosition {
       parity ^= 1;
     }
   }
+  __device__ void advance(int count) {
+    stage += count;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
+  }
 };
 
 template <int kStages>

@@ -32,9 +32,11 @@ struct MmaAtoms;
   };
 TANDEM_MMA_ATOMS(__nv_bfloat16, 64, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 128, BF16BF16)
+TANDEM_MMA_ATOMS(__nv_bfloat16, 192, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 256, BF16BF16)
 TANDEM_MMA_ATOMS(__half, 64, F16F16)
 TANDEM_MMA_ATOMS(__half, 128, F16F16)
+TANDEM_MMA_ATOMS(__half, 192, F16F16)
 TANDEM_MMA_ATOMS(__half, 256, F16F16)
 #undef TANDEM_MMA_ATOMS
 
@@ -63,6 +65,12 @@ __device__ inline std::uint64_t k_major_descriptor(const void* operand, int step
 template <int kPanelRows = 64>
 __device__ inline std::uint64_t mn_major_descriptor(const void* operand, int step) {
   return detail::matrix_descriptor(operand, panel_bytes(kPanelRows), step * 16 * kPanelRowBytes);
+}
+
+/// The descriptor of an operand that lies `bytes` further on, a multiple of 16: cheaper than
+/// another.
+__device__ inline std::uint64_t move_descriptor(std::uint64_t descriptor, int bytes) {
+  return descriptor + (bytes >> 4);
 }
 
 /// Keeps the compiler from moving accesses of registers across asynchronous products.
