@@ -124,6 +124,18 @@ Parameter number_row(const char* name) {
   return row;
 }
 
+Parameter accumulate_row() {
+  Parameter row{"accumulate"};
+  row.optional = row.number = row.is_flag = true;
+  row.value = [](const void* args) -> std::optional<double> {
+    return static_cast<const Backward*>(args)->accumulate;
+  };
+  row.set_value = [](void* args, double value) {
+    static_cast<Backward*>(args)->accumulate = value != 0;
+  };
+  return row;
+}
+
 template <std::size_t i>
 void append_forward_rows(std::vector<Parameter>& table) {
   const auto add = [&](Parameter row) { table.push_back(std::move(row)); };
@@ -171,7 +183,7 @@ std::vector<Parameter> forward_table(std::index_sequence<segments...>) {
 template <std::size_t... segments>
 std::vector<Parameter> backward_table(std::index_sequence<segments...>) {
   std::vector<Parameter> table = {input<&Backward::x>("x", "M,d", Element::kMatrix),
-                                  gradient<&Backward::dx>("dx", "x")};
+                                  gradient<&Backward::dx>("dx", "x"), accumulate_row()};
   (append_backward_rows<segments>(table), ...);
   return table;
 }
@@ -183,6 +195,8 @@ class SegmentCheck {
  public:
   SegmentCheck(const Signature& signature, std::size_t segment)
       : op_(signature.name()), number_(std::to_string(segment)) {}
+
+  const std::string& number() const { return number_; }
 
   [[noreturn]] void refuse(const std::string& name, const std::string& text) const {
     tandem::refuse(op_, name + number_ + " " + text);
@@ -284,17 +298,15 @@ ProjectionForwardSegment activation_of(const SegmentCheck& check, const Segment&
 /// Finds out what the forward kept of a segment, and the width of its heads.
 ProjectionBackwardSegment kept_of(const SegmentCheck& check, const Gradient& segment) {
   ProjectionBackwardSegment made;
-  if (segment.inverse_norm.has_value() != segment.out.has_value()) {
-    const bool has_norm = segment.inverse_norm.has_value();
-    check.refuse(has_norm ? "inverse_norm" : "out", std::string("must be given with ") +
-                                                        (has_norm ? "out" : "inverse_norm") +
-                                                        ", got it alone");
+  if (segment.inverse_norm && !segment.out) {
+    check.refuse("inverse_norm", "needs out" + check.number());
   }
-  if (segment.slope && segment.out) {
-    check.refuse("slope", "must not be given with out and inverse_norm, which are of l2_normalize");
+  if (segment.inverse_norm && segment.slope) {
+    check.refuse("slope", "must not be given beside inverse_norm" + check.number() +
+                              ", which is of l2_normalize");
   }
   if (segment.slope) made.kept = ProjectionKept::kSlope;
-  if (!segment.out) return made;
+  if (!segment.inverse_norm) return made;
   made.kept = ProjectionKept::kNormalized;
   if (segment.weight.shape.rank() != 2 || segment.inverse_norm->shape.rank() != 2) return made;
   const std::int64_t columns = segment.weight.shape[0], heads = segment.inverse_norm->shape[1];
@@ -381,7 +393,7 @@ ProjectionBackwardProblem make_problem(const ProjectionBackwardArgs& args) {
     if (from.d_out) to.out_dtype = from.d_out->dtype;
     to.d_out = matrix_tensor(from.d_out);
     to.slope = matrix_tensor(from.slope);
-    to.out = matrix_tensor(from.out);
+    if (from.inverse_norm) to.out = matrix_tensor(from.out);
     to.inverse_norm = matrix_tensor(from.inverse_norm);
     if (from.d_weight) to.d_weight_dtype = from.d_weight->dtype;
     to.d_weight = matrix_tensor(from.d_weight);

@@ -64,7 +64,10 @@ struct Parameter {
   const char* dtype_of = nullptr;   // of kSameOrFp32: the tensor that says which, where it is given
   bool or_fp32 = false;             // of a gradient: whatever its input is
   bool whole = false;               // of a number
-  std::vector<Axes> axes = {};      // the choices of axes_text; filled by Signature
+  /// Of a number: 0 or 1, and of outputs that the caller gives. Torch and files, whose outputs are
+  /// made for the call, do not have it.
+  bool is_flag = false;
+  std::vector<Axes> axes = {};  // the choices of axes_text; filled by Signature
 
   const TensorView* (*view)(const void* args) = nullptr;  // null: absent
   void (*set_view)(void* args, const TensorView& view) = nullptr;

@@ -75,8 +75,8 @@ void projection_forward(const ProjectionForwardArgs& args, const Context& contex
 std::size_t projection_forward_workspace_bytes(const ProjectionForwardArgs& args,
                                                const DeviceProperties& device);
 
-/// One segment of a backward call. What the forward kept says which activation it had: nothing
-/// (none), slope, or out and inverse_norm (l2_normalize).
+/// One segment of a backward call. What the forward kept says which activation it had: nothing is
+/// none, slope one of four, inverse_norm with out l2_normalize. An out alone is not read.
 struct ProjectionSegmentGradient {
   TensorView weight;                              ///< [columns,d]
   std::optional<TensorView> bias = std::nullopt;  ///< as in ProjectionSegment; only d_bias needs it
