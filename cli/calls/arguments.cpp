@@ -59,7 +59,9 @@ double parse_number(const std::string& name, const std::string& text) {
 }
 
 /// Whether --set chooses if the output is made.
-bool is_choice(const Parameter& row) { return row.role == Role::kOutput && row.optional; }
+bool is_choice(const Parameter& row) {
+  return row.role == Role::kOutput && row.optional && row.made_with == nullptr;
+}
 
 std::string setting_name(const Parameter& row) {
   return row.number ? row.name : std::string("output_") + row.name;
@@ -70,7 +72,7 @@ std::map<std::string, double> parse_settings(const Operation& operation, const S
   std::map<std::string, double> values;
   std::vector<std::string> known;
   for (const Parameter& row : operation.calls.front()->parameters()) {
-    if (!row.number && !is_choice(row)) continue;
+    if (row.is_flag || (!row.number && !is_choice(row))) continue;
     known.push_back(setting_name(row));
     const auto at = settings.find(known.back());
     if (at == settings.end()) continue;
@@ -130,6 +132,7 @@ TensorSet read_call(const Operation& operation, const SafetensorsReader& file,
     if (row.number && is_set) set.scalars[row.name] = value->second;
     if (row.number || !row.is_output()) continue;
     bool wanted = !is_choice(row) || set.find(row.may_be ? row.may_be : "") != nullptr;
+    if (row.made_with != nullptr) wanted = set.find(row.made_with) != nullptr;
     if (is_choice(row) && is_set) wanted = value->second != 0;
     // Where ranks do not fit there is no shape, and the check refuses the inputs.
     const auto shape = signature.shape(row, args.get(), extents);

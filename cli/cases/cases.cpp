@@ -7,6 +7,7 @@
 #include "cli/cases/case_line.h"
 #include "cli/cases/lengths.h"
 #include "cli/files/files.h"
+#include "ops/signature.h"
 
 namespace tandem::tools {
 
@@ -40,7 +41,8 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"both", States::kBoth},
                                {"in_place", States::kInPlace}};
 const Words<bool> kGates = {{"silu", true}, {"none", false}};
-const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};
+const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of gradients
+const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
                                  {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
@@ -97,12 +99,43 @@ std::vector<std::int32_t> parse_lengths(const Line& line, const Json& lengths, c
   return draw_cu_seqlens(rule, tokens, one.seed);
 }
 
+void parse_decay(const Line& line, const CaseSchema& schema, const Json& decay, Case& one) {
+  line.only_fields(decay, "decay", {"kind", "distribution"});
+  one.decay = line.word(line.required(decay, "decay", "kind"), "decay.kind", schema.decay_kinds);
+  if (one.decay != DecayKind::kNone) {
+    const Json& distribution = line.required(decay, "decay", "distribution");
+    one.distribution = line.word(distribution, "decay.distribution", kDistributions);
+  } else if (decay.contains("distribution")) {
+    line.refuse("decay.distribution", "needs a decay kind other than none");
+  }
+}
+
+/// Reads the fields of projection.
+void parse_projection(const Line& line, const Json& object, Case& one) {
+  const Json& segments = line.required(object, "", "segments");
+  if (!segments.is_array()) line.refuse("segments", "must be a list");
+  for (const Json& segment : segments) {
+    if (!segment.is_string()) line.refuse("segments", "must be a list of texts");
+    one.segments.push_back(segment);
+  }
+  if (object.contains("around")) {
+    if (!object.at("around").is_number()) line.refuse("around", "must be a number");
+    one.around = object.at("around").get<double>();
+  }
+  const auto set = [&](const char* field, const Words<bool>& words, bool& value) {
+    if (object.contains(field)) value = line.word(object.at(field), field, words);
+  };
+  set("kept", kYesOrNo, one.kept);
+  set("gradients", kDecayDtypes, one.fp32_gradients);
+  set("accumulate", kYesOrNo, one.accumulate);
+}
+
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
   const CaseSchema& schema = schema_of(op);
-  line.only_fields(object, "",
-                   joined({"name", "directions", "axes", "dtype", "decay", "states", "cu_seqlens",
-                           "lengths", "strides", "tags", "seed"},
-                          schema.fields));
+  std::vector<std::string> known = {"name",    "directions", "axes", "dtype",
+                                    "strides", "tags",       "seed"};
+  if (schema.is_recurrence()) known = joined(known, {"decay", "states", "cu_seqlens", "lengths"});
+  line.only_fields(object, "", joined(known, schema.fields));
   Case one;
   one.name = object.at("name");
   if (one.name.find_first_of("{}") != std::string::npos) {
@@ -123,21 +156,13 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     if (one.axes.count(axis) == 0) line.required(axes, "axes", axis);
   }
   for (const auto& [axis, value] : axes.items()) {
-    one.axes[axis] = line.integer(value, "axes." + axis, axis == "B" || axis == "T" ? 0 : 1);
+    one.axes[axis] = line.integer(value, "axes." + axis, may_be_empty(axis) ? 0 : 1);
   }
   const Json& dtypes = line.required(object, "", "dtype");
   if (!dtypes.is_array() || dtypes.empty()) line.refuse("dtype", "must be a list of dtypes");
   for (const Json& dtype : dtypes) one.dtypes.push_back(line.word(dtype, "dtype", kDtypes));
 
-  const Json& decay = line.required(object, "", "decay");
-  line.only_fields(decay, "decay", {"kind", "distribution"});
-  one.decay = line.word(line.required(decay, "decay", "kind"), "decay.kind", schema.decay_kinds);
-  if (one.decay != DecayKind::kNone) {
-    const Json& distribution = line.required(decay, "decay", "distribution");
-    one.distribution = line.word(distribution, "decay.distribution", kDistributions);
-  } else if (decay.contains("distribution")) {
-    line.refuse("decay.distribution", "needs a decay kind other than none");
-  }
+  if (schema.is_recurrence()) parse_decay(line, schema, line.required(object, "", "decay"), one);
   if (object.contains("decay_dtype")) {
     one.fp32_decay = line.word(object.at("decay_dtype"), "decay_dtype", kDecayDtypes);
   }
@@ -170,6 +195,7 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     if (one.cu_seqlens) line.refuse("lengths", "cannot be given beside cu_seqlens");
     one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
   }
+  if (!schema.is_recurrence()) parse_projection(line, object, one);
   if (schema.check != nullptr) schema.check(line, one);
   check_sequences(line, one);
   return one;
@@ -194,17 +220,26 @@ Json to_json(const CaseSchema& schema, const Case& one) {
     object["axes"][axis] = one.axis(axis);
   }
   for (const DType dtype : one.dtypes) object["dtype"].push_back(word_for(kDtypes, dtype));
-  object["decay"]["kind"] = word_for(schema.decay_kinds, one.decay);
+  if (schema.is_recurrence()) {
+    object["decay"]["kind"] = word_for(schema.decay_kinds, one.decay);
+    object["states"] = word_for(kStates, one.states);
+  }
   if (one.decay != DecayKind::kNone) {
     object["decay"]["distribution"] = word_for(kDistributions, one.distribution);
   }
   if (has("decay_dtype")) object["decay_dtype"] = word_for(kDecayDtypes, one.fp32_decay);
   if (has("gate")) object["gate"] = word_for(kGates, one.gate);
-  object["states"] = word_for(kStates, one.states);
   if (has("state_dtype")) object["state_dtype"] = word_for(kStateDtypes, one.state_dtype);
   object["strides"] = word_for(kStrides, one.strides);
   if (one.scale) object["scale"] = *one.scale;
   if (one.cu_seqlens) object["cu_seqlens"] = *one.cu_seqlens;
+  if (has("segments")) {
+    object["segments"] = one.segments;
+    if (one.around) object["around"] = *one.around;
+    object["kept"] = word_for(kYesOrNo, one.kept);
+    object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
+    object["accumulate"] = word_for(kYesOrNo, one.accumulate);
+  }
   object["tags"] = one.tags;
   object["seed"] = one.seed;
   return object;

@@ -4,11 +4,11 @@
 //   name*       placeholders {T}, {K}, {distribution}... stand for the fields that are given as
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
-//               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*
+//               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
+//               projection: M*, d*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
-//   decay*      {kind, distribution: see DecayDistribution}; kind is none | constant | per_token
-//   for
-//               gla, decay | log_decay (which argument it is) for the scans
+//   decay       {kind, distribution: see DecayDistribution}, required but of projection, which has
+//               none; kind is none | constant | per_token for gla, decay | log_decay (which argument it is) for the scans
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
 //   states      none (default) | initial | final | both | in_place; a step's is always in place
@@ -18,13 +18,20 @@
 //               smallest, largest}: see lengths.h; drawn from the case's seed
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
 //   scale       default K^-0.5
+//   segments    of projection*: "2048 l2_normalize 128", columns and what follows the product, as
+//               cli/ops/projection.h has it; a list of them for one case
+//   around      of projection: pre-activations lie around this, by the bias of each segment
+//   kept        of projection: yes (default) | no, whether a forward writes what its backward takes
+//   gradients   of projection's weights and biases: same (as x, default) | fp32
+//   accumulate  of projection: no (default) | yes, whether these are added to what there is
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
-// An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides and
-// scale may be a list, an axis also a range, "1..130": the line then stands for the cross product.
+// An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
+// around, kept, gradients and accumulate may be a list, an axis also a range, "1..130": the line
+// then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -90,6 +97,11 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
+  std::vector<std::string> segments;  // projection only, as the four below
+  std::optional<double> around;
+  bool kept = true;
+  bool fp32_gradients = false;
+  bool accumulate = false;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 
@@ -113,13 +125,16 @@ struct CaseSchema {
   std::vector<std::string> axes;           // required
   std::vector<std::string> optional_axes;  // `check` knows what they are by default
   std::vector<std::string> fields;
-  std::vector<std::pair<const char*, DecayKind>> decay_kinds;
+  std::vector<std::pair<const char*, DecayKind>> decay_kinds = {};  // none: no recurrence
   /// Completes a case; refuses what does not fit together. Null: nothing to do.
   void (*check)(const Line& line, Case& one) = nullptr;
   /// Of random cases: draws all axes, and says whether relative errors of a case's results mean
   /// something (those of a few dozen sums do not: one that cancels decides them).
   std::map<std::string, std::int64_t> (*draw_axes)(Draw& draw) = nullptr;
   bool (*judgeable)(const Case& one) = nullptr;
+  void (*draw_fields)(Draw& draw, Case& one) = nullptr;  // those of the op alone
+
+  bool is_recurrence() const { return !decay_kinds.empty(); }
 };
 
 /// Every op's, in cli/ops/ops.cpp.

@@ -18,9 +18,9 @@ std::vector<std::int32_t> draw_offsets(Draw& draw, std::int64_t T) {
   return offsets;
 }
 
-/// Sets all but the axes. Decays that leave nothing of the state are left out: what remains of it
-/// is rounding.
-void draw_fields(Draw& draw, const CaseSchema& schema, Case& one) {
+/// Sets what a recurrence has. Decays that leave nothing of the state are left out: what remains of
+/// it is rounding.
+void draw_recurrence(Draw& draw, const CaseSchema& schema, Case& one) {
   one.decay = schema.decay_kinds[draw.in(0, std::ssize(schema.decay_kinds) - 1)].second;
   if (one.decay != DecayKind::kNone) {
     using enum DecayDistribution;
@@ -40,9 +40,15 @@ void draw_fields(Draw& draw, const CaseSchema& schema, Case& one) {
   if (has("scale") && draw.one_in(4)) one.scale = draw.of({0.5, 1.0, -0.25});
   one.states =
       draw.of({States::kNone, States::kInitial, States::kFinal, States::kBoth, States::kInPlace});
+}
+
+/// Sets all but the axes.
+void draw_fields(Draw& draw, const CaseSchema& schema, Case& one) {
+  if (schema.is_recurrence()) draw_recurrence(draw, schema, one);
   one.strides =
       draw.of({Strides::kContiguous, Strides::kPacked, Strides::kTransposed, Strides::kPadded,
                Strides::kMisaligned, Strides::kOdd, Strides::kBroadcast});
+  if (schema.draw_fields != nullptr) schema.draw_fields(draw, one);
 }
 
 }  // namespace
@@ -70,7 +76,7 @@ Case draw_case(const std::string& op, const std::string& direction, DType dtype,
     }
     if (size > largest) continue;
     draw_fields(draw, *schema, one);
-    if (!is_step && draw.one_in(2)) {
+    if (schema->is_recurrence() && !is_step && draw.one_in(2)) {
       one.axes["B"] = 1;
       one.cu_seqlens = draw_offsets(draw, one.axis("T"));
     }

@@ -210,7 +210,7 @@ std::string shape_text(const Case& one, const std::string& left_out) {
     return has(a) && has(b) && one.axis(a) == one.axis(b);
   };
   std::vector<std::string> axes;
-  for (const std::string letter : {"B", "H", "HQ", "T", "K", "V", "d", "D"}) {
+  for (const std::string letter : {"B", "H", "HQ", "T", "M", "K", "V", "d", "D"}) {
     if (!one.axes.count(letter) || letter == left_out) continue;
     if ((letter == "HQ" && same("HQ", "H")) || (letter == "V" && same("V", "K"))) continue;
     const bool square = letter == "K" && same("V", "K");

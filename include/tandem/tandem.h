@@ -7,5 +7,6 @@
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/gla.h"
 #include "tandem/ops/linear_scan.h"
+#include "tandem/ops/projection.h"
 #include "tandem/tensor.h"
 #include "tandem/variants.h"

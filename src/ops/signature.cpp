@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr std::int64_t kUnknown = -1;
-constexpr std::size_t kMostAxes = 16;
+constexpr std::size_t kMostAxes = 24;
 constexpr int kBatch = 0;  // the index of B, which N is without cu_seqlens
 
 /// Splits "H|B,T,H" at '|', "B,T,H" at ','.
@@ -71,10 +71,23 @@ Signature::Signature(const char* name, std::vector<Parameter> parameters, Backen
     if (row.source != nullptr) {
       const Parameter* source = find(row.source);
       row.axes_text = source->axes_text;
-      row.element = source->element;
+      row.element = row.or_fp32 ? Element::kSameOrFp32 : source->element;
       row.layout = source->layout;
     }
     row.axes = parse(row.axes_text);
+  }
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    const std::vector<std::string> parts = split(axes_[i], '/');
+    if (parts.size() == 2)
+      quotients_.push_back({static_cast<int>(i), axis(parts[0]), find(parts[1])});
+  }
+}
+
+void Signature::divide(const void* args, std::span<std::int64_t> extents) const {
+  for (const auto& [axis, dividend, divisor] : quotients_) {
+    const auto number = static_cast<std::int64_t>(divisor->value(args).value_or(0));
+    const bool known = extents[dividend] != kUnknown && number > 0;
+    extents[axis] = known ? extents[dividend] / number : kUnknown;
   }
 }
 
@@ -136,15 +149,17 @@ struct Signature::Check {
     return Dims(std::span<const std::int64_t>(values.data(), axes.rank));
   }
 
-  /// Whether a required input names axes that no input before it has.
+  /// Whether an input that is given names axes that no input before it has.
   bool names_axes(const Parameter& row) const {
-    if (row.number || row.optional || row.role != Role::kInput) return false;
+    if (row.number || row.role != Role::kInput || row.axes.size() != 1) return false;
+    if (row.view(args) == nullptr) return false;
     const Axes& axes = row.axes.front();
-    return std::any_of(axes.index.begin(), axes.index.begin() + axes.rank,
-                       [&](int axis) { return extents[axis] == kUnknown; });
+    return std::any_of(axes.index.begin(), axes.index.begin() + axes.rank, [&](int axis) {
+      return extents[axis] == kUnknown && signature.axes()[axis] != "N";
+    });
   }
 
-  /// Takes the extents from the inputs that name them; only those of B and T may be 0.
+  /// Takes the extents from the inputs that name them.
   void bind() {
     std::array<const Parameter*, kMostAxes> naming{};
     std::size_t count = 0;
@@ -162,6 +177,7 @@ struct Signature::Check {
       naming[count++] = &row;
     }
     for (std::size_t i = 0; i < count; ++i) check_widths(*naming[i]);
+    signature.divide(args, extents);
   }
 
   void check_widths(const Parameter& row) const {
@@ -170,7 +186,7 @@ struct Signature::Check {
     int widths = 0;
     for (int i = 0; i < axes.rank; ++i) {
       const std::string& name = signature.axes()[axes.index[i]];
-      if (name == "B" || name == "T") continue;
+      if (may_be_empty(name)) continue;
       names += (widths++ ? " and " : "") + name;
     }
     check_extents(argument(row, *row.view(args)), names, widths);
@@ -223,7 +239,10 @@ struct Signature::Check {
     switch (row.element) {
       case Element::kFp32: return DType::kFloat32;
       case Element::kSameOrFp32: {
-        if (row.source != nullptr) return view(row.source)->dtype;
+        if (row.source != nullptr && !row.or_fp32) return view(row.source)->dtype;
+        if (row.dtype_of != nullptr) {
+          if (const TensorView* other = view(row.dtype_of)) return other->dtype;
+        }
         if (tensor.dtype == dtype() || tensor.dtype == DType::kFloat32) return tensor.dtype;
         refuse_dtype(argument(row, tensor),
                      to_string(dtype()) + (dtype() == DType::kFloat32 ? "" : " or fp32"));
@@ -284,24 +303,28 @@ struct Signature::Check {
 
   /// No output may lie over itself, an input or another output.
   void check_overlaps() const {
-    const std::vector<Parameter>& rows = signature.parameters();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].number || !rows[i].is_output()) continue;
-      const TensorView* tensor = rows[i].view(args);
-      if (!tensor) continue;
-      const Argument output = argument(rows[i], *tensor);
-      if (rows[i].layout != Layout::kContiguous) check_no_self_overlap(output);
-      for (std::size_t j = 0; j < rows.size(); ++j) {
-        const TensorView* other = rows[j].number ? nullptr : rows[j].view(args);
-        if (!other || j == i) continue;
-        if (rows[j].is_output()) {
+    std::vector<std::pair<const Parameter*, const TensorView*>> given;
+    given.reserve(signature.parameters().size());
+    for (const Parameter& row : signature.parameters()) {
+      const TensorView* tensor = row.number ? nullptr : row.view(args);
+      if (tensor) given.emplace_back(&row, tensor);
+    }
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const auto [row, tensor] = given[i];
+      if (!row->is_output()) continue;
+      const Argument output = argument(*row, *tensor);
+      if (row->layout != Layout::kContiguous) check_no_self_overlap(output);
+      for (std::size_t j = 0; j < given.size(); ++j) {
+        const auto [other_row, other] = given[j];
+        if (j == i) continue;
+        if (other_row->is_output()) {
           // Each pair of outputs once: a gradient beside those before it, others beside those
           // after.
-          if ((rows[i].role == Role::kGradient) != (j < i)) continue;
-        } else if (is_in_place(rows[i], *tensor, rows[j], *other)) {
+          if ((row->role == Role::kGradient) != (j < i)) continue;
+        } else if (is_in_place(*row, *tensor, *other_row, *other)) {
           continue;
         }
-        check_disjoint(output, argument(rows[j], *other));
+        check_disjoint(output, argument(*other_row, *other));
       }
     }
   }
@@ -346,6 +369,7 @@ std::vector<std::int64_t> Signature::extents(const void* args) const {
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     if (axes_[i] == "N") extents[i] = lists ? offsets->shape[0] - 1 : extents[kBatch];
   }
+  divide(args, extents);
   return extents;
 }
 
@@ -366,6 +390,8 @@ std::optional<Dims> Signature::shape(const Parameter& output, const void* args,
 
 DType Signature::dtype(const Parameter& output, const void* args) const {
   if (output.source != nullptr) return find(output.source)->view(args)->dtype;
+  const TensorView* other = output.dtype_of ? find(output.dtype_of)->view(args) : nullptr;
+  if (other != nullptr) return other->dtype;
   const DType first = parameters_.front().view(args)->dtype;
   return output.element == Element::kFp32 ? real_dtype(first) : first;
 }

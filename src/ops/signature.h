@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -39,7 +40,8 @@ enum class Element {
 enum class Layout { kRows, kContiguous, kFree };  // kRows: free, the innermost 1
 
 /// The axes of a tensor by the op's names, "B,T,HQ,K", as indices into Signature::axes(). N is the
-/// number of sequences: B without cu_seqlens.
+/// number of sequences: B without cu_seqlens. "C0/head_width0" is the quotient of an axis and a
+/// number of the call.
 struct Axes {
   std::array<std::int8_t, Dims::kMaxRank> index{};
   int rank = 0;
@@ -55,10 +57,17 @@ struct Parameter {
   Element element = Element::kSame;
   Layout layout = Layout::kRows;
   const char* instead_of = nullptr;  // exactly one of it and this input is given
-  const char* source = nullptr;  // of a gradient: its input, whose axes, dtype and layout it has
-  bool needs_source = false;     // of a gradient: it cannot be asked for without its input
-  const char* may_be = nullptr;  // an input that this output may share memory with, in place
-  std::vector<Axes> axes = {};   // the choices of axes_text; filled by Signature
+  const char* source = nullptr;     // of a gradient: its input, whose axes, dtype and layout it has
+  bool needs_source = false;        // of a gradient: it cannot be asked for without its input
+  const char* may_be = nullptr;     // an input that this output may share memory with, in place
+  const char* made_with = nullptr;  // the input with which this output is made, without being asked
+  const char* dtype_of = nullptr;   // of kSameOrFp32: the tensor that says which, where it is given
+  bool or_fp32 = false;             // of a gradient: whatever its input is
+  bool whole = false;               // of a number
+  /// Of a number: 0 or 1, and of outputs that the caller gives. Torch and files, whose outputs are
+  /// made for the call, do not have it.
+  bool is_flag = false;
+  std::vector<Axes> axes = {};  // the choices of axes_text; filled by Signature
 
   const TensorView* (*view)(const void* args) = nullptr;  // null: absent
   void (*set_view)(void* args, const TensorView& view) = nullptr;
@@ -69,7 +78,8 @@ struct Parameter {
   bool is_output() const { return role != Role::kInput; }
   bool is_tensor() const { return !number; }
 
-  /// For tables: input(...).instead("decay"), output(...).or_in("initial_state").
+  /// For tables: input(...).instead("decay"), output(...).or_in("initial_state"),
+  /// output(...).made("weight0"), output(...).of_dtype("out0"), gradient(...).also_fp32().
   Parameter instead(const char* other) && {
     instead_of = other;
     return std::move(*this);
@@ -78,7 +88,24 @@ struct Parameter {
     may_be = input;
     return std::move(*this);
   }
+  Parameter made(const char* with_input) && {
+    made_with = with_input;
+    return std::move(*this);
+  }
+  Parameter of_dtype(const char* tensor) && {
+    dtype_of = tensor;
+    return std::move(*this);
+  }
+  Parameter also_fp32() && {
+    or_fp32 = true;
+    return std::move(*this);
+  }
 };
+
+/// Whether an axis may have no elements: batches, tokens, rows, and what a segment has ("C0").
+inline bool may_be_empty(std::string_view axis) {
+  return axis == "B" || axis == "T" || axis == "M" || (axis.back() >= '0' && axis.back() <= '9');
+}
 
 /// A call: its name, its table and who runs it. `args` below are the public struct that the table
 /// is of.
@@ -124,17 +151,25 @@ class Signature {
   std::optional<Dims> shape(const Parameter& output, const void* args,
                             const std::vector<std::int64_t>& extents) const;
 
-  /// The dtype of an output.
+  /// The dtype of an output; of kSameOrFp32 the first of the two, or what dtype_of has.
   DType dtype(const Parameter& output, const void* args) const;
 
  private:
   struct Check;
+  /// An axis that no tensor names: the extent of another, divided by a number.
+  struct Quotient {
+    int axis, dividend;
+    const Parameter* divisor;
+  };
+
   int axis(const std::string& name);
   std::vector<Axes> parse(const char* text);
+  void divide(const void* args, std::span<std::int64_t> extents) const;
 
   const char* name_;
   std::vector<Parameter> parameters_;
   std::vector<std::string> axes_;
+  std::vector<Quotient> quotients_;
   Backends backends_;
 };
 

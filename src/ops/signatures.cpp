@@ -2,6 +2,7 @@
 #include "ops/gated_scan.h"
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
+#include "ops/projection.h"
 #include "ops/signature.h"
 #include "tandem/variants.h"
 
@@ -16,7 +17,9 @@ const std::vector<const Signature*>& signatures() {
                                                     &gated_scan_forward_signature(),
                                                     &gated_scan_backward_signature(),
                                                     &linear_scan_forward_signature(),
-                                                    &linear_scan_backward_signature()};
+                                                    &linear_scan_backward_signature(),
+                                                    &projection_forward_signature(),
+                                                    &projection_backward_signature()};
   return all;
 }
 
@@ -37,6 +40,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::gla_step_variants());
     append(cpu::gated_scan_variants());
     append(cpu::linear_scan_variants());
+    append(cpu::projection_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -44,6 +48,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gla_step_variants(device));
     append(cuda::gated_scan_variants(device));
     append(cuda::linear_scan_variants(device));
+    append(cuda::projection_variants(device));
   }
 #endif
   return all;

@@ -1,0 +1,158 @@
+// projection for the tools: its entries, their costs and the fields of its cases.
+#include "ops/projection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "cli/cases/case_line.h"
+#include "cli/cases/draw.h"
+#include "cli/ops/ops.h"
+#include "cli/ops/projection.h"
+
+namespace tandem::tools {
+namespace {
+
+struct Word {
+  const char* text;
+  Activation activation;
+  std::size_t least, most;  // constants
+};
+constexpr Word kWords[] = {
+    {"none", Activation::kNone, 0, 0},         {"silu", Activation::kSilu, 0, 0},
+    {"sigmoid", Activation::kSigmoid, 0, 0},   {"log_sigmoid", Activation::kLogSigmoid, 0, 1},
+    {"softplus", Activation::kSoftplus, 0, 2}, {"l2_normalize", Activation::kL2Normalize, 1, 1}};
+
+/// Of one product of all rows with all weights.
+double product_flops(const TensorSet& set) {
+  const Dims x = set.get("x").shape;
+  double columns = 0;
+  for (std::size_t i = 0; set.find(segment_name("weight", i)); ++i) {
+    columns += static_cast<double>(set.get(segment_name("weight", i)).shape[0]);
+  }
+  return 2.0 * static_cast<double>(x.product()) * columns;
+}
+
+std::string shape(const TensorSet& set) {
+  const Dims x = set.get("x").shape;
+  std::string text = fmt::format("M{} d{} N", x[0], x[1]);
+  for (std::size_t i = 0; set.find(segment_name("weight", i)); ++i) {
+    text += fmt::format("{}{}", i ? "+" : "", set.get(segment_name("weight", i)).shape[0]);
+  }
+  return text;
+}
+
+void check(const Line& line, Case& one) {
+  if (one.segments.empty() || one.segments.size() > kMostProjectionSegments) {
+    line.refuse("segments", fmt::format("must be 1 to {}", kMostProjectionSegments));
+  }
+  for (const std::string& text : one.segments) {
+    const std::optional<SegmentCase> segment = parse_segment(text);
+    if (!segment) line.refuse("segments", "has no such segment: " + shown(text));
+    if (segment->normalizes() && (segment->constants[0] < 1 ||
+                                  segment->heads() * segment->constants[0] != segment->columns)) {
+      line.refuse("segments", "must have whole heads: " + shown(text));
+    }
+  }
+}
+
+std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
+  return {{"M", draw.one_in(10) ? draw.in(0, 1) : draw.log_in(1, 1024)},
+          {"d", draw.log_in(8, 400)}};
+}
+
+/// Draws segments whose columns are enough for an error to be one of roundings.
+void draw_segments(Draw& draw, Case& one) {
+  const std::int64_t count = draw.in(1, kMostProjectionSegments);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Word& word = kWords[draw.in(0, std::ssize(kWords) - 1)];
+    std::int64_t columns = draw.one_in(2) ? 8 * draw.log_in(2, 32) : draw.in(16, 150);
+    std::string text = word.text;
+    if (word.activation == Activation::kL2Normalize) {
+      const std::int64_t width = 8 * draw.in(1, 32);
+      columns = width * draw.in(1, 4);
+      text += fmt::format(" {}", width);
+    }
+    if (word.activation == Activation::kSoftplus && draw.one_in(2)) text += " 0.25 1.5";
+    if (draw.one_in(4)) text += " fp32";
+    if (draw.one_in(3)) text += draw.one_in(2) ? " bias" : " bias_fp32";
+    if (count > 1 && i > 0 && draw.one_in(6)) text += " unused";
+    one.segments.push_back(fmt::format("{} {}", draw.one_in(15) ? 0 : columns, text));
+  }
+  one.kept = draw.one_in(2);
+  one.fp32_gradients = draw.one_in(3);
+  one.accumulate = draw.one_in(3);
+}
+
+bool judgeable(const Case& one) { return one.axis("M") * one.axis("d") >= 64; }
+
+}  // namespace
+
+std::string segment_name(const char* stem, std::size_t segment) {
+  return stem + std::to_string(segment);
+}
+
+std::optional<SegmentCase> parse_segment(const std::string& text) {
+  std::istringstream words(text);
+  SegmentCase segment;
+  std::string word;
+  if (!(words >> segment.columns >> word) || segment.columns < 0) return std::nullopt;
+  const Word* kind = std::ranges::find(kWords, word, &Word::text);
+  if (kind == std::end(kWords)) return std::nullopt;
+  segment.activation = kind->activation;
+  while (words >> word) {
+    char* end = nullptr;
+    const double constant = std::strtod(word.c_str(), &end);
+    if (*end == '\0') {
+      segment.constants.push_back(constant);
+    } else if (bool* flag = word == "fp32"        ? &segment.fp32
+                            : word == "bias"      ? &segment.bias
+                            : word == "bias_fp32" ? &segment.bias_fp32
+                            : word == "unused"    ? &segment.unused
+                                                  : nullptr) {
+      *flag = true;
+    } else {
+      return std::nullopt;
+    }
+  }
+  const std::size_t constants = segment.constants.size();
+  if (constants < kind->least || constants > kind->most) return std::nullopt;
+  return segment;
+}
+
+CaseSchema projection_case_schema() {
+  return {.op = "projection",
+          .axes = {"M", "d"},
+          .optional_axes = {},
+          .fields = {"segments", "around", "kept", "gradients", "accumulate"},
+          .check = check,
+          .draw_axes = draw_axes,
+          .judgeable = judgeable,
+          .draw_fields = draw_segments};
+}
+
+std::vector<Operation> projection_operations() {
+  const Operation forward = {.name = "projection",
+                             .direction = "forward",
+                             .calls = {&projection_forward_signature()},
+                             .make = make_projection,
+                             .expect = expect_projection,
+                             .flops = product_flops,
+                             .shape = shape,
+                             .runs_files = true};
+  const Operation backward = {.name = "projection",
+                              .direction = "backward",
+                              .calls = {&projection_backward_signature()},
+                              .make = make_projection_backward,
+                              .expect = expect_projection_backward,
+                              // dz W and dz^T x.
+                              .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
+                              .shape = shape,
+                              .runs_files = true};
+  Operation both = forward_then_backward(forward, backward);
+  both.make = make_projection_both;
+  return {forward, backward, both};
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,48 @@
+// What the files of projection share: the segments of a case, their tensors and expectations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/calls/operation.h"
+#include "cli/cases/cases.h"
+#include "cli/tensors/tensors.h"
+#include "tandem/ops/projection.h"
+
+namespace tandem::tools {
+
+/// A segment of a case, as text: columns, an activation with its constants ("log_sigmoid 16",
+/// "softplus 0.001 0.1", "l2_normalize 128"), and any of fp32 (its output is), bias (in x's dtype),
+/// bias_fp32, unused (nothing comes back for its output).
+struct SegmentCase {
+  std::int64_t columns = 0;
+  Activation activation = Activation::kNone;
+  std::vector<double> constants;
+  bool fp32 = false, bias = false, bias_fp32 = false, unused = false;
+
+  bool normalizes() const { return activation == Activation::kL2Normalize; }
+  bool has_slope() const { return activation != Activation::kNone && !normalizes(); }
+  std::int64_t heads() const { return columns / static_cast<std::int64_t>(constants.at(0)); }
+};
+
+/// Reads a segment; none where the text is not of that form.
+std::optional<SegmentCase> parse_segment(const std::string& text);
+
+/// "weight3".
+std::string segment_name(const char* stem, std::size_t segment);
+
+/// Makes a forward call's tensors, inputs filled.
+TensorSet make_projection(const Case& one, DType dtype, std::uint64_t seed);
+/// Makes a backward call's, with what the forward kept; the forward's inputs and numbers are there
+/// too, for the definition.
+TensorSet make_projection_backward(const Case& one, DType dtype, std::uint64_t seed);
+/// Makes those of both in turn: the backward takes what the forward writes.
+TensorSet make_projection_both(const Case& one, DType dtype, std::uint64_t seed);
+
+std::unique_ptr<Expectation> expect_projection(const TensorSet& set, bool sampled);
+std::unique_ptr<Expectation> expect_projection_backward(const TensorSet& set, bool sampled);
+
+}  // namespace tandem::tools
