@@ -14,23 +14,25 @@ using Element = __nv_bfloat16;
 constexpr float kTermScale = 1.0f / 256;
 constexpr int kCtas = 3;
 
-struct ProductParams : Operands {
+template <int kTerms>
+struct ProductParams : Operands<1, kTerms> {
   float* result;        // [batch rows or slices, rows, columns]
   CUtensorMap rounded;  // the same in Element
 };
 
-template <class Config>
+template <class Config, int kTerms>
 __global__ __launch_bounds__(Config::kThreads,
-                             1) void product_kernel(const __grid_constant__ ProductParams params) {
+                             1) void product_kernel(const __grid_constant__ ProductParams<kTerms> params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<Config>*>(shared_memory);
-  run<Config>(params, shared, [&](const Fragment<Config>& fragment, PanelStore<Config>& store) {
-    store_fragment<float>(params, fragment, [&](int row) {
-      const std::int64_t outer = fragment.outer;
-      return params.result + (outer * params.rows + row) * params.columns;
-    });
-    store.template store_all<Element>(params.rounded, params, fragment);
-  });
+  run<Config>(params, shared,
+              [&](const Fragment<Config::kColumns>& fragment, PanelStore<Config>& store) {
+                store_fragment<float>(fragment, params.rows, params.columns[0], [&](int row) {
+                  const std::int64_t outer = fragment.outer;
+                  return params.result + (outer * params.rows + row) * params.columns[0];
+                });
+                store.template store_all<Element>(params.rounded, params.columns[0], fragment);
+              });
 }
 
 /// A matrix [batches, rows, columns] on the device.
@@ -84,15 +86,16 @@ class GpuGemm : public GpuPart {
   static int outer(int batches) { return kLayout == Layout::kTN ? 1 : batches; }
 
   /// Runs the kernel and returns its result in fp32; what TMA stored must be its rounding.
-  static std::vector<float> multiply(ProductParams params, int outer) {
+  template <int kTerms>
+  static std::vector<float> multiply(ProductParams<kTerms> params, int outer) {
     const std::size_t count = std::size_t{1} * outer * kRows * kColumns;
     DeviceArray<float> result(std::vector<float>(count, std::nanf("")));
     const Matrix rounded(outer, kRows, kColumns, 9);
     params.rows = kRows;
-    params.columns = kColumns;
+    params.set_columns(0, kColumns, Config::kColumns);
     params.result = result.device;
     params.rounded = rounded.map(kTileDepth);
-    launch<Config>("gemm", product_kernel<Config>, params, kCtas, nullptr);
+    launch<Config>("gemm", product_kernel<Config, kTerms>, params, kCtas, nullptr);
     GpuPart::finish();
     std::vector<Element> stored(count);
     EXPECT_EQ(cudaMemcpy(stored.data(), rounded.values.device, count * sizeof(Element),
@@ -132,12 +135,12 @@ class GpuGemm : public GpuPart {
   static void check_depth(int depth) {
     SCOPED_TRACE(depth);
     const Matrix a = make_a(kBatches, depth, 1), b = make_b(kBatches, depth, 2);
-    ProductParams params{};
+    ProductParams<1> params{};
     params.a[0] = map_a(a);
-    params.b = map_b(b);
+    params.b[0] = map_b(b);
     params.B = kBatches;
     params.T = depth;
-    params.depth = depth;
+    params.depth[0] = depth;
     const auto exact = expected(
         kBatches, depth, [&](int batch, int row, int i) { return a_at(a, batch, row, i); },
         [&](int batch, int column, int i) { return b_at(b, batch, column, i); });
@@ -162,15 +165,14 @@ TYPED_TEST(GpuGemm, InTwoTerms) {
   const Matrix low = TestFixture::make_a(kBatches, kDepth, 1);
   const Matrix high = TestFixture::make_a(kBatches, kDepth, 2);
   const Matrix b = TestFixture::make_b(kBatches, kDepth, 3);
-  ProductParams params{};
+  ProductParams<2> params{};
   params.a[0] = TestFixture::map_a(low);
   params.a[1] = TestFixture::map_a(high);
-  params.terms = 2;
   params.term_scale = kTermScale;
-  params.b = TestFixture::map_b(b);
+  params.b[0] = params.b[1] = TestFixture::map_b(b);
   params.B = kBatches;
   params.T = kDepth;
-  params.depth = kDepth;
+  params.depth[0] = params.depth[1] = kDepth;
   const auto exact = TestFixture::expected(
       kBatches, kDepth,
       [&](int batch, int row, int i) {
@@ -192,9 +194,9 @@ TYPED_TEST(GpuGemmTokens, AreContractedInSlices) {
   constexpr int kTokens = 150, kBatches = 2, kSlices = 4;
   const Matrix a = TestFixture::make_a(kBatches, kTokens, 1);
   const Matrix b = TestFixture::make_b(kBatches, kTokens, 2);
-  ProductParams params{};
+  ProductParams<1> params{};
   params.a[0] = TestFixture::map_a(a);
-  params.b = TestFixture::map_b(b);
+  params.b[0] = TestFixture::map_b(b);
   params.B = kBatches;
   params.T = kTokens;
   params.slices = kSlices;
@@ -223,9 +225,9 @@ TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
       cudaMemcpy(a.values.device, a.values.host.data(), a.values.bytes(), cudaMemcpyHostToDevice),
       cudaSuccess);
   DeviceArray<std::int32_t> cu_seqlens({kBegin, 100, kEnd});
-  ProductParams params{};
+  ProductParams<1> params{};
   params.a[0] = TestFixture::map_a(a);
-  params.b = TestFixture::map_b(b);
+  params.b[0] = TestFixture::map_b(b);
   params.B = 1;
   params.T = kTokens;
   params.cu_seqlens = cu_seqlens.device;

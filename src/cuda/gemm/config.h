@@ -38,8 +38,8 @@ struct Config {
   static_assert(kColumns % 64 == 0 && kColumns <= 192);
 
   static constexpr int kThreads = 384;  // two warpgroups multiply, one thread of the third loads
-  static constexpr int kProductRegisters = 232;
-  static constexpr int kLoadRegisters = 40;
+  static constexpr int kProductRegisters = 240;
+  static constexpr int kLoadRegisters = 24;
 
   static constexpr int kStageBytes = (2 + kPanels) * kPanelBytes;
   static constexpr int kStorePanels = kColumns == 192 ? 1 : 2;  // of each warpgroup, for results

@@ -14,12 +14,13 @@ namespace tandem::cuda::gemm {
 __device__ inline int rows_barrier() { return kRowsBarrier + threadIdx.x / 128; }
 
 /// 64 rows of a finished tile: wgmma's accumulator (parts/wgmma.cuh).
-template <class Config>
+template <int kColumns>
 struct Fragment {
-  float (&values)[Config::kColumns / 2];
-  int row;     // of the result: the fragment's first
-  int column;  // the same
-  int outer;   // the batch row, or with kTN the slice
+  float (&values)[kColumns / 2];
+  int row;      // of the result: the fragment's first
+  int segment;  // of its columns
+  int column;   // of the segment: the fragment's first
+  int outer;    // the batch row, or with kTN the slice
 };
 
 /// Stores fragments 64 columns at a time by TMA, through a warpgroup's panels in shared memory, in
@@ -29,36 +30,28 @@ class PanelStore {
  public:
   explicit __device__ PanelStore(char* panels) : panels_(panels) {}
 
-  /// Stores columns [64 panel, 64 panel + 64) of a fragment, rounded to Element, where they lie
-  /// inside of the map's tensor. All threads of the warpgroup.
-  template <class Element>
-  __device__ void store(const CUtensorMap& map, const Fragment<Config>& fragment, int panel,
-                        TileCoordinate at) {
-    char* to = panels_ + turn_ * kPanelBytes;
-    turn_ = (turn_ + 1) % Config::kStorePanels;
-    const bool stores = threadIdx.x % 128 == 0;
-    if (stores) cute::tma_store_wait<Config::kStorePanels - 1>();  // what the panel held has left
-    sync_warpgroup(rows_barrier());
+  /// Stores a whole fragment where it lies in a result of so many columns.
+  template <class Element, int kColumns>
+  __device__ void store_all(const CUtensorMap& map, int columns,
+                            const Fragment<kColumns>& fragment) {
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      std::uint32_t packed[4];
-      accumulator_to_operand<Element>(fragment.values, 4 * panel + step, packed);
-      store_rows(to, step, packed);
+    for (int panel = 0; panel < kColumns / 64; ++panel) {
+      const int column = fragment.column + 64 * panel;
+      if (column < columns) {
+        put<Element, false>(map, fragment, panel, {column, 0, fragment.row, fragment.outer});
+      }
     }
-    fence_shared_for_async_proxy();
-    sync_warpgroup(rows_barrier());
-    if (stores) store_panel(map, to, at);
   }
 
-  /// Stores a whole fragment where it lies in the result.
-  template <class Element>
-  __device__ void store_all(const CUtensorMap& map, const Operands& operands,
-                            const Fragment<Config>& fragment) {
+  /// The same for a result that lies transposed: its columns are the map's rows.
+  template <class Element, int kColumns>
+  __device__ void store_all_transposed(const CUtensorMap& map, int columns,
+                                       const Fragment<kColumns>& fragment) {
 #pragma unroll
-    for (int panel = 0; panel < Config::kPanels; ++panel) {
+    for (int panel = 0; panel < kColumns / 64; ++panel) {
       const int column = fragment.column + 64 * panel;
-      if (column < operands.columns) {
-        store<Element>(map, fragment, panel, {column, 0, fragment.row, fragment.outer});
+      if (column < columns) {
+        put<Element, true>(map, fragment, panel, {fragment.row, 0, column, fragment.outer});
       }
     }
   }
@@ -69,14 +62,40 @@ class PanelStore {
   }
 
  private:
+  /// Stores columns [64 panel, 64 panel + 64) of a fragment, rounded to Element, where they lie
+  /// inside of the map's tensor. All threads of the warpgroup.
+  template <class Element, bool kTransposed, int kColumns>
+  __device__ void put(const CUtensorMap& map, const Fragment<kColumns>& fragment, int panel,
+                      TileCoordinate at) {
+    char* to = panels_ + turn_ * kPanelBytes;
+    turn_ = (turn_ + 1) % Config::kStorePanels;
+    const bool stores = threadIdx.x % 128 == 0;
+    if (stores) cute::tma_store_wait<Config::kStorePanels - 1>();  // what the panel held has left
+    sync_warpgroup(rows_barrier());
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      std::uint32_t packed[4];
+      accumulator_to_operand<Element>(fragment.values, 4 * panel + step, packed);
+      if constexpr (kTransposed) {
+        store_columns(to, step, packed);
+      } else {
+        store_rows(to, step, packed);
+      }
+    }
+    fence_shared_for_async_proxy();
+    sync_warpgroup(rows_barrier());
+    if (stores) store_panel(map, to, at);
+  }
+
   char* panels_;
   int turn_ = 0;
 };
 
-/// Stores a fragment's elements that lie inside the result, rounded to Stored: the way for fp32,
-/// and for rows that TMA cannot store. `row_at(row)` tells where a row of the result begins.
-template <class Stored, class Config, class RowAt>
-__device__ void store_fragment(const Operands& operands, const Fragment<Config>& fragment,
+/// Stores a fragment's elements that lie before `rows` and `columns` of the result, rounded to
+/// Stored: the way for fp32, and for rows that TMA cannot store. `row_at(row)` tells where a row of
+/// the result begins.
+template <class Stored, int kColumns, class RowAt>
+__device__ void store_fragment(const Fragment<kColumns>& fragment, int rows, int columns,
                                RowAt row_at) {
   struct alignas(2 * sizeof(Stored)) Pair {
     Stored first, second;
@@ -85,19 +104,19 @@ __device__ void store_fragment(const Operands& operands, const Fragment<Config>&
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int at = row + 8 * half;
-    if (at >= operands.rows) continue;
+    if (at >= rows) continue;
     Stored* to = row_at(at);
     const bool aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(Pair) == 0;
 #pragma unroll
-    for (int block = 0; block < Config::kColumns / 8; ++block) {
+    for (int block = 0; block < kColumns / 8; ++block) {
       const int column = fragment.column + fragment_column(block);
       const float* values = fragment.values + 4 * block + 2 * half;
       const Pair pair{static_cast<Stored>(values[0]), static_cast<Stored>(values[1])};
-      if (aligned && column + 1 < operands.columns) {
+      if (aligned && column + 1 < columns) {
         *reinterpret_cast<Pair*>(to + column) = pair;
       } else {
-        if (column < operands.columns) to[column] = pair.first;
-        if (column + 1 < operands.columns) to[column + 1] = pair.second;
+        if (column < columns) to[column] = pair.first;
+        if (column + 1 < columns) to[column + 1] = pair.second;
       }
     }
   }

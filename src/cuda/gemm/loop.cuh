@@ -5,11 +5,11 @@
 //   kNN     [rows, depth], K-major     [depth, columns], MN-major  the same
 //   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time, in slices
 //
-// A may come as two 16-bit tensors whose sum has twice the digits: the loop runs over the smaller
-// one first, then over the other. With kTN tokens are cut into slices of whole steps of 64, whose
-// results are to be added up in their order (gemm/convert.h). Of packed sequences only the tokens
-// between the first and the last boundary enter: rows of a step behind them are zeroed in shared
-// memory, for the tensors may hold anything there.
+// A product may be a sum of terms. Two of them can be one A in twice the digits: the loop runs over
+// the smaller one first, then over the other. With kTN tokens are cut into slices of whole steps of
+// 64, whose results are to be added up in their order (gemm/convert.h). Of packed sequences only
+// the tokens between the first and the last boundary enter: rows of a step behind them are zeroed
+// in shared memory, for the tensors may hold anything there.
 //
 //   role  threads               work
 //   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
@@ -56,7 +56,7 @@ struct Shared {
   Ring<Config::kStages> ring;
 };
 
-/// The steps of 64 that a tile contracts, in each term.
+/// The steps of 64 that a tile contracts in a term.
 struct Steps {
   int begin = 0;
   int end = 0;
@@ -71,8 +71,8 @@ struct Steps {
   }
 };
 
-template <class Config>
-__device__ Steps find_steps(const Operands& operands, int slice) {
+template <class Config, class Operands>
+__device__ Steps find_steps(const Operands& operands, int term, int slice) {
   Steps steps;
   if constexpr (Config::kContractsTokens) {
     const int T = static_cast<int>(operands.T);
@@ -90,9 +90,20 @@ __device__ Steps find_steps(const Operands& operands, int slice) {
       steps.end = max(min(steps.end, most), steps.begin);
     }
   } else {
-    steps.end = (operands.depth + kTileDepth - 1) / kTileDepth;
+    steps.end = (operands.depth[term] + kTileDepth - 1) / kTileDepth;
   }
   return steps;
+}
+
+/// Steps of a tile in all terms.
+template <class Config, class Operands>
+__device__ int count_steps(const Operands& operands, int slice) {
+  int count = 0;
+#pragma unroll
+  for (int term = 0; term < Operands::kTerms; ++term) {
+    count += find_steps<Config>(operands, term, slice).count();
+  }
+  return count;
 }
 
 /// One of the two operands, for the warp that loads it.
@@ -119,13 +130,13 @@ struct Operand {
 
 /// Loads all steps of a tile's operand. A whole warp, so that addresses are uniform; one lane does
 /// it.
-template <class Config, bool kIsA>
+template <class Config, bool kIsA, class Operands>
 __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Config>& shared,
                           typename Ring<Config::kStages>::Position& at) {
-  const Steps steps = find_steps<Config>(operands, tile.outer);
   const bool elected = cute::elect_one_sync();
-  for (int term = 0; term < operands.terms; ++term) {
-    const CUtensorMap& map = kIsA ? operands.a[term] : operands.b;
+  for (int term = 0; term < Operands::kTerms; ++term) {
+    const Steps steps = find_steps<Config>(operands, term, tile.outer);
+    const CUtensorMap& map = kIsA ? operands.a[term] : operands.b[term + tile.segment];
     int batch = steps.begin / steps.per_batch;
     int depth = steps.begin % steps.per_batch * kTileDepth;
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
@@ -148,9 +159,9 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
 }
 
 /// Loads an operand of all tiles of the CTA. A whole warp.
-template <class Config, bool kIsA>
+template <class Config, bool kIsA, class Operands>
 __device__ void load_tiles(const Operands& operands, Shared<Config>& shared) {
-  const Schedule<Config> schedule(operands);
+  const Schedule<Config, Operands> schedule(operands);
   typename Ring<Config::kStages>::Position at;
   for (int i = blockIdx.x; i < schedule.count(); i += gridDim.x) {
     load_tile<Config, kIsA>(operands, schedule.at(i), shared, at);
@@ -225,22 +236,26 @@ struct Products {
   __device__ void release(int stage) { shared.ring.empty[stage].arrive(); }
 
   /// Computes a tile. Passes the turn on once all products are under way, if another tile follows.
-  __device__ void multiply(const Operands& operands, const Steps& steps, bool another_follows,
+  template <class Operands>
+  __device__ void multiply(const Operands& operands, const Tile& tile, bool another_follows,
                            Accumulators<Config>& acc) {
-    const int count = operands.terms * steps.count();
+    const int count = count_steps<Config>(operands, tile.outer);
+    const Steps first = find_steps<Config>(operands, 0, tile.outer);
     int behind = at.stage;
     for (int i = 0; i < count; ++i) {
       shared.ring.wait_full(at);
       auto& stage = shared.stages[at.stage];
       if constexpr (Config::kContractsTokens) {
         if (operands.cu_seqlens != nullptr) {
-          const int tokens = steps.tokens(steps.begin + i % steps.count());
+          const int tokens = first.tokens(first.begin + i % first.count());
           if (tokens < kTileDepth) clear_tokens_behind<Config>(stage, tokens);
         }
       }
-      if (i > 0 && i == steps.count()) {  // the second term begins
-        wgmma_wait<0>();
-        scale(acc, operands.term_scale);
+      if constexpr (Operands::kTerms == 2) {
+        if (i > 0 && i == first.count()) {  // the second term begins
+          wgmma_wait<0>();
+          scale(acc, operands.term_scale);
+        }
       }
       multiply_stage<Config>(stage, i > 0, acc);
       if (i > 0) {
@@ -262,9 +277,7 @@ struct Products {
   }
 
   /// Goes past a tile that the other warpgroup computes.
-  __device__ void skip(const Operands& operands, const Steps& steps) {
-    at.advance(operands.terms * steps.count());
-  }
+  __device__ void skip(int steps) { at.advance(steps); }
 
  private:
   static __device__ void scale(Accumulators<Config>& acc, float factor) {
@@ -280,7 +293,7 @@ struct Products {
 /// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
 /// PanelStore. All threads of a kernel that does nothing else; `shared` is its dynamic shared
 /// memory.
-template <class Config, class Epilogue>
+template <class Config, class Operands, class Epilogue>
 __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
@@ -290,7 +303,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
   }
   if (threadIdx.x == 256) {
     prefetch_tensor_map(operands.a[0]);
-    prefetch_tensor_map(operands.b);
+    prefetch_tensor_map(operands.b[0]);
   }
   __syncthreads();
   follow_stream();
@@ -300,24 +313,25 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     if (warp == 9) load_tiles<Config, false>(operands, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
-    const Schedule<Config> schedule(operands);
+    const Schedule<Config, Operands> schedule(operands);
     const int first = static_cast<int>(blockIdx.x);
     const int ctas = static_cast<int>(gridDim.x);
     Products<Config> products{shared};
     PanelStore<Config> store(shared.stores[warpgroup]);
     for (int i = first, turn = 0; i < schedule.count(); i += ctas, turn ^= 1) {
       const Tile tile = schedule.at(i);
-      const Steps steps = find_steps<Config>(operands, tile.outer);
       if (turn != warpgroup) {
-        products.skip(operands, steps);
+        products.skip(count_steps<Config>(operands, tile.outer));
         continue;
       }
       if (i != first) wait_for_turn();
       Accumulators<Config> acc;
-      products.multiply(operands, steps, i + ctas < schedule.count(), acc);
+      products.multiply(operands, tile, i + ctas < schedule.count(), acc);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        epilogue(Fragment<Config>{acc[half], tile.row + 64 * half, tile.column, tile.outer}, store);
+        epilogue(Fragment<Config::kColumns>{acc[half], tile.row + 64 * half, tile.segment,
+                                            tile.column, tile.outer},
+                 store);
       }
     }
     store.finish();
@@ -329,7 +343,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
 template <class Config, class Params>
 void launch(const char* name, void (*kernel)(Params), const Params& params, int multiprocessors,
             void* stream) {
-  const int tiles = Schedule<Config>(params).count();
+  const int tiles = Schedule<Config, Params>(params).count();
   if (tiles == 0) return;
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),

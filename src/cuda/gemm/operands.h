@@ -1,4 +1,4 @@
-// What the GEMM main loop reads, and how its tiles are dealt out.
+// What the GEMM main loop reads, and which tiles it computes.
 #pragma once
 
 #include <cuda.h>
@@ -8,22 +8,39 @@
 namespace tandem::cuda::gemm {
 
 /// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, box_rows_b), and the
-/// product's extents. A is the sum of `terms` tensors: the first one, the smaller, is stored scaled
-/// and counts times `term_scale`.
+/// product's extents. Either
+///   the result's columns come in segments, each with a B of its own: a tile lies in one of them;
+///   or the product is a sum of terms, each with an A and a B of its own.
+/// Where the first of two terms is stored scaled, it counts times `term_scale`.
+template <int kSegmentsT = 1, int kTermsT = 1>
 struct Operands {
-  CUtensorMap a[2];
-  CUtensorMap b;
-  int terms = 1;
+  static constexpr int kSegments = kSegmentsT;
+  static constexpr int kTerms = kTermsT;
+  static_assert(kSegments == 1 || kTerms == 1);
+
+  CUtensorMap a[kTerms];
+  CUtensorMap b[kSegments * kTerms];
+  int depth[kTerms] = {};  // contracted; with kTN B and T are instead
   float term_scale = 1.0f;
   std::int64_t B = 0;
   std::int64_t T = 0;
-  int rows = 0;     // of the result; A's T of each batch row, but with kTN its columns
-  int columns = 0;  // of the result
-  int depth = 0;    // contracted; with kTN B and T are instead
+  int rows = 0;  // of the result; A's T of each batch row, but with kTN its columns
+  int columns[kSegments] = {};
+  int tile_columns[kSegments] = {};      // that a tile computes, the last one less
+  int tiles_before[kSegments + 1] = {};  // along the columns
   // With kTN: only tokens in [cu_seqlens[0], cu_seqlens[N]) are contracted; null: all.
   const std::int32_t* cu_seqlens = nullptr;
   std::int64_t N = 0;
   int slices = 1;  // with kTN: into which tokens are cut (split-K), each with a result of its own
+
+  /// Sets a segment's columns, after those before it.
+  void set_columns(int segment, int count, int per_tile) {
+    columns[segment] = count;
+    tile_columns[segment] = per_tile;
+    for (int i = segment; i < kSegments; ++i) {
+      tiles_before[i + 1] = tiles_before[segment] + (count + per_tile - 1) / per_tile;
+    }
+  }
 };
 
 }  // namespace tandem::cuda::gemm

@@ -17,19 +17,22 @@
 
 namespace tandem::cuda::gemm {
 
-/// The first row and column of a tile, and the batch row or with kTN the slice.
+/// The first row of a tile, its segment of columns and the first column there, and the batch row or
+/// with kTN the slice.
 struct Tile {
   int outer;
   int row;
+  int segment;
   int column;
 };
 
-template <class Config>
+template <class Config, class Operands>
 class Schedule {
  public:
   explicit __host__ __device__ Schedule(const Operands& operands)
-      : row_tiles_(divide(operands.rows, kTileRows)),
-        column_tiles_(divide(operands.columns, Config::kColumns)) {
+      : operands_(operands),
+        row_tiles_((operands.rows + kTileRows - 1) / kTileRows),
+        column_tiles_(operands.tiles_before[Operands::kSegments]) {
     const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
     count_ = outer * row_tiles_ * column_tiles_;
   }
@@ -37,19 +40,27 @@ class Schedule {
   __host__ __device__ int count() const { return count_; }
 
   __device__ Tile at(int index) const {
+    Tile tile{};
     const int per_outer = row_tiles_ * column_tiles_;
-    const int outer = index / per_outer;
-    index -= outer * per_outer;
+    tile.outer = index / per_outer;
+    index -= tile.outer * per_outer;
     const int first = index / (kGroup * column_tiles_) * kGroup;
     index -= first * column_tiles_;
     const int rows = min(kGroup, row_tiles_ - first);
-    return {outer, (first + index % rows) * kTileRows, index / rows * Config::kColumns};
+    tile.row = (first + index % rows) * kTileRows;
+    const int column_tile = index / rows;
+#pragma unroll
+    for (int i = 1; i < Operands::kSegments; ++i)
+      tile.segment += column_tile >= operands_.tiles_before[i];
+    tile.column =
+        (column_tile - operands_.tiles_before[tile.segment]) * operands_.tile_columns[tile.segment];
+    return tile;
   }
 
  private:
   static constexpr int kGroup = 8;
-  static constexpr int divide(int a, int b) { return (a + b - 1) / b; }
 
+  const Operands& operands_;
   int row_tiles_;
   int column_tiles_;
   int count_;

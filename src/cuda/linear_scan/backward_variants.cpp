@@ -104,38 +104,40 @@ struct Call {
   static constexpr int rows_b(Product product) {
     return gemm::box_rows_b(layout_of(product), kProductColumns);
   }
-  ProductParams product(int rows, int columns, int depth) const {
-    ProductParams params{};
+  template <Product kProduct>
+  ProductParams<kProduct> product(int rows, int columns, int depth) const {
+    ProductParams<kProduct> params{};
     params.B = f.B;
     params.T = f.T;
     params.rows = rows;
-    params.columns = columns;
-    params.depth = depth;
+    params.set_columns(0, columns, kProductColumns);
+    std::fill_n(params.depth, params.kTerms, depth);
     return params;
   }
-  /// Sets A to dx, as two terms: low first.
-  void set_split(gemm::Operands& operands, int rows) const {
+  /// Sets A to dx, as two terms: low first. B is the same for both.
+  template <Product kProduct>
+  void set_split(ProductParams<kProduct>& operands, const CUtensorMap& b) const {
+    const int rows = rows_a(kProduct);
     const TileExtents extents{f.B, f.T, 1, f.D};
     const auto term = [&](std::size_t offset) {
       return encode(map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows));
     };
     operands.a[0] = term(plan.low);
     operands.a[1] = term(plan.high);
-    operands.terms = 2;
+    operands.b[0] = operands.b[1] = b;
     operands.term_scale = 1.0f / kLowScale;
   }
 
   void write_x() const {
-    ProductParams params = product(static_cast<int>(f.T), f.D, f.d);
+    auto params = product<Product::kProject>(static_cast<int>(f.T), f.D, f.d);
     params.a[0] = encode(map(u(), u_extents(f), rows_a(Product::kProject)));
-    params.b = encode(map(weight(), weight_extents(f), rows_b(Product::kProject)));
+    params.b[0] = encode(map(weight(), weight_extents(f), rows_b(Product::kProject)));
     params.wide = reinterpret_cast<float*>(base + plan.x);
     variant.project(params, multiprocessors, stream);
   }
   void write_du() const {
-    ProductParams params = product(static_cast<int>(f.T), f.d, f.D);
-    set_split(params, rows_a(Product::kInput));
-    params.b = encode(map(weight(), weight_extents(f), rows_b(Product::kInput)));
+    auto params = product<Product::kInput>(static_cast<int>(f.T), f.d, f.D);
+    set_split(params, encode(map(weight(), weight_extents(f), rows_b(Product::kInput))));
     params.narrow = problem.du;
     const TensorMapPlan du =
         plan_stored_tile("du", strided(problem.du), f.dtype, u_extents(f), gemm::kTileDepth);
@@ -145,9 +147,8 @@ struct Call {
   }
   void write_d_weight() const {
     if (plan.weight_slices > 0) {
-      ProductParams params = product(f.D, f.d, 0);
-      set_split(params, rows_a(Product::kWeight));
-      params.b = encode(map(u(), u_extents(f), rows_b(Product::kWeight)));
+      auto params = product<Product::kWeight>(f.D, f.d, 0);
+      set_split(params, encode(map(u(), u_extents(f), rows_b(Product::kWeight))));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;

@@ -13,13 +13,16 @@ namespace tandem::cuda::linear_scan {
 
 /// The products and conversions in one dtype.
 struct BackwardVariant {
-  using Product = void (*)(const ProductParams&, int multiprocessors, void* stream);
+  template <Product kProduct>
+  using Launch = void (*)(const ProductParams<kProduct>&, int multiprocessors, void* stream);
   using Convert = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
   using Sum = void (*)(const char* name, const gemm::SumParams&, void* stream);
 
   std::string name;
   DType dtype;
-  Product project, input, weight;
+  Launch<Product::kProject> project;
+  Launch<Product::kInput> input;
+  Launch<Product::kWeight> weight;
   Convert widen, narrow, split, copy;
   Sum sum;
 };

@@ -20,22 +20,22 @@ using ProductConfig = gemm::Config<Element, layout_of(kProduct), kProductColumns
 template <class Element, Product kProduct>
 __global__ __launch_bounds__(
     ProductConfig<Element, kProduct>::kThreads,
-    1) void linear_scan_product_kernel(const __grid_constant__ ProductParams params) {
+    1) void linear_scan_product_kernel(const __grid_constant__ ProductParams<kProduct> params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = ProductConfig<Element, kProduct>;
-  using Fragment = gemm::Fragment<Config>;
+  using Fragment = gemm::Fragment<Config::kColumns>;
   auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
   gemm::run<Config>(params, shared, [&](const Fragment& fragment, gemm::PanelStore<Config>& store) {
     if constexpr (kProduct != Product::kInput) {
-      gemm::store_fragment<float>(params, fragment, [&](int row) {
+      gemm::store_fragment<float>(fragment, params.rows, params.columns[0], [&](int row) {
         const std::int64_t outer = fragment.outer;
-        return params.wide + (outer * params.rows + row) * params.columns;
+        return params.wide + (outer * params.rows + row) * params.columns[0];
       });
     } else if (params.stores_by_tma) {
-      store.template store_all<Element>(params.narrow_map, params, fragment);
+      store.template store_all<Element>(params.narrow_map, params.columns[0], fragment);
     } else {
       const TokenTensor& to = params.narrow;
-      gemm::store_fragment<Element>(params, fragment, [&](int row) {
+      gemm::store_fragment<Element>(fragment, params.rows, params.columns[0], [&](int row) {
         return static_cast<Element*>(to.data) + fragment.outer * to.batch_stride +
                row * to.time_stride;
       });
@@ -44,7 +44,7 @@ __global__ __launch_bounds__(
 }
 
 template <class Element, Product kProduct>
-void launch_product(const ProductParams& params, int multiprocessors, void* stream) {
+void launch_product(const ProductParams<kProduct>& params, int multiprocessors, void* stream) {
   gemm::launch<ProductConfig<Element, kProduct>>("linear_scan_backward",
                                                  linear_scan_product_kernel<Element, kProduct>,
                                                  params, multiprocessors, stream);

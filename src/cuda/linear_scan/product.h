@@ -17,7 +17,9 @@ constexpr gemm::Layout layout_of(Product product) {
                                       : gemm::Layout::kTN;
 }
 
-struct ProductParams : gemm::Operands {
+/// dx is two terms.
+template <Product kProduct>
+struct ProductParams : gemm::Operands<1, kProduct == Product::kProject ? 1 : 2> {
   float* wide = nullptr;  // x [B,T,D], or slices of d_weight [slices,D,d]
   TokenTensor narrow;     // du
   CUtensorMap narrow_map{};
@@ -26,6 +28,6 @@ struct ProductParams : gemm::Operands {
 
 /// Launches linear_scan_product_kernel; instantiated in backward_instances.cuh.
 template <class Element, Product kProduct>
-void launch_product(const ProductParams& params, int multiprocessors, void* stream);
+void launch_product(const ProductParams<kProduct>& params, int multiprocessors, void* stream);
 
 }  // namespace tandem::cuda::linear_scan

@@ -1,0 +1,246 @@
+// projection_forward on CUDA: the variant with the shortest predicted time, and its launches. Host
+// only.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "cuda/gemm/convert.h"
+#include "cuda/projection/forward_plan.h"
+#include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/plan.h"
+#include "cuda/runtime/tensor_map.h"
+#include "cuda/runtime/workspace.h"
+#include "ops/projection.h"
+
+namespace tandem::cuda::projection {
+namespace {
+
+constexpr const char* kForward = "projection_forward";
+
+std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
+
+template <class Element, int kColumns>
+void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
+  table.push_back(
+      {std::string(kForward) + ".sm90." + to_string(dtype) + ".n" + std::to_string(kColumns), dtype,
+       kColumns, &launch_forward<Element, kColumns>, &launch_normalize<Element>,
+       &gemm::launch_copy<Element>});
+}
+
+/// Columns of a segment that a tile computes: whole heads.
+int columns_per_tile(const ProjectionForwardSegment& segment, int tile) {
+  const int head = segment.head_width;
+  return head == 0 || head > tile ? tile : tile / head * head;
+}
+
+std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
+  std::int64_t tiles = 0;
+  for (int i = 0; i < problem.segment_count; ++i) {
+    const ProjectionForwardSegment& segment = problem.segments[i];
+    tiles += ceil_div(segment.columns, columns_per_tile(segment, tile));
+  }
+  return tiles;
+}
+
+TensorMapPlan map_of(const MatrixTensor& matrix, DType dtype, std::int64_t rows,
+                     std::int64_t columns, int box_rows) {
+  return plan_tile("matrix", {matrix.data, 0, matrix.row_stride, 0}, dtype, {1, rows, 1, columns},
+                   box_rows);
+}
+
+bool unreadable(const MatrixTensor& matrix, DType dtype, std::int64_t rows, std::int64_t columns) {
+  return !map_of(matrix, dtype, rows, columns, gemm::kTileDepth).problem.empty();
+}
+
+/// Where a segment's values go.
+Target target(const ProjectionForwardProblem& problem, const ProjectionForwardSegment& segment,
+              const MatrixTensor& matrix, int tile) {
+  Target to{};
+  to.matrix = matrix;
+  to.fp32 = segment.out_dtype == DType::kFloat32;
+  const bool whole_panels = columns_per_tile(segment, tile) == tile;
+  if (matrix.data == nullptr || to.fp32 || !whole_panels) return to;
+  const TensorMapPlan plan =
+      plan_stored_tile("out", {matrix.data, 0, matrix.row_stride, 0}, problem.dtype,
+                       {1, problem.M, 1, segment.columns}, gemm::kTileDepth);
+  to.by_tma = plan.problem.empty();
+  if (to.by_tma) to.map = encode(plan);
+  return to;
+}
+
+struct Call {
+  const ProjectionForwardProblem& problem;
+  const ForwardVariant& variant;
+  const ForwardPlan& plan;
+  char* base;
+  void* stream;
+
+  /// A matrix, or its copy in the workspace.
+  MatrixTensor readable(const MatrixTensor& matrix, std::int64_t rows, bool copies,
+                        std::size_t offset) const {
+    if (!copies) return matrix;
+    const MatrixTensor copy{base + offset, padded(problem.d)};
+    variant.copy(kForward,
+                 {1,
+                  rows,
+                  problem.d,
+                  {matrix.data, 0, matrix.row_stride},
+                  {copy.data, 0, copy.row_stride},
+                  {}},
+                 stream);
+    return copy;
+  }
+
+  void set_segment(ForwardParams& params, int i) const {
+    const ProjectionForwardSegment& from = problem.segments[i];
+    const ForwardPlan::Segment& plan_of = plan.segments[i];
+    const int tile = variant.columns;
+    params.set_columns(i, from.columns, columns_per_tile(from, tile));
+    if (from.columns == 0) return;
+    const MatrixTensor weight =
+        readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
+    params.b[i] = encode(map_of(weight, problem.dtype, from.columns, problem.d,
+                                gemm::box_rows_b(gemm::Layout::kNT, tile)));
+    ForwardSegment& to = params.segments[i];
+    to.bias = from.bias;
+    to.bias_fp32 = from.bias_dtype == DType::kFloat32;
+    if (plan_of.wide) {
+      to.out.fp32 = true;
+      to.out.matrix = {base + plan_of.z, from.columns};
+      return;
+    }
+    to.out = target(problem, from, from.out, tile);
+    to.slope = target(problem, from, from.slope, tile);
+    to.activation = from.activation;
+    to.inverse_divisor = static_cast<float>(1.0 / from.divisor);
+    to.min = static_cast<float>(from.min);
+    to.max = static_cast<float>(from.max);
+    to.head_width = from.head_width;
+    to.inverse_norm = from.inverse_norm;
+  }
+
+  void normalize(int i) const {
+    const ProjectionForwardSegment& segment = problem.segments[i];
+    if (!plan.segments[i].wide) return;
+    variant.normalize({problem.M, segment.columns, segment.head_width,
+                       reinterpret_cast<const float*>(base + plan.segments[i].z), segment.out,
+                       segment.out_dtype == DType::kFloat32, segment.inverse_norm},
+                      stream);
+  }
+};
+
+const ForwardVariant& choose(const ProjectionForwardProblem& problem,
+                             const DeviceProperties& device, const CallOptions& options) {
+  return choose_variant(
+      kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
+        std::string reason = reason_against(one, problem);
+        if (!reason.empty() || options.variant == one.name) return reason;
+        for (const ForwardVariant& other : forward_variants()) {
+          if (other.dtype == one.dtype && predict_forward(other.columns, problem, device) <
+                                              predict_forward(one.columns, problem, device)) {
+            return "is slower here than " + other.name;
+          }
+        }
+        return std::string();
+      });
+}
+
+}  // namespace
+
+const std::vector<ForwardVariant>& forward_variants() {
+  static const auto table = [] {
+    std::vector<ForwardVariant> rows;
+    add_variant<__nv_bfloat16, 128>(rows, DType::kBFloat16);
+    add_variant<__nv_bfloat16, 64>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_variant<__half, 128>(rows, DType::kFloat16);
+    add_variant<__half, 64>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {
+  if (problem.dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
+  }
+  const std::int64_t columns = std::max<std::int64_t>(column_tiles(problem, variant.columns), 1);
+  if (problem.M > kMaxIndex - gemm::kTileRows ||
+      ceil_div(problem.M, gemm::kTileRows) > kMaxIndex / columns) {
+    return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " +
+           std::to_string(problem.M) + " with " + std::to_string(columns) + " tiles of columns";
+  }
+  return "";
+}
+
+ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {
+  ForwardPlan plan;
+  if (problem.M == 0) return plan;
+  WorkspaceLayout workspace;
+  plan.copies_x = problem.d > 0 && unreadable(problem.x, problem.dtype, problem.M, problem.d);
+  plan.x = workspace.add(plan.copies_x ? problem.M * padded(problem.d) * 2 : 0);
+  for (int i = 0; i < problem.segment_count; ++i) {
+    const ProjectionForwardSegment& segment = problem.segments[i];
+    if (segment.columns == 0) continue;
+    ForwardPlan::Segment& to = plan.segments[i];
+    to.copies_weight = unreadable(segment.weight, problem.dtype, segment.columns, problem.d);
+    to.weight = workspace.add(to.copies_weight ? segment.columns * padded(problem.d) * 2 : 0);
+    to.wide = segment.head_width > variant.columns;
+    to.z = workspace.add(to.wide ? problem.M * segment.columns * 4 : 0);
+  }
+  plan.workspace_bytes = workspace.bytes();
+  return plan;
+}
+
+double predict_forward(int columns, const ProjectionForwardProblem& problem,
+                       const DeviceProperties& device) {
+  // Microseconds of a step of 64 on an H200 (docs/ops/projection.md).
+  const double step = columns == 128 ? 0.385 : 0.29;
+  const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, columns);
+  const std::int64_t waves = ceil_div(tiles, std::max(device.multiprocessors, 1));
+  double time = static_cast<double>(waves * ceil_div(problem.d, gemm::kTileDepth)) * step;
+  for (int i = 0; i < problem.segment_count; ++i) {
+    if (problem.segments[i].head_width > columns) time += 3.0;  // another launch
+  }
+  return time;
+}
+
+}  // namespace tandem::cuda::projection
+
+namespace tandem::cuda {
+
+using namespace projection;
+
+void projection_forward(const ProjectionForwardProblem& problem, const Context& context,
+                        const CallOptions& options) {
+  const DeviceProperties& device = device_properties(problem.device);
+  const ForwardVariant& variant = choose(problem, device, options);
+  const ForwardPlan plan = plan_forward(variant, problem);
+  const CallScope scope(variant.name, problem.device.index);
+  const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
+  if (problem.M == 0) return;
+  const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
+  ForwardParams params{};
+  params.B = 1;
+  params.rows = static_cast<int>(problem.M);
+  params.depth[0] = problem.d;
+  const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
+  if (problem.d > 0) {
+    params.a[0] =
+        encode(map_of(x, problem.dtype, problem.M, problem.d, gemm::box_rows_a(gemm::Layout::kNT)));
+  }
+  for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
+  variant.launch(params, device.multiprocessors, context.stream.handle);
+  for (int i = 0; i < problem.segment_count; ++i) call.normalize(i);
+}
+
+std::size_t projection_forward_workspace_bytes(const ProjectionForwardProblem& problem,
+                                               const DeviceProperties& device,
+                                               const CallOptions& options) {
+  return plan_forward(choose(problem, device, options), problem).workspace_bytes;
+}
+
+}  // namespace tandem::cuda

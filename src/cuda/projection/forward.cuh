@@ -1,0 +1,199 @@
+// projection_forward_kernel: z = x W^T for all segments of columns by one GEMM main loop; bias and
+// activation happen on the fp32 accumulators, before the only write.
+//
+// A tile lies in one segment, so its activation is one for all threads. Heads of l2_normalize lie
+// whole in a tile: it computes as many columns as whole heads take. Heads wider than a tile leave
+// z in fp32 to projection_normalize_kernel.
+#pragma once
+
+#include "cuda/gemm/loop.cuh"
+#include "cuda/projection/activations.cuh"
+
+namespace tandem::cuda::projection {
+
+template <class Element, int kColumns>
+using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
+
+/// Adds the bias of a fragment's columns.
+template <class Config>
+__device__ void add_bias(const ForwardSegment& segment, int columns,
+                         const gemm::Fragment<Config::kColumns>& fragment) {
+  const auto bias_at = [&](int column) {
+    if (column >= columns) return 0.0f;
+    if (segment.bias_fp32) return static_cast<const float*>(segment.bias)[column];
+    return static_cast<float>(static_cast<const typename Config::Element*>(segment.bias)[column]);
+  };
+#pragma unroll
+  for (int block = 0; block < Config::kColumns / 8; ++block) {
+    const int column = fragment.column + fragment_column(block);
+    const float first = bias_at(column), second = bias_at(column + 1);
+    float* values = fragment.values + 4 * block;
+    values[0] += first;
+    values[1] += second;
+    values[2] += first;
+    values[3] += second;
+  }
+}
+
+/// Sums over the four threads that share a fragment's rows.
+__device__ inline float sum_of_quad(float value) {
+  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
+  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
+}
+
+/// Divides each head of a fragment by its norm. Heads are whole 8-column blocks and begin with the
+/// fragment.
+template <class Config>
+__device__ void normalize_heads(const ForwardParams& params, const ForwardSegment& segment,
+                                const gemm::Fragment<Config::kColumns>& fragment) {
+  constexpr int kBlocks = Config::kColumns / 8;
+  const int blocks_per_head = segment.head_width / 8;
+  const auto ends_head = [&](int block) { return (block + 1) % blocks_per_head == 0; };
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sums[kBlocks];  // of a head's squares up to this block
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const float* z = fragment.values + 4 * block + 2 * half;
+      const float before = block == 0 || ends_head(block - 1) ? 0.0f : sums[block - 1];
+      sums[block] = fmaf(z[0], z[0], fmaf(z[1], z[1], before));
+    }
+    const int row = fragment.row + fragment_row() + 8 * half;
+    float inverse = 0.0f;
+#pragma unroll
+    for (int block = kBlocks - 1; block >= 0; --block) {
+      if (ends_head(block)) {
+        inverse = rsqrtf(sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
+        const int head = fragment.column / segment.head_width + block / blocks_per_head;
+        const bool inside = row < params.rows &&
+                            (head + 1) * segment.head_width <= params.columns[fragment.segment];
+        if (segment.inverse_norm.data != nullptr && inside && threadIdx.x % 4 == 0) {
+          static_cast<float*>(
+              segment.inverse_norm.data)[row * segment.inverse_norm.row_stride + head] = inverse;
+        }
+      }
+      float* z = fragment.values + 4 * block + 2 * half;
+      z[0] *= inverse;
+      z[1] *= inverse;
+    }
+  }
+}
+
+/// Writes a fragment's values where they lie in the segment.
+template <class Config, int kColumns>
+__device__ void write(const Target& to, const ForwardParams& params,
+                      const gemm::Fragment<kColumns>& fragment, gemm::PanelStore<Config>& store) {
+  using Element = typename Config::Element;
+  if (to.by_tma) {
+    return store.template store_all<Element>(to.map, params.columns[fragment.segment], fragment);
+  }
+  const int per_tile = params.tile_columns[fragment.segment];
+  const int end = min(params.columns[fragment.segment],
+                      (fragment.column / per_tile + 1) * per_tile);  // of this tile's columns
+  if (to.fp32) {
+    gemm::store_fragment<float>(fragment, params.rows, end, [&](int row) {
+      return static_cast<float*>(to.matrix.data) + row * to.matrix.row_stride;
+    });
+  } else {
+    gemm::store_fragment<Element>(fragment, params.rows, end, [&](int row) {
+      return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
+    });
+  }
+}
+
+/// Writes df/dz of a fragment, 64 columns at a time: there are few registers beside its own.
+template <class Config>
+__device__ void write_slopes(const ForwardParams& params, const ForwardSegment& segment,
+                             const gemm::Fragment<Config::kColumns>& fragment,
+                             gemm::PanelStore<Config>& store) {
+#pragma unroll
+  for (int panel = 0; panel < Config::kPanels; ++panel) {
+    float slopes[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) slopes[i] = fragment.values[32 * panel + i];
+    differentiate(segment, slopes);
+    write(segment.slope, params,
+          gemm::Fragment<64>{slopes, fragment.row, fragment.segment, fragment.column + 64 * panel,
+                             fragment.outer},
+          store);
+  }
+}
+
+template <class Config>
+__device__ void finish(const ForwardParams& params,
+                       const gemm::Fragment<Config::kColumns>& fragment,
+                       gemm::PanelStore<Config>& store) {
+  const ForwardSegment& segment = params.segments[fragment.segment];
+  if (segment.bias != nullptr) {
+    add_bias<Config>(segment, params.columns[fragment.segment], fragment);
+  }
+  if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, fragment, store);
+  if (segment.activation == Activation::kL2Normalize) {
+    normalize_heads<Config>(params, segment, fragment);
+  } else {
+    activate(segment, fragment.values);
+  }
+  write(segment.out, params, fragment, store);
+}
+
+template <class Element, int kColumns>
+__global__ __launch_bounds__(
+    ForwardConfig<Element, kColumns>::kThreads,
+    1) void projection_forward_kernel(const __grid_constant__ ForwardParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  using Config = ForwardConfig<Element, kColumns>;
+  auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
+  gemm::run<Config>(params, shared,
+                    [&](const gemm::Fragment<Config::kColumns>& fragment,
+                        gemm::PanelStore<Config>& store) { finish(params, fragment, store); });
+}
+
+/// A warp per row and head.
+template <class Element>
+__global__ void projection_normalize_kernel(const __grid_constant__ NormalizeParams params) {
+  follow_stream();
+  const int lane = threadIdx.x % 32;
+  const int heads = params.columns / params.head_width;
+  const std::int64_t item = blockIdx.x * std::int64_t{blockDim.x / 32} + threadIdx.x / 32;
+  if (item >= params.M * heads) return;
+  const std::int64_t row = item / heads;
+  const int head = static_cast<int>(item % heads);
+  const float* z = params.z + row * params.columns + head * params.head_width;
+  float sum = 0.0f;
+  for (int i = lane; i < params.head_width; i += 32) sum = fmaf(z[i], z[i], sum);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+  const float inverse = rsqrtf(sum + static_cast<float>(kL2NormalizeEpsilon));
+  const std::int64_t at = row * params.out.row_stride + head * params.head_width;
+  for (int i = lane; i < params.head_width; i += 32) {
+    const float value = z[i] * inverse;
+    if (params.out_fp32) {
+      static_cast<float*>(params.out.data)[at + i] = value;
+    } else {
+      static_cast<Element*>(params.out.data)[at + i] = static_cast<Element>(value);
+    }
+  }
+  if (lane == 0 && params.inverse_norm.data != nullptr) {
+    static_cast<float*>(params.inverse_norm.data)[row * params.inverse_norm.row_stride + head] =
+        inverse;
+  }
+}
+
+template <class Element, int kColumns>
+void launch_forward(const ForwardParams& params, int multiprocessors, void* stream) {
+  gemm::launch<ForwardConfig<Element, kColumns>>("projection_forward",
+                                                 projection_forward_kernel<Element, kColumns>,
+                                                 params, multiprocessors, stream);
+}
+
+template <class Element>
+void launch_normalize(const NormalizeParams& params, void* stream) {
+  constexpr int kWarps = 8;
+  const std::int64_t items = params.M * (params.columns / params.head_width);
+  if (items == 0) return;
+  launch_kernel("projection_forward", projection_normalize_kernel<Element>,
+                {.blocks = static_cast<unsigned>(ceil_div(items, kWarps)), .threads = 32 * kWarps},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda::projection

@@ -1,0 +1,59 @@
+// What projection's forward kernels receive.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "core/strided_tensor.h"
+#include "cuda/gemm/config.h"
+#include "cuda/gemm/operands.h"
+#include "ops/projection_problem.h"
+
+namespace tandem::cuda::projection {
+
+/// Where values of a segment go: by TMA in 16 bits, else element by element.
+struct Target {
+  CUtensorMap map;
+  bool by_tma = false;
+  bool fp32 = false;
+  MatrixTensor matrix;  // null: nowhere
+};
+
+struct ForwardSegment {
+  Target out;
+  Target slope;
+  Activation activation = Activation::kNone;
+  float inverse_divisor = 1.0f;
+  float min = 0.0f;
+  float max = 0.0f;
+  int head_width = 0;
+  MatrixTensor inverse_norm;
+  const void* bias = nullptr;
+  bool bias_fp32 = false;
+};
+
+struct ForwardParams : gemm::Operands<kMostProjectionSegments> {
+  ForwardSegment segments[kMostProjectionSegments];
+};
+
+/// A segment whose heads are wider than a tile: z, which the product left in fp32 without gaps, to
+/// out and inverse_norm.
+struct NormalizeParams {
+  std::int64_t M = 0;
+  int columns = 0;
+  int head_width = 0;
+  const float* z = nullptr;
+  MatrixTensor out;
+  bool out_fp32 = false;
+  MatrixTensor inverse_norm;
+};
+
+/// Launch projection_forward_kernel with tiles of kColumns, and projection_normalize_kernel.
+/// Instantiated in forward_instances.cuh.
+template <class Element, int kColumns>
+void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
+template <class Element>
+void launch_normalize(const NormalizeParams& params, void* stream);
+
+}  // namespace tandem::cuda::projection

@@ -1,0 +1,53 @@
+// projection_forward's variants and plan, for the call and its tests. Host only.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cuda/gemm/convert.h"
+#include "cuda/projection/forward_params.h"
+#include "ops/projection_problem.h"
+#include "tandem/device.h"
+
+namespace tandem::cuda::projection {
+
+/// Tiles of 128 x `columns`.
+struct ForwardVariant {
+  using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
+  using Normalize = void (*)(const NormalizeParams&, void* stream);
+  using Copy = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
+
+  std::string name;
+  DType dtype;
+  int columns;
+  Launch launch;
+  Normalize normalize;
+  Copy copy;
+};
+
+const std::vector<ForwardVariant>& forward_variants();
+
+/// "" when the variant can run the problem, else why not.
+std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem);
+
+/// What a call keeps in its workspace: offsets in bytes, where copied or wide.
+struct ForwardPlan {
+  struct Segment {
+    bool copies_weight = false;  // TMA cannot read it
+    bool wide = false;           // heads wider than a tile: z goes through the workspace
+    std::size_t weight = 0;      // rows padded to 16 bytes
+    std::size_t z = 0;           // fp32 [M,columns]
+  };
+  bool copies_x = false;
+  std::size_t x = 0;
+  std::array<Segment, kMostProjectionSegments> segments;
+  std::size_t workspace_bytes = 0;
+};
+ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem);
+
+/// Predicted microseconds with tiles of so many columns; the shortest wins.
+double predict_forward(int columns, const ProjectionForwardProblem& problem,
+                       const DeviceProperties& device);
+
+}  // namespace tandem::cuda::projection
