@@ -222,13 +222,13 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   for (const DType dtype : one.dtypes) object["dtype"].push_back(word_for(kDtypes, dtype));
   if (schema.is_recurrence()) {
     object["decay"]["kind"] = word_for(schema.decay_kinds, one.decay);
-    object["states"] = word_for(kStates, one.states);
   }
   if (one.decay != DecayKind::kNone) {
     object["decay"]["distribution"] = word_for(kDistributions, one.distribution);
   }
   if (has("decay_dtype")) object["decay_dtype"] = word_for(kDecayDtypes, one.fp32_decay);
   if (has("gate")) object["gate"] = word_for(kGates, one.gate);
+  if (schema.is_recurrence()) object["states"] = word_for(kStates, one.states);
   if (has("state_dtype")) object["state_dtype"] = word_for(kStateDtypes, one.state_dtype);
   object["strides"] = word_for(kStrides, one.strides);
   if (one.scale) object["scale"] = *one.scale;

@@ -8,7 +8,8 @@
 //               projection: M*, d*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
 //   decay       {kind, distribution: see DecayDistribution}, required but of projection, which has
-//               none; kind is none | constant | per_token for gla, decay | log_decay (which argument it is) for the scans
+//               none; kind is none | constant | per_token for gla, decay | log_decay (which
+//               argument it is) for the scans
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
 //   states      none (default) | initial | final | both | in_place; a step's is always in place

@@ -6,6 +6,14 @@
 namespace tandem::extension {
 namespace {
 
+bool is_number(const Argument& argument) { return argument.row->number || !argument.flag.empty(); }
+
+/// Whether the caller says if the output is fp32.
+bool has_choice_of_dtype(const Parameter& row) {
+  return row.role == Role::kOutput && row.element == Element::kSameOrFp32 &&
+         row.dtype_of == nullptr;
+}
+
 bool is_result(const Parameter& row) {
   return row.role == Role::kOutput || row.role == Role::kGradient;
 }
@@ -46,11 +54,12 @@ std::string json_list(const Items& items, const Text& text) {
 }
 
 std::string json_of(const Binding& binding, const Parameter& row) {
-  const char* flag = nullptr;
+  const char *flag = nullptr, *fp32_flag = nullptr;
   for (const Result& result : binding.results) {
     for (const Result::Choice& choice : result.choices) {
-      if (choice.row == &row && result.flag >= 0)
-        flag = binding.arguments[result.flag].flag.c_str();
+      if (choice.row != &row) continue;
+      if (result.flag >= 0) flag = binding.arguments[result.flag].flag.c_str();
+      if (result.fp32_flag >= 0) fp32_flag = binding.arguments[result.fp32_flag].flag.c_str();
     }
   }
   return "{\"name\":" + quoted(row.name) +
@@ -59,7 +68,8 @@ std::string json_of(const Binding& binding, const Parameter& row) {
          ",\"optional\":" + (row.optional ? "true" : "false") +
          ",\"axes\":" + quoted(row.axes_text) + ",\"dtype\":" + quoted(dtype_rule(row.element)) +
          ",\"instead_of\":" + quoted(row.instead_of) + ",\"source\":" + quoted(row.source) +
-         ",\"flag\":" + quoted(flag) + "}";
+         ",\"made_with\":" + quoted(row.made_with) + ",\"dtype_of\":" + quoted(row.dtype_of) +
+         ",\"flag\":" + quoted(flag) + ",\"fp32_flag\":" + quoted(fp32_flag) + "}";
 }
 
 std::string json_of(const Binding& binding) {
@@ -67,6 +77,7 @@ std::string json_of(const Binding& binding) {
   const auto argument = [](const Argument& item) { return quoted(item.name().c_str()); };
   const auto row = [&](const Parameter& item) { return json_of(binding, item); };
   return "{\"name\":" + quoted(binding.signature->name()) +
+         ",\"is_packed\":" + (binding.is_packed() ? "true" : "false") +
          ",\"arguments\":" + json_list(binding.arguments, argument) +
          ",\"results\":" + json_list(binding.results, result) +
          ",\"parameters\":" + json_list(binding.signature->parameters(), row) + "}";
@@ -77,6 +88,7 @@ std::string json_of(const Binding& binding) {
 Binding::Binding(const Signature& signature) : signature(&signature) {
   std::vector<Argument> wanted;
   for (const Parameter& row : signature.parameters()) {
+    if (row.is_flag) continue;
     if (!is_result(row)) {
       arguments.push_back({&row, ""});
       continue;
@@ -92,25 +104,34 @@ Binding::Binding(const Signature& signature) : signature(&signature) {
     }
     if (source != nullptr) {
       wanted.push_back({&row, "wants_" + std::string(row.name)});
-    } else if (row.optional) {
+    } else if (row.optional && row.made_with == nullptr) {
       arguments.push_back({&row, "output_" + std::string(row.name)});
     }
+    if (has_choice_of_dtype(row)) arguments.push_back({&row, "fp32_" + std::string(row.name)});
     results.push_back({{{&row, source}}});
   }
   arguments.insert(arguments.end(), wanted.begin(), wanted.end());
   std::stable_partition(results.begin(), results.end(),
                         [](const Result& result) { return !result.row().optional; });
   for (Result& result : results) {
-    const auto flag = std::find_if(arguments.begin(), arguments.end(),
-                                   [&](const Argument& one) { return one.row == &result.row(); });
-    if (flag != arguments.end()) result.flag = static_cast<int>(flag - arguments.begin());
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i].row != &result.row()) continue;
+      const bool is_dtype = arguments[i].flag.starts_with("fp32_");
+      (is_dtype ? result.fp32_flag : result.flag) = static_cast<int>(i);
+    }
   }
+}
+
+std::size_t Binding::passed() const {
+  if (!is_packed()) return arguments.size();
+  return arguments.size() - std::ranges::count_if(arguments, is_number) + 2;
 }
 
 std::string Binding::schema() const {
   std::string taken, returned;
   for (const Argument& argument : arguments) {
     const Parameter& row = *argument.row;
+    if (is_packed() && is_number(argument)) continue;
     const char* type = !argument.flag.empty()       ? "bool "
                        : row.number                 ? "float? "
                        : row.role == Role::kInPlace ? "Tensor(a!) "
@@ -118,6 +139,7 @@ std::string Binding::schema() const {
                                                     : "Tensor ";
     taken += (taken.empty() ? "" : ", ") + (type + argument.name());
   }
+  if (is_packed()) taken += ", int[] given, float[] numbers";
   for (const Result& result : results) {
     returned +=
         (returned.empty() ? "" : ", ") + std::string(result.row().optional ? "Tensor?" : "Tensor");

@@ -25,12 +25,19 @@ struct Result {
   };
   std::vector<Choice> choices;  // two where inputs stand for each other: of the one that is given
   int flag = -1;                // the argument that asks for it; -1: it is always there
+  int fp32_flag = -1;           // the argument that asks for fp32; -1: the table says its dtype
 
   const Parameter& row() const { return *choices.front().row; }
 };
 
 struct Binding {
   explicit Binding(const Signature& signature);
+
+  /// Whether torch, which takes 64 arguments at most, is passed numbers and flags as two lists
+  /// behind the tensors: the places among `arguments` of those that are given, and their values.
+  bool is_packed() const { return arguments.size() > 64; }
+  /// How many arguments torch's schema has.
+  std::size_t passed() const;
 
   /// "linear_scan_forward(Tensor u, ..., bool output_final_state) -> (Tensor, Tensor?)".
   std::string schema() const;

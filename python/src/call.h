@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "core/real.h"
 #include "ops/call.h"
 #include "tandem/tandem.h"
 
@@ -110,20 +111,35 @@ struct Value {
   OptionalTensor tensor;
   std::optional<double> number;
   bool flag = false;
+};
 
-  Value(const Argument& argument, StableIValue value) {
-    using torch::stable::detail::to;
-    if (!argument.flag.empty()) {
-      flag = to<bool>(value);
-    } else if (argument.row->number) {
-      number = to<std::optional<double>>(value);
-    } else if (argument.row->optional) {
-      tensor = to<OptionalTensor>(value);
+/// Takes a call's arguments off torch's stack, all of them: values that nobody takes are not freed.
+inline std::vector<Value> take_values(const Binding& binding, const StableIValue* stack) {
+  using torch::stable::detail::to;
+  std::vector<Value> values(binding.arguments.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& [row, flag] = binding.arguments[i];
+    if (!flag.empty()) {
+      if (!binding.is_packed()) values[i].flag = to<bool>(*stack++);
+    } else if (row->number) {
+      if (!binding.is_packed()) values[i].number = to<std::optional<double>>(*stack++);
+    } else if (row->optional) {
+      values[i].tensor = to<OptionalTensor>(*stack++);
     } else {
-      tensor = to<Tensor>(value);
+      values[i].tensor = to<Tensor>(*stack++);
     }
   }
-};
+  if (!binding.is_packed()) return values;
+  const auto given = to<std::vector<std::int64_t>>(stack[0]);
+  const auto numbers = to<std::vector<double>>(stack[1]);
+  STD_TORCH_CHECK(given.size() == numbers.size(), "[tandem] given and numbers must be as many");
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    Value& value = values.at(given[i]);
+    value.number = numbers[i];
+    value.flag = numbers[i] != 0;
+  }
+  return values;
+}
 
 /// What is known of an argument without data: a compiler traces with such. tandem/_extension.py has
 /// the same members.
@@ -188,10 +204,12 @@ class Call {
 
   /// Makes an output and sets it; in a call of described tensors there is nothing behind it. A
   /// gradient there is only with its input.
-  OptionalTensor output(const Result& result) {
+  OptionalTensor output(const Result& result, bool fp32) {
     for (const auto& [row, source] : result.choices) {
       if (source == nullptr) {
-        return make(*row, shape_of(*row), signature_.dtype(*row, args_.get()));
+        if (row->made_with && !signature_.find(row->made_with)->view(args_.get())) continue;
+        const DType dtype = signature_.dtype(*row, args_.get());
+        return make(*row, shape_of(*row), fp32 ? real_dtype(dtype) : dtype);
       }
       const TensorView* input = source->view(args_.get());
       if (input != nullptr) return make(*row, input->shape, input->dtype);
@@ -317,20 +335,20 @@ class Call {
 /// Makes a call of torch's: arguments are taken from the stack, results put there.
 inline void make_call(const Binding& binding, StableIValue* stack, std::uint64_t arguments,
                       std::uint64_t results) {
-  STD_TORCH_CHECK(arguments == binding.arguments.size() && results == binding.results.size(),
+  STD_TORCH_CHECK(arguments == binding.passed() && results == binding.results.size(),
                   "[tandem] torch's schema is not that of the table");
-  // All of them before anything is refused: values that nobody takes are not freed.
-  std::vector<Value> values;
-  values.reserve(arguments);
-  for (std::size_t i = 0; i < arguments; ++i) values.emplace_back(binding.arguments[i], stack[i]);
-
+  const std::vector<Value> values = take_values(binding, stack);
   Call call(*binding.signature);
-  for (std::size_t i = 0; i < arguments; ++i) call.set(*binding.arguments[i].row, values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto& [row, flag] = binding.arguments[i];
+    if (flag.empty()) call.set(*row, values[i]);
+  }
   std::vector<OptionalTensor> outputs;
   outputs.reserve(results);
+  const auto is_set = [&](int flag) { return flag >= 0 && values[flag].flag; };
   for (const Result& result : binding.results) {
-    const bool wanted = result.flag < 0 || values[result.flag].flag;
-    outputs.push_back(wanted ? call.output(result) : std::nullopt);
+    const bool wanted = result.flag < 0 || is_set(result.flag);
+    outputs.push_back(wanted ? call.output(result, is_set(result.fp32_flag)) : std::nullopt);
   }
   call.run();
   for (std::size_t i = 0; i < results; ++i) {
@@ -346,8 +364,9 @@ inline void check_call(const Binding& binding, const Described* arguments) {
   for (std::size_t i = 0; i < binding.arguments.size(); ++i) {
     if (binding.arguments[i].flag.empty()) call.set(*binding.arguments[i].row, arguments[i]);
   }
+  const auto is_set = [&](int flag) { return flag >= 0 && arguments[flag].flag != 0; };
   for (const Result& result : binding.results) {
-    if (result.flag < 0 || arguments[result.flag].flag) call.output(result);
+    if (result.flag < 0 || is_set(result.flag)) call.output(result, is_set(result.fp32_flag));
   }
   call.check();
 }

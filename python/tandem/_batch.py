@@ -1,4 +1,4 @@
-"""torch.vmap of a call: the mapped axis becomes a part of the batch axis B."""
+"""torch.vmap of a call: the mapped axis becomes a part of the batch axis B, or of the rows M."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def together(table: Table, op: Op, size: int, given: dict[str, Any], mapped: set
     for name in table.tensors:
         row, x = table.rows[name], given[name]
         axes = [] if x is None else row.choice(x.dim() - (name in mapped))
-        if axes[:1] in (["B"], ["N"]):
+        if axes[:1] in (["B"], ["N"], ["M"]):
             folded[name] = (x if name in mapped else x.expand(size, *x.shape)).flatten(0, 1)
         elif x is not None and (name in mapped or name in wanted):
             if not axes or not row.batched:

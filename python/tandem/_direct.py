@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tandem._extension import direct_call
 from tandem._tables import Row, Table
@@ -28,28 +29,54 @@ def _is_like(table: Table, output: Row, given: Row) -> bool:
     return same and given.axes == output.axes
 
 
+def _maker(table: Table, row: Row) -> Callable[[tuple[Any, ...]], Tensor] | None:
+    """A function of a call's arguments that makes an output of a table some of whose outputs come with inputs: no
+    input need be like it."""
+    if row.role != "output" or not any(one.made_with for one in table.rows.values()):
+        return None
+    places = table.arguments.index
+    # Of each axis: the tensor that names it first, where, and the number that divides it.
+    sources = []
+    for axis in row.axes.split(","):
+        named, _, divisor = axis.partition("/")
+        name = next(name for name in table.tensors if named in table.rows[name].axes.split(","))
+        dim = table.rows[name].axes.split(",").index(named)
+        sources.append((places(name), dim, places(divisor) if divisor else None))
+    first, flag = places(table.first), (table.rows[row.dtype_of] if row.dtype_of else row).fp32_flag
+    chosen = None if flag is None else places(flag)
+
+    def make(arguments: tuple[Any, ...]) -> Tensor:
+        like: Tensor = arguments[first]
+        sizes = [
+            arguments[place].shape[dim] // (1 if divisor is None else int(arguments[divisor]))
+            for place, dim, divisor in sources
+        ]
+        fp32 = row.dtype == "fp32" or (chosen is not None and arguments[chosen])
+        return like.new_empty(sizes, dtype=torch.float32 if fp32 and like.dtype != torch.float64 else None)
+
+    return make
+
+
 def direct(table: Table) -> Callable[[tuple[Any, ...]], Any]:
     """A function of a call's arguments. It returns NotImplemented, with nothing done, where something would look on
     (a mode, a profiler, a tracer), where a tensor is not a plain one as the kernels take it, and for outputs that are
-    like no input."""
+    like no input and come with none."""
     call = direct_call(table.name)
-    # Of each result: the flag that asks for it, and the inputs that it may be like.
     places = table.arguments.index
-    plan = [
-        (
-            None if rows[0].flag is None else places(rows[0].flag),
-            [places(name) for name in table.tensors for row in rows if _is_like(table, row, table.rows[name])],
-        )
-        for rows in table.results
-    ]
+    # Of each result: the argument that asks for it or comes with it, the inputs that it may be like, and its maker.
+    plan = []
+    for rows in table.results:
+        asked = rows[0].flag or rows[0].made_with
+        likes = [places(name) for name in table.tensors for row in rows if _is_like(table, row, table.rows[name])]
+        plan.append((None if asked is None else places(asked), likes, _maker(table, rows[0])))
     empty, contiguous = torch.empty_like, torch.contiguous_format
 
     def run(arguments: tuple[Any, ...]) -> Any:
         if _is_watched():
             return NotImplemented
-        outputs = []
-        for flag, likes in plan:
-            if flag is not None and not arguments[flag]:
+        outputs: list[Tensor | None] = []
+        for asked, likes, make in plan:
+            if asked is not None and (arguments[asked] is None or arguments[asked] is False):
                 outputs.append(None)
                 continue
             for place in likes:
@@ -57,7 +84,12 @@ def direct(table: Table) -> Callable[[tuple[Any, ...]], Any]:
                     outputs.append(empty(arguments[place], memory_format=contiguous))
                     break
             else:
-                return NotImplemented
+                if make is None:
+                    return NotImplemented
+                try:
+                    outputs.append(make(arguments))
+                except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):  # to be refused
+                    return NotImplemented
         if call(*arguments, *outputs) is NotImplemented:
             return NotImplemented
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

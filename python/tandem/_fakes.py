@@ -11,8 +11,8 @@ from tandem._tables import Row, Table
 
 
 def register_fake(table: Table) -> None:
-    def fake(*arguments: Any) -> Any:
-        given = table.given(arguments)
+    def fake(*passed: Any) -> Any:
+        given = table.given(table.unpack(passed))
         check(table, given)
         extents = table.extents(given)
         results = tuple(result(table, rows, given, extents) for rows in table.results)
@@ -23,15 +23,17 @@ def register_fake(table: Table) -> None:
 
 def result(table: Table, rows: list[Row], given: dict[str, Any], extents: dict[str, Any]) -> Tensor | None:
     row = rows[0]
-    if row.flag is not None and not given[row.flag]:
+    asked = row.flag or row.made_with
+    if asked is not None and (given[asked] is None or given[asked] is False):
         return None
     if row.role == "gradient":
         sources = [given[one.source] for one in rows if one.source and given[one.source] is not None]
         return torch.empty_like(sources[0], memory_format=torch.contiguous_format) if sources else None
     first: Tensor = given[table.first]
     shape = [extents[axis] for axis in row.axes.split(",")]
-    fp32 = row.dtype == "fp32" and first.dtype != torch.float64
-    return first.new_empty(shape, dtype=torch.float32 if fp32 else None)
+    flag = (table.rows[row.dtype_of] if row.dtype_of else row).fp32_flag
+    fp32 = row.dtype == "fp32" or (flag is not None and given[flag])
+    return first.new_empty(shape, dtype=torch.float32 if fp32 and first.dtype != torch.float64 else None)
 
 
 def check(table: Table, given: dict[str, Any]) -> None:

@@ -32,6 +32,17 @@ LINEAR = {
 }
 
 
+# Of a call whose outputs its backward takes: those that it takes of this call.
+KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
+    # 1 to 4 are silu, sigmoid, log_sigmoid and softplus, 5 is l2_normalize.
+    "projection_forward": lambda given: {
+        f"{name}{i}"
+        for i in range(8)
+        for name in {0: (), 5: ("out", "inverse_norm")}.get(given[f"activation{i}"] or 0, ("slope",))
+    }
+}
+
+
 def pick(names: Iterable[str], values: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function that takes the values of these names out of a sequence."""
     places = [values.index(name) for name in names]
@@ -41,15 +52,47 @@ def pick(names: Iterable[str], values: Sequence[str]) -> Callable[[Sequence[Any]
 
 
 class Saved:
-    """What a call's gradients and tangents read: its arguments."""
+    """What a call's gradients and tangents read: its arguments, and outputs that `backward` takes."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, backward: Table | None = None) -> None:
+        self.table = table
         rest = [name for name in table.arguments if name not in table.tensors]
-        self.names = [*table.tensors, *rest]
+        results = [rows[0].name for rows in table.results]
+        self.outputs = [name for name in results if backward and name in backward.tensors]
+        self.names = [*table.tensors, *self.outputs, *rest]
+        self._places = [results.index(name) for name in self.outputs]
+        cotangents = backward.tensors if backward else []
+        self._constant = [results.index(name) for name in self.outputs if f"d_{name}" not in cotangents]
+        self._flags = {self.table.arguments.index(row.flag): row.name for row in table.rows.values() if row.flag}
         self._tensors, self._rest = pick(table.tensors, table.arguments), pick(rest, table.arguments)
 
-    def save(self, ctx: Any, arguments: tuple[Any, ...], has_tangents: bool) -> None:
+    def kept(self, arguments: Sequence[Any]) -> set[str]:
+        """The names of the outputs that the backward takes of this call."""
+        return KEEPS[self.table.name](self.table.given(arguments)) if self.outputs else set()
+
+    def keeping(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments that ask for these outputs, too."""
+        if not self.outputs:
+            return arguments
+        kept = self.kept(arguments)
+        return tuple([True if self._flags.get(place) in kept else x for place, x in enumerate(arguments)])
+
+    def asked(self, arguments: tuple[Any, ...], results: Any) -> Any:
+        """The results without what only the backward takes."""
+        if not self.outputs:
+            return results
+        flags = [rows[0].flag for rows in self.table.results]
+        given = self.table.given(arguments)
+        return tuple([x if flag is None or given[flag] else None for x, flag in zip(results, flags, strict=True)])
+
+    def save(self, ctx: Any, arguments: tuple[Any, ...], results: Any, has_tangents: bool) -> None:
         tensors = self._tensors(arguments)
+        if self.outputs:
+            kept = self.kept(arguments)
+            outputs = zip(self.outputs, self._places, strict=True)
+            tensors += tuple([results[place] if name in kept else None for name, place in outputs])
+            constants = [results[place] for place in self._constant]
+            ctx.mark_non_differentiable(*[x for x in constants if x is not None])
         ctx.save_for_backward(*tensors)
         if has_tangents:
             ctx.save_for_forward(*tensors)
@@ -71,7 +114,11 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
     gradient_of = {place: index for index, places in enumerate(sources) for place in places}
     slots = [gradient_of.get(place) for place in range(len(table.arguments))]
     arrange = pick(backward.arguments, [*saved.names, *cotangents, *flags])
-    required = [(i, rows[0]) for i, rows in enumerate(table.results) if not backward.rows[cotangents[i]].optional]
+    required = [
+        (i, rows[0])
+        for i, rows in enumerate(table.results)
+        if cotangents[i] in backward.rows and not backward.rows[cotangents[i]].optional
+    ]
 
     def zeros(values: list[Any], output: Row) -> Tensor:
         given = dict(zip(saved.names, values, strict=True))

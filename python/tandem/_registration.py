@@ -38,15 +38,16 @@ class Op:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.raw = getattr(torch.ops.tandem, table.name).default
+        raw = getattr(torch.ops.tandem, table.name).default
+        self.raw = (lambda *arguments: raw(*table.pack(arguments))) if table.is_packed else raw
         self.numbers = [table.arguments.index(name) for name in table.numbers]
         self.saved = Saved(table)
         self.run_directly = direct(table)
         self.refuse_by_backward: Callable[[tuple[Any, ...]], None] = lambda arguments: None
         self.differentiate_by(no_formula(table))
         register_fake(table)
-        _library.impl(table.name, self.autograd_kernel, "Autograd")
-        torch.library.register_vmap(f"tandem::{table.name}", partial(self.vmap, self.raw))
+        _library.impl(table.name, self.packed_kernel if table.is_packed else self.autograd_kernel, "Autograd")
+        torch.library.register_vmap(f"tandem::{table.name}", self.packed_vmap)
 
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -66,7 +67,7 @@ class Op:
         self.refuse_gradients_by_numbers(arguments)
         if self.table.in_place:
             self.refuse_in_place()
-        return self.transformed(*arguments)
+        return self.saved.asked(arguments, self.transformed(*self.saved.keeping(arguments)))
 
     def refuse_gradients_by_numbers(self, arguments: tuple[Any, ...]) -> None:
         for place in self.numbers:
@@ -86,6 +87,9 @@ class Op:
         with enable_single_level_autograd_function() if _is_transformed() else nullcontext():
             return self.differentiated(*arguments)
 
+    def packed_kernel(self, *passed: Any) -> Any:
+        return self.autograd_kernel(*self.table.unpack(passed))
+
     def run(self, *arguments: Any) -> Any:
         results = self.run_directly(arguments)
         if results is not NotImplemented:
@@ -97,11 +101,12 @@ class Op:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            self.save(ctx, arguments)
-            return self.run(*arguments)
+            results = self.run(*self.saved.keeping(arguments))
+            self.save(ctx, arguments, results)
+            return self.saved.asked(arguments, results)
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            self.save(ctx, inputs)
+            self.save(ctx, inputs, output)
 
         def function(base: type, op: Callable[..., Any], **methods: Callable[..., Any]) -> Any:
             methods |= {"backward": backward, "jvp": tangents_of(self.table, self.saved, op)}
@@ -114,8 +119,15 @@ class Op:
             Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)
         )
 
-    def save(self, ctx: Any, arguments: tuple[Any, ...]) -> None:
-        self.saved.save(ctx, arguments, may_have_tangents())
+    def save(self, ctx: Any, arguments: tuple[Any, ...], results: Any) -> None:
+        self.saved.save(ctx, arguments, results, may_have_tangents())
+
+    def packed_vmap(self, info: Any, in_dims: Any, *passed: Any) -> Any:
+        arguments = self.table.unpack(passed)
+        if self.table.is_packed:
+            in_dims = self.table.unpack([*in_dims[:-2], [], []])
+            in_dims = [None if dim is False else dim for dim in in_dims]
+        return self.vmap(self.raw, info, in_dims, *arguments)
 
     def vmap(self, op: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         if self.table.in_place:
@@ -149,5 +161,6 @@ for op in OPS.values():
     backward = OPS.get(op.table.op + "_backward")
     # gla_state_backward gives no gradients: it is no derivative of gla_state.
     if backward is not None and any(row.source for row in backward.table.rows.values()):
+        op.saved = Saved(op.table, backward.table)
         op.refuse_by_backward = refusal_of_backward(op.table, backward.table)
         op.differentiate_by(formula(op.table, op.saved, backward.table, backward))

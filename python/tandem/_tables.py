@@ -21,7 +21,10 @@ class Row:
     dtype: str
     instead_of: str | None  # the input that it stands in for
     source: str | None  # of a gradient: its input
+    made_with: str | None  # of an output: the input with which it is made, without being asked for
+    dtype_of: str | None  # of an output of "same_or_fp32": the output that says which
     flag: str | None  # the argument that asks for this output
+    fp32_flag: str | None  # the argument that asks for fp32
 
     @property
     def choices(self) -> list[list[str]]:
@@ -38,10 +41,13 @@ class Row:
 
 
 class Table:
-    """One call of the library: its arguments and results in torch's order, and their rows."""
+    """One call of the library: its arguments and results in torch's order, and their rows. Where it `is_packed`, torch
+    is passed the tensors, and then the places of the numbers and flags that are given, and their values."""
 
-    def __init__(self, name: str, arguments: list[str], results: list[str], parameters: list[dict[str, Any]]) -> None:
-        self.name, self.arguments = name, arguments
+    def __init__(
+        self, name: str, is_packed: bool, arguments: list[str], results: list[str], parameters: list[dict[str, Any]]
+    ) -> None:
+        self.name, self.is_packed, self.arguments = name, is_packed, arguments
         self.op = name.removesuffix("_forward")  # as users call it
         self.rows = {row["name"]: Row(**row) for row in parameters}
         self.first = parameters[0]["name"]
@@ -49,6 +55,8 @@ class Table:
         self.numbers = [name for name in arguments if name in self.rows and self.rows[name].kind == "number"]
         self.offsets = next((row.name for row in self.rows.values() if row.dtype == "offsets"), None)
         self.in_place = next((row.name for row in self.rows.values() if row.role == "in_place"), None)
+        self.flags = [name for name in arguments if name not in self.rows]
+        self.quotients = {axis for row in self.rows.values() for axis in row.axes.split(",") if "/" in axis}
         # One result may stand for gradients by either of two inputs: those share a flag.
         self.results = [
             [row for row in self.rows.values() if row.name == name or (row.flag and row.flag == self.rows[name].flag)]
@@ -58,15 +66,45 @@ class Table:
     def given(self, arguments: Any) -> dict[str, Any]:
         return dict(zip(self.arguments, arguments, strict=True))
 
+    def pack(self, arguments: Any) -> list[Any]:
+        """What torch's op is passed."""
+        if not self.is_packed:
+            return list(arguments)
+        tensors, given, numbers = [], [], []
+        for place, (name, value) in enumerate(zip(self.arguments, arguments, strict=True)):
+            if name in self.rows and self.rows[name].kind == "tensor":
+                tensors.append(value)
+            elif value is not None and value is not False:
+                given.append(place)
+                numbers.append(float(value))
+        return [*tensors, given, numbers]
+
+    def unpack(self, passed: Any) -> list[Any]:
+        """The arguments that torch's op was passed."""
+        if not self.is_packed:
+            return list(passed)
+        *tensors, given, numbers = passed
+        values: dict[str, Any] = dict(zip(self.tensors, tensors, strict=True))
+        for place, value in zip(given, numbers, strict=True):
+            name = self.arguments[place]
+            values[name] = value if name in self.rows else value != 0
+        return [values.get(name, None if name in self.rows else False) for name in self.arguments]
+
     def extents(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Extents by axis, as the required inputs give them."""
+        """Extents by axis, as the inputs that are given have them; of a choice of axes no axis is new."""
         offsets = given.get(self.offsets) if self.offsets else None
         extents: dict[str, Any] = {}
         for name in self.tensors:
-            if not self.rows[name].optional:
-                for axis, size in zip(self.rows[name].axes.split(","), given[name].shape, strict=True):
+            row = self.rows[name]
+            if given[name] is not None and "|" not in row.axes and name != self.offsets:
+                for axis, size in zip(row.axes.split(","), given[name].shape, strict=True):
                     extents.setdefault(axis, size)
-        extents["N"] = extents["B"] if offsets is None else offsets.size(0) - 1
+        if "B" in extents:
+            extents["N"] = extents["B"] if offsets is None else offsets.size(0) - 1
+        for quotient in self.quotients:
+            axis, number = quotient.split("/")
+            if given[number]:
+                extents[quotient] = extents[axis] // int(given[number])
         return extents
 
 

@@ -160,6 +160,8 @@ void append_backward_rows(std::vector<Parameter>& table) {
   const char* const d_out = numbered("d_out#", i);
   add(tensor_row<Backward, &Gradient::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
   add(tensor_row<Backward, &Gradient::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
+  add(tensor_row<Backward, &Gradient::d_out, i>("d_out#", Role::kInput, "M,C#",
+                                                Element::kSameOrFp32));
   add(tensor_row<Backward, &Gradient::slope, i>("slope#", Role::kInput, "M,C#",
                                                 Element::kSameOrFp32)
           .of_dtype(d_out));
@@ -167,8 +169,6 @@ void append_backward_rows(std::vector<Parameter>& table) {
           .of_dtype(d_out));
   add(tensor_row<Backward, &Gradient::inverse_norm, i>("inverse_norm#", Role::kInput, "M,H#",
                                                        Element::kFp32));
-  add(tensor_row<Backward, &Gradient::d_out, i>("d_out#", Role::kInput, "M,C#",
-                                                Element::kSameOrFp32));
   add(gradient_row<Backward, &Gradient::d_weight, i>("d_weight#", "weight#", false));
   add(gradient_row<Backward, &Gradient::d_bias, i>("d_bias#", "bias#", true));
 }

@@ -21,7 +21,31 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
       {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}};
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
+  if (axis == "M") return 5;
+  const std::int64_t segment = axis.back() - '0';
+  if (axis == "C" + std::to_string(segment)) return 16 + 8 * segment;
+  if (segment >= 0 && segment <= 9) return 2 + segment;  // heads of 8 columns
   return extents.at(axis);
+}
+
+/// Sets the numbers that a call needs: projection's even segments are l2_normalize, odd ones silu.
+inline void set_numbers(const Signature& signature, void* args) {
+  for (const Parameter& row : signature.parameters()) {
+    const std::string name = row.name;
+    const bool is_even = (name.back() - '0') % 2 == 0;
+    if (name.starts_with("activation")) {
+      row.set_value(args,
+                    static_cast<double>(is_even ? Activation::kL2Normalize : Activation::kSilu));
+    }
+    if (name.starts_with("head_width") && is_even) row.set_value(args, 8);
+  }
+}
+
+/// Whether a segment of projection has such a tensor beside these numbers.
+inline bool fits_numbers(const Parameter& row) {
+  const std::string name = row.name;
+  const bool is_even = (name.back() - '0') % 2 == 0;
+  return name.starts_with("slope") ? !is_even : !name.starts_with("inverse_norm") || is_even;
 }
 
 /// Valid arguments of a call, every tensor given but the second of each alternative, in memory of
@@ -34,8 +58,9 @@ class Call {
     args_ = signature.make_args();
     offsets_ = {0, 2, 2, 5};
     offsets_.resize(kRoom);
+    set_numbers(signature, args());
     for (const Parameter& row : signature.parameters()) {
-      if (row.number || is_alternative(row)) continue;
+      if (row.number || is_alternative(row) || !fits_numbers(row)) continue;
       if (row.element == Element::kOffsets) {
         if (lists)
           row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/signature.h"
+#include "refusals.h"
 #include "tandem/tandem.h"
 
 namespace tandem {
@@ -16,13 +17,14 @@ namespace {
 /// Arguments of a call with all that it can be given, with these extents of B and T.
 struct EmptyCall {
   EmptyCall(const Signature& signature, std::int64_t B, std::int64_t T)
-      : args(signature.make_args()), extents{{"B", B}, {"T", T}, {"N", B}} {
+      : args(signature.make_args()), extents{{"B", B}, {"T", T}, {"N", B}, {"M", B * T}} {
+    set_numbers(signature, args.get());
     const auto& rows = signature.parameters();
     memory.reserve(rows.size());  // views point into it
     for (const Parameter& row : rows) {
       const Parameter* input = row.source ? signature.find(row.source) : &row;
-      if (!row.number && row.element != Element::kOffsets && !input->instead_of)
-        set(row, signature);
+      if (row.number || row.element == Element::kOffsets || input->instead_of) continue;
+      if (fits_numbers(row)) set(row, signature);
     }
   }
 
@@ -31,8 +33,13 @@ struct EmptyCall {
     Dims shape;
     std::vector<std::int64_t> sizes;
     for (int i = 0; i < axes.rank; ++i) {
-      const auto found = extents.find(signature.axes()[axes.index[i]]);
-      sizes.push_back(found == extents.end() ? kWidth : found->second);
+      const std::string& axis = signature.axes()[axes.index[i]];
+      const auto found = extents.find(axis);
+      const bool is_heads = axis.size() > 1 && may_be_empty(axis) && axis[0] != 'C';
+      const bool is_quotient = axis.find('/') != std::string::npos;
+      sizes.push_back(found != extents.end()    ? found->second
+                      : is_heads || is_quotient ? kWidth / 8
+                                                : kWidth);
     }
     shape = Dims(sizes);
     memory.emplace_back(shape.product(), -1.0f);

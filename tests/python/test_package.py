@@ -38,6 +38,21 @@ SCHEMAS = (
     "Tensor? initial_state, Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_du, "
     "bool wants_d_weight, bool wants_d_decay, bool wants_d_gate, bool wants_d_initial_state) "
     "-> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
+    # What is no tensor is in the two lists, by its place in the tables of src/ops/projection.cpp.
+    "projection_forward(Tensor x, "
+    + ", ".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}" for i in range(8))
+    + ", int[] given, float[] numbers) -> (Tensor"
+    + ", Tensor?" * 23
+    + ")",
+    "projection_backward(Tensor x, "
+    + ", ".join(
+        f"Tensor{'?' if i else ''} weight{i}, "
+        + ", ".join(f"Tensor? {name}{i}" for name in ("bias", "d_out", "slope", "out", "inverse_norm"))
+        for i in range(8)
+    )
+    + ", int[] given, float[] numbers) -> ("
+    + ", ".join(["Tensor?"] * 17)
+    + ")",
 )
 
 

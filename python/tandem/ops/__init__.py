@@ -9,8 +9,8 @@ of its text.
 
 Transforms, of every op with a gradient: torch.func.grad, vjp and jacrev take its backward. Forward mode (jvp,
 jacfwd, linearize, dual tensors) is one more call where outputs are linear in all inputs that have tangents, and
-refused where they are not. vmap puts the mapped axis into B, and copies what all items share and has B > 1; with
-cu_seqlens, or a linear_scan's weight that differs or needs a gradient per item, it makes a call per item.
+refused where they are not. vmap puts the mapped axis into B, or a projection's rows, and copies what all items share
+and has B > 1; with cu_seqlens, or a weight that differs or needs a gradient per item, it makes a call per item.
 """
 
 from tandem.ops.gated_scan import gated_scan
@@ -19,5 +19,15 @@ from tandem.ops.gla_state import gla_state
 from tandem.ops.gla_state_backward import gla_state_backward
 from tandem.ops.gla_step import gla_step
 from tandem.ops.linear_scan import linear_scan
+from tandem.ops.projection import Segment, projection
 
-__all__ = ["gated_scan", "gla", "gla_state", "gla_state_backward", "gla_step", "linear_scan"]
+__all__ = [
+    "Segment",
+    "gated_scan",
+    "gla",
+    "gla_state",
+    "gla_state_backward",
+    "gla_step",
+    "linear_scan",
+    "projection",
+]
