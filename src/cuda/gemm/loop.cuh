@@ -301,10 +301,6 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     shared.ring.init(2, 128);
     fence_barriers_initialised();
   }
-  if (threadIdx.x == 256) {
-    prefetch_tensor_map(operands.a[0]);
-    prefetch_tensor_map(operands.b[0]);
-  }
   __syncthreads();
   follow_stream();
   if (warpgroup == 2) {

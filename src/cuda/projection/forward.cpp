@@ -7,10 +7,9 @@
 
 #include "cuda/gemm/convert.h"
 #include "cuda/projection/forward_plan.h"
+#include "cuda/projection/operand.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
-#include "cuda/runtime/plan.h"
-#include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/projection.h"
 
@@ -18,8 +17,6 @@ namespace tandem::cuda::projection {
 namespace {
 
 constexpr const char* kForward = "projection_forward";
-
-std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
 
 template <class Element, int kColumns>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
@@ -44,16 +41,6 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
   return tiles;
 }
 
-TensorMapPlan map_of(const MatrixTensor& matrix, DType dtype, std::int64_t rows,
-                     std::int64_t columns, int box_rows) {
-  return plan_tile("matrix", {matrix.data, 0, matrix.row_stride, 0}, dtype, {1, rows, 1, columns},
-                   box_rows);
-}
-
-bool unreadable(const MatrixTensor& matrix, DType dtype, std::int64_t rows, std::int64_t columns) {
-  return !map_of(matrix, dtype, rows, columns, gemm::kTileDepth).problem.empty();
-}
-
 /// Where a segment's values go.
 Target target(const ProjectionForwardProblem& problem, const ProjectionForwardSegment& segment,
               const MatrixTensor& matrix, int tile) {
@@ -62,9 +49,7 @@ Target target(const ProjectionForwardProblem& problem, const ProjectionForwardSe
   to.fp32 = segment.out_dtype == DType::kFloat32;
   const bool whole_panels = columns_per_tile(segment, tile) == tile;
   if (matrix.data == nullptr || to.fp32 || !whole_panels) return to;
-  const TensorMapPlan plan =
-      plan_stored_tile("out", {matrix.data, 0, matrix.row_stride, 0}, problem.dtype,
-                       {1, problem.M, 1, segment.columns}, gemm::kTileDepth);
+  const TensorMapPlan plan = plan_result(matrix, problem.dtype, problem.M, segment.columns);
   to.by_tma = plan.problem.empty();
   if (to.by_tma) to.map = encode(plan);
   return to;
@@ -99,10 +84,12 @@ struct Call {
     const int tile = variant.columns;
     params.set_columns(i, from.columns, columns_per_tile(from, tile));
     if (from.columns == 0) return;
-    const MatrixTensor weight =
-        readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
-    params.b[i] = encode(map_of(weight, problem.dtype, from.columns, problem.d,
-                                gemm::box_rows_b(gemm::Layout::kNT, tile)));
+    if (problem.d > 0) {
+      const MatrixTensor weight =
+          readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
+      params.b[i] = encode(plan_operand(weight, problem.dtype, from.columns, problem.d,
+                                        gemm::box_rows_b(gemm::Layout::kNT, tile)));
+    }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
     to.bias_fp32 = from.bias_dtype == DType::kFloat32;
@@ -180,13 +167,13 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
   ForwardPlan plan;
   if (problem.M == 0) return plan;
   WorkspaceLayout workspace;
-  plan.copies_x = problem.d > 0 && unreadable(problem.x, problem.dtype, problem.M, problem.d);
+  plan.copies_x = must_copy(problem.x, problem.dtype, problem.M, problem.d);
   plan.x = workspace.add(plan.copies_x ? problem.M * padded(problem.d) * 2 : 0);
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionForwardSegment& segment = problem.segments[i];
     if (segment.columns == 0) continue;
     ForwardPlan::Segment& to = plan.segments[i];
-    to.copies_weight = unreadable(segment.weight, problem.dtype, segment.columns, problem.d);
+    to.copies_weight = must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
     to.weight = workspace.add(to.copies_weight ? segment.columns * padded(problem.d) * 2 : 0);
     to.wide = segment.head_width > variant.columns;
     to.z = workspace.add(to.wide ? problem.M * segment.columns * 4 : 0);
@@ -229,8 +216,8 @@ void projection_forward(const ProjectionForwardProblem& problem, const Context& 
   params.depth[0] = problem.d;
   const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
   if (problem.d > 0) {
-    params.a[0] =
-        encode(map_of(x, problem.dtype, problem.M, problem.d, gemm::box_rows_a(gemm::Layout::kNT)));
+    params.a[0] = encode(
+        plan_operand(x, problem.dtype, problem.M, problem.d, gemm::box_rows_a(gemm::Layout::kNT)));
   }
   for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
   variant.launch(params, device.multiprocessors, context.stream.handle);

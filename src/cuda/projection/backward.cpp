@@ -1,0 +1,309 @@
+// projection_backward on CUDA: dz where d_out is not it already, then dx and d_weight by one matrix
+// product each over all segments, and d_bias. Host only.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "cuda/projection/backward_plan.h"
+#include "cuda/projection/forward_plan.h"
+#include "cuda/projection/operand.h"
+#include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/workspace.h"
+#include "ops/projection.h"
+
+namespace tandem::cuda::projection {
+namespace {
+
+using gemm::Layout;
+
+constexpr const char* kBackward = "projection_backward";
+
+template <class Element>
+void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
+  table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
+                   &launch_gradient<Element>, &launch_input<Element>, &launch_weight<Element>,
+                   &launch_column_sums<Element>, &launch_sum_slices<Element>,
+                   &gemm::launch_copy<Element>});
+}
+
+/// Whether a segment has anything to pass back: columns of dz that are not all 0.
+bool has_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardSegment& segment) {
+  return problem.M > 0 && segment.columns > 0 && segment.d_out.data != nullptr;
+}
+
+/// Tiles of all d_weight.
+std::int64_t weight_tiles(const ProjectionBackwardProblem& problem) {
+  std::int64_t tiles = 0;
+  for (int i = 0; i < problem.segment_count; ++i) {
+    const ProjectionBackwardSegment& segment = problem.segments[i];
+    if (segment.d_weight.data == nullptr) continue;
+    tiles += ceil_div(problem.d, gemm::kTileRows) * ceil_div(segment.columns, kBackwardColumns);
+  }
+  return tiles;
+}
+
+struct Call {
+  const ProjectionBackwardProblem& problem;
+  const BackwardVariant& variant;
+  const BackwardPlan& plan;
+  char* base;
+  int multiprocessors;
+  void* stream;
+
+  MatrixTensor dz(int i) const {
+    const ProjectionBackwardSegment& segment = problem.segments[i];
+    if (!plan.segments[i].makes_dz) return segment.d_out;
+    return {base + plan.segments[i].dz, padded(segment.columns)};
+  }
+
+  /// A matrix of d columns, or its copy in the workspace.
+  MatrixTensor readable(const MatrixTensor& matrix, std::int64_t rows, bool copies,
+                        std::size_t offset) const {
+    if (!copies) return matrix;
+    const MatrixTensor copy{base + offset, padded(problem.d)};
+    gemm::ConvertParams params;
+    params.B = 1;
+    params.T = rows;
+    params.D = problem.d;
+    params.from = {matrix.data, 0, matrix.row_stride};
+    params.to = {copy.data, 0, copy.row_stride};
+    variant.copy(kBackward, params, stream);
+    return copy;
+  }
+
+  void make_dz() const {
+    GradientParams params{};
+    params.M = problem.M;
+    bool any = false;
+    for (int i = 0; i < problem.segment_count; ++i) {
+      if (!plan.segments[i].makes_dz) continue;
+      const ProjectionBackwardSegment& from = problem.segments[i];
+      params.segments[i] = {
+          from.columns, from.kept,  from.head_width, from.out_dtype == DType::kFloat32,
+          from.d_out,   from.slope, from.out,        from.inverse_norm,
+          dz(i)};
+      any = true;
+    }
+    if (any) variant.gradient(params, stream);
+  }
+
+  void make_dx() const {
+    InputParams params{};
+    params.B = 1;
+    params.rows = static_cast<int>(problem.M);
+    params.set_columns(0, problem.d, kBackwardColumns);
+    for (int i = 0; i < problem.segment_count; ++i) {
+      const ProjectionBackwardSegment& segment = problem.segments[i];
+      if (!has_dz(problem, segment)) continue;
+      params.depth[i] = segment.columns;
+      params.a[i] = encode(plan_operand(dz(i), problem.dtype, problem.M, segment.columns,
+                                        gemm::box_rows_a(Layout::kNN)));
+      const MatrixTensor weight = readable(segment.weight, segment.columns,
+                                           plan.segments[i].copies_weight, plan.segments[i].weight);
+      params.b[i] = encode(plan_operand(weight, problem.dtype, segment.columns, problem.d,
+                                        gemm::box_rows_b(Layout::kNN, kBackwardColumns)));
+    }
+    params.dx = problem.dx;
+    const TensorMapPlan dx = plan_result(problem.dx, problem.dtype, problem.M, problem.d);
+    params.by_tma = dx.problem.empty();
+    if (params.by_tma) params.dx_map = encode(dx);
+    variant.input(params, multiprocessors, stream);
+  }
+
+  void make_d_weight() const {
+    WeightParams params{};
+    params.B = 1;
+    params.T = problem.M;
+    params.rows = problem.d;
+    params.slices = plan.weight_slices;
+    params.accumulate = problem.accumulate;
+    const MatrixTensor x = readable(problem.x, problem.M, plan.copies_x, plan.x);
+    bool any = false;
+    for (int i = 0; i < problem.segment_count; ++i) {
+      const ProjectionBackwardSegment& from = problem.segments[i];
+      const bool wanted = from.d_weight.data != nullptr && has_dz(problem, from);
+      params.set_columns(i, wanted ? from.columns : 0, kBackwardColumns);
+      if (!wanted) continue;
+      any = true;
+      params.b[i] = encode(plan_operand(dz(i), problem.dtype, problem.M, from.columns,
+                                        gemm::box_rows_b(Layout::kTN, kBackwardColumns)));
+      WeightSegment& to = params.segments[i];
+      to.d_weight = from.d_weight;
+      to.fp32 = from.d_weight_dtype == DType::kFloat32;
+      if (plan.weight_slices > 1) {
+        to.partial_sums = reinterpret_cast<float*>(base + plan.segments[i].weight_sums);
+      } else if (!to.fp32 && !problem.accumulate) {
+        const TensorMapPlan map =
+            plan_result(from.d_weight, problem.dtype, from.columns, problem.d);
+        to.by_tma = map.problem.empty();
+        if (to.by_tma) to.map = encode(map);
+      }
+    }
+    if (any) {
+      params.a[0] = encode(
+          plan_operand(x, problem.dtype, problem.M, problem.d, gemm::box_rows_a(Layout::kTN)));
+      variant.weight(params, multiprocessors, stream);
+    }
+    for (int i = 0; i < problem.segment_count; ++i) {
+      const ProjectionBackwardSegment& segment = problem.segments[i];
+      const bool summed = has_dz(problem, segment);
+      if (segment.d_weight.data == nullptr || (summed && plan.weight_slices == 1)) continue;
+      SumSlicesParams sum;
+      sum.partial_sums = reinterpret_cast<const float*>(base + plan.segments[i].weight_sums);
+      sum.slices = summed ? plan.weight_slices : 0;
+      sum.rows = segment.columns;
+      sum.columns = problem.d;
+      sum.result = segment.d_weight;
+      sum.fp32 = segment.d_weight_dtype == DType::kFloat32;
+      sum.accumulate = problem.accumulate;
+      variant.sum_slices(sum, stream);
+    }
+  }
+
+  void make_d_bias(int i) const {
+    const ProjectionBackwardSegment& segment = problem.segments[i];
+    if (segment.d_bias == nullptr || segment.columns == 0) return;
+    float* partial_sums = reinterpret_cast<float*>(base + plan.segments[i].bias_sums);
+    const bool summed = has_dz(problem, segment);
+    if (summed) {
+      ColumnSumParams params;
+      params.M = problem.M;
+      params.columns = segment.columns;
+      params.fp32 =
+          segment.out_dtype == DType::kFloat32 && segment.kept == ProjectionKept::kNothing;
+      params.matrix = params.fp32 ? segment.d_out : dz(i);
+      params.slices = plan.bias_slices;
+      params.partial_sums = partial_sums;
+      variant.column_sums(params, stream);
+    }
+    SumSlicesParams sum;
+    sum.partial_sums = partial_sums;
+    sum.slices = summed ? plan.bias_slices : 0;
+    sum.rows = 1;
+    sum.columns = segment.columns;
+    sum.result = {segment.d_bias, segment.columns};
+    sum.fp32 = segment.d_bias_dtype == DType::kFloat32;
+    sum.accumulate = problem.accumulate;
+    variant.sum_slices(sum, stream);
+  }
+};
+
+const BackwardVariant& choose(const ProjectionBackwardProblem& problem,
+                              const DeviceProperties& device, const CallOptions& options) {
+  return choose_variant(kBackward, backward_variants(), device, options,
+                        [&](const BackwardVariant& one) { return reason_against(one, problem); });
+}
+
+}  // namespace
+
+const std::vector<BackwardVariant>& backward_variants() {
+  static const auto table = [] {
+    std::vector<BackwardVariant> rows;
+    add_variant<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_variant<__half>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+std::string reason_against(const BackwardVariant& variant,
+                           const ProjectionBackwardProblem& problem) {
+  if (problem.dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
+  }
+  const std::int64_t column_tiles =
+      std::max<std::int64_t>(ceil_div(problem.d, kBackwardColumns), 1);
+  if (problem.M > kMaxIndex - gemm::kTileRows ||
+      ceil_div(problem.M, gemm::kTileRows) > kMaxIndex / column_tiles ||
+      weight_tiles(problem) > kMaxIndex) {
+    return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " +
+           std::to_string(problem.M) + " and d " + std::to_string(problem.d);
+  }
+  return "";
+}
+
+BackwardPlan plan_backward(const ProjectionBackwardProblem& problem,
+                           const DeviceProperties& device) {
+  constexpr int kShortestSlice = 8;  // steps: less is not worth another result
+  BackwardPlan plan;
+  const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
+  const std::int64_t tiles = weight_tiles(problem);
+  if (tiles > 0) {
+    plan.weight_slices = static_cast<int>(std::max<std::int64_t>(
+        1, std::min(device.multiprocessors / tiles, steps / kShortestSlice)));
+  }
+  plan.bias_slices = static_cast<int>(std::clamp<std::int64_t>(problem.M / 256, 1, 64));
+
+  WorkspaceLayout workspace;
+  bool reads_x = false;
+  for (int i = 0; i < problem.segment_count; ++i) {
+    const ProjectionBackwardSegment& segment = problem.segments[i];
+    BackwardPlan::Segment& to = plan.segments[i];
+    if (!has_dz(problem, segment)) continue;
+    const bool products = problem.dx.data != nullptr || segment.d_weight.data != nullptr;
+    to.makes_dz =
+        (segment.kept != ProjectionKept::kNothing ||
+         (products && (segment.out_dtype == DType::kFloat32 ||
+                       must_copy(segment.d_out, problem.dtype, problem.M, segment.columns)))) &&
+        (products || segment.d_bias != nullptr);
+    to.copies_weight = problem.dx.data != nullptr &&
+                       must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
+    reads_x = reads_x || segment.d_weight.data != nullptr;
+    to.dz = workspace.add(to.makes_dz ? problem.M * padded(segment.columns) * 2 : 0);
+    to.weight = workspace.add(to.copies_weight ? segment.columns * padded(problem.d) * 2 : 0);
+    const bool slices = segment.d_weight.data != nullptr && plan.weight_slices > 1;
+    to.weight_sums = workspace.add(
+        slices ? std::int64_t{plan.weight_slices} * segment.columns * problem.d * 4 : 0);
+    to.bias_sums = workspace.add(
+        segment.d_bias != nullptr ? std::int64_t{plan.bias_slices} * segment.columns * 4 : 0);
+  }
+  plan.copies_x = reads_x && must_copy(problem.x, problem.dtype, problem.M, problem.d);
+  plan.x = workspace.add(plan.copies_x ? problem.M * padded(problem.d) * 2 : 0);
+  plan.workspace_bytes = workspace.bytes();
+  return plan;
+}
+
+}  // namespace tandem::cuda::projection
+
+namespace tandem::cuda {
+
+using namespace projection;
+
+void projection_backward(const ProjectionBackwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
+  const DeviceProperties& device = device_properties(problem.device);
+  const BackwardVariant& variant = choose(problem, device, options);
+  const BackwardPlan plan = plan_backward(problem, device);
+  const CallScope scope(variant.name, problem.device.index);
+  const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
+  const Call call{
+      problem, variant, plan, scratch.at<char>(0), device.multiprocessors, context.stream.handle};
+  call.make_dz();
+  if (problem.dx.data != nullptr && problem.M > 0 && problem.d > 0) call.make_dx();
+  if (problem.d > 0) call.make_d_weight();
+  for (int i = 0; i < problem.segment_count; ++i) call.make_d_bias(i);
+}
+
+std::size_t projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem,
+                                                const DeviceProperties& device,
+                                                const CallOptions& options) {
+  choose(problem, device, options);
+  return plan_backward(problem, device).workspace_bytes;
+}
+
+std::vector<VariantInfo> projection_variants(const DeviceProperties& device) {
+  std::vector<VariantInfo> infos;
+  for (const ForwardVariant& variant : forward_variants()) {
+    infos.push_back({"projection", variant.name, sm90_problem(device)});
+  }
+  for (const BackwardVariant& variant : backward_variants()) {
+    infos.push_back({"projection", variant.name, sm90_problem(device)});
+  }
+  return infos;
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,13 @@
+// Instantiates projection's backward kernels for one dtype.
+#pragma once
+
+#include "cuda/projection/backward.cuh"
+
+#define TANDEM_INSTANCES_BACKWARD(Element)                                  \
+  namespace tandem::cuda::projection {                                      \
+  template void launch_gradient<Element>(const GradientParams&, void*);     \
+  template void launch_input<Element>(const InputParams&, int, void*);      \
+  template void launch_weight<Element>(const WeightParams&, int, void*);    \
+  template void launch_column_sums<Element>(const ColumnSumParams&, void*); \
+  template void launch_sum_slices<Element>(const SumSlicesParams&, void*);  \
+  }

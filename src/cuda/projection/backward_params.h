@@ -1,0 +1,87 @@
+// What projection's backward kernels receive.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "core/strided_tensor.h"
+#include "cuda/gemm/operands.h"
+#include "ops/projection_problem.h"
+
+namespace tandem::cuda::projection {
+
+constexpr int kBackwardColumns = 128;  // of a tile
+
+/// dz of a segment, in 16 bits, from d_out and what the forward kept.
+struct SegmentGradient {
+  int columns = 0;
+  ProjectionKept kept = ProjectionKept::kNothing;
+  int head_width = 0;
+  bool fp32 = false;  // d_out, and slope or out
+  MatrixTensor d_out;
+  MatrixTensor slope;
+  MatrixTensor out;
+  MatrixTensor inverse_norm;
+  MatrixTensor dz;  // null: not wanted
+};
+struct GradientParams {
+  std::int64_t M = 0;
+  SegmentGradient segments[kMostProjectionSegments];
+};
+
+/// dx = sum over the segments of dz W.
+struct InputParams : gemm::Operands<1, kMostProjectionSegments> {
+  CUtensorMap dx_map{};
+  bool by_tma = false;
+  MatrixTensor dx;
+};
+
+/// d_weight = dz^T x, computed as its transpose: its rows are x's columns, its segments of columns
+/// those of dz. In slices of tokens it goes to partial sums, else where it belongs.
+struct WeightSegment {
+  CUtensorMap map{};
+  bool by_tma = false;
+  bool fp32 = false;
+  MatrixTensor d_weight;
+  float* partial_sums = nullptr;  // [slices,columns,d]
+};
+struct WeightParams : gemm::Operands<kMostProjectionSegments> {
+  bool accumulate = false;
+  WeightSegment segments[kMostProjectionSegments];
+};
+
+/// Column sums of a matrix over slices of its rows.
+struct ColumnSumParams {
+  std::int64_t M = 0;
+  int columns = 0;
+  bool fp32 = false;
+  MatrixTensor matrix;
+  int slices = 1;
+  float* partial_sums = nullptr;  // [slices,columns]
+};
+
+/// result = (accumulate ? result : 0) + the sum of the slices, in their order.
+struct SumSlicesParams {
+  const float* partial_sums = nullptr;  // [slices,rows,columns]
+  int slices = 0;
+  std::int64_t rows = 0;
+  int columns = 0;
+  MatrixTensor result;
+  bool fp32 = false;
+  bool accumulate = false;
+};
+
+/// Instantiated in backward_instances.cuh.
+template <class Element>
+void launch_gradient(const GradientParams& params, void* stream);
+template <class Element>
+void launch_input(const InputParams& params, int multiprocessors, void* stream);
+template <class Element>
+void launch_weight(const WeightParams& params, int multiprocessors, void* stream);
+template <class Element>
+void launch_column_sums(const ColumnSumParams& params, void* stream);
+template <class Element>
+void launch_sum_slices(const SumSlicesParams& params, void* stream);
+
+}  // namespace tandem::cuda::projection

@@ -1,0 +1,58 @@
+// projection_backward's variants and plan, for the call and its tests. Host only.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cuda/gemm/convert.h"
+#include "cuda/projection/backward_params.h"
+#include "ops/projection_problem.h"
+#include "tandem/device.h"
+
+namespace tandem::cuda::projection {
+
+/// The kernels in one dtype.
+struct BackwardVariant {
+  template <class Params>
+  using Launch = void (*)(const Params&, void* stream);
+  template <class Params>
+  using Product = void (*)(const Params&, int multiprocessors, void* stream);
+
+  std::string name;
+  DType dtype;
+  Launch<GradientParams> gradient;
+  Product<InputParams> input;
+  Product<WeightParams> weight;
+  Launch<ColumnSumParams> column_sums;
+  Launch<SumSlicesParams> sum_slices;
+  void (*copy)(const char* name, const gemm::ConvertParams&, void* stream);
+};
+
+const std::vector<BackwardVariant>& backward_variants();
+
+/// "" when the variant can run the problem, else why not.
+std::string reason_against(const BackwardVariant& variant,
+                           const ProjectionBackwardProblem& problem);
+
+/// What a call keeps in its workspace: offsets in bytes. What is not needed has no bytes.
+struct BackwardPlan {
+  struct Segment {
+    bool makes_dz = false;       // else d_out is dz as it lies
+    bool copies_weight = false;  // TMA cannot read it
+    std::size_t dz = 0;          // 16 bits [M,columns], rows padded to 16 bytes
+    std::size_t weight = 0;
+    std::size_t weight_sums = 0;  // fp32 [weight_slices,columns,d]
+    std::size_t bias_sums = 0;    // fp32 [bias_slices,columns]
+  };
+  bool copies_x = false;
+  std::size_t x = 0;
+  int weight_slices = 1;  // into which rows are cut for d_weight
+  int bias_slices = 1;
+  std::array<Segment, kMostProjectionSegments> segments;
+  std::size_t workspace_bytes = 0;
+};
+BackwardPlan plan_backward(const ProjectionBackwardProblem& problem,
+                           const DeviceProperties& device);
+
+}  // namespace tandem::cuda::projection
