@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "cli/files/json.h"
+#include "core/real.h"
 
 namespace tandem::tools {
 namespace {
@@ -67,17 +68,29 @@ std::string setting_name(const Parameter& row) {
   return row.number ? row.name : std::string("output_") + row.name;
 }
 
+/// Whether --set chooses if the output is fp32.
+bool is_choice_of_dtype(const Parameter& row) {
+  return row.role == Role::kOutput && row.element == Element::kSameOrFp32 &&
+         row.dtype_of == nullptr;
+}
+
+std::string dtype_setting_name(const Parameter& row) { return std::string("fp32_") + row.name; }
+
 /// Returns numbers, and choices as 0 or 1, by name.
 std::map<std::string, double> parse_settings(const Operation& operation, const Settings& settings) {
   std::map<std::string, double> values;
   std::vector<std::string> known;
+  const auto take = [&](const std::string& name, bool is_number) {
+    known.push_back(name);
+    const auto at = settings.find(name);
+    if (at == settings.end()) return;
+    values[name] = is_number ? parse_number(name, at->second)
+                             : static_cast<double>(parse_bool(name, at->second));
+  };
   for (const Parameter& row : operation.calls.front()->parameters()) {
-    if (row.is_flag || (!row.number && !is_choice(row))) continue;
-    known.push_back(setting_name(row));
-    const auto at = settings.find(known.back());
-    if (at == settings.end()) continue;
-    values[at->first] = row.number ? parse_number(at->first, at->second)
-                                   : static_cast<double>(parse_bool(at->first, at->second));
+    if (row.is_flag) continue;
+    if (row.number || is_choice(row)) take(setting_name(row), row.number);
+    if (is_choice_of_dtype(row)) take(dtype_setting_name(row), false);
   }
   for (const auto& [name, text] : settings) {
     if (values.count(name) != 0) continue;
@@ -124,19 +137,26 @@ TensorSet read_call(const Operation& operation, const SafetensorsReader& file,
   const Signature& signature = *operation.calls.front();
   const std::map<std::string, double> values = parse_settings(operation, settings);
   TensorSet set = name_inputs(operation, file);
+  for (const Parameter& row : signature.parameters()) {
+    if (row.number && values.count(row.name) != 0) set.scalars[row.name] = values.at(row.name);
+  }
   const auto args = arguments(signature, set, host_bases(set), Device::cpu());
   const std::vector<std::int64_t> extents = signature.extents(args.get());
   for (const Parameter& row : signature.parameters()) {
     const auto value = values.find(setting_name(row));
     const bool is_set = value != values.end();
-    if (row.number && is_set) set.scalars[row.name] = value->second;
     if (row.number || !row.is_output()) continue;
     bool wanted = !is_choice(row) || set.find(row.may_be ? row.may_be : "") != nullptr;
     if (row.made_with != nullptr) wanted = set.find(row.made_with) != nullptr;
     if (is_choice(row) && is_set) wanted = value->second != 0;
     // Where ranks do not fit there is no shape, and the check refuses the inputs.
     const auto shape = signature.shape(row, args.get(), extents);
-    if (wanted && shape) add_output(set, file, row, signature.dtype(row, args.get()), *shape);
+    if (!wanted || !shape) continue;
+    DType dtype = signature.dtype(row, args.get());
+    const auto fp32 = values.find(dtype_setting_name(row));
+    if (fp32 != values.end() && fp32->second != 0) dtype = real_dtype(dtype);
+    add_output(set, file, row, dtype, *shape);
+    row.set_view(args.get(), view(set.get(row.name), nullptr, Device::cpu()));
   }
   signature.check(arguments(signature, set, host_bases(set), Device::cpu()).get());
   for (std::size_t i = 0; i < file.entries().size(); ++i) {
