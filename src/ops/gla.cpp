@@ -266,9 +266,9 @@ void gla_forward(const GlaForwardArgs& args, const Context& context) {
   run(gla_forward_signature(), &args, context);
 }
 
-std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args,
-                                        const DeviceProperties& device) {
-  return workspace_bytes(gla_forward_signature(), &args, device);
+std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device,
+                                        bool batch_invariant) {
+  return workspace_bytes(gla_forward_signature(), &args, device, batch_invariant);
 }
 
 void gla_backward(const GlaBackwardArgs& args, const Context& context) {
@@ -276,8 +276,8 @@ void gla_backward(const GlaBackwardArgs& args, const Context& context) {
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
-                                         const DeviceProperties& device) {
-  return workspace_bytes(gla_backward_signature(), &args, device);
+                                         const DeviceProperties& device, bool batch_invariant) {
+  return workspace_bytes(gla_backward_signature(), &args, device, batch_invariant);
 }
 
 void gla_state_forward(const GlaStateForwardArgs& args, const Context& context) {
@@ -285,8 +285,9 @@ void gla_state_forward(const GlaStateForwardArgs& args, const Context& context) 
 }
 
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
-                                              const DeviceProperties& device) {
-  return workspace_bytes(gla_state_forward_signature(), &args, device);
+                                              const DeviceProperties& device,
+                                              bool batch_invariant) {
+  return workspace_bytes(gla_state_forward_signature(), &args, device, batch_invariant);
 }
 
 void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context) {
@@ -294,8 +295,9 @@ void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context
 }
 
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
-                                               const DeviceProperties& device) {
-  return workspace_bytes(gla_state_backward_signature(), &args, device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant) {
+  return workspace_bytes(gla_state_backward_signature(), &args, device, batch_invariant);
 }
 
 void gla_step(const GlaStepArgs& args, const Context& context) {

@@ -55,7 +55,8 @@ void gla_forward(const GlaForwardArgs& args, const Context& context = {});
 
 /// Bytes of workspace that gla_forward(args) needs on a device with these properties; reads no
 /// tensor data. Throws as gla_forward does.
-std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device);
+std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device,
+                                        bool batch_invariant = false);
 
 /// The state that a span of tokens leaves behind when it begins with none, and how much of a state
 /// before the span outlives it:
@@ -89,7 +90,8 @@ void gla_state_forward(const GlaStateForwardArgs& args, const Context& context =
 
 /// As gla_forward_workspace_bytes.
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
-                                              const DeviceProperties& device);
+                                              const DeviceProperties& device,
+                                              bool batch_invariant = false);
 
 /// One token per sequence, for decoding: the recurrence above with the state in place.
 ///   S = exp(g) S + k v^T,  o = scale * q^T S
@@ -147,7 +149,8 @@ void gla_backward(const GlaBackwardArgs& args, const Context& context = {});
 
 /// As gla_forward_workspace_bytes.
 std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
-                                         const DeviceProperties& device);
+                                         const DeviceProperties& device,
+                                         bool batch_invariant = false);
 
 /// What a span of tokens adds to the gradient by the state before it, from q, d_o and the decay
 /// alone, and the span's total log-decay. For a sequence cut into spans, each on its own device:
@@ -172,6 +175,7 @@ void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context
 
 /// As gla_forward_workspace_bytes.
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
-                                               const DeviceProperties& device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant = false);
 
 }  // namespace tandem
