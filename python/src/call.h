@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -27,6 +28,10 @@ namespace tandem::extension {
 using ::torch::headeronly::ScalarType;
 using ::torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+
+/// Whether all calls from Python are batch-invariant: one switch, since gradients are computed in
+/// threads of torch's.
+inline std::atomic<bool> batch_invariant = false;
 
 /// Returns torch's current stream on the device.
 inline Stream current_stream(Device device) {
@@ -203,6 +208,7 @@ class Call {
   void run() {
     const Device device = signature_.device(args_.get());
     Context context;
+    context.batch_invariant = batch_invariant;
     if (built_with_cuda()) context.stream = current_stream(device);
     context.allocate = [&](std::size_t bytes) {
       // Torch's allocator hands the memory out again only to later work of the same stream.
@@ -219,7 +225,7 @@ class Call {
     if (device.type == DeviceType::kCuda) {
       properties = cuda_device_count() > 0 ? device_properties(device) : DeviceProperties::h200();
     }
-    workspace_bytes(signature_, args_.get(), properties);
+    workspace_bytes(signature_, args_.get(), properties, batch_invariant);
   }
 
  private:

@@ -6,6 +6,7 @@ The cases against the fp64 definition, streams, graphs, torch.compile.
 import unittest
 
 import tandem
+import test_batch_invariance
 import test_examples
 import test_gla_backward
 import test_gla_state
@@ -165,6 +166,10 @@ class Autograd(OnGpu, test_torch.Autograd):
 
 
 class Autocast(OnGpu, test_torch.Autocast):
+    pass
+
+
+class BatchInvariance(OnGpu, test_batch_invariance.BatchInvariance):
     pass
 
 
