@@ -157,10 +157,9 @@ class Call {
     if (value.tensor) row.set_view(args_.get(), view(row, readable(row, *value.tensor)));
   }
   void set(const Parameter& row, double number) { row.set_value(args_.get(), number); }
-  /// Sets an input to a tensor of which no copy is needed; false where one is.
+  /// Sets an input to a tensor of which no copy is wanted; false where one is.
   bool set_readable(const Parameter& row, const TensorView& view) {
-    if (row.role == Role::kInput &&
-        !is_readable(row, view.shape.rank(), view.shape.begin(), view.strides.begin())) {
+    if (row.role == Role::kInput && (!is_readable(row, view) || row.better_copied(view))) {
       return false;
     }
     row.set_view(args_.get(), view);
@@ -234,29 +233,34 @@ class Call {
   }
 
   /// Whether the library takes an input's layout.
-  static bool is_readable(const Parameter& row, std::int64_t rank, const std::int64_t* sizes,
-                          const std::int64_t* strides) {
-    const std::int64_t dense = row.layout == Layout::kContiguous ? rank
-                               : row.layout == Layout::kRows     ? std::min<std::int64_t>(rank, 1)
-                                                                 : 0;
+  static bool is_readable(const Parameter& row, const TensorView& view) {
+    const int rank = view.shape.rank();
+    const int dense = row.layout == Layout::kContiguous ? rank
+                      : row.layout == Layout::kRows     ? std::min(rank, 1)
+                                                        : 0;
     std::int64_t stride = 1;
-    for (std::int64_t axis = rank; axis-- > rank - dense;) {
-      if (sizes[axis] > 1 && strides[axis] != stride) return false;
-      stride *= sizes[axis];
+    for (int axis = rank; axis-- > rank - dense;) {
+      if (view.shape[axis] > 1 && view.strides[axis] != stride) return false;
+      stride *= view.shape[axis];
     }
     return true;
   }
 
-  /// The tensor, or a copy where it has a dtype or layout that the library refuses. Here and not in
-  /// Python, because only here the strides are those of the call: a compiler may have changed them.
+  /// The tensor, or a copy where it has a dtype or layout that the library refuses or reads slowly.
+  /// Here and not in Python, because only here the strides are those of the call: a compiler may
+  /// have changed them.
   Tensor readable(const Parameter& row, Tensor tensor) {
     if (row.role != Role::kInput) return tensor;
     if (row.element == Element::kOffsets && tensor.scalar_type() == ScalarType::Long) {
       tensor = keep(narrowed(tensor));
     }
-    const bool fits =
-        is_readable(row, tensor.dim(), tensor.sizes().data(), tensor.strides().data());
-    return fits ? tensor : keep(torch::stable::contiguous(tensor));
+    const TensorView given = view(row, tensor);
+    if (row.better_copied(given)) {
+      // why not contiguous(): it leaves a tensor as it is that only begins at a wrong address.
+      Tensor copy = empty(given.shape, tensor.scalar_type(), given.device);
+      return keep(torch::stable::copy_(copy, tensor));
+    }
+    return is_readable(row, given) ? tensor : keep(torch::stable::contiguous(tensor));
   }
 
   void check_rank(const Parameter& row, std::int64_t rank) const {

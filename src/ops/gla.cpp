@@ -120,9 +120,9 @@ GlaForwardProblem inputs_of(const Signature& signature, const Args& args) {
 const Signature& gla_forward_signature() {
   static const Signature signature = make_signature<Forward>(
       "gla_forward",
-      {input<&Forward::q>("q", "B,T,HQ,K", Element::kMatrix), input<&Forward::k>("k", "B,T,HQ,K"),
-       input<&Forward::v>("v", "B,T,H,V"), log_decay_row<Forward>(),
-       number<&Forward::scale>("scale"),
+      {input<&Forward::q>("q", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&Forward::k>("k", "B,T,HQ,K").tiled(), input<&Forward::v>("v", "B,T,H,V").tiled(),
+       log_decay_row<Forward>(), number<&Forward::scale>("scale"),
        input<&Forward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
        output<&Forward::o>("o", "B,T,H,V"),
        output<&Forward::final_state>("final_state", "N,H,K,V", Element::kFp32, kState)
@@ -136,11 +136,11 @@ const Signature& gla_forward_signature() {
 const Signature& gla_backward_signature() {
   static const Signature signature = make_signature<Backward>(
       "gla_backward",
-      {input<&Backward::q>("q", "B,T,HQ,K", Element::kMatrix), input<&Backward::k>("k", "B,T,HQ,K"),
-       input<&Backward::v>("v", "B,T,H,V"), log_decay_row<Backward>(),
-       number<&Backward::scale>("scale"),
+      {input<&Backward::q>("q", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&Backward::k>("k", "B,T,HQ,K").tiled(), input<&Backward::v>("v", "B,T,H,V").tiled(),
+       log_decay_row<Backward>(), number<&Backward::scale>("scale"),
        input<&Backward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
-       cu_seqlens<&Backward::cu_seqlens>(), input<&Backward::d_o>("d_o", "B,T,H,V"),
+       cu_seqlens<&Backward::cu_seqlens>(), input<&Backward::d_o>("d_o", "B,T,H,V").tiled(),
        input<&Backward::d_final_state>("d_final_state", "N,H,K,V", Element::kFp32, kState),
        gradient<&Backward::dq>("dq", "q"), gradient<&Backward::dk>("dk", "k"),
        gradient<&Backward::dv>("dv", "v"),
@@ -154,8 +154,8 @@ const Signature& gla_backward_signature() {
 const Signature& gla_state_forward_signature() {
   static const Signature signature = make_signature<StateForward>(
       "gla_state_forward",
-      {input<&StateForward::k>("k", "B,T,HQ,K", Element::kMatrix),
-       input<&StateForward::v>("v", "B,T,H,V"), log_decay_row<StateForward>(),
+      {input<&StateForward::k>("k", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&StateForward::v>("v", "B,T,H,V").tiled(), log_decay_row<StateForward>(),
        cu_seqlens<&StateForward::cu_seqlens>(),
        output<&StateForward::state>("state", "N,H,K,V", Element::kFp32, kState),
        output<&StateForward::total_log_decay>("total_log_decay", "N,H", Element::kFp32, kState)},
@@ -167,8 +167,8 @@ const Signature& gla_state_forward_signature() {
 const Signature& gla_state_backward_signature() {
   static const Signature signature = make_signature<StateBackward>(
       "gla_state_backward",
-      {input<&StateBackward::q>("q", "B,T,HQ,K", Element::kMatrix),
-       input<&StateBackward::d_o>("d_o", "B,T,H,V"), log_decay_row<StateBackward>(),
+      {input<&StateBackward::q>("q", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&StateBackward::d_o>("d_o", "B,T,H,V").tiled(), log_decay_row<StateBackward>(),
        number<&StateBackward::scale>("scale"), cu_seqlens<&StateBackward::cu_seqlens>(),
        output<&StateBackward::d_state>("d_state", "N,H,K,V", Element::kFp32, kState),
        output<&StateBackward::total_log_decay>("total_log_decay", "N,H", Element::kFp32, kState)},

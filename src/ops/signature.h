@@ -58,6 +58,7 @@ struct Parameter {
   const char* source = nullptr;  // of a gradient: its input, whose axes, dtype and layout it has
   bool needs_source = false;     // of a gradient: it cannot be asked for without its input
   const char* may_be = nullptr;  // an input that this output may share memory with, in place
+  bool in_tiles = false;         // an input that CUDA kernels copy by TMA, or several times slower
   std::vector<Axes> axes = {};   // the choices of axes_text; filled by Signature
 
   const TensorView* (*view)(const void* args) = nullptr;  // null: absent
@@ -78,6 +79,15 @@ struct Parameter {
     may_be = input;
     return std::move(*this);
   }
+  Parameter tiled() && {
+    in_tiles = true;
+    return std::move(*this);
+  }
+
+  /// Whether a call takes less time with a contiguous copy of this input, the copy included: on
+  /// CUDA, where TMA cannot read the tensor but can read the copy, and from a size on that was
+  /// measured (docs/ops/gla.log.md). For who has memory for copies: a call itself makes none.
+  bool better_copied(const TensorView& view) const;
 };
 
 /// A call: its name, its table and who runs it. `args` below are the public struct that the table

@@ -3,7 +3,9 @@
 The cases against the fp64 definition, streams, graphs, torch.compile.
 """
 
+import os
 import unittest
+from unittest import mock
 
 import tandem
 import test_batch_invariance
@@ -282,6 +284,47 @@ class Gradients(unittest.TestCase):
             torch.cuda.synchronize()
             for a, b in zip(gradients, self.expected, strict=True):
                 self.assertTrue(torch.equal(a, b))
+
+
+@unittest.skipIf(WHY, WHY)
+class SlowLayouts(unittest.TestCase):
+    """What TMA cannot read is read as a copy, where that pays. TANDEM_VARIANT allows what needs TMA alone."""
+
+    def setUp(self):
+        torch.manual_seed(2)
+        self.q, self.k, self.v = (torch.randn(2, 1024, 8, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    @staticmethod
+    def off_16_bytes(x):
+        moved = torch.empty(x.numel() + 1, device=x.device, dtype=x.dtype)[1:].view(x.shape)
+        return moved.copy_(x)
+
+    @staticmethod
+    def only(variant):
+        return mock.patch.dict(os.environ, TANDEM_VARIANT=variant)
+
+    def test_a_base_off_16_bytes(self):
+        expected = tandem.ops.gla(self.q, self.k, self.v)[0]
+        moved = self.off_16_bytes(self.q)
+        with self.only("gla_forward.sm90.bf16.c64_k64_v64"), torch.no_grad():
+            self.assertTrue(torch.equal(tandem.ops.gla(moved, self.k, self.v)[0], expected))
+            small = self.off_16_bytes(self.q[:, :100])
+            with self.assertRaisesRegex(NotImplementedError, "q does not start at a multiple of 16 bytes"):
+                tandem.ops.gla(small, self.k[:, :100], self.v[:, :100])
+
+    def test_a_gradient_expanded_along_time(self):
+        leaves = [x.requires_grad_() for x in (self.q, self.k, self.v)]
+        o = tandem.ops.gla(*leaves)[0]
+        d_o = torch.randn(2, 8, 64, device="cuda")
+        mean = torch.autograd.grad((o.mean(1).float() * d_o).sum(), leaves, retain_graph=True)
+        expanded = (d_o.to(o.dtype)[:, None] / 1024).expand_as(o)
+        expected = torch.autograd.grad(o, leaves, expanded.contiguous(), retain_graph=True)
+        for variant in ("gla_backward.sm90.bf16.c64", "gla_backward.sm90.bf16.c64.chunks"):
+            with self.only(variant):
+                got = torch.autograd.grad(o, leaves, expanded, retain_graph=True)
+            for a, b, c in zip(got, expected, mean, strict=True):
+                self.assertLess(relative_rms(a, b.double()), 6e-3)
+                self.assertLess(relative_rms(c, b.double()), 6e-3)
 
 
 @unittest.skipIf(WHY, WHY)
