@@ -124,9 +124,10 @@ void gla_step(const GlaStepArgs& args, const Context& context = {});
 ///   dg_t = exp(g_t) <S_{t-1}, dS_t>                         0 where g_t = -inf
 ///
 /// Heads that share a query/key head add up in dq and dk, and tokens and batches in the gradient of
-/// a constant decay, always in the same order. Gradients at tokens outside every sequence are 0; an
-/// empty sequence has d_initial_state = d_final_state. No output may overlap an input or another
-/// output.
+/// a constant decay, always in the same order. The latter's terms mostly cancel, their errors do
+/// not: in bf16 on CUDA it is 1 to 5 % off (relative RMS over heads at B2 H8 T1024 K64, decays
+/// -0.05 to -1.05). Gradients at tokens outside every sequence are 0; an empty sequence has
+/// d_initial_state = d_final_state. No output may overlap an input or another output.
 struct GlaBackwardArgs {
   TensorView q;                                              ///< [B,T,HQ,K]
   TensorView k;                                              ///< [B,T,HQ,K]
