@@ -2,6 +2,8 @@
 #include "ops/gla.h"
 
 #include <cmath>
+#include <limits>
+#include <sstream>
 #include <string>
 
 #include "ops/call.h"
@@ -54,12 +56,17 @@ void check(const Signature& signature, const Args& args, const char* keys_name,
   signature.check(&args);
 }
 
-/// Sets the scale, K^-0.5 when absent; it must be finite.
+/// Sets the scale, K^-0.5 when absent; it must be finite, and so in fp32, which it is kept as.
 template <class Problem>
 void set_scale(const Signature& signature, std::optional<double> scale, Problem& problem) {
   const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));
   if (!std::isfinite(value)) {
     refuse(signature.name(), "scale must be finite, got " + std::to_string(value));
+  }
+  if (std::abs(value) > std::numeric_limits<float>::max()) {
+    std::ostringstream got;
+    got << value;
+    refuse(signature.name(), "scale must be in fp32's range, got " + got.str());
   }
   problem.scale = static_cast<float>(value);
   problem.scale_rest = static_cast<float>(value - problem.scale);
