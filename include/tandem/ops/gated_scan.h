@@ -52,8 +52,8 @@ struct GatedScanForwardArgs {
 /// why) or CudaError, all before anything is written.
 void gated_scan_forward(const GatedScanForwardArgs& args, const Context& context = {});
 
-/// Bytes of workspace that gated_scan_forward(args) needs on a device with these properties; reads
-/// no tensor data. Throws as gated_scan_forward does.
+/// Bytes of workspace that gated_scan_forward(args) needs on a device with these properties, with
+/// such a Context::batch_invariant; reads no tensor data. Throws as gated_scan_forward does.
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardArgs& args,
                                                const DeviceProperties& device,
                                                bool batch_invariant = false);

@@ -53,8 +53,8 @@ struct GlaForwardArgs {
 /// anything is written.
 void gla_forward(const GlaForwardArgs& args, const Context& context = {});
 
-/// Bytes of workspace that gla_forward(args) needs on a device with these properties; reads no
-/// tensor data. Throws as gla_forward does.
+/// Bytes of workspace that gla_forward(args) needs on a device with these properties, with such a
+/// Context::batch_invariant; reads no tensor data. Throws as gla_forward does.
 std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device,
                                         bool batch_invariant = false);
 
