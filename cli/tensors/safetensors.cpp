@@ -23,11 +23,9 @@ struct FileDType {
   std::uint64_t bytes;
 };
 
-constexpr FileDType kFileDTypes[] = {{"BF16", DType::kBFloat16, 2},
-                                     {"F16", DType::kFloat16, 2},
-                                     {"F32", DType::kFloat32, 4},
-                                     {"I32", DType::kInt32, 4},
-                                     {"I64", DType::kInt32, 8}};
+constexpr FileDType kFileDTypes[] = {{"BF16", DType::kBFloat16, 2}, {"F16", DType::kFloat16, 2},
+                                     {"F32", DType::kFloat32, 4},   {"F64", DType::kFloat64, 8},
+                                     {"I32", DType::kInt32, 4},     {"I64", DType::kInt32, 8}};
 
 /// The header of a file while it is checked.
 class Header {
@@ -91,7 +89,7 @@ class Header {
     const auto known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes),
                                     [&](const FileDType& one) { return dtype == one.name; });
     if (known == std::end(kFileDTypes)) {
-      refuse(name, fmt::format("dtype: {} is not supported (BF16, F16, F32, I32, I64)",
+      refuse(name, fmt::format("dtype: {} is not supported (BF16, F16, F32, F64, I32, I64)",
                                shown_json(dtype)));
     }
     const Json& shape = value["shape"];

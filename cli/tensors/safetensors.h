@@ -21,8 +21,8 @@ struct FileEntry {
   bool wide;                 // I64 in the file
 };
 
-/// A file whose header was read and checked, and no data yet. Dtypes BF16, F16, F32, I32 and I64
-/// (values must fit int32); rank at most Dims::kMaxRank.
+/// A file whose header was read and checked, and no data yet. Dtypes BF16, F16, F32, F64, I32 and
+/// I64 (values must fit int32); rank at most Dims::kMaxRank.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);

@@ -26,6 +26,10 @@ struct Context {
   Workspace workspace = {};
   /// Returns `bytes` > 0 as a Workspace would hold them. What it throws, the call throws.
   std::function<void*(std::size_t bytes)> allocate = {};
+  /// Whether a sequence's results have the same bits alone, in a batch and packed with others:
+  /// nothing then depends on B, T, N or cu_seqlens but what is summed over all sequences
+  /// (docs/batch_invariance.md). Also asked for by TANDEM_BATCH_INVARIANT=1.
+  bool batch_invariant = false;
 };
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -28,6 +29,10 @@ namespace tandem::extension {
 using ::torch::headeronly::ScalarType;
 using ::torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+
+/// Whether all calls from Python are batch-invariant: one switch, since gradients are computed in
+/// threads of torch's.
+inline std::atomic<bool> batch_invariant = false;
 
 /// Returns torch's current stream on the device.
 inline Stream current_stream(Device device) {
@@ -168,10 +173,9 @@ class Call {
     if (value.tensor) row.set_view(args_.get(), view(row, readable(row, *value.tensor)));
   }
   void set(const Parameter& row, double number) { row.set_value(args_.get(), number); }
-  /// Sets an input to a tensor of which no copy is needed; false where one is.
+  /// Sets an input to a tensor of which no copy is wanted; false where one is.
   bool set_readable(const Parameter& row, const TensorView& view) {
-    if (row.role == Role::kInput &&
-        !is_readable(row, view.shape.rank(), view.shape.begin(), view.strides.begin())) {
+    if (row.role == Role::kInput && (!is_readable(row, view) || row.better_copied(view))) {
       return false;
     }
     row.set_view(args_.get(), view);
@@ -221,6 +225,7 @@ class Call {
   void run() {
     const Device device = signature_.device(args_.get());
     Context context;
+    context.batch_invariant = batch_invariant;
     if (built_with_cuda()) context.stream = current_stream(device);
     context.allocate = [&](std::size_t bytes) {
       // Torch's allocator hands the memory out again only to later work of the same stream.
@@ -237,7 +242,7 @@ class Call {
     if (device.type == DeviceType::kCuda) {
       properties = cuda_device_count() > 0 ? device_properties(device) : DeviceProperties::h200();
     }
-    workspace_bytes(signature_, args_.get(), properties);
+    workspace_bytes(signature_, args_.get(), properties, batch_invariant);
   }
 
  private:
@@ -246,29 +251,34 @@ class Call {
   }
 
   /// Whether the library takes an input's layout.
-  static bool is_readable(const Parameter& row, std::int64_t rank, const std::int64_t* sizes,
-                          const std::int64_t* strides) {
-    const std::int64_t dense = row.layout == Layout::kContiguous ? rank
-                               : row.layout == Layout::kRows     ? std::min<std::int64_t>(rank, 1)
-                                                                 : 0;
+  static bool is_readable(const Parameter& row, const TensorView& view) {
+    const int rank = view.shape.rank();
+    const int dense = row.layout == Layout::kContiguous ? rank
+                      : row.layout == Layout::kRows     ? std::min(rank, 1)
+                                                        : 0;
     std::int64_t stride = 1;
-    for (std::int64_t axis = rank; axis-- > rank - dense;) {
-      if (sizes[axis] > 1 && strides[axis] != stride) return false;
-      stride *= sizes[axis];
+    for (int axis = rank; axis-- > rank - dense;) {
+      if (view.shape[axis] > 1 && view.strides[axis] != stride) return false;
+      stride *= view.shape[axis];
     }
     return true;
   }
 
-  /// The tensor, or a copy where it has a dtype or layout that the library refuses. Here and not in
-  /// Python, because only here the strides are those of the call: a compiler may have changed them.
+  /// The tensor, or a copy where it has a dtype or layout that the library refuses or reads slowly.
+  /// Here and not in Python, because only here the strides are those of the call: a compiler may
+  /// have changed them.
   Tensor readable(const Parameter& row, Tensor tensor) {
     if (row.role != Role::kInput) return tensor;
     if (row.element == Element::kOffsets && tensor.scalar_type() == ScalarType::Long) {
       tensor = keep(narrowed(tensor));
     }
-    const bool fits =
-        is_readable(row, tensor.dim(), tensor.sizes().data(), tensor.strides().data());
-    return fits ? tensor : keep(torch::stable::contiguous(tensor));
+    const TensorView given = view(row, tensor);
+    if (row.better_copied(given)) {
+      // why not contiguous(): it leaves a tensor as it is that only begins at a wrong address.
+      Tensor copy = empty(given.shape, tensor.scalar_type(), given.device);
+      return keep(torch::stable::copy_(copy, tensor));
+    }
+    return is_readable(row, given) ? tensor : keep(torch::stable::contiguous(tensor));
   }
 
   void check_rank(const Parameter& row, std::int64_t rank) const {

@@ -48,6 +48,24 @@ TANDEM_FOR_PYTHON const char* tandem_cuda_unavailable_reason() {
   return reason.c_str();
 }
 
+/// Makes all later calls batch-invariant, or no longer so.
+TANDEM_FOR_PYTHON void tandem_set_batch_invariant(bool wanted) {
+  tandem::extension::batch_invariant = wanted;
+}
+
+/// Whether calls are batch-invariant, by that switch or by the environment's: "0", "1", or what is
+/// wrong with the environment's. It holds until the thread's next call.
+TANDEM_FOR_PYTHON const char* tandem_is_batch_invariant() {
+  static thread_local std::string error;
+  try {
+    const bool by_environment = tandem::batch_invariant_switch();
+    return tandem::extension::batch_invariant || by_environment ? "1" : "0";
+  } catch (const std::exception& thrown) {
+    error = std::string("ValueError: ") + thrown.what();
+    return error.c_str();
+  }
+}
+
 /// Returns the tables of all calls, as JSON.
 TANDEM_FOR_PYTHON const char* tandem_tables() {
   static const std::string tables = tandem::extension::tables_as_json();

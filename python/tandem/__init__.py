@@ -2,12 +2,13 @@
 
 The ops are in :mod:`tandem.ops`. They take torch tensors on a CPU or on a Hopper GPU (compute capability 9.0),
 run on torch's current stream, and work under ``torch.compile``, ``torch.func``, autocast and in CUDA graphs.
+:func:`set_batch_invariant` makes a sequence's results independent of those computed with it.
 """
 
 from importlib.metadata import version
 
 from tandem import ops
-from tandem._extension import cuda_unavailable_reason
+from tandem._extension import cuda_unavailable_reason, is_batch_invariant, set_batch_invariant
 
-__all__ = ["cuda_unavailable_reason", "ops"]
+__all__ = ["cuda_unavailable_reason", "is_batch_invariant", "ops", "set_batch_invariant"]
 __version__ = version("tandem")

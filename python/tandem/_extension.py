@@ -54,6 +54,9 @@ _with_interpreter = ctypes.PyDLL(str(_PATH))
 _with_interpreter.tandem_direct.restype = ctypes.py_object
 _with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p, *[ctypes.py_object] * 3]
 _library.tandem_cuda_unavailable_reason.restype = ctypes.c_char_p
+_library.tandem_set_batch_invariant.argtypes = [ctypes.c_bool]
+_library.tandem_set_batch_invariant.restype = None
+_library.tandem_is_batch_invariant.restype = ctypes.c_char_p
 _library.tandem_tables.restype = ctypes.c_char_p
 _library.tandem_refusal.restype = ctypes.c_char_p
 
@@ -68,6 +71,39 @@ def cuda_unavailable_reason() -> str:
     True
     """
     return str(_library.tandem_cuda_unavailable_reason(), encoding="utf-8")
+
+
+def set_batch_invariant(wanted: bool) -> None:
+    """Makes all later calls of the process batch-invariant, their gradients too, or no longer so: a sequence's results
+    then have the same bits alone, as a row of a batch and packed with others by ``cu_seqlens``.
+
+    Alike are tensors of the same dtypes, widths, heads, kind of decay and layout (strides and alignment), and the same
+    wanted gradients, on the same device. What is summed over all sequences is not a sequence's: the gradients of
+    linear_scan's weight and of gla's constant decay. It costs time where sequences are few and long, and for the scans;
+    docs/batch_invariance.md of the sources says how much. On the CPU nothing changes: results are so in any case.
+
+    Args:
+        wanted: whether calls are to be batch-invariant. They also are with ``TANDEM_BATCH_INVARIANT=1`` in the
+            environment.
+
+    >>> set_batch_invariant(True)
+    >>> is_batch_invariant()
+    True
+    >>> set_batch_invariant(False)
+    """
+    _library.tandem_set_batch_invariant(wanted)
+
+
+def is_batch_invariant() -> bool:
+    """Says whether calls are batch-invariant: by :func:`set_batch_invariant`, or by the environment.
+
+    Raises:
+        ValueError: ``TANDEM_BATCH_INVARIANT`` is neither 0 nor 1.
+    """
+    text = str(_library.tandem_is_batch_invariant(), encoding="utf-8")
+    if text not in ("0", "1"):
+        raise error_of(RuntimeError(text))
+    return text == "1"
 
 
 def direct_call(name: str) -> Callable[..., Any]:

@@ -48,9 +48,13 @@ CpuIsaSwitch cpu_isa_switch() {
                               {{"baseline", kBaseline}, {"avx2", kAvx2}, {"avx512", kAvx512}});
 }
 
+bool batch_invariant_switch() {
+  return choose("TANDEM_BATCH_INVARIANT", false, {{"0", false}, {"1", true}});
+}
+
 CallOptions call_options_from_environment() {
   const char* text = std::getenv("TANDEM_VARIANT");
-  return {text == nullptr ? "" : text, &chosen_variant};
+  return {text == nullptr ? "" : text, &chosen_variant, batch_invariant_switch()};
 }
 
 std::string last_variant() { return chosen_variant; }

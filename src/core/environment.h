@@ -15,6 +15,9 @@ CpuMatmulSwitch cpu_matmul_switch();
 enum class CpuIsaSwitch { kUnset, kBaseline, kAvx2, kAvx512 };
 CpuIsaSwitch cpu_isa_switch();
 
+/// TANDEM_BATCH_INVARIANT=0|1: whether every call is as with Context::batch_invariant.
+bool batch_invariant_switch();
+
 /// TANDEM_VARIANT=<name of a CUDA variant>: the only one that calls may use. Returns the options of
 /// a public call: what is chosen is what last_variant() (tandem/variants.h) tells from then on.
 CallOptions call_options_from_environment();

@@ -32,11 +32,22 @@ class Products {
     std::vector<Real> weight(std::int64_t{f_.D} * f_.d);
     rows_to_float({f_.dtype, f_.weight.data, f_.weight.row_stride}, f_.D, f_.d, weight.data(),
                   f_.d);
+    clear_outside(f_, f_.dtype, p_.du, f_.d);
+    // Pieces of each sequence on its own: how a product of many rows sums may depend on their
+    // number.
+    struct Piece {
+      std::int64_t b, begin, rows;
+    };
+    std::vector<Piece> pieces;
+    for (const Sequence& one : sequences_of(f_.cu_seqlens, f_.N, f_.T)) {
+      for (std::int64_t t = one.begin; t < one.end; t += kRows) {
+        pieces.push_back({one.b, t, std::min(kRows, one.end - t)});
+      }
+    }
     const int threads = parallel_threads();
     std::vector<std::vector<Real>> du(threads, std::vector<Real>(std::int64_t{kRows} * f_.d));
-    const std::int64_t pieces = (f_.T + kRows - 1) / kRows;
-    parallel_for(f_.B * pieces, threads, Schedule::kStatic, [&](std::int64_t i, int thread) {
-      const std::int64_t b = i / pieces, t = i % pieces * kRows, rows = std::min(kRows, f_.T - t);
+    parallel_for(std::ssize(pieces), threads, Schedule::kStatic, [&](std::int64_t i, int thread) {
+      const auto [b, t, rows] = pieces[i];
       matmul(provider_, {.M = rows,
                          .N = f_.d,
                          .K = f_.D,

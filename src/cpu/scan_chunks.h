@@ -123,15 +123,19 @@ void read_state(const Real* states, std::int64_t n, int D, ScanBlock block, Real
   }
 }
 
-/// Writes zeros at tokens outside every sequence.
-inline void clear_outside(const ScanRecurrence& scan, DType dtype, const TokenTensor& tensor) {
+/// Writes zeros at tokens outside every sequence, `columns` of each.
+inline void clear_outside(const ScanRecurrence& scan, DType dtype, const TokenTensor& tensor,
+                          int columns) {
   if (!scan.cu_seqlens || !tensor.data) return;
   const auto clear = [&](std::int64_t begin, std::int64_t end) {
     void* row = element_at(dtype, tensor.data, begin * tensor.time_stride);
-    fill_rows_with_zero(end - begin, scan.D, {dtype, row, tensor.time_stride});
+    fill_rows_with_zero(end - begin, columns, {dtype, row, tensor.time_stride});
   };
   clear(0, scan.cu_seqlens[0]);
   clear(scan.cu_seqlens[scan.N], scan.T);
+}
+inline void clear_outside(const ScanRecurrence& scan, DType dtype, const TokenTensor& tensor) {
+  clear_outside(scan, dtype, tensor, scan.D);
 }
 
 }  // namespace tandem::cpu

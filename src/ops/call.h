@@ -47,7 +47,8 @@ Signature make_signature(const char* op, std::vector<Parameter> table,
     throw Unsupported("[" + std::string(op) +
                       "] tensors on a CUDA device: " + cuda_unavailable_reason());
   };
-  const auto run = [=](const void* args, const Context& context, const CallOptions& options) {
+  const auto run = [=](const void* args, const Context& context, CallOptions options) {
+    options.batch_invariant |= context.batch_invariant;
     const Problem problem = make_problem(*static_cast<const Args*>(args));
     if (device_of(problem).type == DeviceType::kCpu) return entries.cpu(problem, options);
     require_cuda();
@@ -75,8 +76,10 @@ inline void run(const Signature& signature, const void* args, const Context& con
 }
 
 inline std::size_t workspace_bytes(const Signature& signature, const void* args,
-                                   const DeviceProperties& device) {
-  return signature.workspace_bytes(args, device, call_options_from_environment());
+                                   const DeviceProperties& device, bool batch_invariant) {
+  CallOptions options = call_options_from_environment();
+  options.batch_invariant |= batch_invariant;
+  return signature.workspace_bytes(args, device, options);
 }
 
 }  // namespace tandem

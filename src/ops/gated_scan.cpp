@@ -62,8 +62,9 @@ void gated_scan_forward(const GatedScanForwardArgs& args, const Context& context
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardArgs& args,
-                                               const DeviceProperties& device) {
-  return workspace_bytes(gated_scan_forward_signature(), &args, device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant) {
+  return workspace_bytes(gated_scan_forward_signature(), &args, device, batch_invariant);
 }
 
 void gated_scan_backward(const GatedScanBackwardArgs& args, const Context& context) {
@@ -71,8 +72,9 @@ void gated_scan_backward(const GatedScanBackwardArgs& args, const Context& conte
 }
 
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& args,
-                                                const DeviceProperties& device) {
-  return workspace_bytes(gated_scan_backward_signature(), &args, device);
+                                                const DeviceProperties& device,
+                                                bool batch_invariant) {
+  return workspace_bytes(gated_scan_backward_signature(), &args, device, batch_invariant);
 }
 
 }  // namespace tandem

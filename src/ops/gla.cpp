@@ -2,6 +2,8 @@
 #include "ops/gla.h"
 
 #include <cmath>
+#include <limits>
+#include <sstream>
 #include <string>
 
 #include "ops/call.h"
@@ -54,12 +56,17 @@ void check(const Signature& signature, const Args& args, const char* keys_name,
   signature.check(&args);
 }
 
-/// Sets the scale, K^-0.5 when absent; it must be finite.
+/// Sets the scale, K^-0.5 when absent; it must be finite, and so in fp32, which it is kept as.
 template <class Problem>
 void set_scale(const Signature& signature, std::optional<double> scale, Problem& problem) {
   const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));
   if (!std::isfinite(value)) {
     refuse(signature.name(), "scale must be finite, got " + std::to_string(value));
+  }
+  if (std::abs(value) > std::numeric_limits<float>::max()) {
+    std::ostringstream got;
+    got << value;
+    refuse(signature.name(), "scale must be in fp32's range, got " + got.str());
   }
   problem.scale = static_cast<float>(value);
   problem.scale_rest = static_cast<float>(value - problem.scale);
@@ -120,9 +127,9 @@ GlaForwardProblem inputs_of(const Signature& signature, const Args& args) {
 const Signature& gla_forward_signature() {
   static const Signature signature = make_signature<Forward>(
       "gla_forward",
-      {input<&Forward::q>("q", "B,T,HQ,K", Element::kMatrix), input<&Forward::k>("k", "B,T,HQ,K"),
-       input<&Forward::v>("v", "B,T,H,V"), log_decay_row<Forward>(),
-       number<&Forward::scale>("scale"),
+      {input<&Forward::q>("q", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&Forward::k>("k", "B,T,HQ,K").tiled(), input<&Forward::v>("v", "B,T,H,V").tiled(),
+       log_decay_row<Forward>(), number<&Forward::scale>("scale"),
        input<&Forward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
        output<&Forward::o>("o", "B,T,H,V"),
        output<&Forward::final_state>("final_state", "N,H,K,V", Element::kFp32, kState)
@@ -136,11 +143,11 @@ const Signature& gla_forward_signature() {
 const Signature& gla_backward_signature() {
   static const Signature signature = make_signature<Backward>(
       "gla_backward",
-      {input<&Backward::q>("q", "B,T,HQ,K", Element::kMatrix), input<&Backward::k>("k", "B,T,HQ,K"),
-       input<&Backward::v>("v", "B,T,H,V"), log_decay_row<Backward>(),
-       number<&Backward::scale>("scale"),
+      {input<&Backward::q>("q", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&Backward::k>("k", "B,T,HQ,K").tiled(), input<&Backward::v>("v", "B,T,H,V").tiled(),
+       log_decay_row<Backward>(), number<&Backward::scale>("scale"),
        input<&Backward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
-       cu_seqlens<&Backward::cu_seqlens>(), input<&Backward::d_o>("d_o", "B,T,H,V"),
+       cu_seqlens<&Backward::cu_seqlens>(), input<&Backward::d_o>("d_o", "B,T,H,V").tiled(),
        input<&Backward::d_final_state>("d_final_state", "N,H,K,V", Element::kFp32, kState),
        gradient<&Backward::dq>("dq", "q"), gradient<&Backward::dk>("dk", "k"),
        gradient<&Backward::dv>("dv", "v"),
@@ -154,8 +161,8 @@ const Signature& gla_backward_signature() {
 const Signature& gla_state_forward_signature() {
   static const Signature signature = make_signature<StateForward>(
       "gla_state_forward",
-      {input<&StateForward::k>("k", "B,T,HQ,K", Element::kMatrix),
-       input<&StateForward::v>("v", "B,T,H,V"), log_decay_row<StateForward>(),
+      {input<&StateForward::k>("k", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&StateForward::v>("v", "B,T,H,V").tiled(), log_decay_row<StateForward>(),
        cu_seqlens<&StateForward::cu_seqlens>(),
        output<&StateForward::state>("state", "N,H,K,V", Element::kFp32, kState),
        output<&StateForward::total_log_decay>("total_log_decay", "N,H", Element::kFp32, kState)},
@@ -167,8 +174,8 @@ const Signature& gla_state_forward_signature() {
 const Signature& gla_state_backward_signature() {
   static const Signature signature = make_signature<StateBackward>(
       "gla_state_backward",
-      {input<&StateBackward::q>("q", "B,T,HQ,K", Element::kMatrix),
-       input<&StateBackward::d_o>("d_o", "B,T,H,V"), log_decay_row<StateBackward>(),
+      {input<&StateBackward::q>("q", "B,T,HQ,K", Element::kMatrix).tiled(),
+       input<&StateBackward::d_o>("d_o", "B,T,H,V").tiled(), log_decay_row<StateBackward>(),
        number<&StateBackward::scale>("scale"), cu_seqlens<&StateBackward::cu_seqlens>(),
        output<&StateBackward::d_state>("d_state", "N,H,K,V", Element::kFp32, kState),
        output<&StateBackward::total_log_decay>("total_log_decay", "N,H", Element::kFp32, kState)},
@@ -266,9 +273,9 @@ void gla_forward(const GlaForwardArgs& args, const Context& context) {
   run(gla_forward_signature(), &args, context);
 }
 
-std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args,
-                                        const DeviceProperties& device) {
-  return workspace_bytes(gla_forward_signature(), &args, device);
+std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device,
+                                        bool batch_invariant) {
+  return workspace_bytes(gla_forward_signature(), &args, device, batch_invariant);
 }
 
 void gla_backward(const GlaBackwardArgs& args, const Context& context) {
@@ -276,8 +283,8 @@ void gla_backward(const GlaBackwardArgs& args, const Context& context) {
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
-                                         const DeviceProperties& device) {
-  return workspace_bytes(gla_backward_signature(), &args, device);
+                                         const DeviceProperties& device, bool batch_invariant) {
+  return workspace_bytes(gla_backward_signature(), &args, device, batch_invariant);
 }
 
 void gla_state_forward(const GlaStateForwardArgs& args, const Context& context) {
@@ -285,8 +292,9 @@ void gla_state_forward(const GlaStateForwardArgs& args, const Context& context) 
 }
 
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
-                                              const DeviceProperties& device) {
-  return workspace_bytes(gla_state_forward_signature(), &args, device);
+                                              const DeviceProperties& device,
+                                              bool batch_invariant) {
+  return workspace_bytes(gla_state_forward_signature(), &args, device, batch_invariant);
 }
 
 void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context) {
@@ -294,8 +302,9 @@ void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context
 }
 
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
-                                               const DeviceProperties& device) {
-  return workspace_bytes(gla_state_backward_signature(), &args, device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant) {
+  return workspace_bytes(gla_state_backward_signature(), &args, device, batch_invariant);
 }
 
 void gla_step(const GlaStepArgs& args, const Context& context) {

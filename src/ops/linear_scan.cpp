@@ -68,8 +68,9 @@ void linear_scan_forward(const LinearScanForwardArgs& args, const Context& conte
 }
 
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardArgs& args,
-                                                const DeviceProperties& device) {
-  return workspace_bytes(linear_scan_forward_signature(), &args, device);
+                                                const DeviceProperties& device,
+                                                bool batch_invariant) {
+  return workspace_bytes(linear_scan_forward_signature(), &args, device, batch_invariant);
 }
 
 void linear_scan_backward(const LinearScanBackwardArgs& args, const Context& context) {
@@ -77,8 +78,9 @@ void linear_scan_backward(const LinearScanBackwardArgs& args, const Context& con
 }
 
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardArgs& args,
-                                                 const DeviceProperties& device) {
-  return workspace_bytes(linear_scan_backward_signature(), &args, device);
+                                                 const DeviceProperties& device,
+                                                 bool batch_invariant) {
+  return workspace_bytes(linear_scan_backward_signature(), &args, device, batch_invariant);
 }
 
 }  // namespace tandem

@@ -410,8 +410,9 @@ void projection_forward(const ProjectionForwardArgs& args, const Context& contex
 }
 
 std::size_t projection_forward_workspace_bytes(const ProjectionForwardArgs& args,
-                                               const DeviceProperties& device) {
-  return workspace_bytes(projection_forward_signature(), &args, device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant) {
+  return workspace_bytes(projection_forward_signature(), &args, device, batch_invariant);
 }
 
 void projection_backward(const ProjectionBackwardArgs& args, const Context& context) {
@@ -419,8 +420,9 @@ void projection_backward(const ProjectionBackwardArgs& args, const Context& cont
 }
 
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardArgs& args,
-                                                const DeviceProperties& device) {
-  return workspace_bytes(projection_backward_signature(), &args, device);
+                                                const DeviceProperties& device,
+                                                bool batch_invariant) {
+  return workspace_bytes(projection_backward_signature(), &args, device, batch_invariant);
 }
 
 }  // namespace tandem

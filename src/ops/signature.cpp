@@ -64,6 +64,22 @@ std::int64_t check_offsets(const Argument& cu_seqlens, std::int64_t B, Device de
 
 }  // namespace
 
+bool Parameter::better_copied(const TensorView& view) const {
+  constexpr std::int64_t kFewestBytes = 1 << 20;
+  constexpr std::int64_t kAligned = 16;  // bytes, of a base and of strides
+  if (!in_tiles || view.device.type != DeviceType::kCuda) return false;
+  const std::int64_t size = size_of(view.dtype);
+  const int last = view.shape.rank() - 1;
+  if (last < 0 || view.shape[last] * size % kAligned != 0) return false;
+  if (view.shape.product() * size < kFewestBytes) return false;
+  if (reinterpret_cast<std::uintptr_t>(view.data) % kAligned != 0) return true;
+  for (int axis = 0; axis < last; ++axis) {
+    const std::int64_t stride = view.strides[axis] * size;
+    if (view.shape[axis] > 1 && (stride <= 0 || stride % kAligned != 0)) return true;
+  }
+  return false;
+}
+
 Signature::Signature(const char* name, std::vector<Parameter> parameters, Backends backends)
     : name_(name), parameters_(std::move(parameters)), backends_(std::move(backends)) {
   for (Parameter& row : parameters_) {

@@ -67,6 +67,7 @@ struct Parameter {
   /// Of a number: 0 or 1, and of outputs that the caller gives. Torch and files, whose outputs are
   /// made for the call, do not have it.
   bool is_flag = false;
+  bool in_tiles = false;        // an input that CUDA kernels copy by TMA, or several times slower
   std::vector<Axes> axes = {};  // the choices of axes_text; filled by Signature
 
   const TensorView* (*view)(const void* args) = nullptr;  // null: absent
@@ -100,6 +101,15 @@ struct Parameter {
     or_fp32 = true;
     return std::move(*this);
   }
+  Parameter tiled() && {
+    in_tiles = true;
+    return std::move(*this);
+  }
+
+  /// Whether a call takes less time with a contiguous copy of this input, the copy included: on
+  /// CUDA, where TMA cannot read the tensor but can read the copy, and from a size on that was
+  /// measured (docs/ops/gla.log.md). For who has memory for copies: a call itself makes none.
+  bool better_copied(const TensorView& view) const;
 };
 
 /// Whether an axis may have no elements: batches, tokens, rows, and what a segment has ("C0").

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "refusals.h"
@@ -31,6 +32,19 @@ TEST(GlaRefusals, HeadsThatDoNotDivide) {
     }
     call.expect_refused(std::string(keys.name) +
                         " must have a number of heads HQ that divides H = 4, got HQ = 3");
+  });
+}
+
+TEST(GlaRefusals, AScaleBeyondFp32) {
+  for_each_gla_call([](const Call& call, const Parameter&) {
+    const Parameter* scale = call.signature().find("scale");
+    if (scale == nullptr) return;
+    for (const auto& [value, text] : {std::pair{1e300, "1e+300"}, {-4e38, "-4e+38"}}) {
+      scale->set_value(call.args(), value);
+      call.expect_refused("scale must be in fp32's range, got " + std::string(text));
+    }
+    scale->set_value(call.args(), 3e38);
+    EXPECT_NO_THROW(call.signature().run(call.args(), {}, {}));
   });
 }
 

@@ -10,6 +10,8 @@
 #include <fstream>
 
 #include "cli/calls/arguments.h"
+#include "cli/calls/operation.h"
+#include "cli/calls/run_file.h"
 #include "cli/tensors/safetensors.h"
 
 namespace tandem::tools {
@@ -112,6 +114,30 @@ TEST_F(Safetensors, MessagesShowNamesSafely) {
   expect_refused("tensor q: dtype: \"" + std::string(79, 'F') + "... is not supported");
 }
 
+/// What `tandem run` does, with fp64 from the file to the outputs.
+TEST_F(Safetensors, ACallOfFp64) {
+  const Operation& operation = find_operation("gla");
+  const Case one = parse_cases("gla", R"([{"name": "a", "axes": {"B": 2, "T": 70, "H": 2, "K": 8},
+      "dtype": ["fp64"], "decay": {"kind": "per_token", "distribution": "normal"},
+      "states": "initial", "tags": []}])",
+                               "test")[0];
+  TensorSet set = operation.make(one, DType::kFloat64, 1);
+  std::vector<NamedView> inputs;
+  for (const NamedTensor& tensor : set.tensors) {
+    if (tensor.output) continue;
+    inputs.push_back({tensor.name, view(tensor, set.buffers[tensor.buffer].data(), Device::cpu())});
+  }
+  write_safetensors(path_, inputs);
+  const std::string out = (folder_ / "o.safetensors").string();
+  const TensorSet read =
+      run_file(operation, path_, out, Device::cpu(), {{"output_final_state", "true"}});
+  EXPECT_EQ(read_safetensors(out).find("o")->dtype, DType::kFloat64);
+  EXPECT_EQ(read_safetensors(out).find("final_state")->dtype, DType::kFloat64);
+  for (const OutputError& error : verify_file(operation, read, out)) {
+    EXPECT_LT(error.value, 1e-13) << error.output;
+  }
+}
+
 /// A search through all names for each takes minutes.
 TEST_F(Safetensors, ManyNamesTakeNoLonger) {
   std::string header = "{";
@@ -165,7 +191,7 @@ TEST_F(Safetensors, Entries) {
       {R"({"shape":[1],"data_offsets":[0,4]})", "dtype: is missing"},
       {R"({"dtype":"F32","data_offsets":[0,4]})", "shape: is missing"},
       {R"({"dtype":"F32","shape":[1]})", "data_offsets: is missing"},
-      {R"({"dtype":"F64","shape":[1],"data_offsets":[0,8]})", "dtype: \"F64\" is not supported"},
+      {R"({"dtype":"F8","shape":[1],"data_offsets":[0,8]})", "dtype: \"F8\" is not supported"},
       {R"({"dtype":"f32","shape":[1],"data_offsets":[0,4]})", "dtype: \"f32\" is not supported"},
       {R"({"dtype":7,"shape":[1],"data_offsets":[0,4]})", "dtype: 7 is not supported"},
       {R"({"dtype":"F32","shape":4,"data_offsets":[0,4]})", "shape: must be a list"},

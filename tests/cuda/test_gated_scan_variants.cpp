@@ -65,6 +65,39 @@ TEST(GatedScanVariants, ShapesChooseTiles) {
   EXPECT_EQ(backward_of(backward_args({1, 512, 64})), "gated_scan_backward.sm90.bf16.w32_t128");
 }
 
+TEST(GatedScanVariants, BatchInvariantCallsGiveEverySequenceItsOwnTiles) {
+  const CallOptions invariant{.batch_invariant = true};
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto forward = [&](const GatedScanForwardArgs& args) {
+    return choose(make_problem(args), device, invariant).name;
+  };
+  const auto backward = [&](const GatedScanBackwardArgs& args) {
+    return choose(make_problem(args), device, invariant).name;
+  };
+  for (const Dims& shape : {Dims{8, 4096, 1024}, {1, 512, 64}, {1, 4096, 64}, {300, 1, 64}}) {
+    EXPECT_EQ(forward(contiguous_args(shape)), "gated_scan_forward.sm90.bf16.w32_t128.sequences");
+    EXPECT_EQ(backward(backward_args(shape)), "gated_scan_backward.sm90.bf16.w32_t128.sequences");
+  }
+  GatedScanForwardArgs packed = contiguous_args({1, 4096, 64});
+  packed.cu_seqlens = view(9, {101}, DType::kInt32);
+  EXPECT_EQ(forward(packed), "gated_scan_forward.sm90.bf16.w32_t128.sequences");
+  EXPECT_EQ(forward(contiguous_args({2, 100, 7})),
+            "gated_scan_forward.sm90.bf16.w32_t128.scalar.sequences");
+  EXPECT_EQ(forward(contiguous_args({2, 100, 64}, DType::kFloat32, DType::kFloat32)),
+            "gated_scan_forward.sm90.fp32.w32_t128.sequences");
+}
+
+/// Packed sequences keep the states before each 128 of their own tokens.
+TEST(GatedScanVariants, BatchInvariantSequencesHaveStatesOfTheirOwn) {
+  const DeviceProperties device = DeviceProperties::h200();
+  GatedScanBackwardArgs args = backward_args({2, 129, 40});
+  EXPECT_EQ(gated_scan_backward_workspace_bytes(args, device, true), 2u * 2 * 40 * 4);
+  args = backward_args({1, 1000, 40});
+  args.cu_seqlens = view(9, {6}, DType::kInt32);
+  EXPECT_EQ(gated_scan_backward_workspace_bytes(args, device, true), (7u + 5) * 40 * 4);
+  EXPECT_EQ(gated_scan_backward_workspace_bytes(args, device), 8u * 40 * 4);
+}
+
 TEST(GatedScanVariants, TheLastChoiceOfAThreadIsTold) {
   const auto choose = [](const Dims& shape) {
     gated_scan_forward_workspace_bytes(contiguous_args(shape), DeviceProperties::h200());

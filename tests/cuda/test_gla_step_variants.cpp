@@ -57,6 +57,21 @@ TEST(GlaStepVariants, DtypesAndAlignedWidthsChoose) {
   EXPECT_EQ(first_accepting(contiguous_args(0, 1, 1, 7, 8)), "gla_step.sm90.bf16.state_fp32.v32");
 }
 
+/// Tiles of either width sum over K in orders of their own.
+TEST(GlaStepVariants, BatchInvariantCallsTakeOneTileForAnyB) {
+  const DeviceProperties device = DeviceProperties::h200();
+  for (const std::int64_t B : {1, 16, 64, 1000}) {
+    const GlaStepProblem problem = make_problem(contiguous_args(B, 32, 32, 128, 128));
+    const StepVariant& chosen = choose_variant(
+        "gla_step", step_variants(), device, {},
+        [&](const StepVariant& variant) { return variant.supports(problem, device, true); });
+    EXPECT_EQ(chosen.name, "gla_step.sm90.bf16.state_fp32.v32") << B;
+  }
+  EXPECT_EQ(step_variants().front().supports(make_problem(contiguous_args(64, 32, 32, 128, 128)),
+                                             device, true),
+            "is for large B: not batch-invariant");
+}
+
 TEST(GlaStepVariants, ReasonsNameTheLimit) {
   const char* fp32 = "gla_step.sm90.bf16.state_fp32.v32";
   const char* bf16 = "gla_step.sm90.bf16.state_bf16.v64";

@@ -104,6 +104,31 @@ TEST(LinearScanVariants, WhatTmaCannotReadGoesToGather) {
   EXPECT_EQ(first_accepting(contiguous_args(4, 0, 64, 64)), tma + ".gather");
 }
 
+/// Tiles of packed tokens are many sequences': a product's rows and the scan's sequences are not.
+TEST(LinearScanVariants, BatchInvariantCallsAreComposed) {
+  const auto chosen = [](const LinearScanForwardArgs& args, bool batch_invariant) {
+    linear_scan_forward_workspace_bytes(args, kDevice, batch_invariant);
+    return last_variant();
+  };
+  const std::string composed = "linear_scan_forward.sm90.fp16.composed";
+  for (const std::int64_t B : {1, 16}) {
+    for (const std::int64_t T : {1, 100, 4096}) {
+      EXPECT_EQ(chosen(contiguous_args(B, T, 256, 64), true), composed) << B << " " << T;
+      EXPECT_NE(chosen(contiguous_args(B, T, 256, 64), false), composed) << B << " " << T;
+    }
+  }
+  LinearScanForwardArgs packed = contiguous_args(1, 4096, 256, 64);
+  packed.cu_seqlens = view(9, {101}, DType::kInt32);
+  EXPECT_EQ(chosen(packed, true), composed);
+  EXPECT_EQ(reason_of(composed, packed), "is for batch-invariant calls");
+  EXPECT_EQ(reason_of(composed, packed, {.variant = composed}), "");
+  EXPECT_EQ(reason_of(composed, contiguous_args(1, std::int64_t{1} << 31, 8, 8),
+                      {.batch_invariant = true}),
+            "takes T < 2^31 - 256, got 2147483648");
+  EXPECT_EQ(reason_of("linear_scan_forward.sm90.fp16.c64_t64", packed, {.batch_invariant = true}),
+            "is not batch-invariant");
+}
+
 TEST(LinearScanVariants, Fp32DecaysGoToTheGeneralTile) {
   LinearScanForwardArgs args = contiguous_args(8, 4096, 1024, 1024);
   args.log_decay = view(3, {8, 4096, 1024}, DType::kFloat32);

@@ -3,9 +3,12 @@
 The cases against the fp64 definition, streams, graphs, torch.compile.
 """
 
+import os
 import unittest
+from unittest import mock
 
 import tandem
+import test_batch_invariance
 import test_examples
 import test_gla_backward
 import test_gla_state
@@ -168,6 +171,10 @@ class Autocast(OnGpu, test_torch.Autocast):
     pass
 
 
+class BatchInvariance(OnGpu, test_batch_invariance.BatchInvariance):
+    pass
+
+
 class StateCases(OnGpu, test_gla_state.Cases):
     dtypes = ("bf16", "fp16")
 
@@ -277,6 +284,74 @@ class Gradients(unittest.TestCase):
             torch.cuda.synchronize()
             for a, b in zip(gradients, self.expected, strict=True):
                 self.assertTrue(torch.equal(a, b))
+
+
+@unittest.skipIf(WHY, WHY)
+class SlowLayouts(unittest.TestCase):
+    """What TMA cannot read is read as a copy, where that pays. TANDEM_VARIANT allows what needs TMA alone."""
+
+    def setUp(self):
+        torch.manual_seed(2)
+        self.q, self.k, self.v = (torch.randn(2, 1024, 8, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    @staticmethod
+    def off_16_bytes(x):
+        moved = torch.empty(x.numel() + 1, device=x.device, dtype=x.dtype)[1:].view(x.shape)
+        return moved.copy_(x)
+
+    @staticmethod
+    def only(variant):
+        return mock.patch.dict(os.environ, TANDEM_VARIANT=variant)
+
+    def test_a_base_off_16_bytes(self):
+        expected = tandem.ops.gla(self.q, self.k, self.v)[0]
+        moved = self.off_16_bytes(self.q)
+        with self.only("gla_forward.sm90.bf16.c64_k64_v64"), torch.no_grad():
+            self.assertTrue(torch.equal(tandem.ops.gla(moved, self.k, self.v)[0], expected))
+            small = self.off_16_bytes(self.q[:, :100])
+            with self.assertRaisesRegex(NotImplementedError, "q does not start at a multiple of 16 bytes"):
+                tandem.ops.gla(small, self.k[:, :100], self.v[:, :100])
+
+    def test_a_gradient_expanded_along_time(self):
+        leaves = [x.requires_grad_() for x in (self.q, self.k, self.v)]
+        o = tandem.ops.gla(*leaves)[0]
+        d_o = torch.randn(2, 8, 64, device="cuda")
+        mean = torch.autograd.grad((o.mean(1).float() * d_o).sum(), leaves, retain_graph=True)
+        expanded = (d_o.to(o.dtype)[:, None] / 1024).expand_as(o)
+        expected = torch.autograd.grad(o, leaves, expanded.contiguous(), retain_graph=True)
+        for variant in ("gla_backward.sm90.bf16.c64", "gla_backward.sm90.bf16.c64.chunks"):
+            with self.only(variant):
+                got = torch.autograd.grad(o, leaves, expanded, retain_graph=True)
+            for a, b, c in zip(got, expected, mean, strict=True):
+                self.assertLess(relative_rms(a, b.double()), 6e-3)
+                self.assertLess(relative_rms(c, b.double()), 6e-3)
+
+
+@unittest.skipIf(WHY, WHY)
+class ConstantDecay(unittest.TestCase):
+    """The gradient by a constant decay is a sum over B and T of gradients that mostly cancel."""
+
+    # Relative RMS over the heads whose sum is at least 0.3 of the root of the sum of squares: what the kernels keep
+    # today (5.1e-2 was measured in bf16). They are to reach 5e-3 and 1e-3.
+    limits = {torch.bfloat16: 7e-2, torch.float16: 1e-2}
+
+    def test_against_the_sum_of_the_tokens_gradients_in_fp64(self):
+        B, T, H, D = 2, 1024, 8, 64
+        for dtype, limit in self.limits.items():
+            torch.manual_seed(3)
+            q, k, v, d_o = (torch.randn(B, T, H, D, dtype=dtype) for _ in range(4))
+            g = torch.linspace(-0.05, -1.05, H)
+            leaf = g.cuda().requires_grad_()
+            (got,) = torch.autograd.grad(tandem.ops.gla(q.cuda(), k.cuda(), v.cuda(), leaf)[0], [leaf], d_o.cuda())
+            of_tokens = g.double().expand(B, T, H).contiguous().requires_grad_()
+            o = tandem.ops.gla(q.double(), k.double(), v.double(), of_tokens)[0]
+            (by_token,) = torch.autograd.grad(o, [of_tokens], d_o.double())
+            total, size = by_token.sum((0, 1)), by_token.square().sum((0, 1)).sqrt()
+            heads = total.abs() >= 0.3 * size
+            self.assertGreaterEqual(int(heads.sum()), 3)
+            error = relative_rms(got.cpu()[heads], total[heads])
+            with self.subTest(dtype=dtype, error=error):
+                self.assertLess(error, limit)
 
 
 @unittest.skipIf(WHY, WHY)

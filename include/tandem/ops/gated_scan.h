@@ -52,10 +52,11 @@ struct GatedScanForwardArgs {
 /// why) or CudaError, all before anything is written.
 void gated_scan_forward(const GatedScanForwardArgs& args, const Context& context = {});
 
-/// Bytes of workspace that gated_scan_forward(args) needs on a device with these properties; reads
-/// no tensor data. Throws as gated_scan_forward does.
+/// Bytes of workspace that gated_scan_forward(args) needs on a device with these properties, with
+/// such a Context::batch_invariant; reads no tensor data. Throws as gated_scan_forward does.
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardArgs& args,
-                                               const DeviceProperties& device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant = false);
 
 /// The gradient of a scalar loss through gated_scan_forward. The inputs are those of the forward
 /// call; d_out and d_final_state are the loss's gradients by its outputs. The states are computed
@@ -88,6 +89,7 @@ void gated_scan_backward(const GatedScanBackwardArgs& args, const Context& conte
 
 /// Bytes of workspace that gated_scan_backward(args) needs; as gated_scan_forward_workspace_bytes.
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& args,
-                                                const DeviceProperties& device);
+                                                const DeviceProperties& device,
+                                                bool batch_invariant = false);
 
 }  // namespace tandem

@@ -53,9 +53,10 @@ struct GlaForwardArgs {
 /// anything is written.
 void gla_forward(const GlaForwardArgs& args, const Context& context = {});
 
-/// Bytes of workspace that gla_forward(args) needs on a device with these properties; reads no
-/// tensor data. Throws as gla_forward does.
-std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device);
+/// Bytes of workspace that gla_forward(args) needs on a device with these properties, with such a
+/// Context::batch_invariant; reads no tensor data. Throws as gla_forward does.
+std::size_t gla_forward_workspace_bytes(const GlaForwardArgs& args, const DeviceProperties& device,
+                                        bool batch_invariant = false);
 
 /// The state that a span of tokens leaves behind when it begins with none, and how much of a state
 /// before the span outlives it:
@@ -89,7 +90,8 @@ void gla_state_forward(const GlaStateForwardArgs& args, const Context& context =
 
 /// As gla_forward_workspace_bytes.
 std::size_t gla_state_forward_workspace_bytes(const GlaStateForwardArgs& args,
-                                              const DeviceProperties& device);
+                                              const DeviceProperties& device,
+                                              bool batch_invariant = false);
 
 /// One token per sequence, for decoding: the recurrence above with the state in place.
 ///   S = exp(g) S + k v^T,  o = scale * q^T S
@@ -122,9 +124,10 @@ void gla_step(const GlaStepArgs& args, const Context& context = {});
 ///   dg_t = exp(g_t) <S_{t-1}, dS_t>                         0 where g_t = -inf
 ///
 /// Heads that share a query/key head add up in dq and dk, and tokens and batches in the gradient of
-/// a constant decay, always in the same order. Gradients at tokens outside every sequence are 0; an
-/// empty sequence has d_initial_state = d_final_state. No output may overlap an input or another
-/// output.
+/// a constant decay, always in the same order. The latter's terms mostly cancel, their errors do
+/// not: in bf16 on CUDA it is 1 to 5 % off (relative RMS over heads at B2 H8 T1024 K64, decays
+/// -0.05 to -1.05). Gradients at tokens outside every sequence are 0; an empty sequence has
+/// d_initial_state = d_final_state. No output may overlap an input or another output.
 struct GlaBackwardArgs {
   TensorView q;                                              ///< [B,T,HQ,K]
   TensorView k;                                              ///< [B,T,HQ,K]
@@ -147,7 +150,8 @@ void gla_backward(const GlaBackwardArgs& args, const Context& context = {});
 
 /// As gla_forward_workspace_bytes.
 std::size_t gla_backward_workspace_bytes(const GlaBackwardArgs& args,
-                                         const DeviceProperties& device);
+                                         const DeviceProperties& device,
+                                         bool batch_invariant = false);
 
 /// What a span of tokens adds to the gradient by the state before it, from q, d_o and the decay
 /// alone, and the span's total log-decay. For a sequence cut into spans, each on its own device:
@@ -172,6 +176,7 @@ void gla_state_backward(const GlaStateBackwardArgs& args, const Context& context
 
 /// As gla_forward_workspace_bytes.
 std::size_t gla_state_backward_workspace_bytes(const GlaStateBackwardArgs& args,
-                                               const DeviceProperties& device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant = false);
 
 }  // namespace tandem

@@ -39,7 +39,8 @@ void linear_scan_forward(const LinearScanForwardArgs& args, const Context& conte
 
 /// As gated_scan_forward_workspace_bytes.
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardArgs& args,
-                                                const DeviceProperties& device);
+                                                const DeviceProperties& device,
+                                                bool batch_invariant = false);
 
 /// The gradient of a scalar loss through linear_scan_forward: with dx, d_decay, d_log_decay, d_gate
 /// and d_initial_state of GatedScanBackwardArgs, only what is asked for of these and
@@ -71,6 +72,7 @@ void linear_scan_backward(const LinearScanBackwardArgs& args, const Context& con
 
 /// As gated_scan_forward_workspace_bytes.
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardArgs& args,
-                                                 const DeviceProperties& device);
+                                                 const DeviceProperties& device,
+                                                 bool batch_invariant = false);
 
 }  // namespace tandem

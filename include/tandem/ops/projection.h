@@ -73,7 +73,8 @@ void projection_forward(const ProjectionForwardArgs& args, const Context& contex
 /// Bytes of workspace that projection_forward(args) needs on a device with these properties; reads
 /// no tensor data. Throws as projection_forward does.
 std::size_t projection_forward_workspace_bytes(const ProjectionForwardArgs& args,
-                                               const DeviceProperties& device);
+                                               const DeviceProperties& device,
+                                               bool batch_invariant = false);
 
 /// One segment of a backward call. What the forward kept says which activation it had: nothing is
 /// none, slope one of four, inverse_norm with out l2_normalize. An out alone is not read.
@@ -110,6 +111,7 @@ void projection_backward(const ProjectionBackwardArgs& args, const Context& cont
 
 /// As projection_forward_workspace_bytes.
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardArgs& args,
-                                                const DeviceProperties& device);
+                                                const DeviceProperties& device,
+                                                bool batch_invariant = false);
 
 }  // namespace tandem

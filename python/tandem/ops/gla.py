@@ -33,7 +33,8 @@ def gla(
             ``torch.autograd.gradcheck``, what is fp32 below is fp64, arithmetic included.
         k: [B,T,HQ,K], as q.
         v: [B,T,H,V], as q. Strides of q, k and v are free: they are read where they are, at full speed when
-            bases and strides are multiples of 16 bytes. Only an innermost stride other than 1 makes a copy.
+            bases and strides are multiples of 16 bytes. A copy is made for an innermost stride other than 1 and,
+            on a GPU, of 1 MB or more whose base or strides are not such multiples, or whose stride is 0.
         log_decay: g, the natural logarithm of the decay, [H] (constant per head) or [B,T,H] (per token);
             None is no decay. Taken as fp32; other floating dtypes are converted. -inf forgets everything before
             the token, exactly; positive values grow the state.

@@ -37,6 +37,7 @@
 #include "cuda/gated_scan/params.h"
 #include "cuda/gated_scan/place.cuh"
 #include "cuda/gated_scan/row_maps.h"
+#include "cuda/gated_scan/sequence.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/scan/walk.cuh"
@@ -200,22 +201,33 @@ __device__ int keep_states(const BackwardArgs<Config>& params, const Place<Confi
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backward_kernel(
-    const __grid_constant__ BackwardArgs<Config> params) {
+    const __grid_constant__ BackwardArgs<Config> given) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<BackwardShared<Config>*>(memory);
-  const Place<Config> place(params);
+  Place<Config> place(given);
   constexpr int kStages = Config::kStages;
-  const int tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
-  const int first = (tiles - 1 - place.rank) * Config::kTileTokens;
-  const int tile_step = params.ranks * Config::kTileTokens;
-  const bool has_channels = Config::kRows || place.channel() < params.D;
-  const bool has_states = params.states != nullptr;
-  start_walk(shared.walk, params.ranks);
+  int tiles = (given.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
+  int first = (tiles - 1 - place.rank) * Config::kTileTokens;
+  const int tile_step = given.ranks * Config::kTileTokens;
+  const bool has_channels = Config::kRows || place.channel() < given.D;
+  const bool has_states = given.states != nullptr;
+  start_walk(shared.walk, given.ranks);
   if constexpr (Config::kRows) {
     if (threadIdx.x == Config::kLoader) shared.slots.init();
     __syncthreads();  // why: racecheck cannot follow barriers that are used before one
   }
   follow_stream();
+  if constexpr (Config::kPerSequence) {
+    using Element = typename Config::Element;
+    clear_outside<Config, Element>(given, place, place.b, given.dx);
+    clear_outside<Config, typename Config::Decay>(given, place, place.b, given.d_decay);
+    clear_outside<Config, Element>(given, place, place.b, given.d_gate);
+  }
+  const BackwardArgs<Config>& params = params_of_walk(given, place);
+  if constexpr (Config::kPerSequence) {
+    tiles = (params.sequences.T + Config::kTileTokens - 1) / Config::kTileTokens;
+    first = (tiles - 1) * Config::kTileTokens;
+  }
   bool loaded = false;
   int passed = 0;  // steps of the first walk
   if constexpr (Config::kRows) {
@@ -325,11 +337,12 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
 template <class Config>
 BackwardKernel backward_kernel() {
   constexpr std::size_t kBytes = sizeof(BackwardShared<Config>);
-  static_assert(kBytes <= kSharedMemoryPerBlock);
+  constexpr std::size_t kOwnBytes = Config::kPerSequence ? sizeof(BackwardParams) : 0;
+  static_assert(kBytes + kOwnBytes <= kSharedMemoryPerBlock);
   return {
       .width = Config::kWidth,
       .tile_tokens = Config::kTileTokens,
-      .blocks_per_sm = Config::blocks_per_sm(kBytes),
+      .blocks_per_sm = Config::blocks_per_sm(kBytes + kOwnBytes),
       .rows = Config::kRows ? Config::kTileTokens : 0,
       .launch = [](const char* name, const BackwardParams& params, unsigned chains, void* stream) {
         const LaunchShape shape{.blocks = chains * params.ranks,

@@ -11,3 +11,13 @@
   template BackwardKernel backward_kernel<NarrowBackwardConfig<Element, float>>();          \
   template BackwardKernel backward_kernel<NarrowBackwardConfig<Element, float, false>>();   \
   }
+
+#define TANDEM_INSTANCES_BACKWARD_SEQUENCES(Element)                                              \
+  namespace tandem::cuda::gated_scan {                                                            \
+  template BackwardKernel backward_kernel<PerSequence<NarrowBackwardConfig<Element, Element>>>(); \
+  template BackwardKernel                                                                         \
+  backward_kernel<PerSequence<NarrowBackwardConfig<Element, Element, false>>>();                  \
+  template BackwardKernel backward_kernel<PerSequence<NarrowBackwardConfig<Element, float>>>();   \
+  template BackwardKernel                                                                         \
+  backward_kernel<PerSequence<NarrowBackwardConfig<Element, float, false>>>();                    \
+  }

@@ -35,6 +35,7 @@ struct TileConfig {
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
   static constexpr bool kRows = kTile.rows;
+  static constexpr bool kPerSequence = false;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kChannels = kTile.channels;
   static constexpr int kLanes = kWidth / kChannels;  // threads side by side
@@ -64,6 +65,12 @@ struct TileConfig {
 
   static_assert(kLanes <= 32 && 32 % kLanes == 0 && kThreads % 32 == 0);
   static_assert(2 * kWidth <= kThreads);
+};
+
+/// A tile whose CTA walks one sequence, from that one's first token on: for batch-invariant calls.
+template <class Base>
+struct PerSequence : Base {
+  static constexpr bool kPerSequence = true;
 };
 
 /// Takes 64 channels, 128 bytes of a row: one CTA fills an SM.

@@ -2,8 +2,9 @@
 //
 // A chain is a batch row (or all packed tokens) by kWidth channels. A CTA walks it from end to end,
 // a tile of kTileTokens tokens per step; or a cluster of `ranks` CTAs, each with every ranks-th
-// tile (cuda/scan/plan.h). No ticket, no flag in global memory, no workspace: every sum is formed
-// in an order that depends on the shape alone.
+// tile (cuda/scan/plan.h). With kPerSequence a chain is a sequence by kWidth channels, its tiles
+// begin at its first token (sequence.cuh), and ranks is 1. No ticket, no flag in global memory, no
+// workspace: every sum is formed in an order that depends on the shape alone.
 //
 // A thread has kChannels channels of kTokens neighbouring tokens, its own pieces of shared memory
 // and its own cp.async groups: loads wait for no barrier. kLanes threads lie side by side, the
@@ -39,6 +40,7 @@
 #include "cuda/gated_scan/kernels.h"
 #include "cuda/gated_scan/params.h"
 #include "cuda/gated_scan/place.cuh"
+#include "cuda/gated_scan/sequence.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/scan/channels.cuh"
@@ -218,15 +220,19 @@ __device__ void keep_state(const ForwardParams& params, const Place<Config>& pla
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
-    const __grid_constant__ ForwardParams params) {
+    const __grid_constant__ ForwardParams given) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
-  const Place<Config> place(params);
+  Place<Config> place(given);
   constexpr int kStages = Config::kStages;
-  const int tile_step = params.ranks * Config::kTileTokens;
+  const int tile_step = given.ranks * Config::kTileTokens;
   const int first = place.rank * Config::kTileTokens;
-  start_walk(shared.walk, params.ranks);
+  start_walk(shared.walk, given.ranks);
   follow_stream();
+  if constexpr (Config::kPerSequence && Config::kOutputs) {
+    clear_outside<Config, typename Config::Element>(given, place, place.b, given.out);
+  }
+  const ForwardParams& params = params_of_walk(given, place);
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     load_tile(params, place, shared, stage, first + stage * tile_step);
@@ -285,10 +291,11 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
 template <class Config>
 ForwardKernel forward_kernel() {
   constexpr std::size_t kBytes = sizeof(ForwardShared<Config>);
+  constexpr std::size_t kOwnBytes = Config::kPerSequence ? sizeof(ForwardParams) : 0;
   return {
       .width = Config::kWidth,
       .tile_tokens = Config::kTileTokens,
-      .blocks_per_sm = Config::blocks_per_sm(kBytes),
+      .blocks_per_sm = Config::blocks_per_sm(kBytes + kOwnBytes),
       .rows = 0,
       .launch = [](const char* name, const ForwardParams& params, unsigned chains, void* stream) {
         launch_kernel(name, gated_scan_forward_kernel<Config>,

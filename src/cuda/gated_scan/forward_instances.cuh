@@ -16,3 +16,16 @@
   template ForwardKernel forward_kernel<NarrowConfig<Element, float, false>>();         \
   template ForwardKernel forward_kernel<NarrowStatesConfig<Element, float, false>>();   \
   }
+
+#define TANDEM_INSTANCES_FORWARD_SEQUENCES(Element)                                                \
+  namespace tandem::cuda::gated_scan {                                                             \
+  template ForwardKernel forward_kernel<PerSequence<NarrowConfig<Element, Element>>>();            \
+  template ForwardKernel forward_kernel<PerSequence<NarrowStatesConfig<Element, Element>>>();      \
+  template ForwardKernel forward_kernel<PerSequence<NarrowConfig<Element, Element, false>>>();     \
+  template ForwardKernel                                                                           \
+  forward_kernel<PerSequence<NarrowStatesConfig<Element, Element, false>>>();                      \
+  template ForwardKernel forward_kernel<PerSequence<NarrowConfig<Element, float>>>();              \
+  template ForwardKernel forward_kernel<PerSequence<NarrowStatesConfig<Element, float>>>();        \
+  template ForwardKernel forward_kernel<PerSequence<NarrowConfig<Element, float, false>>>();       \
+  template ForwardKernel forward_kernel<PerSequence<NarrowStatesConfig<Element, float, false>>>(); \
+  }

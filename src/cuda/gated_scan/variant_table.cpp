@@ -22,8 +22,13 @@ VariantOf<Kernel> describe(const char* direction, DType dtype, DType decay_dtype
               std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
               (Config::kRows      ? ".tma"
                : Config::kAligned ? ""
-                                  : ".scalar"),
-          dtype, decay_dtype, Config::kAligned, kernel};
+                                  : ".scalar") +
+              (Config::kPerSequence ? ".sequences" : ""),
+          dtype,
+          decay_dtype,
+          Config::kAligned,
+          Config::kPerSequence,
+          kernel};
 }
 
 template <class Config>
@@ -38,6 +43,12 @@ void add_backward(std::vector<BackwardVariant>& table, DType dtype, DType decay_
       {describe<Config>("backward", dtype, decay_dtype, backward_kernel<Config>()), states_kernel});
 }
 
+template <class Element, class Decay>
+void add_sequences_forward(std::vector<ForwardVariant>& table, DType dtype, DType decay_dtype) {
+  add_forward<PerSequence<NarrowConfig<Element, Decay>>>(table, dtype, decay_dtype);
+  add_forward<PerSequence<NarrowConfig<Element, Decay, false>>>(table, dtype, decay_dtype);
+}
+
 template <class Element>
 void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
   add_forward<WideConfig<Element, Element>>(table, dtype, dtype);
@@ -46,12 +57,21 @@ void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
   add_forward<NarrowConfig<Element, Element, false>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
   add_forward<NarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
+  add_sequences_forward<Element, Element>(table, dtype, dtype);
+  add_sequences_forward<Element, float>(table, dtype, DType::kFloat32);
 }
 
 template <class Element, class Decay, bool kAligned>
 void add_narrow_backward(std::vector<BackwardVariant>& table, DType dtype, DType decay_dtype) {
   add_backward<NarrowBackwardConfig<Element, Decay, kAligned>>(
       table, dtype, decay_dtype, forward_kernel<NarrowStatesConfig<Element, Decay, kAligned>>());
+}
+
+template <class Element, class Decay, bool kAligned>
+void add_sequences_backward(std::vector<BackwardVariant>& table, DType dtype, DType decay_dtype) {
+  add_backward<PerSequence<NarrowBackwardConfig<Element, Decay, kAligned>>>(
+      table, dtype, decay_dtype,
+      forward_kernel<PerSequence<NarrowStatesConfig<Element, Decay, kAligned>>>());
 }
 
 template <class Element>
@@ -61,6 +81,10 @@ void add_backward_16(std::vector<BackwardVariant>& table, DType dtype) {
   add_narrow_backward<Element, Element, false>(table, dtype, dtype);
   add_narrow_backward<Element, float, true>(table, dtype, DType::kFloat32);
   add_narrow_backward<Element, float, false>(table, dtype, DType::kFloat32);
+  add_sequences_backward<Element, Element, true>(table, dtype, dtype);
+  add_sequences_backward<Element, Element, false>(table, dtype, dtype);
+  add_sequences_backward<Element, float, true>(table, dtype, DType::kFloat32);
+  add_sequences_backward<Element, float, false>(table, dtype, DType::kFloat32);
 }
 
 /// Says why a tensor cannot be read or written 16 bytes at a time, "" when it can.
@@ -98,11 +122,12 @@ std::string recurrence_problem(const VariantOf<Kernel>& variant,
   }
   const int width = variant.kernel.width;
   const std::int64_t blocks = ceil_div(problem.D, width);
-  const std::string chains =
-      " batches times blocks of " + std::to_string(width) + " channels, got ";
-  const std::string got = std::to_string(problem.B) + " x " + std::to_string(blocks);
+  const std::int64_t rows = variant.per_sequence ? problem.N : problem.B;
+  const std::string chains = std::string(variant.per_sequence ? " sequences" : " batches") +
+                             " times blocks of " + std::to_string(width) + " channels, got ";
+  const std::string got = std::to_string(rows) + " x " + std::to_string(blocks);
   constexpr std::int64_t kMostChains = kMaxIndex / kMostScanRanks;
-  if (problem.B > kMostChains / blocks) {
+  if (rows > kMostChains / blocks) {
     return "takes at most " + std::to_string(kMostChains) + chains + got;
   }
   if (!variant.aligned) return "";
@@ -175,6 +200,7 @@ const std::vector<ForwardVariant>& forward_variants() {
     add_forward_16<__half>(rows, DType::kFloat16);
     add_forward<NarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
     add_forward<NarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
+    add_sequences_forward<float, float>(rows, DType::kFloat32, DType::kFloat32);
 #endif
     return rows;
   }();
@@ -189,6 +215,8 @@ const std::vector<BackwardVariant>& backward_variants() {
     add_backward_16<__half>(rows, DType::kFloat16);
     add_narrow_backward<float, float, true>(rows, DType::kFloat32, DType::kFloat32);
     add_narrow_backward<float, float, false>(rows, DType::kFloat32, DType::kFloat32);
+    add_sequences_backward<float, float, true>(rows, DType::kFloat32, DType::kFloat32);
+    add_sequences_backward<float, float, false>(rows, DType::kFloat32, DType::kFloat32);
 #endif
     return rows;
   }();

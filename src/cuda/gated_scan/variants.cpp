@@ -17,15 +17,18 @@ namespace {
 constexpr const char* kForward = "gated_scan_forward";
 constexpr const char* kBackward = "gated_scan_backward";
 
-std::int64_t chains_of(const ScanRecurrence& problem, int width) {
-  return problem.B * ceil_div(problem.D, width);
+/// Batch rows times blocks of channels; `per_sequence`: sequences instead of rows, and a row where
+/// there is no sequence, for what lies outside.
+std::int64_t chains_of(const ScanRecurrence& problem, int width, bool per_sequence) {
+  const std::int64_t rows = per_sequence ? std::max<std::int64_t>(problem.N, 1) : problem.B;
+  return rows * ceil_div(problem.D, width);
 }
 
 template <class Kernel>
 ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
                      const DeviceProperties& device) {
   const std::int64_t tiles = ceil_div(problem.T, kernel.tile_tokens);
-  return plan_scan({.chains = chains_of(problem, kernel.width),
+  return plan_scan({.chains = chains_of(problem, kernel.width, false),
                     .tiles = std::max<std::int64_t>(tiles, 1),
                     .tile_tokens = kernel.tile_tokens,
                     .width = kernel.width,
@@ -57,29 +60,42 @@ const Variant& choose_fastest(const char* call, const std::vector<Variant>& tabl
         {variant.name, &variant, plan_kernel(recurrence, variant.kernel, device).time});
   }
   std::stable_sort(candidates.begin(), candidates.end());
-  return *choose_variant(call, candidates, device, options,
-                         [&](const Candidate<Variant>& candidate) {
-                           return candidate.variant->supports(problem);
-                         })
+  return *choose_variant(
+              call, candidates, device, options,
+              [&](const Candidate<Variant>& candidate) -> std::string {
+                const bool per_sequence = candidate.variant->per_sequence;
+                if (options.batch_invariant && !per_sequence) {
+                  return "is not batch-invariant";
+                }
+                if (!options.batch_invariant && per_sequence && options.variant.empty()) {
+                  return "is for batch-invariant calls";
+                }
+                return candidate.variant->supports(problem);
+              })
               .variant;
 }
 
-std::int64_t state_rows(const ScanRecurrence& problem) { return ceil_div(problem.T, kStateTokens); }
+/// Kept states of a batch row. `per_sequence`: packed sequences begin theirs anew.
+std::int64_t state_rows(const ScanRecurrence& problem, bool per_sequence) {
+  return per_sequence && problem.cu_seqlens != nullptr ? problem.T / kStateTokens + problem.N
+                                                       : ceil_div(problem.T, kStateTokens);
+}
 
-std::size_t states_bytes(const GatedScanBackwardProblem& problem) {
+std::size_t states_bytes(const GatedScanBackwardProblem& problem, bool per_sequence) {
   const GatedScanForwardProblem& forward = problem.forward;
   if (!problem.needs_states()) return 0;
-  return static_cast<std::size_t>(forward.B * state_rows(forward)) * forward.D * sizeof(float);
+  return static_cast<std::size_t>(forward.B * state_rows(forward, per_sequence)) * forward.D *
+         sizeof(float);
 }
 
 template <class Kernel>
 ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
-                         const DeviceProperties& device) {
+                         bool per_sequence, const DeviceProperties& device) {
   return {
       .sequences = {problem.cu_seqlens, static_cast<int>(problem.N), static_cast<int>(problem.T)},
       .D = problem.D,
       .channel_blocks = static_cast<int>(ceil_div(problem.D, kernel.width)),
-      .ranks = plan_kernel(problem, kernel, device).ranks,
+      .ranks = per_sequence ? 1 : plan_kernel(problem, kernel, device).ranks,
       .log_decay = problem.log_decay,
       .x = problem.x,
       .decay = problem.decay,
@@ -89,11 +105,11 @@ ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& k
       .state_rows = 0};
 }
 
-template <class Kernel, class Params>
-void launch(const std::string& name, const Kernel& kernel, const ScanRecurrence& problem,
+template <class Variant, class Kernel, class Params>
+void launch(const Variant& variant, const Kernel& kernel, const ScanRecurrence& problem,
             const Params& params, const Context& context) {
-  kernel.launch(name.c_str(), params, static_cast<unsigned>(chains_of(problem, kernel.width)),
-                context.stream.handle);
+  const std::int64_t chains = chains_of(problem, kernel.width, variant.per_sequence);
+  kernel.launch(variant.name.c_str(), params, static_cast<unsigned>(chains), context.stream.handle);
 }
 
 }  // namespace
@@ -120,10 +136,11 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   ForwardParams params{};
-  static_cast<ChainParams&>(params) = chain_params(problem, variant.kernel, device);
+  static_cast<ChainParams&>(params) =
+      chain_params(problem, variant.kernel, variant.per_sequence, device);
   params.out = problem.out;
   params.final_state = problem.final_state;
-  launch(variant.name, variant.kernel, problem, params, context);
+  launch(variant, variant.kernel, problem, params, context);
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,
@@ -140,35 +157,36 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   const BackwardVariant& variant = choose(problem, device, options);
   if (forward.B == 0) return;
   const CallScope scope(variant.name, forward.device.index);
-  const std::size_t bytes = states_bytes(problem);
+  const bool per_sequence = variant.per_sequence;
+  const std::size_t bytes = states_bytes(problem, per_sequence);
   const ScratchMemory scratch(kBackward, context, bytes);
   float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;
   if (states != nullptr && variant.states_kernel.launch != nullptr) {
     ForwardParams params{};
-    static_cast<ChainParams&>(params) = chain_params(forward, variant.states_kernel, device);
+    static_cast<ChainParams&>(params) =
+        chain_params(forward, variant.states_kernel, per_sequence, device);
     params.gate = {};
     params.states = states;
-    params.state_rows = state_rows(forward);
-    launch(variant.name, variant.states_kernel, forward, params, context);
+    params.state_rows = state_rows(forward, per_sequence);
+    launch(variant, variant.states_kernel, forward, params, context);
   }
   BackwardParams params{};
-  static_cast<ChainParams&>(params) = chain_params(forward, variant.kernel, device);
+  static_cast<ChainParams&>(params) = chain_params(forward, variant.kernel, per_sequence, device);
   params.states = states;
-  params.state_rows = state_rows(forward);
+  params.state_rows = state_rows(forward, per_sequence);
   params.d_out = problem.d_out;
   params.d_final_state = problem.d_final_state;
   params.dx = problem.dx;
   params.d_decay = problem.d_decay;
   params.d_gate = problem.d_gate;
   params.d_initial_state = problem.d_initial_state;
-  launch(variant.name, variant.kernel, forward, params, context);
+  launch(variant, variant.kernel, forward, params, context);
 }
 
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
-  choose(problem, device, options);
-  return states_bytes(problem);
+  return states_bytes(problem, choose(problem, device, options).per_sequence);
 }
 
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device) {

@@ -15,7 +15,8 @@ struct VariantOf {
   std::string name;
   DType dtype;
   DType decay_dtype;
-  bool aligned;  // loads 16 bytes, or 8, at once
+  bool aligned;       // loads 16 bytes, or 8, at once
+  bool per_sequence;  // for batch-invariant calls: a chain is a sequence's, with a CTA of its own
   Kernel kernel;
 };
 
@@ -32,7 +33,8 @@ struct BackwardVariant : VariantOf<BackwardKernel> {
   std::string supports(const GatedScanBackwardProblem& problem) const;
 };
 
-/// Chooses the fastest variant for a problem, by plan_scan; throws Unsupported if none can run it.
+/// Chooses the fastest variant for a problem, by plan_scan, or the one whose chains are sequences
+/// for a batch-invariant call; throws Unsupported if none can run it.
 const ForwardVariant& choose(const GatedScanForwardProblem& problem, const DeviceProperties& device,
                              const CallOptions& options = {});
 const BackwardVariant& choose(const GatedScanBackwardProblem& problem,

@@ -148,6 +148,8 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
   const BackwardVariant& variant =
       choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
+        // It takes no cu_seqlens: packed sequences go by walks, and so must all others.
+        if (one.by_chunks && options.batch_invariant) reason = "is not batch-invariant";
         if (reason.empty() && one.by_chunks && options.variant.empty()) {
           walks = plan_backward(problem, device);
           if (predicted_chunks_time(problem, device) > predicted_walks_time(*walks, device)) {
@@ -157,7 +159,8 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
         return reason;
       });
   if (variant.by_chunks) return {variant, {}};
-  return {variant, walks ? *std::move(walks) : plan_backward(problem, device)};
+  return {variant,
+          walks ? *std::move(walks) : plan_backward(problem, device, options.batch_invariant)};
 }
 
 /// Puts dv and dq side by side, instead of one after the other over all SMs, where heads are few.
@@ -365,7 +368,8 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   return reason;
 }
 
-BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                           bool batch_invariant) {
   const GlaForwardProblem& f = problem.forward;
   const bool decays = problem.d_log_decay.data != nullptr;
   BackwardPlan plan;
@@ -387,13 +391,14 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
     shape.row_sums = walk.row_sums;
-    walk.plan = plan_walk(walk.problem, shape, choose_segments(walk.problem, shape));
+    walk.plan =
+        plan_walk(walk.problem, shape, choose_segments(walk.problem, shape, batch_invariant));
     sums_heads |= walk.sums_heads;
     if (!walk.row_sums) continue;
     plan.panels = walk.plan.value_tiles * (tiles.value_dim / 64);
     key_dim = tiles.key_dim;
   }
-  pair_walks(plan);
+  if (!batch_invariant) pair_walks(plan);
   join_walks(plan, problem);
   std::size_t walk_bytes = 0;
   for (const BackwardWalk& walk : plan.walks) {

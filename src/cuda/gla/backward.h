@@ -65,6 +65,9 @@ struct BackwardPlan {
   std::size_t workspace_bytes = 0;
 };
 
-BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device);
+/// With `batch_invariant` no walk is cut, and which walks there are depends on K, V and the wanted
+/// gradients alone.
+BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                           bool batch_invariant = false);
 
 }  // namespace tandem::cuda::gla

@@ -53,8 +53,8 @@ std::string layout_problem(const GlaStepProblem& problem) {
 
 }  // namespace
 
-std::string StepVariant::supports(const GlaStepProblem& problem,
-                                  const DeviceProperties& device) const {
+std::string StepVariant::supports(const GlaStepProblem& problem, const DeviceProperties& device,
+                                  bool batch_invariant) const {
   if (problem.dtype != dtype)
     return "takes " + to_string(dtype) + ", got " + to_string(problem.dtype);
   if (problem.state_dtype != state_dtype) {
@@ -72,6 +72,7 @@ std::string StepVariant::supports(const GlaStepProblem& problem,
            std::to_string(problem.B) + " x " + std::to_string(problem.H) + " x " +
            std::to_string(tiles);
   }
+  if (batch_invariant && tiles_per_multiprocessor > 0) return "is for large B: not batch-invariant";
   const int fewest_tiles = tiles_per_multiprocessor * device.multiprocessors;
   if (problem.B * problem.H * tiles < fewest_tiles) {
     return "takes at least " + std::to_string(fewest_tiles) + " tiles of " +
@@ -99,9 +100,10 @@ namespace tandem::cuda {
 
 void gla_step(const GlaStepProblem& problem, const Context& context, const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
-  const gla::StepVariant& variant =
-      choose_variant("gla_step", gla::step_variants(), device, options,
-                     [&](const gla::StepVariant& one) { return one.supports(problem, device); });
+  const gla::StepVariant& variant = choose_variant(
+      "gla_step", gla::step_variants(), device, options, [&](const gla::StepVariant& one) {
+        return one.supports(problem, device, options.batch_invariant);
+      });
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
   variant.launch(variant.name.c_str(), problem, context.stream.handle);

@@ -18,7 +18,8 @@ struct StepVariant {
   void (*launch)(const char* name, const GlaStepProblem& problem, void* stream);
 
   /// "" when the variant should run the problem on the device, else why not.
-  std::string supports(const GlaStepProblem& problem, const DeviceProperties& device) const;
+  std::string supports(const GlaStepProblem& problem, const DeviceProperties& device,
+                       bool batch_invariant = false) const;
 };
 
 const std::vector<StepVariant>& step_variants();

@@ -84,12 +84,13 @@ Choice<Variant, Plan> make_choice(const char* op, const std::vector<Variant>& ta
                                   const Problem& problem, TilePlans tiles,
                                   const DeviceProperties& device, const CallOptions& options,
                                   Plan (*make_plan)(const Problem&, int key_dim, int value_dim,
-                                                    const DeviceProperties&)) {
+                                                    const DeviceProperties&,
+                                                    bool batch_invariant)) {
   const Variant& variant = choose_variant(op, table, device, options, [&](const Variant& one) {
     return reason_against(one, problem, tiles);
   });
   return {std::move(tiles), variant,
-          make_plan(problem, variant.key_dim, variant.value_dim, device)};
+          make_plan(problem, variant.key_dim, variant.value_dim, device, options.batch_invariant)};
 }
 
 }  // namespace tandem::cuda::gla

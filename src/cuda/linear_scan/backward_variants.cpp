@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/config.h"
+#include "cuda/linear_scan/projection.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/plan.h"
@@ -26,8 +27,6 @@ namespace {
 constexpr const char* kBackward = "linear_scan_backward";
 constexpr float kLowScale = 2048.0f;  // a rounding to fp16 leaves a rest at least so much smaller
 
-std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
-
 template <class Element>
 void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
   table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
@@ -36,19 +35,6 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_product<Element, Product::kWeight>, &gemm::launch_widen<Element>,
                    &gemm::launch_narrow<Element>, &gemm::launch_split<Element>,
                    &gemm::launch_copy<Element>, &gemm::launch_sum<Element>});
-}
-
-StridedTensor strided(const TokenTensor& tensor) {
-  return {tensor.data, tensor.batch_stride, tensor.time_stride, 0};
-}
-StridedTensor strided(const MatrixTensor& matrix) { return {matrix.data, 0, matrix.row_stride, 0}; }
-
-TileExtents u_extents(const LinearScanForwardProblem& f) { return {f.B, f.T, 1, f.d}; }
-TileExtents weight_extents(const LinearScanForwardProblem& f) { return {1, f.D, 1, f.d}; }
-
-/// A tensor of the workspace, rows `columns` long.
-TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64_t columns) {
-  return {base + offset, T * columns, columns};
 }
 
 /// The scan's own backward, every tensor in fp32: in the workspace, or the caller's where it is
@@ -80,24 +66,16 @@ struct Call {
   int multiprocessors;
   void* stream;
 
-  TensorMapPlan map(const TokenTensor& tensor, const TileExtents& extents, int rows) const {
-    return plan_tile("operand", strided(tensor), f.dtype, extents, rows);
+  Projection projection() const {
+    return {kBackward,
+            variant,
+            f,
+            plan.copies_u ? base + plan.u : nullptr,
+            plan.copies_weight ? base + plan.weight : nullptr,
+            stream};
   }
-  TokenTensor u() const {
-    if (!plan.copies_u) return f.u;
-    return tokens_at(base, plan.u, f.T, padded(f.d));
-  }
-  TokenTensor weight() const {
-    if (!plan.copies_weight) return {f.weight.data, 0, f.weight.row_stride};
-    return tokens_at(base, plan.weight, f.D, padded(f.d));
-  }
-
-  void copy_operands() const {
-    if (plan.copies_u) variant.copy(kBackward, {f.B, f.T, f.d, f.u, u(), {}}, stream);
-    if (plan.copies_weight) {
-      variant.copy(kBackward, {1, f.D, f.d, {f.weight.data, 0, f.weight.row_stride}, weight(), {}},
-                   stream);
-    }
+  CUtensorMap map(const TokenTensor& tensor, const TileExtents& extents, int rows) const {
+    return encode(plan_operand(tensor, f.dtype, extents, rows));
   }
 
   static constexpr int rows_a(Product product) { return gemm::box_rows_a(layout_of(product)); }
@@ -120,7 +98,7 @@ struct Call {
     const int rows = rows_a(kProduct);
     const TileExtents extents{f.B, f.T, 1, f.D};
     const auto term = [&](std::size_t offset) {
-      return encode(map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows));
+      return map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows);
     };
     operands.a[0] = term(plan.low);
     operands.a[1] = term(plan.high);
@@ -128,19 +106,13 @@ struct Call {
     operands.term_scale = 1.0f / kLowScale;
   }
 
-  void write_x() const {
-    auto params = product<Product::kProject>(static_cast<int>(f.T), f.D, f.d);
-    params.a[0] = encode(map(u(), u_extents(f), rows_a(Product::kProject)));
-    params.b[0] = encode(map(weight(), weight_extents(f), rows_b(Product::kProject)));
-    params.wide = reinterpret_cast<float*>(base + plan.x);
-    variant.project(params, multiprocessors, stream);
-  }
   void write_du() const {
     auto params = product<Product::kInput>(static_cast<int>(f.T), f.d, f.D);
-    set_split(params, encode(map(weight(), weight_extents(f), rows_b(Product::kInput))));
+    set_split(params, map(projection().weight(), weight_extents(f), rows_b(Product::kInput)));
     params.narrow = problem.du;
-    const TensorMapPlan du =
-        plan_stored_tile("du", strided(problem.du), f.dtype, u_extents(f), gemm::kTileDepth);
+    const TensorMapPlan du = plan_stored_tile(
+        "du", {problem.du.data, problem.du.batch_stride, problem.du.time_stride, 0}, f.dtype,
+        u_extents(f), gemm::kTileDepth);
     params.stores_by_tma = du.problem.empty();
     if (params.stores_by_tma) params.narrow_map = encode(du);
     variant.input(params, multiprocessors, stream);
@@ -148,7 +120,7 @@ struct Call {
   void write_d_weight() const {
     if (plan.weight_slices > 0) {
       auto params = product<Product::kWeight>(f.D, f.d, 0);
-      set_split(params, encode(map(u(), u_extents(f), rows_b(Product::kWeight))));
+      set_split(params, map(projection().u(), u_extents(f), rows_b(Product::kWeight)));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;
@@ -209,37 +181,18 @@ const std::vector<BackwardVariant>& backward_variants() {
 
 std::string reason_against(const BackwardVariant& variant,
                            const LinearScanBackwardProblem& problem) {
-  const LinearScanForwardProblem& f = problem.forward;
-  if (f.dtype != variant.dtype) {
-    return "takes " + to_string(variant.dtype) + ", got " + to_string(f.dtype);
-  }
-  if (f.T > kMaxIndex - 256) return "takes T < 2^31 - 256, got " + std::to_string(f.T);
-  const std::int64_t tiles = f.B * ceil_div(f.T, gemm::kTileDepth);
-  if (tiles > kMaxIndex) {
-    return "takes at most 2^31 - 1 batches times steps of 64 tokens, got " + std::to_string(tiles);
-  }
-  const std::int64_t column_tiles = ceil_div(std::max({f.D, f.d, 1}), kProductColumns);
-  if (f.B * ceil_div(f.T, gemm::kTileRows) > kMaxIndex / column_tiles) {
-    return "takes products of at most 2^31 - 1 tiles, got B " + std::to_string(f.B) + ", T " +
-           std::to_string(f.T) + ", d " + std::to_string(f.d) + ", D " + std::to_string(f.D);
-  }
-  return "";
+  return reason_against_products(variant.dtype, problem.forward);
 }
 
-BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
-                           const DeviceProperties& device) {
+BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const DeviceProperties& device,
+                           bool batch_invariant) {
   const LinearScanForwardProblem& f = problem.forward;
   BackwardPlan plan;
   const std::int64_t tokens = f.B * f.T;
   plan.needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
   plan.needs_dx = problem.du.data || problem.d_weight.data;
-  const auto unreadable = [&](const StridedTensor& tensor, const TileExtents& extents) {
-    return !plan_tile("", tensor, f.dtype, extents, gemm::kTileDepth).problem.empty();
-  };
-  plan.copies_u = (plan.needs_x || problem.d_weight.data) && tokens > 0 &&
-                  unreadable(strided(f.u), u_extents(f));
-  plan.copies_weight = (plan.needs_x || problem.du.data) && tokens > 0 &&
-                       unreadable(strided(f.weight), weight_extents(f));
+  plan.copies_u = (plan.needs_x || problem.d_weight.data) && tokens > 0 && !tma_reads_u(f);
+  plan.copies_weight = (plan.needs_x || problem.du.data) && tokens > 0 && !tma_reads_weight(f);
   if (problem.d_weight.data && tokens > 0) {
     // Enough tiles for all multiprocessors, each with some steps to add up.
     const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, kProductColumns);
@@ -267,7 +220,8 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
   plan.partial_sums = add(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
   plan.scan = workspace.bytes();
   plan.scan_bytes = gated_scan_backward_workspace_bytes(
-      scan_problem(problem, plan, reinterpret_cast<char*>(kWorkspaceAlignment)), device);
+      scan_problem(problem, plan, reinterpret_cast<char*>(kWorkspaceAlignment)), device,
+      {.batch_invariant = batch_invariant});
   plan.workspace_bytes = plan.scan + plan.scan_bytes;
   return plan;
 }
@@ -283,7 +237,7 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
   const LinearScanForwardProblem& f = problem.forward;
   const DeviceProperties& device = device_properties(f.device);
   const BackwardVariant& variant = choose(problem, device, options);
-  const BackwardPlan plan = plan_backward(problem, device);
+  const BackwardPlan plan = plan_backward(problem, device, options.batch_invariant);
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const Call call{problem,
@@ -296,14 +250,15 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
   const bool tokens = f.B > 0 && f.T > 0;
   const GatedScanBackwardProblem scan = scan_problem(problem, plan, call.base);
   if (tokens) {
-    call.copy_operands();
-    if (plan.needs_x) call.write_x();
+    const Projection projection = call.projection();
+    projection.copy_operands();
+    if (plan.needs_x) projection.write(reinterpret_cast<float*>(call.base + plan.x));
     call.widen_inputs(scan);
   }
   Context inner = context;
   inner.workspace = {call.base + plan.scan, plan.scan_bytes};
   if (plan.scan_bytes == 0) inner.workspace = {};
-  gated_scan_backward(scan, inner);
+  gated_scan_backward(scan, inner, {.batch_invariant = options.batch_invariant});
   if (tokens) call.narrow_outputs(scan);
   if (tokens && problem.du.data) call.write_du();
   if (problem.d_weight.data) call.write_d_weight();
@@ -313,7 +268,7 @@ std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem
                                                  const DeviceProperties& device,
                                                  const CallOptions& options) {
   choose(problem, device, options);
-  return plan_backward(problem, device).workspace_bytes;
+  return plan_backward(problem, device, options.batch_invariant).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -56,7 +56,7 @@ struct BackwardPlan {
   std::size_t scan_bytes = 0;
   std::size_t workspace_bytes = 0;
 };
-BackwardPlan plan_backward(const LinearScanBackwardProblem& problem,
-                           const DeviceProperties& device);
+BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const DeviceProperties& device,
+                           bool batch_invariant = false);
 
 }  // namespace tandem::cuda::linear_scan

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/linear_scan/backward_variants.h"
+#include "cuda/linear_scan/composed.h"
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -37,11 +38,15 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_variant<Small>(table, dtype, Tiling::kSmall, true);
   add_variant<General>(table, dtype, Tiling::kSmall, true);
   add_variant<General>(table, dtype, Tiling::kSmall, false);
+  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".composed", dtype,
+                   Tiling::kSmall, true, false, nullptr});
 }
 
 struct Choice {
   const ForwardVariant& variant;
-  ForwardPlan plan;
+  ForwardPlan plan;  // of one launch
+
+  bool composed() const { return variant.launch == nullptr; }
 };
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
@@ -49,6 +54,7 @@ Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& d
   const ForwardVariant& variant = choose_variant(
       kForward, forward_variants(), device, options,
       [&](const ForwardVariant& one) { return reason_against(one, problem, device, options); });
+  if (variant.launch == nullptr) return {variant, {}};
   return {variant, plan_forward(problem, variant.tiling, device)};
 }
 
@@ -95,6 +101,11 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, boo
 
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
                            const DeviceProperties& device, const CallOptions& options) {
+  if (variant.launch == nullptr) {
+    if (!options.batch_invariant && options.variant.empty()) return "is for batch-invariant calls";
+    return reason_against_composed(variant.dtype, problem, device);
+  }
+  if (options.batch_invariant) return "is not batch-invariant";
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
@@ -132,10 +143,12 @@ using namespace linear_scan;
 void linear_scan_forward(const LinearScanForwardProblem& problem, const Context& context,
                          const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
-  const auto& [variant, plan] = choose(problem, device, options);
+  const Choice choice = choose(problem, device, options);
+  const auto& [variant, plan] = choice;
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
+  if (choice.composed()) return run_composed(kForward, problem, context);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   launch_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
                device.multiprocessors, context.stream.handle);
@@ -162,7 +175,8 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
-  return choose(problem, device, options).plan.workspace_bytes;
+  const Choice choice = choose(problem, device, options);
+  return choice.composed() ? plan_composed(problem).workspace_bytes : choice.plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {

@@ -20,7 +20,7 @@ struct ForwardVariant {
   Tiling tiling;
   bool general;  // decays of any type; without `tma` also tensors of any layout
   bool tma;
-  Launch launch;
+  Launch launch;  // null: composed of several launches (composed.h), for batch-invariant calls
 };
 
 const std::vector<ForwardVariant>& forward_variants();
@@ -34,7 +34,7 @@ struct TilePlans {
 TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general);
 
 /// "" when the variant should run the problem, else why not. The only one that the options allow
-/// need not be the quickest.
+/// need not be the quickest. In a batch-invariant call it is the composed one.
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
                            const DeviceProperties& device, const CallOptions& options = {});
 

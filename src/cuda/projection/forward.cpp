@@ -123,7 +123,9 @@ const ForwardVariant& choose(const ProjectionForwardProblem& problem,
   return choose_variant(
       kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem);
-        if (!reason.empty() || options.variant == one.name) return reason;
+        if (!reason.empty() || options.variant == one.name || options.batch_invariant) {
+          return reason;
+        }
         for (const ForwardVariant& other : forward_variants()) {
           if (other.dtype == one.dtype && predict_forward(other.columns, problem, device) <
                                               predict_forward(one.columns, problem, device)) {

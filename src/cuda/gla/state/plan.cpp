@@ -9,12 +9,12 @@
 namespace tandem::cuda::gla {
 
 StatePlan plan_state(const GlaStateForwardProblem& problem, int key_dim, int value_dim,
-                     const DeviceProperties& device) {
+                     const DeviceProperties& device, bool batch_invariant) {
   constexpr std::int64_t kFewestChunks = 8;  // per segment, or the second kernel costs more
   StatePlan plan;
   const std::int64_t walks =
       problem.N * problem.H * ceil_div(problem.K, key_dim) * ceil_div(problem.V, value_dim);
-  if (const std::optional<int> fixed = fixed_segments(problem, walks)) {
+  if (const std::optional<int> fixed = fixed_segments(problem, walks, batch_invariant)) {
     plan.segments = *fixed;
   } else {
     const std::int64_t chunks = ceil_div(problem.T, kChunk);

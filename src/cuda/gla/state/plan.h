@@ -19,6 +19,6 @@ struct StatePlan {
 };
 
 StatePlan plan_state(const GlaStateForwardProblem& problem, int key_dim, int value_dim,
-                     const DeviceProperties& device);
+                     const DeviceProperties& device, bool batch_invariant = false);
 
 }  // namespace tandem::cuda::gla

@@ -126,7 +126,9 @@ int choose_segments(const SplitShape& shape) {
   return best;
 }
 
-std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks) {
+std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks,
+                                  bool batch_invariant) {
+  if (batch_invariant) return 1;
   const std::int64_t chunks = ceil_div(problem.T, kChunk);
   if (problem.cu_seqlens != nullptr || walks == 0 || chunks < 2) return 1;
   const int forced = gla_segments_switch();
@@ -134,8 +136,9 @@ std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t wal
   return std::nullopt;
 }
 
-int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape) {
-  const std::optional<int> fixed = fixed_segments(problem, shape.items);
+int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,
+                    bool batch_invariant) {
+  const std::optional<int> fixed = fixed_segments(problem, shape.items, batch_invariant);
   return fixed ? *fixed : choose_segments(shape);
 }
 
@@ -174,9 +177,9 @@ WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, in
 }
 
 WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                      const DeviceProperties& device) {
+                      const DeviceProperties& device, bool batch_invariant) {
   const SplitShape shape = split_shape(problem, key_dim, value_dim, device);
-  return plan_walk(problem, shape, choose_segments(problem, shape));
+  return plan_walk(problem, shape, choose_segments(problem, shape, batch_invariant));
 }
 
 }  // namespace tandem::cuda::gla

@@ -42,9 +42,11 @@ struct PairSegments {
 /// together, if that is below `time_to_beat`.
 PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, double time_to_beat);
 
-/// Segments per sequence that no choice is needed for: 1 where sequences cannot be cut, or what the
-/// switch forces. `walks`: how many whole sequences are walked.
-std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks);
+/// Segments per sequence that no choice is needed for: 1 where sequences cannot be cut, since they
+/// are packed or `batch_invariant`, or what the switch forces. `walks`: how many whole sequences
+/// are walked.
+std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks,
+                                  bool batch_invariant);
 
 struct WalkPlan {
   int value_tiles = 1;
@@ -67,12 +69,13 @@ struct WalkPlan {
 
 /// Plans the walk of a forward call.
 WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                      const DeviceProperties& device);
+                      const DeviceProperties& device, bool batch_invariant = false);
 /// Plans a walk of such a shape, cut into so many segments.
 WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments);
 /// Segments per sequence for a problem: choose_segments of its shape, 1 where sequences cannot be
 /// cut.
-int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape);
+int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,
+                    bool batch_invariant = false);
 /// Shape of the walk over a whole problem.
 SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
                        const DeviceProperties& device);

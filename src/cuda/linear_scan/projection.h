@@ -1,0 +1,48 @@
+// x = u W^T in fp32, as a matrix product of its own: of the backward, and of the composed forward.
+// Host only.
+#pragma once
+
+#include "cuda/linear_scan/backward_variants.h"
+#include "cuda/runtime/tensor_map.h"
+#include "ops/linear_scan_problem.h"
+
+namespace tandem::cuda::linear_scan {
+
+/// Columns of a row of 16-bit elements that is a multiple of 16 bytes.
+std::int64_t padded(std::int64_t columns);
+
+TileExtents u_extents(const LinearScanForwardProblem& problem);
+TileExtents weight_extents(const LinearScanForwardProblem& problem);
+
+/// Plans copies of `rows` rows of an operand.
+TensorMapPlan plan_operand(const TokenTensor& tensor, DType dtype, const TileExtents& extents,
+                           int rows);
+
+/// Whether TMA can read u, and the weight; copies with padded rows are made where it cannot.
+bool tma_reads_u(const LinearScanForwardProblem& problem);
+bool tma_reads_weight(const LinearScanForwardProblem& problem);
+
+/// A tensor of the workspace, rows `columns` long.
+TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64_t columns);
+
+/// Says why no product can be made of a problem's tokens, whatever they are multiplied by; "" when
+/// it can.
+std::string reason_against_products(DType dtype, const LinearScanForwardProblem& problem);
+
+/// The products' operands, by pointers into the workspace; null: no copy.
+struct Projection {
+  const char* op;
+  const BackwardVariant& kernels;
+  const LinearScanForwardProblem& problem;
+  char* u_copy;
+  char* weight_copy;
+  void* stream;
+
+  TokenTensor u() const;
+  TokenTensor weight() const;
+  void copy_operands() const;
+  /// Writes x [B,T,D].
+  void write(float* x) const;
+};
+
+}  // namespace tandem::cuda::linear_scan
