@@ -17,6 +17,7 @@ namespace tandem::cuda::projection {
 namespace {
 
 constexpr const char* kForward = "projection_forward";
+constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
 template <class Element, int kColumns>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
@@ -123,6 +124,9 @@ const ForwardVariant& choose(const ProjectionForwardProblem& problem,
   return choose_variant(
       kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem);
+        if (reason.empty() && options.batch_invariant && one.columns != kInvariantColumns) {
+          reason = "is not the one of batch-invariant calls";
+        }
         if (!reason.empty() || options.variant == one.name || options.batch_invariant) {
           return reason;
         }
