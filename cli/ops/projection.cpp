@@ -57,12 +57,18 @@ void check(const Line& line, Case& one) {
   }
 }
 
+/// Of random cases. Sums of few products may cancel, and few outputs may all be rounded by as much
+/// as one can be.
+constexpr std::int64_t kFewestRows = 40;
+
 std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
-  return {{"M", draw.one_in(10) ? draw.in(0, 1) : draw.log_in(1, 400)}, {"d", draw.log_in(8, 200)}};
+  return {{"M", draw.one_in(10) ? 0 : draw.log_in(kFewestRows, 400)}, {"d", draw.log_in(8, 200)}};
 }
 
-/// Draws segments whose columns are enough for an error to be one of roundings.
+/// Draws segments whose columns are enough for an error to be one of roundings; rows that are one
+/// row would not be.
 void draw_segments(Draw& draw, Case& one) {
+  if (one.strides == Strides::kBroadcast) one.strides = Strides::kPadded;
   const std::int64_t count = draw.in(1, kMostProjectionSegments);
   for (std::int64_t i = 0; i < count; ++i) {
     const Word& word = kWords[draw.in(0, std::ssize(kWords) - 1)];
@@ -84,8 +90,7 @@ void draw_segments(Draw& draw, Case& one) {
   one.accumulate = draw.one_in(3);
 }
 
-/// Sums of few products may cancel, and few outputs may all be rounded by as much as one can be.
-bool judgeable(const Case& one) { return one.axis("M") == 0 || one.axis("M") >= 16; }
+bool judgeable(const Case& one) { return one.axis("M") == 0 || one.axis("M") >= kFewestRows; }
 
 }  // namespace
 

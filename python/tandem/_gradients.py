@@ -34,7 +34,7 @@ LINEAR = {
 
 # Of a call whose outputs its backward takes: those that it takes of this call.
 KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
-    # 1 to 4 are silu, sigmoid, log_sigmoid and softplus, 5 is l2_normalize.
+    # By the activation's number: none keeps nothing, l2_normalize is 5, the others keep their slope.
     "projection_forward": lambda given: {
         f"{name}{i}"
         for i in range(8)

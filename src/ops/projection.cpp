@@ -1,10 +1,11 @@
 // projection: its tables, and arguments -> checked problem. Host only.
 #include "ops/projection.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -26,13 +27,14 @@ constexpr int kWidest = 256;  // head of l2_normalize
 // Rows of a segment. They carry its number, and take a member of its struct where the call has so
 // many segments.
 
-/// The text, with a segment's number for each '#'; it is kept for good.
+/// The text, with a segment's number for each '#'. It is kept as long as the program runs.
 const char* numbered(const std::string& text, std::size_t segment) {
+  static std::mutex mutex;  // the tables of both calls may be made at one time
+  static std::set<std::string> kept;
   std::string made;
   for (const char c : text) made += c == '#' ? std::to_string(segment) : std::string(1, c);
-  char* const kept = new char[made.size() + 1];
-  std::copy_n(made.c_str(), made.size() + 1, kept);
-  return kept;
+  const std::lock_guard lock(mutex);
+  return kept.insert(std::move(made)).first->c_str();
 }
 
 template <class Args, std::size_t segment>
