@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/convert.h"
+#include "cuda/gemm/few_rows_config.h"
 #include "cuda/projection/forward_plan.h"
 #include "cuda/projection/operand.h"
 #include "cuda/runtime/call_scope.h"
@@ -23,8 +24,26 @@ template <class Element, int kColumns>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
   table.push_back(
       {std::string(kForward) + ".sm90." + to_string(dtype) + ".n" + std::to_string(kColumns), dtype,
-       kColumns, &launch_forward<Element, kColumns>, &launch_normalize<Element>,
+       kColumns, 0, &launch_forward<Element, kColumns>, &launch_normalize<Element>,
        &gemm::launch_copy<Element>});
+}
+
+template <class Element, int kRows>
+void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
+  table.push_back(
+      {std::string(kForward) + ".sm90." + to_string(dtype) + ".m" + std::to_string(kRows), dtype,
+       gemm::kFewRowsColumns, kRows, &launch_few_rows<Element, kRows>, &launch_normalize<Element>,
+       &gemm::launch_copy<Element>});
+}
+
+template <class Element>
+void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
+  add_few_rows<Element, 8>(table, dtype);
+  add_few_rows<Element, 16>(table, dtype);
+  add_few_rows<Element, 32>(table, dtype);
+  add_few_rows<Element, 64>(table, dtype);
+  add_variant<Element, 128>(table, dtype);
+  add_variant<Element, 64>(table, dtype);
 }
 
 /// Columns of a segment that a tile computes: whole heads.
@@ -44,12 +63,12 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
 
 /// Where a segment's values go.
 Target target(const ProjectionForwardProblem& problem, const ProjectionForwardSegment& segment,
-              const MatrixTensor& matrix, int tile) {
+              const MatrixTensor& matrix, const ForwardVariant& variant) {
   Target to{};
   to.matrix = matrix;
   to.fp32 = segment.out_dtype == DType::kFloat32;
-  const bool whole_panels = columns_per_tile(segment, tile) == tile;
-  if (matrix.data == nullptr || to.fp32 || !whole_panels) return to;
+  const bool whole_panels = columns_per_tile(segment, variant.columns) == variant.columns;
+  if (matrix.data == nullptr || to.fp32 || !whole_panels || variant.most_rows > 0) return to;
   const TensorMapPlan plan = plan_result(matrix, problem.dtype, problem.M, segment.columns);
   to.by_tma = plan.problem.empty();
   if (to.by_tma) to.map = encode(plan);
@@ -99,8 +118,8 @@ struct Call {
       to.out.matrix = {base + plan_of.z, from.columns};
       return;
     }
-    to.out = target(problem, from, from.out, tile);
-    to.slope = target(problem, from, from.slope, tile);
+    to.out = target(problem, from, from.out, variant);
+    to.slope = target(problem, from, from.slope, variant);
     to.activation = from.activation;
     to.inverse_divisor = static_cast<float>(1.0 / from.divisor);
     to.min = static_cast<float>(from.min);
@@ -124,15 +143,18 @@ const ForwardVariant& choose(const ProjectionForwardProblem& problem,
   return choose_variant(
       kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem);
-        if (reason.empty() && options.batch_invariant && one.columns != kInvariantColumns) {
+        const bool invariant = one.columns == kInvariantColumns && one.most_rows == 0;
+        if (reason.empty() && options.batch_invariant && !invariant) {
           reason = "is not the one of batch-invariant calls";
         }
-        if (!reason.empty() || options.variant == one.name || options.batch_invariant) {
+        if (!reason.empty() || options.variant == one.name || options.batch_invariant ||
+            one.most_rows > 0) {
           return reason;
         }
         for (const ForwardVariant& other : forward_variants()) {
-          if (other.dtype == one.dtype && predict_forward(other.columns, problem, device) <
-                                              predict_forward(one.columns, problem, device)) {
+          if (other.dtype == one.dtype && other.most_rows == 0 &&
+              predict_forward(other.columns, problem, device) <
+                  predict_forward(one.columns, problem, device)) {
             return "is slower here than " + other.name;
           }
         }
@@ -145,11 +167,9 @@ const ForwardVariant& choose(const ProjectionForwardProblem& problem,
 const std::vector<ForwardVariant>& forward_variants() {
   static const auto table = [] {
     std::vector<ForwardVariant> rows;
-    add_variant<__nv_bfloat16, 128>(rows, DType::kBFloat16);
-    add_variant<__nv_bfloat16, 64>(rows, DType::kBFloat16);
+    add_variants<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
-    add_variant<__half, 128>(rows, DType::kFloat16);
-    add_variant<__half, 64>(rows, DType::kFloat16);
+    add_variants<__half>(rows, DType::kFloat16);
 #endif
     return rows;
   }();
@@ -159,6 +179,10 @@ const std::vector<ForwardVariant>& forward_variants() {
 std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
+  }
+  if (variant.most_rows > 0 && problem.M > variant.most_rows) {
+    return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " +
+           std::to_string(problem.M);
   }
   const std::int64_t columns = std::max<std::int64_t>(column_tiles(problem, variant.columns), 1);
   if (problem.M > kMaxIndex - gemm::kTileRows ||
@@ -222,8 +246,9 @@ void projection_forward(const ProjectionForwardProblem& problem, const Context& 
   params.depth[0] = problem.d;
   const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
   if (problem.d > 0) {
-    params.a[0] = encode(
-        plan_operand(x, problem.dtype, problem.M, problem.d, gemm::box_rows_a(gemm::Layout::kNT)));
+    const int rows =
+        variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT);
+    params.a[0] = encode(plan_operand(x, problem.dtype, problem.M, problem.d, rows));
   }
   for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
   variant.launch(params, device.multiprocessors, context.stream.handle);

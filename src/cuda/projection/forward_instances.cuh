@@ -1,6 +1,7 @@
 // Instantiates projection's forward kernels for one dtype.
 #pragma once
 
+#include "cuda/projection/few_rows.cuh"
 #include "cuda/projection/forward.cuh"
 
 #define TANDEM_INSTANCES_FORWARD(Element)                                       \
@@ -8,4 +9,12 @@
   template void launch_forward<Element, 64>(const ForwardParams&, int, void*);  \
   template void launch_forward<Element, 128>(const ForwardParams&, int, void*); \
   template void launch_normalize<Element>(const NormalizeParams&, void*);       \
+  }
+
+#define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \
+  namespace tandem::cuda::projection {                                          \
+  template void launch_few_rows<Element, 8>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 16>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 32>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 64>(const ForwardParams&, int, void*); \
   }

@@ -49,10 +49,12 @@ struct NormalizeParams {
   MatrixTensor inverse_norm;
 };
 
-/// Launch projection_forward_kernel with tiles of kColumns, and projection_normalize_kernel.
-/// Instantiated in forward_instances.cuh.
+/// Launch projection_forward_kernel with tiles of kColumns, projection_few_rows_kernel for up to
+/// kRows rows, and projection_normalize_kernel. Instantiated in forward_instances.cuh.
 template <class Element, int kColumns>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
+template <class Element, int kRows>
+void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element>
 void launch_normalize(const NormalizeParams& params, void* stream);
 

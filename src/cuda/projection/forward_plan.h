@@ -12,7 +12,7 @@
 
 namespace tandem::cuda::projection {
 
-/// Tiles of 128 x `columns`.
+/// Tiles of 128 x `columns`; or, for few rows, a stream of the weights.
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
   using Normalize = void (*)(const NormalizeParams&, void* stream);
@@ -20,7 +20,8 @@ struct ForwardVariant {
 
   std::string name;
   DType dtype;
-  int columns;
+  int columns;    // of a tile
+  int most_rows;  // 0: any number
   Launch launch;
   Normalize normalize;
   Copy copy;
@@ -46,7 +47,7 @@ struct ForwardPlan {
 };
 ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem);
 
-/// Predicted microseconds with tiles of so many columns; the shortest wins.
+/// Predicted microseconds of a variant for any number of rows, which decide between these.
 double predict_forward(int columns, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device);
 

@@ -1,0 +1,175 @@
+// A B^T where A has few rows: a stream of B through the chip, bound by memory.
+//
+// The product is computed transposed, so that B's rows fill wgmma's 64 rows and A's its columns.
+// A CTA takes 128 columns of the result and a part of the contracted axis; those of a cluster take
+// the parts of one tile, leave their sums in shared memory and finish an A row each in turn, adding
+// the parts in their order.
+//
+//   role      threads               work
+//   products  warpgroups 0 and 1    64 columns of the result each; then, a warp per A row, the
+//                                   epilogue
+//   load      warp 8, one lane      B and A by TMA
+// Two CTAs per SM, all tiles at once: enough bytes on their way to use the whole memory rate.
+//
+// Floor: B's bytes.
+#pragma once
+
+#include <cute/arch/cluster_sm90.hpp>
+
+#include "cuda/gemm/few_rows_config.h"
+#include "cuda/gemm/operands.h"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/ring.cuh"
+#include "cuda/parts/stream_order.cuh"
+#include "cuda/parts/tma.cuh"
+#include "cuda/parts/wgmma_narrow.cuh"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda::gemm {
+
+template <class Config>
+struct FewRowsShared {
+  struct Stage {
+    char b[Config::kBBytes];
+    char a[Config::kABytes];
+  };
+  alignas(1024) Stage stages[Config::kStages];
+  alignas(16) float sums[Config::kRows][kFewRowsColumns];  // this CTA's part of the tile
+  Ring<Config::kStages> ring;
+};
+
+/// Four neighbouring columns of a finished row of the result, a lane's.
+struct RowPiece {
+  float (&values)[4];
+  int row;
+  int segment;
+  int column;  // of the segment: the lane's first
+};
+
+/// The part of a tile that a CTA contracts, in steps of 64.
+struct FewRowsTile {
+  int segment;
+  int column;
+  int begin;
+  int end;
+};
+
+template <class Operands>
+__device__ FewRowsTile find_few_rows_tile(const Operands& operands, int tile, int rank, int parts) {
+  FewRowsTile found{};
+#pragma unroll
+  for (int i = 1; i < Operands::kSegments; ++i) found.segment += tile >= operands.tiles_before[i];
+  found.column =
+      (tile - operands.tiles_before[found.segment]) * operands.tile_columns[found.segment];
+  const int steps = (operands.depth[0] + kTileDepth - 1) / kTileDepth;
+  found.begin = steps * rank / parts;
+  found.end = steps * (rank + 1) / parts;
+  return found;
+}
+
+/// Reads four floats at the same place in the shared memory of a CTA of the cluster.
+__device__ inline float4 load_from_cluster(const float* here, int rank) {
+  std::uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(address)
+      : "r"(cute::cast_smem_ptr_to_uint(here)), "r"(rank));
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+/// Computes the CTA's tile and calls epilogue(piece) in whole warps, a row of the tile each. All
+/// threads of a kernel that does nothing else; `shared` is its dynamic shared memory.
+template <class Config, class Operands, class Epilogue>
+__device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& shared,
+                             Epilogue epilogue) {
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  const int rank = static_cast<int>(cute::block_rank_in_cluster());
+  const int parts = static_cast<int>(cute::cluster_shape().x);
+  if (threadIdx.x == 0) {
+    shared.ring.init(1, 256);
+    fence_barriers_initialised();
+  }
+  __syncthreads();
+  follow_stream();
+  const FewRowsTile tile =
+      find_few_rows_tile(operands, static_cast<int>(blockIdx.x) / parts, rank, parts);
+  typename Ring<Config::kStages>::Position at;
+  if (warp == 8) {
+    const bool elected = cute::elect_one_sync();
+    for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
+      shared.ring.wait_empty(at);
+      if (elected) {
+        auto& stage = shared.stages[at.stage];
+        Barrier& full = shared.ring.full[at.stage];
+        full.arrive_and_expect(Config::kBBytes + Config::kABytes);
+        load_panel(operands.b[tile.segment], full, stage.b, {step * kTileDepth, 0, tile.column, 0});
+        load_panel(operands.a[0], full, stage.a, {step * kTileDepth, 0, 0, 0});
+      }
+    }
+    __syncwarp();
+  } else {
+    float acc[Config::kRows / 2];
+    const int half = warp / 4;
+    for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
+      shared.ring.wait_full(at);
+      auto& stage = shared.stages[at.stage];
+      fence_registers(acc);
+      wgmma_begin();
+      const std::uint64_t b = k_major_descriptor(stage.b + half * kPanelBytes, 0);
+      const std::uint64_t a = k_major_descriptor(stage.a, 0);
+#pragma unroll
+      for (int i = 0; i < kTileDepth / 16; ++i) {
+        wgmma_ss<typename Config::Element, Config::kRows, Major::K, Major::K>(
+            acc, move_descriptor(b, 32 * i), move_descriptor(a, 32 * i),
+            step > tile.begin || i > 0);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      fence_registers(acc);
+      shared.ring.empty[at.stage].arrive();
+    }
+#pragma unroll
+    for (int i = 0; i < Config::kRows / 2; ++i) {
+      const int column = 64 * half + fragment_row() + i % 4 / 2 * 8;
+      const int row = fragment_column(i / 4) + i % 2;
+      shared.sums[row][column] = tile.begin < tile.end ? acc[i] : 0.0f;
+    }
+  }
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+  const int lane = threadIdx.x % 32;
+  const int rows = operands.rows;
+  for (int row = rank + parts * warp; row < rows && warp < 8; row += parts * 8) {
+    float values[4] = {};
+    for (int part = 0; part < parts; ++part) {
+      const float4 more = load_from_cluster(&shared.sums[row][4 * lane], part);
+      values[0] += more.x;
+      values[1] += more.y;
+      values[2] += more.z;
+      values[3] += more.w;
+    }
+    epilogue(RowPiece{values, row, tile.segment, tile.column + 4 * lane});
+  }
+  __cluster_barrier_arrive();  // none leaves while another reads its sums
+  __cluster_barrier_wait();
+}
+
+/// Launches a kernel that calls run_few_rows<Config>, `parts` CTAs per tile; nothing without tiles.
+template <class Config, class Params>
+void launch_few_rows(const char* name, void (*kernel)(Params), const Params& params, int parts,
+                     void* stream) {
+  const int tiles = params.tiles_before[Params::kSegments];
+  if (tiles == 0 || params.rows == 0) return;
+  launch_kernel(name, kernel,
+                {.blocks = static_cast<unsigned>(tiles * parts),
+                 .threads = Config::kThreads,
+                 .cluster = static_cast<unsigned>(parts),
+                 .shared_bytes = sizeof(FewRowsShared<Config>)},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda::gemm

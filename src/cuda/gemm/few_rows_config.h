@@ -1,0 +1,39 @@
+// Tile, stages and parts of the product with few rows (gemm/few_rows.cuh).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/gemm/config.h"
+#include "cuda/runtime/plan.h"
+
+namespace tandem::cuda::gemm {
+
+constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows
+constexpr int kMostFewRows = 64;
+
+/// A product of up to kRowsT rows of ElementT.
+template <class ElementT, int kRowsT>
+struct FewRowsConfig {
+  using Element = ElementT;
+  static constexpr int kRows = kRowsT;
+  static constexpr int kThreads = 288;
+  static constexpr int kBBytes = kFewRowsColumns * kTileDepth * 2;
+  static constexpr int kABytes = kRows * kTileDepth * 2;
+  static constexpr int kSumBytes = kRows * kFewRowsColumns * 4;
+  static constexpr int kStages =
+      std::min(6, (kSharedMemoryPerMultiprocessor / 2 - 2048 - kSumBytes) / (kBBytes + kABytes));
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);
+  static_assert(kABytes % 1024 == 0 && kStages >= 3);
+};
+
+/// Into how many parts the contracted axis is cut: as many CTAs as run at once, two on each
+/// multiprocessor, but no part shorter than two steps.
+inline int few_rows_parts(std::int64_t tiles, std::int64_t depth, int multiprocessors) {
+  const std::int64_t steps = ceil_div(depth, kTileDepth);
+  int parts = 8;
+  while (parts > 1 && (tiles * parts > 2 * multiprocessors || steps < 2 * parts)) parts /= 2;
+  return parts;
+}
+
+}  // namespace tandem::cuda::gemm

@@ -1,0 +1,94 @@
+// projection_few_rows_kernel: projection's forward of up to 64 rows, as a stream of weights.
+#pragma once
+
+#include "cuda/gemm/few_rows.cuh"
+#include "cuda/parts/warp_sums.cuh"
+#include "cuda/projection/activations.cuh"
+
+namespace tandem::cuda::projection {
+
+/// Divides each head of a row by its norm. Heads are whole pairs of lanes and begin with the tile.
+__device__ inline void normalize_heads(const ForwardParams& params, const ForwardSegment& segment,
+                                       const gemm::RowPiece& piece) {
+  const int lane = threadIdx.x % 32;
+  const int lanes = segment.head_width / 4;
+  float(&z)[4] = piece.values;
+  const float squares = fmaf(z[0], z[0], fmaf(z[1], z[1], fmaf(z[2], z[2], z[3] * z[3])));
+  float inverse = 0.0f;
+  for (int first = 0; first + lanes <= 32; first += lanes) {
+    const bool mine = lane >= first && lane < first + lanes;
+    const float sum = sum_warp(mine ? squares : 0.0f);
+    if (mine) inverse = rsqrtf(sum + static_cast<float>(kL2NormalizeEpsilon));
+  }
+#pragma unroll
+  for (float& value : z) value *= inverse;
+  const int head = piece.column / segment.head_width;
+  const bool whole = (head + 1) * segment.head_width <= params.columns[piece.segment];
+  if (segment.inverse_norm.data != nullptr && whole && lane % lanes == 0 &&
+      lane / lanes < 32 / lanes) {
+    static_cast<float*>(
+        segment.inverse_norm.data)[piece.row * segment.inverse_norm.row_stride + head] = inverse;
+  }
+}
+
+template <class Element>
+__device__ void write(const Target& to, const ForwardParams& params, const gemm::RowPiece& piece,
+                      const float (&values)[4]) {
+  const int lane = threadIdx.x % 32;
+  const int per_tile = params.tile_columns[piece.segment];
+  const std::int64_t at = piece.row * to.matrix.row_stride + piece.column;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (4 * lane + i >= per_tile || piece.column + i >= params.columns[piece.segment]) continue;
+    if (to.fp32) {
+      static_cast<float*>(to.matrix.data)[at + i] = values[i];
+    } else {
+      static_cast<Element*>(to.matrix.data)[at + i] = static_cast<Element>(values[i]);
+    }
+  }
+}
+
+template <class Element>
+__device__ void finish(const ForwardParams& params, const gemm::RowPiece& piece) {
+  const ForwardSegment& segment = params.segments[piece.segment];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int column = piece.column + i;
+    if (segment.bias == nullptr || column >= params.columns[piece.segment]) continue;
+    piece.values[i] += segment.bias_fp32
+                           ? static_cast<const float*>(segment.bias)[column]
+                           : static_cast<float>(static_cast<const Element*>(segment.bias)[column]);
+  }
+  if (segment.slope.matrix.data != nullptr) {
+    float slopes[4] = {piece.values[0], piece.values[1], piece.values[2], piece.values[3]};
+    differentiate(segment, slopes);
+    write<Element>(segment.slope, params, piece, slopes);
+  }
+  if (segment.activation == Activation::kL2Normalize) {
+    normalize_heads(params, segment, piece);
+  } else {
+    activate(segment, piece.values);
+  }
+  write<Element>(segment.out, params, piece, piece.values);
+}
+
+template <class Element, int kRows>
+__global__ __launch_bounds__(
+    gemm::FewRowsConfig<Element, kRows>::kThreads,
+    2) void projection_few_rows_kernel(const __grid_constant__ ForwardParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  using Config = gemm::FewRowsConfig<Element, kRows>;
+  auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
+  gemm::run_few_rows<Config>(params, shared,
+                             [&](const gemm::RowPiece& piece) { finish<Element>(params, piece); });
+}
+
+template <class Element, int kRows>
+void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream) {
+  const int parts = gemm::few_rows_parts(params.tiles_before[kMostProjectionSegments],
+                                         params.depth[0], multiprocessors);
+  gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
+      "projection_forward", projection_few_rows_kernel<Element, kRows>, params, parts, stream);
+}
+
+}  // namespace tandem::cuda::projection

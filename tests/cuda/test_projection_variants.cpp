@@ -1,0 +1,148 @@
+// The host side of projection on CUDA: which variant a problem gets, what is copied or goes through
+// the workspace. Needs no GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cuda/gemm/few_rows_config.h"
+#include "cuda/projection/backward_plan.h"
+#include "cuda/projection/forward_plan.h"
+#include "ops/projection.h"
+#include "tandem/tandem.h"
+
+namespace tandem::cuda::projection {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+const DeviceProperties kDevice = DeviceProperties::h200();
+
+TensorView view(int address, const Dims& shape, DType dtype = DType::kBFloat16) {
+  return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
+                                shape, Device::cuda());
+}
+
+/// Contiguous tensors at aligned addresses that nothing reads.
+ProjectionForwardArgs forward_args(std::int64_t M, std::int64_t d, std::int64_t columns) {
+  ProjectionForwardArgs args;
+  args.x = view(1, {M, d});
+  args.segments.push_back({.weight = view(2, {columns, d}), .out = view(3, {M, columns})});
+  return args;
+}
+
+ProjectionBackwardArgs backward_args(std::int64_t M, std::int64_t d, std::int64_t columns) {
+  ProjectionBackwardArgs args;
+  args.x = view(1, {M, d});
+  args.segments.push_back({.weight = view(2, {columns, d}),
+                           .d_out = view(3, {M, columns}),
+                           .d_weight = view(4, {columns, d})});
+  args.dx = view(5, {M, d});
+  return args;
+}
+
+/// The variant that a call takes.
+std::string chosen(const ProjectionForwardArgs& args, bool batch_invariant = false,
+                   std::string_view forced = "") {
+  std::string name;
+  CallOptions options;
+  options.batch_invariant = batch_invariant;
+  options.variant = forced;
+  options.chosen = &name;
+  projection_forward_workspace_bytes(make_problem(args), kDevice, options);
+  return name;
+}
+
+const ForwardVariant& variant(const std::string& name) {
+  for (const ForwardVariant& one : forward_variants()) {
+    if (one.name == name) return one;
+  }
+  throw std::out_of_range(name);
+}
+
+TEST(ProjectionVariants, ByTheNumberOfRows) {
+  EXPECT_THAT(chosen(forward_args(1, 2048, 4096)), EndsWith(".m8"));
+  EXPECT_THAT(chosen(forward_args(9, 2048, 4096)), EndsWith(".m16"));
+  EXPECT_THAT(chosen(forward_args(32, 2048, 4096)), EndsWith(".m32"));
+  EXPECT_THAT(chosen(forward_args(64, 2048, 4096)), EndsWith(".m64"));
+  EXPECT_THAT(chosen(forward_args(512, 2048, 2048)), EndsWith(".n64"));
+  EXPECT_THAT(chosen(forward_args(4096, 2048, 2048)), EndsWith(".n128"));
+}
+
+TEST(ProjectionVariants, OneForAnyNumberOfRowsWhereBatchesMustNotMatter) {
+  for (const std::int64_t M : {1, 64, 512, 4096}) {
+    EXPECT_THAT(chosen(forward_args(M, 2048, 2048), true), EndsWith(".n128")) << M;
+  }
+  try {
+    chosen(forward_args(1, 2048, 2048), true, "projection_forward.sm90.bf16.m8");
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is not the one of batch-invariant calls"));
+  }
+}
+
+TEST(ProjectionVariants, EachCanBeForced) {
+  EXPECT_EQ(chosen(forward_args(4096, 2048, 2048), false, "projection_forward.sm90.bf16.n64"),
+            "projection_forward.sm90.bf16.n64");
+  EXPECT_THROW(chosen(forward_args(9, 64, 64), false, "projection_forward.sm90.bf16.m8"),
+               Unsupported);
+}
+
+TEST(ProjectionPlan, CopiesWhatTmaCannotRead) {
+  ProjectionForwardArgs args = forward_args(100, 64, 48);
+  const ForwardVariant& wide = variant("projection_forward.sm90.bf16.n128");
+  EXPECT_EQ(plan_forward(wide, make_problem(args)).workspace_bytes, 0u);
+  args.x.data = static_cast<char*>(args.x.data) + 2;
+  ForwardPlan plan = plan_forward(wide, make_problem(args));
+  EXPECT_TRUE(plan.copies_x);
+  EXPECT_EQ(plan.workspace_bytes, 100u * 64 * 2);
+  args.segments[0].weight.data = static_cast<char*>(args.segments[0].weight.data) + 2;
+  plan = plan_forward(wide, make_problem(args));
+  EXPECT_TRUE(plan.segments[0].copies_weight);
+  EXPECT_EQ(plan.workspace_bytes, (100u + 48) * 64 * 2);
+}
+
+TEST(ProjectionPlan, HeadsWiderThanATileGoThroughTheWorkspace) {
+  ProjectionForwardArgs args = forward_args(100, 64, 768);
+  args.segments[0].activation = Activation::kL2Normalize;
+  args.segments[0].head_width = 96;
+  const auto wide = [&](const char* name) {
+    return plan_forward(variant(name), make_problem(args)).segments[0].wide;
+  };
+  EXPECT_FALSE(wide("projection_forward.sm90.bf16.n128"));
+  EXPECT_TRUE(wide("projection_forward.sm90.bf16.n64"));
+  args.segments[0].head_width = 256;
+  EXPECT_TRUE(wide("projection_forward.sm90.bf16.n128"));
+}
+
+TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
+  const auto slices = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
+    return plan_backward(make_problem(backward_args(M, d, columns)), kDevice).weight_slices;
+  };
+  EXPECT_EQ(slices(32768, 2048, 2048), 1);  // 256 tiles
+  EXPECT_EQ(slices(32768, 512, 512), 8);    // 16 tiles
+  EXPECT_EQ(slices(1024, 512, 512), 2);     // no slice shorter than 8 steps
+  EXPECT_EQ(slices(100, 512, 512), 1);
+}
+
+TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
+  ProjectionBackwardArgs args = backward_args(100, 64, 48);
+  EXPECT_FALSE(plan_backward(make_problem(args), kDevice).segments[0].makes_dz);
+  args.segments[0].slope = view(6, {100, 48});
+  EXPECT_TRUE(plan_backward(make_problem(args), kDevice).segments[0].makes_dz);
+  args.segments[0].slope.reset();
+  args.segments[0].d_out = view(3, {100, 48}, DType::kFloat32);
+  EXPECT_TRUE(plan_backward(make_problem(args), kDevice).segments[0].makes_dz);
+  args.segments[0].d_out.reset();
+  EXPECT_EQ(plan_backward(make_problem(args), kDevice).workspace_bytes, 0u);
+}
+
+TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
+  EXPECT_EQ(gemm::few_rows_parts(16, 2048, 132), 8);
+  EXPECT_EQ(gemm::few_rows_parts(64, 2048, 132), 4);
+  EXPECT_EQ(gemm::few_rows_parts(224, 4096, 132), 1);
+  EXPECT_EQ(gemm::few_rows_parts(1, 128, 132), 1);
+  EXPECT_EQ(gemm::few_rows_parts(1, 0, 132), 1);
+}
+
+}  // namespace
+}  // namespace tandem::cuda::projection
