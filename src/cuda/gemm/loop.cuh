@@ -323,11 +323,14 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
       if (i != first) wait_for_turn();
       Accumulators<Config> acc;
       products.multiply(operands, tile, i + ctas < schedule.count(), acc);
-#pragma unroll
+      // why a loop: an epilogue is long, and runs as fast as its instructions are fetched.
+#pragma unroll 1
       for (int half = 0; half < 2; ++half) {
-        epilogue(Fragment<Config::kColumns>{acc[half], tile.row + 64 * half, tile.segment,
-                                            tile.column, tile.outer},
+        epilogue(Fragment<Config::kColumns>{acc[0], tile.row + 64 * half, tile.segment, tile.column,
+                                            tile.outer},
                  store);
+#pragma unroll
+        for (int j = 0; j < Config::kColumns / 2; ++j) acc[0][j] = acc[1][j];
       }
     }
     store.finish();

@@ -125,6 +125,9 @@ struct Call {
     to.min = static_cast<float>(from.min);
     to.max = static_cast<float>(from.max);
     to.head_width = from.head_width;
+    for (int end = from.head_width; end > 0 && end <= tile; end += from.head_width) {
+      to.head_ends |= 1u << (end / 8 - 1);
+    }
     to.inverse_norm = from.inverse_norm;
   }
 

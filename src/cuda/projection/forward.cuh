@@ -32,6 +32,9 @@ __device__ void add_bias(const ForwardSegment& segment, int columns,
     values[1] += second;
     values[2] += first;
     values[3] += second;
+    asm volatile(
+        "" ::
+            : "memory");  // why: loads of all blocks at once take registers that are not there
   }
 }
 
@@ -47,29 +50,29 @@ template <class Config>
 __device__ void normalize_heads(const ForwardParams& params, const ForwardSegment& segment,
                                 const gemm::Fragment<Config::kColumns>& fragment) {
   constexpr int kBlocks = Config::kColumns / 8;
-  const int blocks_per_head = segment.head_width / 8;
-  const auto ends_head = [&](int block) { return (block + 1) % blocks_per_head == 0; };
+  const std::uint32_t ends = segment.head_ends;
+  const int first_head = fragment.column / segment.head_width;
+  float* const inverse_norm = static_cast<float*>(segment.inverse_norm.data);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sums[kBlocks];  // of a head's squares up to this block
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const float* z = fragment.values + 4 * block + 2 * half;
-      const float before = block == 0 || ends_head(block - 1) ? 0.0f : sums[block - 1];
+      const float before = block == 0 || (ends >> (block - 1) & 1) ? 0.0f : sums[block - 1];
       sums[block] = fmaf(z[0], z[0], fmaf(z[1], z[1], before));
     }
     const int row = fragment.row + fragment_row() + 8 * half;
     float inverse = 0.0f;
 #pragma unroll
     for (int block = kBlocks - 1; block >= 0; --block) {
-      if (ends_head(block)) {
+      if (ends >> block & 1) {
         inverse = rsqrtf(sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
-        const int head = fragment.column / segment.head_width + block / blocks_per_head;
+        const int head = first_head + __popc(ends & ((1u << block) - 1));
         const bool inside = row < params.rows &&
                             (head + 1) * segment.head_width <= params.columns[fragment.segment];
-        if (segment.inverse_norm.data != nullptr && inside && threadIdx.x % 4 == 0) {
-          static_cast<float*>(
-              segment.inverse_norm.data)[row * segment.inverse_norm.row_stride + head] = inverse;
+        if (inverse_norm != nullptr && inside && threadIdx.x % 4 == 0) {
+          inverse_norm[row * segment.inverse_norm.row_stride + head] = inverse;
         }
       }
       float* z = fragment.values + 4 * block + 2 * half;

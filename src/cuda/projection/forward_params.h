@@ -28,6 +28,7 @@ struct ForwardSegment {
   float min = 0.0f;
   float max = 0.0f;
   int head_width = 0;
+  std::uint32_t head_ends = 0;  // a bit per block of 8 columns of a tile: the last one of a head
   MatrixTensor inverse_norm;
   const void* bias = nullptr;
   bool bias_fp32 = false;
