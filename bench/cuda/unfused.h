@@ -12,6 +12,7 @@
 #include "ops/projection_problem.h"
 #include "tandem/context.h"
 #include "tandem/error.h"
+#include "tandem/tensor.h"
 
 namespace tandem {
 class Signature;

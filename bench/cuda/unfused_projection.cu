@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <type_traits>
 
 #include "batched_matmul.h"
 #include "bench/cuda/unfused.h"
@@ -210,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Element>
 __global__ void __launch_bounds__(kThreads)
     column_sums_kernel(std::int64_t M, int columns, MatrixTensor matrix, float* sums) {
-  __shared__ float shared[kSumRows][kSumColumns];
+  alignas(16) __shared__ float shared[kSumRows][kSumColumns];
   const int lane = threadIdx.x % kSumLanes, first = threadIdx.x / kSumLanes;
   const int column = blockIdx.x * kSumColumns + lane * kVector;
   const std::int64_t slices = gridDim.y, slice = blockIdx.y;
