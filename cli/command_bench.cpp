@@ -10,6 +10,7 @@
 #include "cli/build_info.h"
 #include "cli/calls/backend.h"
 #include "cli/calls/check.h"
+#include "cli/calls/judge.h"
 #include "cli/calls/measure.h"
 #include "cli/commands.h"
 #include "cli/recorded_command.h"
@@ -195,7 +196,7 @@ class Bench {
       for (const OutputError& error : errors) {
         row.error = std::max(row.error, error.value);
         if (error.passed) continue;
-        if (baseline != nullptr && error.value <= kBaselineSlack * error.limit) continue;
+        if (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype)) continue;
         failed_ = true;
         fmt::print("{:<20} {:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", title(operation),
                    one.name, to_string(dtype), backend_name(device), describe(errors), row.variant);

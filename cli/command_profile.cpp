@@ -10,6 +10,7 @@
 #include "cli/build_info.h"
 #include "cli/calls/backend.h"
 #include "cli/calls/check.h"
+#include "cli/calls/judge.h"
 #include "cli/commands.h"
 #include "cli/profile/log.h"
 #include "cli/profile/ncu_run.h"
@@ -120,9 +121,9 @@ class Profiler {
         row.variant = options_.variant;
       }
       const auto errors = operation.expect(set, true)->compare(set, placement.download());
-      const double slack = baseline == nullptr ? 1 : kBaselineSlack;
       if (!std::all_of(errors.begin(), errors.end(), [&](const OutputError& error) {
-            return error.passed || error.value <= slack * error.limit;
+            return error.passed ||
+                   (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype));
           })) {
         fmt::print("\n{} {} {}: WRONG, not profiled: {}  {}\n", title(operation), one.name,
                    to_string(dtype), describe(errors), row.variant);

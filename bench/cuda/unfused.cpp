@@ -4,6 +4,7 @@
 #include "ops/gated_scan.h"
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
+#include "ops/projection.h"
 #include "tandem/error.h"
 
 namespace tandem::bench {
@@ -47,7 +48,12 @@ const std::vector<Baseline>& baselines() {
           "unfused", "unfused.gemm_scan_gate", linear_scan_forward_signature()),
       baseline<LinearScanForwardArgs, unfused_two_linear_scan,
                unfused_two_linear_scan_workspace_bytes>(
-          "unfused_two", "unfused_two.gemm_gated_scan", linear_scan_forward_signature())};
+          "unfused_two", "unfused_two.gemm_gated_scan", linear_scan_forward_signature()),
+      baseline<ProjectionForwardArgs, unfused_projection, unfused_projection_workspace_bytes>(
+          "unfused", "unfused.cublaslt", projection_forward_signature()),
+      baseline<ProjectionBackwardArgs, unfused_projection_backward,
+               unfused_projection_backward_workspace_bytes>("unfused", "unfused.cublaslt",
+                                                            projection_backward_signature())};
   return all;
 }
 

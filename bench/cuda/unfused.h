@@ -9,8 +9,10 @@
 #include "ops/gated_scan_problem.h"
 #include "ops/gla_problem.h"
 #include "ops/linear_scan_problem.h"
+#include "ops/projection_problem.h"
 #include "tandem/context.h"
 #include "tandem/error.h"
+#include "tandem/tensor.h"
 
 namespace tandem {
 class Signature;
@@ -19,7 +21,8 @@ class Signature;
 namespace tandem::bench {
 
 // Each call enqueues its kernels on the context's stream, and can be captured in a CUDA graph after
-// one direct call on the device, which creates the cuBLASLt handle and loads the kernels.
+// one direct call of its shape on the device, which loads the kernels and chooses how cuBLASLt runs
+// the products (batched_matmul.h).
 
 /// gla's forward as a careful PyTorch user would write it. K and V must be multiples of 8.
 void unfused_gla(const GlaForwardProblem& problem, const Context& context);
@@ -35,12 +38,19 @@ void unfused_linear_scan(const LinearScanForwardProblem& problem, const Context&
 std::size_t unfused_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
 
 /// The product alone, into x [B,T,D] without gaps where the workspace begins.
-void projection(const LinearScanForwardProblem& problem, const Context& context);
-std::size_t projection_workspace_bytes(const LinearScanForwardProblem& problem);
+void product_of_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
+std::size_t product_of_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
 
 /// The product, and Tandem's gated_scan.
 void unfused_two_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
 std::size_t unfused_two_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
+
+/// Per segment a product and, where anything follows it, an element-wise kernel. d and columns must
+/// be multiples of 8, rows begin at multiples of 16 bytes.
+void unfused_projection(const ProjectionForwardProblem& problem, const Context& context);
+std::size_t unfused_projection_workspace_bytes(const ProjectionForwardProblem& problem);
+void unfused_projection_backward(const ProjectionBackwardProblem& problem, const Context& context);
+std::size_t unfused_projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem);
 
 /// A baseline for tools, which call it with the arguments of the call that it stands for. Without
 /// CUDA its functions throw Unsupported.
@@ -60,11 +70,14 @@ void check_baseline(const Problem& problem) {
   if (problem.device.type != DeviceType::kCuda) {
     throw Unsupported("the unfused baseline is for CUDA devices, not for the CPU");
   }
-  if (problem.cu_seqlens != nullptr) {
-    throw Unsupported("the unfused baseline is for dense batches, not for cu_seqlens");
+  if constexpr (requires { problem.cu_seqlens; }) {
+    if (problem.cu_seqlens != nullptr) {
+      throw Unsupported("the unfused baseline is for dense batches, not for cu_seqlens");
+    }
   }
-  if (problem.dtype == DType::kFloat32) {
-    throw Unsupported("the unfused baseline is for bf16 and fp16, not for fp32");
+  if (problem.dtype != DType::kBFloat16 && problem.dtype != DType::kFloat16) {
+    throw Unsupported("the unfused baseline is for bf16 and fp16, not for " +
+                      to_string(problem.dtype));
   }
 }
 

@@ -266,14 +266,14 @@ std::size_t unfused_linear_scan_workspace_bytes(const LinearScanForwardProblem& 
   return intermediates(problem).bytes;
 }
 
-void projection(const LinearScanForwardProblem& problem, const Context& context) {
+void product_of_linear_scan(const LinearScanForwardProblem& problem, const Context& context) {
   const Intermediates at = intermediates_of_product(problem);
   const cuda::DeviceGuard guard(problem.device.index);
   const cuda::ScratchMemory scratch(kName, context, at.bytes);
   project(problem, at, scratch, static_cast<cudaStream_t>(context.stream.handle));
 }
 
-std::size_t projection_workspace_bytes(const LinearScanForwardProblem& problem) {
+std::size_t product_of_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem) {
   return intermediates_of_product(problem).bytes;
 }
 

@@ -25,12 +25,12 @@ std::size_t scan_workspace_bytes(const LinearScanForwardProblem& problem) {
 }  // namespace
 
 void unfused_two_linear_scan(const LinearScanForwardProblem& problem, const Context& context) {
-  const std::size_t product_bytes = projection_workspace_bytes(problem);
+  const std::size_t product_bytes = product_of_linear_scan_workspace_bytes(problem);
   const std::size_t scan_bytes = scan_workspace_bytes(problem);
   const cuda::DeviceGuard guard(problem.device.index);
   const cuda::ScratchMemory scratch("unfused two kernels", context, product_bytes + scan_bytes);
-  projection(problem,
-             {.stream = context.stream, .workspace = {scratch.at<void>(0), product_bytes}});
+  product_of_linear_scan(
+      problem, {.stream = context.stream, .workspace = {scratch.at<void>(0), product_bytes}});
   GatedScanForwardProblem scan = scan_of(problem);
   scan.x.data = scratch.at<void>(0);
   cuda::gated_scan_forward(
@@ -38,7 +38,7 @@ void unfused_two_linear_scan(const LinearScanForwardProblem& problem, const Cont
 }
 
 std::size_t unfused_two_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem) {
-  return projection_workspace_bytes(problem) + scan_workspace_bytes(problem);
+  return product_of_linear_scan_workspace_bytes(problem) + scan_workspace_bytes(problem);
 }
 
 }  // namespace tandem::bench

@@ -195,7 +195,7 @@ def measure(options, argv):
             progress(f"{case.direction} {case.name}: not compared: {reason}")
             continue
         for dtype in case.dtypes:
-            if dtype == "fp32" or options.dtype not in (None, dtype):
+            if dtype in ("fp32", "fp64") or options.dtype not in (None, dtype):
                 continue
             progress(f"{case.direction} {case.name} {dtype}")
             if options.once:

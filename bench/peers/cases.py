@@ -8,9 +8,12 @@ import os
 import pathlib
 import subprocess
 
+from . import projection
+
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
 SCANS = ("gated_scan", "linear_scan")
+NO_DECAY = {"kind": "none"}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -25,7 +28,7 @@ class NoProgram(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d
+    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of projection M, d
     dtypes: tuple
     decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
     distribution: str
@@ -41,6 +44,11 @@ class Case:
     op: str = "gla"
     gate: str = "silu"  # of a scan: silu, none
     decay_dtype: str = "same"  # of a scan: same (as x), fp32
+    segments: tuple = ()  # of projection, as the four below
+    around: float | None = None
+    kept: str = "yes"
+    gradients: str = "same"
+    accumulate: str = "no"
 
     def __getattr__(self, axis):
         try:
@@ -56,6 +64,8 @@ class Case:
     def wants(self):
         """{input: its gradient's name} in a direction with gradients. A constant decay is a number that nobody trains:
         peers have no gradient of it."""
+        if self.op == "projection":
+            return projection.wants(self)
         if self.op in SCANS:
             named = {"x": "dx", self.decay_kind: f"d_{self.decay_kind}", "gate": "d_gate"}
             return named if self.gate == "silu" else {name: named[name] for name in ("x", self.decay_kind)}
@@ -94,7 +104,7 @@ def load(op, path=None):
     return [_case(op, **entry) for entry in table(op, path)]
 
 
-def _case(op, *, axes, dtype, decay, directions, tags, cu_seqlens=None, scale=None, **named):
+def _case(op, *, axes, dtype, directions, tags, decay=NO_DECAY, cu_seqlens=None, scale=None, **named):
     return Case(
         axes=axes,
         dtypes=tuple(dtype),
@@ -106,7 +116,7 @@ def _case(op, *, axes, dtype, decay, directions, tags, cu_seqlens=None, scale=No
         directions=tuple(directions),
         direction=directions[0],
         op=op,
-        **named,
+        **{"states": "none", **named, "segments": tuple(named.get("segments", ()))},
     )
 
 
@@ -143,6 +153,8 @@ def why_not(case):
         return f"states {case.states}"
     if case.strides != "contiguous":
         return f"strides {case.strides}"
+    if case.op == "projection":
+        return projection.why_not(case)
     if case.op not in SCANS and case.direction in WITH_GRADIENTS and case.H != case.HQ:
         return "gradients of grouped heads"
     return ""
@@ -151,6 +163,8 @@ def why_not(case):
 def cost(case):
     """(bytes, flops) as the tandem program counts them: each tensor once, a step's state read and written; the chunked
     algorithm at C = 64, or a step's two products with a vector. Forward and backward cost what the two cost alone."""
+    if case.op == "projection":
+        return projection.cost(case)
     if case.direction == "forward_backward":
         alone = [cost(dataclasses.replace(case, direction=one)) for one in ("forward", "backward")]
         return tuple(map(sum, zip(*alone, strict=True)))

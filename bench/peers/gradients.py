@@ -1,23 +1,30 @@
 """Calls with gradients, of anything that torch can differentiate."""
 
 
+def by_name(outputs):
+    """The outputs of a function that returns o, or several by name."""
+    return outputs if isinstance(outputs, dict) else {"o": outputs}
+
+
 def leaves(case, tensors):
     """The tensors, those whose gradients are wanted as leaves of a graph of their own. No copies."""
     return {**tensors, **{name: tensors[name].detach().requires_grad_() for name in case.wants}}
 
 
 def forward_backward(case, tensors, forward):
-    """A call that returns o and the gradients of `forward`, a function of the tensors by name that returns o.
-    Everything is made anew in each call: nothing accumulates, and autograd runs a backward on the stream of its
-    forward, which in a capture must be the graph's."""
+    """A call that returns the outputs of `forward`, a function of the tensors by name, and the gradients. Everything is
+    made anew in each call: nothing accumulates, and autograd runs a backward on the stream of its forward, which in a
+    capture must be the graph's."""
     import torch
 
     def call():
         inputs = leaves(case, tensors)
         with torch.enable_grad():
-            o = forward(inputs)
-        found = torch.autograd.grad(o, [inputs[name] for name in case.wants], tensors["d_o"])
-        return {"o": o.detach(), **dict(zip(case.wants.values(), found, strict=True))}
+            outputs = by_name(forward(inputs))
+        d_outputs = [tensors[f"d_{name}"] for name in outputs]
+        found = torch.autograd.grad(list(outputs.values()), [inputs[name] for name in case.wants], d_outputs)
+        outputs = {name: x.detach() for name, x in outputs.items()}
+        return {**outputs, **dict(zip(case.wants.values(), found, strict=True))}
 
     return call
 

@@ -4,7 +4,9 @@ import ctypes
 import os
 import pathlib
 
+from . import projection
 from .cases import ROOT, SCANS
+from .gradients import by_name
 
 DTYPES = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2, "torch.int32": 3}
 HOST = -1  # in place of a CUDA ordinal
@@ -138,9 +140,11 @@ class Call:
 
 
 def forward_call(library, case, tensors, provider=""):
-    """The forward of a case, by the library or a baseline, and its output: new memory."""
+    """The forward of a case, by the library or a baseline, and its output, or outputs by name: new memory."""
     import torch
 
+    if case.op == "projection":
+        return projection_call(library, case, tensors, provider)
     first = next(iter(tensors.values()))
     scan = case.op in SCANS
     output = torch.empty(
@@ -151,9 +155,23 @@ def forward_call(library, case, tensors, provider=""):
     return Call(library, function, {**tensors, "out" if scan else "o": output}, **numbers), output
 
 
+def projection_call(library, case, tensors, provider=""):
+    import torch
+
+    x, outputs, numbers = tensors["x"], {}, {}
+    for i, one in enumerate(projection.segments(case)):
+        dtype = torch.float32 if "fp32" in one.flags else x.dtype
+        outputs[f"out{i}"] = torch.empty((case.M, one.columns), dtype=dtype, device=x.device)
+        numbers[f"activation{i}"] = projection.ACTIVATIONS.index(one.activation)
+        numbers |= {f"{name}{i}": value for name, value in one.constants.items()}
+    inputs = {name: x for name, x in tensors.items() if not name.startswith("d_")}
+    function = (f"{provider}." if provider else "") + "projection_forward"
+    return Call(library, function, {**inputs, **outputs}, **numbers), outputs
+
+
 class PreparedCall:
-    """A call on torch's current stream, with the output that it writes and scratch memory that all calls share, as they
-    would in a program: calls of one stream follow each other."""
+    """A call on torch's current stream, with the outputs that it writes and scratch memory that all calls share, as
+    they would in a program: calls of one stream follow each other."""
 
     _workspaces = {}
 
@@ -161,8 +179,9 @@ class PreparedCall:
         import torch
 
         self.call, self.output = call, output
-        self._current_stream = lambda: torch.cuda.current_stream(output.device).cuda_stream
-        self.workspace = self.shared(output.device, call.workspace_bytes())
+        device = next(iter(by_name(output).values())).device
+        self._current_stream = lambda: torch.cuda.current_stream(device).cuda_stream
+        self.workspace = self.shared(device, call.workspace_bytes())
 
     @classmethod
     def shared(cls, device, size):
@@ -174,4 +193,4 @@ class PreparedCall:
 
     def __call__(self):
         self.call.run(self.workspace, self._current_stream())
-        return {"o": self.output}
+        return by_name(self.output)

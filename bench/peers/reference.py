@@ -1,9 +1,9 @@
 """The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the
-scans, on (batch, channel) pairs: scan_reference.py."""
+scans, on (batch, channel) pairs: scan_reference.py; of projection, on rows: projection.py."""
 
 import itertools
 
-from . import scan_reference
+from . import projection, scan_reference
 from .cases import SCANS
 
 CHUNK = 64  # of the gradients
@@ -11,7 +11,9 @@ FORGET = -800.0  # log_decay of a reset: exp() of it is 0 in fp64, and sums of a
 
 
 def sample_heads(case, most=None):
-    """The first and the last pair, and some between."""
+    """The first and the last pair, and some between; of projection {output: rows}."""
+    if case.op == "projection":
+        return projection.sample(case)
     width, usual = (case.D, 128) if case.op in SCANS else (case.H, 16)
     count = case.B * width
     wanted = min(most or usual, count)
@@ -22,6 +24,8 @@ def define(case, tensors, heads):
     """The outputs of the case's direction by name, in fp64, pairs first: o [pairs,T,V]."""
     if case.op in SCANS:
         return scan_reference.define(case, tensors, heads)
+    if case.op == "projection":
+        return projection.define(case, tensors, heads)
     defined = {
         "forward": (define_forward,),
         "backward": (define_gradients,),
@@ -145,7 +149,8 @@ def errors(outputs, expected, heads):
         found[name] = float("inf")
         if outputs.get(name) is not None and torch.isfinite(outputs[name]).all():
             # Where all is 0 only 0 is right.
-            found[name] = ((_rows(outputs[name], heads) - right).norm() / right.norm().clamp_min(1e-300)).item()
+            got = outputs[name][heads[name]].double() if isinstance(heads, dict) else _rows(outputs[name], heads)
+            found[name] = ((got - right).norm() / right.norm().clamp_min(1e-300)).item()
     return found
 
 

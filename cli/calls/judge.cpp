@@ -46,4 +46,6 @@ double error_limit(DType dtype) {
   }
 }
 
+double baseline_limit(double limit, DType dtype) { return 3 * std::max(limit, error_limit(dtype)); }
+
 }  // namespace tandem::tools

@@ -27,4 +27,8 @@ OutputError judge(const char* output, const std::vector<Squares>& heads, double 
 /// Limit on the relative error of activations of a dtype, and of sums of their products.
 double error_limit(DType dtype);
 
+/// Limit on a baseline's error where Tandem's is `limit`: it rounds every intermediate to the
+/// call's 16 bits, also before an fp32 output.
+double baseline_limit(double limit, DType dtype);
+
 }  // namespace tandem::tools

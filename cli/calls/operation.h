@@ -42,10 +42,6 @@ class Expectation {
 
 using bench::Baseline;
 
-/// How much further from the definition than Tandem's kernels a baseline may be: it rounds every
-/// intermediate to 16 bits.
-inline constexpr double kBaselineSlack = 3;
-
 struct Operation {
   std::string name;       // "gla"
   std::string direction;  // one of direction_names(), as in results files

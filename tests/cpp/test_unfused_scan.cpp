@@ -1,12 +1,7 @@
 // The unfused baselines of the scans: what they refuse, and on a GPU their results.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-
-#include "cli/calls/backend.h"
-#include "cli/calls/check.h"
-#include "cli/calls/operation.h"
-#include "tandem/error.h"
+#include "baseline_cases.h"
 
 namespace tandem::tools {
 namespace {
@@ -19,14 +14,7 @@ std::string refusal(const Operation& operation, const char* provider, const std:
       R"([{"name": "a", "dtype": ["bf16"], "tags": ["check"],
            "decay": {"kind": "log_decay", "distribution": "normal"}, )";
   const Case one = parse_cases(operation.name, start + fields + "}]", "test")[0];
-  const TensorSet set = operation.make(one, dtype, 1);
-  try {
-    with_baseline(operation, *find_baseline(operation, provider))
-        .workspace_bytes(set, host_bases(set), Device::cuda());
-  } catch (const Unsupported& error) {
-    return error.what();
-  }
-  return "";
+  return baseline_refusal(operation, provider, one, dtype);
 }
 
 TEST(UnfusedScan, RefusesWithAReason) {
@@ -68,44 +56,10 @@ TEST(UnfusedScan, ProvidersByName) {
       "unfused_two.gemm_gated_scan");
 }
 
-/// What the baseline takes of the table, each within the rounding of its 16-bit intermediates.
-void check_cases(const Operation& operation, const char* provider, const std::string& tag,
-                 bool sampled) {
-  const Baseline& baseline = *find_baseline(operation, provider);
-  const Operation measured = with_baseline(operation, baseline);
-  int checked = 0;
-  for (const Case& one : select_cases(load_cases(operation.name), "", tag)) {
-    if (!one.has_direction("forward")) continue;
-    for (const DType dtype : one.dtypes) {
-      if (dtype == DType::kFloat32) continue;
-      const TensorSet set = operation.make(one, dtype, 1);
-      Placement placement(set, Device::cuda());
-      try {
-        measured.call(set, placement.bases(), Device::cuda(), {});
-      } catch (const Unsupported&) {
-        continue;
-      }
-      ++checked;
-      Buffers after = placement.download();
-      const auto errors = operation.expect(set, sampled)->compare(set, after);
-      const double rounding = dtype == DType::kBFloat16 ? 2e-3 : 3e-4;  // x's, also in the state
-      for (const OutputError& error : errors) {
-        EXPECT_LE(error.value, kBaselineSlack * std::max(error.limit, rounding))
-            << provider << " " << one.name << " " << to_string(dtype) << ": " << describe(errors);
-      }
-      Buffers before = clone(set.buffers);
-      erase_outputs(set, before);
-      erase_outputs(set, after);
-      EXPECT_EQ(find_stray_write(set, before, after), "") << provider << " " << one.name;
-    }
-  }
-  EXPECT_GT(checked, tag == "check" ? 100 : 2) << provider;
-}
-
 TEST(GpuUnfusedScan, EveryDenseCase) {
   if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
-  check_cases(find_operation("gated_scan"), "unfused", "check", false);
-  check_cases(find_operation("linear_scan"), "unfused", "check", false);
+  check_baseline_cases(find_operation("gated_scan"), "unfused", 100);
+  check_baseline_cases(find_operation("linear_scan"), "unfused", 100);
 }
 
 TEST(GpuUnfusedScan, TwoKernelsWhereThereIsAGatedScan) {
@@ -113,7 +67,7 @@ TEST(GpuUnfusedScan, TwoKernelsWhereThereIsAGatedScan) {
   if (available_variants(find_operation("gated_scan"), Device::cuda()).empty()) {
     GTEST_SKIP() << "gated_scan has no variant for CUDA devices";
   }
-  check_cases(find_operation("linear_scan"), "unfused_two", "check", false);
+  check_baseline_cases(find_operation("linear_scan"), "unfused_two", 100);
 }
 
 }  // namespace

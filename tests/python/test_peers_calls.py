@@ -135,7 +135,9 @@ class Calls(unittest.TestCase):
         tensors = inputs.make(small(), "bf16", 3, "cpu")
         every = self.refusal("gla", tensors)
         self.assertRegex(every, r"no call gla \(known: gla_forward, .*linear_scan_backward, unfused\.gla_forward, ")
-        self.assertIn("unfused_two.linear_scan_forward)", every)
+        self.assertIn(
+            "unfused_two.linear_scan_forward, unfused.projection_forward, unfused.projection_backward)", every
+        )
         self.assertIn("[gla_forward] tensor o is missing", self.refusal("gla_forward", tensors))
         out = torch.empty_like(tensors["v"])
         self.assertRegex(

@@ -2,7 +2,7 @@
 
 import importlib
 
-from ..gradients import forward_backward
+from ..gradients import by_name, forward_backward
 from ..library import Library, LibraryError, PreparedCall, forward_call
 from ..provider import Provider
 
@@ -47,10 +47,10 @@ class TandemGatedScan(Provider):
 
             call, out = forward_call(self._library, case, tensors)
             self._variants[case.name] = call.variant()
-            torch.cuda.synchronize(out.device)
+            torch.cuda.synchronize()
             if self._op is None:
                 return PreparedCall(call, out)
-        return lambda: {"o": self._forward(case, tensors)}
+        return lambda: by_name(self._forward(case, tensors))
 
     def _forward(self, case, tensors):
         named = {name: tensors[name] for name in (case.decay_kind, "gate", "cu_seqlens") if name in tensors}
