@@ -100,23 +100,23 @@ __device__ void store_fragment(const Fragment<kColumns>& fragment, int rows, int
   struct alignas(2 * sizeof(Stored)) Pair {
     Stored first, second;
   };
-  const int row = fragment.row + fragment_row();
+  const int first = fragment.column + fragment_column(0);
+  const int left = columns - first;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int at = row + 8 * half;
-    if (at >= rows) continue;
-    Stored* to = row_at(at);
+    const int row = fragment.row + fragment_row() + 8 * half;
+    if (row >= rows) continue;
+    Stored* to = row_at(row) + first;
     const bool aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(Pair) == 0;
 #pragma unroll
     for (int block = 0; block < kColumns / 8; ++block) {
-      const int column = fragment.column + fragment_column(block);
       const float* values = fragment.values + 4 * block + 2 * half;
       const Pair pair{static_cast<Stored>(values[0]), static_cast<Stored>(values[1])};
-      if (aligned && column + 1 < columns) {
-        *reinterpret_cast<Pair*>(to + column) = pair;
+      if (aligned && 8 * block + 1 < left) {
+        *reinterpret_cast<Pair*>(to + 8 * block) = pair;
       } else {
-        if (column < columns) to[column] = pair.first;
-        if (column + 1 < columns) to[column + 1] = pair.second;
+        if (8 * block < left) to[8 * block] = pair.first;
+        if (8 * block + 1 < left) to[8 * block + 1] = pair.second;
       }
     }
   }

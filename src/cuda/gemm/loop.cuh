@@ -242,6 +242,7 @@ struct Products {
     const int count = count_steps<Config>(operands, tile.outer);
     const Steps first = find_steps<Config>(operands, 0, tile.outer);
     int behind = at.stage;
+#pragma unroll 1
     for (int i = 0; i < count; ++i) {
       shared.ring.wait_full(at);
       auto& stage = shared.stages[at.stage];

@@ -15,26 +15,20 @@ template <class Element, int kColumns>
 using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
 
 /// Adds the bias of a fragment's columns.
-template <class Config>
-__device__ void add_bias(const ForwardSegment& segment, int columns,
-                         const gemm::Fragment<Config::kColumns>& fragment) {
-  const auto bias_at = [&](int column) {
-    if (column >= columns) return 0.0f;
-    if (segment.bias_fp32) return static_cast<const float*>(segment.bias)[column];
-    return static_cast<float>(static_cast<const typename Config::Element*>(segment.bias)[column]);
-  };
+template <class Bias, int kColumns>
+__device__ void add_bias(const void* bias, int columns, const gemm::Fragment<kColumns>& fragment) {
+  const int first = fragment.column + fragment_column(0);
+  const Bias* from = static_cast<const Bias*>(bias) + first;
+  const int left = columns - first;
 #pragma unroll
-  for (int block = 0; block < Config::kColumns / 8; ++block) {
-    const int column = fragment.column + fragment_column(block);
-    const float first = bias_at(column), second = bias_at(column + 1);
+  for (int block = 0; block < kColumns / 8; ++block) {
     float* values = fragment.values + 4 * block;
-    values[0] += first;
-    values[1] += second;
-    values[2] += first;
-    values[3] += second;
-    asm volatile(
-        "" ::
-            : "memory");  // why: loads of all blocks at once take registers that are not there
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float b = 8 * block + i < left ? static_cast<float>(from[8 * block + i]) : 0.0f;
+      values[i] += b;
+      values[i + 2] += b;
+    }
   }
 }
 
@@ -52,7 +46,7 @@ __device__ void normalize_heads(const ForwardParams& params, const ForwardSegmen
   constexpr int kBlocks = Config::kColumns / 8;
   const std::uint32_t ends = segment.head_ends;
   const int first_head = fragment.column / segment.head_width;
-  float* const inverse_norm = static_cast<float*>(segment.inverse_norm.data);
+  const int heads = params.columns[fragment.segment] / segment.head_width - first_head;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sums[kBlocks];  // of a head's squares up to this block
@@ -63,17 +57,16 @@ __device__ void normalize_heads(const ForwardParams& params, const ForwardSegmen
       sums[block] = fmaf(z[0], z[0], fmaf(z[1], z[1], before));
     }
     const int row = fragment.row + fragment_row() + 8 * half;
+    float* norms = static_cast<float*>(segment.inverse_norm.data);
+    const bool writes = norms != nullptr && row < params.rows && threadIdx.x % 4 == 0;
+    norms += row * segment.inverse_norm.row_stride + first_head;
     float inverse = 0.0f;
 #pragma unroll
     for (int block = kBlocks - 1; block >= 0; --block) {
       if (ends >> block & 1) {
         inverse = rsqrtf(sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
-        const int head = first_head + __popc(ends & ((1u << block) - 1));
-        const bool inside = row < params.rows &&
-                            (head + 1) * segment.head_width <= params.columns[fragment.segment];
-        if (inverse_norm != nullptr && inside && threadIdx.x % 4 == 0) {
-          inverse_norm[row * segment.inverse_norm.row_stride + head] = inverse;
-        }
+        const int head = __popc(ends & ((1u << block) - 1));
+        if (writes && head < heads) norms[head] = inverse;
       }
       float* z = fragment.values + 4 * block + 2 * half;
       z[0] *= inverse;
@@ -128,7 +121,12 @@ __device__ void finish(const ForwardParams& params,
                        gemm::PanelStore<Config>& store) {
   const ForwardSegment& segment = params.segments[fragment.segment];
   if (segment.bias != nullptr) {
-    add_bias<Config>(segment, params.columns[fragment.segment], fragment);
+    const int columns = params.columns[fragment.segment];
+    if (segment.bias_fp32) {
+      add_bias<float>(segment.bias, columns, fragment);
+    } else {
+      add_bias<typename Config::Element>(segment.bias, columns, fragment);
+    }
   }
   if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, fragment, store);
   if (segment.activation == Activation::kL2Normalize) {
