@@ -76,8 +76,7 @@ __device__ inline float4 load_from_cluster(const float* here, int rank) {
   float4 value;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
-               : "memory");
+               : "r"(address));
   return value;
 }
 
@@ -144,13 +143,19 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
   const int lane = threadIdx.x % 32;
   const int rows = operands.rows;
   for (int row = rank + parts * warp; row < rows && warp < 8; row += parts * 8) {
+    float4 sums[kMostFewRowsParts];  // all on their way at once
+#pragma unroll
+    for (int part = 0; part < kMostFewRowsParts; ++part) {
+      if (part < parts) sums[part] = load_from_cluster(&shared.sums[row][4 * lane], part);
+    }
     float values[4] = {};
-    for (int part = 0; part < parts; ++part) {
-      const float4 more = load_from_cluster(&shared.sums[row][4 * lane], part);
-      values[0] += more.x;
-      values[1] += more.y;
-      values[2] += more.z;
-      values[3] += more.w;
+#pragma unroll
+    for (int part = 0; part < kMostFewRowsParts; ++part) {
+      if (part >= parts) continue;
+      values[0] += sums[part].x;
+      values[1] += sums[part].y;
+      values[2] += sums[part].z;
+      values[3] += sums[part].w;
     }
     epilogue(RowPiece{values, row, tile.segment, tile.column + 4 * lane});
   }

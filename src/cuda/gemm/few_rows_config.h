@@ -10,7 +10,7 @@
 namespace tandem::cuda::gemm {
 
 constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows
-constexpr int kMostFewRows = 64;
+constexpr int kMostFewRowsParts = 8;  // of the contracted axis: the portable cluster
 
 /// A product of up to kRowsT rows of ElementT.
 template <class ElementT, int kRowsT>
@@ -31,7 +31,7 @@ struct FewRowsConfig {
 /// multiprocessor, but no part shorter than two steps.
 inline int few_rows_parts(std::int64_t tiles, std::int64_t depth, int multiprocessors) {
   const std::int64_t steps = ceil_div(depth, kTileDepth);
-  int parts = 8;
+  int parts = kMostFewRowsParts;
   while (parts > 1 && (tiles * parts > 2 * multiprocessors || steps < 2 * parts)) parts /= 2;
   return parts;
 }
