@@ -40,7 +40,6 @@ TEST(UnfusedProjection, RefusesWithAReason) {
           HasSubstr("multiples of 16 bytes"))
           << direction << " " << strides;
     }
-    EXPECT_THAT(refusal(direction, wide + segments, DType::kFloat32), HasSubstr("not for fp32"));
     EXPECT_THAT(refusal(direction, R"("axes": {"M": 20, "d": 12}, )" + segments),
                 HasSubstr("multiples of 8"));
     EXPECT_THAT(refusal(direction, wide + R"("segments": ["20 none"], "strides": "padded")"),
