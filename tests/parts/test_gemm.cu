@@ -21,8 +21,8 @@ struct ProductParams : Operands<1, kTerms> {
 };
 
 template <class Config, int kTerms>
-__global__ __launch_bounds__(Config::kThreads,
-                             1) void product_kernel(const __grid_constant__ ProductParams<kTerms> params) {
+__global__ __launch_bounds__(Config::kThreads, 1) void product_kernel(
+    const __grid_constant__ ProductParams<kTerms> params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<Config>*>(shared_memory);
   run<Config>(params, shared,
