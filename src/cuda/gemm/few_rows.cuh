@@ -22,7 +22,7 @@
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/tma.cuh"
-#include "cuda/parts/wgmma_narrow.cuh"
+#include "cuda/parts/wgmma.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda::gemm {

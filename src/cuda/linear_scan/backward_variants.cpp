@@ -75,7 +75,7 @@ struct Call {
             stream};
   }
   CUtensorMap map(const TokenTensor& tensor, const TileExtents& extents, int rows) const {
-    return encode(plan_operand(tensor, f.dtype, extents, rows));
+    return encode(gemm::plan_operand(tensor, f.dtype, extents, rows));
   }
 
   static constexpr int rows_a(Product product) { return gemm::box_rows_a(layout_of(product)); }
@@ -98,7 +98,7 @@ struct Call {
     const int rows = rows_a(kProduct);
     const TileExtents extents{f.B, f.T, 1, f.D};
     const auto term = [&](std::size_t offset) {
-      return map(tokens_at(base, offset, f.T, padded(f.D)), extents, rows);
+      return map(tokens_at(base, offset, f.T, gemm::padded(f.D)), extents, rows);
     };
     operands.a[0] = term(plan.low);
     operands.a[1] = term(plan.high);
@@ -152,8 +152,8 @@ struct Call {
                                f.T,
                                f.D,
                                scan.dx,
-                               tokens_at(base, plan.high, f.T, padded(f.D)),
-                               tokens_at(base, plan.low, f.T, padded(f.D)),
+                               tokens_at(base, plan.high, f.T, gemm::padded(f.D)),
+                               tokens_at(base, plan.low, f.T, gemm::padded(f.D)),
                                kLowScale};
     variant.split(kBackward, params, stream);
   }
@@ -206,8 +206,8 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const Devic
     return workspace.add(wanted ? elements * size : 0);
   };
   const std::int64_t wide = tokens * f.D;
-  plan.u = add(plan.copies_u, tokens * padded(f.d), 2);
-  plan.weight = add(plan.copies_weight, f.D * padded(f.d), 2);
+  plan.u = add(plan.copies_u, tokens * gemm::padded(f.d), 2);
+  plan.weight = add(plan.copies_weight, f.D * gemm::padded(f.d), 2);
   plan.x = add(plan.needs_x, wide, 4);
   plan.decay = add(f.decay_dtype != DType::kFloat32, wide, 4);
   plan.gate = add(f.gate.data, wide, 4);
@@ -215,8 +215,8 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const Devic
   plan.dx = add(plan.needs_dx, wide, 4);
   plan.d_decay = add(problem.d_decay.data && f.decay_dtype != DType::kFloat32, wide, 4);
   plan.d_gate = add(problem.d_gate.data, wide, 4);
-  plan.high = add(plan.needs_dx, tokens * padded(f.D), 2);
-  plan.low = add(plan.needs_dx, tokens * padded(f.D), 2);
+  plan.high = add(plan.needs_dx, tokens * gemm::padded(f.D), 2);
+  plan.low = add(plan.needs_dx, tokens * gemm::padded(f.D), 2);
   plan.partial_sums = add(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
   plan.scan = workspace.bytes();
   plan.scan_bytes = gated_scan_backward_workspace_bytes(

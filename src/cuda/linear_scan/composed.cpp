@@ -37,8 +37,8 @@ ComposedPlan plan_composed(const LinearScanForwardProblem& problem) {
   const auto add = [&](bool wanted, std::int64_t elements, int size) {
     return workspace.add(wanted ? elements * size : 0);
   };
-  plan.u = add(plan.copies_u, tokens * padded(problem.d), 2);
-  plan.weight = add(plan.copies_weight, problem.D * padded(problem.d), 2);
+  plan.u = add(plan.copies_u, tokens * gemm::padded(problem.d), 2);
+  plan.weight = add(plan.copies_weight, problem.D * gemm::padded(problem.d), 2);
   plan.x = add(true, tokens * problem.D, 4);
   plan.decay = add(problem.decay_dtype != DType::kFloat32, tokens * problem.D, 4);
   plan.gate = add(problem.gate.data, tokens * problem.D, 4);

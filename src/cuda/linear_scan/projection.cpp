@@ -6,17 +6,8 @@
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::linear_scan {
-namespace {
 
-TokenTensor as_tokens(const MatrixTensor& matrix) { return {matrix.data, 0, matrix.row_stride}; }
-
-bool tma_reads(const TokenTensor& tensor, DType dtype, const TileExtents& extents) {
-  return plan_operand(tensor, dtype, extents, gemm::kTileDepth).problem.empty();
-}
-
-}  // namespace
-
-std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
+using gemm::as_tokens, gemm::padded, gemm::plan_operand;
 
 TileExtents u_extents(const LinearScanForwardProblem& problem) {
   return {problem.B, problem.T, 1, problem.d};
@@ -25,17 +16,11 @@ TileExtents weight_extents(const LinearScanForwardProblem& problem) {
   return {1, problem.D, 1, problem.d};
 }
 
-TensorMapPlan plan_operand(const TokenTensor& tensor, DType dtype, const TileExtents& extents,
-                           int rows) {
-  const StridedTensor strided{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
-  return plan_tile("operand", strided, dtype, extents, rows);
-}
-
 bool tma_reads_u(const LinearScanForwardProblem& problem) {
-  return tma_reads(problem.u, problem.dtype, u_extents(problem));
+  return gemm::tma_reads(problem.u, problem.dtype, u_extents(problem));
 }
 bool tma_reads_weight(const LinearScanForwardProblem& problem) {
-  return tma_reads(as_tokens(problem.weight), problem.dtype, weight_extents(problem));
+  return gemm::tma_reads(as_tokens(problem.weight), problem.dtype, weight_extents(problem));
 }
 
 TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64_t columns) {

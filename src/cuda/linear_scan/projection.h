@@ -2,21 +2,14 @@
 // Host only.
 #pragma once
 
+#include "cuda/gemm/matrix.h"
 #include "cuda/linear_scan/backward_variants.h"
-#include "cuda/runtime/tensor_map.h"
 #include "ops/linear_scan_problem.h"
 
 namespace tandem::cuda::linear_scan {
 
-/// Columns of a row of 16-bit elements that is a multiple of 16 bytes.
-std::int64_t padded(std::int64_t columns);
-
 TileExtents u_extents(const LinearScanForwardProblem& problem);
 TileExtents weight_extents(const LinearScanForwardProblem& problem);
-
-/// Plans copies of `rows` rows of an operand.
-TensorMapPlan plan_operand(const TokenTensor& tensor, DType dtype, const TileExtents& extents,
-                           int rows);
 
 /// Whether TMA can read u, and the weight; copies with padded rows are made where it cannot.
 bool tma_reads_u(const LinearScanForwardProblem& problem);

@@ -30,10 +30,16 @@ struct MmaAtoms;
     using SS = cute::SM90::GMMA::MMA_64x##n##x16_F32##name##_SS<kA, kB>;       \
     using RS = cute::SM90::GMMA::MMA_64x##n##x16_F32##name##_RS<Major::K, kB>; \
   };
+TANDEM_MMA_ATOMS(__nv_bfloat16, 8, BF16BF16)
+TANDEM_MMA_ATOMS(__nv_bfloat16, 16, BF16BF16)
+TANDEM_MMA_ATOMS(__nv_bfloat16, 32, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 64, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 128, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 192, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 256, BF16BF16)
+TANDEM_MMA_ATOMS(__half, 8, F16F16)
+TANDEM_MMA_ATOMS(__half, 16, F16F16)
+TANDEM_MMA_ATOMS(__half, 32, F16F16)
 TANDEM_MMA_ATOMS(__half, 64, F16F16)
 TANDEM_MMA_ATOMS(__half, 128, F16F16)
 TANDEM_MMA_ATOMS(__half, 192, F16F16)

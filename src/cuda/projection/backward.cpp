@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/matrix.h"
 #include "cuda/projection/backward_plan.h"
 #include "cuda/projection/forward_plan.h"
-#include "cuda/projection/operand.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
@@ -16,7 +16,7 @@
 namespace tandem::cuda::projection {
 namespace {
 
-using gemm::Layout;
+using gemm::as_tokens, gemm::Layout, gemm::matrix_extents, gemm::must_copy;
 
 constexpr const char* kBackward = "projection_backward";
 
@@ -55,22 +55,15 @@ struct Call {
   MatrixTensor dz(int i) const {
     const ProjectionBackwardSegment& segment = problem.segments[i];
     if (!plan.segments[i].makes_dz) return segment.d_out;
-    return {base + plan.segments[i].dz, padded(segment.columns)};
+    return {base + plan.segments[i].dz, gemm::padded(segment.columns)};
   }
 
   /// A matrix of d columns, or its copy in the workspace.
   MatrixTensor readable(const MatrixTensor& matrix, std::int64_t rows, bool copies,
                         std::size_t offset) const {
     if (!copies) return matrix;
-    const MatrixTensor copy{base + offset, padded(problem.d)};
-    gemm::ConvertParams params;
-    params.B = 1;
-    params.T = rows;
-    params.D = problem.d;
-    params.from = {matrix.data, 0, matrix.row_stride};
-    params.to = {copy.data, 0, copy.row_stride};
-    variant.copy(kBackward, params, stream);
-    return copy;
+    return gemm::copy_matrix(kBackward, variant.copy, matrix, rows, problem.d, base + offset,
+                             stream);
   }
 
   void make_dz() const {
@@ -98,15 +91,18 @@ struct Call {
       const ProjectionBackwardSegment& segment = problem.segments[i];
       if (!has_dz(problem, segment)) continue;
       params.depth[i] = segment.columns;
-      params.a[i] = encode(plan_operand(dz(i), problem.dtype, problem.M, segment.columns,
-                                        gemm::box_rows_a(Layout::kNN)));
+      params.a[i] = encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
+                                              matrix_extents(problem.M, segment.columns),
+                                              gemm::box_rows_a(Layout::kNN)));
       const MatrixTensor weight = readable(segment.weight, segment.columns,
                                            plan.segments[i].copies_weight, plan.segments[i].weight);
-      params.b[i] = encode(plan_operand(weight, problem.dtype, segment.columns, problem.d,
-                                        gemm::box_rows_b(Layout::kNN, kBackwardColumns)));
+      params.b[i] = encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
+                                              matrix_extents(segment.columns, problem.d),
+                                              gemm::box_rows_b(Layout::kNN, kBackwardColumns)));
     }
     params.dx = problem.dx;
-    const TensorMapPlan dx = plan_result(problem.dx, problem.dtype, problem.M, problem.d);
+    const TensorMapPlan dx = gemm::plan_result(as_tokens(problem.dx), problem.dtype,
+                                               matrix_extents(problem.M, problem.d));
     params.by_tma = dx.problem.empty();
     if (params.by_tma) params.dx_map = encode(dx);
     variant.input(params, multiprocessors, stream);
@@ -127,23 +123,25 @@ struct Call {
       params.set_columns(i, wanted ? from.columns : 0, kBackwardColumns);
       if (!wanted) continue;
       any = true;
-      params.b[i] = encode(plan_operand(dz(i), problem.dtype, problem.M, from.columns,
-                                        gemm::box_rows_b(Layout::kTN, kBackwardColumns)));
+      params.b[i] = encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
+                                              matrix_extents(problem.M, from.columns),
+                                              gemm::box_rows_b(Layout::kTN, kBackwardColumns)));
       WeightSegment& to = params.segments[i];
       to.d_weight = from.d_weight;
       to.fp32 = from.d_weight_dtype == DType::kFloat32;
       if (plan.weight_slices > 1) {
         to.partial_sums = reinterpret_cast<float*>(base + plan.segments[i].weight_sums);
       } else if (!to.fp32 && !problem.accumulate) {
-        const TensorMapPlan map =
-            plan_result(from.d_weight, problem.dtype, from.columns, problem.d);
+        const TensorMapPlan map = gemm::plan_result(as_tokens(from.d_weight), problem.dtype,
+                                                    matrix_extents(from.columns, problem.d));
         to.by_tma = map.problem.empty();
         if (to.by_tma) to.map = encode(map);
       }
     }
     if (any) {
-      params.a[0] = encode(
-          plan_operand(x, problem.dtype, problem.M, problem.d, gemm::box_rows_a(Layout::kTN)));
+      params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
+                                              matrix_extents(problem.M, problem.d),
+                                              gemm::box_rows_a(Layout::kTN)));
       variant.weight(params, multiprocessors, stream);
     }
     for (int i = 0; i < problem.segment_count; ++i) {
@@ -253,8 +251,8 @@ BackwardPlan plan_backward(const ProjectionBackwardProblem& problem,
     to.copies_weight = problem.dx.data != nullptr &&
                        must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
     reads_x = reads_x || segment.d_weight.data != nullptr;
-    to.dz = workspace.add(to.makes_dz ? problem.M * padded(segment.columns) * 2 : 0);
-    to.weight = workspace.add(to.copies_weight ? segment.columns * padded(problem.d) * 2 : 0);
+    to.dz = workspace.add(to.makes_dz ? problem.M * gemm::padded(segment.columns) * 2 : 0);
+    to.weight = workspace.add(to.copies_weight ? segment.columns * gemm::padded(problem.d) * 2 : 0);
     const bool slices = segment.d_weight.data != nullptr && plan.weight_slices > 1;
     to.weight_sums = workspace.add(
         slices ? std::int64_t{plan.weight_slices} * segment.columns * problem.d * 4 : 0);
@@ -262,7 +260,7 @@ BackwardPlan plan_backward(const ProjectionBackwardProblem& problem,
         segment.d_bias != nullptr ? std::int64_t{plan.bias_slices} * segment.columns * 4 : 0);
   }
   plan.copies_x = reads_x && must_copy(problem.x, problem.dtype, problem.M, problem.d);
-  plan.x = workspace.add(plan.copies_x ? problem.M * padded(problem.d) * 2 : 0);
+  plan.x = workspace.add(plan.copies_x ? problem.M * gemm::padded(problem.d) * 2 : 0);
   plan.workspace_bytes = workspace.bytes();
   return plan;
 }

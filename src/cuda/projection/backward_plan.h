@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/matrix.h"
 #include "cuda/projection/backward_params.h"
 #include "ops/projection_problem.h"
 #include "tandem/device.h"
@@ -26,7 +26,7 @@ struct BackwardVariant {
   Product<WeightParams> weight;
   Launch<ColumnSumParams> column_sums;
   Launch<SumSlicesParams> sum_slices;
-  void (*copy)(const char* name, const gemm::ConvertParams&, void* stream);
+  gemm::Copy copy;
 };
 
 const std::vector<BackwardVariant>& backward_variants();

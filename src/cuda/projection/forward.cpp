@@ -5,10 +5,9 @@
 
 #include <algorithm>
 
-#include "cuda/gemm/convert.h"
 #include "cuda/gemm/few_rows_config.h"
+#include "cuda/gemm/matrix.h"
 #include "cuda/projection/forward_plan.h"
-#include "cuda/projection/operand.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
@@ -16,6 +15,8 @@
 
 namespace tandem::cuda::projection {
 namespace {
+
+using gemm::as_tokens, gemm::matrix_extents, gemm::must_copy;
 
 constexpr const char* kForward = "projection_forward";
 constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
@@ -69,7 +70,8 @@ Target target(const ProjectionForwardProblem& problem, const ProjectionForwardSe
   to.fp32 = segment.out_dtype == DType::kFloat32;
   const bool whole_panels = columns_per_tile(segment, variant.columns) == variant.columns;
   if (matrix.data == nullptr || to.fp32 || !whole_panels || variant.most_rows > 0) return to;
-  const TensorMapPlan plan = plan_result(matrix, problem.dtype, problem.M, segment.columns);
+  const TensorMapPlan plan = gemm::plan_result(as_tokens(matrix), problem.dtype,
+                                               matrix_extents(problem.M, segment.columns));
   to.by_tma = plan.problem.empty();
   if (to.by_tma) to.map = encode(plan);
   return to;
@@ -86,16 +88,8 @@ struct Call {
   MatrixTensor readable(const MatrixTensor& matrix, std::int64_t rows, bool copies,
                         std::size_t offset) const {
     if (!copies) return matrix;
-    const MatrixTensor copy{base + offset, padded(problem.d)};
-    variant.copy(kForward,
-                 {1,
-                  rows,
-                  problem.d,
-                  {matrix.data, 0, matrix.row_stride},
-                  {copy.data, 0, copy.row_stride},
-                  {}},
-                 stream);
-    return copy;
+    return gemm::copy_matrix(kForward, variant.copy, matrix, rows, problem.d, base + offset,
+                             stream);
   }
 
   void set_segment(ForwardParams& params, int i) const {
@@ -107,8 +101,9 @@ struct Call {
     if (problem.d > 0) {
       const MatrixTensor weight =
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
-      params.b[i] = encode(plan_operand(weight, problem.dtype, from.columns, problem.d,
-                                        gemm::box_rows_b(gemm::Layout::kNT, tile)));
+      params.b[i] = encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
+                                              matrix_extents(from.columns, problem.d),
+                                              gemm::box_rows_b(gemm::Layout::kNT, tile)));
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
@@ -201,13 +196,13 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
   if (problem.M == 0) return plan;
   WorkspaceLayout workspace;
   plan.copies_x = must_copy(problem.x, problem.dtype, problem.M, problem.d);
-  plan.x = workspace.add(plan.copies_x ? problem.M * padded(problem.d) * 2 : 0);
+  plan.x = workspace.add(plan.copies_x ? problem.M * gemm::padded(problem.d) * 2 : 0);
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionForwardSegment& segment = problem.segments[i];
     if (segment.columns == 0) continue;
     ForwardPlan::Segment& to = plan.segments[i];
     to.copies_weight = must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
-    to.weight = workspace.add(to.copies_weight ? segment.columns * padded(problem.d) * 2 : 0);
+    to.weight = workspace.add(to.copies_weight ? segment.columns * gemm::padded(problem.d) * 2 : 0);
     to.wide = segment.head_width > variant.columns;
     to.z = workspace.add(to.wide ? problem.M * segment.columns * 4 : 0);
   }
@@ -251,7 +246,8 @@ void projection_forward(const ProjectionForwardProblem& problem, const Context& 
   if (problem.d > 0) {
     const int rows =
         variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT);
-    params.a[0] = encode(plan_operand(x, problem.dtype, problem.M, problem.d, rows));
+    params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
+                                            matrix_extents(problem.M, problem.d), rows));
   }
   for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
   variant.launch(params, device.multiprocessors, context.stream.handle);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/matrix.h"
 #include "cuda/projection/forward_params.h"
 #include "ops/projection_problem.h"
 #include "tandem/device.h"
@@ -16,7 +16,6 @@ namespace tandem::cuda::projection {
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
   using Normalize = void (*)(const NormalizeParams&, void* stream);
-  using Copy = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
 
   std::string name;
   DType dtype;
@@ -24,7 +23,7 @@ struct ForwardVariant {
   int most_rows;  // 0: any number
   Launch launch;
   Normalize normalize;
-  Copy copy;
+  gemm::Copy copy;
 };
 
 const std::vector<ForwardVariant>& forward_variants();

@@ -1,0 +1,57 @@
+// Matrices as the GEMM main loop reads and writes them. Host only.
+#pragma once
+
+#include "core/strided_tensor.h"
+#include "cuda/gemm/config.h"
+#include "cuda/gemm/convert.h"
+#include "cuda/runtime/plan.h"
+#include "cuda/runtime/tensor_map.h"
+
+namespace tandem::cuda::gemm {
+
+/// Columns of a row of 16-bit elements that is a multiple of 16 bytes, as copies have them.
+inline std::int64_t padded(std::int64_t columns) { return ceil_div(columns, 8) * 8; }
+
+inline TokenTensor as_tokens(const MatrixTensor& matrix) {
+  return {matrix.data, 0, matrix.row_stride};
+}
+inline TileExtents matrix_extents(std::int64_t rows, std::int64_t columns) {
+  return {1, rows, 1, columns};
+}
+
+/// Plans copies of `box_rows` rows of an operand (box_rows_a, box_rows_b).
+inline TensorMapPlan plan_operand(const TokenTensor& tensor, DType dtype,
+                                  const TileExtents& extents, int box_rows) {
+  return plan_tile("operand", {tensor.data, tensor.batch_stride, tensor.time_stride, 0}, dtype,
+                   extents, box_rows);
+}
+
+/// Plans what a PanelStore stores.
+inline TensorMapPlan plan_result(const TokenTensor& tensor, DType dtype,
+                                 const TileExtents& extents) {
+  return plan_stored_tile("result", {tensor.data, tensor.batch_stride, tensor.time_stride, 0},
+                          dtype, extents, kTileDepth);
+}
+
+/// Whether TMA can read an operand as it lies.
+inline bool tma_reads(const TokenTensor& tensor, DType dtype, const TileExtents& extents) {
+  return plan_operand(tensor, dtype, extents, kTileDepth).problem.empty();
+}
+
+/// Whether a matrix with elements must be copied before TMA can read it.
+inline bool must_copy(const MatrixTensor& matrix, DType dtype, std::int64_t rows,
+                      std::int64_t columns) {
+  return rows > 0 && columns > 0 &&
+         !tma_reads(as_tokens(matrix), dtype, matrix_extents(rows, columns));
+}
+
+/// Copies a matrix to `to`, where its rows are padded.
+using Copy = void (*)(const char* name, const ConvertParams&, void* stream);
+inline MatrixTensor copy_matrix(const char* name, Copy copy, const MatrixTensor& matrix,
+                                std::int64_t rows, int columns, void* to, void* stream) {
+  const MatrixTensor made{to, padded(columns)};
+  copy(name, {1, rows, columns, as_tokens(matrix), as_tokens(made), {}}, stream);
+  return made;
+}
+
+}  // namespace tandem::cuda::gemm

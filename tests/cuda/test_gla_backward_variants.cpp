@@ -1,0 +1,207 @@
+// The host side of gla's backward on CUDA: which variant a problem gets, which walks a call makes
+// and how they are cut. Needs no GPU.
+#include "cuda/gla/backward.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "cuda/gla/common/segments.h"
+#include "cuda/gla/walk/plan.h"
+#include "ops/gla.h"
+#include "tandem/tandem.h"
+#include "tests/cuda/gla_args.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string reason(const char* name, const GlaBackwardArgs& args) {
+  const GlaBackwardProblem problem = make_problem(args);
+  for (const BackwardVariant& variant : backward_variants()) {
+    if (variant.name == name) return reason_against(variant, problem, plan_tiles(problem));
+  }
+  throw std::out_of_range(name);
+}
+
+TEST(GlaBackwardVariants, OnePerDtypeAndWayToCopy) {
+  GlaBackwardArgs args = backward_args(2, 256, 2, 4, 128, 64);
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64", args), "takes fp16, got bf16");
+  args.dk->data = static_cast<char*>(args.dk->data) + 2;
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", args),
+            "dk does not start at a multiple of 16 bytes");
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64.gather", args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", backward_args(1, 1, 1, 1, 512, 64)),
+            "takes K <= 256, got 512");
+  EXPECT_EQ(reason("gla_backward.sm90.bf16.c64", backward_args(1, 1, 1, 1, 64, 264)),
+            "takes V <= 256, got 264");
+}
+
+TEST(GlaBackwardVariants, ByChunksWhatFitsOneCta) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.chunks";
+  GlaBackwardArgs args = backward_args(2, 256, 4, 4, 64, 64);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.chunks", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 72, 64)), "takes K <= 64, got 72");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 64, 128)), "takes V <= 64, got 128");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 64, 64)), "takes H = HQ, got 4 and 2");
+  args.dk.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto by_chunks = [&](const GlaBackwardArgs& args) {
+    return predicted_chunks_time(make_problem(args), device);
+  };
+  const auto chosen = [&](const GlaBackwardArgs& args) {
+    const GlaBackwardProblem problem = make_problem(args);
+    return gla_backward_workspace_bytes(problem, device) ==
+           plan_chunk_backward(problem, device).workspace_bytes;
+  };
+  // Measured (docs/ops/gla_backward.md): 78, 212 and 180 us; by walks 153, 251 and 161.
+  EXPECT_NEAR(by_chunks(backward_args(1, 8192, 16, 16, 64, 64)), 78.0, 8.0);
+  EXPECT_NEAR(by_chunks(backward_args(1, 32768, 8, 8, 64, 64)), 212.0, 21.0);
+  EXPECT_NEAR(by_chunks(backward_args(1, 32768, 4, 4, 64, 64)), 180.0, 18.0);
+  EXPECT_TRUE(chosen(backward_args(1, 8192, 16, 16, 64, 64)));
+  EXPECT_TRUE(chosen(backward_args(1, 32768, 8, 8, 64, 64)));
+  EXPECT_FALSE(chosen(backward_args(1, 32768, 4, 4, 64, 64)));
+}
+
+TEST(GlaBackwardPlan, AChoiceHasItsOwnWorkspace) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const GlaBackwardProblem narrow = make_problem(backward_args(8, 1024, 8, 8, 64, 64));
+  EXPECT_EQ(gla_backward_workspace_bytes(narrow, device),
+            plan_chunk_backward(narrow, device).workspace_bytes);
+  for (const GlaBackwardArgs& args :
+       {backward_args(1, 32768, 4, 4, 64, 64), backward_args(8, 1024, 8, 8, 128, 128)}) {
+    const GlaBackwardProblem walks = make_problem(args);
+    EXPECT_EQ(gla_backward_workspace_bytes(walks, device),
+              plan_backward(walks, device).workspace_bytes);
+  }
+}
+
+TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {
+  GlaBackwardArgs args = backward_args(2, 130, 4, 4, 64, 64);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), DeviceProperties::h200()).workspace_bytes,
+            2 * 2 * 4 * 2 * 8192u);
+}
+
+TEST(GlaBackwardPlan, CutsWalksOfFewHeadsWhoseEndNobodyWants) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto cut = [&](const GlaBackwardArgs& args) {
+    return plan_chunk_backward(make_problem(args), device).cut;
+  };
+  GlaBackwardArgs args = backward_args(8, 1024, 8, 8, 64, 64);
+  EXPECT_EQ(cut(args), 4);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), device).workspace_bytes,
+            64 * 8 * (2 * 8192u + 16));
+  args.d_initial_state = TensorView::contiguous(reinterpret_cast<void*>(10ull << 44),
+                                                DType::kFloat32, {8, 8, 64, 64}, Device::cuda());
+  EXPECT_EQ(cut(args), 0);
+  EXPECT_EQ(cut(backward_args(8, 1024, 9, 9, 64, 64)), 0);
+  EXPECT_EQ(cut(backward_args(8, 384, 8, 8, 64, 64)), 0);
+}
+
+TEST(GlaBackwardPlan, WalksAreThoseThatGradientsNeed) {
+  using Gradient = BackwardWalk::Gradient;
+  const auto walks = [](const GlaBackwardArgs& args) {
+    std::vector<Gradient> gradients;
+    for (const BackwardWalk& walk :
+         plan_backward(make_problem(args), DeviceProperties::h200()).walks) {
+      gradients.push_back(walk.gradient);
+    }
+    return gradients;
+  };
+  const GlaBackwardArgs all = backward_args(1, 256, 2, 2, 64, 64);
+  EXPECT_THAT(walks(all), testing::ElementsAre(Gradient::kV, Gradient::kQ, Gradient::kK));
+  EXPECT_THAT(walks(backward_args(4, 256, 32, 32, 64, 128)),
+              testing::ElementsAre(Gradient::kQ, Gradient::kK, Gradient::kV));
+  GlaBackwardArgs one = all;
+  one.dk = one.dv = one.d_log_decay = std::nullopt;
+  EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kQ));
+  one = all;
+  one.dq = one.dk = one.dv = std::nullopt;  // the decay's needs q . dq and k . dk
+  EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kQ, Gradient::kK));
+  one.d_log_decay = std::nullopt;
+  EXPECT_THAT(walks(one), testing::IsEmpty());
+  one.d_initial_state = TensorView::contiguous(reinterpret_cast<void*>(10ull << 44),
+                                               DType::kFloat32, {1, 2, 64, 64}, Device::cuda());
+  EXPECT_THAT(walks(one), testing::ElementsAre(Gradient::kK));
+}
+
+TEST(GlaBackwardPlan, ManyHeadsHaveOneWalkForDkAndDv) {
+  using Gradient = BackwardWalk::Gradient;
+  const auto joined = [](const GlaBackwardArgs& args) {
+    const BackwardPlan plan = plan_backward(make_problem(args), DeviceProperties::h200());
+    const BackwardWalk& last = plan.walks.back();
+    if (last.gradient != Gradient::kKV) return false;
+    EXPECT_EQ(last.value.data, args.dv->data);
+    EXPECT_EQ(last.problem.o.data, args.dk->data);
+    EXPECT_EQ(last.launch.split, nullptr);
+    return true;
+  };
+  EXPECT_TRUE(joined(backward_args(4, 256, 32, 32, 64, 64)));
+  EXPECT_TRUE(joined(backward_args(4, 256, 8, 32, 128, 96)));
+  EXPECT_FALSE(joined(backward_args(4, 256, 32, 32, 128, 64)));   // tiles that are not square
+  EXPECT_FALSE(joined(backward_args(4, 256, 32, 32, 192, 192)));  // wider than a tile
+  EXPECT_FALSE(joined(backward_args(1, 256, 32, 32, 128, 128)));  // dv runs beside dq
+  GlaBackwardArgs args = backward_args(4, 256, 32, 32, 128, 128);
+  args.dq = args.d_log_decay = std::nullopt;
+  EXPECT_TRUE(joined(args));
+  args.dk = std::nullopt;
+  EXPECT_FALSE(joined(args));
+}
+
+TEST(GlaBackwardPlan, TheDecaysKernelRunsBesideTheWalkForDvOnly) {
+  const auto beside = [](const GlaBackwardArgs& args) {
+    return plan_backward(make_problem(args), DeviceProperties::h200()).decay_beside_walk;
+  };
+  GlaBackwardArgs args = backward_args(4, 256, 32, 32, 64, 128);
+  EXPECT_TRUE(beside(args));
+  EXPECT_FALSE(beside(backward_args(4, 256, 32, 32, 64, 64)));  // dv comes with dk
+  EXPECT_FALSE(beside(backward_args(1, 256, 2, 2, 64, 64)));    // dv runs beside dq
+  args.dv = std::nullopt;  // the kernel before it is then the walk for dk, which it reads
+  EXPECT_FALSE(beside(args));
+  EXPECT_FALSE(beside(backward_args(0, 256, 2, 2, 64, 64)));  // no walk at all
+}
+
+TEST(GlaBackwardPlan, FewHeadsPairTheWalksForDqAndDv) {
+  using Segments = std::vector<int>;  // of dv, dq, dk
+  const auto pair = [](std::int64_t B, std::int64_t T, int H, int K) {
+    const BackwardPlan plan =
+        plan_backward(make_problem(backward_args(B, T, H, H, K, K)), DeviceProperties::h200());
+    Segments segments;
+    if (!plan.walks[1].beside_walk) return segments;
+    for (const BackwardWalk& walk : plan.walks) segments.push_back(walk.plan.segments);
+    const WalkPlan& value = plan.walks[0].plan;
+    const WalkPlan& query = plan.walks[1].plan;
+    EXPECT_EQ(plan.walks[0].gradient, BackwardWalk::Gradient::kV);
+    EXPECT_LE(value.items + query.items, 132);
+    if (value.split() && query.split()) {  // what they exchange is not the same memory
+      EXPECT_GE(query.states, value.factors);
+      EXPECT_GE(query.ready, value.ready + 4 * value.flags);
+    }
+    return segments;
+  };
+  EXPECT_EQ(pair(4, 2048, 16, 128), (Segments{1, 1, 2}));  // fla_b4h16: 64 + 64 CTAs
+  EXPECT_EQ(pair(8, 1024, 8, 64), (Segments{1, 1, 2}));    // fla_b8h8
+  EXPECT_EQ(pair(1, 2048, 32, 128), (Segments{1, 3, 4}));  // few_b1h32
+  EXPECT_EQ(pair(1, 8192, 16, 128), (Segments{3, 5, 8}));  // few_b1h16
+  EXPECT_EQ(pair(4, 4096, 32, 64), Segments{});            // one walk fills the device
+}
+
+TEST(GlaBackwardPlan, KeptStatesTakeNoMoreThanTheWiderOfQAndV) {
+  constexpr std::int64_t B = 2, T = 4096, H = 4;
+  for (const auto& [K, V] : {std::pair{64, 64}, {128, 128}, {256, 256}, {64, 256}, {128, 64}}) {
+    const BackwardPlan plan =
+        plan_backward(make_problem(backward_args(B, T, H, H, K, V)), DeviceProperties::h200());
+    EXPECT_LE(plan.workspace_bytes - plan.states, B * T * H * std::max(K, V) * 2) << K << " " << V;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cuda::gla
