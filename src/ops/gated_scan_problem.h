@@ -35,11 +35,17 @@ struct GatedScanForwardProblem : ScanRecurrence {
   float* final_state = nullptr;  // [N,D] or null
 };
 
+/// Tokens between two states that a forward keeps for its backward.
+constexpr int kKeptStateTokens = 128;
+
 /// What every scan's gradients are computed from, and its gradients by what it reads beside x. Null
 /// gradients are not wanted; a null d_final_state is 0.
 struct ScanGradients {
   TokenTensor d_out;
   const float* d_final_state = nullptr;  // [N,D]
+  // [B,ceil(T/kKeptStateTokens),D]: the states before every so many tokens of a batch row, or null:
+  // they are computed again. Where a sequence begins, or outside of all, they hold anything.
+  const float* states = nullptr;
   TokenTensor d_decay;  // of decay_dtype, by the decay or its log, whichever was given
   TokenTensor d_gate;
   float* d_initial_state = nullptr;  // [N,D]

@@ -13,11 +13,15 @@ struct LinearScanForwardProblem : ScanRecurrence {
   MatrixTensor weight;  // [D,d]
   TokenTensor out;
   float* final_state = nullptr;  // [N,D] or null
+  // Kept for the backward, or null.
+  TokenTensor x;            // [B,T,D]; outside of all sequences it holds anything
+  float* states = nullptr;  // as in ScanGradients
 };
 
 /// LinearScanBackwardArgs after every check. Null gradients are not wanted.
 struct LinearScanBackwardProblem : ScanGradients {
   LinearScanForwardProblem forward;  // the call that is differentiated, without its outputs
+  TokenTensor x;                     // kept by the forward; null: computed again
   TokenTensor du;
   MatrixTensor d_weight;
 };

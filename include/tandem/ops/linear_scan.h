@@ -31,6 +31,13 @@ struct LinearScanForwardArgs {
   TensorView out;  ///< out [B,T,D]; 0 at tokens outside every sequence
   std::optional<TensorView> final_state =
       std::nullopt;  ///< out fp32, as initial_state, which it may share memory with
+
+  // For linear_scan_backward, which is faster with them where it computes d_decay, d_log_decay or
+  // d_gate. What they hold outside of every sequence is not defined.
+  std::optional<TensorView> x = std::nullopt;  ///< out [B,T,D], u's dtype: x, rounded
+  std::optional<TensorView> states =
+      std::nullopt;  ///< out fp32 [B,ceil(T/128),D], contiguous: the states before the tokens 0,
+                     ///< 128, 256, ... of each batch row; not defined where a sequence begins
 };
 
 /// Runs and throws as gated_scan_forward does. x is accumulated in fp32 and goes into the scan
@@ -57,6 +64,8 @@ struct LinearScanBackwardArgs {
   std::optional<TensorView> gate = std::nullopt;             ///< as in LinearScanForwardArgs
   std::optional<TensorView> initial_state = std::nullopt;    ///< as in LinearScanForwardArgs
   std::optional<TensorView> cu_seqlens = std::nullopt;       ///< as in LinearScanForwardArgs
+  std::optional<TensorView> x = std::nullopt;                ///< kept by the forward, or none
+  std::optional<TensorView> states = std::nullopt;           ///< kept by the forward, or none
   TensorView d_out;                                          ///< [B,T,D], u's dtype
   std::optional<TensorView> d_final_state = std::nullopt;    ///< fp32 [B,D] or [N,D]
   std::optional<TensorView> du = std::nullopt;               ///< out, as u
