@@ -207,15 +207,17 @@ TEST(LinearScanBackward, KeepsOnlyWhatIsAskedFor) {
   LinearScanBackwardArgs args = backward_args(4, 2048, 256, 64);
   args.d_initial_state = view(7, {4, 64}, DType::kFloat32);
   BackwardPlan plan = plan_of(args);
-  EXPECT_FALSE(plan.needs_x);
+  EXPECT_FALSE(plan.projects);
   EXPECT_FALSE(plan.needs_dx);
   EXPECT_EQ(plan.weight_slices, 0);
   args.du = view(8, {4, 2048, 256});
   plan = plan_of(args);
-  EXPECT_FALSE(plan.needs_x);
+  EXPECT_FALSE(plan.projects);
   EXPECT_TRUE(plan.needs_dx);
   args.d_gate = view(9, {4, 2048, 64});
-  EXPECT_TRUE(plan_of(args).needs_x);
+  EXPECT_TRUE(plan_of(args).projects);
+  args.x = view(10, {4, 2048, 64});
+  EXPECT_FALSE(plan_of(args).projects);
 }
 
 TEST(LinearScanBackward, PartsOfTheTokens) {

@@ -22,7 +22,8 @@
 // computed per token. The kernel computes the states before its tiles itself, in a walk forward
 // over x and decays (keep_states) just before: the pipeline does not run dry between the two.
 // Without kRows each thread has its own pieces of 8 channels by cp.async, or single elements, and
-// the forward's kernel, run without outputs, left the states.
+// the forward's kernel, run without outputs, left the states. In neither form states are computed
+// that the caller gives.
 //
 // Without d_decay and d_gate no states are needed, and x is not read.
 //
@@ -231,7 +232,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_backw
   bool loaded = false;
   int passed = 0;  // steps of the first walk
   if constexpr (Config::kRows) {
-    if (has_states) {
+    if (has_states && !params.states_given) {
       join_walk(params.ranks);
       passed = keep_states(params, place, shared, tiles, first);
       loaded = true;

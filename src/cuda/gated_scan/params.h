@@ -3,6 +3,7 @@
 
 #include "core/strided_tensor.h"
 #include "cuda/scan/sequences.h"
+#include "ops/gated_scan_problem.h"
 
 namespace tandem::cuda::gated_scan {
 
@@ -30,6 +31,7 @@ struct ForwardParams : ChainParams {
 };
 
 struct BackwardParams : ChainParams {  // states null: no gradient asks for them
+  bool states_given;                   // they are there before the kernel begins
   TokenTensor d_out;
   const float* d_final_state;  // or null: 0
   // Gradients; data null: not wanted.
@@ -40,6 +42,6 @@ struct BackwardParams : ChainParams {  // states null: no gradient asks for them
 };
 
 /// Tokens between two kept states: a tile of the backward.
-constexpr int kStateTokens = 128;
+constexpr int kStateTokens = kKeptStateTokens;
 
 }  // namespace tandem::cuda::gated_scan

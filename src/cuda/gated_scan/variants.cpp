@@ -81,13 +81,6 @@ std::int64_t state_rows(const ScanRecurrence& problem, bool per_sequence) {
                                                        : ceil_div(problem.T, kStateTokens);
 }
 
-std::size_t states_bytes(const GatedScanBackwardProblem& problem, bool per_sequence) {
-  const GatedScanForwardProblem& forward = problem.forward;
-  if (!problem.needs_states()) return 0;
-  return static_cast<std::size_t>(forward.B * state_rows(forward, per_sequence)) * forward.D *
-         sizeof(float);
-}
-
 template <class Kernel>
 ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
                          bool per_sequence, const DeviceProperties& device) {
@@ -105,11 +98,36 @@ ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& k
       .state_rows = 0};
 }
 
+/// Whether the states that the forward kept are of use: packed sequences that begin theirs anew
+/// need others.
+bool takes_states(const BackwardVariant& variant, const GatedScanBackwardProblem& problem) {
+  return problem.needs_states() && problem.states != nullptr && !variant.per_sequence;
+}
+
+std::size_t states_bytes(const BackwardVariant& variant, const GatedScanBackwardProblem& problem) {
+  const GatedScanForwardProblem& forward = problem.forward;
+  if (!problem.needs_states() || takes_states(variant, problem)) return 0;
+  return static_cast<std::size_t>(forward.B * state_rows(forward, variant.per_sequence)) *
+         forward.D * sizeof(float);
+}
+
 template <class Variant, class Kernel, class Params>
 void launch(const Variant& variant, const Kernel& kernel, const ScanRecurrence& problem,
             const Params& params, const Context& context) {
   const std::int64_t chains = chains_of(problem, kernel.width, variant.per_sequence);
   kernel.launch(variant.name.c_str(), params, static_cast<unsigned>(chains), context.stream.handle);
+}
+
+/// Launches the kernel that keeps a backward variant's states.
+void launch_states(const BackwardVariant& variant, const GatedScanForwardProblem& problem,
+                   float* states, const Context& context) {
+  ForwardParams params{};
+  static_cast<ChainParams&>(params) = chain_params(
+      problem, variant.states_kernel, variant.per_sequence, device_properties(problem.device));
+  params.gate = {};
+  params.states = states;
+  params.state_rows = state_rows(problem, variant.per_sequence);
+  launch(variant, variant.states_kernel, problem, params, context);
 }
 
 }  // namespace
@@ -121,6 +139,18 @@ const ForwardVariant& choose(const GatedScanForwardProblem& problem, const Devic
 const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
                               const DeviceProperties& device, const CallOptions& options) {
   return choose_fastest(kBackward, backward_variants(), problem, problem.forward, device, options);
+}
+
+void keep_states(const GatedScanForwardProblem& problem, float* states, const Context& context) {
+  GatedScanBackwardProblem backward;
+  backward.forward = problem;
+  for (const BackwardVariant& variant : backward_variants()) {
+    if (variant.per_sequence || variant.states_kernel.launch == nullptr) continue;
+    if (variant.supports(backward).empty()) {
+      return launch_states(variant, problem, states, context);
+    }
+  }
+  throw Unsupported("[gated_scan] nothing keeps the states of this problem");
 }
 
 }  // namespace tandem::cuda::gated_scan
@@ -157,23 +187,19 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   const BackwardVariant& variant = choose(problem, device, options);
   if (forward.B == 0) return;
   const CallScope scope(variant.name, forward.device.index);
-  const bool per_sequence = variant.per_sequence;
-  const std::size_t bytes = states_bytes(problem, per_sequence);
+  const bool given = takes_states(variant, problem);
+  const std::size_t bytes = states_bytes(variant, problem);
   const ScratchMemory scratch(kBackward, context, bytes);
   float* states = bytes > 0 ? scratch.at<float>(0) : nullptr;
   if (states != nullptr && variant.states_kernel.launch != nullptr) {
-    ForwardParams params{};
-    static_cast<ChainParams&>(params) =
-        chain_params(forward, variant.states_kernel, per_sequence, device);
-    params.gate = {};
-    params.states = states;
-    params.state_rows = state_rows(forward, per_sequence);
-    launch(variant, variant.states_kernel, forward, params, context);
+    launch_states(variant, forward, states, context);
   }
   BackwardParams params{};
-  static_cast<ChainParams&>(params) = chain_params(forward, variant.kernel, per_sequence, device);
-  params.states = states;
-  params.state_rows = state_rows(forward, per_sequence);
+  static_cast<ChainParams&>(params) =
+      chain_params(forward, variant.kernel, variant.per_sequence, device);
+  params.states = given ? const_cast<float*>(problem.states) : states;
+  params.states_given = given;
+  params.state_rows = state_rows(forward, variant.per_sequence);
   params.d_out = problem.d_out;
   params.d_final_state = problem.d_final_state;
   params.dx = problem.dx;
@@ -186,7 +212,7 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
-  return states_bytes(problem, choose(problem, device, options).per_sequence);
+  return states_bytes(choose(problem, device, options), problem);
 }
 
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device) {

@@ -7,6 +7,7 @@
 #include "core/call_options.h"
 #include "cuda/gated_scan/kernels.h"
 #include "ops/gated_scan_problem.h"
+#include "tandem/context.h"
 
 namespace tandem::cuda::gated_scan {
 
@@ -39,6 +40,10 @@ const ForwardVariant& choose(const GatedScanForwardProblem& problem, const Devic
                              const CallOptions& options = {});
 const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
                               const DeviceProperties& device, const CallOptions& options = {});
+
+/// Computes the states that a forward keeps (ScanGradients) by a walk of its own, for a forward
+/// whose own walk has none at these tokens.
+void keep_states(const GatedScanForwardProblem& problem, float* states, const Context& context);
 
 const std::vector<ForwardVariant>& forward_variants();
 const std::vector<BackwardVariant>& backward_variants();

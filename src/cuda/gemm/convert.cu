@@ -1,5 +1,4 @@
-// gemm_convert_kernel, gemm_split_kernel and gemm_sum_kernel: between 16 bits and fp32, two 16-bit
-// tensors whose sum is an fp32 tensor, and sums of slices.
+// gemm_convert_kernel, between 16 bits and fp32, and gemm_sum_slices_kernel.
 #include "cuda/gemm/convert.h"
 
 #include <cuda_bf16.h>
@@ -48,32 +47,25 @@ __global__ void gemm_convert_kernel(const ConvertParams params) {
   });
 }
 
+/// A thread per element.
 template <class Element>
-__global__ void gemm_split_kernel(const ConvertParams params) {
+__global__ void gemm_sum_slices_kernel(const __grid_constant__ SumSlicesParams params) {
   follow_stream();
-  for_each_element(params, [&](std::int64_t b, std::int64_t t, int i) {
-    const float value = element<float>(params.from, b, t, i);
-    const Element high = static_cast<Element>(value);
-    const float rest = value - static_cast<float>(high);
-    element<Element>(params.to, b, t, i) = high;
-    // why: an infinity or NaN leaves no rest to be added.
-    element<Element>(params.low, b, t, i) = static_cast<Element>(
-        isfinite(rest) && isfinite(static_cast<float>(high)) ? rest * params.low_scale : 0.0f);
-  });
-}
-
-template <class Element>
-__global__ void gemm_sum_kernel(const SumParams params) {
-  follow_stream();
-  const std::int64_t count = std::int64_t{params.rows} * params.columns;
+  const std::int64_t count = params.rows * params.columns;
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
+  const std::int64_t at = i / params.columns * params.result.row_stride + i % params.columns;
+  float* wide = static_cast<float*>(params.result.data) + at;
+  Element* narrow = static_cast<Element*>(params.result.data) + at;
   float sum = 0.0f;
+  if (params.accumulate) sum = params.fp32 ? *wide : static_cast<float>(*narrow);
 #pragma unroll 8
   for (int slice = 0; slice < params.slices; ++slice) sum += params.partial_sums[slice * count + i];
-  static_cast<Element*>(
-      params.sum.data)[i / params.columns * params.sum.row_stride + i % params.columns] =
-      static_cast<Element>(sum);
+  if (params.fp32) {
+    *wide = sum;
+  } else {
+    *narrow = static_cast<Element>(sum);
+  }
 }
 
 void launch_convert(const char* name, void (*kernel)(ConvertParams), const ConvertParams& params,
@@ -104,16 +96,10 @@ void launch_narrow(const char* name, const ConvertParams& params, void* stream) 
 }
 
 template <class Element>
-void launch_split(const char* name, const ConvertParams& params, void* stream) {
-  launch_convert(name, gemm_split_kernel<Element>, params, stream);
-}
-
-template <class Element>
-void launch_sum(const char* name, const SumParams& params, void* stream) {
-  const std::int64_t count = std::int64_t{params.rows} * params.columns;
-  const std::int64_t blocks = ceil_div(count, kThreads);
+void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
+  const std::int64_t blocks = ceil_div(params.rows * params.columns, kThreads);
   if (blocks == 0) return;
-  launch_kernel(name, gemm_sum_kernel<Element>,
+  launch_kernel(name, gemm_sum_slices_kernel<Element>,
                 {.blocks = static_cast<unsigned>(blocks), .threads = kThreads},
                 static_cast<cudaStream_t>(stream), params);
 }
@@ -122,8 +108,7 @@ void launch_sum(const char* name, const SumParams& params, void* stream) {
   template void launch_copy<Element>(const char*, const ConvertParams&, void*);   \
   template void launch_widen<Element>(const char*, const ConvertParams&, void*);  \
   template void launch_narrow<Element>(const char*, const ConvertParams&, void*); \
-  template void launch_split<Element>(const char*, const ConvertParams&, void*);  \
-  template void launch_sum<Element>(const char*, const SumParams&, void*);
+  template void launch_sum_slices<Element>(const char*, const SumSlicesParams&, void*);
 
 TANDEM_GEMM_CONVERT(__nv_bfloat16)
 #ifndef TANDEM_CUDA_DEV

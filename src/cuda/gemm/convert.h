@@ -1,5 +1,4 @@
-// Element-wise passes around products: operands of other types or alignment, an operand in two
-// terms, and the sum of slices.
+// Element-wise passes around products: operands of other types or alignment, and sums of slices.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +14,27 @@ struct ConvertParams {
   int D = 0;
   TokenTensor from;
   TokenTensor to;
-  TokenTensor low;  // of a split: what rounding to `to` leaves, times `low_scale`
-  float low_scale = 1.0f;
 };
-/// Copy 16 bits to 16 bits, widen to fp32, narrow back, or split fp32 into two 16-bit tensors.
-/// `name` is the op's, for errors. Instantiated in convert.cu, as is launch_sum.
+/// Copy 16 bits to 16 bits, widen to fp32, or narrow back. `name` is the op's, for errors.
+/// Instantiated in convert.cu, as is launch_sum_slices.
 template <class Element>
 void launch_copy(const char* name, const ConvertParams& params, void* stream);
 template <class Element>
 void launch_widen(const char* name, const ConvertParams& params, void* stream);
 template <class Element>
 void launch_narrow(const char* name, const ConvertParams& params, void* stream);
-template <class Element>
-void launch_split(const char* name, const ConvertParams& params, void* stream);
 
-/// A sum of the slices of a product, in their order.
-struct SumParams {
+/// result = (accumulate ? result : 0) + the sum of the slices, in their order.
+struct SumSlicesParams {
   const float* partial_sums = nullptr;  // [slices,rows,columns]
   int slices = 0;
-  int rows = 0;
+  std::int64_t rows = 0;
   int columns = 0;
-  MatrixTensor sum;
+  MatrixTensor result;
+  bool fp32 = false;  // the result, else it is Element's
+  bool accumulate = false;
 };
 template <class Element>
-void launch_sum(const char* name, const SumParams& params, void* stream);
+void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream);
 
 }  // namespace tandem::cuda::gemm

@@ -34,7 +34,8 @@ struct FewRowsShared {
     char a[Config::kABytes];
   };
   alignas(1024) Stage stages[Config::kStages];
-  alignas(16) float sums[Config::kRows][kFewRowsColumns];  // this CTA's part of the tile
+  // This CTA's part of the tile; padded so that a warp's four rows lie in different banks.
+  alignas(16) float sums[Config::kRows][kFewRowsColumns + 4];
   Ring<Config::kStages> ring;
 };
 
@@ -91,6 +92,10 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
   if (threadIdx.x == 0) {
     shared.ring.init(1, 256);
     fence_barriers_initialised();
+  }
+  if (threadIdx.x == 256) {
+    prefetch_tensor_map(operands.a[0]);
+    for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
   }
   __syncthreads();
   follow_stream();

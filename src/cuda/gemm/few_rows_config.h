@@ -20,7 +20,7 @@ struct FewRowsConfig {
   static constexpr int kThreads = 288;
   static constexpr int kBBytes = kFewRowsColumns * kTileDepth * 2;
   static constexpr int kABytes = kRows * kTileDepth * 2;
-  static constexpr int kSumBytes = kRows * kFewRowsColumns * 4;
+  static constexpr int kSumBytes = kRows * (kFewRowsColumns + 4) * 4;
   static constexpr int kStages =
       std::min(6, (kSharedMemoryPerMultiprocessor / 2 - 2048 - kSumBytes) / (kBBytes + kABytes));
   static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);

@@ -5,11 +5,10 @@
 //   kNN     [rows, depth], K-major     [depth, columns], MN-major  the same
 //   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time, in slices
 //
-// A product may be a sum of terms. Two of them can be one A in twice the digits: the loop runs over
-// the smaller one first, then over the other. With kTN tokens are cut into slices of whole steps of
-// 64, whose results are to be added up in their order (gemm/convert.h). Of packed sequences only
-// the tokens between the first and the last boundary enter: rows of a step behind them are zeroed
-// in shared memory, for the tensors may hold anything there.
+// A product may be a sum of terms. With kTN tokens are cut into slices of whole steps of 64, whose
+// results are to be added up in their order (gemm/convert.h). Of packed sequences only the tokens
+// between the first and the last boundary enter: rows of a step behind them are zeroed in shared
+// memory, for the tensors may hold anything there.
 //
 //   role  threads               work
 //   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
@@ -21,7 +20,7 @@
 //   rows 0  = tile n =====  - epilogue -   = tile n+2 =====
 //   rows 1                = tile n+1 =====  - epilogue -
 //
-// Floor: 2 rows columns contracted flops, twice that for two terms.
+// Floor: 2 rows columns contracted flops.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -252,12 +251,6 @@ struct Products {
           if (tokens < kTileDepth) clear_tokens_behind<Config>(stage, tokens);
         }
       }
-      if constexpr (Operands::kTerms == 2) {
-        if (i > 0 && i == first.count()) {  // the second term begins
-          wgmma_wait<0>();
-          scale(acc, operands.term_scale);
-        }
-      }
       multiply_stage<Config>(stage, i > 0, acc);
       if (i > 0) {
         wgmma_wait<1>();
@@ -270,26 +263,25 @@ struct Products {
     wgmma_wait<0>();
     if (count > 0) {
       release(behind);
-    } else {
-      scale(acc, 0.0f);
     }
-#pragma unroll
-    for (auto& half : acc) fence_registers(half);
-  }
-
-  /// Goes past a tile that the other warpgroup computes.
-  __device__ void skip(int steps) { at.advance(steps); }
-
- private:
-  static __device__ void scale(Accumulators<Config>& acc, float factor) {
 #pragma unroll
     for (auto& half : acc) {
       fence_registers(half);
 #pragma unroll
-      for (float& value : half) value = factor == 0.0f ? 0.0f : value * factor;
+      for (float& value : half) value = count > 0 ? value : 0.0f;
     }
   }
+
+  /// Goes past a tile that the other warpgroup computes.
+  __device__ void skip(int steps) { at.advance(steps); }
 };
+
+/// Fetches the operands' descriptors, without which no load begins. One thread.
+template <class Operands>
+__device__ void prefetch_operands(const Operands& operands) {
+  for (const CUtensorMap& map : operands.a) prefetch_tensor_map(map);
+  for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
+}
 
 /// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
 /// PanelStore. All threads of a kernel that does nothing else; `shared` is its dynamic shared
@@ -302,6 +294,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     shared.ring.init(2, 128);
     fence_barriers_initialised();
   }
+  if (threadIdx.x == 256) prefetch_operands(operands);
   __syncthreads();
   follow_stream();
   if (warpgroup == 2) {

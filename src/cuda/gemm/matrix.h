@@ -50,8 +50,10 @@ using Copy = void (*)(const char* name, const ConvertParams&, void* stream);
 inline MatrixTensor copy_matrix(const char* name, Copy copy, const MatrixTensor& matrix,
                                 std::int64_t rows, int columns, void* to, void* stream) {
   const MatrixTensor made{to, padded(columns)};
-  copy(name, {1, rows, columns, as_tokens(matrix), as_tokens(made), {}}, stream);
+  copy(name, {1, rows, columns, as_tokens(matrix), as_tokens(made)}, stream);
   return made;
 }
+
+using SumSlices = void (*)(const char* name, const SumSlicesParams&, void* stream);
 
 }  // namespace tandem::cuda::gemm

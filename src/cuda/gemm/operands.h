@@ -11,7 +11,6 @@ namespace tandem::cuda::gemm {
 /// product's extents. Either
 ///   the result's columns come in segments, each with a B of its own: a tile lies in one of them;
 ///   or the product is a sum of terms, each with an A and a B of its own.
-/// Where the first of two terms is stored scaled, it counts times `term_scale`.
 template <int kSegmentsT = 1, int kTermsT = 1>
 struct Operands {
   static constexpr int kSegments = kSegmentsT;
@@ -21,7 +20,6 @@ struct Operands {
   CUtensorMap a[kTerms];
   CUtensorMap b[kSegments * kTerms];
   int depth[kTerms] = {};  // contracted; with kTN B and T are instead
-  float term_scale = 1.0f;
   std::int64_t B = 0;
   std::int64_t T = 0;
   int rows = 0;  // of the result; A's T of each batch row, but with kTN its columns

@@ -1,9 +1,8 @@
 // linear_scan_backward on CUDA, composed of matrix products and gated_scan_backward. Host only.
 //
-// x = u W^T, where states are needed, and the scan's gradients are computed in fp32: every tensor
-// that gated_scan_backward reads or writes is fp32 in the workspace. dx enters du = dx W and
-// d_weight = dx^T u as two 16-bit tensors whose sum has twice the digits. So nothing is rounded to
-// 16 bits but the results.
+// The scan's gradients come from gated_scan_backward, over the caller's tensors and x, which the
+// forward kept or a product computes again. It rounds dx to 16 bits, of which du = dx W and
+// d_weight = dx^T u are made.
 #include "cuda/linear_scan/backward_variants.h"
 
 #include <cuda_bf16.h>
@@ -25,7 +24,6 @@ namespace tandem::cuda::linear_scan {
 namespace {
 
 constexpr const char* kBackward = "linear_scan_backward";
-constexpr float kLowScale = 2048.0f;  // a rounding to fp16 leaves a rest at least so much smaller
 
 template <class Element>
 void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
@@ -33,26 +31,23 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_product<Element, Product::kProject>,
                    &launch_product<Element, Product::kInput>,
                    &launch_product<Element, Product::kWeight>, &gemm::launch_widen<Element>,
-                   &gemm::launch_narrow<Element>, &gemm::launch_split<Element>,
-                   &gemm::launch_copy<Element>, &gemm::launch_sum<Element>});
+                   &gemm::launch_narrow<Element>, &gemm::launch_copy<Element>,
+                   &gemm::launch_sum_slices<Element>});
 }
 
-/// The scan's own backward, every tensor in fp32: in the workspace, or the caller's where it is
-/// fp32.
+/// The scan's own backward.
 GatedScanBackwardProblem scan_problem(const LinearScanBackwardProblem& problem,
                                       const BackwardPlan& plan, char* base) {
   const LinearScanForwardProblem& f = problem.forward;
-  const auto at = [&](std::size_t offset) { return tokens_at(base, offset, f.T, f.D); };
+  const auto at = [&](std::size_t offset) {
+    return tokens_at(base, offset, f.T, gemm::padded(f.D));
+  };
   GatedScanBackwardProblem scan;
   static_cast<ScanRecurrence&>(scan.forward) = f;
-  scan.forward.dtype = scan.forward.decay_dtype = DType::kFloat32;
-  if (f.decay_dtype != DType::kFloat32) scan.forward.decay = at(plan.decay);
-  if (f.gate.data) scan.forward.gate = at(plan.gate);
-  scan.forward.x = at(plan.needs_x ? plan.x : plan.d_out);  // without needs_x it is not read
   static_cast<ScanGradients&>(scan) = problem;
-  scan.d_out = at(plan.d_out);
-  if (problem.d_decay.data && f.decay_dtype != DType::kFloat32) scan.d_decay = at(plan.d_decay);
-  if (problem.d_gate.data) scan.d_gate = at(plan.d_gate);
+  scan.forward.x = plan.projects    ? at(plan.x)
+                   : problem.x.data ? problem.x
+                                    : problem.d_out;  // which is not read: no states are needed
   if (plan.needs_dx) scan.dx = at(plan.dx);
   return scan;
 }
@@ -82,80 +77,45 @@ struct Call {
   static constexpr int rows_b(Product product) {
     return gemm::box_rows_b(layout_of(product), kProductColumns);
   }
-  template <Product kProduct>
-  ProductParams<kProduct> product(int rows, int columns, int depth) const {
-    ProductParams<kProduct> params{};
+  ProductParams product(int rows, int columns, int depth) const {
+    ProductParams params{};
     params.B = f.B;
     params.T = f.T;
     params.rows = rows;
     params.set_columns(0, columns, kProductColumns);
-    std::fill_n(params.depth, params.kTerms, depth);
+    params.depth[0] = depth;
     return params;
   }
-  /// Sets A to dx, as two terms: low first. B is the same for both.
-  template <Product kProduct>
-  void set_split(ProductParams<kProduct>& operands, const CUtensorMap& b) const {
-    const int rows = rows_a(kProduct);
-    const TileExtents extents{f.B, f.T, 1, f.D};
-    const auto term = [&](std::size_t offset) {
-      return map(tokens_at(base, offset, f.T, gemm::padded(f.D)), extents, rows);
-    };
-    operands.a[0] = term(plan.low);
-    operands.a[1] = term(plan.high);
-    operands.b[0] = operands.b[1] = b;
-    operands.term_scale = 1.0f / kLowScale;
+  CUtensorMap dx_map(const GatedScanBackwardProblem& scan, Product product) const {
+    return map(scan.dx, {f.B, f.T, 1, f.D}, rows_a(product));
   }
 
-  void write_du() const {
-    auto params = product<Product::kInput>(static_cast<int>(f.T), f.d, f.D);
-    set_split(params, map(projection().weight(), weight_extents(f), rows_b(Product::kInput)));
-    params.narrow = problem.du;
-    const TensorMapPlan du = plan_stored_tile(
-        "du", {problem.du.data, problem.du.batch_stride, problem.du.time_stride, 0}, f.dtype,
-        u_extents(f), gemm::kTileDepth);
-    params.stores_by_tma = du.problem.empty();
-    if (params.stores_by_tma) params.narrow_map = encode(du);
-    variant.input(params, multiprocessors, stream);
+  void write_du(const GatedScanBackwardProblem& scan) const {
+    ProductParams params = product(static_cast<int>(f.T), f.d, f.D);
+    params.a[0] = dx_map(scan, Product::kInput);
+    params.b[0] = map(projection().weight(), weight_extents(f), rows_b(Product::kInput));
+    set_result(params, problem.du, f.dtype, u_extents(f));
+    variant.input(kBackward, params, multiprocessors, stream);
   }
-  void write_d_weight() const {
+  void write_d_weight(const GatedScanBackwardProblem& scan) const {
+    float* partial_sums = reinterpret_cast<float*>(base + plan.partial_sums);
     if (plan.weight_slices > 0) {
-      auto params = product<Product::kWeight>(f.D, f.d, 0);
-      set_split(params, map(projection().u(), u_extents(f), rows_b(Product::kWeight)));
+      ProductParams params = product(f.D, f.d, 0);
+      params.a[0] = dx_map(scan, Product::kWeight);
+      params.b[0] = map(projection().u(), u_extents(f), rows_b(Product::kWeight));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;
-      params.wide = reinterpret_cast<float*>(base + plan.partial_sums);
-      variant.weight(params, multiprocessors, stream);
+      params.wide = partial_sums;
+      variant.weight(kBackward, params, multiprocessors, stream);
     }
-    variant.sum(kBackward,
-                {reinterpret_cast<const float*>(base + plan.partial_sums), plan.weight_slices, f.D,
-                 f.d, problem.d_weight},
-                stream);
-  }
-
-  void convert(BackwardVariant::Convert launch, const TokenTensor& from,
-               const TokenTensor& to) const {
-    launch(kBackward, {f.B, f.T, f.D, from, to, {}}, stream);
-  }
-  void widen_inputs(const GatedScanBackwardProblem& scan) const {
-    if (f.decay_dtype != DType::kFloat32) convert(variant.widen, f.decay, scan.forward.decay);
-    if (f.gate.data) convert(variant.widen, f.gate, scan.forward.gate);
-    convert(variant.widen, problem.d_out, scan.d_out);
-  }
-  void narrow_outputs(const GatedScanBackwardProblem& scan) const {
-    if (problem.d_decay.data && f.decay_dtype != DType::kFloat32) {
-      convert(variant.narrow, scan.d_decay, problem.d_decay);
-    }
-    if (problem.d_gate.data) convert(variant.narrow, scan.d_gate, problem.d_gate);
-    if (!plan.needs_dx) return;
-    gemm::ConvertParams params{f.B,
-                               f.T,
-                               f.D,
-                               scan.dx,
-                               tokens_at(base, plan.high, f.T, gemm::padded(f.D)),
-                               tokens_at(base, plan.low, f.T, gemm::padded(f.D)),
-                               kLowScale};
-    variant.split(kBackward, params, stream);
+    gemm::SumSlicesParams sum;
+    sum.partial_sums = partial_sums;
+    sum.slices = plan.weight_slices;
+    sum.rows = f.D;
+    sum.columns = f.d;
+    sum.result = problem.d_weight;
+    variant.sum_slices(kBackward, sum, stream);
   }
 };
 
@@ -189,10 +149,11 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const Devic
   const LinearScanForwardProblem& f = problem.forward;
   BackwardPlan plan;
   const std::int64_t tokens = f.B * f.T;
-  plan.needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
+  const bool needs_x = (problem.d_decay.data || problem.d_gate.data) && tokens > 0;
+  plan.projects = needs_x && problem.x.data == nullptr;
   plan.needs_dx = problem.du.data || problem.d_weight.data;
-  plan.copies_u = (plan.needs_x || problem.d_weight.data) && tokens > 0 && !tma_reads_u(f);
-  plan.copies_weight = (plan.needs_x || problem.du.data) && tokens > 0 && !tma_reads_weight(f);
+  plan.copies_u = (plan.projects || problem.d_weight.data) && tokens > 0 && !tma_reads_u(f);
+  plan.copies_weight = (plan.projects || problem.du.data) && tokens > 0 && !tma_reads_weight(f);
   if (problem.d_weight.data && tokens > 0) {
     // Enough tiles for all multiprocessors, each with some steps to add up.
     const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, kProductColumns);
@@ -205,18 +166,10 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const Devic
   const auto add = [&](bool wanted, std::int64_t elements, int size) {
     return workspace.add(wanted ? elements * size : 0);
   };
-  const std::int64_t wide = tokens * f.D;
   plan.u = add(plan.copies_u, tokens * gemm::padded(f.d), 2);
   plan.weight = add(plan.copies_weight, f.D * gemm::padded(f.d), 2);
-  plan.x = add(plan.needs_x, wide, 4);
-  plan.decay = add(f.decay_dtype != DType::kFloat32, wide, 4);
-  plan.gate = add(f.gate.data, wide, 4);
-  plan.d_out = add(true, wide, 4);
-  plan.dx = add(plan.needs_dx, wide, 4);
-  plan.d_decay = add(problem.d_decay.data && f.decay_dtype != DType::kFloat32, wide, 4);
-  plan.d_gate = add(problem.d_gate.data, wide, 4);
-  plan.high = add(plan.needs_dx, tokens * gemm::padded(f.D), 2);
-  plan.low = add(plan.needs_dx, tokens * gemm::padded(f.D), 2);
+  plan.x = add(plan.projects, tokens * gemm::padded(f.D), 2);
+  plan.dx = add(plan.needs_dx, tokens * gemm::padded(f.D), 2);
   plan.partial_sums = add(true, std::int64_t{plan.weight_slices} * f.D * f.d, 4);
   plan.scan = workspace.bytes();
   plan.scan_bytes = gated_scan_backward_workspace_bytes(
@@ -252,16 +205,14 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
   if (tokens) {
     const Projection projection = call.projection();
     projection.copy_operands();
-    if (plan.needs_x) projection.write(reinterpret_cast<float*>(call.base + plan.x));
-    call.widen_inputs(scan);
+    if (plan.projects) projection.write(scan.forward.x);
   }
   Context inner = context;
   inner.workspace = {call.base + plan.scan, plan.scan_bytes};
   if (plan.scan_bytes == 0) inner.workspace = {};
   gated_scan_backward(scan, inner, {.batch_invariant = options.batch_invariant});
-  if (tokens) call.narrow_outputs(scan);
-  if (tokens && problem.du.data) call.write_du();
-  if (problem.d_weight.data) call.write_d_weight();
+  if (tokens && problem.du.data) call.write_du(scan);
+  if (problem.d_weight.data) call.write_d_weight(scan);
 }
 
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,

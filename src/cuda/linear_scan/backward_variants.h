@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/matrix.h"
 #include "cuda/linear_scan/product.h"
 #include "ops/linear_scan_problem.h"
 #include "tandem/device.h"
@@ -13,18 +13,15 @@ namespace tandem::cuda::linear_scan {
 
 /// The products and conversions in one dtype.
 struct BackwardVariant {
-  template <Product kProduct>
-  using Launch = void (*)(const ProductParams<kProduct>&, int multiprocessors, void* stream);
+  using Launch = void (*)(const char* name, const ProductParams&, int multiprocessors,
+                          void* stream);
   using Convert = void (*)(const char* name, const gemm::ConvertParams&, void* stream);
-  using Sum = void (*)(const char* name, const gemm::SumParams&, void* stream);
 
   std::string name;
   DType dtype;
-  Launch<Product::kProject> project;
-  Launch<Product::kInput> input;
-  Launch<Product::kWeight> weight;
-  Convert widen, narrow, split, copy;
-  Sum sum;
+  Launch project, input, weight;
+  Convert widen, narrow, copy;
+  gemm::SumSlices sum_slices;
 };
 
 const std::vector<BackwardVariant>& backward_variants();
@@ -35,22 +32,15 @@ std::string reason_against(const BackwardVariant& variant,
 
 /// What a call keeps in its workspace: offsets in bytes. What is not needed has no bytes.
 struct BackwardPlan {
-  bool needs_x = false;   // to compute the states
+  bool projects = false;  // x, which the forward has not kept, for the states
   bool needs_dx = false;  // for du or d_weight
   bool copies_u = false;  // TMA cannot read it
   bool copies_weight = false;
   int weight_slices = 0;  // slices into which tokens are cut for d_weight
-  std::size_t u = 0;      // copies, rows padded to 16 bytes
+  std::size_t u = 0;      // u to dx: 16 bits, rows padded to 16 bytes
   std::size_t weight = 0;
-  std::size_t x = 0;  // x and the next six: fp32 [B,T,D]
-  std::size_t decay = 0;
-  std::size_t gate = 0;
-  std::size_t d_out = 0;
+  std::size_t x = 0;
   std::size_t dx = 0;
-  std::size_t d_decay = 0;
-  std::size_t d_gate = 0;
-  std::size_t high = 0;  // dx = high + low / low_scale, 16 bits, rows padded
-  std::size_t low = 0;
   std::size_t partial_sums = 0;  // fp32 [weight_slices,D,d]
   std::size_t scan = 0;          // gated_scan_backward's workspace
   std::size_t scan_bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/gated_scan/variants.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/gated_scan.h"
@@ -73,7 +74,7 @@ void run_composed(const char* op, const LinearScanForwardProblem& problem, const
   const bool tokens = problem.T > 0;
   const auto convert = [&](BackwardVariant::Convert launch, const TokenTensor& from,
                            const TokenTensor& to) {
-    if (tokens) launch(op, {problem.B, problem.T, problem.D, from, to, {}}, stream);
+    if (tokens) launch(op, {problem.B, problem.T, problem.D, from, to}, stream);
   };
   if (tokens) {
     const Projection projection{op,
@@ -89,6 +90,9 @@ void run_composed(const char* op, const LinearScanForwardProblem& problem, const
   if (problem.gate.data) convert(kernels.widen, problem.gate, scan.gate);
   gated_scan_forward(scan, {.stream = context.stream}, kBatchInvariant);
   convert(kernels.narrow, scan.out, problem.out);
+  if (problem.x.data) convert(kernels.narrow, scan.x, problem.x);
+  if (tokens && problem.states)
+    gated_scan::keep_states(scan, problem.states, {.stream = context.stream});
 }
 
 }  // namespace tandem::cuda::linear_scan

@@ -4,7 +4,7 @@
 
 #include "cuda/linear_scan/block_maps.cuh"
 #include "cuda/linear_scan/carry.cuh"
-#include "cuda/linear_scan/forward_boundaries.cuh"
+#include "cuda/linear_scan/forward_keep.cuh"
 #include "cuda/parts/decay.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/tma.cuh"
@@ -119,7 +119,6 @@ __device__ void load_gates(const ThreadTile<Config>& t, int step, float (&silu)[
 /// gates already.
 template <class Config>
 __device__ void write_outputs(const ThreadTile<Config>& t, int step, float (&out)[8]) {
-  using Element = typename Config::Element;
   const LinearScanForwardProblem& problem = t.params.problem;
   if (!Config::kAlone && problem.gate.data != nullptr) {
     float silu[8];
@@ -128,21 +127,9 @@ __device__ void write_outputs(const ThreadTile<Config>& t, int step, float (&out
     for (int i = 0; i < 8; ++i) out[i] *= silu[i];
   }
   if (!Config::kGeneral || t.params.tma) {
-    std::uint32_t packed[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) packed[i] = pack_pair<Element>(out[2 * i], out[2 * i + 1]);
-    __syncwarp();  // all lanes have read the gates that this replaces
-    store_columns(t.panel(1, step / 4), step % 4, packed);
+    put_in_panel(t, step, 1, out);
   } else {
-    Element* to = static_cast<Element*>(problem.out.data) +
-                  t.tile.batch * problem.out.batch_stride + t.channel;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const std::int64_t time = std::int64_t{t.time()} + t.token(2 * step + i / 4) + i % 2;
-      if (time < problem.T && t.channel + i / 2 % 2 * 8 < problem.D) {
-        to[time * problem.out.time_stride + i / 2 % 2 * 8] = static_cast<Element>(out[i]);
-      }
-    }
+    write_elements(t, step, problem.out, out);
   }
 }
 
@@ -210,13 +197,14 @@ __device__ bool forgets(const ThreadTile<Config>& t) {
 }
 
 /// Turns x into states by one scan from `state`, and leaves the state behind the tile in it.
-template <bool kExact, class Config>
+template <bool kExact, bool kKeeps, class Config>
 __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
                           float (&acc)[Config::kTokens / 2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
+    if constexpr (kKeeps) put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -229,6 +217,20 @@ __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
       s0 = apply<kExact>({decay[0], s0}, before);
       s1 = apply<kExact>({decay[1], s1}, s0);
     }
+  }
+}
+
+/// Calls use(exact, keeps) with both as constants.
+template <class Use>
+__device__ void choose_code(bool exact, bool keeps, Use use) {
+  if (exact && keeps) {
+    use(std::true_type{}, std::true_type{});
+  } else if (exact) {
+    use(std::true_type{}, std::false_type{});
+  } else if (keeps) {
+    use(std::false_type{}, std::true_type{});
+  } else {
+    use(std::false_type{}, std::false_type{});
   }
 }
 
@@ -245,12 +247,12 @@ __device__ void scan_chain(const ThreadTile<Config>& t, float (&acc)[Config::kTo
     state = try_states(states);
     wait_states(states, state);
   }
+  keep_state(t, 0, 0, state);
   // why: looking at every factor is a third of the scan's instructions.
-  if (exact) {
-    scan_from<true>(t, state, acc);
-  } else {
-    scan_from<false>(t, state, acc);
-  }
+  choose_code(exact, keeps(t.params), [&](auto is_exact, auto does_keep) {
+    scan_from<is_exact(), does_keep()>(t, state, acc);
+  });
+  keep_inner_states(t, acc);
   if (t.tile.time_tile + 1 < t.params.time_tiles) {
     put_states(records.states + t.tile.time_tile * records.channels, state);
   }
@@ -259,13 +261,14 @@ __device__ void scan_chain(const ThreadTile<Config>& t, float (&acc)[Config::kTo
 
 /// Turns x into the states of a scan from 0. Also makes the factors from the state before the tile
 /// to each token's, and the tile's map.
-template <bool kExact, class Config>
+template <bool kExact, bool kKeeps, class Config>
 __device__ void scan_from_zero(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2],
                                float (&factor)[Config::kTokens / 2], ScanMap (&map)[2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
+    if constexpr (kKeeps) put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -292,11 +295,9 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   const ColumnRecords records = records_of(t);
   float factor[Config::kTokens / 2];
   ScanMap map[2];
-  if (Config::kGeneral || forgets(t)) {
-    scan_from_zero<true>(t, acc, factor, map);
-  } else {
-    scan_from_zero<false>(t, acc, factor, map);
-  }
+  choose_code(Config::kGeneral || forgets(t), keeps(t.params), [&](auto is_exact, auto does_keep) {
+    scan_from_zero<is_exact(), does_keep()>(t, acc, factor, map);
+  });
   const int time = t.tile.time_tile;
   const bool is_last = time + 1 == t.params.time_tiles;
   const bool ends_tile_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
@@ -327,6 +328,7 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   if (!in_first_tile_group) wait_states(states, state);
 #pragma unroll
   for (int r = 0; r < 2; ++r) state.value[r] = apply(before[r], state.value[r]);
+  keep_state(t, 0, 0, state);
   if (!is_last && ends_tile_group) {
     ChannelPair after;
 #pragma unroll
@@ -362,15 +364,21 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
     t.panel_stage = at.stage;
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
     if constexpr (Config::kGeneral) stage_decays(t);
+    if (!t.tile.plain || !params.tma) write_x(t, acc);
     if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
       scan_chain(t, acc);
     } else {
       scan_look_back(t, acc);
     }
+    const bool x_leaves = params.tma && keeps(params);
+    if (x_leaves) {
+      fence_shared_for_async_proxy();
+      shared.x_ready[slot.stage][warpgroup].arrive();
+    }
     auto done = first_panel;
     for (int s = 0; s < Config::kDecayStages; ++s, done.advance()) {
-      give_back(shared.ring.empty[done.stage], params.tma);
+      give_back(shared.ring.empty[done.stage], params.tma && !x_leaves);
     }
 #pragma unroll
     for (int step = 0; step < Config::kTokens / 16; ++step) {

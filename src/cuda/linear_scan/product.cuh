@@ -2,11 +2,9 @@
 // d_weight = dx^T u.
 //
 //   product   layout                   result
-//   kProject  u [T,d], W [D,d]: kNT    x, fp32
+//   kProject  u [T,d], W [D,d]: kNT    x, 16 bits or fp32
 //   kInput    dx [T,D], W [D,d]: kNN   du, 16 bits
 //   kWeight   dx [T,D], u [T,d]: kTN   a slice's sum, fp32
-//
-// dx comes as two terms.
 #pragma once
 
 #include "cuda/gemm/loop.cuh"
@@ -20,15 +18,15 @@ using ProductConfig = gemm::Config<Element, layout_of(kProduct), kProductColumns
 template <class Element, Product kProduct>
 __global__ __launch_bounds__(
     ProductConfig<Element, kProduct>::kThreads,
-    1) void linear_scan_product_kernel(const __grid_constant__ ProductParams<kProduct> params) {
+    1) void linear_scan_product_kernel(const __grid_constant__ ProductParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = ProductConfig<Element, kProduct>;
   using Fragment = gemm::Fragment<Config::kColumns>;
   auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
   gemm::run<Config>(params, shared, [&](const Fragment& fragment, gemm::PanelStore<Config>& store) {
-    if constexpr (kProduct != Product::kInput) {
+    const std::int64_t outer = fragment.outer;
+    if (kProduct == Product::kWeight || (kProduct == Product::kProject && params.wide != nullptr)) {
       gemm::store_fragment<float>(fragment, params.rows, params.columns[0], [&](int row) {
-        const std::int64_t outer = fragment.outer;
         return params.wide + (outer * params.rows + row) * params.columns[0];
       });
     } else if (params.stores_by_tma) {
@@ -36,18 +34,17 @@ __global__ __launch_bounds__(
     } else {
       const TokenTensor& to = params.narrow;
       gemm::store_fragment<Element>(fragment, params.rows, params.columns[0], [&](int row) {
-        return static_cast<Element*>(to.data) + fragment.outer * to.batch_stride +
-               row * to.time_stride;
+        return static_cast<Element*>(to.data) + outer * to.batch_stride + row * to.time_stride;
       });
     }
   });
 }
 
 template <class Element, Product kProduct>
-void launch_product(const ProductParams<kProduct>& params, int multiprocessors, void* stream) {
-  gemm::launch<ProductConfig<Element, kProduct>>("linear_scan_backward",
-                                                 linear_scan_product_kernel<Element, kProduct>,
-                                                 params, multiprocessors, stream);
+void launch_product(const char* name, const ProductParams& params, int multiprocessors,
+                    void* stream) {
+  gemm::launch<ProductConfig<Element, kProduct>>(
+      name, linear_scan_product_kernel<Element, kProduct>, params, multiprocessors, stream);
 }
 
 }  // namespace tandem::cuda::linear_scan

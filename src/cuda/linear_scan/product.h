@@ -1,4 +1,4 @@
-// The matrix products of linear_scan_backward: what their kernel receives.
+// The matrix products of linear_scan: what their kernel receives.
 #pragma once
 
 #include "core/strided_tensor.h"
@@ -17,17 +17,18 @@ constexpr gemm::Layout layout_of(Product product) {
                                       : gemm::Layout::kTN;
 }
 
-/// dx is two terms.
-template <Product kProduct>
-struct ProductParams : gemm::Operands<1, kProduct == Product::kProject ? 1 : 2> {
+/// The result goes to `wide`, or where that is null, rounded, to `narrow`.
+struct ProductParams : gemm::Operands<> {
   float* wide = nullptr;  // x [B,T,D], or slices of d_weight [slices,D,d]
-  TokenTensor narrow;     // du
+  TokenTensor narrow;     // x or du
   CUtensorMap narrow_map{};
   bool stores_by_tma = false;  // with narrow_map
 };
 
-/// Launches linear_scan_product_kernel; instantiated in backward_instances.cuh.
+/// Launches linear_scan_product_kernel; `name` is the op's, for errors. Instantiated in
+/// backward_instances.cuh.
 template <class Element, Product kProduct>
-void launch_product(const ProductParams<kProduct>& params, int multiprocessors, void* stream);
+void launch_product(const char* name, const ProductParams& params, int multiprocessors,
+                    void* stream);
 
 }  // namespace tandem::cuda::linear_scan

@@ -23,6 +23,14 @@ bool tma_reads_weight(const LinearScanForwardProblem& problem) {
   return gemm::tma_reads(as_tokens(problem.weight), problem.dtype, weight_extents(problem));
 }
 
+void set_result(ProductParams& params, const TokenTensor& result, DType dtype,
+                const TileExtents& extents) {
+  params.narrow = result;
+  const TensorMapPlan map = gemm::plan_result(result, dtype, extents);
+  params.stores_by_tma = map.problem.empty();
+  if (params.stores_by_tma) params.narrow_map = encode(map);
+}
+
 TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64_t columns) {
   return {base + offset, T * columns, columns};
 }
@@ -59,16 +67,27 @@ TokenTensor Projection::weight() const {
 
 void Projection::copy_operands() const {
   const LinearScanForwardProblem& f = problem;
-  if (u_copy != nullptr) kernels.copy(op, {f.B, f.T, f.d, f.u, u(), {}}, stream);
+  if (u_copy != nullptr) kernels.copy(op, {f.B, f.T, f.d, f.u, u()}, stream);
   if (weight_copy != nullptr) {
-    kernels.copy(op, {1, f.D, f.d, as_tokens(f.weight), weight(), {}}, stream);
+    kernels.copy(op, {1, f.D, f.d, as_tokens(f.weight), weight()}, stream);
   }
 }
 
 void Projection::write(float* x) const {
+  ProductParams params{};
+  params.wide = x;
+  run(params);
+}
+
+void Projection::write(const TokenTensor& x) const {
+  ProductParams params{};
+  set_result(params, x, problem.dtype, {problem.B, problem.T, 1, problem.D});
+  run(params);
+}
+
+void Projection::run(ProductParams params) const {
   const LinearScanForwardProblem& f = problem;
   constexpr gemm::Layout kLayout = layout_of(Product::kProject);
-  ProductParams<Product::kProject> params{};
   params.B = f.B;
   params.T = f.T;
   params.rows = static_cast<int>(f.T);
@@ -77,8 +96,7 @@ void Projection::write(float* x) const {
   params.a[0] = encode(plan_operand(u(), f.dtype, u_extents(f), gemm::box_rows_a(kLayout)));
   params.b[0] = encode(plan_operand(weight(), f.dtype, weight_extents(f),
                                     gemm::box_rows_b(kLayout, kProductColumns)));
-  params.wide = x;
-  kernels.project(params, device_properties(f.device).multiprocessors, stream);
+  kernels.project(op, params, device_properties(f.device).multiprocessors, stream);
 }
 
 }  // namespace tandem::cuda::linear_scan

@@ -1,5 +1,5 @@
-// x = u W^T in fp32, as a matrix product of its own: of the backward, and of the composed forward.
-// Host only.
+// The operands of linear_scan's matrix products, and x = u W^T as a product of its own: of the
+// backward, and of the composed forward. Host only.
 #pragma once
 
 #include "cuda/gemm/matrix.h"
@@ -14,6 +14,10 @@ TileExtents weight_extents(const LinearScanForwardProblem& problem);
 /// Whether TMA can read u, and the weight; copies with padded rows are made where it cannot.
 bool tma_reads_u(const LinearScanForwardProblem& problem);
 bool tma_reads_weight(const LinearScanForwardProblem& problem);
+
+/// Makes a product write its result [extents] rounded to 16 bits.
+void set_result(ProductParams& params, const TokenTensor& result, DType dtype,
+                const TileExtents& extents);
 
 /// A tensor of the workspace, rows `columns` long.
 TokenTensor tokens_at(char* base, std::size_t offset, std::int64_t T, std::int64_t columns);
@@ -34,8 +38,12 @@ struct Projection {
   TokenTensor u() const;
   TokenTensor weight() const;
   void copy_operands() const;
-  /// Writes x [B,T,D].
+  /// Writes x [B,T,D], contiguous in fp32 or rounded.
   void write(float* x) const;
+  void write(const TokenTensor& x) const;
+
+ private:
+  void run(ProductParams params) const;
 };
 
 }  // namespace tandem::cuda::linear_scan

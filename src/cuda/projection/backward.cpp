@@ -24,7 +24,7 @@ template <class Element>
 void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
   table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
                    &launch_gradient<Element>, &launch_input<Element>, &launch_weight<Element>,
-                   &launch_column_sums<Element>, &launch_sum_slices<Element>,
+                   &launch_column_sums<Element>, &gemm::launch_sum_slices<Element>,
                    &gemm::launch_copy<Element>});
 }
 
@@ -77,6 +77,10 @@ struct Call {
           from.columns, from.kept,  from.head_width, from.out_dtype == DType::kFloat32,
           from.d_out,   from.slope, from.out,        from.inverse_norm,
           dz(i)};
+      SegmentGradient& to = params.segments[i];
+      const int width = std::max(from.head_width, 1);
+      to.chunk_columns = kGradientColumns / width * width;
+      to.chunks = static_cast<int>(ceil_div(from.columns, to.chunk_columns));
       any = true;
     }
     if (any) variant.gradient(params, stream);
@@ -148,7 +152,7 @@ struct Call {
       const ProjectionBackwardSegment& segment = problem.segments[i];
       const bool summed = has_dz(problem, segment);
       if (segment.d_weight.data == nullptr || (summed && plan.weight_slices == 1)) continue;
-      SumSlicesParams sum;
+      gemm::SumSlicesParams sum;
       sum.partial_sums = reinterpret_cast<const float*>(base + plan.segments[i].weight_sums);
       sum.slices = summed ? plan.weight_slices : 0;
       sum.rows = segment.columns;
@@ -156,7 +160,7 @@ struct Call {
       sum.result = segment.d_weight;
       sum.fp32 = segment.d_weight_dtype == DType::kFloat32;
       sum.accumulate = problem.accumulate;
-      variant.sum_slices(sum, stream);
+      variant.sum_slices(kBackward, sum, stream);
     }
   }
 
@@ -176,7 +180,7 @@ struct Call {
       params.partial_sums = partial_sums;
       variant.column_sums(params, stream);
     }
-    SumSlicesParams sum;
+    gemm::SumSlicesParams sum;
     sum.partial_sums = partial_sums;
     sum.slices = summed ? plan.bias_slices : 0;
     sum.rows = 1;
@@ -184,7 +188,7 @@ struct Call {
     sum.result = {segment.d_bias, segment.columns};
     sum.fp32 = segment.d_bias_dtype == DType::kFloat32;
     sum.accumulate = problem.accumulate;
-    variant.sum_slices(sum, stream);
+    variant.sum_slices(kBackward, sum, stream);
   }
 };
 
@@ -220,6 +224,12 @@ std::string reason_against(const BackwardVariant& variant,
       weight_tiles(problem) > kMaxIndex) {
     return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " +
            std::to_string(problem.M) + " and d " + std::to_string(problem.d);
+  }
+  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kGradientColumns / 2};  // of a grid
+  std::int64_t columns = 0;
+  for (int i = 0; i < problem.segment_count; ++i) columns += problem.segments[i].columns;
+  if (columns > kMostColumns - kMostProjectionSegments * kGradientColumns) {
+    return "takes up to 16 million columns, got " + std::to_string(columns);
   }
   return "";
 }

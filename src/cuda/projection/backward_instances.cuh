@@ -9,5 +9,4 @@
   template void launch_input<Element>(const InputParams&, int, void*);      \
   template void launch_weight<Element>(const WeightParams&, int, void*);    \
   template void launch_column_sums<Element>(const ColumnSumParams&, void*); \
-  template void launch_sum_slices<Element>(const SumSlicesParams&, void*);  \
   }

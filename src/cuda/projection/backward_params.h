@@ -13,6 +13,8 @@ namespace tandem::cuda::projection {
 
 constexpr int kBackwardColumns = 128;  // of a tile
 
+constexpr int kGradientColumns = 512;  // of a chunk, or what whole heads take of it
+
 /// dz of a segment, in 16 bits, from d_out and what the forward kept.
 struct SegmentGradient {
   int columns = 0;
@@ -23,7 +25,9 @@ struct SegmentGradient {
   MatrixTensor slope;
   MatrixTensor out;
   MatrixTensor inverse_norm;
-  MatrixTensor dz;  // null: not wanted
+  MatrixTensor dz;
+  int chunks = 0;  // of columns, a warp's at a time; 0: dz is not wanted
+  int chunk_columns = 0;
 };
 struct GradientParams {
   std::int64_t M = 0;
@@ -61,17 +65,6 @@ struct ColumnSumParams {
   float* partial_sums = nullptr;  // [slices,columns]
 };
 
-/// result = (accumulate ? result : 0) + the sum of the slices, in their order.
-struct SumSlicesParams {
-  const float* partial_sums = nullptr;  // [slices,rows,columns]
-  int slices = 0;
-  std::int64_t rows = 0;
-  int columns = 0;
-  MatrixTensor result;
-  bool fp32 = false;
-  bool accumulate = false;
-};
-
 /// Instantiated in backward_instances.cuh.
 template <class Element>
 void launch_gradient(const GradientParams& params, void* stream);
@@ -81,7 +74,5 @@ template <class Element>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream);
 template <class Element>
 void launch_column_sums(const ColumnSumParams& params, void* stream);
-template <class Element>
-void launch_sum_slices(const SumSlicesParams& params, void* stream);
 
 }  // namespace tandem::cuda::projection

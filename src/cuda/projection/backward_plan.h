@@ -25,7 +25,7 @@ struct BackwardVariant {
   Product<InputParams> input;
   Product<WeightParams> weight;
   Launch<ColumnSumParams> column_sums;
-  Launch<SumSlicesParams> sum_slices;
+  gemm::SumSlices sum_slices;
   gemm::Copy copy;
 };
 

@@ -1,5 +1,5 @@
-// The kernels of projection's backward that are not matrix products: dz from d_out, sums over rows,
-// sums of slices.
+// The kernels of projection's backward that are not matrix products: dz from d_out, and sums over
+// rows.
 #pragma once
 
 #include "cuda/parts/fragment.cuh"
@@ -61,42 +61,49 @@ __device__ void store_eight(const MatrixTensor& dz, std::int64_t row, int column
   }
 }
 
-/// dz of a row, of segments that take each value alone. A warp.
+/// dz of some columns of a row, of segments that take each value alone. A warp.
 template <class Element>
-__device__ void scale_row(const SegmentGradient& segment, std::int64_t row) {
-  for (int column = 8 * (threadIdx.x % 32); column < segment.columns; column += 8 * 32) {
-    const int count = segment.columns - column;
-    float d[8];
-    load_eight<Element>(segment.d_out, segment.fp32, row, column, count, d);
-    if (segment.kept == ProjectionKept::kSlope) {
-      float slope[8];
-      load_eight<Element>(segment.slope, segment.fp32, row, column, count, slope);
+__device__ void scale_row(const SegmentGradient& segment, std::int64_t row, int first) {
+  constexpr int kPieces = kGradientColumns / (8 * 32);  // of eight columns, a lane's
+  const bool sloped = segment.kept == ProjectionKept::kSlope;
+  float d[kPieces][8], slope[kPieces][8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) d[i] *= slope[i];
-    }
-    store_eight<Element>(segment.dz, row, column, count, d);
+  for (int i = 0; i < kPieces; ++i) {
+    const int column = first + 8 * (static_cast<int>(threadIdx.x % 32) + 32 * i);
+    const int count = segment.columns - column;
+    load_eight<Element>(segment.d_out, segment.fp32, row, column, count, d[i]);
+    if (sloped) load_eight<Element>(segment.slope, segment.fp32, row, column, count, slope[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int column = first + 8 * (static_cast<int>(threadIdx.x % 32) + 32 * i);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) d[i][j] *= sloped ? slope[i][j] : 1.0f;
+    store_eight<Element>(segment.dz, row, column, segment.columns - column, d[i]);
   }
 }
 
-/// dz of a row of normalised heads: inverse_norm (d_out - out <d_out, out>). A warp: neighbouring
-/// lanes take eight columns each of one head, as many heads at once as it has lanes for.
+/// dz of some heads of a row: inverse_norm (d_out - out <d_out, out>). A warp: neighbouring lanes
+/// take eight columns each of one head, as many heads at once as it has lanes for.
 template <class Element>
-__device__ void project_row(const SegmentGradient& segment, std::int64_t row) {
+__device__ void project_row(const SegmentGradient& segment, std::int64_t row, int first) {
   const int pieces = segment.head_width / 8;
   int lanes = 1;  // per head
   while (lanes < pieces) lanes *= 2;
   const int lane = threadIdx.x % 32;
-  const int heads = segment.columns / segment.head_width;
-  for (int first = 0; first < heads; first += 32 / lanes) {
-    const int head = first + lane / lanes;
+  const int begin = first / segment.head_width;
+  const int end =
+      min(begin + segment.chunk_columns / segment.head_width, segment.columns / segment.head_width);
+#pragma unroll 4
+  for (int at = begin; at < end; at += 32 / lanes) {
+    const int head = at + lane / lanes;
     const int piece = lane % lanes;
-    const bool works = head < heads && piece < pieces;
+    const bool works = head < end && piece < pieces;
     const int column = head * segment.head_width + 8 * piece;
-    float d[8] = {}, out[8] = {}, dot = 0.0f;
-    if (works) {
-      load_eight<Element>(segment.d_out, segment.fp32, row, column, 8, d);
-      load_eight<Element>(segment.out, segment.fp32, row, column, 8, out);
-    }
+    const int count = works ? 8 : 0;
+    float d[8], out[8], dot = 0.0f;
+    load_eight<Element>(segment.d_out, segment.fp32, row, column, count, d);
+    load_eight<Element>(segment.out, segment.fp32, row, column, count, out);
 #pragma unroll
     for (int i = 0; i < 8; ++i) dot = fmaf(d[i], out[i], dot);
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
@@ -111,21 +118,21 @@ __device__ void project_row(const SegmentGradient& segment, std::int64_t row) {
   }
 }
 
-/// A warp per row, all segments.
+/// A warp per row and chunk of a segment's columns.
 template <class Element>
 __global__ __launch_bounds__(32 * kWarps) void projection_gradient_kernel(
     const __grid_constant__ GradientParams params) {
   follow_stream();
+  int chunk = static_cast<int>(blockIdx.y), index = 0;
+  while (chunk >= params.segments[index].chunks) chunk -= params.segments[index++].chunks;
+  const SegmentGradient& segment = params.segments[index];
   const std::int64_t stride = std::int64_t{gridDim.x} * kWarps;
   for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < params.M;
        row += stride) {
-    for (const SegmentGradient& segment : params.segments) {
-      if (segment.dz.data == nullptr) continue;
-      if (segment.kept == ProjectionKept::kNormalized) {
-        project_row<Element>(segment, row);
-      } else {
-        scale_row<Element>(segment, row);
-      }
+    if (segment.kept == ProjectionKept::kNormalized) {
+      project_row<Element>(segment, row, chunk * segment.chunk_columns);
+    } else {
+      scale_row<Element>(segment, row, chunk * segment.chunk_columns);
     }
   }
 }
@@ -159,34 +166,16 @@ __global__ __launch_bounds__(32 * kWarps) void projection_column_sum_kernel(
   params.partial_sums[std::int64_t{blockIdx.y} * params.columns + mine] = total;
 }
 
-/// A thread per element.
-template <class Element>
-__global__ __launch_bounds__(32 * kWarps) void projection_sum_slices_kernel(
-    const __grid_constant__ SumSlicesParams params) {
-  follow_stream();
-  const std::int64_t count = params.rows * params.columns;
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  const std::int64_t at = i / params.columns * params.result.row_stride + i % params.columns;
-  float* wide = static_cast<float*>(params.result.data) + at;
-  Element* narrow = static_cast<Element*>(params.result.data) + at;
-  float sum = 0.0f;
-  if (params.accumulate) sum = params.fp32 ? *wide : static_cast<float>(*narrow);
-  for (int slice = 0; slice < params.slices; ++slice) sum += params.partial_sums[slice * count + i];
-  if (params.fp32) {
-    *wide = sum;
-  } else {
-    *narrow = static_cast<Element>(sum);
-  }
-}
-
 template <class Element>
 void launch_gradient(const GradientParams& params, void* stream) {
-  constexpr std::int64_t kMostBlocks = 132 * 8;
+  constexpr std::int64_t kMostBlocks = 1 << 20;
   const std::int64_t blocks = ceil_div(params.M, kWarps);
-  if (blocks == 0) return;
+  int chunks = 0;
+  for (const SegmentGradient& segment : params.segments) chunks += segment.chunks;
+  if (blocks == 0 || chunks == 0) return;
   launch_kernel("projection_backward", projection_gradient_kernel<Element>,
                 {.blocks = static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
+                 .blocks_y = static_cast<unsigned>(chunks),
                  .threads = 32 * kWarps},
                 static_cast<cudaStream_t>(stream), params);
 }
@@ -197,15 +186,6 @@ void launch_column_sums(const ColumnSumParams& params, void* stream) {
                 {.blocks = static_cast<unsigned>(ceil_div(params.columns, 256)),
                  .blocks_y = static_cast<unsigned>(params.slices),
                  .threads = 32 * kWarps},
-                static_cast<cudaStream_t>(stream), params);
-}
-
-template <class Element>
-void launch_sum_slices(const SumSlicesParams& params, void* stream) {
-  const std::int64_t blocks = ceil_div(params.rows * params.columns, 32 * kWarps);
-  if (blocks == 0) return;
-  launch_kernel("projection_backward", projection_sum_slices_kernel<Element>,
-                {.blocks = static_cast<unsigned>(blocks), .threads = 32 * kWarps},
                 static_cast<cudaStream_t>(stream), params);
 }
 
