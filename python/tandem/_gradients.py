@@ -26,8 +26,8 @@ LINEAR = {
     "gla_state_forward": (({"k"}, {"state"}), ({"v"}, {"state"})),
     "gated_scan_forward": (({"x", "initial_state"}, {"out", "final_state"}),),
     "linear_scan_forward": (
-        ({"u", "initial_state"}, {"out", "final_state"}),
-        ({"weight", "initial_state"}, {"out", "final_state"}),
+        ({"u", "initial_state"}, {"out", "final_state", "x", "states"}),
+        ({"weight", "initial_state"}, {"out", "final_state", "x", "states"}),
     ),
 }
 
@@ -39,7 +39,13 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
         f"{name}{i}"
         for i in range(8)
         for name in {0: (), 5: ("out", "inverse_norm")}.get(given[f"activation{i}"] or 0, ("slope",))
-    }
+    },
+    # Of all gradients, only those by the decay and the gate depend on the states.
+    "linear_scan_forward": lambda given: (
+        {"x", "states"}
+        if any(given[name] is not None and given[name].requires_grad for name in ("decay", "log_decay", "gate"))
+        else set()
+    ),
 }
 
 
