@@ -26,8 +26,8 @@ LINEAR = {
     "gla_state_forward": (({"k"}, {"state"}), ({"v"}, {"state"})),
     "gated_scan_forward": (({"x", "initial_state"}, {"out", "final_state"}),),
     "linear_scan_forward": (
-        ({"u", "initial_state"}, {"out", "final_state", "x", "states"}),
-        ({"weight", "initial_state"}, {"out", "final_state", "x", "states"}),
+        ({"u", "initial_state"}, {"out", "final_state"}),
+        ({"weight", "initial_state"}, {"out", "final_state"}),
     ),
 }
 
@@ -185,11 +185,13 @@ def no_formula(table: Table) -> Callable[..., NoReturn]:
 
 
 def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents."""
+    """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents. What
+    only the backward takes has none."""
+    unasked = {table.rows[name].flag: False for name in saved.outputs if table.rows[name].flag}
 
     def tangents(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         moved: dict[str, Any] = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}
-        values = dict(zip(saved.names, saved.values(ctx), strict=True))
+        values = {**dict(zip(saved.names, saved.values(ctx), strict=True)), **unasked}
         for inputs, outputs in LINEAR.get(table.name, ()):
             if moved.keys() <= inputs:
                 for name in inputs - moved.keys():
