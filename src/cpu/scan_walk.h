@@ -84,7 +84,7 @@ class ScanWalk {
     const std::int64_t lines = (scan_.T + kKeptStateTokens - 1) / kKeptStateTokens;
     for (int i = 0; i < chunk.rows; ++i) {
       const std::int64_t t = chunk.begin + i;
-      if (t % kKeptStateTokens != 0) continue;
+      if (t % kKeptStateTokens != 0 || t == chunk.sequence->begin) continue;
       const std::int64_t line = chunk.sequence->b * lines + t / kKeptStateTokens;
       std::copy_n(states + i * kScanColumns, tile.block.columns,
                   kept_states_ + line * scan_.D + tile.block.first);
