@@ -44,9 +44,9 @@ class Case:
     op: str = "gla"
     gate: str = "silu"  # of a scan: silu, none
     decay_dtype: str = "same"  # of a scan: same (as x), fp32
-    segments: tuple = ()  # of projection, as the four below
+    kept: str = "yes"  # of linear_scan and projection: yes, training, no
+    segments: tuple = ()  # of projection, as the three below
     around: float | None = None
-    kept: str = "yes"
     gradients: str = "same"
     accumulate: str = "no"
 

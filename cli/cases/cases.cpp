@@ -42,6 +42,7 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"in_place", States::kInPlace}};
 const Words<bool> kGates = {{"silu", true}, {"none", false}};
 const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of gradients
+const Words<Kept> kKept = {{"yes", Kept::kYes}, {"training", Kept::kTraining}, {"no", Kept::kNo}};
 const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
@@ -125,7 +126,6 @@ void parse_projection(const Line& line, const Json& object, Case& one) {
   const auto set = [&](const char* field, const Words<bool>& words, bool& value) {
     if (object.contains(field)) value = line.word(object.at(field), field, words);
   };
-  set("kept", kYesOrNo, one.kept);
   set("gradients", kDecayDtypes, one.fp32_gradients);
   set("accumulate", kYesOrNo, one.accumulate);
 }
@@ -171,6 +171,7 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
   if (object.contains("state_dtype")) {
     one.state_dtype = line.word(object.at("state_dtype"), "state_dtype", kStateDtypes);
   }
+  if (object.contains("kept")) one.kept = line.word(object.at("kept"), "kept", kKept);
   if (object.contains("strides")) {
     one.strides = line.word(object.at("strides"), "strides", kStrides);
   }
@@ -230,13 +231,13 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   if (has("gate")) object["gate"] = word_for(kGates, one.gate);
   if (schema.is_recurrence()) object["states"] = word_for(kStates, one.states);
   if (has("state_dtype")) object["state_dtype"] = word_for(kStateDtypes, one.state_dtype);
+  if (has("kept")) object["kept"] = word_for(kKept, one.kept);
   object["strides"] = word_for(kStrides, one.strides);
   if (one.scale) object["scale"] = *one.scale;
   if (one.cu_seqlens) object["cu_seqlens"] = *one.cu_seqlens;
   if (has("segments")) {
     object["segments"] = one.segments;
     if (one.around) object["around"] = *one.around;
-    object["kept"] = word_for(kYesOrNo, one.kept);
     object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
     object["accumulate"] = word_for(kYesOrNo, one.accumulate);
   }

@@ -22,7 +22,8 @@
 //   segments    of projection*: "2048 l2_normalize 128", columns and what follows the product, as
 //               cli/ops/projection.h has it; a list of them for one case
 //   around      of projection: pre-activations lie around this, by the bias of each segment
-//   kept        of projection: yes (default) | no, whether a forward writes what its backward takes
+//   kept        of projection and linear_scan: yes (default), a forward writes what its backward
+//               takes | training, not where it runs alone | no, of linear_scan: neither does
 //   gradients   of projection's weights and biases: same (as x, default) | fp32
 //   accumulate  of projection: no (default) | yes, whether these are added to what there is
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
@@ -66,6 +67,9 @@ enum class DecayDistribution {
 
 enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
 
+/// Where forwards write what their backwards take.
+enum class Kept { kYes, kTraining, kNo };
+
 enum class Strides {
   kContiguous,
   kPacked,      // q, k, v (x, decay, gate) are slices of one [B,T,...] buffer
@@ -98,9 +102,9 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
-  std::vector<std::string> segments;  // projection only, as the four below
+  Kept kept = Kept::kYes;             // projection and linear_scan only
+  std::vector<std::string> segments;  // projection only, as the three below
   std::optional<double> around;
-  bool kept = true;
   bool fp32_gradients = false;
   bool accumulate = false;
   std::set<std::string> tags;

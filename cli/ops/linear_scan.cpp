@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/calls/arguments.h"
+#include "cli/cases/draw.h"
 #include "cli/ops/ops.h"
 #include "cli/ops/scan.h"
 
@@ -20,17 +22,50 @@ std::string shape(const TensorSet& set) {
   return fmt::format("B{} T{} d{} D{}", u[0], u[1], u[2], set.get("weight").shape[0]);
 }
 
+/// Runs the forward, and what it keeps becomes inputs; the rest of these stays poison. why the
+/// CPU's and not the definition: it takes minutes of the large cases. What it keeps wrong, the
+/// gradients show.
+void keep_outputs(TensorSet& set) {
+  const Signature& forward = linear_scan_forward_signature();
+  auto args = host_arguments<LinearScanForwardArgs>(forward, set);
+  args.final_state.reset();  // it may be the initial state's memory
+  forward.run(&args, {}, {});
+  for (NamedTensor& tensor : set.tensors) {
+    if (tensor.name == "x" || tensor.name == "states") tensor.output = false;
+  }
+}
+
+TensorSet make_forward(const Case& one, DType dtype, std::uint64_t seed) {
+  return make_linear_scan(one, dtype, seed, one.kept == Kept::kYes);
+}
+
+TensorSet make_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  const bool kept = one.kept != Kept::kNo;
+  TensorSet set = make_linear_scan(one, dtype, seed, kept);
+  if (kept) keep_outputs(set);
+  return differentiate_scan(std::move(set), linear_scan_backward_signature(), one, seed);
+}
+
+/// Makes those of a backward that takes what the forward before it writes.
+TensorSet make_second(const Case& one, DType dtype, std::uint64_t seed) {
+  return differentiate_scan(make_linear_scan(one, dtype, seed, one.kept != Kept::kNo),
+                            linear_scan_backward_signature(), one, seed);
+}
+
 }  // namespace
 
 CaseSchema linear_scan_case_schema() {
-  return scan_case_schema("linear_scan", {"B", "T", "d", "D"});
+  CaseSchema schema = scan_case_schema("linear_scan", {"B", "T", "d", "D"});
+  schema.fields.push_back("kept");
+  schema.draw_fields = [](Draw& draw, Case& one) { one.kept = draw.of({Kept::kYes, Kept::kNo}); };
+  return schema;
 }
 
 std::vector<Operation> linear_scan_operations() {
   const Operation forward = {.name = "linear_scan",
                              .direction = "forward",
                              .calls = {&linear_scan_forward_signature()},
-                             .make = make_linear_scan,
+                             .make = make_forward,
                              .expect = expect_linear_scan,
                              .flops = projection_flops,
                              .shape = shape,
@@ -39,17 +74,15 @@ std::vector<Operation> linear_scan_operations() {
       .name = "linear_scan",
       .direction = "backward",
       .calls = {&linear_scan_backward_signature()},
-      .make =
-          [](const Case& one, DType dtype, std::uint64_t seed) {
-            return differentiate_scan(make_linear_scan(one, dtype, seed),
-                                      linear_scan_backward_signature(), one, seed);
-          },
+      .make = make_backward,
       .expect = expect_linear_scan_backward,
-      // u W^T again, dx W and dx^T u.
-      .flops = [](const TensorSet& set) { return 3 * projection_flops(set); },
+      // dx W and dx^T u, and u W^T again where the forward did not keep it.
+      .flops = [](const TensorSet& set) { return (set.find("x") ? 2 : 3) * projection_flops(set); },
       .shape = shape,
       .runs_files = true};
-  return {forward, backward, forward_then_backward(forward, backward)};
+  Operation second = backward;
+  second.make = make_second;
+  return {forward, backward, forward_then_backward(forward, second)};
 }
 
 }  // namespace tandem::tools

@@ -1,4 +1,5 @@
-// linear_scan's outputs and gradients against the fp64 definition.
+// linear_scan's outputs and gradients against the fp64 definition. Gradients are those of the whole
+// forward, so that what it keeps for them is judged, too.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -21,25 +22,40 @@ class ForwardExpectation : public Expectation {
     defined_.resize(channels_.size());
 #pragma omp parallel for schedule(dynamic)
     for (std::size_t i = 0; i < channels_.size(); ++i) {
-      defined_[i] = reference::linear_scan_forward_one(problem_, channels_[i].n, channels_[i].d);
+      const auto [n, d] = channels_[i];
+      defined_[i].x = reference::project_one(problem_, n, d);
+      defined_[i].scan = reference::scan_forward_one(problem_, defined_[i].x, n, d);
     }
   }
 
   std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
     const ChannelJudge judge(problem_, set, after, channels_);
     std::vector<OutputError> errors = {judge.tokens(
-        "out", [&](std::size_t i) -> auto& { return defined_[i].out; })};
+        "out", [&](std::size_t i) -> auto& { return defined_[i].scan.out; })};
     if (set.find("final_state")) {
-      errors.push_back(
-          judge.states("final_state", [&](std::size_t i) { return defined_[i].states.back(); }));
+      errors.push_back(judge.states("final_state",
+                                    [&](std::size_t i) { return defined_[i].scan.states.back(); }));
+    }
+    if (set.find("x")) {
+      errors.push_back(judge.tokens_inside(
+          "x", [&](std::size_t i) -> auto& { return defined_[i].x; }));
+    }
+    if (set.find("states")) {
+      errors.push_back(judge.kept_states(
+          "states", [&](std::size_t i) -> auto& { return defined_[i].scan.states; }));
     }
     return errors;
   }
 
  private:
+  struct Channel {
+    std::vector<double> x;
+    reference::ScanChannel scan;
+  };
+
   LinearScanForwardProblem problem_;
   std::vector<ChannelIndex> channels_;
-  std::vector<reference::ScanChannel> defined_;
+  std::vector<Channel> defined_;
 };
 
 /// Chooses all of `count` indices or, with `sampled`, at most `most`: the first, the last and some
@@ -89,7 +105,7 @@ class BackwardExpectation : public Expectation {
                             std::vector<double> reference::ScanChannelGradients::*gradient) {
       if (!set.find(name)) return;
       errors.push_back(judge.tokens(
-          name, [&](std::size_t i) -> auto& { return defined_[i].*gradient; }));
+          name, [&](std::size_t i) -> auto& { return defined_[i].*gradient; }, rounded_x_limit));
     };
     tokens("d_decay", &reference::ScanChannelGradients::d_decay);
     tokens("d_log_decay", &reference::ScanChannelGradients::d_decay);
@@ -161,7 +177,7 @@ class BackwardExpectation : public Expectation {
         outside.add(load(x.dtype, data, t * x.strides[1] + j), 0);
       }
     }
-    return judge("du", all, scan_limit(x.dtype, p_.dtype));
+    return judge("du", all, rounded_x_limit(x.dtype, p_.dtype));
   }
 
   OutputError compare_d_weight(const NamedTensor& x, const Buffers& after) const {
@@ -174,7 +190,7 @@ class BackwardExpectation : public Expectation {
                     d_weight_[row][j]);
       }
     }
-    return judge("d_weight", all, scan_limit(x.dtype, p_.dtype));
+    return judge("d_weight", all, rounded_x_limit(x.dtype, p_.dtype));
   }
 
   LinearScanBackwardProblem problem_;

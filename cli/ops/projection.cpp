@@ -47,6 +47,9 @@ void check(const Line& line, Case& one) {
   if (one.segments.empty() || one.segments.size() > kMostProjectionSegments) {
     line.refuse("segments", fmt::format("must be 1 to {}", kMostProjectionSegments));
   }
+  if (one.kept == Kept::kNo) {
+    line.refuse("kept", "must be yes or training: its backward needs what its forward keeps");
+  }
   for (const std::string& text : one.segments) {
     const std::optional<SegmentCase> segment = parse_segment(text);
     if (!segment) line.refuse("segments", "has no such segment: " + shown(text));
@@ -85,7 +88,7 @@ void draw_segments(Draw& draw, Case& one) {
     if (count > 1 && i > 0 && draw.one_in(6)) text += " unused";
     one.segments.push_back(fmt::format("{} {}", draw.one_in(15) ? 0 : columns, text));
   }
-  one.kept = draw.one_in(2);
+  one.kept = draw.of({Kept::kYes, Kept::kTraining});
   one.fp32_gradients = draw.one_in(3);
   one.accumulate = draw.one_in(3);
 }

@@ -205,7 +205,7 @@ class Maker {
 TensorSet make_projection(const Case& one, DType dtype, std::uint64_t seed) {
   Maker maker(one, dtype, seed);
   maker.add_inputs();
-  maker.add_outputs(one.kept);
+  maker.add_outputs(one.kept == Kept::kYes);
   return maker.take();
 }
 

@@ -40,9 +40,9 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
           }};
 }
 
-/// Makes a forward call's tensors, inputs filled.
+/// Makes a forward call's tensors, inputs filled; `kept`: with what it writes for its backward.
 TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
-TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept);
 
 /// Turns a forward's tensors into those of its backward.
 TensorSet differentiate_scan(TensorSet set, const Signature& backward, const Case& one,

@@ -47,6 +47,13 @@ inline double scan_limit(DType dtype, DType activations) {
   return activations == DType::kFloat32 ? 1e-6 : 1e-5;
 }
 
+/// Limit where a gradient may be computed from x and dx that were rounded to activations' dtype.
+inline double rounded_x_limit(DType dtype, DType activations) {
+  if (activations == DType::kBFloat16) return 4e-3;
+  if (activations == DType::kFloat16) return 6e-4;
+  return scan_limit(dtype, activations);
+}
+
 /// Compares outputs channel by channel.
 class ChannelJudge {
  public:
@@ -63,26 +70,46 @@ class ChannelJudge {
   /// Compares a tensor [B,T,D]: expected(i) holds the tokens of channel i; tokens outside every
   /// sequence must be 0.
   template <class Expected>
-  OutputError tokens(const char* name, const Expected& expected) const {
+  OutputError tokens(const char* name, const Expected& expected,
+                     double (*limit)(DType, DType) = scan_limit) const {
+    const NamedTensor& x = set_.get(name);
+    const std::byte* data = after_[x.buffer].data() + x.offset;
+    std::vector<Squares> all = inside(x, expected);
+    Squares& outside = all.emplace_back();
+    for (std::int64_t t = 0; t < scan_.T; ++t) {
+      for (int d = 0; d < scan_.D && !inside_[t]; ++d) {
+        outside.add(load(x.dtype, data, t * x.strides[1] + d), 0);
+      }
+    }
+    return judge(name, all, limit(x.dtype, scan_.dtype));
+  }
+
+  /// The same where tokens outside every sequence may hold anything.
+  template <class Expected>
+  OutputError tokens_inside(const char* name, const Expected& expected) const {
+    const NamedTensor& x = set_.get(name);
+    return judge(name, inside(x, expected), scan_limit(x.dtype, scan_.dtype));
+  }
+
+  /// Compares kept states: expected(i) holds all states of channel i, [tokens + 1]. The one where a
+  /// sequence begins may be anything.
+  template <class Expected>
+  OutputError kept_states(const char* name, const Expected& expected) const {
     const NamedTensor& x = set_.get(name);
     const std::byte* data = after_[x.buffer].data() + x.offset;
     std::vector<Squares> all;
     for (std::size_t i = 0; i < channels_.size(); ++i) {
       const auto [n, d] = channels_[i];
       const reference::Span span = reference::span_of(scan_, n);
-      const std::vector<double>& values = expected(i);
+      const std::vector<double>& states = expected(i);
       Squares& squares = all.emplace_back();
-      for (std::int64_t t = 0; t < span.length(); ++t) {
-        const std::int64_t at = span.b * x.strides[0] + (span.begin + t) * x.strides[1] + d;
-        squares.add(load(x.dtype, data, at), values[t]);
+      for (std::int64_t t = 1; t < span.length(); ++t) {
+        const std::int64_t token = span.begin + t;
+        if (token % kKeptStateTokens != 0) continue;
+        const std::int64_t line = span.b * x.shape[1] + token / kKeptStateTokens;
+        squares.add(load(x.dtype, data, line * scan_.D + d), states[t]);
       }
       add_smallest(squares, x.dtype);
-    }
-    Squares& outside = all.emplace_back();
-    for (std::int64_t t = 0; t < scan_.T; ++t) {
-      for (int d = 0; d < scan_.D && !inside_[t]; ++d) {
-        outside.add(load(x.dtype, data, t * x.strides[1] + d), 0);
-      }
     }
     return judge(name, all, scan_limit(x.dtype, scan_.dtype));
   }
@@ -103,6 +130,25 @@ class ChannelJudge {
   }
 
  private:
+  /// The tokens of each channel.
+  template <class Expected>
+  std::vector<Squares> inside(const NamedTensor& x, const Expected& expected) const {
+    const std::byte* data = after_[x.buffer].data() + x.offset;
+    std::vector<Squares> all;
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      const auto [n, d] = channels_[i];
+      const reference::Span span = reference::span_of(scan_, n);
+      const std::vector<double>& values = expected(i);
+      Squares& squares = all.emplace_back();
+      for (std::int64_t t = 0; t < span.length(); ++t) {
+        const std::int64_t at = span.b * x.strides[0] + (span.begin + t) * x.strides[1] + d;
+        squares.add(load(x.dtype, data, at), values[t]);
+      }
+      add_smallest(squares, x.dtype);
+    }
+    return all;
+  }
+
   /// Adds the size that values below a dtype's normal numbers are measured by: a product of decays
   /// may vanish there, exactly or not.
   static void add_smallest(Squares& squares, DType dtype) {

@@ -9,6 +9,7 @@
 #include "cli/cases/decay_values.h"
 #include "cli/ops/scan.h"
 #include "core/real.h"
+#include "ops/gated_scan_problem.h"
 
 namespace tandem::tools {
 
@@ -128,7 +129,7 @@ TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
 
 /// Makes gated_scan's tensors with u and the weight instead of x, such that x = u W^T has its usual
 /// size.
-TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
+TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept) {
   TensorSet set = make_scan(one, dtype, seed, false);
   const Dims u{one.axis("B"), one.axis("T"), one.axis("d")};
   const std::int64_t d = u[2];
@@ -146,6 +147,12 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed) {
   for_each_element(weight, [&](std::int64_t offset, std::int64_t i) {
     store(dtype, data, offset, scale * random.normal(i));
   });
+  if (!kept) return set;
+  const Dims x{u[0], u[1], one.axis("D")};
+  const Dims states{u[0], (u[1] + kKeptStateTokens - 1) / kKeptStateTokens, x[2]};
+  add_tensor(set, "x", dtype, x, scan_strides(one.strides, x, true), true, scan_shift(one));
+  add_tensor(set, "states", real_dtype(dtype), states, contiguous_strides(states), true,
+             scan_shift(one));
   return set;
 }
 

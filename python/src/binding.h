@@ -39,7 +39,7 @@ struct Binding {
   /// How many arguments torch's schema has.
   std::size_t passed() const;
 
-  /// "linear_scan_forward(Tensor u, ..., bool output_final_state) -> (Tensor, Tensor?)".
+  /// "gated_scan_forward(Tensor x, ..., bool output_final_state, ...) -> (Tensor, Tensor?)".
   std::string schema() const;
 
   const Signature* signature;

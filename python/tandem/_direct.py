@@ -30,26 +30,27 @@ def _is_like(table: Table, output: Row, given: Row) -> bool:
 
 
 def _maker(table: Table, row: Row) -> Callable[[tuple[Any, ...]], Tensor] | None:
-    """A function of a call's arguments that makes an output of a table some of whose outputs come with inputs: no
-    input need be like it."""
-    if row.role != "output" or not any(one.made_with for one in table.rows.values()):
+    """A function of a call's arguments that makes an output of a table some of whose outputs come with inputs, or one
+    with a quotient among its axes: no input need be like it."""
+    if row.role != "output" or not ("/" in row.axes or any(one.made_with for one in table.rows.values())):
         return None
     places = table.arguments.index
-    # Of each axis: the tensor that names it first, where, and the number that divides it.
+    # Of each axis: the tensor that names it first, where, and what divides it: the argument at a place, or a number.
     sources = []
     for axis in row.axes.split(","):
         named, _, divisor = axis.partition("/")
         name = next(name for name in table.tensors if named in table.rows[name].axes.split(","))
         dim = table.rows[name].axes.split(",").index(named)
-        sources.append((places(name), dim, places(divisor) if divisor else None))
+        by = places(divisor) if divisor and not divisor.isdigit() else None
+        sources.append((places(name), dim, by, int(divisor) if divisor.isdigit() else 1))
     first, flag = places(table.first), (table.rows[row.dtype_of] if row.dtype_of else row).fp32_flag
     chosen = None if flag is None else places(flag)
 
     def make(arguments: tuple[Any, ...]) -> Tensor:
         like: Tensor = arguments[first]
         sizes = [
-            arguments[place].shape[dim] // (1 if divisor is None else int(arguments[divisor]))
-            for place, dim, divisor in sources
+            -(-arguments[place].shape[dim] // (number if by is None else int(arguments[by])))
+            for place, dim, by, number in sources
         ]
         fp32 = row.dtype == "fp32" or (chosen is not None and arguments[chosen])
         return like.new_empty(sizes, dtype=torch.float32 if fp32 and like.dtype != torch.float64 else None)

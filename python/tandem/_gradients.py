@@ -39,7 +39,13 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
         f"{name}{i}"
         for i in range(8)
         for name in {0: (), 5: ("out", "inverse_norm")}.get(given[f"activation{i}"] or 0, ("slope",))
-    }
+    },
+    # Of all gradients, only those by the decay and the gate depend on the states.
+    "linear_scan_forward": lambda given: (
+        {"x", "states"}
+        if any(given[name] is not None and given[name].requires_grad for name in ("decay", "log_decay", "gate"))
+        else set()
+    ),
 }
 
 
@@ -179,11 +185,13 @@ def no_formula(table: Table) -> Callable[..., NoReturn]:
 
 
 def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tensor | None, ...]]:
-    """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents."""
+    """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents. What
+    only the backward takes has none."""
+    unasked = {table.rows[name].flag: False for name in saved.outputs if table.rows[name].flag}
 
     def tangents(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         moved: dict[str, Any] = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}
-        values = dict(zip(saved.names, saved.values(ctx), strict=True))
+        values = {**dict(zip(saved.names, saved.values(ctx), strict=True)), **unasked}
         for inputs, outputs in LINEAR.get(table.name, ()):
             if moved.keys() <= inputs:
                 for name in inputs - moved.keys():

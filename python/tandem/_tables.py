@@ -103,8 +103,9 @@ class Table:
             extents["N"] = extents["B"] if offsets is None else offsets.size(0) - 1
         for quotient in self.quotients:
             axis, number = quotient.split("/")
-            if given[number]:
-                extents[quotient] = extents[axis] // int(given[number])
+            divisor = number if number.isdigit() else given[number]
+            if divisor:
+                extents[quotient] = -(-extents[axis] // int(divisor))
         return extents
 
 

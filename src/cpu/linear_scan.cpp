@@ -13,8 +13,13 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const CallOpti
   isa();  // throws before anything is written
   const MatmulProvider provider = matmul_provider(options);
   run_with_real(problem.dtype, [&]<typename Real>() {
-    const LinearScanProjection<Real> load_x(problem, provider);
-    ScanWalk(problem, problem.out, as<Real>(problem.final_state), load_x).run();
+    const LinearScanProjection<Real> project(problem, provider);
+    const auto load_x = [&](const ScanTile& tile, int thread, Real* x) {
+      project(tile, thread, x);
+      if (problem.x.data) store_tile(problem.dtype, x, tile, problem.x);
+    };
+    ScanWalk(problem, problem.out, as<Real>(problem.final_state), load_x, as<Real>(problem.states))
+        .run();
   });
 }
 

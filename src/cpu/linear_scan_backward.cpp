@@ -1,11 +1,12 @@
-// linear_scan's backward on the CPU: the scan's backward, with x made again tile by tile, and the
-// two products du = dx W and d_weight = dx^T u.
+// linear_scan's backward on the CPU: the scan's backward, with x as the forward kept it or made
+// again tile by tile, and the two products du = dx W and d_weight = dx^T u.
 //
 // dx is kept in fp32 (fp64 in a call of that), 4 B T D bytes, when one of the products needs it. A
 // block of d_weight is one thread's, which adds up the tokens in order, so that the bits are the
 // same for any number of threads.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/real.h"
@@ -120,12 +121,16 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const CallOp
   isa();  // throws before anything is written
   const MatmulProvider provider = matmul_provider(options);
   run_with_real(f.dtype, [&]<typename Real>() {
-    const LinearScanProjection<Real> load_x(f, provider);
+    std::optional<LinearScanProjection<Real>> project;
+    if (!problem.x.data) project.emplace(f, provider);
+    const auto load_x = [&](const ScanTile& tile, int thread, Real* x) {
+      if (project) return (*project)(tile, thread, x);
+      load_tile(f.dtype, problem.x, tile, x);
+    };
     std::vector<Real> dx;
     if (problem.du.data || problem.d_weight.data) dx.resize(f.B * f.T * f.D);
     const TokenTensor dx_tensor{dx.empty() ? nullptr : dx.data(), f.T * f.D, f.D};
-    using Walk = ScanBackwardWalk<Real, LinearScanProjection<Real>>;
-    Walk(f, problem, dx_tensor, kRealType<Real>, load_x).run();
+    ScanBackwardWalk<Real, decltype(load_x)>(f, problem, dx_tensor, kRealType<Real>, load_x).run();
     const Products<Real> products(problem, dx.data(), provider);
     if (problem.du.data) products.write_du();
     if (problem.d_weight.data) products.write_d_weight();

@@ -1,4 +1,4 @@
-// x = u W^T of linear_scan on the CPU: computed tile by tile, kept nowhere.
+// x = u W^T of linear_scan on the CPU, computed tile by tile.
 #pragma once
 
 #include <cstdint>

@@ -17,13 +17,19 @@
 
 namespace tandem::cpu {
 
-/// Walks a scan in Real (core/real.h). load_x(tile, thread, x) fills a tile with x.
+/// Walks a scan in Real (core/real.h). load_x(tile, thread, x) fills a tile with x. kept_states are
+/// those of ScanGradients, or null.
 template <typename Real, class LoadX>
 class ScanWalk {
  public:
   ScanWalk(const ScanRecurrence& scan, const TokenTensor& out, Real* final_state,
-           const LoadX& load_x)
-      : scan_(scan), out_(out), final_state_(final_state), load_x_(load_x), chunks_(scan) {}
+           const LoadX& load_x, Real* kept_states = nullptr)
+      : scan_(scan),
+        out_(out),
+        final_state_(final_state),
+        load_x_(load_x),
+        kept_states_(kept_states),
+        chunks_(scan) {}
 
   void run() {
     clear_outside(scan_, scan_.dtype, out_);
@@ -64,12 +70,25 @@ class ScanWalk {
   /// Writes a tile's outputs, from the state in the first line of s.states.
   void write_output(const ScanTile& tile, Scratch& s) const {
     scan_states(tile.shape(), s.decay, s.x, s.states);
+    if (kept_states_) keep_states(tile, s.states);
     Real* out = s.states + kScanColumns;
     if (scan_.gate.data) {
       load_tile(scan_.dtype, scan_.gate, tile, s.gate);
       apply_gate(tile.shape(), s.gate, out);
     }
     store_tile(scan_.dtype, out, tile, out_);
+  }
+
+  void keep_states(const ScanTile& tile, const Real* states) const {
+    const ScanChunk& chunk = tile.chunk;
+    const std::int64_t lines = (scan_.T + kKeptStateTokens - 1) / kKeptStateTokens;
+    for (int i = 0; i < chunk.rows; ++i) {
+      const std::int64_t t = chunk.begin + i;
+      if (t % kKeptStateTokens != 0 || t == chunk.sequence->begin) continue;
+      const std::int64_t line = chunk.sequence->b * lines + t / kKeptStateTokens;
+      std::copy_n(states + i * kScanColumns, tile.block.columns,
+                  kept_states_ + line * scan_.D + tile.block.first);
+    }
   }
 
   void write_final_state(const Sequence& sequence, ScanBlock block, const Real* state) const {
@@ -137,6 +156,7 @@ class ScanWalk {
   TokenTensor out_;
   Real* final_state_;
   const LoadX& load_x_;
+  Real* kept_states_;
   ScanChunks chunks_;
   std::vector<Scratch> scratch_;  // of each thread
 };

@@ -10,6 +10,29 @@ namespace {
 using Forward = LinearScanForwardArgs;
 using Backward = LinearScanBackwardArgs;
 
+static_assert(kKeptStateTokens == 128, "the tables say T/128");
+
+std::vector<Parameter> forward_table() {
+  std::vector<Parameter> table =
+      scan_forward_table<Forward>({input<&Forward::u>("u", "B,T,d", Element::kMatrix),
+                                   input<&Forward::weight>("weight", "D,d")});
+  table.push_back(output<&Forward::x>("x", "B,T,D"));
+  table.push_back(
+      output<&Forward::states>("states", "B,T/128,D", Element::kFp32, Layout::kContiguous));
+  return table;
+}
+
+std::vector<Parameter> backward_table() {
+  std::vector<Parameter> table = scan_backward_table<Backward>(
+      {input<&Backward::u>("u", "B,T,d", Element::kMatrix),
+       input<&Backward::weight>("weight", "D,d")},
+      {gradient<&Backward::du>("du", "u"), gradient<&Backward::d_weight>("d_weight", "weight")});
+  table.push_back(input<&Backward::x>("x", "B,T,D"));
+  table.push_back(
+      input<&Backward::states>("states", "B,T/128,D", Element::kFp32, Layout::kContiguous));
+  return table;
+}
+
 /// The problem of u, weight and all that a forward and its backward read beside them.
 template <class Args>
 LinearScanForwardProblem inputs_of(const Args& args) {
@@ -24,24 +47,18 @@ LinearScanForwardProblem inputs_of(const Args& args) {
 }  // namespace
 
 const Signature& linear_scan_forward_signature() {
-  static const Signature signature = make_signature<Forward>(
-      "linear_scan_forward",
-      scan_forward_table<Forward>({input<&Forward::u>("u", "B,T,d", Element::kMatrix),
-                                   input<&Forward::weight>("weight", "D,d")}),
-      {cpu::linear_scan_forward, TANDEM_CUDA_ENTRY(linear_scan_forward),
-       TANDEM_CUDA_ENTRY(linear_scan_forward_workspace_bytes)});
+  static const Signature signature =
+      make_signature<Forward>("linear_scan_forward", forward_table(),
+                              {cpu::linear_scan_forward, TANDEM_CUDA_ENTRY(linear_scan_forward),
+                               TANDEM_CUDA_ENTRY(linear_scan_forward_workspace_bytes)});
   return signature;
 }
 
 const Signature& linear_scan_backward_signature() {
-  static const Signature signature = make_signature<Backward>(
-      "linear_scan_backward",
-      scan_backward_table<Backward>({input<&Backward::u>("u", "B,T,d", Element::kMatrix),
-                                     input<&Backward::weight>("weight", "D,d")},
-                                    {gradient<&Backward::du>("du", "u"),
-                                     gradient<&Backward::d_weight>("d_weight", "weight")}),
-      {cpu::linear_scan_backward, TANDEM_CUDA_ENTRY(linear_scan_backward),
-       TANDEM_CUDA_ENTRY(linear_scan_backward_workspace_bytes)});
+  static const Signature signature =
+      make_signature<Backward>("linear_scan_backward", backward_table(),
+                               {cpu::linear_scan_backward, TANDEM_CUDA_ENTRY(linear_scan_backward),
+                                TANDEM_CUDA_ENTRY(linear_scan_backward_workspace_bytes)});
   return signature;
 }
 
@@ -50,14 +67,20 @@ LinearScanForwardProblem make_problem(const LinearScanForwardArgs& args) {
   LinearScanForwardProblem problem = inputs_of(args);
   problem.out = token_tensor(args.out);
   problem.final_state = state_data(args.final_state);
+  problem.x = token_tensor(args.x);
+  problem.states = state_data(args.states);
   return problem;
 }
 
 LinearScanBackwardProblem make_problem(const LinearScanBackwardArgs& args) {
-  linear_scan_backward_signature().check(&args);
+  const Signature& signature = linear_scan_backward_signature();
+  signature.check(&args);
+  if (args.states && !args.x) refuse(signature.name(), "states needs x");
   LinearScanBackwardProblem problem;
   problem.forward = inputs_of(args);
   static_cast<ScanGradients&>(problem) = scan_gradients(args);
+  problem.x = token_tensor(args.x);
+  problem.states = state_data(args.states);
   problem.du = token_tensor(args.du);
   problem.d_weight = matrix_tensor(args.d_weight);
   return problem;

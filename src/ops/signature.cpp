@@ -28,6 +28,11 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
+/// Whether an axis has its extent from others, not from a tensor that names it.
+bool is_derived(const std::string& axis) {
+  return axis == "N" || axis.find('/') != std::string::npos;
+}
+
 /// Checks that these innermost extents, which `names` names, are in [1,2^31).
 void check_extents(const Argument& argument, const std::string& names, int count) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
@@ -94,16 +99,20 @@ Signature::Signature(const char* name, std::vector<Parameter> parameters, Backen
   }
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     const std::vector<std::string> parts = split(axes_[i], '/');
-    if (parts.size() == 2)
-      quotients_.push_back({static_cast<int>(i), axis(parts[0]), find(parts[1])});
+    if (parts.size() != 2) continue;
+    const Parameter* divisor = find(parts[1]);
+    quotients_.push_back({static_cast<int>(i), axis(parts[0]), divisor,
+                          divisor == nullptr ? std::stoll(parts[1]) : 0});
   }
 }
 
 void Signature::divide(const void* args, std::span<std::int64_t> extents) const {
-  for (const auto& [axis, dividend, divisor] : quotients_) {
-    const auto number = static_cast<std::int64_t>(divisor->value(args).value_or(0));
-    const bool known = extents[dividend] != kUnknown && number > 0;
-    extents[axis] = known ? extents[dividend] / number : kUnknown;
+  for (const auto& [axis, dividend, divisor, constant] : quotients_) {
+    const std::int64_t number =
+        divisor ? static_cast<std::int64_t>(divisor->value(args).value_or(0)) : constant;
+    const std::int64_t extent = extents[dividend];
+    const bool known = extent != kUnknown && number > 0;
+    extents[axis] = known ? extent / number + (extent % number != 0) : kUnknown;
   }
 }
 
@@ -171,7 +180,7 @@ struct Signature::Check {
     if (row.view(args) == nullptr) return false;
     const Axes& axes = row.axes.front();
     return std::any_of(axes.index.begin(), axes.index.begin() + axes.rank, [&](int axis) {
-      return extents[axis] == kUnknown && signature.axes()[axis] != "N";
+      return extents[axis] == kUnknown && !is_derived(signature.axes()[axis]);
     });
   }
 

@@ -40,8 +40,8 @@ enum class Element {
 enum class Layout { kRows, kContiguous, kFree };  // kRows: free, the innermost 1
 
 /// The axes of a tensor by the op's names, "B,T,HQ,K", as indices into Signature::axes(). N is the
-/// number of sequences: B without cu_seqlens. "C0/head_width0" is the quotient of an axis and a
-/// number of the call.
+/// number of sequences: B without cu_seqlens. "T/128" and "C0/head_width0" are quotients of an axis
+/// and a number, or a number of the call, rounded up.
 struct Axes {
   std::array<std::int8_t, Dims::kMaxRank> index{};
   int rank = 0;
@@ -169,7 +169,8 @@ class Signature {
   /// An axis that no tensor names: the extent of another, divided by a number.
   struct Quotient {
     int axis, dividend;
-    const Parameter* divisor;
+    const Parameter* divisor;  // a number of the call, or null
+    std::int64_t constant;     // else
   };
 
   int axis(const std::string& name);

@@ -22,6 +22,7 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
   if (axis == "M") return 5;
+  if (axis == "T/128") return 1;
   const std::int64_t segment = axis.back() - '0';
   if (axis == "C" + std::to_string(segment)) return 16 + 8 * segment;
   if (segment >= 0 && segment <= 9) return 2 + segment;  // heads of 8 columns

@@ -27,7 +27,8 @@ bool names_axes(const Call& call, const Parameter& row) {
   }
   const Axes& axes = row.axes.front();
   for (int i = 0; i < axes.rank; ++i) {
-    if (!known[axes.index[i]] && call.signature().axes()[axes.index[i]] != "N") return true;
+    const std::string& axis = call.signature().axes()[axes.index[i]];
+    if (!known[axes.index[i]] && axis != "N" && axis != "T/128") return true;
   }
   return false;
 }

@@ -52,6 +52,7 @@ TEST(ScanCases, TheTablesCoverTheArguments) {
     std::set<States> states;
     std::set<Strides> strides;
     std::set<bool> gates, fp32_decays;
+    std::set<Kept> kept;
     bool lists = false;
     for (const Case& one : select_cases(load_cases(op), "", "check")) {
       T.insert(one.axis("T"));
@@ -62,6 +63,7 @@ TEST(ScanCases, TheTablesCoverTheArguments) {
       strides.insert(one.strides);
       gates.insert(one.gate);
       fp32_decays.insert(one.fp32_decay);
+      kept.insert(one.kept);
       lists |= one.cu_seqlens.has_value();
     }
     for (const std::int64_t length : {0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 257}) {
@@ -74,6 +76,7 @@ TEST(ScanCases, TheTablesCoverTheArguments) {
     EXPECT_EQ(strides.size(), 7u) << op;
     EXPECT_EQ(gates.size(), 2u) << op;
     EXPECT_EQ(fp32_decays.size(), 2u) << op;
+    EXPECT_EQ(kept.size(), op == std::string("linear_scan") ? 3u : 1u) << op;
     EXPECT_TRUE(lists) << op;
     std::set<std::int64_t> small_T;  // under compute-sanitizer
     for (const Case& one : select_cases(load_cases(op), "", "sanitizer")) {
@@ -91,7 +94,8 @@ TEST(ScanCases, TheTablesCoverTheArguments) {
   }
 }
 
-/// Four tensors of the forward, seven of the backward.
+/// Four tensors of the forward, seven of the backward; linear_scan's x and states where a training
+/// step writes and reads them.
 TEST(ScanCases, CostCountsEachTensorOnce) {
   const Case one = select_cases(load_cases("gated_scan"), "sweep_b4_t512", "")[0];
   const auto cost = [&](const Case& of, const Operation& operation) {
@@ -105,10 +109,20 @@ TEST(ScanCases, CostCountsEachTensorOnce) {
 
   const Case linear = select_cases(load_cases("linear_scan"), "sweep_b4_t512", "")[0];
   constexpr double kInput = 4.0 * 512 * 256 * 2, kWeight = 256.0 * 64 * 2;
-  EXPECT_EQ(cost(linear, find_operation("linear_scan")).bytes, 3 * kTensor + kInput + kWeight);
   EXPECT_EQ(cost(linear, find_operation("linear_scan")).flops, 2.0 * 4 * 512 * 256 * 64);
-  EXPECT_EQ(cost(linear, find_operation("linear_scan", "backward")).bytes,
-            5 * kTensor + 2 * (kInput + kWeight));
+  constexpr double kForward = 3 * kTensor + kInput + kWeight;
+  EXPECT_EQ(cost(linear, find_operation("linear_scan")).bytes, kForward);
+  constexpr double kKept = kTensor + 4.0 * (512 / 128) * 64 * 4;
+  constexpr double kBackward = 5 * kTensor + 2 * (kInput + kWeight) + kKept;
+  const Operation& backward = find_operation("linear_scan", "backward");
+  const Operation& both = find_operation("linear_scan", "forward_backward");
+  EXPECT_EQ(cost(linear, backward).bytes, kBackward);
+  EXPECT_EQ(cost(linear, backward).flops, 2 * cost(linear, find_operation("linear_scan")).flops);
+  EXPECT_EQ(cost(linear, both).bytes, kForward + kKept + kBackward);
+  Case not_kept = linear;
+  not_kept.kept = Kept::kNo;
+  EXPECT_EQ(cost(not_kept, backward).bytes, kBackward - kKept);
+  EXPECT_EQ(cost(not_kept, both).bytes, kForward + kBackward - kKept);
 }
 
 /// A table's fields are its op's.
@@ -136,6 +150,13 @@ TEST(ScanCases, RefusalsNameTheField) {
             std::string::npos);
   EXPECT_NE(text("gated_scan", axes + R"(, "gate": true, )" + decay)
                 .find("gate: must be one of silu, none, got true"),
+            std::string::npos);
+  const std::string kept = R"("axes": {"B": 1, "T": 2, "d": 1, "D": 3}, "kept": "n", )";
+  EXPECT_NE(text("linear_scan", kept + decay).find("kept: must be one of yes, training, no"),
+            std::string::npos);
+  EXPECT_NE(text("gated_scan", kept + decay).find("kept: unknown field"), std::string::npos);
+  EXPECT_NE(text("projection", R"("axes": {"M": 1, "d": 1}, "segments": ["8 none"], "kept": "no")")
+                .find("kept: must be yes or training"),
             std::string::npos);
   EXPECT_EQ(text("nothing", axes + ", " + decay), "no cases for op nothing");
 }

@@ -37,6 +37,8 @@ class ScanCase(unittest.TestCase):
     dtypes = ("bf16", "fp16", "fp32")  # of the cases
     dtype = torch.float32  # of what a test draws itself
 
+    gradient_tolerance = staticmethod(tolerance)
+
     def near(self, fp32):
         """The relative error of what is the same call but for the order of a few roundings."""
         return fp32 if self.dtype == torch.float32 else 1e-2
@@ -79,7 +81,8 @@ class ScanCase(unittest.TestCase):
         expected = differentiate(definition, names, wide, d_out, d_final_state)
         for name, gradient in got.items():
             self.assertEqual((gradient.dtype, gradient.shape), (inputs[name].dtype, inputs[name].shape))
-            self.assertLess(relative_rms(gradient.cpu(), expected[name]), tolerance(gradient, dtype), name)
+            limit = self.gradient_tolerance(gradient, dtype)
+            self.assertLess(relative_rms(gradient.cpu(), expected[name]), limit, name)
 
     def setUp(self):
         torch.manual_seed(0)

@@ -5,13 +5,18 @@ import unittest
 import tandem
 import torch
 from reference import linear_scan, relative_rms
-from scans import ScanCase, differentiate
+from scans import ScanCase, differentiate, tolerance
 
 NAMES = ("u", "weight", "decay", "log_decay", "gate", "initial_state")
 OP = torch.ops.tandem.linear_scan_forward.default
 
 
 class LinearScanCase(ScanCase):
+    @staticmethod
+    def gradient_tolerance(tensor, dtype):
+        """x, and on a GPU dx, are rounded to 16 bits."""
+        return {torch.bfloat16: 4e-3, torch.float16: 6e-4}.get(dtype) or tolerance(tensor, dtype)
+
     def draw(self, B=2, T=100, d=24, D=40, dtype=None):
         """u, weight, log_decay, gate."""
 
@@ -64,6 +69,46 @@ class Torch(LinearScanCase):
             with self.subTest(name):
                 self.assert_same(gradient, everything[name])
 
+    def test_what_is_kept(self):
+        """x and states, where a gradient depends on them."""
+        u, weight, g, gate = self.draw(T=300)
+        inputs = {"u": u, "weight": weight, "log_decay": g, "gate": gate, "initial_state": torch.randn_like(g[:, 0])}
+        expected = [(u.dtype, (2, 300, 40)), (torch.float32, (2, 3, 40))]
+        given = {x.data_ptr() for x in inputs.values()}
+        for name in inputs:
+            saved = []
+            pack = lambda x, saved=saved: (saved.append(x), x)[1]  # noqa: E731
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+                tandem.ops.linear_scan(**{**inputs, name: inputs[name].detach().requires_grad_()})
+            kept = [(x.dtype, tuple(x.shape)) for x in saved if x.data_ptr() not in given]
+            self.assertEqual(kept, expected if name in ("log_decay", "gate") else [], name)
+
+    def test_gradients_with_and_without_what_is_kept(self):
+        u, weight, g, gate = self.draw(T=300)
+        *_, x, states = OP(u, weight, None, g, gate, None, False, None, True, True)
+        self.assertLess(relative_rms(x, torch.nn.functional.linear(u, weight).double()), self.near(1e-6))
+        state, step = torch.zeros_like(g[:, 0]), g.exp()
+        for t in range(257):
+            if t in (128, 256):
+                self.assertLess(relative_rms(states[:, t // 128], state.double()), self.near(1e-5))
+            state = step[:, t] * state + x[:, t]
+        d_out = torch.randn_like(gate)
+        backward = torch.ops.tandem.linear_scan_backward.default
+        call = lambda *kept: backward(u, weight, None, g, gate, None, None, d_out, None, *kept, *[True] * 4, False)  # noqa: E731
+        again = call(None, None)
+        for kept in ((x, None), (x, states)):
+            for got, expected in zip(call(*kept)[:4], again[:4], strict=True):
+                self.assertLess(relative_rms(got, expected.double()), self.near(1e-5))
+        with self.assertRaisesRegex(ValueError, "states needs x"):
+            call(None, states)
+
+    def test_tangents_beside_what_is_kept(self):
+        u, weight, g, _ = self.draw()
+        tangent = torch.randn_like(u)
+        g.requires_grad_()
+        run = lambda u: tandem.ops.linear_scan(u, weight, log_decay=g)[0]  # noqa: E731
+        self.assert_same(torch.func.jvp(run, (u,), (tangent,))[1], run(tangent))
+
     def test_a_loss_of_the_final_state_alone(self):
         u, weight, g, _ = self.draw()
         weight.requires_grad_()
@@ -96,13 +141,16 @@ class Torch(LinearScanCase):
         u, weight, g, gate = self.draw(B=1, T=70)
         state, offsets = torch.randn(1, 40, device=self.device), torch.tensor([0, 30, 70], device=self.device)
         for arguments in (
-            (u, weight, None, g, gate, None, False, None),
-            (u, weight, g.exp(), None, None, state, True, None),
-            (u, weight, None, g, gate, state.repeat(2, 1), True, offsets),
+            (u, weight, None, g, gate, None, False, None, False, False),
+            (u, weight, g.exp(), None, None, state, True, None, True, False),
+            (u, weight, None, g, gate, state.repeat(2, 1), True, offsets, True, False),
         ):
             torch.library.opcheck(OP, arguments)
+        # No comparison of values: states are not defined where a sequence begins.
+        arguments = (u, weight, None, g, gate, None, False, None, True, True)
+        torch.library.opcheck(OP, arguments, test_utils=("test_schema", "test_faketensor"))
         leaves = [x.detach().requires_grad_() for x in (u, weight, g, gate, state)]
-        torch.library.opcheck(OP, (*leaves[:2], None, *leaves[2:], True, None))
+        torch.library.opcheck(OP, (*leaves[:2], None, *leaves[2:], True, None, False, False))
 
     def test_one_graph_for_every_time_with_gradients(self):
         def loss(u, weight, g, gate):

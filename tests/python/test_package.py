@@ -33,10 +33,11 @@ SCHEMAS = (
     "Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_dx, bool wants_d_decay, bool wants_d_gate, "
     "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
     "linear_scan_forward(Tensor u, Tensor weight, Tensor? decay, Tensor? log_decay, Tensor? gate, "
-    "Tensor? initial_state, bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    "Tensor? initial_state, bool output_final_state, Tensor? cu_seqlens, bool output_x, bool output_states) "
+    "-> (Tensor, Tensor?, Tensor?, Tensor?)",
     "linear_scan_backward(Tensor u, Tensor weight, Tensor? decay, Tensor? log_decay, Tensor? gate, "
-    "Tensor? initial_state, Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_du, "
-    "bool wants_d_weight, bool wants_d_decay, bool wants_d_gate, bool wants_d_initial_state) "
+    "Tensor? initial_state, Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, Tensor? x, Tensor? states, "
+    "bool wants_du, bool wants_d_weight, bool wants_d_decay, bool wants_d_gate, bool wants_d_initial_state) "
     "-> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
     # What is no tensor is in the two lists, by its place in the tables of src/ops/projection.cpp.
     "projection_forward(Tensor x, "
