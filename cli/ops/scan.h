@@ -34,6 +34,10 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
             constexpr std::int64_t kEnough = 6000;
             const std::int64_t tokens = token_count(one), D = one.axis("D");
             if (tokens == 0) return true;
+            // Of a few states in fp32, one that cancels carries the error.
+            constexpr std::int64_t kFewestStates = 40;
+            const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1 : one.axis("B");
+            if (one.states != States::kNone && N * D < kFewestStates) return false;
             if (tokens * D < kEnough || one.has_direction("forward")) return tokens * D >= kEnough;
             const auto d = one.axes.find("d");  // du [tokens,d] and d_weight [D,d]
             return d == one.axes.end() || d->second * std::min(tokens, D) >= kEnough;

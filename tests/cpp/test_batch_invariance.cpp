@@ -41,9 +41,11 @@ struct Part {
   bool shared = false;
 };
 Part part_of(const Operation& operation, const NamedTensor& tensor, const Tokens& tokens) {
-  const Signature& signature = *operation.calls.front();
-  const Parameter* row = signature.find(tensor.name);
-  if (row->source != nullptr) row = signature.find(row->source);
+  const Parameter* row = nullptr;
+  for (const Signature* call : operation.calls) {
+    if (row == nullptr) row = call->find(tensor.name);
+    if (row != nullptr && row->source != nullptr) row = call->find(row->source);
+  }
   const auto has_axes = [&](std::string_view first) {
     const std::string text = row->axes_text;
     const std::string choice =
@@ -52,6 +54,7 @@ Part part_of(const Operation& operation, const NamedTensor& tensor, const Tokens
   };
   const std::int64_t all = tensor.shape.product() * size_of(tensor.dtype);
   const std::int64_t rows = tensor.shape.rank() > 1 ? tensor.shape[0] * tensor.shape[1] : 0;
+  if (has_axes("B,T/")) return {0, 0};  // at tokens of a packed row, not of its sequences
   if (has_axes("B,T,")) {
     if (rows == 0) return {0, 0};
     return {all / rows * tokens.begin, all / rows * (tokens.end - tokens.begin)};
@@ -202,6 +205,7 @@ std::vector<Shape> shapes() {
       R"(}, "decay": {"kind": "log_decay", "distribution": "normal_bench"})";
   const std::vector<std::string> all = {"forward", "backward", "state", "state_backward"};
   const std::vector<std::string> both = {"forward", "backward"};
+  const std::string not_kept = log_decay + R"(, "kept": "no")";
   return {
       {"gla_k64", "gla", with(gla, "per_token") + R"("H": 3, "K": 64})", all},
       {"gla_k128_grouped", "gla", with(gla, "per_token") + R"("H": 4, "HQ": 2, "K": 128})", all},
@@ -217,10 +221,14 @@ std::vector<Shape> shapes() {
        scan + R"("D": 33}, "decay": {"kind": "decay", "distribution": "normal_bench"})", both},
       {"gated_scan_fp32_decay", "gated_scan",
        scan + R"("D": 40)" + log_decay + R"(, "decay_dtype": "fp32")", both},
-      {"linear_scan_d72", "linear_scan", scan + R"("d": 64, "D": 72)" + log_decay, both},
-      {"linear_scan_d33", "linear_scan", scan + R"("d": 20, "D": 33)" + log_decay, both},
+      {"linear_scan_d72", "linear_scan", scan + R"("d": 64, "D": 72)" + not_kept, both},
+      {"linear_scan_d33", "linear_scan", scan + R"("d": 20, "D": 33)" + not_kept, both},
       {"linear_scan_no_gate", "linear_scan",
-       scan + R"("d": 64, "D": 256)" + log_decay + R"(, "gate": "none")", both},
+       scan + R"("d": 64, "D": 256)" + not_kept + R"(, "gate": "none")", both},
+      {"linear_scan_kept",
+       "linear_scan",
+       scan + R"("d": 64, "D": 72)" + log_decay,
+       {"forward_backward"}},
   };
 }
 std::string name_of(const testing::TestParamInfo<Shape>& info) { return info.param.name; }

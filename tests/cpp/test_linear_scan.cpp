@@ -1,13 +1,16 @@
 // linear_scan where its cases do not reach (test_every_case.cpp): no tokens, parts of the
-// gradients, gated_scan of the same x, NaN, equal bits.
+// gradients, gated_scan of the same x, what a forward keeps, NaN, equal bits, refusals.
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "cli/cases/random.h"
+#include "tandem/error.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/linear_scan.h"
 
@@ -32,7 +35,8 @@ struct Call {
     fill(initial, kN * kD, "initial");
     fill(d_final, kN * kD, "d_final");
     for (float& value : g) value = -std::fabs(value) / 20;
-    out = dg = d_gate = std::vector<float>(kT * kD, -7);
+    out = dg = d_gate = x = std::vector<float>(kT * kD, -7);
+    states = std::vector<float>(2 * kD, -7);
     du = std::vector<float>(kT * kInput, -7);
     d_weight = std::vector<float>(kD * kInput, -7);
     final = d_initial = std::vector<float>(kN * kD, -7);
@@ -56,6 +60,12 @@ struct Call {
             .out = tokens(out, kD),
             .final_state = tensor(final, {kN, kD})};
   }
+  LinearScanForwardArgs keeping() {
+    LinearScanForwardArgs args = forward();
+    args.x = tokens(x, kD);
+    args.states = tensor(states, {1, 2, kD});
+    return args;
+  }
   LinearScanBackwardArgs backward() {
     return {.u = tokens(u, kInput),
             .weight = tensor(weight, {kD, kInput}),
@@ -72,13 +82,13 @@ struct Call {
             .d_initial_state = tensor(d_initial, {kN, kD})};
   }
   void run() {
-    linear_scan_forward(forward());
+    linear_scan_forward(keeping());
     linear_scan_backward(backward());
   }
 
   std::vector<std::int32_t> offsets = {0, 70, 70, 145};
   std::vector<float> u, weight, g, gate, d_out, initial, d_final;
-  std::vector<float> out, final, du, d_weight, dg, d_gate, d_initial;
+  std::vector<float> out, final, x, states, du, d_weight, dg, d_gate, d_initial;
 };
 
 TEST(LinearScan, IsGatedScanOfTheProduct) {
@@ -104,6 +114,78 @@ TEST(LinearScan, IsGatedScanOfTheProduct) {
                       .final_state = Call::tensor(final, {Call::kN, Call::kD})});
   for (std::size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(call.out[i], out[i], 1e-3) << i;
   for (std::size_t i = 0; i < final.size(); ++i) ASSERT_NEAR(call.final[i], final[i], 1e-4) << i;
+}
+
+/// The outputs keep their bits beside x and states, which are written where they are defined.
+TEST(LinearScan, KeepsXAndStates) {
+  Call plain, call;
+  linear_scan_forward(plain.forward());
+  linear_scan_forward(call.keeping());
+  EXPECT_EQ(call.out, plain.out);
+  EXPECT_EQ(call.final, plain.final);
+  const auto at = [](std::int64_t t, std::int64_t d) { return t * Call::kD + d; };
+  for (std::int64_t d = 0; d < Call::kD; ++d) {
+    for (std::int64_t t = 0; t < Call::kT; ++t) {
+      double sum = t < 145 ? 0 : -7;
+      for (std::int64_t i = 0; i < Call::kInput && t < 145; ++i) {
+        sum +=
+            static_cast<double>(call.u[t * Call::kInput + i]) * call.weight[d * Call::kInput + i];
+      }
+      ASSERT_NEAR(call.x[at(t, d)], sum, 1e-4) << t << ' ' << d;
+    }
+    double state = call.initial[2 * Call::kD + d];
+    for (std::int64_t t = 70; t < 128; ++t) {
+      state = std::exp(static_cast<double>(call.g[at(t, d)])) * state + call.x[at(t, d)];
+    }
+    EXPECT_EQ(call.states[d], -7) << "a sequence begins there";
+    ASSERT_NEAR(call.states[Call::kD + d], state, 1e-4) << d;
+  }
+}
+
+/// In fp32 x is not rounded, so that gradients have the bits that they have without it.
+TEST(LinearScan, GradientsOfWhatIsKept) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  Call plain;
+  linear_scan_backward(plain.backward());
+  for (const bool with_states : {false, true}) {
+    Call call;
+    linear_scan_forward(call.keeping());
+    std::fill(call.x.begin() + 145 * Call::kD, call.x.end(), kNaN);
+    std::fill_n(call.states.begin(), Call::kD, kNaN);
+    LinearScanBackwardArgs args = call.backward();
+    args.x = Call::tokens(call.x, Call::kD);
+    if (with_states) args.states = Call::tensor(call.states, {1, 2, Call::kD});
+    linear_scan_backward(args);
+    EXPECT_EQ(call.du, plain.du);
+    EXPECT_EQ(call.d_weight, plain.d_weight);
+    EXPECT_EQ(call.dg, plain.dg);
+    EXPECT_EQ(call.d_gate, plain.d_gate);
+    EXPECT_EQ(call.d_initial, plain.d_initial);
+  }
+}
+
+TEST(LinearScan, RefusesWhatIsKeptInAnotherShape) {
+  const auto refusal = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  Call call;
+  LinearScanForwardArgs forward = call.keeping();
+  forward.states = Call::tensor(call.states, {1, 1, Call::kD});
+  EXPECT_EQ(refusal([&] { linear_scan_forward(forward); }),
+            "[linear_scan_forward] states must have shape [B,T/128,D] = [1,2,150], got [1,1,150]");
+  LinearScanBackwardArgs backward = call.backward();
+  backward.states = Call::tensor(call.states, {1, 2, Call::kD});
+  EXPECT_EQ(refusal([&] { linear_scan_backward(backward); }),
+            "[linear_scan_backward] states needs x");
+  backward.x = Call::tokens(call.x, Call::kD);
+  backward.states = Call::tensor(call.states, {1, 2 * Call::kD});
+  EXPECT_EQ(refusal([&] { linear_scan_backward(backward); }),
+            "[linear_scan_backward] states must have shape [B,T/128,D] = [1,2,150], got [1,300]");
 }
 
 TEST(LinearScan, NoTokensLeaveTheStatesAsTheyWere) {
@@ -190,6 +272,8 @@ TEST(LinearScan, ThreadsDoNotChangeTheBits) {
     other.run();
     EXPECT_EQ(other.out, one.out) << count;
     EXPECT_EQ(other.final, one.final) << count;
+    EXPECT_EQ(other.x, one.x) << count;
+    EXPECT_EQ(other.states, one.states) << count;
     EXPECT_EQ(other.du, one.du) << count;
     EXPECT_EQ(other.d_weight, one.d_weight) << count;
     EXPECT_EQ(other.dg, one.dg) << count;

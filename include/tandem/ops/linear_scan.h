@@ -1,4 +1,4 @@
-// Linear scan: gated_scan of a projection that is computed on the fly and never kept.
+// Linear scan: gated_scan of a projection that is computed on the fly.
 //
 //   x_t = W u_t                             u_t [d], W [D,d]: x = u W^T
 //   s_t = a_t s_{t-1} + x_t                 every channel on its own, s_0 = initial_state or 0
