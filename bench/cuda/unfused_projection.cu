@@ -319,10 +319,6 @@ void sum_columns(const ProjectionBackwardProblem& problem, const ProjectionBackw
   });
 }
 
-cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
 void clear(const MatrixTensor& matrix, DType dtype, std::int64_t rows, std::int64_t columns,
            cudaStream_t stream) {
   const std::size_t size = size_of(dtype);
