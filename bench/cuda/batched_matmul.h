@@ -8,7 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tandem/tensor.h"
+
 namespace tandem::bench {
+
+/// The type of a product's operands; `dtype` has 16 bits.
+inline cudaDataType_t cuda_type(DType dtype) {
+  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
+}
 
 /// A row-major matrix per batch entry, entries back to back; `transposed`: stored as its transpose.
 struct BatchedOperand {

@@ -37,8 +37,10 @@ Function find_function(const std::string& name) {
     known.emplace_back(signature->name());
   }
   for (const Baseline& baseline : baselines()) {
-    known.push_back(std::string(baseline.provider) + "." + baseline.call->name());
-    if (name == known.back()) return {baseline.call, &baseline};
+    if (baseline.calls.size() > 1) continue;
+    const Signature* call = baseline.calls.front();
+    known.push_back(std::string(baseline.provider) + "." + call->name());
+    if (name == known.back()) return {call, &baseline};
   }
   throw InvalidArgument("there is no call " + name + " (known: " + joined(known) + ")");
 }
@@ -98,7 +100,7 @@ std::shared_ptr<void> arguments(const Signature& signature, const tandem_bench_c
 std::size_t workspace_bytes(const tandem_bench_call& call) {
   const auto [signature, baseline] = find_function(call.function);
   const auto args = arguments(*signature, call);
-  if (baseline != nullptr) return baseline->workspace_bytes(args.get());
+  if (baseline != nullptr) return baseline->workspace_bytes({&args, 1});
   return signature->workspace_bytes(args.get(), device_properties(device_of(call)),
                                     call_options_from_environment());
 }
@@ -108,7 +110,7 @@ std::string run(const tandem_bench_call& call, const Context& context) {
   const auto [signature, baseline] = find_function(call.function);
   const auto args = arguments(*signature, call);
   if (baseline != nullptr) {
-    baseline->run(args.get(), context);
+    baseline->run({&args, 1}, context);
     return baseline->variant;
   }
   std::string chosen;

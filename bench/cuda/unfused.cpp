@@ -1,6 +1,8 @@
 // The table of the unfused baselines. Compiled in a build without CUDA too.
 #include "bench/cuda/unfused.h"
 
+#include <utility>
+
 #include "ops/gated_scan.h"
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
@@ -16,44 +18,57 @@ constexpr bool kWithCuda = true;
 constexpr bool kWithCuda = false;
 #endif
 
-template <class Args>
-auto problem_of(const void* args) {
+/// Calls body with the checked problem of each call.
+template <class... Args, class Body>
+auto with_problems(CallArguments args, const Body& body) {
   if (!kWithCuda) throw Unsupported("cuda: " + cuda_unavailable_reason());
-  return make_problem(*static_cast<const Args*>(args));
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return body(make_problem(*static_cast<const Args*>(args[i].get()))...);
+  }
+  (std::index_sequence_for<Args...>{});
 }
 
-template <class Args, auto run, auto workspace_bytes>
-Baseline baseline(const char* provider, const char* variant, const Signature& call) {
-  return {provider, variant, &call,
-          [](const void* args, const Context& context) {
-            const auto problem = problem_of<Args>(args);
-            if constexpr (kWithCuda) run(problem, context);
+template <auto run, auto workspace_bytes, class... Args>
+Baseline baseline(const char* provider, const char* variant, std::vector<const Signature*> calls) {
+  return {provider, variant, std::move(calls),
+          [](CallArguments args, const Context& context) {
+            with_problems<Args...>(args, [&](const auto&... problems) {
+              if constexpr (kWithCuda) run(problems..., context);
+            });
           },
-          [](const void* args) -> std::size_t {
-            const auto problem = problem_of<Args>(args);
-            if constexpr (kWithCuda) return workspace_bytes(problem);
-            return 0;
+          [](CallArguments args) {
+            return with_problems<Args...>(args, [](const auto&... problems) -> std::size_t {
+              if constexpr (kWithCuda) return workspace_bytes(problems...);
+              return 0;
+            });
           }};
 }
+
+constexpr const char* kComposed = "composed.gemm_gated_scan";
 
 }  // namespace
 
 const std::vector<Baseline>& baselines() {
   static const std::vector<Baseline> all = {
-      baseline<GlaForwardArgs, unfused_gla, unfused_gla_workspace_bytes>(
-          "unfused", "unfused.cublaslt", gla_forward_signature()),
-      baseline<GatedScanForwardArgs, unfused_gated_scan, unfused_gated_scan_workspace_bytes>(
-          "unfused", "unfused.scan_gate", gated_scan_forward_signature()),
-      baseline<LinearScanForwardArgs, unfused_linear_scan, unfused_linear_scan_workspace_bytes>(
-          "unfused", "unfused.gemm_scan_gate", linear_scan_forward_signature()),
-      baseline<LinearScanForwardArgs, unfused_two_linear_scan,
-               unfused_two_linear_scan_workspace_bytes>(
-          "unfused_two", "unfused_two.gemm_gated_scan", linear_scan_forward_signature()),
-      baseline<ProjectionForwardArgs, unfused_projection, unfused_projection_workspace_bytes>(
-          "unfused", "unfused.cublaslt", projection_forward_signature()),
-      baseline<ProjectionBackwardArgs, unfused_projection_backward,
-               unfused_projection_backward_workspace_bytes>("unfused", "unfused.cublaslt",
-                                                            projection_backward_signature())};
+      baseline<unfused_gla, unfused_gla_workspace_bytes, GlaForwardArgs>(
+          "unfused", "unfused.cublaslt", {&gla_forward_signature()}),
+      baseline<unfused_gated_scan, unfused_gated_scan_workspace_bytes, GatedScanForwardArgs>(
+          "unfused", "unfused.scan_gate", {&gated_scan_forward_signature()}),
+      baseline<unfused_linear_scan, unfused_linear_scan_workspace_bytes, LinearScanForwardArgs>(
+          "unfused", "unfused.gemm_scan_gate", {&linear_scan_forward_signature()}),
+      baseline<composed_linear_scan, composed_linear_scan_workspace_bytes, LinearScanForwardArgs>(
+          "composed", kComposed, {&linear_scan_forward_signature()}),
+      baseline<composed_linear_scan_backward, composed_linear_scan_backward_workspace_bytes,
+               LinearScanBackwardArgs>("composed", kComposed, {&linear_scan_backward_signature()}),
+      baseline<composed_linear_scan_both, composed_linear_scan_both_workspace_bytes,
+               LinearScanForwardArgs, LinearScanBackwardArgs>(
+          "composed", kComposed,
+          {&linear_scan_forward_signature(), &linear_scan_backward_signature()}),
+      baseline<unfused_projection, unfused_projection_workspace_bytes, ProjectionForwardArgs>(
+          "unfused", "unfused.cublaslt", {&projection_forward_signature()}),
+      baseline<unfused_projection_backward, unfused_projection_backward_workspace_bytes,
+               ProjectionBackwardArgs>("unfused", "unfused.cublaslt",
+                                       {&projection_backward_signature()})};
   return all;
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "ops/gated_scan_problem.h"
@@ -37,13 +39,17 @@ std::size_t unfused_gated_scan_workspace_bytes(const GatedScanForwardProblem& pr
 void unfused_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
 std::size_t unfused_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
 
-/// The product alone, into x [B,T,D] without gaps where the workspace begins.
-void product_of_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
-std::size_t product_of_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
-
-/// The product, and Tandem's gated_scan.
-void unfused_two_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
-std::size_t unfused_two_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
+/// The products, and Tandem's gated_scan: forward, backward, and the two in turn. u, weight, du and
+/// d_weight as above.
+void composed_linear_scan(const LinearScanForwardProblem& problem, const Context& context);
+std::size_t composed_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem);
+void composed_linear_scan_backward(const LinearScanBackwardProblem& problem,
+                                   const Context& context);
+std::size_t composed_linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem);
+void composed_linear_scan_both(const LinearScanForwardProblem& forward,
+                               const LinearScanBackwardProblem& backward, const Context& context);
+std::size_t composed_linear_scan_both_workspace_bytes(const LinearScanForwardProblem& forward,
+                                                      const LinearScanBackwardProblem& backward);
 
 /// Per segment a product and, where anything follows it, an element-wise kernel. d and columns must
 /// be multiples of 8, rows begin at multiples of 16 bytes.
@@ -52,14 +58,17 @@ std::size_t unfused_projection_workspace_bytes(const ProjectionForwardProblem& p
 void unfused_projection_backward(const ProjectionBackwardProblem& problem, const Context& context);
 std::size_t unfused_projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem);
 
-/// A baseline for tools, which call it with the arguments of the call that it stands for. Without
+/// The arguments of a baseline's calls, each the public struct of its table.
+using CallArguments = std::span<const std::shared_ptr<void>>;
+
+/// A baseline for tools, which call it with the arguments of the calls that it stands for. Without
 /// CUDA its functions throw Unsupported.
 struct Baseline {
-  const char* provider;  // as in results files: "unfused"
-  const char* variant;   // as in results files: "unfused.cublaslt"
-  const Signature* call;
-  void (*run)(const void* args, const Context& context);
-  std::size_t (*workspace_bytes)(const void* args);
+  const char* provider;                 // as in results files: "unfused"
+  const char* variant;                  // as in results files: "unfused.cublaslt"
+  std::vector<const Signature*> calls;  // that it makes, in turn
+  void (*run)(CallArguments args, const Context& context);
+  std::size_t (*workspace_bytes)(CallArguments args);
 };
 
 const std::vector<Baseline>& baselines();

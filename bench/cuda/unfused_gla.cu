@@ -266,9 +266,8 @@ void forward(const GlaForwardProblem& call, const cuda::ScratchMemory& scratch,
   auto* decays = call.log_decay.data ? scratch.at<Decay>(at.decays) : nullptr;
   const auto multiply = [&](std::int64_t M, std::int64_t N, std::int64_t inner, float alpha,
                             BatchedOperand a, BatchedOperand b, std::size_t d) {
-    const cudaDataType_t dtype = call.dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
-    bench::multiply({dtype, chunks, M, N, inner, alpha, a, b, part(d)}, scratch.at<void>(at.matmul),
-                    stream);
+    bench::multiply({cuda_type(call.dtype), chunks, M, N, inner, alpha, a, b, part(d)},
+                    scratch.at<void>(at.matmul), stream);
   };
   const auto by_head = [&](const StridedTensor& from, int heads, int D, T* plain, T* decayed) {
     by_head_kernel<T><<<blocks(chunks * C * D / kVector), kThreads, 0, stream>>>(

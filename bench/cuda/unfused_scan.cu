@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "batched_matmul.h"
+#include "bench/cuda/linear_scan_products.h"
 #include "bench/cuda/unfused.h"
 #include "cuda/runtime/workspace.h"
 
@@ -28,8 +29,6 @@ constexpr int kScanThreads = 64;  // few, so that few channels still spread over
 constexpr int kAhead = 32;
 constexpr int kGateThreads = 256;
 constexpr int kVector = 8;  // 16-bit elements that a thread moves at once
-// why: what cuBLASLt's heuristic takes for granted of an operand.
-constexpr std::uintptr_t kMatmulAlignment = 256;
 
 struct Shape {
   std::int64_t B, T;
@@ -157,49 +156,14 @@ Intermediates intermediates(const GatedScanForwardProblem& problem) {
   return {problem, false, problem.gate.data != nullptr};
 }
 
-void check_product(const LinearScanForwardProblem& problem) {
-  check_baseline(problem);
-  const auto aligned = [](const void* data) {
-    return reinterpret_cast<std::uintptr_t>(data) % kMatmulAlignment == 0;
-  };
-  const TokenTensor& u = problem.u;
-  const bool rows = u.time_stride == problem.d || problem.B * problem.T < 2;
-  const bool batches = u.batch_stride == problem.T * problem.d || problem.B < 2 || problem.T == 0;
-  const bool weight = problem.weight.row_stride == problem.d || problem.D < 2;
-  if (rows && batches && weight && aligned(u.data) && aligned(problem.weight.data)) return;
-  throw Unsupported(
-      "[unfused scan] u and weight must have no gaps and begin at multiples of 256 bytes");
-}
-
 Intermediates intermediates(const LinearScanForwardProblem& problem) {
-  check_product(problem);
+  check_products(problem);
   return {problem, true, problem.gate.data != nullptr};
-}
-
-Intermediates intermediates_of_product(const LinearScanForwardProblem& problem) {
-  check_product(problem);
-  return {problem, true, false};
 }
 
 /// A [B,T,D] intermediate without gaps.
 TokenTensor dense(const ScanRecurrence& call, void* data) {
   return {data, call.T * call.D, call.D};
-}
-
-void project(const LinearScanForwardProblem& call, const Intermediates& at,
-             const cuda::ScratchMemory& scratch, cudaStream_t stream) {
-  if (call.B * call.T == 0) return;
-  const cudaDataType_t dtype = call.dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
-  multiply({dtype,
-            1,
-            call.B * call.T,
-            call.D,
-            call.d,
-            1.0f,
-            {call.u.data},
-            {call.weight.data, true},
-            scratch.at<void>(at.x)},
-           scratch.at<void>(at.matmul), stream);
 }
 
 template <typename T, typename Decay>
@@ -253,7 +217,7 @@ void unfused_linear_scan(const LinearScanForwardProblem& problem, const Context&
   const cuda::DeviceGuard guard(problem.device.index);
   const cuda::ScratchMemory scratch(kName, context, at.bytes);
   const auto stream = static_cast<cudaStream_t>(context.stream.handle);
-  project(problem, at, scratch, stream);
+  multiply_x(problem, scratch.at<void>(at.x), scratch.at<void>(at.matmul), stream);
   GatedScanForwardProblem scan;
   static_cast<ScanRecurrence&>(scan) = problem;
   scan.x = dense(problem, scratch.at<void>(at.x));
@@ -264,17 +228,6 @@ void unfused_linear_scan(const LinearScanForwardProblem& problem, const Context&
 
 std::size_t unfused_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem) {
   return intermediates(problem).bytes;
-}
-
-void product_of_linear_scan(const LinearScanForwardProblem& problem, const Context& context) {
-  const Intermediates at = intermediates_of_product(problem);
-  const cuda::DeviceGuard guard(problem.device.index);
-  const cuda::ScratchMemory scratch(kName, context, at.bytes);
-  project(problem, at, scratch, static_cast<cudaStream_t>(context.stream.handle));
-}
-
-std::size_t product_of_linear_scan_workspace_bytes(const LinearScanForwardProblem& problem) {
-  return intermediates_of_product(problem).bytes;
 }
 
 }  // namespace tandem::bench

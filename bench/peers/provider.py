@@ -14,6 +14,7 @@ class Provider:
     name = ""  # in the results file
     packages = ()  # distributions whose versions are recorded
     settings = ("",)  # tuning choices of the peer itself; the first is its default
+    baseline = False  # Tandem's own, of bench/cuda: first among the peers, and its failures are ours
     same_function = True  # False: a yardstick of the same shape, not checked
     limits = {}  # {dtype: {output: largest relative RMS error}} where tighter than side_by_side.WRONG
     note = ""  # what a reader of the numbers must know; note_on(case) where it depends on the case
@@ -66,9 +67,7 @@ def discover(op):
                 if kind.name in found:
                     raise ValueError(f"two providers are named {kind.name}")
                 found[kind.name] = kind()
-    return dict(
-        sorted(found.items(), key=lambda item: (item[0] != "tandem", not item[0].startswith("unfused"), item[0]))
-    )
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "tandem", not item[1].baseline, item[0])))
 
 
 def available(providers):

@@ -74,7 +74,7 @@ PreparedCalls::PreparedCalls(const Operation& operation, const TensorSet& set,
                              const std::vector<void*>& bases, Device device)
     : operation_(operation), device_(device) {
   const std::vector<const Signature*> calls =
-      operation.instead ? std::vector{operation.instead->call} : operation.calls;
+      operation.instead ? operation.instead->calls : operation.calls;
   for (const Signature* signature : calls) {
     arguments_.push_back(arguments(*signature, set, bases, device));
   }
@@ -87,7 +87,7 @@ CallOptions PreparedCalls::options() const {
 }
 
 void PreparedCalls::run(const Context& context) const {
-  if (operation_.instead) return operation_.instead->run(arguments_.front().get(), context);
+  if (operation_.instead) return operation_.instead->run(arguments_, context);
   const CallOptions chosen = options();
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
     operation_.calls[i]->run(arguments_[i].get(), context, chosen);
@@ -95,7 +95,7 @@ void PreparedCalls::run(const Context& context) const {
 }
 
 std::size_t PreparedCalls::workspace_bytes() const {
-  if (operation_.instead) return operation_.instead->workspace_bytes(arguments_.front().get());
+  if (operation_.instead) return operation_.instead->workspace_bytes(arguments_);
   const DeviceProperties& device = device_properties(device_);
   const CallOptions chosen = options();
   std::size_t most = 0;

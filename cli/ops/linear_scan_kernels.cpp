@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kOp = "linear_scan";
 constexpr const char* kLargest = "b8_t4096_d1024";
 // The op by three kernels, by two, by one.
-constexpr const char* kProviders[] = {"unfused", "unfused_two", "tandem"};
+constexpr const char* kProviders[] = {"unfused", "composed", "tandem"};
 
 bool is_sweep(const std::string& name) { return name.rfind("sweep_", 0) == 0; }
 

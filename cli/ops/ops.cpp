@@ -16,7 +16,7 @@ const std::vector<Operation>& operations() {
     }
     for (Operation& operation : joined) {
       for (const Baseline& baseline : bench::baselines()) {
-        if (operation.calls == std::vector{baseline.call}) operation.baselines.push_back(baseline);
+        if (operation.calls == baseline.calls) operation.baselines.push_back(baseline);
       }
     }
     return joined;

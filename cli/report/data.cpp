@@ -87,6 +87,9 @@ PeerCell find_peer(const ByRun& runs, const std::string& peer) {
   return cell;
 }
 
+/// Whether a peer is one of Tandem's own baselines (bench/cuda/unfused.h).
+bool is_baseline(const std::string& peer) { return peer == "unfused" || peer == "composed"; }
+
 }  // namespace
 
 std::size_t ReportFile::age(const std::string& run) const {
@@ -205,8 +208,7 @@ std::vector<OpSection> select_sections(const ReportFile& file) {
     }
     peers.erase(kOurs);
     sections[s].peers.assign(peers.begin(), peers.end());
-    std::stable_partition(sections[s].peers.begin(), sections[s].peers.end(),
-                          [](const std::string& peer) { return peer.starts_with("unfused"); });
+    std::stable_partition(sections[s].peers.begin(), sections[s].peers.end(), is_baseline);
     for (const auto& [row, runs] : cases[s]) {
       CaseLine line;
       line.ours = find_ours(runs, true);

@@ -30,8 +30,8 @@ enum class Fault {
 };
 Fault g_fault;
 
-void faulty_call(const void* arguments, const Context& context) {
-  const auto& args = *static_cast<const GlaForwardArgs*>(arguments);
+void faulty_call(bench::CallArguments arguments, const Context& context) {
+  const auto& args = *static_cast<const GlaForwardArgs*>(arguments.front().get());
   if (g_fault == Fault::kWritesNothing) return;
   if (g_fault == Fault::kRefuses) throw Unsupported("cannot");
   if (g_fault == Fault::kThrows) throw CudaError("fell over");
@@ -60,7 +60,7 @@ void faulty_call(const void* arguments, const Context& context) {
   }
 }
 
-Baseline faulty() { return {"faulty", "faulty", &gla_forward_signature(), faulty_call, nullptr}; }
+Baseline faulty() { return {"faulty", "faulty", {&gla_forward_signature()}, faulty_call, nullptr}; }
 
 CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}) {
   const Operation operation = with_baseline(find_operation("gla"), faulty());

@@ -53,19 +53,19 @@ TEST_F(Report, AnOpWithoutFlopsHasNoRoofline) {
   EXPECT_THAT(both, Not(HasSubstr("Roofline of gated_scan")));
 }
 
-TEST_F(Report, UnfusedBaselinesComeBeforeOtherPeers) {
+TEST_F(Report, BaselinesComeBeforeOtherPeers) {
   const Json rows = {linear(kNew, "tandem", 10), linear(kNew, "fla_chunk_hgrn", 40),
-                     linear(kNew, "unfused_two", 20), linear(kNew, "unfused", 30)};
+                     linear(kNew, "composed", 20), linear(kNew, "unfused", 30)};
   EXPECT_THAT(markdown_block(files(rows, "linear_scan")),
-              HasSubstr("| unfused (us) | unfused_two (us) | fla_chunk_hgrn (us) |"));
+              HasSubstr("| composed (us) | unfused (us) | fla_chunk_hgrn (us) |"));
 }
 
 TEST_F(Report, KernelsSideBySideOfOneRun) {
-  const Json rows = {linear(kNew, "unfused_two", 20),
+  const Json rows = {linear(kNew, "composed", 20),
                      counted(linear(kNew, "tandem", 10), 5e6, 1e6),
                      linear(kNew, "unfused", 30),
                      linear(kOld, "unfused", 90),  // an older run of the same
-                     linear(kOld, "unfused_two", 80),
+                     linear(kOld, "composed", 80),
                      linear(kOld, "tandem", 70),
                      counted(linear(kOld, "unfused", 50, "sweep_b1_t512"), 7e6, 2e6),
                      linear(kOld, "tandem", 20, "sweep_b1_t512"),

@@ -284,9 +284,11 @@ class Program(unittest.TestCase):
             self.assertNotIn("triton", program.versions({}))
 
     def test_whose_failure_counts(self):
-        def counts(provider, failure, tags=("bench",)):
+        def counts(name, failure, tags=("bench",)):
             return program.is_ours_to_mend(
-                {"provider": provider, **({"failure": failure} if failure else {})}, small(tags=tags)
+                {"provider": name, **({"failure": failure} if failure else {})},
+                small(tags=tags),
+                provider.discover("gla")[name].baseline,
             )
 
         self.assertTrue(counts("tandem", "wrong result"))

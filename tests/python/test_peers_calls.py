@@ -74,7 +74,7 @@ class Descriptions(unittest.TestCase):
             (small(), "unfused", "unfused.cublaslt"),
             (scan(), "unfused", "unfused.scan_gate"),
             (scan("linear_scan"), "unfused", "unfused.gemm_scan_gate"),
-            (scan("linear_scan"), "unfused_two", "unfused_two.gemm_gated_scan"),
+            (scan("linear_scan"), "composed", "composed.gemm_gated_scan"),
         ):
             peer = provider.discover(case.op)[name]
             peer._library = FakeLibrary(1000)
@@ -136,8 +136,9 @@ class Calls(unittest.TestCase):
         every = self.refusal("gla", tensors)
         self.assertRegex(every, r"no call gla \(known: gla_forward, .*linear_scan_backward, .*unfused\.gla_forward, ")
         self.assertIn(
-            "unfused_two.linear_scan_forward, unfused.projection_forward, unfused.projection_backward)", every
+            "unfused.linear_scan_forward, composed.linear_scan_forward, composed.linear_scan_backward, ", every
         )
+        self.assertIn("unfused.projection_forward, unfused.projection_backward)", every)
         self.assertIn("[gla_forward] tensor o is missing", self.refusal("gla_forward", tensors))
         out = torch.empty_like(tensors["v"])
         self.assertRegex(
@@ -164,7 +165,7 @@ class Calls(unittest.TestCase):
             (small(axes={"K": 12}), "unfused", "multiples of 8"),
             (small(axes={"B": 1}, cu_seqlens=(0, 70)), "unfused", "cu_seqlens"),
             (scan(axes={"B": 1}, cu_seqlens=(0, 70)), "unfused", "cu_seqlens"),
-            (scan("linear_scan"), "unfused_two", "no gaps"),
+            (scan("linear_scan"), "composed", "no gaps"),
         ):
             tensors = inputs.make(case, "bf16", 3, "cpu")
             if "u" in tensors:

@@ -206,7 +206,7 @@ class Peers(unittest.TestCase):
         self.assertIn("PyTorch package", peer.refusal(scan(direction="forward_backward"), "bf16"))
 
     def test_dense_batches_only(self):
-        for op, name in (("gated_scan", "unfused"), ("linear_scan", "unfused"), ("linear_scan", "unfused_two")):
+        for op, name in (("gated_scan", "unfused"), ("linear_scan", "unfused"), ("linear_scan", "composed")):
             self.assertEqual(provider.discover(op)[name].refusal(scan(op, **PACKED), "bf16"), "dense batches only")
 
 
@@ -235,9 +235,10 @@ class SideBySide(unittest.TestCase):
         self.assertIn("wrong result before timing", rows["wrong"]["failure"])
 
     def test_whose_failure_counts(self):
-        row = {"provider": "unfused_two", "failure": "RuntimeError: no"}
-        self.assertTrue(program.is_ours_to_mend(row, scan()))
-        self.assertFalse(program.is_ours_to_mend({**row, "failure": "refused: dense batches only"}, scan()))
+        row = {"provider": "composed", "failure": "RuntimeError: no"}
+        baseline = provider.discover("linear_scan")["composed"].baseline
+        self.assertTrue(program.is_ours_to_mend(row, scan(), baseline))
+        self.assertFalse(program.is_ours_to_mend({**row, "failure": "refused: dense batches only"}, scan(), baseline))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from ..provider import Provider
 class Unfused(Provider):
     name = "unfused"
     kernels = "cublaslt"
+    baseline = True
 
     def load(self):
         self._library = Library("libtandem_calls.so")

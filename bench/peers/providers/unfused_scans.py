@@ -1,5 +1,6 @@
-"""Tandem's own baselines of the scans (bench/cuda/unfused_scan.cu): the scan one token after another and the gate, a
-kernel each, for linear_scan behind a cuBLASLt product; and linear_scan as that product and Tandem's gated_scan."""
+"""Tandem's own baselines of the scans: the scan one token after another and the gate, a kernel each, for linear_scan
+behind a cuBLASLt product (bench/cuda/unfused_scan.cu); and linear_scan as that product and Tandem's gated_scan
+(bench/cuda/composed_linear_scan.cpp)."""
 
 from .unfused import Unfused
 
@@ -17,6 +18,6 @@ class UnfusedLinearScan(UnfusedGatedScan):
     kernels = "gemm_scan_gate"
 
 
-class UnfusedTwoLinearScan(UnfusedLinearScan):
-    name = "unfused_two"
+class ComposedLinearScan(UnfusedLinearScan):
+    name = "composed"
     kernels = "gemm_gated_scan"
