@@ -33,9 +33,12 @@ struct FewRowsShared {
     char b[Config::kBBytes];
     char a[Config::kABytes];
   };
-  alignas(1024) Stage stages[Config::kStages];
   // This CTA's part of the tile; padded so that a warp's four rows lie in different banks.
-  alignas(16) float sums[Config::kRows][kFewRowsColumns + 4];
+  using Sums = float[Config::kRows][kFewRowsColumns + 4];
+  union alignas(1024) {
+    Stage stages[Config::kStages];
+    Sums sums;  // once all stages have been read
+  };
   Ring<Config::kStages> ring;
 };
 
@@ -136,6 +139,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       fence_registers(acc);
       shared.ring.empty[at.stage].arrive();
     }
+    cutlass::arch::NamedBarrier::sync(256, kRowsBarrier);
 #pragma unroll
     for (int i = 0; i < Config::kRows / 2; ++i) {
       const int column = 64 * half + fragment_row() + i % 4 / 2 * 8;

@@ -62,7 +62,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     }
     if (!Config::kGeneral) prefetch_tensor_map(params.decay_map);
     if (params.problem.gate.data != nullptr) prefetch_tensor_map(params.gate_map);
-    if (params.problem.x.data != nullptr) prefetch_tensor_map(params.x_map);
+    if (Config::kKeeps && params.problem.x.data != nullptr) prefetch_tensor_map(params.x_map);
   }
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kWarpgroups;

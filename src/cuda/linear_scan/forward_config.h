@@ -13,6 +13,7 @@ namespace tandem::cuda::linear_scan {
 template <class ElementT, int kWarpgroupsT, int kTokensT, bool kChainT, bool kGeneralT = false,
           bool kAloneT = false>
 struct ForwardConfig {
+  static constexpr bool kKeeps = false;
   using Element = ElementT;
   static constexpr int kWarpgroups = kWarpgroupsT;
   static constexpr int kTokens = kTokensT;
@@ -55,6 +56,13 @@ struct ForwardConfig {
   static_assert(kWarpgroups == 1 || kWarpgroups == 2);
   static_assert(kStageBytes % (8192 * kWarpgroups) == 0);
   static_assert(kPanelStages < kStages, "the next tile's first columns come meanwhile");
+};
+
+/// Keeps x and states for the backward. why a kernel apart: with this code inside, though it does
+/// not run, a chain takes 7 % longer.
+template <class Base>
+struct Keeping : Base {
+  static constexpr bool kKeeps = true;
 };
 
 }  // namespace tandem::cuda::linear_scan

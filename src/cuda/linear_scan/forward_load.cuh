@@ -115,7 +115,6 @@ __device__ void store_panels(const ForwardParams& params, const ForwardShared<Co
 template <class Config>
 __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>& shared) {
   const int k_steps = (params.problem.d + 63) / 64;
-  const bool keeps_x = keeps(params);
   typename ForwardShared<Config>::StageRing::Position at;
   typename ForwardShared<Config>::TileRing::Position slot;
   while (true) {
@@ -124,14 +123,14 @@ __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>
     if (tile.batch == Tile::kNone) return;
     for (int k = 0; k < k_steps; ++k) at.advance();
     const int first_stage = at.stage;
-    for (int i = 0; i < Config::kWarpgroups && keeps_x; ++i) {
+    for (int i = 0; i < Config::kWarpgroups && Config::kKeeps; ++i) {
       shared.x_ready[slot.stage][i].wait(slot.parity);
       if (!tile.plain || params.problem.x.data == nullptr) continue;
       store_panels(params, shared, params.x_map, 0, tile, first_stage, i);
     }
-    if (keeps_x) wait_stores_read();
+    if (Config::kKeeps) wait_stores_read();
     for (int s = 0; s < Config::kDecayStages; ++s, at.advance()) {
-      if (keeps_x) shared.ring.empty[at.stage].arrive();
+      if (Config::kKeeps) shared.ring.empty[at.stage].arrive();
     }
     for (int i = 0; i < Config::kWarpgroups; ++i) {
       shared.outputs_ready[slot.stage][i].wait(slot.parity);

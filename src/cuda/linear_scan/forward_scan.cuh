@@ -197,14 +197,15 @@ __device__ bool forgets(const ThreadTile<Config>& t) {
 }
 
 /// Turns x into states by one scan from `state`, and leaves the state behind the tile in it.
-template <bool kExact, bool kKeeps, class Config>
+template <bool kExact, class Config>
 __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
                           float (&acc)[Config::kTokens / 2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
-    if constexpr (kKeeps) put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
+    if constexpr (Config::kKeeps)
+      put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -217,20 +218,6 @@ __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
       s0 = apply<kExact>({decay[0], s0}, before);
       s1 = apply<kExact>({decay[1], s1}, s0);
     }
-  }
-}
-
-/// Calls use(exact, keeps) with both as constants.
-template <class Use>
-__device__ void choose_code(bool exact, bool keeps, Use use) {
-  if (exact && keeps) {
-    use(std::true_type{}, std::true_type{});
-  } else if (exact) {
-    use(std::true_type{}, std::false_type{});
-  } else if (keeps) {
-    use(std::false_type{}, std::true_type{});
-  } else {
-    use(std::false_type{}, std::false_type{});
   }
 }
 
@@ -247,12 +234,14 @@ __device__ void scan_chain(const ThreadTile<Config>& t, float (&acc)[Config::kTo
     state = try_states(states);
     wait_states(states, state);
   }
-  keep_state(t, 0, 0, state);
+  if constexpr (Config::kKeeps) keep_state(t, 0, 0, state);
   // why: looking at every factor is a third of the scan's instructions.
-  choose_code(exact, keeps(t.params), [&](auto is_exact, auto does_keep) {
-    scan_from<is_exact(), does_keep()>(t, state, acc);
-  });
-  keep_inner_states(t, acc);
+  if (exact) {
+    scan_from<true>(t, state, acc);
+  } else {
+    scan_from<false>(t, state, acc);
+  }
+  if constexpr (Config::kKeeps) keep_inner_states(t, acc);
   if (t.tile.time_tile + 1 < t.params.time_tiles) {
     put_states(records.states + t.tile.time_tile * records.channels, state);
   }
@@ -261,14 +250,15 @@ __device__ void scan_chain(const ThreadTile<Config>& t, float (&acc)[Config::kTo
 
 /// Turns x into the states of a scan from 0. Also makes the factors from the state before the tile
 /// to each token's, and the tile's map.
-template <bool kExact, bool kKeeps, class Config>
+template <bool kExact, class Config>
 __device__ void scan_from_zero(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2],
                                float (&factor)[Config::kTokens / 2], ScanMap (&map)[2]) {
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
-    if constexpr (kKeeps) put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
+    if constexpr (Config::kKeeps)
+      put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -295,9 +285,11 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   const ColumnRecords records = records_of(t);
   float factor[Config::kTokens / 2];
   ScanMap map[2];
-  choose_code(Config::kGeneral || forgets(t), keeps(t.params), [&](auto is_exact, auto does_keep) {
-    scan_from_zero<is_exact(), does_keep()>(t, acc, factor, map);
-  });
+  if (Config::kGeneral || forgets(t)) {
+    scan_from_zero<true>(t, acc, factor, map);
+  } else {
+    scan_from_zero<false>(t, acc, factor, map);
+  }
   const int time = t.tile.time_tile;
   const bool is_last = time + 1 == t.params.time_tiles;
   const bool ends_tile_group = time % Config::kGroupTiles == Config::kGroupTiles - 1;
@@ -328,7 +320,7 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   if (!in_first_tile_group) wait_states(states, state);
 #pragma unroll
   for (int r = 0; r < 2; ++r) state.value[r] = apply(before[r], state.value[r]);
-  keep_state(t, 0, 0, state);
+  if constexpr (Config::kKeeps) keep_state(t, 0, 0, state);
   if (!is_last && ends_tile_group) {
     ChannelPair after;
 #pragma unroll
@@ -364,14 +356,14 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
     t.panel_stage = at.stage;
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
     if constexpr (Config::kGeneral) stage_decays(t);
-    if (!t.tile.plain || !params.tma) write_x(t, acc);
+    if (Config::kKeeps && (!t.tile.plain || !params.tma)) write_x(t, acc);
     if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
       scan_chain(t, acc);
     } else {
       scan_look_back(t, acc);
     }
-    const bool x_leaves = params.tma && keeps(params);
+    const bool x_leaves = params.tma && Config::kKeeps;
     if (x_leaves) {
       fence_shared_for_async_proxy();
       shared.x_ready[slot.stage][warpgroup].arrive();

@@ -51,11 +51,6 @@ struct ForwardShared {
   Barrier outputs_ready[Config::kTileSlots][Config::kWarpgroups];
 };
 
-/// Whether the backward is to find x and states.
-__device__ inline bool keeps(const ForwardParams& params) {
-  return params.problem.x.data != nullptr || params.problem.states != nullptr;
-}
-
 /// Arrivals that give a stage back beside those of the scan's threads: one of the thread that
 /// stores, where the stage holds outputs or x, else one more of a scan thread.
 constexpr int kStoreArrivals = 1;

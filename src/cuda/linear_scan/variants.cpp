@@ -24,7 +24,8 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype, Tiling tiling,
   const char* kind = !Config::kGeneral ? "" : tma ? ".general" : ".gather";
   table.push_back(
       {std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile_shape(tiling).name + kind,
-       dtype, tiling, Config::kGeneral, tma, &launch_forward<Config>});
+       dtype, tiling, Config::kGeneral, tma, &launch_forward<Config>,
+       &launch_forward<Keeping<Config>>});
 }
 
 template <class Element>
@@ -39,7 +40,7 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_variant<General>(table, dtype, Tiling::kSmall, true);
   add_variant<General>(table, dtype, Tiling::kSmall, false);
   table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".composed", dtype,
-                   Tiling::kSmall, true, false, nullptr});
+                   Tiling::kSmall, true, false, nullptr, nullptr});
 }
 
 struct Choice {
@@ -174,7 +175,9 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   params.tiles = static_cast<int>(plan.tiles);
   params.exchange = {scratch.at<float2>(plan.maps), scratch.at<float>(plan.states),
                      scratch.at<std::uint32_t>(plan.ticket)};
-  variant.launch(variant.name.c_str(), params, plan.blocks, context.stream.handle);
+  const bool keeps = problem.x.data != nullptr || problem.states != nullptr;
+  const auto launch = keeps ? variant.launch_keeping : variant.launch;
+  launch(variant.name.c_str(), params, plan.blocks, context.stream.handle);
 }
 
 std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& problem,

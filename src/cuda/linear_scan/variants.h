@@ -21,6 +21,7 @@ struct ForwardVariant {
   bool general;  // decays of any type; without `tma` also tensors of any layout
   bool tma;
   Launch launch;  // null: composed of several launches (composed.h), for batch-invariant calls
+  Launch launch_keeping;  // for calls that keep x or states
 };
 
 const std::vector<ForwardVariant>& forward_variants();
