@@ -159,6 +159,9 @@ Intermediates intermediates(const GatedScanForwardProblem& problem) {
 
 void check_product(const LinearScanForwardProblem& problem) {
   check_baseline(problem);
+  if (problem.x.data != nullptr || problem.states != nullptr) {
+    throw Unsupported("[unfused scan] nothing is kept for a backward");
+  }
   const auto aligned = [](const void* data) {
     return reinterpret_cast<std::uintptr_t>(data) % kMatmulAlignment == 0;
   };

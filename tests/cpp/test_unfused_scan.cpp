@@ -17,9 +17,20 @@ std::string refusal(const Operation& operation, const char* provider, const std:
   return baseline_refusal(operation, provider, one, dtype);
 }
 
+/// A forward that keeps nothing for its backward, as baselines have it.
+Operation linear_scan_inference() {
+  Operation operation = find_operation("linear_scan");
+  operation.make = [make = operation.make](Case one, DType dtype, std::uint64_t seed) {
+    one.kept = Kept::kNo;
+    return make(one, dtype, seed);
+  };
+  return operation;
+}
+
 TEST(UnfusedScan, RefusesWithAReason) {
   const std::string scan = R"("axes": {"B": 1, "T": 100, "D": 7})";
-  const std::string linear = R"("axes": {"B": 2, "T": 100, "d": 24, "D": 40})";
+  const std::string keeping = R"("axes": {"B": 2, "T": 100, "d": 24, "D": 40})";
+  const std::string linear = keeping + R"(, "kept": "no")";
   if (!built_with_cuda()) {
     EXPECT_THAT(refusal(find_operation("gated_scan"), "unfused", scan), HasSubstr("cuda: "));
     EXPECT_THAT(refusal(find_operation("linear_scan"), "unfused", linear), HasSubstr("cuda: "));
@@ -34,6 +45,8 @@ TEST(UnfusedScan, RefusesWithAReason) {
       refusal(find_operation("gated_scan"), "unfused", scan + R"(, "cu_seqlens": [0, 100])"),
       HasSubstr("cu_seqlens"));
   for (const char* provider : {"unfused", "unfused_two"}) {
+    EXPECT_THAT(refusal(find_operation("linear_scan"), provider, keeping),
+                HasSubstr("nothing is kept"));
     for (const char* strides : {"padded", "misaligned", "broadcast"}) {
       EXPECT_THAT(refusal(find_operation("linear_scan"), provider,
                           linear + R"(, "strides": ")" + std::string(strides) + "\""),
@@ -59,7 +72,7 @@ TEST(UnfusedScan, ProvidersByName) {
 TEST(GpuUnfusedScan, EveryDenseCase) {
   if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
   check_baseline_cases(find_operation("gated_scan"), "unfused", 100);
-  check_baseline_cases(find_operation("linear_scan"), "unfused", 100);
+  check_baseline_cases(linear_scan_inference(), "unfused", 100);
 }
 
 TEST(GpuUnfusedScan, TwoKernelsWhereThereIsAGatedScan) {
@@ -67,7 +80,7 @@ TEST(GpuUnfusedScan, TwoKernelsWhereThereIsAGatedScan) {
   if (available_variants(find_operation("gated_scan"), Device::cuda()).empty()) {
     GTEST_SKIP() << "gated_scan has no variant for CUDA devices";
   }
-  check_baseline_cases(find_operation("linear_scan"), "unfused_two", 100);
+  check_baseline_cases(linear_scan_inference(), "unfused_two", 100);
 }
 
 }  // namespace
