@@ -145,7 +145,12 @@ class Bench {
     if (device.type != DeviceType::kCuda || !options_.variant.empty()) return;
     for (const Baseline& baseline : operation.baselines) {
       if (!wants(baseline.provider)) continue;
-      bench(with_baseline(operation, baseline), set, one, dtype, device, &baseline);
+      const Operation instead = with_baseline(operation, baseline);
+      if (baseline.forgoes.empty()) {
+        bench(instead, set, one, dtype, device, &baseline);
+      } else {
+        bench(instead, instead.make(one, dtype, options_.seed), one, dtype, device, &baseline);
+      }
     }
   }
 

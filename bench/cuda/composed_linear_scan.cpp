@@ -86,11 +86,7 @@ class Composed {
  private:
   void check() const {
     if (backward_) check_products(*backward_);
-    if (!forward_) return;
-    check_products(*forward_);
-    if (forward_->states) {
-      throw Unsupported("[composed linear_scan] gated_scan keeps no states for a backward");
-    }
+    if (forward_) check_products(*forward_);
   }
 
   void* x_at(char* base) const { return kept_x_ ? kept_x_ : base + x_; }

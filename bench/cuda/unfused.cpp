@@ -29,8 +29,11 @@ auto with_problems(CallArguments args, const Body& body) {
 }
 
 template <auto run, auto workspace_bytes, class... Args>
-Baseline baseline(const char* provider, const char* variant, std::vector<const Signature*> calls) {
-  return {provider, variant, std::move(calls),
+Baseline baseline(const char* provider, const char* variant, std::vector<const Signature*> calls,
+                  std::vector<std::string> forgoes = {}) {
+  return {provider,
+          variant,
+          std::move(calls),
           [](CallArguments args, const Context& context) {
             with_problems<Args...>(args, [&](const auto&... problems) {
               if constexpr (kWithCuda) run(problems..., context);
@@ -41,7 +44,8 @@ Baseline baseline(const char* provider, const char* variant, std::vector<const S
               if constexpr (kWithCuda) return workspace_bytes(problems...);
               return 0;
             });
-          }};
+          },
+          std::move(forgoes)};
 }
 
 constexpr const char* kComposed = "composed.gemm_gated_scan";
@@ -55,15 +59,15 @@ const std::vector<Baseline>& baselines() {
       baseline<unfused_gated_scan, unfused_gated_scan_workspace_bytes, GatedScanForwardArgs>(
           "unfused", "unfused.scan_gate", {&gated_scan_forward_signature()}),
       baseline<unfused_linear_scan, unfused_linear_scan_workspace_bytes, LinearScanForwardArgs>(
-          "unfused", "unfused.gemm_scan_gate", {&linear_scan_forward_signature()}),
+          "unfused", "unfused.gemm_scan_gate", {&linear_scan_forward_signature()}, {"x", "states"}),
       baseline<composed_linear_scan, composed_linear_scan_workspace_bytes, LinearScanForwardArgs>(
-          "composed", kComposed, {&linear_scan_forward_signature()}),
+          "composed", kComposed, {&linear_scan_forward_signature()}, {"states"}),
       baseline<composed_linear_scan_backward, composed_linear_scan_backward_workspace_bytes,
                LinearScanBackwardArgs>("composed", kComposed, {&linear_scan_backward_signature()}),
       baseline<composed_linear_scan_both, composed_linear_scan_both_workspace_bytes,
                LinearScanForwardArgs, LinearScanBackwardArgs>(
           "composed", kComposed,
-          {&linear_scan_forward_signature(), &linear_scan_backward_signature()}),
+          {&linear_scan_forward_signature(), &linear_scan_backward_signature()}, {"states"}),
       baseline<unfused_projection, unfused_projection_workspace_bytes, ProjectionForwardArgs>(
           "unfused", "unfused.cublaslt", {&projection_forward_signature()}),
       baseline<unfused_projection_backward, unfused_projection_backward_workspace_bytes,

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ops/gated_scan_problem.h"
@@ -69,6 +70,7 @@ struct Baseline {
   std::vector<const Signature*> calls;  // that it makes, in turn
   void (*run)(CallArguments args, const Context& context);
   std::size_t (*workspace_bytes)(CallArguments args);
+  std::vector<std::string> forgoes;  // outputs for a backward that it has no use for
 };
 
 const std::vector<Baseline>& baselines();

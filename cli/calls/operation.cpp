@@ -192,6 +192,14 @@ bool has_provider(const Operation& operation, const std::string& provider) {
 Operation with_baseline(const Operation& operation, const Baseline& baseline) {
   Operation changed = operation;
   changed.instead = baseline;
+  changed.make = [make = operation.make, baseline](const Case& one, DType dtype,
+                                                   std::uint64_t seed) {
+    TensorSet set = make(one, dtype, seed);
+    std::erase_if(set.tensors, [&](const NamedTensor& tensor) {
+      return tensor.output && std::ranges::count(baseline.forgoes, tensor.name) > 0;
+    });
+    return set;
+  };
   return changed;
 }
 

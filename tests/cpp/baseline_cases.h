@@ -16,10 +16,10 @@ namespace tandem::tools {
 /// Why a baseline refuses the tensors of a case; "" where it takes them.
 inline std::string baseline_refusal(const Operation& operation, const char* provider,
                                     const Case& one, DType dtype) {
-  const TensorSet set = operation.make(one, dtype, 1);
+  const Operation measured = with_baseline(operation, *find_baseline(operation, provider));
+  const TensorSet set = measured.make(one, dtype, 1);
   try {
-    with_baseline(operation, *find_baseline(operation, provider))
-        .workspace_bytes(set, host_bases(set), Device::cuda());
+    measured.workspace_bytes(set, host_bases(set), Device::cuda());
   } catch (const Unsupported& error) {
     return error.what();
   }
@@ -35,7 +35,7 @@ inline void check_baseline_cases(const Operation& operation, const char* provide
     if (!one.has_direction(operation.direction)) continue;
     for (const DType dtype : one.dtypes) {
       if (!operation.runs_on_cuda(dtype)) continue;
-      const TensorSet set = operation.make(one, dtype, 1);
+      const TensorSet set = measured.make(one, dtype, 1);
       Placement placement(set, Device::cuda());
       try {
         measured.call(set, placement.bases(), Device::cuda(), {});
