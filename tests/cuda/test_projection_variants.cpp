@@ -116,7 +116,9 @@ TEST(ProjectionPlan, HeadsWiderThanATileGoThroughTheWorkspace) {
 
 TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
   const auto slices = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
-    return plan_backward(make_problem(backward_args(M, d, columns)), kDevice).weight_slices;
+    return plan_backward(backward_variants().front(), make_problem(backward_args(M, d, columns)),
+                         kDevice)
+        .weight_slices;
   };
   EXPECT_EQ(slices(32768, 2048, 2048), 1);  // 256 tiles
   EXPECT_EQ(slices(32768, 512, 512), 8);    // 16 tiles
@@ -126,19 +128,24 @@ TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
 
 TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
   ProjectionBackwardArgs args = backward_args(100, 64, 48);
-  EXPECT_FALSE(plan_backward(make_problem(args), kDevice).segments[0].makes_dz);
+  EXPECT_FALSE(
+      plan_backward(backward_variants().front(), make_problem(args), kDevice).segments[0].makes_dz);
   args.segments[0].slope = view(6, {100, 48});
-  EXPECT_TRUE(plan_backward(make_problem(args), kDevice).segments[0].makes_dz);
+  EXPECT_TRUE(
+      plan_backward(backward_variants().front(), make_problem(args), kDevice).segments[0].makes_dz);
   args.segments[0].slope.reset();
   args.segments[0].d_out = view(3, {100, 48}, DType::kFloat32);
-  EXPECT_TRUE(plan_backward(make_problem(args), kDevice).segments[0].makes_dz);
+  EXPECT_TRUE(
+      plan_backward(backward_variants().front(), make_problem(args), kDevice).segments[0].makes_dz);
   args.segments[0].d_out.reset();
-  EXPECT_EQ(plan_backward(make_problem(args), kDevice).workspace_bytes, 0u);
+  EXPECT_EQ(plan_backward(backward_variants().front(), make_problem(args), kDevice).workspace_bytes,
+            0u);
 }
 
 TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
   EXPECT_EQ(gemm::few_rows_parts(16, 2048, 132), 8);
-  EXPECT_EQ(gemm::few_rows_parts(64, 2048, 132), 4);
+  EXPECT_EQ(gemm::few_rows_parts(64, 2048, 132), 2);
+  EXPECT_EQ(gemm::few_rows_parts(48, 4096, 132), 5);
   EXPECT_EQ(gemm::few_rows_parts(224, 4096, 132), 1);
   EXPECT_EQ(gemm::few_rows_parts(1, 128, 132), 1);
   EXPECT_EQ(gemm::few_rows_parts(1, 0, 132), 1);

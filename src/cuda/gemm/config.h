@@ -27,7 +27,8 @@ constexpr int box_rows_b(Layout layout, int columns) {
 }
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
-/// B are tokens, which are contracted.
+/// B are tokens, which are contracted. Of a tile with more than 128 columns both warpgroups take 64
+/// rows, else every other tile each.
 template <class ElementT, Layout kLayoutT, int kColumnsT>
 struct Config {
   using Element = ElementT;
@@ -35,14 +36,16 @@ struct Config {
   static constexpr bool kContractsTokens = kLayout == Layout::kTN;
   static constexpr int kColumns = kColumnsT;
   static constexpr int kPanels = kColumns / 64;  // of B's tile; A's has 2
-  static_assert(kColumns % 64 == 0 && kColumns <= 192);
+  static_assert(kColumns % 64 == 0 && kColumns <= 256);
+  static constexpr bool kTogether = kColumns > 128;
+  static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
 
-  static constexpr int kThreads = 384;  // two warpgroups multiply, one thread of the third loads
+  static constexpr int kThreads = 384;  // two warpgroups multiply, two threads of the third load
   static constexpr int kProductRegisters = 240;
   static constexpr int kLoadRegisters = 24;
 
   static constexpr int kStageBytes = (2 + kPanels) * kPanelBytes;
-  static constexpr int kStorePanels = kColumns == 192 ? 1 : 2;  // of each warpgroup, for results
+  static constexpr int kStorePanels = 2;  // of a warpgroup, for results
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kStages =

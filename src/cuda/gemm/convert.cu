@@ -47,24 +47,37 @@ __global__ void gemm_convert_kernel(const ConvertParams params) {
   });
 }
 
-/// A thread per element.
+/// 32 elements per block. Each of 8 warps sums every eighth slice, and then their sums are added
+/// up: one order, but as many loads on their way as there are slices.
 template <class Element>
-__global__ void gemm_sum_slices_kernel(const __grid_constant__ SumSlicesParams params) {
+__global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
+    const __grid_constant__ SumSlicesParams params) {
   follow_stream();
+  __shared__ float sums[kRows][kColumns];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const std::int64_t count = params.rows * params.columns;
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count) return;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kColumns + lane;
+  float sum = 0.0f;
+  if (i < count) {
+#pragma unroll 8
+    for (int slice = warp; slice < params.slices; slice += kRows) {
+      sum += params.partial_sums[slice * count + i];
+    }
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || i >= count) return;
   const std::int64_t at = i / params.columns * params.result.row_stride + i % params.columns;
   float* wide = static_cast<float*>(params.result.data) + at;
   Element* narrow = static_cast<Element*>(params.result.data) + at;
-  float sum = 0.0f;
-  if (params.accumulate) sum = params.fp32 ? *wide : static_cast<float>(*narrow);
-#pragma unroll 8
-  for (int slice = 0; slice < params.slices; ++slice) sum += params.partial_sums[slice * count + i];
+  float total = 0.0f;
+  if (params.accumulate) total = params.fp32 ? *wide : static_cast<float>(*narrow);
+#pragma unroll
+  for (int other = 0; other < kRows; ++other) total += sums[other][lane];
   if (params.fp32) {
-    *wide = sum;
+    *wide = total;
   } else {
-    *narrow = static_cast<Element>(sum);
+    *narrow = static_cast<Element>(total);
   }
 }
 
@@ -97,7 +110,7 @@ void launch_narrow(const char* name, const ConvertParams& params, void* stream) 
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
-  const std::int64_t blocks = ceil_div(params.rows * params.columns, kThreads);
+  const std::int64_t blocks = ceil_div(params.rows * params.columns, kColumns);
   if (blocks == 0) return;
   launch_kernel(name, gemm_sum_slices_kernel<Element>,
                 {.blocks = static_cast<unsigned>(blocks), .threads = kThreads},

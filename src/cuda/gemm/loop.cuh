@@ -20,6 +20,10 @@
 //   rows 0  = tile n =====  - epilogue -   = tile n+2 =====
 //   rows 1                = tile n+1 =====  - epilogue -
 //
+// Wide tiles both compute together, 64 rows each: fewer bytes for a product, on their way and in
+// shared memory, and so less power. One stays some steps ahead, or both epilogues would meet. It
+// wins where the depth is great.
+//
 // Floor: 2 rows columns contracted flops.
 #pragma once
 
@@ -167,7 +171,8 @@ __device__ void load_tiles(const Operands& operands, Shared<Config>& shared) {
   }
 }
 
-/// Zeroes rows [from, 64) of both operands. All 128 threads of a warpgroup.
+/// Zeroes rows [from, 64) of both operands. All 128 threads of a warpgroup; where both take part in
+/// a tile, they write the same zeros.
 template <class Config>
 __device__ void clear_tokens_behind(typename Shared<Config>::Stage& stage, int from) {
   const int pieces = (64 - from) * 8;
@@ -188,9 +193,9 @@ __device__ std::uint64_t descriptor(const char* operand) {
 template <Major kMajor>
 constexpr int kStepBytes = kMajor == Major::K ? 32 : panel_bytes(16);
 
-/// A tile's accumulators: two fragments of 64 rows.
+/// What a warpgroup computes of a tile: fragments of 64 rows.
 template <class Config>
-using Accumulators = float[2][Config::kColumns / 2];
+using Accumulators = float[Config::kHalves][Config::kColumns / 2];
 
 /// A += a stage's product, or = with `accumulate` false.
 template <class Config>
@@ -199,12 +204,13 @@ __device__ void multiply_stage(const typename Shared<Config>::Stage& stage, bool
 #pragma unroll
   for (auto& half : acc) fence_registers(half);
   wgmma_begin();
-  const std::uint64_t a = descriptor<kMajorA<Config>>(stage.a);
+  const int own = Config::kTogether ? threadIdx.x / 128 : 0;
+  const std::uint64_t a = descriptor<kMajorA<Config>>(stage.a + own * kPanelBytes);
   const std::uint64_t b = descriptor<kMajorB<Config>>(stage.b);
 #pragma unroll
   for (int step = 0; step < kTileDepth / 16; ++step) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Config::kHalves; ++half) {
       wgmma_ss<typename Config::Element, Config::kColumns, kMajorA<Config>, kMajorB<Config>>(
           acc[half], move_descriptor(a, half * kPanelBytes + step * kStepBytes<kMajorA<Config>>),
           move_descriptor(b, step * kStepBytes<kMajorB<Config>>), accumulate || step > 0);
@@ -217,7 +223,7 @@ __device__ void multiply_stage(const typename Shared<Config>::Stage& stage, bool
 
 /// Lets the other warpgroup multiply, or waits until it does: they take turns. why: a barrier of
 /// the ring tells two phases apart, so nobody may wait for a stage that is to be filled twice
-/// before.
+/// before. Together they begin in turn, so that one's epilogue lies beside the other's last steps.
 __device__ inline void pass_turn() {
   cutlass::arch::NamedBarrier::arrive(256, kTurnBarrier + 1 - threadIdx.x / 128);
 }
@@ -234,10 +240,12 @@ struct Products {
   /// Lets the next step be loaded into a stage that this warpgroup has read.
   __device__ void release(int stage) { shared.ring.empty[stage].arrive(); }
 
-  /// Computes a tile. Passes the turn on once all products are under way, if another tile follows.
+  /// Computes a tile. `passes` the turn on: once all products are under way, or where both take
+  /// part, after some steps.
   template <class Operands>
-  __device__ void multiply(const Operands& operands, const Tile& tile, bool another_follows,
+  __device__ void multiply(const Operands& operands, const Tile& tile, bool passes,
                            Accumulators<Config>& acc) {
+    constexpr int kStepsAhead = 3;
     const int count = count_steps<Config>(operands, tile.outer);
     const Steps first = find_steps<Config>(operands, 0, tile.outer);
     int behind = at.stage;
@@ -247,11 +255,15 @@ struct Products {
       auto& stage = shared.stages[at.stage];
       if constexpr (Config::kContractsTokens) {
         if (operands.cu_seqlens != nullptr) {
-          const int tokens = first.tokens(first.begin + i % first.count());
+          const int tokens = first.tokens(first.begin + i);
           if (tokens < kTileDepth) clear_tokens_behind<Config>(stage, tokens);
         }
       }
       multiply_stage<Config>(stage, i > 0, acc);
+      if (Config::kTogether && passes && i == kStepsAhead) {
+        pass_turn();
+        passes = false;
+      }
       if (i > 0) {
         wgmma_wait<1>();
         release(behind);
@@ -259,21 +271,29 @@ struct Products {
       }
       at.advance();
     }
-    if (another_follows) pass_turn();
+    if (passes) pass_turn();
     wgmma_wait<0>();
     if (count > 0) {
       release(behind);
+    } else {
+      clear(acc);
     }
 #pragma unroll
-    for (auto& half : acc) {
-      fence_registers(half);
-#pragma unroll
-      for (float& value : half) value = count > 0 ? value : 0.0f;
-    }
+    for (auto& half : acc) fence_registers(half);
   }
 
   /// Goes past a tile that the other warpgroup computes.
   __device__ void skip(int steps) { at.advance(steps); }
+
+ private:
+  static __device__ void clear(Accumulators<Config>& acc) {
+#pragma unroll
+    for (auto& half : acc) {
+      fence_registers(half);
+#pragma unroll
+      for (float& value : half) value = 0.0f;
+    }
+  }
 };
 
 /// Fetches the operands' descriptors, without which no load begins. One thread.
@@ -291,10 +311,10 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
   if (threadIdx.x == 0) {
-    shared.ring.init(2, 128);
+    shared.ring.init(2, Config::kTogether ? 256 : 128);
     fence_barriers_initialised();
   }
-  if (threadIdx.x == 256) prefetch_operands(operands);
+  // PF if (threadIdx.x == 256) prefetch_operands(operands);
   __syncthreads();
   follow_stream();
   if (warpgroup == 2) {
@@ -310,21 +330,28 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     PanelStore<Config> store(shared.stores[warpgroup]);
     for (int i = first, turn = 0; i < schedule.count(); i += ctas, turn ^= 1) {
       const Tile tile = schedule.at(i);
-      if (turn != warpgroup) {
+      bool passes = i + ctas < schedule.count();
+      if constexpr (Config::kTogether) {
+        passes = i == first && warpgroup == 0;
+        if (i == first && warpgroup == 1) wait_for_turn();
+      } else if (turn != warpgroup) {
         products.skip(count_steps<Config>(operands, tile.outer));
         continue;
+      } else if (i != first) {
+        wait_for_turn();
       }
-      if (i != first) wait_for_turn();
       Accumulators<Config> acc;
-      products.multiply(operands, tile, i + ctas < schedule.count(), acc);
+      products.multiply(operands, tile, passes, acc);
       // why a loop: an epilogue is long, and runs as fast as its instructions are fetched.
 #pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
-        epilogue(Fragment<Config::kColumns>{acc[0], tile.row + 64 * half, tile.segment, tile.column,
-                                            tile.outer},
+      for (int half = 0; half < Config::kHalves; ++half) {
+        const int row = tile.row + 64 * (Config::kTogether ? warpgroup : half);
+        epilogue(Fragment<Config::kColumns>{acc[0], row, tile.segment, tile.column, tile.outer},
                  store);
+        if constexpr (!Config::kTogether) {
 #pragma unroll
-        for (int j = 0; j < Config::kColumns / 2; ++j) acc[0][j] = acc[1][j];
+          for (int j = 0; j < Config::kColumns / 2; ++j) acc[0][j] = acc[1][j];
+        }
       }
     }
     store.finish();

@@ -88,11 +88,12 @@ void run_composed(const char* op, const LinearScanForwardProblem& problem, const
   }
   if (problem.decay_dtype != DType::kFloat32) convert(kernels.widen, problem.decay, scan.decay);
   if (problem.gate.data) convert(kernels.widen, problem.gate, scan.gate);
+  if (tokens && problem.states != nullptr) {  // before the final state replaces the initial one
+    gated_scan::keep_states(scan, problem.states, {.stream = context.stream});
+  }
   gated_scan_forward(scan, {.stream = context.stream}, kBatchInvariant);
   convert(kernels.narrow, scan.out, problem.out);
   if (problem.x.data) convert(kernels.narrow, scan.x, problem.x);
-  if (tokens && problem.states)
-    gated_scan::keep_states(scan, problem.states, {.stream = context.stream});
 }
 
 }  // namespace tandem::cuda::linear_scan

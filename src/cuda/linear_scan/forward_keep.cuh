@@ -23,28 +23,45 @@ __device__ void write_elements(const ThreadTile<Config>& t, int step, const Toke
   }
 }
 
-/// Puts 16 tokens of a thread's channels into panel `kind`, in place of what all lanes of the warp
-/// have read there.
-template <class Config>
-__device__ void put_in_panel(const ThreadTile<Config>& t, int step, int kind,
-                             const float (&values)[8]) {
-  std::uint32_t packed[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    packed[i] = pack_pair<typename Config::Element>(values[2 * i], values[2 * i + 1]);
-  }
-  __syncwarp();
-  store_columns(t.panel(kind, step / 4), step % 4, packed);
+/// Whether two neighbouring channels of every token of [B,T,D] lie in one word.
+__device__ inline bool has_pairs(const TokenTensor& tensor, int D) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % 4 == 0 &&
+         (tensor.batch_stride | tensor.time_stride | D) % 2 == 0;
 }
 
-/// Writes x before sequences' first tokens are changed. Other tiles' x goes to the decays' panels,
-/// token by token as the scan has read them, and leaves by TMA.
+/// Writes x of a tile, rounded, before sequences' first tokens are changed. why from registers: the
+/// stages wait for nothing then.
 template <class Config>
-__device__ void write_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens / 2]) {
-  if (t.params.problem.x.data == nullptr) return;
+__device__ void keep_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens / 2]) {
+  using Element = typename Config::Element;
+  const LinearScanForwardProblem& problem = t.params.problem;
+  const TokenTensor& to = problem.x;
+  if (to.data == nullptr) return;
+  if (!has_pairs(to, problem.D)) {
 #pragma unroll
-  for (int step = 0; step < Config::kTokens / 16; ++step) {
-    write_elements(t, step, t.params.problem.x, *reinterpret_cast<float(*)[8]>(&x[8 * step]));
+    for (int step = 0; step < Config::kTokens / 16; ++step) {
+      write_elements(t, step, to, *reinterpret_cast<float(*)[8]>(&x[8 * step]));
+    }
+    return;
+  }
+  // Transposed, a lane has two channels of a token of every eight.
+  const int lane = threadIdx.x % 32;
+  const int channel = t.channel - lane / 4 + lane % 4 * 2;
+  std::int64_t time = std::int64_t{t.time()} + lane / 4;
+  Element* row = static_cast<Element*>(to.data) + t.tile.batch * to.batch_stride +
+                 time * to.time_stride + channel;
+#pragma unroll
+  for (int block = 0; block < Config::kTokens / 8; ++block) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float* pair = &x[4 * block + 2 * r];
+      const std::uint32_t word = transpose_block(pack_pair<Element>(pair[0], pair[1]));
+      if (time < problem.T && channel + 8 * r < problem.D) {
+        *reinterpret_cast<std::uint32_t*>(row + 8 * r) = word;
+      }
+    }
+    row += 8 * to.time_stride;
+    time += 8;
   }
 }
 

@@ -92,26 +92,7 @@ __device__ void load_with_tma(const ForwardParams& params, ForwardShared<Config>
   });
 }
 
-/// Stores the panels of a kind, of a warpgroup of a tile whose panels begin at a stage, by TMA.
-template <class Config>
-__device__ void store_panels(const ForwardParams& params, const ForwardShared<Config>& shared,
-                             const CUtensorMap& map, int kind, const Tile& tile, int first_stage,
-                             int warpgroup) {
-  const int channel = tile.first_channel + 64 * warpgroup;
-  for (int token_panel = 0; token_panel < Config::kTokenPanels && channel < params.problem.D;
-       ++token_panel) {
-    const int time = tile.time_tile * Config::kTokens + 64 * token_panel;
-    if (time >= params.problem.T) break;
-    const PanelPlace<Config> place(kind, token_panel, warpgroup);
-    const int stage = first_stage + place.stage;
-    const char* panel =
-        shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
-    store_panel(map, panel, {channel, 0, time, tile.batch});
-  }
-}
-
-/// Stores x, where it is kept, and the outputs of each tile by TMA, as soon as they are in their
-/// panels. One thread.
+/// Stores the outputs of each tile by TMA, as soon as they are in their panels. One thread.
 template <class Config>
 __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>& shared) {
   const int k_steps = (params.problem.d + 63) / 64;
@@ -122,23 +103,23 @@ __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>
     const Tile tile = shared.tiles[slot.stage];
     if (tile.batch == Tile::kNone) return;
     for (int k = 0; k < k_steps; ++k) at.advance();
-    const int first_stage = at.stage;
-    for (int i = 0; i < Config::kWarpgroups && Config::kKeeps; ++i) {
-      shared.x_ready[slot.stage][i].wait(slot.parity);
-      if (!tile.plain || params.problem.x.data == nullptr) continue;
-      store_panels(params, shared, params.x_map, 0, tile, first_stage, i);
-    }
-    if (Config::kKeeps) wait_stores_read();
-    for (int s = 0; s < Config::kDecayStages; ++s, at.advance()) {
-      if (Config::kKeeps) shared.ring.empty[at.stage].arrive();
-    }
-    for (int i = 0; i < Config::kWarpgroups; ++i) {
-      shared.outputs_ready[slot.stage][i].wait(slot.parity);
-      store_panels(params, shared, params.out_map, 1, tile, first_stage, i);
+    for (int warpgroup = 0; warpgroup < Config::kWarpgroups; ++warpgroup) {
+      shared.outputs_ready[slot.stage][warpgroup].wait(slot.parity);
+      const int channel = tile.first_channel + 64 * warpgroup;
+      for (int token_panel = 0; token_panel < Config::kTokenPanels && channel < params.problem.D;
+           ++token_panel) {
+        const int time = tile.time_tile * Config::kTokens + 64 * token_panel;
+        if (time >= params.problem.T) break;
+        const PanelPlace<Config> place(1, token_panel, warpgroup);
+        const int stage = at.stage + place.stage;
+        const char* panel =
+            shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
+        store_panel(params.out_map, panel, {channel, 0, time, tile.batch});
+      }
     }
     wait_stores_read();
-    for (int s = Config::kDecayStages; s < Config::kPanelStages; ++s, at.advance()) {
-      shared.ring.empty[at.stage].arrive();
+    for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {
+      if (s >= Config::kDecayStages) shared.ring.empty[at.stage].arrive();
     }
     shared.tile_ring.empty[slot.stage].arrive();
     slot.advance();

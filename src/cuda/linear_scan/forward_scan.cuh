@@ -127,7 +127,13 @@ __device__ void write_outputs(const ThreadTile<Config>& t, int step, float (&out
     for (int i = 0; i < 8; ++i) out[i] *= silu[i];
   }
   if (!Config::kGeneral || t.params.tma) {
-    put_in_panel(t, step, 1, out);
+    std::uint32_t packed[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      packed[i] = pack_pair<typename Config::Element>(out[2 * i], out[2 * i + 1]);
+    }
+    __syncwarp();  // all lanes have read the gates that this replaces
+    store_columns(t.panel(1, step / 4), step % 4, packed);
   } else {
     write_elements(t, step, problem.out, out);
   }
@@ -204,8 +210,6 @@ __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
-    if constexpr (Config::kKeeps)
-      put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -257,8 +261,6 @@ __device__ void scan_from_zero(const ThreadTile<Config>& t, float (&acc)[Config:
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
-    if constexpr (Config::kKeeps)
-      put_in_panel(t, step, 0, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -352,25 +354,20 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
     float acc[Config::kTokens / 2];
     project<Config>(acc, shared, k_steps, warpgroup, params.tma, at);
     t.channel = t.tile.first_channel + 64 * warpgroup + fragment_row();
+    if constexpr (Config::kKeeps) keep_x(t, acc);
     const auto first_panel = at;
     t.panel_stage = at.stage;
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
     if constexpr (Config::kGeneral) stage_decays(t);
-    if (Config::kKeeps && (!t.tile.plain || !params.tma)) write_x(t, acc);
     if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
       scan_chain(t, acc);
     } else {
       scan_look_back(t, acc);
     }
-    const bool x_leaves = params.tma && Config::kKeeps;
-    if (x_leaves) {
-      fence_shared_for_async_proxy();
-      shared.x_ready[slot.stage][warpgroup].arrive();
-    }
     auto done = first_panel;
     for (int s = 0; s < Config::kDecayStages; ++s, done.advance()) {
-      give_back(shared.ring.empty[done.stage], params.tma && !x_leaves);
+      give_back(shared.ring.empty[done.stage], params.tma);
     }
 #pragma unroll
     for (int step = 0; step < Config::kTokens / 16; ++step) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/matrix.h"
+#include "cuda/gemm/predict.h"
 #include "cuda/projection/backward_plan.h"
 #include "cuda/projection/forward_plan.h"
 #include "cuda/runtime/call_scope.h"
@@ -22,9 +23,14 @@ constexpr const char* kBackward = "projection_backward";
 
 template <class Element>
 void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
-  table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
-                   &launch_gradient<Element>, &launch_input<Element>, &launch_weight<Element>,
-                   &launch_column_sums<Element>, &gemm::launch_sum_slices<Element>,
+  table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype),
+                   dtype,
+                   &launch_gradient<Element>,
+                   {{64, &launch_input<Element, 64>, nullptr},
+                    {128, &launch_input<Element, 128>, &launch_weight<Element, 128>},
+                    {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
+                   &launch_column_sums<Element>,
+                   &gemm::launch_sum_slices<Element>,
                    &gemm::launch_copy<Element>});
 }
 
@@ -33,15 +39,44 @@ bool has_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardSe
   return problem.M > 0 && segment.columns > 0 && segment.d_out.data != nullptr;
 }
 
+std::int64_t input_tiles(const ProjectionBackwardProblem& problem, int columns) {
+  return ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.d, columns);
+}
+
 /// Tiles of all d_weight.
-std::int64_t weight_tiles(const ProjectionBackwardProblem& problem) {
+std::int64_t weight_tiles(const ProjectionBackwardProblem& problem, int columns) {
   std::int64_t tiles = 0;
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionBackwardSegment& segment = problem.segments[i];
     if (segment.d_weight.data == nullptr) continue;
-    tiles += ceil_div(problem.d, gemm::kTileRows) * ceil_div(segment.columns, kBackwardColumns);
+    tiles += ceil_div(problem.d, gemm::kTileRows) * ceil_div(segment.columns, columns);
   }
   return tiles;
+}
+
+/// Into how many slices the rows are cut for d_weight: as many as keep the device busy, but none so
+/// short that it is not worth another result.
+int weight_slices(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
+  constexpr int kShortest = 8;  // steps
+  const std::int64_t tiles = std::max<std::int64_t>(weight_tiles(problem, columns), 1);
+  const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
+  return static_cast<int>(
+      std::max<std::int64_t>(1, std::min(multiprocessors / tiles, steps / kShortest)));
+}
+
+double predict_input(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
+  std::int64_t steps = 0;
+  for (int i = 0; i < problem.segment_count; ++i) {
+    steps += ceil_div(problem.segments[i].columns, gemm::kTileDepth);
+  }
+  return gemm::predict_tiles(input_tiles(problem, columns), steps, columns, multiprocessors);
+}
+
+double predict_weight(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
+  const int slices = weight_slices(problem, columns, multiprocessors);
+  const std::int64_t steps = ceil_div(ceil_div(problem.M, gemm::kTileDepth), slices);
+  return gemm::predict_tiles(weight_tiles(problem, columns) * slices, steps, columns,
+                             multiprocessors);
 }
 
 struct Call {
@@ -87,10 +122,11 @@ struct Call {
   }
 
   void make_dx() const {
+    const auto& [columns, launch, _] = variant.products[plan.input_width];
     InputParams params{};
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
-    params.set_columns(0, problem.d, kBackwardColumns);
+    params.set_columns(0, problem.d, columns);
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& segment = problem.segments[i];
       if (!has_dz(problem, segment)) continue;
@@ -102,17 +138,18 @@ struct Call {
                                            plan.segments[i].copies_weight, plan.segments[i].weight);
       params.b[i] = encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
                                               matrix_extents(segment.columns, problem.d),
-                                              gemm::box_rows_b(Layout::kNN, kBackwardColumns)));
+                                              gemm::box_rows_b(Layout::kNN, columns)));
     }
     params.dx = problem.dx;
     const TensorMapPlan dx = gemm::plan_result(as_tokens(problem.dx), problem.dtype,
                                                matrix_extents(problem.M, problem.d));
     params.by_tma = dx.problem.empty();
     if (params.by_tma) params.dx_map = encode(dx);
-    variant.input(params, multiprocessors, stream);
+    launch(params, multiprocessors, stream);
   }
 
   void make_d_weight() const {
+    const auto& [columns, _, launch] = variant.products[plan.weight_width];
     WeightParams params{};
     params.B = 1;
     params.T = problem.M;
@@ -124,12 +161,12 @@ struct Call {
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& from = problem.segments[i];
       const bool wanted = from.d_weight.data != nullptr && has_dz(problem, from);
-      params.set_columns(i, wanted ? from.columns : 0, kBackwardColumns);
+      params.set_columns(i, wanted ? from.columns : 0, columns);
       if (!wanted) continue;
       any = true;
       params.b[i] = encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
                                               matrix_extents(problem.M, from.columns),
-                                              gemm::box_rows_b(Layout::kTN, kBackwardColumns)));
+                                              gemm::box_rows_b(Layout::kTN, columns)));
       WeightSegment& to = params.segments[i];
       to.d_weight = from.d_weight;
       to.fp32 = from.d_weight_dtype == DType::kFloat32;
@@ -146,7 +183,7 @@ struct Call {
       params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
                                               matrix_extents(problem.M, problem.d),
                                               gemm::box_rows_a(Layout::kTN)));
-      variant.weight(params, multiprocessors, stream);
+      launch(params, multiprocessors, stream);
     }
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& segment = problem.segments[i];
@@ -217,33 +254,36 @@ std::string reason_against(const BackwardVariant& variant,
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
-  const std::int64_t column_tiles =
-      std::max<std::int64_t>(ceil_div(problem.d, kBackwardColumns), 1);
+  const int columns = variant.products.front().columns;
+  const std::int64_t column_tiles = std::max<std::int64_t>(ceil_div(problem.d, columns), 1);
   if (problem.M > kMaxIndex - gemm::kTileRows ||
       ceil_div(problem.M, gemm::kTileRows) > kMaxIndex / column_tiles ||
-      weight_tiles(problem) > kMaxIndex) {
+      weight_tiles(problem, columns) > kMaxIndex) {
     return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " +
            std::to_string(problem.M) + " and d " + std::to_string(problem.d);
-  }
-  constexpr std::int64_t kMostColumns = 65535 * std::int64_t{kGradientColumns / 2};  // of a grid
-  std::int64_t columns = 0;
-  for (int i = 0; i < problem.segment_count; ++i) columns += problem.segments[i].columns;
-  if (columns > kMostColumns - kMostProjectionSegments * kGradientColumns) {
-    return "takes up to 16 million columns, got " + std::to_string(columns);
   }
   return "";
 }
 
-BackwardPlan plan_backward(const ProjectionBackwardProblem& problem,
+BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                            const DeviceProperties& device) {
-  constexpr int kShortestSlice = 8;  // steps: less is not worth another result
   BackwardPlan plan;
-  const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
-  const std::int64_t tiles = weight_tiles(problem);
-  if (tiles > 0) {
-    plan.weight_slices = static_cast<int>(std::max<std::int64_t>(
-        1, std::min(device.multiprocessors / tiles, steps / kShortestSlice)));
-  }
+  const int multiprocessors = device.multiprocessors;
+  const auto quickest = [&](auto product, auto predict) {
+    int best = -1;
+    for (int i = 0; i < static_cast<int>(variant.products.size()); ++i) {
+      if (variant.products[i].*product == nullptr) continue;
+      const auto time = [&](int j) {
+        return predict(problem, variant.products[j].columns, multiprocessors);
+      };
+      if (best < 0 || time(i) < time(best)) best = i;
+    }
+    return best;
+  };
+  plan.input_width = quickest(&BackwardVariant::Products::input, predict_input);
+  plan.weight_width = quickest(&BackwardVariant::Products::weight, predict_weight);
+  plan.weight_slices =
+      weight_slices(problem, variant.products[plan.weight_width].columns, multiprocessors);
   plan.bias_slices = static_cast<int>(std::clamp<std::int64_t>(problem.M / 256, 1, 64));
 
   WorkspaceLayout workspace;
@@ -285,7 +325,7 @@ void projection_backward(const ProjectionBackwardProblem& problem, const Context
                          const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
   const BackwardVariant& variant = choose(problem, device, options);
-  const BackwardPlan plan = plan_backward(problem, device);
+  const BackwardPlan plan = plan_backward(variant, problem, device);
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const Call call{
@@ -299,8 +339,7 @@ void projection_backward(const ProjectionBackwardProblem& problem, const Context
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
-  choose(problem, device, options);
-  return plan_backward(problem, device).workspace_bytes;
+  return plan_backward(choose(problem, device, options), problem, device).workspace_bytes;
 }
 
 std::vector<VariantInfo> projection_variants(const DeviceProperties& device) {

@@ -10,16 +10,17 @@
 
 namespace tandem::cuda::projection {
 
-template <class Element>
-using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kBackwardColumns>;
-template <class Element>
-using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kBackwardColumns>;
+template <class Element, int kColumns>
+using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kColumns>;
+template <class Element, int kColumns>
+using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kColumns>;
 
-template <class Element>
-__global__ __launch_bounds__(InputConfig<Element>::kThreads, 1) void projection_input_kernel(
-    const __grid_constant__ InputParams params) {
+template <class Element, int kColumns>
+__global__ __launch_bounds__(
+    InputConfig<Element, kColumns>::kThreads,
+    1) void projection_input_kernel(const __grid_constant__ InputParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = InputConfig<Element>;
+  using Config = InputConfig<Element, kColumns>;
   auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
   gemm::run<Config>(
       params, shared,
@@ -48,11 +49,12 @@ __device__ void for_each_element(const gemm::Fragment<kColumns>& fragment, int r
   }
 }
 
-template <class Element>
-__global__ __launch_bounds__(WeightConfig<Element>::kThreads, 1) void projection_weight_kernel(
-    const __grid_constant__ WeightParams params) {
+template <class Element, int kColumns>
+__global__ __launch_bounds__(
+    WeightConfig<Element, kColumns>::kThreads,
+    1) void projection_weight_kernel(const __grid_constant__ WeightParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = WeightConfig<Element>;
+  using Config = WeightConfig<Element, kColumns>;
   auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
   gemm::run<Config>(
       params, shared,
@@ -84,16 +86,18 @@ __global__ __launch_bounds__(WeightConfig<Element>::kThreads, 1) void projection
       });
 }
 
-template <class Element>
+template <class Element, int kColumns>
 void launch_input(const InputParams& params, int multiprocessors, void* stream) {
-  gemm::launch<InputConfig<Element>>("projection_backward", projection_input_kernel<Element>,
-                                     params, multiprocessors, stream);
+  gemm::launch<InputConfig<Element, kColumns>>("projection_backward",
+                                               projection_input_kernel<Element, kColumns>, params,
+                                               multiprocessors, stream);
 }
 
-template <class Element>
+template <class Element, int kColumns>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream) {
-  gemm::launch<WeightConfig<Element>>("projection_backward", projection_weight_kernel<Element>,
-                                      params, multiprocessors, stream);
+  gemm::launch<WeightConfig<Element, kColumns>>("projection_backward",
+                                                projection_weight_kernel<Element, kColumns>, params,
+                                                multiprocessors, stream);
 }
 
 }  // namespace tandem::cuda::projection

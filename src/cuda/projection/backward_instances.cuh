@@ -6,7 +6,14 @@
 #define TANDEM_INSTANCES_BACKWARD(Element)                                  \
   namespace tandem::cuda::projection {                                      \
   template void launch_gradient<Element>(const GradientParams&, void*);     \
-  template void launch_input<Element>(const InputParams&, int, void*);      \
-  template void launch_weight<Element>(const WeightParams&, int, void*);    \
   template void launch_column_sums<Element>(const ColumnSumParams&, void*); \
+  }
+
+#define TANDEM_INSTANCES_BACKWARD_PRODUCTS(Element)                           \
+  namespace tandem::cuda::projection {                                        \
+  template void launch_input<Element, 64>(const InputParams&, int, void*);    \
+  template void launch_input<Element, 128>(const InputParams&, int, void*);   \
+  template void launch_input<Element, 256>(const InputParams&, int, void*);   \
+  template void launch_weight<Element, 128>(const WeightParams&, int, void*); \
+  template void launch_weight<Element, 256>(const WeightParams&, int, void*); \
   }

@@ -11,8 +11,6 @@
 
 namespace tandem::cuda::projection {
 
-constexpr int kBackwardColumns = 128;  // of a tile
-
 constexpr int kGradientColumns = 512;  // of a chunk, or what whole heads take of it
 
 /// dz of a segment, in 16 bits, from d_out and what the forward kept.
@@ -68,9 +66,9 @@ struct ColumnSumParams {
 /// Instantiated in backward_instances.cuh.
 template <class Element>
 void launch_gradient(const GradientParams& params, void* stream);
-template <class Element>
+template <class Element, int kColumns>
 void launch_input(const InputParams& params, int multiprocessors, void* stream);
-template <class Element>
+template <class Element, int kColumns>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream);
 template <class Element>
 void launch_column_sums(const ColumnSumParams& params, void* stream);

@@ -22,8 +22,12 @@ struct BackwardVariant {
   std::string name;
   DType dtype;
   Launch<GradientParams> gradient;
-  Product<InputParams> input;
-  Product<WeightParams> weight;
+  struct Products {  // with tiles of so many columns
+    int columns;
+    Product<InputParams> input;    // null: not this wide
+    Product<WeightParams> weight;  // null: not this wide
+  };
+  std::vector<Products> products;
   Launch<ColumnSumParams> column_sums;
   gemm::SumSlices sum_slices;
   gemm::Copy copy;
@@ -47,12 +51,14 @@ struct BackwardPlan {
   };
   bool copies_x = false;
   std::size_t x = 0;
+  int input_width = 0;  // index of the tiles' width in BackwardVariant::products
+  int weight_width = 0;
   int weight_slices = 1;  // into which rows are cut for d_weight
   int bias_slices = 1;
   std::array<Segment, kMostProjectionSegments> segments;
   std::size_t workspace_bytes = 0;
 };
-BackwardPlan plan_backward(const ProjectionBackwardProblem& problem,
+BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                            const DeviceProperties& device);
 
 }  // namespace tandem::cuda::projection

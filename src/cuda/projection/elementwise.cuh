@@ -118,16 +118,17 @@ __device__ void project_row(const SegmentGradient& segment, std::int64_t row, in
   }
 }
 
-/// A warp per row and chunk of a segment's columns.
+/// A warp per row and chunk of a segment's columns. Chunks first, so that blocks that run at the
+/// same time read rows from end to end.
 template <class Element>
 __global__ __launch_bounds__(32 * kWarps) void projection_gradient_kernel(
     const __grid_constant__ GradientParams params) {
   follow_stream();
-  int chunk = static_cast<int>(blockIdx.y), index = 0;
+  int chunk = static_cast<int>(blockIdx.x), index = 0;
   while (chunk >= params.segments[index].chunks) chunk -= params.segments[index++].chunks;
   const SegmentGradient& segment = params.segments[index];
-  const std::int64_t stride = std::int64_t{gridDim.x} * kWarps;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; row < params.M;
+  const std::int64_t stride = std::int64_t{gridDim.y} * kWarps;
+  for (std::int64_t row = std::int64_t{blockIdx.y} * kWarps + threadIdx.x / 32; row < params.M;
        row += stride) {
     if (segment.kept == ProjectionKept::kNormalized) {
       project_row<Element>(segment, row, chunk * segment.chunk_columns);
@@ -168,14 +169,14 @@ __global__ __launch_bounds__(32 * kWarps) void projection_column_sum_kernel(
 
 template <class Element>
 void launch_gradient(const GradientParams& params, void* stream) {
-  constexpr std::int64_t kMostBlocks = 1 << 20;
+  constexpr std::int64_t kMostBlocks = 65535;  // of a grid's y
   const std::int64_t blocks = ceil_div(params.M, kWarps);
   int chunks = 0;
   for (const SegmentGradient& segment : params.segments) chunks += segment.chunks;
   if (blocks == 0 || chunks == 0) return;
   launch_kernel("projection_backward", projection_gradient_kernel<Element>,
-                {.blocks = static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
-                 .blocks_y = static_cast<unsigned>(chunks),
+                {.blocks = static_cast<unsigned>(chunks),
+                 .blocks_y = static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
                  .threads = 32 * kWarps},
                 static_cast<cudaStream_t>(stream), params);
 }

@@ -7,6 +7,7 @@
 
 #include "cuda/gemm/few_rows_config.h"
 #include "cuda/gemm/matrix.h"
+#include "cuda/gemm/predict.h"
 #include "cuda/projection/forward_plan.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -212,11 +213,9 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
 
 double predict_forward(int columns, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device) {
-  // Microseconds of a step of 64 on an H200 (docs/ops/projection.md).
-  const double step = columns == 128 ? 0.385 : 0.29;
   const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, columns);
-  const std::int64_t waves = ceil_div(tiles, std::max(device.multiprocessors, 1));
-  double time = static_cast<double>(waves * ceil_div(problem.d, gemm::kTileDepth)) * step;
+  double time = gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), columns,
+                                    device.multiprocessors);
   for (int i = 0; i < problem.segment_count; ++i) {
     if (problem.segments[i].head_width > columns) time += 3.0;  // another launch
   }
