@@ -23,6 +23,14 @@ __device__ void write_elements(const ThreadTile<Config>& t, int step, const Toke
   }
 }
 
+/// Transposes an 8 x 8 block of 16-bit values, a row's pair in every lane as wgmma's accumulators
+/// have them. A whole warp.
+__device__ inline std::uint32_t transpose_block(std::uint32_t pair) {
+  std::uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 /// Whether two neighbouring channels of every token of [B,T,D] lie in one word.
 __device__ inline bool has_pairs(const TokenTensor& tensor, int D) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) % 4 == 0 &&

@@ -49,14 +49,6 @@ __device__ inline void accumulator_to_operand(const float (&acc)[kCount], int st
   }
 }
 
-/// Transposes an 8 x 8 block of 16-bit values, a row's pair in every lane as wgmma's accumulators
-/// have them. A whole warp.
-__device__ inline std::uint32_t transpose_block(std::uint32_t pair) {
-  std::uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
-  return transposed;
-}
-
 /// Stores the 16 columns [16*step, 16*step+16) of a 64-row accumulator, already packed as by
 /// accumulator_to_operand, into a panel with the same rows and columns.
 __device__ inline void store_rows(void* panel, int step, const std::uint32_t (&packed)[4]) {
