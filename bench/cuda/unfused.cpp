@@ -72,7 +72,11 @@ const std::vector<Baseline>& baselines() {
           "unfused", "unfused.cublaslt", {&projection_forward_signature()}),
       baseline<unfused_projection_backward, unfused_projection_backward_workspace_bytes,
                ProjectionBackwardArgs>("unfused", "unfused.cublaslt",
-                                       {&projection_backward_signature()})};
+                                       {&projection_backward_signature()}),
+      baseline<unfused_projection_both, unfused_projection_both_workspace_bytes,
+               ProjectionForwardArgs, ProjectionBackwardArgs>(
+          "unfused", "unfused.cublaslt",
+          {&projection_forward_signature(), &projection_backward_signature()})};
   return all;
 }
 

@@ -58,6 +58,10 @@ void unfused_projection(const ProjectionForwardProblem& problem, const Context& 
 std::size_t unfused_projection_workspace_bytes(const ProjectionForwardProblem& problem);
 void unfused_projection_backward(const ProjectionBackwardProblem& problem, const Context& context);
 std::size_t unfused_projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem);
+void unfused_projection_both(const ProjectionForwardProblem& forward,
+                             const ProjectionBackwardProblem& backward, const Context& context);
+std::size_t unfused_projection_both_workspace_bytes(const ProjectionForwardProblem& forward,
+                                                    const ProjectionBackwardProblem& backward);
 
 /// The arguments of a baseline's calls, each the public struct of its table.
 using CallArguments = std::span<const std::shared_ptr<void>>;

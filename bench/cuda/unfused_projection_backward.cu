@@ -256,4 +256,16 @@ std::size_t unfused_projection_backward_workspace_bytes(const ProjectionBackward
   return Intermediates(problem).bytes;
 }
 
+void unfused_projection_both(const ProjectionForwardProblem& forward,
+                             const ProjectionBackwardProblem& backward, const Context& context) {
+  unfused_projection(forward, context);
+  unfused_projection_backward(backward, context);
+}
+
+std::size_t unfused_projection_both_workspace_bytes(const ProjectionForwardProblem& forward,
+                                                    const ProjectionBackwardProblem& backward) {
+  return std::max(unfused_projection_workspace_bytes(forward),
+                  unfused_projection_backward_workspace_bytes(backward));
+}
+
 }  // namespace tandem::bench

@@ -47,12 +47,11 @@ TEST(UnfusedProjection, RefusesWithAReason) {
   }
 }
 
-TEST(UnfusedProjection, OnlyOneCallAlone) {
-  for (const char* direction : kDirections) {
+TEST(UnfusedProjection, TakesEachCallAndBothInTurn) {
+  for (const char* direction : {"forward", "backward", "forward_backward"}) {
     const Operation& operation = find_operation("projection", direction);
     EXPECT_STREQ(find_baseline(operation, "unfused")->variant, "unfused.cublaslt");
   }
-  EXPECT_FALSE(has_provider(find_operation("projection", "forward_backward"), "unfused"));
 }
 
 TEST(GpuUnfusedProjection, EveryCaseOfWholeVectors) {
@@ -60,6 +59,7 @@ TEST(GpuUnfusedProjection, EveryCaseOfWholeVectors) {
   for (const char* direction : kDirections) {
     check_baseline_cases(find_operation("projection", direction), "unfused", 100);
   }
+  check_baseline_cases(find_operation("projection", "forward_backward"), "unfused", 10);
 }
 
 }  // namespace

@@ -143,9 +143,9 @@ TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
 }
 
 TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
-  EXPECT_EQ(gemm::few_rows_parts(16, 2048, 132), 8);
+  EXPECT_EQ(gemm::few_rows_parts(16, 2048, 132), 4);
   EXPECT_EQ(gemm::few_rows_parts(64, 2048, 132), 2);
-  EXPECT_EQ(gemm::few_rows_parts(48, 4096, 132), 5);
+  EXPECT_EQ(gemm::few_rows_parts(48, 4096, 132), 2);
   EXPECT_EQ(gemm::few_rows_parts(224, 4096, 132), 1);
   EXPECT_EQ(gemm::few_rows_parts(1, 128, 132), 1);
   EXPECT_EQ(gemm::few_rows_parts(1, 0, 132), 1);

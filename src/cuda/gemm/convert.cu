@@ -47,33 +47,33 @@ __global__ void gemm_convert_kernel(const ConvertParams params) {
   });
 }
 
-/// 32 elements per block. Each of 8 warps sums every eighth slice, and then their sums are added
+/// A thread per element and group of slices, every groups-th one; then the groups' sums are added
 /// up: one order, but as many loads on their way as there are slices.
 template <class Element>
 __global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
-    const __grid_constant__ SumSlicesParams params) {
+    const __grid_constant__ SumSlicesParams params, int groups) {
   follow_stream();
-  __shared__ float sums[kRows][kColumns];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ float sums[kThreads];
+  const int elements = kThreads / groups;  // of the block
+  const int element = static_cast<int>(threadIdx.x) % elements;
   const std::int64_t count = params.rows * params.columns;
-  const std::int64_t i = std::int64_t{blockIdx.x} * kColumns + lane;
+  const std::int64_t i = std::int64_t{blockIdx.x} * elements + element;
   float sum = 0.0f;
   if (i < count) {
 #pragma unroll 8
-    for (int slice = warp; slice < params.slices; slice += kRows) {
+    for (int slice = threadIdx.x / elements; slice < params.slices; slice += groups) {
       sum += params.partial_sums[slice * count + i];
     }
   }
-  sums[warp][lane] = sum;
+  sums[threadIdx.x] = sum;
   __syncthreads();
-  if (warp > 0 || i >= count) return;
+  if (threadIdx.x >= elements || i >= count) return;
   const std::int64_t at = i / params.columns * params.result.row_stride + i % params.columns;
   float* wide = static_cast<float*>(params.result.data) + at;
   Element* narrow = static_cast<Element*>(params.result.data) + at;
   float total = 0.0f;
   if (params.accumulate) total = params.fp32 ? *wide : static_cast<float>(*narrow);
-#pragma unroll
-  for (int other = 0; other < kRows; ++other) total += sums[other][lane];
+  for (int group = 0; group < groups; ++group) total += sums[group * elements + element];
   if (params.fp32) {
     *wide = total;
   } else {
@@ -110,11 +110,12 @@ void launch_narrow(const char* name, const ConvertParams& params, void* stream) 
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
-  const std::int64_t blocks = ceil_div(params.rows * params.columns, kColumns);
+  const int groups = params.slices < 16 ? 1 : 8;
+  const std::int64_t blocks = ceil_div(params.rows * params.columns, kThreads / groups);
   if (blocks == 0) return;
   launch_kernel(name, gemm_sum_slices_kernel<Element>,
                 {.blocks = static_cast<unsigned>(blocks), .threads = kThreads},
-                static_cast<cudaStream_t>(stream), params);
+                static_cast<cudaStream_t>(stream), params, groups);
 }
 
 #define TANDEM_GEMM_CONVERT(Element)                                              \

@@ -22,7 +22,7 @@
 // Role    threads                work
 //   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
 //         warp 1                 what the tokens are (tokens.cuh); states of empty sequences
-//         warp 2, one thread     stores outputs by TMA
+//         warp 2, one thread     stores outputs by TMA, and x where it is kept
 //         warps 2 and 3          copy where TMA cannot
 //   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs
 // Shared memory: a ring of (channels + tokens) x 64 elements, 96 KB (two CTAs per SM) or 192 KB.
@@ -62,6 +62,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     }
     if (!Config::kGeneral) prefetch_tensor_map(params.decay_map);
     if (params.problem.gate.data != nullptr) prefetch_tensor_map(params.gate_map);
+    if (Config::kKeeps && params.problem.x.data != nullptr) prefetch_tensor_map(params.x_map);
   }
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kWarpgroups;
@@ -69,8 +70,10 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
     shared.ring.init(params.tma ? 1 : kCopyThreads, kScanThreads + stores);
     shared.ticket_ring.init(1, 1);
     shared.tile_ring.init(32, kScanThreads + stores);
-    for (auto& slot : shared.outputs_ready) {
-      for (Barrier& ready : slot) ready.init(128);
+    constexpr int kPairs = Config::kTileSlots * Config::kWarpgroups;
+    for (int i = 0; i < kPairs; ++i) shared.outputs_ready[0][i].init(128);
+    for (int i = 0; i < kPairs * Config::kTokenPanels && Config::kKeeps; ++i) {
+      shared.x_ready[0][0][i].init(128);
     }
     fence_barriers_initialised();
   }

@@ -22,6 +22,7 @@ struct ThreadTile {
   Tile tile;
   const TokenKind* tokens;  // of the tile
   int warpgroup;            // warpgroup, which has 64 channels
+  int slot;                 // of the ring of tiles
   int channel;              // this lane's first one; the other is 8 further
   int panel_stage;          // first stage of the ring that holds panels
 

@@ -23,54 +23,39 @@ __device__ void write_elements(const ThreadTile<Config>& t, int step, const Toke
   }
 }
 
-/// Transposes an 8 x 8 block of 16-bit values, a row's pair in every lane as wgmma's accumulators
-/// have them. A whole warp.
-__device__ inline std::uint32_t transpose_block(std::uint32_t pair) {
-  std::uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
-  return transposed;
-}
-
-/// Whether two neighbouring channels of every token of [B,T,D] lie in one word.
-__device__ inline bool has_pairs(const TokenTensor& tensor, int D) {
-  return reinterpret_cast<std::uintptr_t>(tensor.data) % 4 == 0 &&
-         (tensor.batch_stride | tensor.time_stride | D) % 2 == 0;
-}
-
-/// Writes x of a tile, rounded, before sequences' first tokens are changed. why from registers: the
-/// stages wait for nothing then.
+/// Puts 16 tokens of a thread's channels into panel `kind`, in place of what all lanes of the warp
+/// have read there.
 template <class Config>
-__device__ void keep_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens / 2]) {
-  using Element = typename Config::Element;
-  const LinearScanForwardProblem& problem = t.params.problem;
-  const TokenTensor& to = problem.x;
-  if (to.data == nullptr) return;
-  if (!has_pairs(to, problem.D)) {
+__device__ void put_in_panel(const ThreadTile<Config>& t, int step, int kind,
+                             const float (&values)[8]) {
+  std::uint32_t packed[4];
 #pragma unroll
-    for (int step = 0; step < Config::kTokens / 16; ++step) {
-      write_elements(t, step, to, *reinterpret_cast<float(*)[8]>(&x[8 * step]));
-    }
-    return;
+  for (int i = 0; i < 4; ++i) {
+    packed[i] = pack_pair<typename Config::Element>(values[2 * i], values[2 * i + 1]);
   }
-  // Transposed, a lane has two channels of a token of every eight.
-  const int lane = threadIdx.x % 32;
-  const int channel = t.channel - lane / 4 + lane % 4 * 2;
-  std::int64_t time = std::int64_t{t.time()} + lane / 4;
-  Element* row = static_cast<Element*>(to.data) + t.tile.batch * to.batch_stride +
-                 time * to.time_stride + channel;
+  __syncwarp();
+  store_columns(t.panel(kind, step / 4), step % 4, packed);
+}
+
+/// Writes x of a tile whose first tokens are about to be changed, or that TMA cannot write.
+template <class Config>
+__device__ void write_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens / 2]) {
+  if (t.params.problem.x.data == nullptr) return;
 #pragma unroll
-  for (int block = 0; block < Config::kTokens / 8; ++block) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float* pair = &x[4 * block + 2 * r];
-      const std::uint32_t word = transpose_block(pack_pair<Element>(pair[0], pair[1]));
-      if (time < problem.T && channel + 8 * r < problem.D) {
-        *reinterpret_cast<std::uint32_t*>(row + 8 * r) = word;
-      }
-    }
-    row += 8 * to.time_stride;
-    time += 8;
+  for (int step = 0; step < Config::kTokens / 16; ++step) {
+    write_elements(t, step, t.params.problem.x, *reinterpret_cast<float(*)[8]>(&x[8 * step]));
   }
+}
+
+/// Puts x of 16 tokens where their decays were, which the scan has read. A panel that is full
+/// leaves by TMA while the scan goes on, and with its last panel a stage: why not x in a panel of
+/// its own. Of tiles that write_x wrote, it does not leave.
+template <class Config>
+__device__ void keep_x(const ThreadTile<Config>& t, int step, const float (&x)[8]) {
+  put_in_panel(t, step, 0, x);
+  if (step % 4 < 3 || !t.params.tma) return;
+  fence_shared_for_async_proxy();
+  t.shared.x_ready[t.slot][t.warpgroup][step / 4].arrive();
 }
 
 /// Writes the state before a token of the tile, where one is kept. Every lane of `writer`'s place

@@ -92,7 +92,49 @@ __device__ void load_with_tma(const ForwardParams& params, ForwardShared<Config>
   });
 }
 
-/// Stores the outputs of each tile by TMA, as soon as they are in their panels. One thread.
+/// Stores panels of a kind, of a warpgroup of a tile whose panels begin at a stage, by TMA, where
+/// they lie inside of the tensor. One thread.
+template <class Config>
+__device__ void store_panels(const ForwardParams& params, const ForwardShared<Config>& shared,
+                             const CUtensorMap& map, int kind, const Tile& tile, int first_stage,
+                             int warpgroup, int begin, int end) {
+  const int channel = tile.first_channel + 64 * warpgroup;
+  for (int token_panel = begin; token_panel < end && channel < params.problem.D; ++token_panel) {
+    const int time = tile.time_tile * Config::kTokens + 64 * token_panel;
+    if (time >= params.problem.T) break;
+    const PanelPlace<Config> place(kind, token_panel, warpgroup);
+    const int stage = first_stage + place.stage;
+    const char* panel =
+        shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
+    store_panel(map, panel, {channel, 0, time, tile.batch});
+  }
+}
+
+/// Stores x of a tile by TMA, panel by panel as the scan fills them, and gives back the stages that
+/// hold nothing else. One thread.
+template <class Config>
+__device__ void store_kept_x(const ForwardParams& params, ForwardShared<Config>& shared,
+                             const Tile& tile, int slot, std::uint32_t parity,
+                             typename ForwardShared<Config>::StageRing::Position at) {
+  const int first_stage = at.stage;
+  for (int token_panel = 0; token_panel < Config::kTokenPanels; ++token_panel) {
+    for (int i = 0; i < Config::kWarpgroups; ++i) {
+      shared.x_ready[slot][i][token_panel].wait(parity);
+      if (!tile.plain || params.problem.x.data == nullptr) continue;
+      store_panels(params, shared, params.x_map, 0, tile, first_stage, i, token_panel,
+                   token_panel + 1);
+    }
+    if ((token_panel + 1) % Config::kPanelRowsPerStage == 0 &&
+        token_panel / Config::kPanelRowsPerStage < Config::kDecayStages) {
+      wait_stores_read();
+      shared.ring.empty[at.stage].arrive();
+      at.advance();
+    }
+  }
+}
+
+/// Stores the outputs of each tile by TMA, as soon as they are in their panels, and x where it is
+/// kept. One thread.
 template <class Config>
 __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>& shared) {
   const int k_steps = (params.problem.d + 63) / 64;
@@ -103,19 +145,14 @@ __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>
     const Tile tile = shared.tiles[slot.stage];
     if (tile.batch == Tile::kNone) return;
     for (int k = 0; k < k_steps; ++k) at.advance();
-    for (int warpgroup = 0; warpgroup < Config::kWarpgroups; ++warpgroup) {
-      shared.outputs_ready[slot.stage][warpgroup].wait(slot.parity);
-      const int channel = tile.first_channel + 64 * warpgroup;
-      for (int token_panel = 0; token_panel < Config::kTokenPanels && channel < params.problem.D;
-           ++token_panel) {
-        const int time = tile.time_tile * Config::kTokens + 64 * token_panel;
-        if (time >= params.problem.T) break;
-        const PanelPlace<Config> place(1, token_panel, warpgroup);
-        const int stage = at.stage + place.stage;
-        const char* panel =
-            shared.stages[stage < Config::kStages ? stage : stage - Config::kStages] + place.offset;
-        store_panel(params.out_map, panel, {channel, 0, time, tile.batch});
-      }
+    const int first_stage = at.stage;
+    if constexpr (Config::kKeeps) {
+      store_kept_x(params, shared, tile, slot.stage, slot.parity, at);
+    }
+    for (int i = 0; i < Config::kWarpgroups; ++i) {
+      shared.outputs_ready[slot.stage][i].wait(slot.parity);
+      store_panels(params, shared, params.out_map, 1, tile, first_stage, i, 0,
+                   Config::kTokenPanels);
     }
     wait_stores_read();
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) {

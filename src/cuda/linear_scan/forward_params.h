@@ -24,7 +24,8 @@ struct ForwardParams {
   CUtensorMap decay_map;  // of 16-bit decays
   CUtensorMap gate_map;   // where there is a gate
   CUtensorMap out_map;
-  bool tma = false;  // the maps are set; else threads copy
+  CUtensorMap x_map;  // where x is kept
+  bool tma = false;   // the maps are set; else threads copy
   LinearScanForwardProblem problem;
   int time_tiles = 0;     // of kTokens, per batch row
   int channel_tiles = 0;  // of kChannels

@@ -127,13 +127,7 @@ __device__ void write_outputs(const ThreadTile<Config>& t, int step, float (&out
     for (int i = 0; i < 8; ++i) out[i] *= silu[i];
   }
   if (!Config::kGeneral || t.params.tma) {
-    std::uint32_t packed[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      packed[i] = pack_pair<typename Config::Element>(out[2 * i], out[2 * i + 1]);
-    }
-    __syncwarp();  // all lanes have read the gates that this replaces
-    store_columns(t.panel(1, step / 4), step % 4, packed);
+    put_in_panel(t, step, 1, out);
   } else {
     write_elements(t, step, problem.out, out);
   }
@@ -210,6 +204,7 @@ __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
+    if constexpr (Config::kKeeps) keep_x(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -261,6 +256,7 @@ __device__ void scan_from_zero(const ThreadTile<Config>& t, float (&acc)[Config:
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
     load_decays(t, step, a);
+    if constexpr (Config::kKeeps) keep_x(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = i / 2, row = i % 2;
@@ -348,17 +344,17 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
   typename ForwardShared<Config>::TileRing::Position slot;
   while (true) {
     shared.tile_ring.wait_full(slot);
-    ThreadTile<Config> t{params, shared, shared.tiles[slot.stage], shared.tokens[slot.stage],
-                         warpgroup};
+    ThreadTile<Config> t{params,    shared,    shared.tiles[slot.stage], shared.tokens[slot.stage],
+                         warpgroup, slot.stage};
     if (t.tile.batch == Tile::kNone) return;
     float acc[Config::kTokens / 2];
     project<Config>(acc, shared, k_steps, warpgroup, params.tma, at);
     t.channel = t.tile.first_channel + 64 * warpgroup + fragment_row();
-    if constexpr (Config::kKeeps) keep_x(t, acc);
     const auto first_panel = at;
     t.panel_stage = at.stage;
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
     if constexpr (Config::kGeneral) stage_decays(t);
+    if (Config::kKeeps && (!t.tile.plain || !params.tma)) write_x(t, acc);
     if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
       scan_chain(t, acc);
@@ -367,7 +363,7 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
     }
     auto done = first_panel;
     for (int s = 0; s < Config::kDecayStages; ++s, done.advance()) {
-      give_back(shared.ring.empty[done.stage], params.tma);
+      give_back(shared.ring.empty[done.stage], params.tma && !Config::kKeeps);
     }
 #pragma unroll
     for (int step = 0; step < Config::kTokens / 16; ++step) {

@@ -47,11 +47,13 @@ struct ForwardShared {
   StageRing ring;
   TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
   TileRing tile_ring;    // that warp -> the scan, the thread that stores
+  // x in a panel of decays, outputs in all panels of gates.
+  Barrier x_ready[Config::kTileSlots][Config::kWarpgroups][Config::kTokenPanels];
   Barrier outputs_ready[Config::kTileSlots][Config::kWarpgroups];
 };
 
 /// Arrivals that give a stage back beside those of the scan's threads: one of the thread that
-/// stores, where the stage holds outputs, else one more of a scan thread.
+/// stores, where the stage holds outputs or a kept x, else one more of a scan thread.
 constexpr int kStoreArrivals = 1;
 
 /// Where panel (kind, tokens [64 token_panel, + 64), channels of a warpgroup) lies: its stage,

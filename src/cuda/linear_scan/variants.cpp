@@ -96,7 +96,11 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, boo
         plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
   }
   if (problem.gate.data != nullptr) plans.gate = plan("gate", of_tokens(problem.gate), tokens, 64);
-  plans.out = note(plan_stored_tile("out", of_tokens(problem.out), problem.dtype, tokens, 64));
+  const auto stored = [&](const char* name, const TokenTensor& tensor) {
+    return note(plan_stored_tile(name, of_tokens(tensor), problem.dtype, tokens, 64));
+  };
+  plans.out = stored("out", problem.out);
+  if (problem.x.data != nullptr) plans.x = stored("x", problem.x);
   return plans;
 }
 
@@ -163,6 +167,7 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
     if (!variant.general) params.decay_map = encode(tiles.decay);
     if (problem.gate.data != nullptr) params.gate_map = encode(tiles.gate);
     params.out_map = encode(tiles.out);
+    if (problem.x.data != nullptr) params.x_map = encode(tiles.x);
   }
   params.time_tiles = static_cast<int>(plan.time_tiles);
   params.channel_tiles = static_cast<int>(plan.channel_tiles);

@@ -29,7 +29,7 @@ const std::vector<ForwardVariant>& forward_variants();
 /// Plans of the copies that TMA would make; `problem` says why it cannot make all of them, "" when
 /// it can. Absent tensors and the decays of a general tile are not looked at.
 struct TilePlans {
-  TensorMapPlan u, weight, decay, gate, out;
+  TensorMapPlan u, weight, decay, gate, out, x;
   std::string problem;
 };
 TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general);

@@ -64,6 +64,19 @@ int weight_slices(const ProjectionBackwardProblem& problem, int columns, int mul
       std::max<std::int64_t>(1, std::min(multiprocessors / tiles, steps / kShortest)));
 }
 
+/// SegmentGradient::regular.
+bool is_regular(const ProjectionBackwardSegment& segment) {
+  const int size = segment.out_dtype == DType::kFloat32 ? 4 : 2;
+  const auto lies_well = [&](const MatrixTensor& matrix) {
+    return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
+           matrix.row_stride * size % 16 == 0;
+  };
+  const bool heads = segment.kept != ProjectionKept::kNormalized ||
+                     (segment.head_width & (segment.head_width - 1)) == 0;
+  return heads && segment.columns % 8 == 0 && lies_well(segment.d_out) &&
+         lies_well(segment.slope) && lies_well(segment.out);
+}
+
 double predict_input(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
   std::int64_t steps = 0;
   for (int i = 0; i < problem.segment_count; ++i) {
@@ -116,6 +129,7 @@ struct Call {
       const int width = std::max(from.head_width, 1);
       to.chunk_columns = kGradientColumns / width * width;
       to.chunks = static_cast<int>(ceil_div(from.columns, to.chunk_columns));
+      to.regular = is_regular(from);
       any = true;
     }
     if (any) variant.gradient(params, stream);

@@ -26,6 +26,9 @@ struct SegmentGradient {
   MatrixTensor dz;
   int chunks = 0;  // of columns, a warp's at a time; 0: dz is not wanted
   int chunk_columns = 0;
+  // Rows begin at multiples of 16 bytes and have whole eights of columns, heads a power of two of
+  // them.
+  bool regular = false;
 };
 struct GradientParams {
   std::int64_t M = 0;

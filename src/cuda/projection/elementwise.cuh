@@ -12,19 +12,25 @@ namespace tandem::cuda::projection {
 
 constexpr int kWarps = 8;
 
+/// Eight elements as they are stored.
+template <class Stored>
+struct Words {
+  uint4 words[sizeof(Stored) / 2];
+};
+
+template <class Stored>
+__device__ void unpack(const Words<Stored>& words, float (&values)[8]) {
+  const Stored* stored = reinterpret_cast<const Stored*>(&words);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = static_cast<float>(stored[i]);
+}
+
 /// Eight neighbouring elements of a row, or as many as there are and zeros.
 template <class Stored>
 __device__ void load_eight(const void* row, int column, int count, float (&values)[8]) {
   const Stored* from = static_cast<const Stored*>(row) + column;
   if (count >= 8 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
-    uint4 words[sizeof(Stored) / 2];
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(Stored) / 2); ++i) {
-      words[i] = reinterpret_cast<const uint4*>(from)[i];
-    }
-    const Stored* stored = reinterpret_cast<const Stored*>(words);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = static_cast<float>(stored[i]);
+    unpack(*reinterpret_cast<const Words<Stored>*>(from), values);
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) values[i] = i < count ? static_cast<float>(from[i]) : 0.0f;
@@ -118,6 +124,62 @@ __device__ void project_row(const SegmentGradient& segment, std::int64_t row, in
   }
 }
 
+template <class Stored>
+__device__ Words<Stored> load_words(const MatrixTensor& matrix, std::int64_t row, int column,
+                                    bool inside) {
+  Words<Stored> words{};
+  const auto* from = reinterpret_cast<const Words<Stored>*>(
+      static_cast<const Stored*>(matrix.data) + row * matrix.row_stride + column);
+  if (inside) words = *from;
+  return words;
+}
+
+/// dz of a chunk of a row where the tensors lie well (SegmentGradient::regular). A warp. All loads
+/// are under way before the first is used: they are what takes the time.
+template <class Element, class Stored>
+__device__ void differentiate_chunk(const SegmentGradient& segment, std::int64_t row, int first) {
+  constexpr int kPieces = kGradientColumns / (8 * 32);  // of eight columns, a lane's
+  const bool normalized = segment.kept == ProjectionKept::kNormalized;
+  const int lane = threadIdx.x % 32;
+  Words<Stored> d_out[kPieces], kept[kPieces];
+  float inverse[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int column = first + 8 * (lane + 32 * i);
+    const bool inside = column < segment.columns;
+    d_out[i] = load_words<Stored>(segment.d_out, row, column, inside);
+    kept[i] = load_words<Stored>(normalized ? segment.out : segment.slope, row, column,
+                                 inside && segment.kept != ProjectionKept::kNothing);
+    inverse[i] = 0.0f;
+    if (normalized && inside) {
+      inverse[i] = static_cast<const float*>(
+          segment.inverse_norm
+              .data)[row * segment.inverse_norm.row_stride + column / segment.head_width];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int column = first + 8 * (lane + 32 * i);
+    float d[8], other[8];
+    unpack<Stored>(d_out[i], d);
+    unpack<Stored>(kept[i], other);
+    if (normalized) {
+      float dot = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) dot = fmaf(d[j], other[j], dot);
+      for (int distance = segment.head_width / 16; distance > 0; distance /= 2) {
+        dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) d[j] = inverse[i] * (d[j] - other[j] * dot);
+    } else if (segment.kept == ProjectionKept::kSlope) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) d[j] *= other[j];
+    }
+    if (column < segment.columns) store_eight<Element>(segment.dz, row, column, 8, d);
+  }
+}
+
 /// A warp per row and chunk of a segment's columns. Chunks first, so that blocks that run at the
 /// same time read rows from end to end.
 template <class Element>
@@ -127,13 +189,20 @@ __global__ __launch_bounds__(32 * kWarps) void projection_gradient_kernel(
   int chunk = static_cast<int>(blockIdx.x), index = 0;
   while (chunk >= params.segments[index].chunks) chunk -= params.segments[index++].chunks;
   const SegmentGradient& segment = params.segments[index];
+  const int first = chunk * segment.chunk_columns;
   const std::int64_t stride = std::int64_t{gridDim.y} * kWarps;
   for (std::int64_t row = std::int64_t{blockIdx.y} * kWarps + threadIdx.x / 32; row < params.M;
        row += stride) {
-    if (segment.kept == ProjectionKept::kNormalized) {
-      project_row<Element>(segment, row, chunk * segment.chunk_columns);
+    if (segment.regular) {
+      if (segment.fp32) {
+        differentiate_chunk<Element, float>(segment, row, first);
+      } else {
+        differentiate_chunk<Element, Element>(segment, row, first);
+      }
+    } else if (segment.kept == ProjectionKept::kNormalized) {
+      project_row<Element>(segment, row, first);
     } else {
-      scale_row<Element>(segment, row, chunk * segment.chunk_columns);
+      scale_row<Element>(segment, row, first);
     }
   }
 }
