@@ -47,37 +47,51 @@ __global__ void gemm_convert_kernel(const ConvertParams params) {
   });
 }
 
-/// A thread per element and group of slices, every groups-th one; then the groups' sums are added
-/// up: one order, but as many loads on their way as there are slices.
-template <class Element>
+__host__ __device__ int groups_of(int slices) { return slices < 16 ? 1 : 8; }
+
+/// Up to four neighbouring elements of a row per thread, and a group of slices, every groups-th
+/// one; then the groups' sums are added up: one order, but as many loads on their way as there are
+/// slices.
+template <class Element, int kVector>
 __global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
-    const __grid_constant__ SumSlicesParams params, int groups) {
+    const __grid_constant__ SumSlicesParams params) {
+  struct alignas(4 * kVector) Values {
+    float at[kVector] = {};
+
+    __device__ void add(const Values& other) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) at[i] += other.at[i];
+    }
+  };
   follow_stream();
-  __shared__ float sums[kThreads];
-  const int elements = kThreads / groups;  // of the block
-  const int element = static_cast<int>(threadIdx.x) % elements;
+  __shared__ Values sums[kThreads];
+  const int groups = groups_of(params.slices);
+  const int pieces = kThreads / groups;  // of the block
+  const int piece = static_cast<int>(threadIdx.x) % pieces;
   const std::int64_t count = params.rows * params.columns;
-  const std::int64_t i = std::int64_t{blockIdx.x} * elements + element;
-  float sum = 0.0f;
+  const std::int64_t i = (std::int64_t{blockIdx.x} * pieces + piece) * kVector;
+  Values sum;
   if (i < count) {
 #pragma unroll 8
-    for (int slice = threadIdx.x / elements; slice < params.slices; slice += groups) {
-      sum += params.partial_sums[slice * count + i];
+    for (int slice = threadIdx.x / pieces; slice < params.slices; slice += groups) {
+      sum.add(*reinterpret_cast<const Values*>(params.partial_sums + slice * count + i));
     }
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.x >= elements || i >= count) return;
+  if (threadIdx.x >= pieces || i >= count) return;
+  for (int group = 1; group < groups; ++group) sum.add(sums[group * pieces + piece]);
   const std::int64_t at = i / params.columns * params.result.row_stride + i % params.columns;
   float* wide = static_cast<float*>(params.result.data) + at;
   Element* narrow = static_cast<Element*>(params.result.data) + at;
-  float total = 0.0f;
-  if (params.accumulate) total = params.fp32 ? *wide : static_cast<float>(*narrow);
-  for (int group = 0; group < groups; ++group) total += sums[group * elements + element];
-  if (params.fp32) {
-    *wide = total;
-  } else {
-    *narrow = static_cast<Element>(total);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    if (params.fp32) {
+      wide[j] = (params.accumulate ? wide[j] : 0.0f) + sum.at[j];
+    } else {
+      narrow[j] = static_cast<Element>((params.accumulate ? static_cast<float>(narrow[j]) : 0.0f) +
+                                       sum.at[j]);
+    }
   }
 }
 
@@ -110,12 +124,14 @@ void launch_narrow(const char* name, const ConvertParams& params, void* stream) 
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
-  const int groups = params.slices < 16 ? 1 : 8;
-  const std::int64_t blocks = ceil_div(params.rows * params.columns, kThreads / groups);
+  const bool by_fours = params.columns % 4 == 0;
+  const std::int64_t pieces = params.rows * params.columns / (by_fours ? 4 : 1);
+  const std::int64_t blocks = ceil_div(pieces, kThreads / groups_of(params.slices));
   if (blocks == 0) return;
-  launch_kernel(name, gemm_sum_slices_kernel<Element>,
-                {.blocks = static_cast<unsigned>(blocks), .threads = kThreads},
-                static_cast<cudaStream_t>(stream), params, groups);
+  const auto kernel =
+      by_fours ? gemm_sum_slices_kernel<Element, 4> : gemm_sum_slices_kernel<Element, 1>;
+  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(blocks), .threads = kThreads},
+                static_cast<cudaStream_t>(stream), params);
 }
 
 #define TANDEM_GEMM_CONVERT(Element)                                              \

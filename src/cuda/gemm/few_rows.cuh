@@ -151,32 +151,22 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
   __cluster_barrier_wait();
   const int lane = threadIdx.x % 32;
   const int rows = operands.rows;
-  constexpr int kBatch = Config::kRows < 32 ? 1 : 4;  // rows whose sums are on their way at once
-  for (int first = rank + parts * warp; first < rows && warp < 8; first += kBatch * parts * 8) {
-    float4 sums[kBatch][kMostFewRowsParts];
+  for (int row = rank + parts * warp; row < rows && warp < 8; row += parts * 8) {
+    float4 sums[kMostFewRowsParts];  // all on their way at once
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = min(first + i * parts * 8, Config::kRows - 1);
-#pragma unroll
-      for (int part = 0; part < kMostFewRowsParts; ++part) {
-        if (part < parts) sums[i][part] = load_from_cluster(&shared.sums[row][4 * lane], part);
-      }
+    for (int part = 0; part < kMostFewRowsParts; ++part) {
+      if (part < parts) sums[part] = load_from_cluster(&shared.sums[row][4 * lane], part);
     }
+    float values[4] = {};
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int row = first + i * parts * 8;
-      if (row >= rows) break;
-      float values[4] = {};
-#pragma unroll
-      for (int part = 0; part < kMostFewRowsParts; ++part) {
-        if (part >= parts) continue;
-        values[0] += sums[i][part].x;
-        values[1] += sums[i][part].y;
-        values[2] += sums[i][part].z;
-        values[3] += sums[i][part].w;
-      }
-      epilogue(RowPiece{values, row, tile.segment, tile.column + 4 * lane});
+    for (int part = 0; part < kMostFewRowsParts; ++part) {
+      if (part >= parts) continue;
+      values[0] += sums[part].x;
+      values[1] += sums[part].y;
+      values[2] += sums[part].z;
+      values[3] += sums[part].w;
     }
+    epilogue(RowPiece{values, row, tile.segment, tile.column + 4 * lane});
   }
   __cluster_barrier_arrive();  // none leaves while another reads its sums
   __cluster_barrier_wait();

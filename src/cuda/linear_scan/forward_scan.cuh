@@ -102,6 +102,17 @@ __device__ void load_decays(const ThreadTile<Config>& t, int step, float (&a)[2]
   }
 }
 
+/// Takes the decays of a step in a loop over all steps. Where x replaces them, they come from
+/// `next`, for they are loaded a step ahead: no load passes what is stored between.
+template <class Config>
+__device__ void take_decays(const ThreadTile<Config>& t, int step, float (&next)[2][2][2],
+                            float (&a)[2][2][2]) {
+  if constexpr (!Config::kKeeps) return load_decays(t, step, a);
+  if (step == 0) load_decays(t, 0, next);
+  memcpy(a, next, sizeof(a));
+  if (step + 1 < Config::kTokens / 16) load_decays(t, step + 1, next);
+}
+
 /// Loads silu of the gates of 16 tokens.
 template <class Config>
 __device__ void load_gates(const ThreadTile<Config>& t, int step, float (&silu)[8]) {
@@ -200,10 +211,11 @@ __device__ bool forgets(const ThreadTile<Config>& t) {
 template <bool kExact, class Config>
 __device__ void scan_from(const ThreadTile<Config>& t, ChannelPair& state,
                           float (&acc)[Config::kTokens / 2]) {
+  float next[2][2][2];
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
-    load_decays(t, step, a);
+    take_decays(t, step, next, a);
     if constexpr (Config::kKeeps) keep_x(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -252,10 +264,11 @@ __device__ void scan_chain(const ThreadTile<Config>& t, float (&acc)[Config::kTo
 template <bool kExact, class Config>
 __device__ void scan_from_zero(const ThreadTile<Config>& t, float (&acc)[Config::kTokens / 2],
                                float (&factor)[Config::kTokens / 2], ScanMap (&map)[2]) {
+  float next[2][2][2];
 #pragma unroll
   for (int step = 0; step < Config::kTokens / 16; ++step) {
     float a[2][2][2];
-    load_decays(t, step, a);
+    take_decays(t, step, next, a);
     if constexpr (Config::kKeeps) keep_x(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
