@@ -227,7 +227,7 @@ TEST(LinearScanBackward, PartsOfTheTokens) {
     return plan_of(args).weight_slices;
   };
   EXPECT_EQ(splits(4, 2048, 256, 64), 32);
-  EXPECT_EQ(splits(8, 4096, 1024, 1024), 2);  // 64 tiles
+  EXPECT_EQ(splits(8, 4096, 1024, 1024), 4);  // 32 wide tiles
   EXPECT_EQ(splits(1, 10, 8, 8), 1);
   EXPECT_EQ(splits(1, 0, 8, 8), 0);
 }

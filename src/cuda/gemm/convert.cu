@@ -124,7 +124,8 @@ void launch_narrow(const char* name, const ConvertParams& params, void* stream) 
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
-  const bool by_fours = params.columns % 4 == 0;
+  // why not with many slices: there are few elements then, and too few threads.
+  const bool by_fours = params.columns % 4 == 0 && groups_of(params.slices) == 1;
   const std::int64_t pieces = params.rows * params.columns / (by_fours ? 4 : 1);
   const std::int64_t blocks = ceil_div(pieces, kThreads / groups_of(params.slices));
   if (blocks == 0) return;

@@ -19,10 +19,7 @@ struct FewRowsConfig {
   static constexpr int kThreads = 288;
   static constexpr int kBBytes = kFewRowsColumns * kTileDepth * 2;
   static constexpr int kABytes = kRows * kTileDepth * 2;
-  // Two CTAs per multiprocessor, or with 64 rows, whose stages are larger, one.
-  static constexpr int kCtasPerSm = kRows == 64 ? 1 : 2;
-  static constexpr int kStages =
-      (kSharedMemoryPerMultiprocessor / kCtasPerSm - 2048) / (kBBytes + kABytes);
+  static constexpr int kStages = (kSharedMemoryPerMultiprocessor / 2 - 2048) / (kBBytes + kABytes);
   static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);
   static_assert(kABytes % 1024 == 0 && kStages >= 3);
 };

@@ -3,13 +3,14 @@
 
 #include "cuda/linear_scan/product.cuh"
 
-#define TANDEM_LINEAR_SCAN_PRODUCT(Element, kProduct)                                              \
-  template void launch_product<Element, Product::kProduct>(const char*, const ProductParams&, int, \
-                                                           void*);
+#define TANDEM_LINEAR_SCAN_PRODUCT(Element, kProduct, kColumns)       \
+  template void launch_product<Element, Product::kProduct, kColumns>( \
+      const char*, const ProductParams&, int, void*);
 
-#define TANDEM_INSTANCES_BACKWARD(Element)      \
-  namespace tandem::cuda::linear_scan {         \
-  TANDEM_LINEAR_SCAN_PRODUCT(Element, kProject) \
-  TANDEM_LINEAR_SCAN_PRODUCT(Element, kInput)   \
-  TANDEM_LINEAR_SCAN_PRODUCT(Element, kWeight)  \
+#define TANDEM_INSTANCES_BACKWARD(Element)                       \
+  namespace tandem::cuda::linear_scan {                          \
+  TANDEM_LINEAR_SCAN_PRODUCT(Element, kProject, kProductColumns) \
+  TANDEM_LINEAR_SCAN_PRODUCT(Element, kInput, kProductColumns)   \
+  TANDEM_LINEAR_SCAN_PRODUCT(Element, kWeight, kProductColumns)  \
+  TANDEM_LINEAR_SCAN_PRODUCT(Element, kWeight, kWideColumns)     \
   }

@@ -28,11 +28,12 @@ constexpr const char* kBackward = "linear_scan_backward";
 template <class Element>
 void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
   table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
-                   &launch_product<Element, Product::kProject>,
-                   &launch_product<Element, Product::kInput>,
-                   &launch_product<Element, Product::kWeight>, &gemm::launch_widen<Element>,
-                   &gemm::launch_narrow<Element>, &gemm::launch_copy<Element>,
-                   &gemm::launch_sum_slices<Element>});
+                   &launch_product<Element, Product::kProject, kProductColumns>,
+                   &launch_product<Element, Product::kInput, kProductColumns>,
+                   &launch_product<Element, Product::kWeight, kProductColumns>,
+                   &launch_product<Element, Product::kWeight, kWideColumns>,
+                   &gemm::launch_widen<Element>, &gemm::launch_narrow<Element>,
+                   &gemm::launch_copy<Element>, &gemm::launch_sum_slices<Element>});
 }
 
 /// The scan's own backward.
@@ -74,15 +75,12 @@ struct Call {
   }
 
   static constexpr int rows_a(Product product) { return gemm::box_rows_a(layout_of(product)); }
-  static constexpr int rows_b(Product product) {
-    return gemm::box_rows_b(layout_of(product), kProductColumns);
-  }
-  ProductParams product(int rows, int columns, int depth) const {
+  ProductParams product(int rows, int columns, int depth, int tile_columns) const {
     ProductParams params{};
     params.B = f.B;
     params.T = f.T;
     params.rows = rows;
-    params.set_columns(0, columns, kProductColumns);
+    params.set_columns(0, columns, tile_columns);
     params.depth[0] = depth;
     return params;
   }
@@ -91,23 +89,26 @@ struct Call {
   }
 
   void write_du(const GatedScanBackwardProblem& scan) const {
-    ProductParams params = product(static_cast<int>(f.T), f.d, f.D);
+    ProductParams params = product(static_cast<int>(f.T), f.d, f.D, kProductColumns);
     params.a[0] = dx_map(scan, Product::kInput);
-    params.b[0] = map(projection().weight(), weight_extents(f), rows_b(Product::kInput));
+    params.b[0] = map(projection().weight(), weight_extents(f),
+                      gemm::box_rows_b(layout_of(Product::kInput), kProductColumns));
     set_result(params, problem.du, f.dtype, u_extents(f));
     variant.input(kBackward, params, multiprocessors, stream);
   }
   void write_d_weight(const GatedScanBackwardProblem& scan) const {
     float* partial_sums = reinterpret_cast<float*>(base + plan.partial_sums);
     if (plan.weight_slices > 0) {
-      ProductParams params = product(f.D, f.d, 0);
+      const bool wide = plan.weight_columns == kWideColumns;
+      ProductParams params = product(f.D, f.d, 0, plan.weight_columns);
       params.a[0] = dx_map(scan, Product::kWeight);
-      params.b[0] = map(projection().u(), u_extents(f), rows_b(Product::kWeight));
+      params.b[0] = map(projection().u(), u_extents(f),
+                        gemm::box_rows_b(layout_of(Product::kWeight), plan.weight_columns));
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
       params.slices = plan.weight_slices;
       params.wide = partial_sums;
-      variant.weight(kBackward, params, multiprocessors, stream);
+      (wide ? variant.weight_wide : variant.weight)(kBackward, params, multiprocessors, stream);
     }
     gemm::SumSlicesParams sum;
     sum.partial_sums = partial_sums;
@@ -156,7 +157,12 @@ BackwardPlan plan_backward(const LinearScanBackwardProblem& problem, const Devic
   plan.copies_weight = (plan.projects || problem.du.data) && tokens > 0 && !tma_reads_weight(f);
   if (problem.d_weight.data && tokens > 0) {
     // Enough tiles for all multiprocessors, each with some steps to add up.
-    const std::int64_t tiles = ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, kProductColumns);
+    const auto count_tiles = [&](int columns) {
+      return ceil_div(f.D, gemm::kTileRows) * ceil_div(f.d, columns);
+    };
+    constexpr int kManyTiles = 16;
+    if (count_tiles(kWideColumns) >= kManyTiles) plan.weight_columns = kWideColumns;
+    const std::int64_t tiles = count_tiles(plan.weight_columns);
     const std::int64_t steps = f.B * ceil_div(f.T, gemm::kTileDepth);
     plan.weight_slices = static_cast<int>(
         std::max<std::int64_t>(1, std::min(device.multiprocessors / tiles, steps / 4)));

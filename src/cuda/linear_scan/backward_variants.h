@@ -19,7 +19,7 @@ struct BackwardVariant {
 
   std::string name;
   DType dtype;
-  Launch project, input, weight;
+  Launch project, input, weight, weight_wide;
   Convert widen, narrow, copy;
   gemm::SumSlices sum_slices;
 };
@@ -36,8 +36,9 @@ struct BackwardPlan {
   bool needs_dx = false;  // for du or d_weight
   bool copies_u = false;  // TMA cannot read it
   bool copies_weight = false;
-  int weight_slices = 0;  // slices into which tokens are cut for d_weight
-  std::size_t u = 0;      // u to dx: 16 bits, rows padded to 16 bytes
+  int weight_columns = kProductColumns;  // of a tile of d_weight
+  int weight_slices = 0;                 // slices into which tokens are cut for d_weight
+  std::size_t u = 0;                     // u to dx: 16 bits, rows padded to 16 bytes
   std::size_t weight = 0;
   std::size_t x = 0;
   std::size_t dx = 0;

@@ -12,15 +12,15 @@
 
 namespace tandem::cuda::linear_scan {
 
-template <class Element, Product kProduct>
-using ProductConfig = gemm::Config<Element, layout_of(kProduct), kProductColumns>;
+template <class Element, Product kProduct, int kColumns>
+using ProductConfig = gemm::Config<Element, layout_of(kProduct), kColumns>;
 
-template <class Element, Product kProduct>
+template <class Element, Product kProduct, int kColumns>
 __global__ __launch_bounds__(
-    ProductConfig<Element, kProduct>::kThreads,
+    ProductConfig<Element, kProduct, kColumns>::kThreads,
     1) void linear_scan_product_kernel(const __grid_constant__ ProductParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = ProductConfig<Element, kProduct>;
+  using Config = ProductConfig<Element, kProduct, kColumns>;
   using Fragment = gemm::Fragment<Config::kColumns>;
   auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
   gemm::run<Config>(params, shared, [&](const Fragment& fragment, gemm::PanelStore<Config>& store) {
@@ -40,11 +40,12 @@ __global__ __launch_bounds__(
   });
 }
 
-template <class Element, Product kProduct>
+template <class Element, Product kProduct, int kColumns>
 void launch_product(const char* name, const ProductParams& params, int multiprocessors,
                     void* stream) {
-  gemm::launch<ProductConfig<Element, kProduct>>(
-      name, linear_scan_product_kernel<Element, kProduct>, params, multiprocessors, stream);
+  gemm::launch<ProductConfig<Element, kProduct, kColumns>>(
+      name, linear_scan_product_kernel<Element, kProduct, kColumns>, params, multiprocessors,
+      stream);
 }
 
 }  // namespace tandem::cuda::linear_scan

@@ -11,6 +11,7 @@ namespace tandem::cuda::linear_scan {
 enum class Product { kProject, kInput, kWeight };
 
 constexpr int kProductColumns = 128;  // of a tile
+constexpr int kWideColumns = 256;     // of d_weight's, where tiles are many: they take less power
 constexpr gemm::Layout layout_of(Product product) {
   return product == Product::kProject ? gemm::Layout::kNT
          : product == Product::kInput ? gemm::Layout::kNN
@@ -27,7 +28,7 @@ struct ProductParams : gemm::Operands<> {
 
 /// Launches linear_scan_product_kernel; `name` is the op's, for errors. Instantiated in
 /// backward_instances.cuh.
-template <class Element, Product kProduct>
+template <class Element, Product kProduct, int kColumns>
 void launch_product(const char* name, const ProductParams& params, int multiprocessors,
                     void* stream);
 

@@ -91,8 +91,7 @@ __device__ void finish(const ForwardParams& params, const gemm::RowPiece& piece)
 template <class Element, int kRows>
 __global__ __launch_bounds__(
     gemm::FewRowsConfig<Element, kRows>::kThreads,
-    gemm::FewRowsConfig<Element, kRows>::
-        kCtasPerSm) void projection_few_rows_kernel(const __grid_constant__ ForwardParams params) {
+    2) void projection_few_rows_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
