@@ -24,7 +24,7 @@ void launch_widen(const char* name, const ConvertParams& params, void* stream);
 template <class Element>
 void launch_narrow(const char* name, const ConvertParams& params, void* stream);
 
-/// result = (accumulate ? result : 0) + the sum of the slices, in their order.
+/// result = (accumulate ? result : 0) + the sum of the slices, in one order.
 struct SumSlicesParams {
   const float* partial_sums = nullptr;  // [slices,rows,columns]
   int slices = 0;

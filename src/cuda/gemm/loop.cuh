@@ -296,13 +296,6 @@ struct Products {
   }
 };
 
-/// Fetches the operands' descriptors, without which no load begins. One thread.
-template <class Operands>
-__device__ void prefetch_operands(const Operands& operands) {
-  for (const CUtensorMap& map : operands.a) prefetch_tensor_map(map);
-  for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
-}
-
 /// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
 /// PanelStore. All threads of a kernel that does nothing else; `shared` is its dynamic shared
 /// memory.
@@ -314,7 +307,6 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     shared.ring.init(2, Config::kTogether ? 256 : 128);
     fence_barriers_initialised();
   }
-  // PF if (threadIdx.x == 256) prefetch_operands(operands);
   __syncthreads();
   follow_stream();
   if (warpgroup == 2) {

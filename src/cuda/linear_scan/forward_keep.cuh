@@ -47,9 +47,8 @@ __device__ void write_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens 
   }
 }
 
-/// Puts x of 16 tokens where their decays were, which the scan has read. A panel that is full
-/// leaves by TMA while the scan goes on, and with its last panel a stage: why not x in a panel of
-/// its own. Of tiles that write_x wrote, it does not leave.
+/// Puts x of 16 tokens where their decays were, which the scan has read: no other shared memory is
+/// free. A full panel leaves by TMA while the scan goes on, unless write_x wrote the tile.
 template <class Config>
 __device__ void keep_x(const ThreadTile<Config>& t, int step, const float (&x)[8]) {
   put_in_panel(t, step, 0, x);
