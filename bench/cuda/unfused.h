@@ -52,8 +52,8 @@ void composed_linear_scan_both(const LinearScanForwardProblem& forward,
 std::size_t composed_linear_scan_both_workspace_bytes(const LinearScanForwardProblem& forward,
                                                       const LinearScanBackwardProblem& backward);
 
-/// Per segment a product and, where anything follows it, an element-wise kernel. d and columns must
-/// be multiples of 8, rows begin at multiples of 16 bytes.
+/// Per segment a product and, where anything follows it, an element-wise kernel: forward, backward,
+/// and the two in turn. d and columns must be multiples of 8, rows begin at multiples of 16 bytes.
 void unfused_projection(const ProjectionForwardProblem& problem, const Context& context);
 std::size_t unfused_projection_workspace_bytes(const ProjectionForwardProblem& problem);
 void unfused_projection_backward(const ProjectionBackwardProblem& problem, const Context& context);

@@ -73,12 +73,11 @@ class ChannelJudge {
   OutputError tokens(const char* name, const Expected& expected,
                      double (*limit)(DType, DType) = scan_limit) const {
     const NamedTensor& x = set_.get(name);
-    const std::byte* data = after_[x.buffer].data() + x.offset;
     std::vector<Squares> all = inside(x, expected);
     Squares& outside = all.emplace_back();
     for (std::int64_t t = 0; t < scan_.T; ++t) {
       for (int d = 0; d < scan_.D && !inside_[t]; ++d) {
-        outside.add(load(x.dtype, data, t * x.strides[1] + d), 0);
+        outside.add(value(x, t * x.strides[1] + d), 0);
       }
     }
     return judge(name, all, limit(x.dtype, scan_.dtype));
@@ -96,57 +95,59 @@ class ChannelJudge {
   template <class Expected>
   OutputError kept_states(const char* name, const Expected& expected) const {
     const NamedTensor& x = set_.get(name);
-    const std::byte* data = after_[x.buffer].data() + x.offset;
-    std::vector<Squares> all;
-    for (std::size_t i = 0; i < channels_.size(); ++i) {
+    const auto add = [&](Squares& squares, std::size_t i) {
       const auto [n, d] = channels_[i];
       const reference::Span span = reference::span_of(scan_, n);
       const std::vector<double>& states = expected(i);
-      Squares& squares = all.emplace_back();
       for (std::int64_t t = 1; t < span.length(); ++t) {
         const std::int64_t token = span.begin + t;
         if (token % kKeptStateTokens != 0) continue;
         const std::int64_t line = span.b * x.shape[1] + token / kKeptStateTokens;
-        squares.add(load(x.dtype, data, line * scan_.D + d), states[t]);
+        squares.add(value(x, line * scan_.D + d), states[t]);
       }
-      add_smallest(squares, x.dtype);
-    }
-    return judge(name, all, scan_limit(x.dtype, scan_.dtype));
+    };
+    return judge(name, of_channels(x, add), scan_limit(x.dtype, scan_.dtype));
   }
 
   /// Compares a state [N,D]: expected(i) is channel i's.
   template <class Expected>
   OutputError states(const char* name, const Expected& expected) const {
     const NamedTensor& x = set_.get(name);
-    const std::byte* data = after_[x.buffer].data() + x.offset;
-    std::vector<Squares> all;
-    for (std::size_t i = 0; i < channels_.size(); ++i) {
+    const auto add = [&](Squares& squares, std::size_t i) {
       const auto [n, d] = channels_[i];
-      Squares& squares = all.emplace_back();
-      squares.add(load(x.dtype, data, n * scan_.D + d), expected(i));
-      add_smallest(squares, x.dtype);
-    }
-    return judge(name, all, scan_limit(x.dtype, scan_.dtype));
+      squares.add(value(x, n * scan_.D + d), expected(i));
+    };
+    return judge(name, of_channels(x, add), scan_limit(x.dtype, scan_.dtype));
   }
 
  private:
+  double value(const NamedTensor& x, std::int64_t at) const {
+    return load(x.dtype, after_[x.buffer].data() + x.offset, at);
+  }
+
+  /// What add(squares, i) finds in each channel.
+  template <class Add>
+  std::vector<Squares> of_channels(const NamedTensor& x, const Add& add) const {
+    std::vector<Squares> all;
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      add(all.emplace_back(), i);
+      add_smallest(all.back(), x.dtype);
+    }
+    return all;
+  }
+
   /// The tokens of each channel.
   template <class Expected>
   std::vector<Squares> inside(const NamedTensor& x, const Expected& expected) const {
-    const std::byte* data = after_[x.buffer].data() + x.offset;
-    std::vector<Squares> all;
-    for (std::size_t i = 0; i < channels_.size(); ++i) {
+    return of_channels(x, [&](Squares& squares, std::size_t i) {
       const auto [n, d] = channels_[i];
       const reference::Span span = reference::span_of(scan_, n);
       const std::vector<double>& values = expected(i);
-      Squares& squares = all.emplace_back();
       for (std::int64_t t = 0; t < span.length(); ++t) {
         const std::int64_t at = span.b * x.strides[0] + (span.begin + t) * x.strides[1] + d;
-        squares.add(load(x.dtype, data, at), values[t]);
+        squares.add(value(x, at), values[t]);
       }
-      add_smallest(squares, x.dtype);
-    }
-    return all;
+    });
   }
 
   /// Adds the size that values below a dtype's normal numbers are measured by: a product of decays
