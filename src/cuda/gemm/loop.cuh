@@ -307,6 +307,10 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     shared.ring.init(2, Config::kTogether ? 256 : 128);
     fence_barriers_initialised();
   }
+  if (threadIdx.x == 256) {
+    for (const CUtensorMap& map : operands.a) prefetch_tensor_map(map);
+    for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
+  }
   __syncthreads();
   follow_stream();
   if (warpgroup == 2) {
