@@ -211,9 +211,8 @@ __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& p
 template <class Config>
 __device__ void keep_state(const ForwardParams& params, const Place<Config>& place, int time,
                            float state) {
-  static_assert(kStateTokens % Config::kWarpTokens == 0);
   const int channel = place.block_channel + threadIdx.x;
-  if (params.states == nullptr || time % kStateTokens != 0) return;
+  if (Config::kOutputs || time % kStateTokens != 0) return;
   if (time >= params.sequences.T || channel >= params.D) return;
   params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }

@@ -130,7 +130,17 @@ void launch_states(const BackwardVariant& variant, const GatedScanForwardProblem
   launch(variant, variant.states_kernel, problem, params, context);
 }
 
-/// Computes the states that a forward keeps by a walk of its own.
+}  // namespace
+
+const ForwardVariant& choose(const GatedScanForwardProblem& problem, const DeviceProperties& device,
+                             const CallOptions& options) {
+  return choose_fastest(kForward, forward_variants(), problem, problem, device, options);
+}
+const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
+                              const DeviceProperties& device, const CallOptions& options) {
+  return choose_fastest(kBackward, backward_variants(), problem, problem.forward, device, options);
+}
+
 void keep_states(const GatedScanForwardProblem& problem, float* states, const Context& context) {
   GatedScanBackwardProblem backward;
   backward.forward = problem;
@@ -143,37 +153,6 @@ void keep_states(const GatedScanForwardProblem& problem, float* states, const Co
   throw Unsupported("[gated_scan] nothing keeps the states of this problem");
 }
 
-}  // namespace
-
-const ForwardVariant& choose(const GatedScanForwardProblem& problem, const DeviceProperties& device,
-                             const CallOptions& options) {
-  return choose_fastest(kForward, forward_variants(), problem, problem, device, options);
-}
-const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
-                              const DeviceProperties& device, const CallOptions& options) {
-  return choose_fastest(kBackward, backward_variants(), problem, problem.forward, device, options);
-}
-
-void forward_keeping(const GatedScanForwardProblem& problem, float* states, const Context& context,
-                     const CallOptions& options) {
-  const DeviceProperties& device = device_properties(problem.device);
-  const ForwardVariant& variant = choose(problem, device, options);
-  if (problem.B == 0) return;
-  const CallScope scope(variant.name, problem.device.index);
-  if (states != nullptr && variant.per_sequence) {
-    keep_states(problem, states, context);  // before the final state replaces the initial one
-    states = nullptr;
-  }
-  ForwardParams params{};
-  static_cast<ChainParams&>(params) =
-      chain_params(problem, variant.kernel, variant.per_sequence, device);
-  params.states = states;
-  params.state_rows = state_rows(problem, false);
-  params.out = problem.out;
-  params.final_state = problem.final_state;
-  launch(variant, variant.kernel, problem, params, context);
-}
-
 }  // namespace tandem::cuda::gated_scan
 
 namespace tandem::cuda {
@@ -182,7 +161,16 @@ using namespace gated_scan;
 
 void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& context,
                         const CallOptions& options) {
-  forward_keeping(problem, nullptr, context, options);
+  const DeviceProperties& device = device_properties(problem.device);
+  const ForwardVariant& variant = choose(problem, device, options);
+  if (problem.B == 0) return;
+  const CallScope scope(variant.name, problem.device.index);
+  ForwardParams params{};
+  static_cast<ChainParams&>(params) =
+      chain_params(problem, variant.kernel, variant.per_sequence, device);
+  params.out = problem.out;
+  params.final_state = problem.final_state;
+  launch(variant, variant.kernel, problem, params, context);
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,

@@ -41,10 +41,9 @@ const ForwardVariant& choose(const GatedScanForwardProblem& problem, const Devic
 const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
                               const DeviceProperties& device, const CallOptions& options = {});
 
-/// Runs gated_scan_forward and keeps states for the backward (ScanGradients), or with null none. A
-/// batch-invariant call computes them by a walk of its own: its outputs' has none at these tokens.
-void forward_keeping(const GatedScanForwardProblem& problem, float* states, const Context& context,
-                     const CallOptions& options);
+/// Computes the states that a forward keeps (ScanGradients) by a walk of its own, for a forward
+/// whose own walk has none at these tokens.
+void keep_states(const GatedScanForwardProblem& problem, float* states, const Context& context);
 
 const std::vector<ForwardVariant>& forward_variants();
 const std::vector<BackwardVariant>& backward_variants();

@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/linear_scan/backward_variants.h"
+#include "cuda/linear_scan/composed.h"
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -23,16 +24,8 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype, Tiling tiling,
   const char* kind = !Config::kGeneral ? "" : tma ? ".general" : ".gather";
   table.push_back(
       {std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile_shape(tiling).name + kind,
-       dtype, tiling, Config::kGeneral, tma, Composition::kNone, &launch_forward<Config>,
+       dtype, tiling, Config::kGeneral, tma, &launch_forward<Config>,
        &launch_forward<Keeping<Config>>});
-}
-
-void add_composed(std::vector<ForwardVariant>& table, DType dtype, Composition composition) {
-  const bool kept = composition == Composition::kKeptX;
-  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) +
-                       (kept ? ".composed_kept" : ".composed"),
-                   dtype, kept ? Tiling::kChain : Tiling::kSmall, true, false, composition, nullptr,
-                   nullptr});
 }
 
 template <class Element>
@@ -42,19 +35,19 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   using General = ForwardConfig<Element, 1, 64, false, true>;
   using Chain = ForwardConfig<Element, 2, 256, true>;
   add_variant<Alone>(table, dtype, Tiling::kAlone, true);
-  add_composed(table, dtype, Composition::kKeptX);
   add_variant<Chain>(table, dtype, Tiling::kChain, true);
   add_variant<Small>(table, dtype, Tiling::kSmall, true);
   add_variant<General>(table, dtype, Tiling::kSmall, true);
   add_variant<General>(table, dtype, Tiling::kSmall, false);
-  add_composed(table, dtype, Composition::kFp32);
+  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".composed", dtype,
+                   Tiling::kSmall, true, false, nullptr, nullptr});
 }
 
 struct Choice {
   const ForwardVariant& variant;
   ForwardPlan plan;  // of one launch
 
-  bool composed() const { return variant.composition != Composition::kNone; }
+  bool composed() const { return variant.launch == nullptr; }
 };
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
@@ -62,7 +55,7 @@ Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& d
   const ForwardVariant& variant = choose_variant(
       kForward, forward_variants(), device, options,
       [&](const ForwardVariant& one) { return reason_against(one, problem, device, options); });
-  if (variant.composition != Composition::kNone) return {variant, {}};
+  if (variant.launch == nullptr) return {variant, {}};
   return {variant, plan_forward(problem, variant.tiling, device)};
 }
 
@@ -113,19 +106,11 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, boo
 
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
                            const DeviceProperties& device, const CallOptions& options) {
-  const bool forced = !options.variant.empty();
-  const Tiling best = choose_tiling(problem, device);
-  const auto slower = [&] { return std::string("is slower here than ") + tile_shape(best).name; };
-  if (variant.composition == Composition::kFp32) {
-    if (!options.batch_invariant && !forced) return "is for batch-invariant calls";
-    return reason_against_composed(variant.dtype, problem, variant.composition, device);
+  if (variant.launch == nullptr) {
+    if (!options.batch_invariant && options.variant.empty()) return "is for batch-invariant calls";
+    return reason_against_composed(variant.dtype, problem, device);
   }
   if (options.batch_invariant) return "is not batch-invariant";
-  if (variant.composition == Composition::kKeptX) {
-    const std::string reason =
-        reason_against_composed(variant.dtype, problem, variant.composition, device);
-    return reason.empty() && variant.tiling != best && !forced ? slower() : reason;
-  }
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
@@ -145,7 +130,10 @@ std::string reason_against(const ForwardVariant& variant, const LinearScanForwar
       return "takes decays in " + to_string(problem.dtype) + ", got " +
              to_string(problem.decay_dtype);
     }
-    if (variant.tiling != best && !forced) return slower();
+    const Tiling best = choose_tiling(problem, device);
+    if (variant.tiling != best && options.variant.empty()) {
+      return std::string("is slower here than ") + tile_shape(best).name;
+    }
   }
   if (!variant.tma) return "";
   return plan_tiles(problem, variant.tiling, variant.general).problem;
@@ -165,7 +153,7 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
-  if (choice.composed()) return run_composed(kForward, problem, variant.composition, context);
+  if (choice.composed()) return run_composed(kForward, problem, context);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   launch_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
                device.multiprocessors, context.stream.handle);
@@ -196,8 +184,7 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& 
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
   const Choice choice = choose(problem, device, options);
-  return choice.composed() ? plan_composed(problem, choice.variant.composition).workspace_bytes
-                           : choice.plan.workspace_bytes;
+  return choice.composed() ? plan_composed(problem).workspace_bytes : choice.plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {

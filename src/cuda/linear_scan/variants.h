@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/call_options.h"
-#include "cuda/linear_scan/composed.h"
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/linear_scan/forward_plan.h"
 #include "cuda/runtime/tensor_map.h"
@@ -21,9 +20,8 @@ struct ForwardVariant {
   Tiling tiling;
   bool general;  // decays of any type; without `tma` also tensors of any layout
   bool tma;
-  Composition composition;  // of several launches (composed.h)
-  Launch launch;            // null: a composition
-  Launch launch_keeping;    // for calls that keep x or states
+  Launch launch;  // null: composed of several launches (composed.h), for batch-invariant calls
+  Launch launch_keeping;  // for calls that keep x or states
 };
 
 const std::vector<ForwardVariant>& forward_variants();
@@ -37,7 +35,7 @@ struct TilePlans {
 TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general);
 
 /// "" when the variant should run the problem, else why not. The only one that the options allow
-/// need not be the quickest. In a batch-invariant call it is the one composed in fp32.
+/// need not be the quickest. In a batch-invariant call it is the composed one.
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
                            const DeviceProperties& device, const CallOptions& options = {});
 
