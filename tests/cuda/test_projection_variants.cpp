@@ -68,6 +68,15 @@ TEST(ProjectionVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(4096, 2048, 2048)), EndsWith(".n128"));
 }
 
+TEST(ProjectionVariants, WideTilesWithoutActivations) {
+  ProjectionForwardArgs args = forward_args(512, 4096, 6144);
+  EXPECT_THAT(chosen(args), EndsWith(".n192.plain"));  // one wave
+  args.segments[0].activation = Activation::kSilu;
+  EXPECT_THAT(chosen(args), EndsWith(".n128"));
+  EXPECT_EQ(reason_against(variant("projection_forward.sm90.bf16.n192.plain"), make_problem(args)),
+            "takes segments without activation");
+}
+
 TEST(ProjectionVariants, OneForAnyNumberOfRowsWhereBatchesMustNotMatter) {
   for (const std::int64_t M : {1, 64, 512, 4096}) {
     EXPECT_THAT(chosen(forward_args(M, 2048, 2048), true), EndsWith(".n128")) << M;

@@ -1,8 +1,9 @@
-// The GEMM main loop in its three layouts and tile widths, at extents that no tile divides, against
-// fp64. There are few CTAs, so that each computes several tiles.
+// The GEMM main loop in its three layouts and tile widths, and the product of few rows, at extents
+// that no tile divides, against fp64. There are few CTAs, so that each computes several tiles.
 #include <cmath>
 #include <limits>
 
+#include "cuda/gemm/few_rows.cuh"
 #include "cuda/gemm/loop.cuh"
 #include "cuda/runtime/tensor_map.h"
 #include "tests/parts/gpu_test.h"
@@ -149,10 +150,10 @@ class GpuGemm : public GpuPart {
 
 using AllConfigs =
     ::testing::Types<Config<Element, Layout::kNT, 64>, Config<Element, Layout::kNT, 128>,
-                     Config<Element, Layout::kNT, 256>, Config<Element, Layout::kNN, 64>,
-                     Config<Element, Layout::kNN, 128>, Config<Element, Layout::kNN, 256>,
-                     Config<Element, Layout::kTN, 64>, Config<Element, Layout::kTN, 128>,
-                     Config<Element, Layout::kTN, 256>>;
+                     Config<Element, Layout::kNT, 192>, Config<Element, Layout::kNT, 256>,
+                     Config<Element, Layout::kNN, 64>, Config<Element, Layout::kNN, 128>,
+                     Config<Element, Layout::kNN, 256>, Config<Element, Layout::kTN, 64>,
+                     Config<Element, Layout::kTN, 128>, Config<Element, Layout::kTN, 256>>;
 TYPED_TEST_SUITE(GpuGemm, AllConfigs);
 
 TYPED_TEST(GpuGemm, ShallowerThanTheRing) { TestFixture::check_depth(72); }
@@ -233,6 +234,108 @@ TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
       1, kEnd - kBegin, [&](int, int row, int i) { return a.at(0, kBegin + i, row); },
       [&](int, int column, int i) { return b.at(0, kBegin + i, column); });
   EXPECT_LT(relative_rms(TestFixture::multiply(params, 1), exact), 1e-5);
+}
+
+// A pair of products: half of a tile's columns are of the one, half of the other.
+struct PairParams : PairedOperands {
+  float* results[2];  // [rows, columns]
+};
+
+/// Writes both products of a fragment.
+template <int kColumns>
+__device__ void write_pair(const PairParams& params, const Fragment<kColumns>& fragment) {
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; ++i) {
+    const int row = fragment.row + fragment_row() + i % 4 / 2 * 8;
+    const int in_tile = fragment_column(i / 4) + i % 2;
+    const int column = fragment.column + in_tile % (kColumns / 2);
+    if (row < params.rows && column < params.columns[0]) {
+      params.results[in_tile / (kColumns / 2)][row * params.columns[0] + column] =
+          fragment.values[i];
+    }
+  }
+}
+
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads,
+                             1) void pair_kernel(const __grid_constant__ PairParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  auto& shared = *reinterpret_cast<Shared<Config>*>(shared_memory);
+  run<Config>(params, shared, [&](const Fragment<Config::kColumns>& fragment, PanelStore<Config>&) {
+    write_pair(params, fragment);
+  });
+}
+
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads,
+                             2) void few_rows_kernel(const __grid_constant__ PairParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  auto& shared = *reinterpret_cast<FewRowsShared<Config>*>(shared_memory);
+  run_few_rows<Config>(params, shared, [&](const RowPiece& piece) {
+    const int second = threadIdx.x % 32 / 16;
+    for (int i = 0; i < 4; ++i) {
+      const int column = piece.column + i - 64 * second;
+      if (column < params.columns[0]) {
+        params.results[second][piece.row * params.columns[0] + column] = piece.values[i];
+      }
+    }
+  });
+}
+
+class GpuPair : public GpuPart {
+ protected:
+  static constexpr int kColumns = 328, kDepth = 264;
+
+  /// Runs a kernel with two products of `rows` rows by B's boxes of `box_rows` and checks both.
+  template <class Launch>
+  static void check(int rows, int box_rows_of_a, int box_rows, Launch launch) {
+    const Matrix a(1, rows, kDepth, 1), b0(1, kColumns, kDepth, 2), b1(1, kColumns, kDepth, 3);
+    const std::vector<float> unset(std::size_t{1} * rows * kColumns, std::nanf(""));
+    DeviceArray<float> first(unset), second(unset);
+    PairParams params{};
+    params.a[0] = a.map(box_rows_of_a);
+    params.b[0] = b0.map(box_rows);
+    params.b[1] = b1.map(box_rows);
+    params.B = 1;
+    params.rows = rows;
+    params.depth[0] = kDepth;
+    params.set_columns(0, kColumns, box_rows);
+    params.results[0] = first.device;
+    params.results[1] = second.device;
+    launch(params);
+    finish();
+    for (const auto& [result, b] : {std::pair{&first, &b0}, std::pair{&second, &b1}}) {
+      std::vector<double> exact;
+      for (int row = 0; row < rows; ++row) {
+        for (int column = 0; column < kColumns; ++column) {
+          double sum = 0;
+          for (int i = 0; i < kDepth; ++i) sum += a.at(0, row, i) * b->at(0, column, i);
+          exact.push_back(sum);
+        }
+      }
+      EXPECT_LT(relative_rms(result->download(), exact), 1e-5);
+    }
+  }
+};
+
+TEST_F(GpuPair, TakesHalfATileEach) {
+  const auto width = [](auto config) {
+    using Config = decltype(config);
+    check(424, kTileRows, Config::kColumns / 2, [](const PairParams& params) {
+      launch<Config>("gemm", pair_kernel<Config>, params, kCtas, nullptr);
+    });
+  };
+  width(Config<Element, Layout::kNT, 128>());
+  width(Config<Element, Layout::kNT, 256>());
+}
+
+TEST_F(GpuPair, OfFewRowsInAnyNumberOfParts) {
+  using Few = FewRowsConfig<Element, 16>;
+  for (int parts = 1; parts <= kMostFewRowsParts; ++parts) {
+    check(13, Few::kRows, kFewRowsColumns / 2, [&](const PairParams& params) {
+      launch_few_rows<Few>("gemm", few_rows_kernel<Few>, params, parts, nullptr);
+    });
+  }
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ constexpr int box_rows_b(Layout layout, int columns) {
 }
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
-/// B are tokens, which are contracted. Of a tile with 256 columns both warpgroups take 64 rows,
-/// else every other tile each.
+/// B are tokens, which are contracted. Of a tile with more than 128 columns both warpgroups take 64
+/// rows, else every other tile each.
 template <class ElementT, Layout kLayoutT, int kColumnsT>
 struct Config {
   using Element = ElementT;
@@ -36,7 +36,7 @@ struct Config {
   static constexpr bool kContractsTokens = kLayout == Layout::kTN;
   static constexpr int kColumns = kColumnsT;
   static constexpr int kPanels = kColumns / 64;  // of B's tile; A's has 2
-  static_assert(kColumns == 64 || kColumns == 128 || kColumns == 256);
+  static_assert(kColumns % 64 == 0 && kColumns <= 256);
   static constexpr bool kTogether = kColumns > 128;
   static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
 

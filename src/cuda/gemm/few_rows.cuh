@@ -42,12 +42,13 @@ struct FewRowsShared {
   Ring<Config::kStages> ring;
 };
 
-/// Four neighbouring columns of a finished row of the result, a lane's.
+/// Four neighbouring columns of a finished row of the result, a lane's. Of paired products the
+/// first 16 lanes have one, the others the other.
 struct RowPiece {
   float (&values)[4];
   int row;
   int segment;
-  int column;  // of the segment: the lane's first
+  int column;  // of the segment: the lane's first; with pairs of the first 16 lanes alone
 };
 
 /// The part of a tile that a CTA contracts, in steps of 64.
@@ -113,7 +114,11 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
         auto& stage = shared.stages[at.stage];
         Barrier& full = shared.ring.full[at.stage];
         full.arrive_and_expect(Config::kBBytes + Config::kABytes);
-        load_panel(operands.b[tile.segment], full, stage.b, {step * kTileDepth, 0, tile.column, 0});
+        const TileCoordinate columns{step * kTileDepth, 0, tile.column, 0};
+        load_panel(operands.b[tile.segment], full, stage.b, columns);
+        if constexpr (Operands::kPaired) {
+          load_panel(operands.b[1], full, stage.b + Config::kBBytes / 2, columns);
+        }
         load_panel(operands.a[0], full, stage.a, {step * kTileDepth, 0, 0, 0});
       }
     }

@@ -5,10 +5,11 @@
 //   kNN     [rows, depth], K-major     [depth, columns], MN-major  the same
 //   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time, in slices
 //
-// A product may be a sum of terms. With kTN tokens are cut into slices of whole steps of 64, whose
-// results are to be added up in their order (gemm/convert.h). Of packed sequences only the tokens
-// between the first and the last boundary enter: rows of a step behind them are zeroed in shared
-// memory, for the tensors may hold anything there.
+// A product may be a sum of terms, or a pair of products (gemm/operands.h). With kTN tokens are cut
+// into slices of whole steps of 64, whose results are to be added up in their order
+// (gemm/convert.h). Of packed sequences only the tokens between the first and the last boundary
+// enter: rows of a step behind them are zeroed in shared memory, for the tensors may hold anything
+// there.
 //
 //   role  threads               work
 //   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
@@ -116,12 +117,16 @@ struct Operand {
   static constexpr int kRows = kIsA ? kTileRows : Config::kColumns;
   static constexpr int kBytes = kRows * kTileDepth * 2;
 
-  /// Loads the rows from `row` on, at `depth` of the contracted axis. One thread.
-  static __device__ void load(const CUtensorMap& map, Barrier& full, char* to, int row, int depth,
+  /// Loads the rows from `row` on, at `depth` of the contracted axis; `kPaired`: as many rows of
+  /// each of two maps, one below the other. One thread.
+  template <bool kPaired>
+  static __device__ void load(const CUtensorMap* maps, Barrier& full, char* to, int row, int depth,
                               int batch) {
+    const CUtensorMap& map = maps[0];
     full.arrive_and_expect(kBytes);
     if constexpr (kMajor == Major::K) {
       load_panel(map, full, to, {depth, 0, row, batch});
+      if (kPaired) load_panel(maps[1], full, to + kBytes / 2, {depth, 0, row, batch});
     } else {
 #pragma unroll
       for (int panel = 0; panel < kRows / 64; ++panel) {
@@ -136,21 +141,24 @@ struct Operand {
 template <class Config, bool kIsA, class Operands>
 __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Config>& shared,
                           typename Ring<Config::kStages>::Position& at) {
+  constexpr bool kPaired = !kIsA && Operands::kPaired;
+  static_assert(!kPaired || Config::kLayout == Layout::kNT);
   const bool elected = cute::elect_one_sync();
   for (int term = 0; term < Operands::kTerms; ++term) {
     const Steps steps = find_steps<Config>(operands, term, tile.outer);
-    const CUtensorMap& map = kIsA ? operands.a[term] : operands.b[term + tile.segment];
+    const CUtensorMap* maps = kIsA ? &operands.a[term] : &operands.b[term + tile.segment];
     int batch = steps.begin / steps.per_batch;
     int depth = steps.begin % steps.per_batch * kTileDepth;
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       shared.ring.wait_empty(at);
       if (elected) {
         auto& stage = shared.stages[at.stage];
-        Operand<Config, kIsA>::load(map, shared.ring.full[at.stage], kIsA ? stage.a : stage.b,
-                                    kIsA ? tile.row : tile.column, steps.first_token + depth,
-                                    Config::kContractsTokens ? batch
-                                    : kIsA                   ? tile.outer
-                                                             : 0);
+        Operand<Config, kIsA>::template load<kPaired>(
+            maps, shared.ring.full[at.stage], kIsA ? stage.a : stage.b,
+            kIsA ? tile.row : tile.column, steps.first_token + depth,
+            Config::kContractsTokens ? batch
+            : kIsA                   ? tile.outer
+                                     : 0);
       }
       depth += kTileDepth;
       if (depth == steps.per_batch * kTileDepth) {

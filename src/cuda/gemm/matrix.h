@@ -1,9 +1,13 @@
 // Matrices as the GEMM main loop reads and writes them. Host only.
 #pragma once
 
+#include <algorithm>
+#include <string>
+
 #include "core/strided_tensor.h"
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/convert.h"
+#include "cuda/gemm/target.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/runtime/tensor_map.h"
 
@@ -31,6 +35,30 @@ inline TensorMapPlan plan_result(const TokenTensor& tensor, DType dtype,
                                  const TileExtents& extents) {
   return plan_stored_tile("result", {tensor.data, tensor.batch_stride, tensor.time_stride, 0},
                           dtype, extents, kTileDepth);
+}
+
+/// Describes where a result goes that is `dtype` or fp32. `whole_panels`: a PanelStore may write
+/// it.
+inline Target make_target(const MatrixTensor& matrix, DType dtype, DType stored, std::int64_t rows,
+                          std::int64_t columns, bool whole_panels) {
+  Target to{};
+  to.matrix = matrix;
+  to.fp32 = stored == DType::kFloat32;
+  if (matrix.data == nullptr || to.fp32 || !whole_panels) return to;
+  const TensorMapPlan plan = plan_result(as_tokens(matrix), dtype, matrix_extents(rows, columns));
+  to.by_tma = plan.problem.empty();
+  if (to.by_tma) to.map = encode(plan);
+  return to;
+}
+
+/// Says why the main loop cannot count a result's tiles, "" when it can.
+inline std::string reason_against_tiles(std::int64_t rows, std::int64_t column_tiles) {
+  if (rows <= kMaxIndex - kTileRows &&
+      ceil_div(rows, kTileRows) <= kMaxIndex / std::max<std::int64_t>(column_tiles, 1)) {
+    return "";
+  }
+  return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " + std::to_string(rows) +
+         " with " + std::to_string(column_tiles) + " tiles of columns";
 }
 
 /// Whether TMA can read an operand as it lies.

@@ -10,15 +10,19 @@ namespace tandem::cuda::gemm {
 /// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, box_rows_b), and the
 /// product's extents. Either
 ///   the result's columns come in segments, each with a B of its own: a tile lies in one of them;
-///   or the product is a sum of terms, each with an A and a B of its own.
-template <int kSegmentsT = 1, int kTermsT = 1>
+///   or the product is a sum of terms, each with an A and a B of its own;
+///   or it is a pair of products of one A, of which a tile has the same columns side by side: half
+///   of its columns are b[0]'s, the other half b[1]'s, and `columns` counts those of one.
+template <int kSegmentsT = 1, int kTermsT = 1, bool kPairedT = false>
 struct Operands {
   static constexpr int kSegments = kSegmentsT;
   static constexpr int kTerms = kTermsT;
+  static constexpr bool kPaired = kPairedT;
   static_assert(kSegments == 1 || kTerms == 1);
+  static_assert(!kPaired || kSegments * kTerms == 1);
 
   CUtensorMap a[kTerms];
-  CUtensorMap b[kSegments * kTerms];
+  CUtensorMap b[kPaired ? 2 : kSegments * kTerms];
   int depth[kTerms] = {};  // contracted; with kTN B and T are instead
   std::int64_t B = 0;
   std::int64_t T = 0;
@@ -40,5 +44,6 @@ struct Operands {
     }
   }
 };
+using PairedOperands = Operands<1, 1, true>;
 
 }  // namespace tandem::cuda::gemm

@@ -2,7 +2,7 @@
 // rows.
 #pragma once
 
-#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/eight.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/projection/backward_params.h"
 #include "cuda/runtime/launch.h"
@@ -12,80 +12,37 @@ namespace tandem::cuda::projection {
 
 constexpr int kWarps = 8;
 
-/// Eight elements as they are stored.
-template <class Stored>
-struct Words {
-  uint4 words[sizeof(Stored) / 2];
-};
-
-template <class Stored>
-__device__ void unpack(const Words<Stored>& words, float (&values)[8]) {
-  const Stored* stored = reinterpret_cast<const Stored*>(&words);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] = static_cast<float>(stored[i]);
-}
-
-/// Eight neighbouring elements of a row, or as many as there are and zeros.
-template <class Stored>
-__device__ void load_eight(const void* row, int column, int count, float (&values)[8]) {
-  const Stored* from = static_cast<const Stored*>(row) + column;
-  if (count >= 8 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
-    unpack(*reinterpret_cast<const Words<Stored>*>(from), values);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = i < count ? static_cast<float>(from[i]) : 0.0f;
-  }
-}
-
-/// The same from a matrix of fp32 or Element.
+/// Loads eight neighbouring elements of a matrix of fp32 or Element, or `count` of them and zeros.
 template <class Element>
 __device__ void load_eight(const MatrixTensor& matrix, bool fp32, std::int64_t row, int column,
                            int count, float (&values)[8]) {
-  const char* base = static_cast<const char*>(matrix.data);
-  if (fp32) {
-    load_eight<float>(base + row * matrix.row_stride * 4, column, count, values);
-  } else {
-    load_eight<Element>(base + row * matrix.row_stride * 2, column, count, values);
-  }
+  const char* base =
+      static_cast<const char*>(matrix.data) + row * matrix.row_stride * (fp32 ? 4 : 2);
+  cuda::load_eight<Element>(base, fp32, column, count, values);
 }
 
-/// Stores what of eight values lies before the row's end; rows of dz begin at multiples of 16
-/// bytes.
+/// Stores what of eight values of dz lies before the row's end.
 template <class Element>
 __device__ void store_eight(const MatrixTensor& dz, std::int64_t row, int column, int count,
                             const float (&values)[8]) {
-  Element* to = static_cast<Element*>(dz.data) + row * dz.row_stride + column;
-  if (count >= 8) {
-    *reinterpret_cast<uint4*>(to) = {
-        pack_pair<Element>(values[0], values[1]), pack_pair<Element>(values[2], values[3]),
-        pack_pair<Element>(values[4], values[5]), pack_pair<Element>(values[6], values[7])};
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i < count) to[i] = static_cast<Element>(values[i]);
-    }
-  }
+  cuda::store_eight(static_cast<Element*>(dz.data) + row * dz.row_stride + column, count, values);
 }
 
 /// dz of some columns of a row, of segments that take each value alone. A warp.
 template <class Element>
 __device__ void scale_row(const SegmentGradient& segment, std::int64_t row, int first) {
-  constexpr int kPieces = kGradientColumns / (8 * 32);  // of eight columns, a lane's
-  const bool sloped = segment.kept == ProjectionKept::kSlope;
-  float d[kPieces][8], slope[kPieces][8];
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int column = first + 8 * (static_cast<int>(threadIdx.x % 32) + 32 * i);
+  const int end = min(first + kGradientColumns, segment.columns);
+  for (int column = first + 8 * static_cast<int>(threadIdx.x % 32); column < end;
+       column += 8 * 32) {
     const int count = segment.columns - column;
-    load_eight<Element>(segment.d_out, segment.fp32, row, column, count, d[i]);
-    if (sloped) load_eight<Element>(segment.slope, segment.fp32, row, column, count, slope[i]);
-  }
+    float d[8], slope[8];
+    load_eight<Element>(segment.d_out, segment.fp32, row, column, count, d);
+    if (segment.kept == ProjectionKept::kSlope) {
+      load_eight<Element>(segment.slope, segment.fp32, row, column, count, slope);
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int column = first + 8 * (static_cast<int>(threadIdx.x % 32) + 32 * i);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) d[i][j] *= sloped ? slope[i][j] : 1.0f;
-    store_eight<Element>(segment.dz, row, column, segment.columns - column, d[i]);
+      for (int i = 0; i < 8; ++i) d[i] *= slope[i];
+    }
+    store_eight<Element>(segment.dz, row, column, count, d);
   }
 }
 
@@ -100,7 +57,6 @@ __device__ void project_row(const SegmentGradient& segment, std::int64_t row, in
   const int begin = first / segment.head_width;
   const int end =
       min(begin + segment.chunk_columns / segment.head_width, segment.columns / segment.head_width);
-#pragma unroll 4
   for (int at = begin; at < end; at += 32 / lanes) {
     const int head = at + lane / lanes;
     const int piece = lane % lanes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/gemm/few_rows.cuh"
+#include "cuda/gemm/target.cuh"
 #include "cuda/parts/warp_sums.cuh"
 #include "cuda/projection/activations.cuh"
 
@@ -31,37 +32,14 @@ __device__ inline void normalize_heads(const ForwardParams& params, const Forwar
   }
 }
 
-template <class Stored>
-__device__ void write(Stored* to, int count, const float (&values)[4]) {
-  struct alignas(4 * sizeof(Stored)) Four {
-    Stored values[4];
-  };
-  if (count >= 4 && reinterpret_cast<std::uintptr_t>(to) % sizeof(Four) == 0) {
-    Four four;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) four.values[i] = static_cast<Stored>(values[i]);
-    *reinterpret_cast<Four*>(to) = four;
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < count) to[i] = static_cast<Stored>(values[i]);
-    }
-  }
-}
-
 /// Writes a lane's values where they lie in the tile and in the segment.
 template <class Element>
-__device__ void write(const Target& to, const ForwardParams& params, const gemm::RowPiece& piece,
-                      const float (&values)[4]) {
+__device__ void write(const gemm::Target& to, const ForwardParams& params,
+                      const gemm::RowPiece& piece, const float (&values)[4]) {
   const int lane = threadIdx.x % 32;
   const int count = min(params.tile_columns[piece.segment] - 4 * lane,
                         params.columns[piece.segment] - piece.column);
-  const std::int64_t at = piece.row * to.matrix.row_stride + piece.column;
-  if (to.fp32) {
-    write(static_cast<float*>(to.matrix.data) + at, count, values);
-  } else {
-    write(static_cast<Element*>(to.matrix.data) + at, count, values);
-  }
+  gemm::write<Element>(to, piece, count, values);
 }
 
 template <class Element>

@@ -22,20 +22,20 @@ using gemm::as_tokens, gemm::matrix_extents, gemm::must_copy;
 constexpr const char* kForward = "projection_forward";
 constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, bool kPlain>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
-  table.push_back(
-      {std::string(kForward) + ".sm90." + to_string(dtype) + ".n" + std::to_string(kColumns), dtype,
-       kColumns, 0, &launch_forward<Element, kColumns>, &launch_normalize<Element>,
-       &gemm::launch_copy<Element>});
+  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".n" +
+                       std::to_string(kColumns) + (kPlain ? ".plain" : ""),
+                   dtype, kColumns, kPlain, 0, &launch_forward<Element, kColumns, kPlain>,
+                   &launch_normalize<Element>, &gemm::launch_copy<Element>});
 }
 
 template <class Element, int kRows>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
   table.push_back(
       {std::string(kForward) + ".sm90." + to_string(dtype) + ".m" + std::to_string(kRows), dtype,
-       gemm::kFewRowsColumns, kRows, &launch_few_rows<Element, kRows>, &launch_normalize<Element>,
-       &gemm::launch_copy<Element>});
+       gemm::kFewRowsColumns, false, kRows, &launch_few_rows<Element, kRows>,
+       &launch_normalize<Element>, &gemm::launch_copy<Element>});
 }
 
 template <class Element>
@@ -44,8 +44,10 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_few_rows<Element, 16>(table, dtype);
   add_few_rows<Element, 32>(table, dtype);
   add_few_rows<Element, 64>(table, dtype);
-  add_variant<Element, 128>(table, dtype);
-  add_variant<Element, 64>(table, dtype);
+  add_variant<Element, 128, false>(table, dtype);
+  add_variant<Element, 64, false>(table, dtype);
+  add_variant<Element, 192, true>(table, dtype);
+  add_variant<Element, 256, true>(table, dtype);
 }
 
 /// Columns of a segment that a tile computes: whole heads.
@@ -64,18 +66,12 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
 }
 
 /// Where a segment's values go.
-Target target(const ProjectionForwardProblem& problem, const ProjectionForwardSegment& segment,
-              const MatrixTensor& matrix, const ForwardVariant& variant) {
-  Target to{};
-  to.matrix = matrix;
-  to.fp32 = segment.out_dtype == DType::kFloat32;
+gemm::Target target(const ProjectionForwardProblem& problem,
+                    const ProjectionForwardSegment& segment, const MatrixTensor& matrix,
+                    const ForwardVariant& variant) {
   const bool whole_panels = columns_per_tile(segment, variant.columns) == variant.columns;
-  if (matrix.data == nullptr || to.fp32 || !whole_panels || variant.most_rows > 0) return to;
-  const TensorMapPlan plan = gemm::plan_result(as_tokens(matrix), problem.dtype,
-                                               matrix_extents(problem.M, segment.columns));
-  to.by_tma = plan.problem.empty();
-  if (to.by_tma) to.map = encode(plan);
-  return to;
+  return gemm::make_target(matrix, problem.dtype, segment.out_dtype, problem.M, segment.columns,
+                           whole_panels && variant.most_rows == 0);
 }
 
 struct Call {
@@ -137,27 +133,43 @@ struct Call {
   }
 };
 
+/// Whether no segment has an activation.
+bool is_plain(const ProjectionForwardProblem& problem) {
+  return std::all_of(problem.segments.begin(), problem.segments.end(),
+                     [](const ProjectionForwardSegment& segment) {
+                       return segment.activation == Activation::kNone;
+                     });
+}
+
+/// The variant for any number of rows with the shortest predicted time, null if none can run it.
+const ForwardVariant* find_quickest(const ProjectionForwardProblem& problem,
+                                    const DeviceProperties& device) {
+  const ForwardVariant* quickest = nullptr;
+  for (const ForwardVariant& one : forward_variants()) {
+    if (one.most_rows > 0 || !reason_against(one, problem).empty()) continue;
+    const auto time = [&](const ForwardVariant& variant) {
+      return predict_forward(variant.columns, problem, device);
+    };
+    if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
+  }
+  return quickest;
+}
+
 const ForwardVariant& choose(const ProjectionForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
+  const ForwardVariant* quickest = nullptr;
   return choose_variant(
       kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem);
-        const bool invariant = one.columns == kInvariantColumns && one.most_rows == 0;
-        if (reason.empty() && options.batch_invariant && !invariant) {
-          reason = "is not the one of batch-invariant calls";
+        if (!reason.empty() || options.variant == one.name) return reason;
+        if (options.batch_invariant) {
+          const bool invariant =
+              one.columns == kInvariantColumns && one.most_rows == 0 && !one.plain;
+          return std::string(invariant ? "" : "is not the one of batch-invariant calls");
         }
-        if (!reason.empty() || options.variant == one.name || options.batch_invariant ||
-            one.most_rows > 0) {
-          return reason;
-        }
-        for (const ForwardVariant& other : forward_variants()) {
-          if (other.dtype == one.dtype && other.most_rows == 0 &&
-              predict_forward(other.columns, problem, device) <
-                  predict_forward(one.columns, problem, device)) {
-            return "is slower here than " + other.name;
-          }
-        }
-        return std::string();
+        if (one.most_rows > 0) return reason;
+        if (quickest == nullptr) quickest = find_quickest(problem, device);
+        return &one == quickest ? reason : "is slower here than " + quickest->name;
       });
 }
 
@@ -183,13 +195,9 @@ std::string reason_against(const ForwardVariant& variant, const ProjectionForwar
     return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " +
            std::to_string(problem.M);
   }
+  if (variant.plain && !is_plain(problem)) return "takes segments without activation";
   const std::int64_t columns = std::max<std::int64_t>(column_tiles(problem, variant.columns), 1);
-  if (problem.M > kMaxIndex - gemm::kTileRows ||
-      ceil_div(problem.M, gemm::kTileRows) > kMaxIndex / columns) {
-    return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " +
-           std::to_string(problem.M) + " with " + std::to_string(columns) + " tiles of columns";
-  }
-  return "";
+  return gemm::reason_against_tiles(problem.M, columns);
 }
 
 ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {

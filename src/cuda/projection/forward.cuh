@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/target.cuh"
 #include "cuda/projection/activations.cuh"
 
 namespace tandem::cuda::projection {
@@ -77,24 +78,12 @@ __device__ void normalize_heads(const ForwardParams& params, const ForwardSegmen
 
 /// Writes a fragment's values where they lie in the segment.
 template <class Config, int kColumns>
-__device__ void write(const Target& to, const ForwardParams& params,
+__device__ void write(const gemm::Target& to, const ForwardParams& params,
                       const gemm::Fragment<kColumns>& fragment, gemm::PanelStore<Config>& store) {
-  using Element = typename Config::Element;
-  if (to.by_tma) {
-    return store.template store_all<Element>(to.map, params.columns[fragment.segment], fragment);
-  }
+  const int columns = params.columns[fragment.segment];
   const int per_tile = params.tile_columns[fragment.segment];
-  const int end = min(params.columns[fragment.segment],
-                      (fragment.column / per_tile + 1) * per_tile);  // of this tile's columns
-  if (to.fp32) {
-    gemm::store_fragment<float>(fragment, params.rows, end, [&](int row) {
-      return static_cast<float*>(to.matrix.data) + row * to.matrix.row_stride;
-    });
-  } else {
-    gemm::store_fragment<Element>(fragment, params.rows, end, [&](int row) {
-      return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
-    });
-  }
+  const int end = (fragment.column / per_tile + 1) * per_tile;  // of this tile's columns
+  gemm::write(to, params.rows, columns, min(columns, end), fragment, store);
 }
 
 /// Writes df/dz of a fragment, 64 columns at a time: there are few registers beside its own.
@@ -115,7 +104,9 @@ __device__ void write_slopes(const ForwardParams& params, const ForwardSegment& 
   }
 }
 
-template <class Config>
+/// Adds the bias, activates and writes; `kPlain`: there is nothing to activate. why apart: what is
+/// left then needs so few registers that tiles may be wide.
+template <bool kPlain, class Config>
 __device__ void finish(const ForwardParams& params,
                        const gemm::Fragment<Config::kColumns>& fragment,
                        gemm::PanelStore<Config>& store) {
@@ -128,25 +119,29 @@ __device__ void finish(const ForwardParams& params,
       add_bias<typename Config::Element>(segment.bias, columns, fragment);
     }
   }
-  if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, fragment, store);
-  if (segment.activation == Activation::kL2Normalize) {
-    normalize_heads<Config>(params, segment, fragment);
-  } else {
-    activate(segment, fragment.values);
+  if constexpr (!kPlain) {
+    if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, fragment, store);
+    if (segment.activation == Activation::kL2Normalize) {
+      normalize_heads<Config>(params, segment, fragment);
+    } else {
+      activate(segment, fragment.values);
+    }
   }
   write(segment.out, params, fragment, store);
 }
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, bool kPlain>
 __global__ __launch_bounds__(
     ForwardConfig<Element, kColumns>::kThreads,
     1) void projection_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = ForwardConfig<Element, kColumns>;
   auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
-  gemm::run<Config>(params, shared,
-                    [&](const gemm::Fragment<Config::kColumns>& fragment,
-                        gemm::PanelStore<Config>& store) { finish(params, fragment, store); });
+  gemm::run<Config>(
+      params, shared,
+      [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
+        finish<kPlain>(params, fragment, store);
+      });
 }
 
 /// A warp per row and head.
@@ -180,11 +175,11 @@ __global__ void projection_normalize_kernel(const __grid_constant__ NormalizePar
   }
 }
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, bool kPlain>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream) {
-  gemm::launch<ForwardConfig<Element, kColumns>>("projection_forward",
-                                                 projection_forward_kernel<Element, kColumns>,
-                                                 params, multiprocessors, stream);
+  gemm::launch<ForwardConfig<Element, kColumns>>(
+      "projection_forward", projection_forward_kernel<Element, kColumns, kPlain>, params,
+      multiprocessors, stream);
 }
 
 template <class Element>

@@ -8,21 +8,14 @@
 #include "core/strided_tensor.h"
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/operands.h"
+#include "cuda/gemm/target.h"
 #include "ops/projection_problem.h"
 
 namespace tandem::cuda::projection {
 
-/// Where values of a segment go: by TMA in 16 bits, else element by element.
-struct Target {
-  CUtensorMap map;
-  bool by_tma = false;
-  bool fp32 = false;
-  MatrixTensor matrix;  // null: nowhere
-};
-
 struct ForwardSegment {
-  Target out;
-  Target slope;
+  gemm::Target out;
+  gemm::Target slope;
   Activation activation = Activation::kNone;
   float inverse_divisor = 1.0f;
   float min = 0.0f;
@@ -50,9 +43,10 @@ struct NormalizeParams {
   MatrixTensor inverse_norm;
 };
 
-/// Launch projection_forward_kernel with tiles of kColumns, projection_few_rows_kernel for up to
-/// kRows rows, and projection_normalize_kernel. Instantiated in forward_instances.cuh.
-template <class Element, int kColumns>
+/// Launch projection_forward_kernel with tiles of kColumns, `kPlain`: of products and biases alone,
+/// projection_few_rows_kernel for up to kRows rows, and projection_normalize_kernel. Instantiated
+/// in forward_instances.cuh.
+template <class Element, int kColumns, bool kPlain>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element, int kRows>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);

@@ -20,6 +20,7 @@ struct ForwardVariant {
   std::string name;
   DType dtype;
   int columns;    // of a tile
+  bool plain;     // takes segments without activation only
   int most_rows;  // 0: any number
   Launch launch;
   Normalize normalize;

@@ -1,0 +1,190 @@
+// gemm_swiglu_forward on CUDA: the norm, where there is one, and the variant with the shortest
+// predicted time. Host only.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "cuda/gemm/few_rows_config.h"
+#include "cuda/gemm/matrix.h"
+#include "cuda/gemm/predict.h"
+#include "cuda/gemm_swiglu/forward_plan.h"
+#include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/workspace.h"
+#include "ops/gemm_swiglu.h"
+
+namespace tandem::cuda::gemm_swiglu {
+namespace {
+
+using gemm::as_tokens, gemm::matrix_extents, gemm::must_copy;
+
+constexpr const char* kForward = "gemm_swiglu_forward";
+constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
+
+template <class Element>
+void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
+  const auto add = [&](const char* kind, int columns, int most_rows,
+                       ForwardVariant::Launch launch) {
+    table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
+                     columns, most_rows, launch, &rms_norm::launch_normalize<Element>,
+                     &gemm::launch_copy<Element>});
+  };
+  add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
+  add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);
+  add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32>);
+  add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
+  add("n128", 128, 0, &launch_forward<Element, 128>);
+  add("n256", 256, 0, &launch_forward<Element, 256>);
+}
+
+/// The variant for any number of rows with the shortest predicted time, null if none can run it.
+const ForwardVariant* find_quickest(const GemmSwigluForwardProblem& problem,
+                                    const DeviceProperties& device) {
+  const ForwardVariant* quickest = nullptr;
+  for (const ForwardVariant& one : forward_variants()) {
+    if (one.most_rows > 0 || !reason_against(one, problem).empty()) continue;
+    const auto time = [&](const ForwardVariant& variant) {
+      return predict_forward(variant.columns, problem, device);
+    };
+    if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
+  }
+  return quickest;
+}
+
+const ForwardVariant& choose(const GemmSwigluForwardProblem& problem,
+                             const DeviceProperties& device, const CallOptions& options) {
+  const ForwardVariant* quickest = nullptr;
+  return choose_variant(
+      kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
+        std::string reason = reason_against(one, problem);
+        if (!reason.empty() || options.variant == one.name) return reason;
+        if (options.batch_invariant) {
+          const bool invariant = one.columns == kInvariantColumns && one.most_rows == 0;
+          return std::string(invariant ? "" : "is not the one of batch-invariant calls");
+        }
+        if (one.most_rows > 0) return reason;
+        if (quickest == nullptr) quickest = find_quickest(problem, device);
+        return &one == quickest ? reason : "is slower here than " + quickest->name;
+      });
+}
+
+}  // namespace
+
+const std::vector<ForwardVariant>& forward_variants() {
+  static const auto table = [] {
+    std::vector<ForwardVariant> rows;
+    add_variants<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_variants<__half>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+std::string reason_against(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem) {
+  if (problem.dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
+  }
+  if (variant.most_rows > 0 && problem.M > variant.most_rows) {
+    return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " +
+           std::to_string(problem.M);
+  }
+  return gemm::reason_against_tiles(problem.M, ceil_div(problem.F, variant.columns / 2));
+}
+
+ForwardPlan plan_forward(const GemmSwigluForwardProblem& problem) {
+  ForwardPlan plan;
+  if (problem.M == 0 || problem.F == 0) return plan;
+  WorkspaceLayout workspace;
+  const auto add = [&](bool wanted, std::int64_t rows) {
+    return workspace.add(wanted ? rows * gemm::padded(problem.d) * 2 : 0);
+  };
+  const auto copies = [&](const MatrixTensor& matrix, std::int64_t rows) {
+    return must_copy(matrix, problem.dtype, rows, problem.d);
+  };
+  plan.copies_x = problem.norm.weight == nullptr && copies(problem.x, problem.M);
+  plan.copies_gate_weight = copies(problem.gate_weight, problem.F);
+  plan.copies_up_weight = copies(problem.up_weight, problem.F);
+  plan.x = add(plan.copies_x || problem.norm.weight != nullptr, problem.M);
+  plan.gate_weight = add(plan.copies_gate_weight, problem.F);
+  plan.up_weight = add(plan.copies_up_weight, problem.F);
+  plan.workspace_bytes = workspace.bytes();
+  return plan;
+}
+
+double predict_forward(int columns, const GemmSwigluForwardProblem& problem,
+                       const DeviceProperties& device) {
+  const std::int64_t tiles =
+      ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.F, columns / 2);
+  return gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), columns,
+                             device.multiprocessors);
+}
+
+}  // namespace tandem::cuda::gemm_swiglu
+
+namespace tandem::cuda {
+
+using namespace gemm_swiglu;
+
+void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
+  const DeviceProperties& device = device_properties(problem.device);
+  const ForwardVariant& variant = choose(problem, device, options);
+  const ForwardPlan plan = plan_forward(problem);
+  const CallScope scope(variant.name, problem.device.index);
+  const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
+  if (problem.M == 0) return;
+  void* const stream = context.stream.handle;
+  const auto readable = [&](const MatrixTensor& matrix, std::int64_t rows, bool copies,
+                            std::size_t offset) {
+    if (!copies) return matrix;
+    return gemm::copy_matrix(kForward, variant.copy, matrix, rows, problem.d,
+                             scratch.at<char>(offset), stream);
+  };
+  const auto operand = [&](const MatrixTensor& matrix, std::int64_t rows, int box_rows) {
+    return encode(gemm::plan_operand(as_tokens(matrix), problem.dtype,
+                                     matrix_extents(rows, problem.d), box_rows));
+  };
+  MatrixTensor x = readable(problem.x, problem.M, plan.copies_x, plan.x);
+  if (problem.norm.weight != nullptr) {
+    x = {};
+    if (problem.F > 0) x = {scratch.at<char>(plan.x), gemm::padded(problem.d)};
+    variant.normalize(
+        kForward, {{problem.M, problem.d, problem.x, problem.norm}, x, problem.kept_rstd}, stream);
+  }
+  if (problem.F == 0) return;
+  const bool few = variant.most_rows > 0;
+  ForwardParams params{};
+  params.B = 1;
+  params.rows = static_cast<int>(problem.M);
+  params.depth[0] = problem.d;
+  params.set_columns(0, problem.F, variant.columns / 2);
+  params.a[0] =
+      operand(x, problem.M, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT));
+  const int rows_b = gemm::box_rows_b(gemm::Layout::kNT, variant.columns / 2);
+  params.b[0] =
+      operand(readable(problem.gate_weight, problem.F, plan.copies_gate_weight, plan.gate_weight),
+              problem.F, rows_b);
+  params.b[1] =
+      operand(readable(problem.up_weight, problem.F, plan.copies_up_weight, plan.up_weight),
+              problem.F, rows_b);
+  params.activation = problem.activation;
+  const auto target = [&](const MatrixTensor& matrix) {
+    return gemm::make_target(matrix, problem.dtype, problem.dtype, problem.M, problem.F, !few);
+  };
+  params.out = target(problem.out);
+  params.gate_slope = target(problem.gate_slope);
+  params.up_slope = target(problem.up_slope);
+  variant.launch(params, device.multiprocessors, stream);
+}
+
+std::size_t gemm_swiglu_forward_workspace_bytes(const GemmSwigluForwardProblem& problem,
+                                                const DeviceProperties& device,
+                                                const CallOptions& options) {
+  choose(problem, device, options);
+  return plan_forward(problem).workspace_bytes;
+}
+
+}  // namespace tandem::cuda
