@@ -5,10 +5,10 @@
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
-//               projection: M*, d*
+//               projection: M*, d*; gemm_swiglu: M*, d*, F*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
-//   decay       {kind, distribution: see DecayDistribution}, required but of projection, which has
-//               none; kind is none | constant | per_token for gla, decay | log_decay (which
+//   decay       {kind, distribution: see DecayDistribution}, required of recurrences, which alone
+//               have it; kind is none | constant | per_token for gla, decay | log_decay (which
 //               argument it is) for the scans
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
@@ -21,19 +21,25 @@
 //   scale       default K^-0.5
 //   segments    of projection*: "2048 l2_normalize 128", columns and what follows the product, as
 //               cli/ops/projection.h has it; a list of them for one case
-//   around      of projection: pre-activations lie around this, by the bias of each segment
-//   kept        of projection and linear_scan: yes (default), a forward writes what its backward
-//               takes | training, not where it runs alone | no, of linear_scan: neither does
-//   gradients   of projection's weights and biases: same (as x, default) | fp32
-//   accumulate  of projection: no (default) | yes, whether these are added to what there is
+//   activation  of gemm_swiglu: silu (default) | gelu | gelu_tanh | relu
+//   around      of projection and gemm_swiglu: pre-activations lie around this, by the bias of each
+//               segment, or by a constant column of x
+//   norm        of gemm_swiglu: none (default), or the dtype of its weight, same (as x) | fp32
+//   rstd        of a norm: computed (default) | given
+//   rows        of a norm: normal (default) | extreme, of x around 1e4, 1e-6, 1 and 0 in turn
+//   kept        of projection, gemm_swiglu and linear_scan: yes (default), a forward writes what
+//               its backward takes | training, not where it runs alone | no, of linear_scan:
+//               neither does
+//   gradients   of the products' weights and biases: same (as x, default) | fp32
+//   accumulate  of these: no (default) | yes, whether they are added to what there is
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// around, kept, gradients and accumulate may be a list, an axis also a range, "1..130": the line
-// then stands for the cross product.
+// activation, around, norm, rstd, rows, kept, gradients and accumulate may be a list, an axis also
+// a range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -66,6 +72,9 @@ enum class DecayDistribution {
 };
 
 enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
+
+/// Whether a norm is in front of a product, and the dtype of its weight.
+enum class Norm { kNone, kSame, kFp32 };
 
 /// Where forwards write what their backwards take.
 enum class Kept { kYes, kTraining, kNo };
@@ -102,11 +111,15 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
-  Kept kept = Kept::kYes;             // projection and linear_scan only
-  std::vector<std::string> segments;  // projection only, as the three below
-  std::optional<double> around;
+  Kept kept = Kept::kYes;             // projection, gemm_swiglu and linear_scan only
+  std::vector<std::string> segments;  // projection only
+  std::optional<double> around;       // projection and gemm_swiglu only, as the two below
   bool fp32_gradients = false;
   bool accumulate = false;
+  std::string activation = "silu";  // gemm_swiglu only, as the three below
+  Norm norm = Norm::kNone;
+  bool rstd_given = false;
+  bool extreme_rows = false;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 
@@ -140,6 +153,9 @@ struct CaseSchema {
   void (*draw_fields)(Draw& draw, Case& one) = nullptr;  // those of the op alone
 
   bool is_recurrence() const { return !decay_kinds.empty(); }
+  bool has_field(const std::string& field) const {
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  }
 };
 
 /// Every op's, in cli/ops/ops.cpp.

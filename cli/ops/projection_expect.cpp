@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/calls/arguments.h"
-#include "cli/calls/judge.h"
+#include "cli/ops/product.h"
 #include "cli/ops/projection.h"
 #include "ops/projection.h"
 #include "reference/projection.h"
@@ -18,18 +18,6 @@ namespace {
 using reference::ProjectedColumns;
 using reference::ProjectedRow;
 using reference::read_row;
-
-constexpr std::int64_t kMostRows = 64;  // of a sampled case
-
-/// Chooses all of `count` indices or at most `most` of them: the first, the last and some between.
-std::vector<std::int64_t> some_of(std::int64_t count, std::int64_t most) {
-  const std::int64_t wanted = std::min(count, most);
-  std::vector<std::int64_t> all;
-  for (std::int64_t i = 0; i < wanted; ++i) {
-    all.push_back(wanted == 1 ? 0 : i * (count - 1) / (wanted - 1));
-  }
-  return all;
-}
 
 /// Limit on the relative error of a result: its own rounding, and for gradients that of what the
 /// forward kept and of dz where products take 16 bits.
@@ -43,33 +31,13 @@ double limit_of(DType dtype, DType operands, bool gradient) {
   }
 }
 
-/// Compares values of a set with the definition, row by row.
-class Comparison {
+class Comparison : public RowComparison {
  public:
-  Comparison(const TensorSet& set, const Buffers& after, const std::string& name)
-      : tensor_(set.get(name)), data_(after[tensor_.buffer].data() + tensor_.offset) {}
-
-  /// Begins at an element of the tensor.
-  void row(std::int64_t index, const std::vector<double>& expected, std::int64_t first = 0) {
-    Squares& squares = rows_.emplace_back();
-    const std::int64_t stride = tensor_.shape.rank() == 2 ? tensor_.strides[0] : 0;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const auto at = index * stride + first + static_cast<std::int64_t>(i);
-      squares.add(load(tensor_.dtype, data_, at), expected[i]);
-    }
-    // What lies below a dtype's normal numbers is measured by these.
-    const double smallest = tensor_.dtype == DType::kFloat16 ? 0x1p-13 : 0x1p-100;
-    squares.right += smallest * smallest * static_cast<double>(squares.count);
-  }
+  using RowComparison::RowComparison;
 
   OutputError error(DType operands, bool gradient) const {
-    return judge(tensor_.name.c_str(), rows_, limit_of(tensor_.dtype, operands, gradient));
+    return RowComparison::error(limit_of(dtype(), operands, gradient));
   }
-
- private:
-  NamedTensor tensor_;
-  const std::byte* data_;
-  std::vector<Squares> rows_;
 };
 
 /// A set's forward call: its inputs and numbers, outputs or none.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/calls/arguments.h"
+#include "cli/ops/product.h"
 #include "cli/ops/projection.h"
 #include "core/real.h"
 #include "ops/projection.h"
@@ -13,20 +14,16 @@
 namespace tandem::tools {
 namespace {
 
-/// Adds the tensors of a case, laid out as it says.
-class Maker {
+class Maker : public ProductMaker {
  public:
-  Maker(const Case& one, DType dtype, std::uint64_t seed)
-      : one_(one), dtype_(dtype), seed_(seed + one.seed), M_(one.axis("M")), d_(one.axis("d")) {
+  Maker(const Case& one, DType dtype, std::uint64_t seed) : ProductMaker(one, dtype, seed) {
     for (const std::string& text : one.segments) segments_.push_back(*parse_segment(text));
   }
-
-  TensorSet take() { return std::move(set_); }
 
   void add_inputs() {
     add_matrix("x", dtype_, M_, d_, false);
     fill_normal(set_.get("x"), set_.buffers, random("x"));
-    add_stacked("weight", dtype_, false);
+    add_stacked(stack_of("weight"), dtype_, false);
     for_each_segment([&](const SegmentCase& segment, std::size_t i) {
       fill_weight(segment_name("weight", i));
       add_numbers(segment, i);
@@ -74,7 +71,7 @@ class Maker {
     });
     add_matrix("dx", dtype_, M_, d_, true);
     const DType dtype = one_.fp32_gradients ? real_dtype(dtype_) : dtype_;
-    add_stacked("d_weight", dtype, true);
+    add_stacked(stack_of("d_weight"), dtype, true);
     for_each_segment([&](const SegmentCase& segment, std::size_t i) {
       const std::string name = segment_name("d_bias", i);
       if (set_.find(segment_name("bias", i))) {
@@ -94,39 +91,16 @@ class Maker {
     for (std::size_t i = 0; i < segments_.size(); ++i) body(segments_[i], i);
   }
 
-  RandomStream random(const std::string& name) const { return {seed_, name}; }
   DType out_dtype(const SegmentCase& segment) const {
     return segment.fp32 ? real_dtype(dtype_) : dtype_;
   }
-  std::int64_t shift() const {
-    return one_.strides == Strides::kMisaligned || one_.strides == Strides::kOdd ? 1 : 0;
-  }
-
-  void add_matrix(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns,
-                  bool output) {
-    std::int64_t stride = columns;
-    const bool is_token = name == "x" || name.starts_with("d_out");
-    if (one_.strides == Strides::kPadded) stride = padded_stride(columns, 32);
-    if (one_.strides == Strides::kOdd) stride = columns + 5;
-    if (one_.strides == Strides::kBroadcast && is_token) stride = 0;
-    add_tensor(set_, name, dtype, {rows, columns}, {stride, 1}, output, shift());
-  }
-
-  /// Adds a tensor [columns,d] of each segment: with packed strides rows of one matrix.
-  void add_stacked(const char* stem, DType dtype, bool output) {
-    std::int64_t rows = 0;
-    for (const SegmentCase& segment : segments_) rows += segment.columns;
-    const NamedTensor all{stem, dtype, {rows, d_}, {d_, 1}, set_.buffers.size(), 0, output};
-    std::int64_t offset = kGuardBytes;
-    const bool packed = one_.strides == Strides::kPacked;
-    if (packed) set_.buffers.emplace_back(2 * kGuardBytes + span_bytes(all));
+  /// A tensor [columns,d] of each segment.
+  Stack stack_of(const char* stem) {
+    Stack stack;
     for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-      const std::string name = segment_name(stem, i);
-      if (!packed) return add_matrix(name, dtype, segment.columns, d_, output);
-      set_.tensors.push_back(
-          {name, dtype, {segment.columns, d_}, {d_, 1}, all.buffer, offset, output});
-      offset += segment.columns * d_ * size_of(dtype);
+      stack.emplace_back(segment_name(stem, i), segment.columns);
     });
+    return stack;
   }
 
   /// Adds a tensor [M,columns] of each segment: with packed strides those of one dtype are columns
@@ -172,32 +146,17 @@ class Maker {
 
   /// Fills a weight such that x W^T is of N(0,1), or close to what `around` says.
   void fill_weight(const std::string& name) {
-    const NamedTensor& weight = set_.get(name);
     const float scale = (one_.around ? 0.25f : 1.0f) / std::sqrt(static_cast<float>(d_));
-    fill(weight, [scale](float normal) { return scale * normal; });
+    fill(name, [scale](float normal, std::int64_t) { return scale * normal; });
   }
 
   void fill_bias(const std::string& name) {
     const auto around = static_cast<float>(one_.around.value_or(0));
     const float spread = one_.around ? 0 : 0.5f;
-    fill(set_.get(name), [=](float normal) { return around + spread * normal; });
+    fill(name, [=](float normal, std::int64_t) { return around + spread * normal; });
   }
 
-  template <class Value>
-  void fill(const NamedTensor& tensor, const Value& value) {
-    const RandomStream numbers = random(tensor.name);
-    std::byte* data = set_.buffers[tensor.buffer].data() + tensor.offset;
-    for_each_element(tensor, [&](std::int64_t offset, std::int64_t i) {
-      store(tensor.dtype, data, offset, value(numbers.normal(i)));
-    });
-  }
-
-  const Case& one_;
-  DType dtype_;
-  std::uint64_t seed_;
-  std::int64_t M_, d_;
   std::vector<SegmentCase> segments_;
-  TensorSet set_;
 };
 
 }  // namespace

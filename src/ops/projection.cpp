@@ -89,14 +89,6 @@ Parameter gradient_row(const char* name, const char* source, bool needs_source) 
   return std::move(row).also_fp32();
 }
 
-/// The number as an integer; one that none is becomes one that every check refuses.
-template <class Integer>
-Integer whole(double value) {
-  constexpr double kEnd = 2147483648.0;
-  const bool fits = value > -kEnd && value < kEnd && value == std::floor(value);
-  return static_cast<Integer>(fits ? static_cast<int>(value) : std::numeric_limits<int>::min());
-}
-
 template <auto member, std::size_t segment>
 Parameter number_row(const char* name) {
   using Value = typename detail::MemberOf<decltype(member)>::Value;
@@ -122,18 +114,6 @@ Parameter number_row(const char* name) {
     } else {
       to = whole<std::int64_t>(value);
     }
-  };
-  return row;
-}
-
-Parameter accumulate_row() {
-  Parameter row{"accumulate"};
-  row.optional = row.number = row.is_flag = true;
-  row.value = [](const void* args) -> std::optional<double> {
-    return static_cast<const Backward*>(args)->accumulate;
-  };
-  row.set_value = [](void* args, double value) {
-    static_cast<Backward*>(args)->accumulate = value != 0;
   };
   return row;
 }
@@ -185,7 +165,8 @@ std::vector<Parameter> forward_table(std::index_sequence<segments...>) {
 template <std::size_t... segments>
 std::vector<Parameter> backward_table(std::index_sequence<segments...>) {
   std::vector<Parameter> table = {input<&Backward::x>("x", "M,d", Element::kMatrix),
-                                  gradient<&Backward::dx>("dx", "x"), accumulate_row()};
+                                  gradient<&Backward::dx>("dx", "x"),
+                                  flag<&Backward::accumulate>("accumulate")};
   (append_backward_rows<segments>(table), ...);
   return table;
 }

@@ -1,5 +1,6 @@
 // Every call of the library, and every op's variants.
 #include "ops/gated_scan.h"
+#include "ops/gemm_swiglu.h"
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
 #include "ops/projection.h"
@@ -19,7 +20,9 @@ const std::vector<const Signature*>& signatures() {
                                                     &linear_scan_forward_signature(),
                                                     &linear_scan_backward_signature(),
                                                     &projection_forward_signature(),
-                                                    &projection_backward_signature()};
+                                                    &projection_backward_signature(),
+                                                    &gemm_swiglu_forward_signature(),
+                                                    &gemm_swiglu_backward_signature()};
   return all;
 }
 
@@ -41,6 +44,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::gated_scan_variants());
     append(cpu::linear_scan_variants());
     append(cpu::projection_variants());
+    append(cpu::gemm_swiglu_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -49,6 +53,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gated_scan_variants(device));
     append(cuda::linear_scan_variants(device));
     append(cuda::projection_variants(device));
+    append(cuda::gemm_swiglu_variants(device));
   }
 #endif
   return all;

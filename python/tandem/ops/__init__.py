@@ -9,11 +9,12 @@ of its text.
 
 Transforms, of every op with a gradient: torch.func.grad, vjp and jacrev take its backward. Forward mode (jvp,
 jacfwd, linearize, dual tensors) is one more call where outputs are linear in all inputs that have tangents, and
-refused where they are not. vmap puts the mapped axis into B, or a projection's rows, and copies what all items share
+refused where they are not. vmap puts the mapped axis into B, or the rows of a product, and copies what all items share
 and has B > 1; with cu_seqlens, or a weight that differs or needs a gradient per item, it makes a call per item.
 """
 
 from tandem.ops.gated_scan import gated_scan
+from tandem.ops.gemm_swiglu import gemm_swiglu
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state
 from tandem.ops.gla_state_backward import gla_state_backward
@@ -24,6 +25,7 @@ from tandem.ops.projection import Segment, projection
 __all__ = [
     "Segment",
     "gated_scan",
+    "gemm_swiglu",
     "gla",
     "gla_state",
     "gla_state_backward",
