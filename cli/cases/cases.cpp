@@ -41,9 +41,14 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"both", States::kBoth},
                                {"in_place", States::kInPlace}};
 const Words<bool> kGates = {{"silu", true}, {"none", false}};
-const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of gradients
+const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of others
 const Words<Kept> kKept = {{"yes", Kept::kYes}, {"training", Kept::kTraining}, {"no", Kept::kNo}};
 const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
+const Words<bool> kRstd = {{"computed", false}, {"given", true}};
+const Words<RowValues> kRowValues = {{"normal", RowValues::kNormal},
+                                     {"large", RowValues::kLarge},
+                                     {"small", RowValues::kSmall},
+                                     {"zero_rows", RowValues::kZeroRows}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
                                  {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
@@ -111,8 +116,8 @@ void parse_decay(const Line& line, const CaseSchema& schema, const Json& decay, 
   }
 }
 
-/// Reads the fields of projection.
-void parse_projection(const Line& line, const Json& object, Case& one) {
+/// Reads the segments, and what is of their tensors.
+void parse_segments(const Line& line, const Json& object, Case& one) {
   const Json& segments = line.required(object, "", "segments");
   if (!segments.is_array()) line.refuse("segments", "must be a list");
   for (const Json& segment : segments) {
@@ -128,6 +133,22 @@ void parse_projection(const Line& line, const Json& object, Case& one) {
   };
   set("gradients", kDecayDtypes, one.fp32_gradients);
   set("accumulate", kYesOrNo, one.accumulate);
+}
+
+/// Reads the fields of a norm in front of products.
+void parse_norm(const Line& line, const Json& object, Case& one) {
+  if (object.contains("eps")) {
+    if (!object.at("eps").is_number()) line.refuse("eps", "must be a number");
+    one.eps = object.at("eps").get<double>();
+  }
+  if (object.contains("rstd")) one.given_rstd = line.word(object.at("rstd"), "rstd", kRstd);
+  if (one.eps && one.given_rstd) line.refuse("eps", "cannot be given beside rstd");
+  if (object.contains("norm_weight")) {
+    one.fp32_norm_weight = line.word(object.at("norm_weight"), "norm_weight", kDecayDtypes);
+  }
+  if (object.contains("values")) {
+    one.values = line.word(object.at("values"), "values", kRowValues);
+  }
 }
 
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
@@ -196,7 +217,8 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     if (one.cu_seqlens) line.refuse("lengths", "cannot be given beside cu_seqlens");
     one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
   }
-  if (!schema.is_recurrence()) parse_projection(line, object, one);
+  if (!schema.is_recurrence()) parse_segments(line, object, one);
+  parse_norm(line, object, one);
   if (schema.check != nullptr) schema.check(line, one);
   check_sequences(line, one);
   return one;
@@ -241,6 +263,10 @@ Json to_json(const CaseSchema& schema, const Case& one) {
     object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
     object["accumulate"] = word_for(kYesOrNo, one.accumulate);
   }
+  if (one.eps) object["eps"] = *one.eps;
+  if (has("rstd")) object["rstd"] = word_for(kRstd, one.given_rstd);
+  if (has("norm_weight")) object["norm_weight"] = word_for(kDecayDtypes, one.fp32_norm_weight);
+  if (has("values")) object["values"] = word_for(kRowValues, one.values);
   object["tags"] = one.tags;
   object["seed"] = one.seed;
   return object;

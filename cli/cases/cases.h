@@ -5,10 +5,9 @@
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
-//               projection: M*, d*
+//               projection and rms_norm_gemm: M*, d*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
-//   decay       {kind, distribution: see DecayDistribution}, required but of projection, which has
-//               none; kind is none | constant | per_token for gla, decay | log_decay (which
+//   decay       {kind, distribution: see DecayDistribution}, required of recurrences, none else; kind is none | constant | per_token for gla, decay | log_decay (which
 //               argument it is) for the scans
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
@@ -19,21 +18,25 @@
 //               smallest, largest}: see lengths.h; drawn from the case's seed
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
 //   scale       default K^-0.5
-//   segments    of projection*: "2048 l2_normalize 128", columns and what follows the product, as
-//               cli/ops/projection.h has it; a list of them for one case
+//   segments    of projection* and rms_norm_gemm*: "2048 l2_normalize 128", columns and what
+//               follows the product, as cli/ops/projection.h has it; a list of them for one case
 //   around      of projection: pre-activations lie around this, by the bias of each segment
-//   kept        of projection and linear_scan: yes (default), a forward writes what its backward
-//               takes | training, not where it runs alone | no, of linear_scan: neither does
-//   gradients   of projection's weights and biases: same (as x, default) | fp32
-//   accumulate  of projection: no (default) | yes, whether these are added to what there is
+//   kept        yes (default), a forward writes what its backward takes | training, not where it
+//               runs alone | no, of linear_scan: neither does
+//   gradients   of weights and biases of segments, and of a norm's: same (as x, default) | fp32
+//   accumulate  no (default) | yes, whether these are added to what there is
+//   eps         of a norm: default the library's
+//   rstd        of a norm: computed (default) | given, by the caller
+//   norm_weight the dtype of a norm's: same (as x, default) | fp32
+//   values      of rows that are normalised: see RowValues, default normal
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// around, kept, gradients and accumulate may be a list, an axis also a range, "1..130": the line
-// then stands for the cross product.
+// around, kept, gradients, accumulate, eps, rstd, norm_weight and values may be a list, an axis
+// also a range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -70,6 +73,14 @@ enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
 /// Where forwards write what their backwards take.
 enum class Kept { kYes, kTraining, kNo };
 
+/// Rows that are normalised, and the norm's weight.
+enum class RowValues {
+  kNormal,    // N(0,1), weights uniform in [0.5,1.5]
+  kLarge,     // 1e4 N(0,1), weights from 0.1 to 10
+  kSmall,     // 1e-6 N(0,1), weights from 0.1 to 10
+  kZeroRows,  // normal, and every third row 0
+};
+
 enum class Strides {
   kContiguous,
   kPacked,      // q, k, v (x, decay, gate) are slices of one [B,T,...] buffer
@@ -102,11 +113,15 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
-  Kept kept = Kept::kYes;             // projection and linear_scan only
-  std::vector<std::string> segments;  // projection only, as the three below
+  Kept kept = Kept::kYes;             // see above, as all below
+  std::vector<std::string> segments;
   std::optional<double> around;
   bool fp32_gradients = false;
   bool accumulate = false;
+  std::optional<double> eps;
+  bool given_rstd = false;
+  bool fp32_norm_weight = false;
+  RowValues values = RowValues::kNormal;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 

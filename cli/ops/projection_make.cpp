@@ -1,52 +1,33 @@
-// projection's tensors from a case: layouts, random inputs, and what a forward keeps.
-#include <algorithm>
-#include <cmath>
-#include <optional>
+// projection's tensors from a case: random inputs, and what a forward keeps.
 #include <string>
-#include <vector>
 
 #include "cli/calls/arguments.h"
 #include "cli/ops/projection.h"
-#include "core/real.h"
+#include "cli/ops/segments_make.h"
 #include "ops/projection.h"
 
 namespace tandem::tools {
 namespace {
 
-/// Adds the tensors of a case, laid out as it says.
-class Maker {
+class Maker : public SegmentTensors {
  public:
-  Maker(const Case& one, DType dtype, std::uint64_t seed)
-      : one_(one), dtype_(dtype), seed_(seed + one.seed), M_(one.axis("M")), d_(one.axis("d")) {
-    for (const std::string& text : one.segments) segments_.push_back(*parse_segment(text));
-  }
-
-  TensorSet take() { return std::move(set_); }
+  using SegmentTensors::SegmentTensors;
 
   void add_inputs() {
-    add_matrix("x", dtype_, M_, d_, false);
+    add_rows();
     fill_normal(set_.get("x"), set_.buffers, random("x"));
-    add_stacked("weight", dtype_, false);
-    for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-      fill_weight(segment_name("weight", i));
-      add_numbers(segment, i);
-      if (!segment.bias && !segment.bias_fp32) return;
-      const std::string name = segment_name("bias", i);
-      add_tensor(set_, name, segment.bias ? dtype_ : real_dtype(dtype_), {segment.columns}, {1},
-                 false, shift());
-      fill_bias(name);
-    });
+    add_weights();
+    for_each_segment(
+        [&](const SegmentCase& segment, std::size_t i) { add_numbers(segment, i); });
   }
 
-  void add_outputs(bool kept) {
-    add_beside("out", true);
+  void add_kept() {
     for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-      if (!kept) return;
       if (segment.has_slope()) {
         add_matrix(segment_name("slope", i), out_dtype(segment), M_, segment.columns, true);
       }
       if (segment.normalizes()) {
-        add_matrix(segment_name("inverse_norm", i), real_dtype(dtype_), M_, segment.heads(), true);
+        add_matrix(segment_name("inverse_norm", i), real(), M_, segment.heads(), true);
       }
     });
   }
@@ -65,96 +46,7 @@ class Maker {
     });
   }
 
-  void add_gradients() {
-    add_beside("d_out", false);
-    for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-      if (segment.unused) return;
-      const std::string name = segment_name("d_out", i);
-      fill_normal(set_.get(name), set_.buffers, random(name));
-    });
-    add_matrix("dx", dtype_, M_, d_, true);
-    const DType dtype = one_.fp32_gradients ? real_dtype(dtype_) : dtype_;
-    add_stacked("d_weight", dtype, true);
-    for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-      const std::string name = segment_name("d_bias", i);
-      if (set_.find(segment_name("bias", i))) {
-        add_tensor(set_, name, dtype, {segment.columns}, {1}, true, shift());
-      }
-      if (!one_.accumulate) return;
-      for (const std::string& sum : {segment_name("d_weight", i), name}) {
-        if (set_.find(sum)) fill_normal(set_.get(sum), set_.buffers, random(sum));
-      }
-    });
-    set_.scalars["accumulate"] = one_.accumulate;
-  }
-
  private:
-  template <class Body>
-  void for_each_segment(const Body& body) {
-    for (std::size_t i = 0; i < segments_.size(); ++i) body(segments_[i], i);
-  }
-
-  RandomStream random(const std::string& name) const { return {seed_, name}; }
-  DType out_dtype(const SegmentCase& segment) const {
-    return segment.fp32 ? real_dtype(dtype_) : dtype_;
-  }
-  std::int64_t shift() const {
-    return one_.strides == Strides::kMisaligned || one_.strides == Strides::kOdd ? 1 : 0;
-  }
-
-  void add_matrix(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns,
-                  bool output) {
-    std::int64_t stride = columns;
-    const bool is_token = name == "x" || name.starts_with("d_out");
-    if (one_.strides == Strides::kPadded) stride = padded_stride(columns, 32);
-    if (one_.strides == Strides::kOdd) stride = columns + 5;
-    if (one_.strides == Strides::kBroadcast && is_token) stride = 0;
-    add_tensor(set_, name, dtype, {rows, columns}, {stride, 1}, output, shift());
-  }
-
-  /// Adds a tensor [columns,d] of each segment: with packed strides rows of one matrix.
-  void add_stacked(const char* stem, DType dtype, bool output) {
-    std::int64_t rows = 0;
-    for (const SegmentCase& segment : segments_) rows += segment.columns;
-    const NamedTensor all{stem, dtype, {rows, d_}, {d_, 1}, set_.buffers.size(), 0, output};
-    std::int64_t offset = kGuardBytes;
-    const bool packed = one_.strides == Strides::kPacked;
-    if (packed) set_.buffers.emplace_back(2 * kGuardBytes + span_bytes(all));
-    for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-      const std::string name = segment_name(stem, i);
-      if (!packed) return add_matrix(name, dtype, segment.columns, d_, output);
-      set_.tensors.push_back(
-          {name, dtype, {segment.columns, d_}, {d_, 1}, all.buffer, offset, output});
-      offset += segment.columns * d_ * size_of(dtype);
-    });
-  }
-
-  /// Adds a tensor [M,columns] of each segment: with packed strides those of one dtype are columns
-  /// of one matrix.
-  void add_beside(const char* stem, bool output) {
-    for (const bool fp32 : {false, true}) {
-      std::int64_t columns = 0;
-      const auto is_in = [&](const SegmentCase& segment) {
-        return segment.fp32 == fp32 && (output || !segment.unused);
-      };
-      for (const SegmentCase& segment : segments_) columns += is_in(segment) ? segment.columns : 0;
-      const DType dtype = fp32 ? real_dtype(dtype_) : dtype_;
-      const NamedTensor all{stem, dtype, {M_, columns}, {columns, 1}, set_.buffers.size(),
-                            0,    false};
-      std::int64_t offset = kGuardBytes;
-      const bool packed = one_.strides == Strides::kPacked && columns > 0;
-      if (packed) set_.buffers.emplace_back(2 * kGuardBytes + span_bytes(all));
-      for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-        if (!is_in(segment)) return;
-        const std::string name = segment_name(stem, i);
-        if (!packed) return add_matrix(name, dtype, M_, segment.columns, output);
-        set_.tensors.push_back(
-            {name, dtype, {M_, segment.columns}, all.strides, all.buffer, offset, output});
-        offset += segment.columns * size_of(dtype);
-      });
-    }
-  }
-
   void add_numbers(const SegmentCase& segment, std::size_t i) {
     set_.scalars[segment_name("activation", i)] = static_cast<double>(segment.activation);
     const auto constant = [&](const char* stem, std::size_t place) {
@@ -169,35 +61,6 @@ class Maker {
       default: return;
     }
   }
-
-  /// Fills a weight such that x W^T is of N(0,1), or close to what `around` says.
-  void fill_weight(const std::string& name) {
-    const NamedTensor& weight = set_.get(name);
-    const float scale = (one_.around ? 0.25f : 1.0f) / std::sqrt(static_cast<float>(d_));
-    fill(weight, [scale](float normal) { return scale * normal; });
-  }
-
-  void fill_bias(const std::string& name) {
-    const auto around = static_cast<float>(one_.around.value_or(0));
-    const float spread = one_.around ? 0 : 0.5f;
-    fill(set_.get(name), [=](float normal) { return around + spread * normal; });
-  }
-
-  template <class Value>
-  void fill(const NamedTensor& tensor, const Value& value) {
-    const RandomStream numbers = random(tensor.name);
-    std::byte* data = set_.buffers[tensor.buffer].data() + tensor.offset;
-    for_each_element(tensor, [&](std::int64_t offset, std::int64_t i) {
-      store(tensor.dtype, data, offset, value(numbers.normal(i)));
-    });
-  }
-
-  const Case& one_;
-  DType dtype_;
-  std::uint64_t seed_;
-  std::int64_t M_, d_;
-  std::vector<SegmentCase> segments_;
-  TensorSet set_;
 };
 
 }  // namespace
@@ -205,14 +68,16 @@ class Maker {
 TensorSet make_projection(const Case& one, DType dtype, std::uint64_t seed) {
   Maker maker(one, dtype, seed);
   maker.add_inputs();
-  maker.add_outputs(one.kept == Kept::kYes);
+  maker.add_outputs();
+  if (one.kept == Kept::kYes) maker.add_kept();
   return maker.take();
 }
 
 TensorSet make_projection_backward(const Case& one, DType dtype, std::uint64_t seed) {
   Maker maker(one, dtype, seed);
   maker.add_inputs();
-  maker.add_outputs(true);
+  maker.add_outputs();
+  maker.add_kept();
   maker.keep_outputs();
   maker.add_gradients();
   return maker.take();
@@ -221,7 +86,8 @@ TensorSet make_projection_backward(const Case& one, DType dtype, std::uint64_t s
 TensorSet make_projection_both(const Case& one, DType dtype, std::uint64_t seed) {
   Maker maker(one, dtype, seed);
   maker.add_inputs();
-  maker.add_outputs(true);
+  maker.add_outputs();
+  maker.add_kept();
   maker.add_gradients();
   return maker.take();
 }

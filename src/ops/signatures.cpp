@@ -3,6 +3,7 @@
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
 #include "ops/projection.h"
+#include "ops/rms_norm_gemm.h"
 #include "ops/signature.h"
 #include "tandem/variants.h"
 
@@ -19,7 +20,9 @@ const std::vector<const Signature*>& signatures() {
                                                     &linear_scan_forward_signature(),
                                                     &linear_scan_backward_signature(),
                                                     &projection_forward_signature(),
-                                                    &projection_backward_signature()};
+                                                    &projection_backward_signature(),
+                                                    &rms_norm_gemm_forward_signature(),
+                                                    &rms_norm_gemm_backward_signature()};
   return all;
 }
 
@@ -41,6 +44,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::gated_scan_variants());
     append(cpu::linear_scan_variants());
     append(cpu::projection_variants());
+    append(cpu::rms_norm_gemm_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -49,6 +53,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gated_scan_variants(device));
     append(cuda::linear_scan_variants(device));
     append(cuda::projection_variants(device));
+    append(cuda::rms_norm_gemm_variants(device));
   }
 #endif
   return all;
