@@ -1,7 +1,7 @@
 // rms_norm_gemm's outputs and gradients against the fp64 definition. Gradients are those of the
 // whole forward, so that what it keeps for them is judged, too.
-#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cli/calls/arguments.h"
@@ -23,7 +23,7 @@ RmsNormGemmForwardArgs forward_of(const TensorSet& set) {
 
 std::vector<ProjectionSegment> products_of(const RmsNormGemmForwardArgs& args) {
   std::vector<ProjectionSegment> products;
-  for (const RmsNormGemmSegment& segment : args.segments) products.push_back(product_of(segment));
+  for (const RmsNormGemmSegment& segment : args.segments) products.push_back(reference::product_of(segment));
   return products;
 }
 
@@ -98,7 +98,7 @@ class BackwardExpectation : public Expectation {
     products_.compare_sums(set, after, limit, errors);
     // why one row of all: a sum that cancels is measured by the others.
     Comparison d_norm_weight(set, after, "d_norm_weight");
-    d_norm_weight.at(chosen_, d_norm_weight_);
+    d_norm_weight.elements(chosen_, d_norm_weight_);
     errors.push_back(d_norm_weight.error(limit));
     return errors;
   }

@@ -1,6 +1,7 @@
 #include "cli/ops/segments_expect.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "cli/ops/projection.h"
@@ -33,11 +34,17 @@ Comparison::Comparison(const TensorSet& set, const Buffers& after, const std::st
     : tensor_(set.get(name)), data_(after[tensor_.buffer].data() + tensor_.offset) {}
 
 void Comparison::row(std::int64_t index, const std::vector<double>& expected, std::int64_t first) {
-  Squares& squares = rows_.emplace_back();
   const std::int64_t stride = tensor_.shape.rank() == 2 ? tensor_.strides[0] : 0;
+  std::vector<std::int64_t> places(expected.size());
+  std::iota(places.begin(), places.end(), index * stride + first);
+  elements(places, expected);
+}
+
+void Comparison::elements(const std::vector<std::int64_t>& places,
+                          const std::vector<double>& expected) {
+  Squares& squares = rows_.emplace_back();
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto at = index * stride + first + static_cast<std::int64_t>(i);
-    squares.add(load(tensor_.dtype, data_, at), expected[i]);
+    squares.add(load(tensor_.dtype, data_, places[i]), expected[i]);
   }
   // What lies below a dtype's normal numbers is measured by these.
   const double smallest = tensor_.dtype == DType::kFloat16 ? 0x1p-13 : 0x1p-100;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ class Comparison {
 
   /// Begins at an element of the tensor.
   void row(std::int64_t index, const std::vector<double>& expected, std::int64_t first = 0);
+  /// Some elements of a tensor of one axis, as one row.
+  void elements(const std::vector<std::int64_t>& places, const std::vector<double>& expected);
 
   DType dtype() const { return tensor_.dtype; }
   OutputError error(double limit) const { return judge(tensor_.name.c_str(), rows_, limit); }

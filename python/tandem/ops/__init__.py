@@ -9,7 +9,7 @@ of its text.
 
 Transforms, of every op with a gradient: torch.func.grad, vjp and jacrev take its backward. Forward mode (jvp,
 jacfwd, linearize, dual tensors) is one more call where outputs are linear in all inputs that have tangents, and
-refused where they are not. vmap puts the mapped axis into B, or a projection's rows, and copies what all items share
+refused where they are not. vmap puts the mapped axis into B, or the rows of a product, and copies what all items share
 and has B > 1; with cu_seqlens, or a weight that differs or needs a gradient per item, it makes a call per item.
 """
 
@@ -20,6 +20,7 @@ from tandem.ops.gla_state_backward import gla_state_backward
 from tandem.ops.gla_step import gla_step
 from tandem.ops.linear_scan import linear_scan
 from tandem.ops.projection import Segment, projection
+from tandem.ops.rms_norm_gemm import rms_norm_gemm
 
 __all__ = [
     "Segment",
@@ -30,4 +31,5 @@ __all__ = [
     "gla_step",
     "linear_scan",
     "projection",
+    "rms_norm_gemm",
 ]
