@@ -117,11 +117,11 @@ void expect_same_rows(const Call& got, const Call& right, std::int64_t rows) {
 TEST(RmsNormGemm, TheNormIsItsDefinitionRounded) {
   constexpr std::int64_t kRows = 33, kWidth = 40;
   const RandomStream random(7, "norm");
-  std::vector<BFloat16> x(kRows * kWidth), weight(kWidth * kWidth, from_float<BFloat16>(0));
+  std::vector<BFloat16> x(kRows * kWidth), weight(kWidth * kWidth, from_float<BFloat16>(0.0f));
   std::vector<float> norm_weight(kWidth), out(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = from_float<BFloat16>(random.normal(i));
   for (std::size_t i = 0; i < norm_weight.size(); ++i) norm_weight[i] = random.normal(10000 + i);
-  for (std::int64_t i = 0; i < kWidth; ++i) weight[i * kWidth + i] = from_float<BFloat16>(1);
+  for (std::int64_t i = 0; i < kWidth; ++i) weight[i * kWidth + i] = from_float<BFloat16>(1.0f);
   RmsNormGemmForwardArgs args{
       .x = TensorView::contiguous(x.data(), DType::kBFloat16, {kRows, kWidth}),
       .norm_weight = TensorView::contiguous(norm_weight.data(), DType::kFloat32, {kWidth}),
