@@ -47,9 +47,9 @@ void expand_lists(const Line& line, const Json& object,
   }
   fields.emplace_back("kind", Json::json_pointer("/decay/kind"));
   fields.emplace_back("distribution", Json::json_pointer("/decay/distribution"));
-  for (const std::string key : {"decay_dtype", "gate", "states", "state_dtype", "strides", "scale",
-                                "around", "kept", "gradients", "accumulate", "eps", "rstd",
-                                "norm_weight", "values"}) {
+  for (const std::string key :
+       {"decay_dtype", "gate", "states", "state_dtype", "strides", "scale", "around", "kept",
+        "gradients", "accumulate", "eps", "rstd", "norm_weight", "values"}) {
     fields.emplace_back(key, Json::json_pointer("/" + key));
   }
   for (const auto& [key, pointer] : fields) {

@@ -7,7 +7,8 @@
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
 //               projection and rms_norm_gemm: M*, d*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
-//   decay       {kind, distribution: see DecayDistribution}, required of recurrences, none else; kind is none | constant | per_token for gla, decay | log_decay (which
+//   decay       {kind, distribution: see DecayDistribution}, required of recurrences, none else;
+//   kind is none | constant | per_token for gla, decay | log_decay (which
 //               argument it is) for the scans
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
@@ -113,7 +114,7 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
-  Kept kept = Kept::kYes;             // see above, as all below
+  Kept kept = Kept::kYes;  // see above, as all below
   std::vector<std::string> segments;
   std::optional<double> around;
   bool fp32_gradients = false;

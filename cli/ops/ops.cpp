@@ -10,9 +10,8 @@ namespace tandem::tools {
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = [] {
     std::vector<Operation> joined;
-    for (const auto& make :
-         {gla_operations, gated_scan_operations, linear_scan_operations, projection_operations,
-          rms_norm_gemm_operations}) {
+    for (const auto& make : {gla_operations, gated_scan_operations, linear_scan_operations,
+                             projection_operations, rms_norm_gemm_operations}) {
       std::ranges::move(make(), std::back_inserter(joined));
     }
     for (Operation& operation : joined) {

@@ -17,8 +17,7 @@ class Maker : public SegmentTensors {
     add_rows();
     fill_normal(set_.get("x"), set_.buffers, random("x"));
     add_weights();
-    for_each_segment(
-        [&](const SegmentCase& segment, std::size_t i) { add_numbers(segment, i); });
+    for_each_segment([&](const SegmentCase& segment, std::size_t i) { add_numbers(segment, i); });
   }
 
   void add_kept() {

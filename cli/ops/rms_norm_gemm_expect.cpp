@@ -23,7 +23,8 @@ RmsNormGemmForwardArgs forward_of(const TensorSet& set) {
 
 std::vector<ProjectionSegment> products_of(const RmsNormGemmForwardArgs& args) {
   std::vector<ProjectionSegment> products;
-  for (const RmsNormGemmSegment& segment : args.segments) products.push_back(reference::product_of(segment));
+  for (const RmsNormGemmSegment& segment : args.segments)
+    products.push_back(reference::product_of(segment));
   return products;
 }
 

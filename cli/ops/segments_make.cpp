@@ -19,9 +19,8 @@ void SegmentTensors::add_weights() {
   const auto around = static_cast<float>(one_.around.value_or(0));
   const float spread = one_.around ? 0 : 0.5f;
   for_each_segment([&](const SegmentCase& segment, std::size_t i) {
-    fill(segment_name("weight", i), [=](const RandomStream& numbers, std::int64_t at) {
-      return scale * numbers.normal(at);
-    });
+    fill(segment_name("weight", i),
+         [=](const RandomStream& numbers, std::int64_t at) { return scale * numbers.normal(at); });
     if (!segment.bias && !segment.bias_fp32) return;
     const std::string name = segment_name("bias", i);
     add_vector(name, segment.bias ? dtype_ : real(), segment.columns, false);

@@ -71,10 +71,11 @@ void append_forward_rows(std::vector<Parameter>& table) {
   add(number_row<&Segment::head_width, i>("head_width#"));
   add(segment_row<Forward, &Segment::out, i>("out#", Role::kOutput, "M,C#", Element::kSameOrFp32)
           .made(numbered("weight#", i)));
-  add(segment_row<Forward, &Segment::slope, i>("slope#", Role::kOutput, "M,C#", Element::kSameOrFp32)
+  add(segment_row<Forward, &Segment::slope, i>("slope#", Role::kOutput, "M,C#",
+                                               Element::kSameOrFp32)
           .of_dtype(numbered("out#", i)));
   add(segment_row<Forward, &Segment::inverse_norm, i>("inverse_norm#", Role::kOutput,
-                                                     "M,C#/head_width#", Element::kFp32));
+                                                      "M,C#/head_width#", Element::kFp32));
 }
 
 template <std::size_t i>
@@ -84,14 +85,14 @@ void append_backward_rows(std::vector<Parameter>& table) {
   add(segment_row<Backward, &Gradient::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
   add(segment_row<Backward, &Gradient::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
   add(segment_row<Backward, &Gradient::d_out, i>("d_out#", Role::kInput, "M,C#",
-                                                Element::kSameOrFp32));
+                                                 Element::kSameOrFp32));
   add(segment_row<Backward, &Gradient::slope, i>("slope#", Role::kInput, "M,C#",
-                                                Element::kSameOrFp32)
+                                                 Element::kSameOrFp32)
           .of_dtype(d_out));
   add(segment_row<Backward, &Gradient::out, i>("out#", Role::kInput, "M,C#", Element::kSameOrFp32)
           .of_dtype(d_out));
   add(segment_row<Backward, &Gradient::inverse_norm, i>("inverse_norm#", Role::kInput, "M,H#",
-                                                       Element::kFp32));
+                                                        Element::kFp32));
   add(segment_gradient<Backward, &Gradient::d_weight, i>("d_weight#", "weight#", false));
   add(segment_gradient<Backward, &Gradient::d_bias, i>("d_bias#", "bias#", true));
 }

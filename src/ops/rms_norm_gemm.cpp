@@ -66,11 +66,12 @@ using Segments = std::make_index_sequence<kMostRmsNormGemmSegments>;
 double eps_of(const Signature& signature, const Forward& args) {
   constexpr double kDefault = 1e-6;
   if (!args.eps) return args.rstd ? 0 : kDefault;
+  const double eps = *args.eps;
+  if (!std::isfinite(eps))
+    refuse(signature.name(), "eps must be finite, got " + std::to_string(eps));
+  if (eps < 0) refuse(signature.name(), "eps must not be negative, got " + std::to_string(eps));
   if (args.rstd) refuse(signature.name(), "eps must not be given beside rstd, which includes it");
-  if (!std::isfinite(*args.eps) || *args.eps < 0) {
-    refuse(signature.name(), "eps must be finite and at least 0, got " + std::to_string(*args.eps));
-  }
-  return *args.eps;
+  return eps;
 }
 
 static_assert(kMostRmsNormGemmSegments <= kMostProjectionSegments);

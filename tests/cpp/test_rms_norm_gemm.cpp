@@ -1,5 +1,5 @@
-// rms_norm_gemm where its cases do not reach (test_every_case.cpp): the norm alone, bits that do not
-// depend on other rows, segments or threads, NaN, parts of the gradients, and what it refuses
+// rms_norm_gemm where its cases do not reach (test_every_case.cpp): the norm alone, bits that do
+// not depend on other rows, segments or threads, NaN, parts of the gradients, and what it refuses
 // beyond its tables.
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -125,10 +125,10 @@ TEST(RmsNormGemm, TheNormIsItsDefinitionRounded) {
   RmsNormGemmForwardArgs args{
       .x = TensorView::contiguous(x.data(), DType::kBFloat16, {kRows, kWidth}),
       .norm_weight = TensorView::contiguous(norm_weight.data(), DType::kFloat32, {kWidth}),
-      .eps = 0.5};
-  args.segments = {
-      {.weight = TensorView::contiguous(weight.data(), DType::kBFloat16, {kWidth, kWidth}),
-       .out = TensorView::contiguous(out.data(), DType::kFloat32, {kRows, kWidth})}};
+      .eps = 0.5,
+      .segments = {
+          {.weight = TensorView::contiguous(weight.data(), DType::kBFloat16, {kWidth, kWidth}),
+           .out = TensorView::contiguous(out.data(), DType::kFloat32, {kRows, kWidth})}}};
   rms_norm_gemm_forward(args);
   for (std::int64_t row = 0; row < kRows; ++row) {
     double sum = 0;
@@ -141,7 +141,7 @@ TEST(RmsNormGemm, TheNormIsItsDefinitionRounded) {
           to_float(x[row * kWidth + i]) / std::sqrt(sum / kWidth + 0.5) * norm_weight[i];
       const float got = out[row * kWidth + i];
       EXPECT_EQ(got, to_float(from_float<BFloat16>(got))) << "not rounded";
-      EXPECT_LE(std::fabs(got - n), 0x1.01p-9 * std::fabs(n));
+      EXPECT_LE(std::fabs(got - n), 0x1.01p-8 * std::fabs(n));
     }
   }
 }
@@ -333,10 +333,8 @@ TEST(RmsNormGemmRefusals, ForwardArguments) {
   refused([](Args& a) { a.segments.resize(9, a.segments[0]); }, "segments must be 1 to 8, got 9");
   refused([](Args& a) { a.segments[1].weight.shape[0] = std::int64_t{1} << 31; },
           "segments must have less than 2^31 columns together, got 2147483648");
-  refused([](Args& a) { a.eps = -1; }, "eps must be finite and at least 0, got -1.000000");
-  refused([](Args& a) { a.eps = std::numeric_limits<double>::infinity(); },
-          "eps must be finite and at least 0, got inf");
-  refused([](Args& a) { a.eps = std::nan(""); }, "eps must be finite and at least 0, got nan");
+  refused([](Args& a) { a.eps = -1; }, "eps must not be negative, got -1.000000");
+  refused([](Args& a) { a.eps = std::nan(""); }, "eps must be finite, got nan");
   refused(
       [](Args& a) {
         a.rstd = a.kept_rstd;

@@ -21,9 +21,12 @@ TensorView tensor(std::vector<double>& values, const Dims& shape) {
 
 TEST(RmsNormGemmDefinition, IsTheProductOfTheNorm) {
   // Means of squares: 25 and, with eps, 100; weights 2 and 3.
-  std::vector<double> x = {1, 7, 6, -8}, norm_weight = {2, 3}, weight = {1, 0, 1, 1}, bias = {0, 10};
-  RmsNormGemmForwardArgs args{.x = tensor(x, {2, 2}), .norm_weight = tensor(norm_weight, {2})};
-  args.segments = {{.weight = tensor(weight, {2, 2}), .bias = tensor(bias, {2}), .out = {}}};
+  std::vector<double> x = {1, 7, 6, -8}, norm_weight = {2, 3}, weight = {1, 0, 1, 1},
+                      bias = {0, 10};
+  RmsNormGemmForwardArgs args{
+      .x = tensor(x, {2, 2}),
+      .norm_weight = tensor(norm_weight, {2}),
+      .segments = {{.weight = tensor(weight, {2, 2}), .bias = tensor(bias, {2}), .out = {}}}};
   const auto out = [&](std::int64_t row) {
     return project_row({product_of(args.segments[0]), 0, 2}, NormedRows(args).row(row)).out;
   };
@@ -42,7 +45,8 @@ TEST(RmsNormGemmDefinition, IsTheProductOfTheNorm) {
 
 TEST(RmsNormGemmDefinition, TakesAnEpsOfOneMillionth) {
   std::vector<double> x = {0, 0, 0}, norm_weight = {1, 1, 1};
-  const NormedRows rows({.x = tensor(x, {1, 3}), .norm_weight = tensor(norm_weight, {3})});
+  const NormedRows rows(
+      {.x = tensor(x, {1, 3}), .norm_weight = tensor(norm_weight, {3}), .segments = {}});
   EXPECT_NEAR(rows.rstd[0], 1000, 1e-9);
   EXPECT_EQ(rows.row(0), (std::vector<double>{0, 0, 0}));
 }
@@ -55,10 +59,11 @@ TEST(RmsNormGemmDefinition, IsTheDerivativeOfTheForward) {
   for (std::size_t i = 0; i < x.size(); ++i) norm_weight[i] = 1 + random.normal(100 + i) / 4;
   for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = random.normal(200 + i);
   for (std::size_t i = 0; i < d_out.size(); ++i) d_out[i] = random.normal(300 + i);
-  RmsNormGemmForwardArgs args{.x = tensor(x, {1, kWidth}),
-                              .norm_weight = tensor(norm_weight, {kWidth}),
-                              .eps = 0.1};
-  args.segments = {{.weight = tensor(weight, {kColumns, kWidth}), .out = {}}};
+  RmsNormGemmForwardArgs args{
+      .x = tensor(x, {1, kWidth}),
+      .norm_weight = tensor(norm_weight, {kWidth}),
+      .eps = 0.1,
+      .segments = {{.weight = tensor(weight, {kColumns, kWidth}), .out = {}}}};
   const auto loss = [&] {
     const auto row =
         project_row({product_of(args.segments[0]), 0, kColumns}, NormedRows(args).row(0));

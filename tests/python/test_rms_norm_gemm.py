@@ -73,7 +73,9 @@ class Values(RmsNormGemmCase):
     def test_gradcheck(self):
         """At its defaults, by everything that has a gradient."""
         for eps in (None, 0.1):
-            leaves = [x[..., :6] if x.shape[-1] == d else x for x in self.draw(2, 3, columns=(5, 3), dtype=torch.float64)]
+            leaves = [
+                x[..., :6] if x.shape[-1] == d else x for x in self.draw(2, 3, columns=(5, 3), dtype=torch.float64)
+            ]
             leaves = [x.contiguous().requires_grad_() for x in leaves]
             self.assertTrue(torch.autograd.gradcheck(lambda *leaves, eps=eps: self.call(leaves, eps=eps), leaves))
         x, norm_weight, weight, _, _, _ = leaves
@@ -94,9 +96,7 @@ class Values(RmsNormGemmCase):
         x, norm_weight, *rest = self.draw(5)
         some = [one if i % 2 else None for i, one in enumerate(rest[4:])]
         zeros = [one if i % 2 else torch.zeros_like(one) for i, one in enumerate(rest[4:])]
-        self.assert_same(
-            rms_norm_gemm(x, norm_weight, rest[:4], some), rms_norm_gemm(x, norm_weight, rest[:4], zeros)
-        )
+        self.assert_same(rms_norm_gemm(x, norm_weight, rest[:4], some), rms_norm_gemm(x, norm_weight, rest[:4], zeros))
 
     def test_output_dtypes(self):
         x, norm_weight, *rest = self.draw(5, dtype=torch.bfloat16)
@@ -355,9 +355,19 @@ class Arguments(RmsNormGemmCase):
             (ValueError, forward + "norm_weight must have shape [d] = [40], got [39]", (x, norm[1:], weights), {}),
             (ValueError, forward + "norm_weight must have dtype bf16 or fp32, got fp16", (x, norm.half(), weights), {}),
             (ValueError, forward + "weight0 must have dtype bf16, got fp32", (x, norm, weights[0].float()), {}),
-            (ValueError, forward + "bias0 must have dtype bf16 or fp32, got fp16", (x, norm, weights[0], biases[0].half()), {}),
-            (ValueError, forward + "rstd must have dtype fp32, got bf16", (x, norm, weights), {"rstd": rstd.bfloat16()}),
-            (ValueError, forward + "eps must be finite and at least 0, got -1.000000", (x, norm, weights), {"eps": -1}),
+            (
+                ValueError,
+                forward + "bias0 must have dtype bf16 or fp32, got fp16",
+                (x, norm, weights[0], biases[0].half()),
+                {},
+            ),
+            (
+                ValueError,
+                forward + "rstd must have dtype fp32, got bf16",
+                (x, norm, weights),
+                {"rstd": rstd.bfloat16()},
+            ),
+            (ValueError, forward + "eps must not be negative, got -1.000000", (x, norm, weights), {"eps": -1}),
             (
                 ValueError,
                 forward + "eps must not be given beside rstd, which includes it",
