@@ -1,5 +1,5 @@
-// rms_norm_gemm, unfused: the norm as a kernel of its own (unfused_rms_norm.cu), and the products as
-// projection's baseline has them.
+// rms_norm_gemm, unfused: the norm as a kernel of its own (unfused_rms_norm.cu), and the products
+// as projection's baseline has them.
 //
 //   forward    n = x rstd norm_weight    a kernel, n in 16 bits
 //              out = n W^T + bias        one product where the weights lie stacked in one matrix
@@ -100,8 +100,7 @@ class Unfused {
   std::size_t workspace_bytes() const { return products_ + products_bytes_; }
 
   void run(const Context& context) const {
-    const Device device =
-        forward_ ? forward_->projection.device : backward_->projection.device;
+    const Device device = forward_ ? forward_->projection.device : backward_->projection.device;
     const cuda::DeviceGuard guard(device.index);
     const cuda::ScratchMemory scratch(kName, context, workspace_bytes());
     const auto stream = static_cast<cudaStream_t>(context.stream.handle);
@@ -115,11 +114,10 @@ class Unfused {
     if (!backward_) return;
     unfused_projection_backward(backward_products(base), of_products);
     if (wants_norm_) {
-      normalize_backward(
-          rows_of(*backward_), {base + dn_, rows_.d}, backward_->projection.dx,
-          {backward_->d_norm_weight_dtype, backward_->d_norm_weight,
-           backward_->projection.accumulate},
-          scratch.at<float>(sums_), stream);
+      normalize_backward(rows_of(*backward_), {base + dn_, rows_.d}, backward_->projection.dx,
+                         {backward_->d_norm_weight_dtype, backward_->d_norm_weight,
+                          backward_->projection.accumulate},
+                         scratch.at<float>(sums_), stream);
     }
     cuda::cuda_check(cudaGetLastError(), kName);
   }

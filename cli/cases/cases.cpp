@@ -41,14 +41,15 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"both", States::kBoth},
                                {"in_place", States::kInPlace}};
 const Words<bool> kGates = {{"silu", true}, {"none", false}};
-const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of others
+const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of gradients
 const Words<Kept> kKept = {{"yes", Kept::kYes}, {"training", Kept::kTraining}, {"no", Kept::kNo}};
-const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
-const Words<bool> kRstd = {{"computed", false}, {"given", true}};
+const Words<Norm> kNorms = {{"none", Norm::kNone}, {"same", Norm::kSame}, {"fp32", Norm::kFp32}};
+const Words<bool> kRstds = {{"computed", false}, {"given", true}};
 const Words<RowValues> kRowValues = {{"normal", RowValues::kNormal},
+                                     {"extreme", RowValues::kExtreme},
                                      {"large", RowValues::kLarge},
-                                     {"small", RowValues::kSmall},
-                                     {"zero_rows", RowValues::kZeroRows}};
+                                     {"small", RowValues::kSmall}};
+const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
                                  {"transposed", Strides::kTransposed}, {"padded", Strides::kPadded},
@@ -116,39 +117,37 @@ void parse_decay(const Line& line, const CaseSchema& schema, const Json& decay, 
   }
 }
 
-/// Reads the segments, and what is of their tensors.
-void parse_segments(const Line& line, const Json& object, Case& one) {
-  const Json& segments = line.required(object, "", "segments");
-  if (!segments.is_array()) line.refuse("segments", "must be a list");
-  for (const Json& segment : segments) {
-    if (!segment.is_string()) line.refuse("segments", "must be a list of texts");
-    one.segments.push_back(segment);
+/// Reads the fields of ops with matrix products of rows.
+void parse_product(const Line& line, const CaseSchema& schema, const Json& object, Case& one) {
+  if (schema.has_field("segments")) {
+    const Json& segments = line.required(object, "", "segments");
+    if (!segments.is_array()) line.refuse("segments", "must be a list");
+    for (const Json& segment : segments) {
+      if (!segment.is_string()) line.refuse("segments", "must be a list of texts");
+      one.segments.push_back(segment);
+    }
   }
   if (object.contains("around")) {
     if (!object.at("around").is_number()) line.refuse("around", "must be a number");
     one.around = object.at("around").get<double>();
   }
-  const auto set = [&](const char* field, const Words<bool>& words, bool& value) {
+  if (object.contains("activation")) {
+    if (!object.at("activation").is_string()) line.refuse("activation", "must be a text");
+    one.activation = object.at("activation");
+  }
+  const auto set = [&](const char* field, const auto& words, auto& value) {
     if (object.contains(field)) value = line.word(object.at(field), field, words);
   };
-  set("gradients", kDecayDtypes, one.fp32_gradients);
-  set("accumulate", kYesOrNo, one.accumulate);
-}
-
-/// Reads the fields of a norm in front of products.
-void parse_norm(const Line& line, const Json& object, Case& one) {
+  set("norm", kNorms, one.norm);
+  set("rstd", kRstds, one.rstd_given);
   if (object.contains("eps")) {
     if (!object.at("eps").is_number()) line.refuse("eps", "must be a number");
+    if (one.rstd_given) line.refuse("eps", "cannot be given beside rstd");
     one.eps = object.at("eps").get<double>();
   }
-  if (object.contains("rstd")) one.given_rstd = line.word(object.at("rstd"), "rstd", kRstd);
-  if (one.eps && one.given_rstd) line.refuse("eps", "cannot be given beside rstd");
-  if (object.contains("norm_weight")) {
-    one.fp32_norm_weight = line.word(object.at("norm_weight"), "norm_weight", kDecayDtypes);
-  }
-  if (object.contains("values")) {
-    one.values = line.word(object.at("values"), "values", kRowValues);
-  }
+  set("rows", kRowValues, one.rows);
+  set("gradients", kDecayDtypes, one.fp32_gradients);
+  set("accumulate", kYesOrNo, one.accumulate);
 }
 
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
@@ -217,8 +216,7 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     if (one.cu_seqlens) line.refuse("lengths", "cannot be given beside cu_seqlens");
     one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
   }
-  if (!schema.is_recurrence()) parse_segments(line, object, one);
-  parse_norm(line, object, one);
+  if (!schema.is_recurrence()) parse_product(line, schema, object, one);
   if (schema.check != nullptr) schema.check(line, one);
   check_sequences(line, one);
   return one;
@@ -233,9 +231,7 @@ const char* word_for(const Words<Value>& words, Value value) {
 
 /// Writes the fields that parse_case reads.
 Json to_json(const CaseSchema& schema, const Case& one) {
-  const auto has = [&](const std::string& field) {
-    return std::find(schema.fields.begin(), schema.fields.end(), field) != schema.fields.end();
-  };
+  const auto has = [&](const char* field) { return schema.has_field(field); };
   Json object;
   object["name"] = one.name;
   object["directions"] = one.directions;
@@ -257,16 +253,15 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   object["strides"] = word_for(kStrides, one.strides);
   if (one.scale) object["scale"] = *one.scale;
   if (one.cu_seqlens) object["cu_seqlens"] = *one.cu_seqlens;
-  if (has("segments")) {
-    object["segments"] = one.segments;
-    if (one.around) object["around"] = *one.around;
-    object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
-    object["accumulate"] = word_for(kYesOrNo, one.accumulate);
-  }
+  if (has("segments")) object["segments"] = one.segments;
+  if (has("activation")) object["activation"] = one.activation;
+  if (one.around) object["around"] = *one.around;
+  if (has("norm")) object["norm"] = word_for(kNorms, one.norm);
   if (one.eps) object["eps"] = *one.eps;
-  if (has("rstd")) object["rstd"] = word_for(kRstd, one.given_rstd);
-  if (has("norm_weight")) object["norm_weight"] = word_for(kDecayDtypes, one.fp32_norm_weight);
-  if (has("values")) object["values"] = word_for(kRowValues, one.values);
+  if (has("rstd")) object["rstd"] = word_for(kRstds, one.rstd_given);
+  if (has("rows")) object["rows"] = word_for(kRowValues, one.rows);
+  if (has("gradients")) object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
+  if (has("accumulate")) object["accumulate"] = word_for(kYesOrNo, one.accumulate);
   object["tags"] = one.tags;
   object["seed"] = one.seed;
   return object;

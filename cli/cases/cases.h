@@ -5,10 +5,10 @@
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
-//               projection and rms_norm_gemm: M*, d*
+//               projection and rms_norm_gemm: M*, d*; gemm_swiglu: M*, d*, F*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
-//   decay       {kind, distribution: see DecayDistribution}, required of recurrences, none else;
-//   kind is none | constant | per_token for gla, decay | log_decay (which
+//   decay       {kind, distribution: see DecayDistribution}, required of recurrences, which alone
+//               have it; kind is none | constant | per_token for gla, decay | log_decay (which
 //               argument it is) for the scans
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
@@ -21,22 +21,25 @@
 //   scale       default K^-0.5
 //   segments    of projection* and rms_norm_gemm*: "2048 l2_normalize 128", columns and what
 //               follows the product, as cli/ops/projection.h has it; a list of them for one case
-//   around      of projection: pre-activations lie around this, by the bias of each segment
+//   activation  of gemm_swiglu: silu (default) | gelu | gelu_tanh | relu
+//   around      of projection and gemm_swiglu: pre-activations lie around this, by the bias of each
+//               segment, or by a constant column of x
+//   norm        the dtype of a norm's weight, same (as x, default of rms_norm_gemm) | fp32, or
+//               none (of gemm_swiglu, its default)
+//   eps         of rms_norm_gemm's norm: default the library's
+//   rstd        of a norm: computed (default) | given
+//   rows        of a norm: see RowValues, default normal
 //   kept        yes (default), a forward writes what its backward takes | training, not where it
 //               runs alone | no, of linear_scan: neither does
-//   gradients   of weights and biases of segments, and of a norm's: same (as x, default) | fp32
-//   accumulate  no (default) | yes, whether these are added to what there is
-//   eps         of a norm: default the library's
-//   rstd        of a norm: computed (default) | given, by the caller
-//   norm_weight the dtype of a norm's: same (as x, default) | fp32
-//   values      of rows that are normalised: see RowValues, default normal
+//   gradients   of the products' weights and biases: same (as x, default) | fp32
+//   accumulate  of these: no (default) | yes, whether they are added to what there is
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// around, kept, gradients, accumulate, eps, rstd, norm_weight and values may be a list, an axis
+// activation, around, norm, eps, rstd, rows, kept, gradients and accumulate may be a list, an axis
 // also a range, "1..130": the line then stands for the cross product.
 #pragma once
 
@@ -71,16 +74,19 @@ enum class DecayDistribution {
 
 enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
 
+/// Whether a norm is in front of a product, and the dtype of its weight.
+enum class Norm { kNone, kSame, kFp32 };
+
+/// What is normalised. Weights are then from 0.1 to 10, but beside normal rows.
+enum class RowValues {
+  kNormal,   // N(0,1)
+  kExtreme,  // around 1e4, 1e-6, 1 and 0 in turn
+  kLarge,    // around 1e4
+  kSmall,    // around 1e-6
+};
+
 /// Where forwards write what their backwards take.
 enum class Kept { kYes, kTraining, kNo };
-
-/// Rows that are normalised, and the norm's weight.
-enum class RowValues {
-  kNormal,    // N(0,1), weights uniform in [0.5,1.5]
-  kLarge,     // 1e4 N(0,1), weights from 0.1 to 10
-  kSmall,     // 1e-6 N(0,1), weights from 0.1 to 10
-  kZeroRows,  // normal, and every third row 0
-};
 
 enum class Strides {
   kContiguous,
@@ -114,15 +120,16 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
-  Kept kept = Kept::kYes;  // see above, as all below
-  std::vector<std::string> segments;
+  Kept kept = Kept::kYes;             // linear_scan and products only
+  std::vector<std::string> segments;  // what follows: products only
   std::optional<double> around;
   bool fp32_gradients = false;
   bool accumulate = false;
+  std::string activation = "silu";
+  Norm norm = Norm::kNone;
   std::optional<double> eps;
-  bool given_rstd = false;
-  bool fp32_norm_weight = false;
-  RowValues values = RowValues::kNormal;
+  bool rstd_given = false;
+  RowValues rows = RowValues::kNormal;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 
@@ -156,6 +163,9 @@ struct CaseSchema {
   void (*draw_fields)(Draw& draw, Case& one) = nullptr;  // those of the op alone
 
   bool is_recurrence() const { return !decay_kinds.empty(); }
+  bool has_field(const std::string& field) const {
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  }
 };
 
 /// Every op's, in cli/ops/ops.cpp.

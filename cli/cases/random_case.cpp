@@ -31,9 +31,7 @@ void draw_recurrence(Draw& draw, const CaseSchema& schema, Case& one) {
     const bool grows = one.distribution == kPositive && one.axis("T") > kMostGrowing;
     if (grows) one.distribution = kNormal;
   }
-  const auto has = [&](const char* field) {
-    return std::find(schema.fields.begin(), schema.fields.end(), field) != schema.fields.end();
-  };
+  const auto has = [&](const char* field) { return schema.has_field(field); };
   if (has("decay_dtype")) one.fp32_decay = draw.one_in(2);
   if (has("gate")) one.gate = draw.one_in(2);
   if (has("state_dtype")) one.state_dtype = draw.of({DType::kFloat32, DType::kBFloat16});

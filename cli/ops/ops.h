@@ -16,6 +16,7 @@ std::vector<Operation> gated_scan_operations();
 std::vector<Operation> linear_scan_operations();
 std::vector<Operation> projection_operations();
 std::vector<Operation> rms_norm_gemm_operations();
+std::vector<Operation> gemm_swiglu_operations();
 
 /// Fields of the cases.
 CaseSchema gla_case_schema();
@@ -23,6 +24,7 @@ CaseSchema gated_scan_case_schema();
 CaseSchema linear_scan_case_schema();
 CaseSchema projection_case_schema();
 CaseSchema rms_norm_gemm_case_schema();
+CaseSchema gemm_swiglu_case_schema();
 
 /// A generated table of an op's own, between the marks of a page.
 struct PageBlock {

@@ -40,7 +40,7 @@ class ForwardExpectation : public Expectation {
       const auto add = [&](const char* stem, std::vector<double> ProjectedRow::*values) {
         const NamedTensor* tensor = set.find(segment_name(stem, i));
         if (tensor == nullptr || !tensor->output) return;
-        Comparison comparison(set, after, tensor->name);
+        RowComparison comparison(set, after, tensor->name);
         for (std::size_t row = 0; row < expected_.rows().size(); ++row) {
           comparison.row(expected_.rows()[row], expected_.segment(i)[row].*values);
         }
@@ -67,7 +67,7 @@ class BackwardExpectation : public Expectation {
 
   std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
     const double limit = limit_of(args_.x.dtype, args_.x.dtype, true);
-    Comparison dx(set, after, "dx");
+    RowComparison dx(set, after, "dx");
     for (std::size_t i = 0; i < expected_.rows().size(); ++i) {
       dx.row(expected_.rows()[i], expected_.by_rows()[i]);
     }

@@ -9,12 +9,12 @@
 namespace tandem::tools {
 namespace {
 
-class Maker : public SegmentTensors {
+class Maker : public SegmentMaker {
  public:
-  using SegmentTensors::SegmentTensors;
+  using SegmentMaker::SegmentMaker;
 
   void add_inputs() {
-    add_rows();
+    add_matrix("x", dtype_, M_, d_, false);
     fill_normal(set_.get("x"), set_.buffers, random("x"));
     add_weights();
     for_each_segment([&](const SegmentCase& segment, std::size_t i) { add_numbers(segment, i); });

@@ -14,6 +14,7 @@ namespace {
 
 void check(const Line& line, Case& one) {
   check_segments(line, one, kMostRmsNormGemmSegments);
+  if (one.norm == Norm::kNone) one.norm = Norm::kSame;
   for (const std::string& text : one.segments) {
     if (parse_segment(text)->activation == Activation::kNone) continue;
     line.refuse("segments", "must have no activation: " + shown(text));
@@ -35,9 +36,9 @@ void draw_fields(Draw& draw, Case& one) {
   one.kept = draw.of({Kept::kYes, Kept::kTraining});
   one.fp32_gradients = draw.one_in(3);
   one.accumulate = draw.one_in(3);
-  one.fp32_norm_weight = draw.one_in(2);
-  one.given_rstd = draw.one_in(3);
-  if (!one.given_rstd && draw.one_in(2)) one.eps = draw.of({0.0, 1e-5, 1e-3, 1.0});
+  one.norm = draw.of({Norm::kSame, Norm::kFp32});
+  one.rstd_given = draw.one_in(3);
+  if (!one.rstd_given && draw.one_in(2)) one.eps = draw.of({0.0, 1e-5, 1e-3, 1.0});
 }
 
 }  // namespace
@@ -46,8 +47,7 @@ CaseSchema rms_norm_gemm_case_schema() {
   return {.op = "rms_norm_gemm",
           .axes = {"M", "d"},
           .optional_axes = {},
-          .fields = {"segments", "kept", "gradients", "accumulate", "eps", "rstd", "norm_weight",
-                     "values"},
+          .fields = {"segments", "kept", "gradients", "accumulate", "norm", "eps", "rstd", "rows"},
           .check = check,
           .draw_axes = draw_rows,
           .judgeable = has_rows_to_judge,

@@ -53,14 +53,14 @@ class ForwardExpectation : public Expectation {
   std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
     std::vector<OutputError> errors;
     for (std::size_t i = 0; i < expected_.count(); ++i) {
-      Comparison out(set, after, segment_name("out", i));
+      RowComparison out(set, after, segment_name("out", i));
       for (std::size_t row = 0; row < expected_.rows().size(); ++row) {
         out.row(expected_.rows()[row], expected_.segment(i)[row].out);
       }
       errors.push_back(out.error(output_limit(args_.x.dtype)));
     }
     if (args_.kept_rstd) {
-      Comparison kept(set, after, "kept_rstd");
+      RowComparison kept(set, after, "kept_rstd");
       for (std::size_t row = 0; row < rows_.rstd.size(); ++row) {
         kept.row(0, {rows_.rstd[row]}, static_cast<std::int64_t>(row));
       }
@@ -90,7 +90,7 @@ class BackwardExpectation : public Expectation {
 
   std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
     const double limit = limit_of(args_.x.dtype, args_.x.dtype, true);
-    Comparison dx(set, after, "dx");
+    RowComparison dx(set, after, "dx");
     for (std::size_t i = 0; i < products_.rows().size(); ++i) {
       const std::int64_t row = products_.rows()[i];
       dx.row(row, rows_.gradient(row, products_.by_rows()[i]).dx);
@@ -98,7 +98,7 @@ class BackwardExpectation : public Expectation {
     std::vector<OutputError> errors = {dx.error(limit)};
     products_.compare_sums(set, after, limit, errors);
     // why one row of all: a sum that cancels is measured by the others.
-    Comparison d_norm_weight(set, after, "d_norm_weight");
+    RowComparison d_norm_weight(set, after, "d_norm_weight");
     d_norm_weight.elements(chosen_, d_norm_weight_);
     errors.push_back(d_norm_weight.error(limit));
     return errors;

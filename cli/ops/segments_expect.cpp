@@ -1,7 +1,6 @@
 #include "cli/ops/segments_expect.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "cli/ops/projection.h"
@@ -11,15 +10,6 @@ namespace tandem::tools {
 using reference::ProjectedColumns;
 using reference::read_row;
 
-std::vector<std::int64_t> some_of(std::int64_t count, std::int64_t most) {
-  const std::int64_t wanted = std::min(count, most);
-  std::vector<std::int64_t> all;
-  for (std::int64_t i = 0; i < wanted; ++i) {
-    all.push_back(wanted == 1 ? 0 : i * (count - 1) / (wanted - 1));
-  }
-  return all;
-}
-
 double limit_of(DType dtype, DType operands, bool gradient) {
   const DType coarse = gradient ? operands : dtype;
   switch (coarse) {
@@ -28,27 +18,6 @@ double limit_of(DType dtype, DType operands, bool gradient) {
     case DType::kFloat64: return 1e-13;
     default: return 1e-5;
   }
-}
-
-Comparison::Comparison(const TensorSet& set, const Buffers& after, const std::string& name)
-    : tensor_(set.get(name)), data_(after[tensor_.buffer].data() + tensor_.offset) {}
-
-void Comparison::row(std::int64_t index, const std::vector<double>& expected, std::int64_t first) {
-  const std::int64_t stride = tensor_.shape.rank() == 2 ? tensor_.strides[0] : 0;
-  std::vector<std::int64_t> places(expected.size());
-  std::iota(places.begin(), places.end(), index * stride + first);
-  elements(places, expected);
-}
-
-void Comparison::elements(const std::vector<std::int64_t>& places,
-                          const std::vector<double>& expected) {
-  Squares& squares = rows_.emplace_back();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    squares.add(load(tensor_.dtype, data_, places[i]), expected[i]);
-  }
-  // What lies below a dtype's normal numbers is measured by these.
-  const double smallest = tensor_.dtype == DType::kFloat16 ? 0x1p-13 : 0x1p-100;
-  squares.right += smallest * smallest * static_cast<double>(squares.count);
 }
 
 ExpectedOutputs::ExpectedOutputs(const std::vector<ProjectionSegment>& segments, std::int64_t M,
@@ -68,11 +37,8 @@ std::vector<double> sum_before(const std::optional<TensorView>& sum, bool accumu
                                std::int64_t row, std::int64_t first, std::int64_t count) {
   if (!accumulate || !sum) return std::vector<double>(count);
   if (sum->shape.rank() == 2) return read_row(*sum, row, first, count);
-  std::vector<double> values;
-  for (std::int64_t i = first; i < first + count; ++i) {
-    values.push_back(reference::element(sum->dtype, sum->data, i));
-  }
-  return values;
+  const std::vector<double> all = reference::read_vector(*sum);
+  return {all.begin() + first, all.begin() + first + count};
 }
 
 ExpectedGradients::ExpectedGradients(std::vector<ProjectionSegment> segments,
@@ -92,13 +58,13 @@ void ExpectedGradients::compare_sums(const TensorSet& set, const Buffers& after,
                                      std::vector<OutputError>& errors) const {
   for (std::size_t i = 0; i < sums_.size(); ++i) {
     const Sums& sums = sums_[i];
-    Comparison d_weight(set, after, segment_name("d_weight", i));
+    RowComparison d_weight(set, after, segment_name("d_weight", i));
     for (std::size_t j = 0; j < sums.chosen.size(); ++j) {
       d_weight.row(sums.chosen[j], sums.d_weight[j]);
     }
     errors.push_back(d_weight.error(limit));
     if (!set.find(segment_name("d_bias", i))) continue;
-    Comparison d_bias(set, after, segment_name("d_bias", i));
+    RowComparison d_bias(set, after, segment_name("d_bias", i));
     d_bias.row(0, sums.d_bias, sums.columns.first);
     errors.push_back(d_bias.error(limit));
   }

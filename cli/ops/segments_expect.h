@@ -8,41 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "cli/calls/judge.h"
 #include "cli/calls/operation.h"
+#include "cli/ops/product.h"
 #include "cli/tensors/tensors.h"
 #include "reference/projection.h"
 #include "tandem/ops/projection.h"
 
 namespace tandem::tools {
 
-/// Chooses all of `count` indices or at most `most` of them: the first, the last and some between.
-std::vector<std::int64_t> some_of(std::int64_t count, std::int64_t most);
-
-constexpr std::int64_t kMostRows = 64;  // of a sampled case
-
 /// Limit on the relative error of a result beside operands of a dtype: its own rounding, and for
 /// gradients that of what the forward kept and of the gradients where products take 16 bits.
 double limit_of(DType dtype, DType operands, bool gradient);
-
-/// Compares values of a set with the definition, row by row.
-class Comparison {
- public:
-  Comparison(const TensorSet& set, const Buffers& after, const std::string& name);
-
-  /// Begins at an element of the tensor.
-  void row(std::int64_t index, const std::vector<double>& expected, std::int64_t first = 0);
-  /// Some elements of a tensor of one axis, as one row.
-  void elements(const std::vector<std::int64_t>& places, const std::vector<double>& expected);
-
-  DType dtype() const { return tensor_.dtype; }
-  OutputError error(double limit) const { return judge(tensor_.name.c_str(), rows_, limit); }
-
- private:
-  NamedTensor tensor_;
-  const std::byte* data_;
-  std::vector<Squares> rows_;
-};
 
 /// A row of what the weights are multiplied with.
 using RowReader = std::function<std::vector<double>(std::int64_t row)>;

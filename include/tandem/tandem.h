@@ -5,6 +5,7 @@
 #include "tandem/device.h"
 #include "tandem/error.h"
 #include "tandem/ops/gated_scan.h"
+#include "tandem/ops/gemm_swiglu.h"
 #include "tandem/ops/gla.h"
 #include "tandem/ops/linear_scan.h"
 #include "tandem/ops/projection.h"

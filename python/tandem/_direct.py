@@ -29,10 +29,17 @@ def _is_like(table: Table, output: Row, given: Row) -> bool:
     return same and given.axes == output.axes
 
 
+def _is_named(table: Table, row: Row) -> bool:
+    """Whether inputs that are always given name all axes of an output."""
+    required = [one for one in table.rows.values() if one.kind == "tensor" and one.role == "input" and not one.optional]
+    return set(row.axes.split(",")) <= {axis for one in required for axis in one.axes.split(",")}
+
+
 def _maker(table: Table, row: Row) -> Callable[[tuple[Any, ...]], Tensor] | None:
-    """A function of a call's arguments that makes an output of a table some of whose outputs come with inputs, or one
-    with a quotient among its axes: no input need be like it."""
-    if row.role != "output" or not ("/" in row.axes or any(one.made_with for one in table.rows.values())):
+    """A function of a call's arguments that makes an output of a table some of whose outputs come with inputs, one with
+    a quotient among its axes, or one whose axes the inputs name: no input need be like it."""
+    comes_with_input = any(one.made_with for one in table.rows.values())
+    if row.role != "output" or not ("/" in row.axes or comes_with_input or _is_named(table, row)):
         return None
     places = table.arguments.index
     # Of each axis: the tensor that names it first, where, and what divides it: the argument at a place, or a number.
@@ -60,8 +67,8 @@ def _maker(table: Table, row: Row) -> Callable[[tuple[Any, ...]], Tensor] | None
 
 def direct(table: Table) -> Callable[[tuple[Any, ...]], Any]:
     """A function of a call's arguments. It returns NotImplemented, with nothing done, where something would look on
-    (a mode, a profiler, a tracer), where a tensor is not a plain one as the kernels take it, and for outputs that are
-    like no input and come with none."""
+    (a mode, a profiler, a tracer), where a tensor is not a plain one as the kernels take it, and for outputs that
+    no input is like or names."""
     call = direct_call(table.name)
     places = table.arguments.index
     # Of each result: the argument that asks for it or comes with it, the inputs that it may be like, and its maker.

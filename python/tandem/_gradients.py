@@ -29,6 +29,7 @@ LINEAR = {
         ({"u", "initial_state"}, {"out", "final_state"}),
         ({"weight", "initial_state"}, {"out", "final_state"}),
     ),
+    "gemm_swiglu_forward": (({"up_weight"}, {"out"}),),
 }
 
 
@@ -41,6 +42,11 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
         for name in {0: (), 5: ("out", "inverse_norm")}.get(given[f"activation{i}"] or 0, ("slope",))
     },
     "rms_norm_gemm_forward": lambda given: {"kept_rstd"} if given["rstd"] is None else set(),
+    # Slopes say what the activation was; an rstd that is given is saved with the other inputs.
+    "gemm_swiglu_forward": lambda given: (
+        {"gate_slope", "up_slope"}
+        | ({"kept_rstd"} if given["norm_weight"] is not None and given["rstd"] is None else set())
+    ),
     # Of all gradients, only those by the decay and the gate depend on the states.
     "linear_scan_forward": lambda given: (
         {"x", "states"}

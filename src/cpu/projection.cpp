@@ -15,6 +15,7 @@
 #include "cpu/matmul.h"
 #include "cpu/parallel.h"
 #include "cpu/projection_tile.h"
+#include "cpu/row_operands.h"
 
 namespace tandem::cpu {
 namespace {
@@ -45,11 +46,7 @@ template <typename Real>
 class Forward {
  public:
   Forward(const ProjectionForwardProblem& problem, MatmulProvider provider)
-      : p_(problem), provider_(provider) {
-    const bool as_it_lies = p_.dtype == kRealType<Real> ||
-                            (p_.dtype == DType::kBFloat16 && matmul_prefers_bf16(provider));
-    operand_dtype_ = as_it_lies ? p_.dtype : kRealType<Real>;
-  }
+      : p_(problem), provider_(provider), operands_(problem.dtype, problem.d, provider) {}
 
   void run() const {
     const std::vector<Block> blocks = blocks_of(p_);
@@ -66,60 +63,28 @@ class Forward {
  private:
   struct Scratch {
     const Block* block = nullptr;  // whose weights and bias these are
-    std::vector<std::byte> weight, x;
+    MatmulOperand weight_operand;
+    std::vector<std::byte> weight, x;  // where they are copied
     std::vector<Real> bias = std::vector<Real>(kColumns);
     std::vector<Real> z = std::vector<Real>(kRows * kColumns);
     std::vector<Real> slope = std::vector<Real>(kRows * kColumns);
     std::vector<Real> inverse_norm = std::vector<Real>(kRows * kColumns / 8);
   };
 
-  /// Whether rows are multiplied as they lie; a product's must not overlap.
-  bool lies_right(const MatrixTensor& matrix) const {
-    return operand_dtype_ == p_.dtype && matrix.row_stride >= p_.d;
-  }
-
-  const void* row_of(const MatrixTensor& matrix, std::int64_t row) const {
-    return element_at(p_.dtype, matrix.data, row * matrix.row_stride);
-  }
-
-  /// Copies rows of x or a weight as they are multiplied, and zeros behind them.
-  MatmulOperand copy(const MatrixTensor& from, std::int64_t row, std::int64_t rows,
-                     std::int64_t most, std::vector<std::byte>& to) const {
-    const std::int64_t bytes = p_.d * size_of(operand_dtype_);
-    to.resize(most * bytes);
-    if (operand_dtype_ == kRealType<Real>) {
-      rows_to_float({p_.dtype, row_of(from, row), from.row_stride}, rows, p_.d,
-                    reinterpret_cast<Real*>(to.data()), p_.d);
-    } else {
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const auto* data = static_cast<const std::byte*>(row_of(from, row + i));
-        std::copy_n(data, bytes, to.data() + i * bytes);
-      }
-    }
-    std::fill(to.begin() + rows * bytes, to.end(), std::byte{0});
-    return {to.data(), p_.d};
-  }
-
   /// The weights of a block as they are multiplied; its bias goes to the scratch.
   MatmulOperand weights_of(const Block& block, Scratch& scratch) const {
     const ProjectionForwardSegment& segment = *block.segment;
-    const bool in_place = lies_right(segment.weight);
     if (scratch.block != &block) {
       scratch.block = &block;
-      if (!in_place) copy(segment.weight, block.first, block.columns, kColumns, scratch.weight);
+      scratch.weight_operand =
+          operands_.rows(segment.weight, block.first, block.columns, block.columns, scratch.weight);
+      scratch.weight_operand.transposed = true;
       if (segment.bias) {
         const void* bias = element_at(segment.bias_dtype, segment.bias, block.first);
         rows_to_float({segment.bias_dtype, bias, 0}, 1, block.columns, scratch.bias.data(), 0);
       }
     }
-    if (!in_place) return {scratch.weight.data(), p_.d, true};
-    return {row_of(segment.weight, block.first), segment.weight.row_stride, true};
-  }
-
-  /// kRows rows of x as they are multiplied.
-  MatmulOperand rows_of(std::int64_t row, std::int64_t rows, Scratch& scratch) const {
-    if (rows < kRows || !lies_right(p_.x)) return copy(p_.x, row, rows, kRows, scratch.x);
-    return {row_of(p_.x, row), p_.x.row_stride};
+    return scratch.weight_operand;
   }
 
   void compute(const Block& block, std::int64_t row, Scratch& scratch) const {
@@ -130,8 +95,8 @@ class Forward {
     matmul(provider_, {.M = kRows,
                        .N = columns,
                        .K = p_.d,
-                       .dtype = operand_dtype_,
-                       .a = rows_of(row, rows, scratch),
+                       .dtype = operands_.dtype(),
+                       .a = operands_.rows(p_.x, row, rows, kRows, scratch.x),
                        .b = weight,
                        .c = z,
                        .c_stride = columns});
@@ -159,7 +124,7 @@ class Forward {
 
   const ProjectionForwardProblem& p_;
   MatmulProvider provider_;
-  DType operand_dtype_;
+  RowOperands operands_;
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ struct GemmSwigluBackwardProblem {
   MatrixTensor x;
   MatrixTensor gate_weight;
   MatrixTensor up_weight;
-  RmsNorm norm;  // with rstd, where there is one
+  RmsNorm norm;  // with rstd, given or kept, where there is one
   MatrixTensor gate_slope;
   MatrixTensor up_slope;
   MatrixTensor d_out;

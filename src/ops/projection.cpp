@@ -22,14 +22,6 @@ constexpr std::array kActivations = {"none",        "silu",     "sigmoid",
                                      "log_sigmoid", "softplus", "l2_normalize"};
 constexpr int kWidest = 256;  // head of l2_normalize
 
-/// The number as an integer; one that none is becomes one that every check refuses.
-template <class Integer>
-Integer whole(double value) {
-  constexpr double kEnd = 2147483648.0;
-  const bool fits = value > -kEnd && value < kEnd && value == std::floor(value);
-  return static_cast<Integer>(fits ? static_cast<int>(value) : std::numeric_limits<int>::min());
-}
-
 template <auto member, std::size_t segment>
 Parameter number_row(const char* name) {
   using Value = typename detail::MemberOf<decltype(member)>::Value;
@@ -107,7 +99,8 @@ std::vector<Parameter> forward_table(std::index_sequence<segments...>) {
 template <std::size_t... segments>
 std::vector<Parameter> backward_table(std::index_sequence<segments...>) {
   std::vector<Parameter> table = {input<&Backward::x>("x", "M,d", Element::kMatrix),
-                                  gradient<&Backward::dx>("dx", "x"), accumulate_row<Backward>()};
+                                  gradient<&Backward::dx>("dx", "x"),
+                                  flag<&Backward::accumulate>("accumulate")};
   (append_backward_rows<segments>(table), ...);
   return table;
 }

@@ -55,7 +55,7 @@ std::vector<Parameter> backward_table(std::index_sequence<segments...>) {
       input<&Backward::rstd>("rstd", "M", Element::kFp32).or_kept("kept_rstd"),
       gradient<&Backward::dx>("dx", "x"),
       gradient<&Backward::d_norm_weight>("d_norm_weight", "norm_weight").also_fp32(),
-      accumulate_row<Backward>()};
+      flag<&Backward::accumulate>("accumulate")};
   (append_backward_rows<segments>(table), ...);
   return table;
 }

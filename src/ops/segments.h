@@ -85,20 +85,6 @@ Parameter segment_gradient(const char* name, const char* source, bool needs_sour
   return std::move(row).also_fp32();
 }
 
-/// Whether the gradients of weights and biases are added to what is there.
-template <class Args>
-Parameter accumulate_row() {
-  Parameter row{"accumulate"};
-  row.optional = row.number = row.is_flag = true;
-  row.value = [](const void* args) -> std::optional<double> {
-    return static_cast<const Args*>(args)->accumulate;
-  };
-  row.set_value = [](void* args, double value) {
-    static_cast<Args*>(args)->accumulate = value != 0;
-  };
-  return row;
-}
-
 /// Checks how many segments there are, and that their columns together can be counted by an int.
 template <class Args>
 void check_segments(const Signature& signature, const Args& args, std::size_t most) {

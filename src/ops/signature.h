@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -118,9 +120,11 @@ struct Parameter {
   bool better_copied(const TensorView& view) const;
 };
 
-/// Whether an axis may have no elements: batches, tokens, rows, and what a segment has ("C0").
+/// Whether an axis may have no elements: batches, tokens, rows, columns of a product ("F"), and
+/// what a segment has ("C0").
 inline bool may_be_empty(std::string_view axis) {
-  return axis == "B" || axis == "T" || axis == "M" || (axis.back() >= '0' && axis.back() <= '9');
+  return axis == "B" || axis == "T" || axis == "M" || axis == "F" ||
+         (axis.back() >= '0' && axis.back() <= '9');
 }
 
 /// A call: its name, its table and who runs it. `args` below are the public struct that the table
@@ -283,6 +287,43 @@ Parameter number(const char* name) {
   row.optional = row.number = true;
   row.value = [](const void* args) { return static_cast<const Args*>(args)->*member; };
   row.set_value = [](void* args, double value) { static_cast<Args*>(args)->*member = value; };
+  return row;
+}
+
+/// The number as an integer; one that none is becomes one that every check refuses.
+template <class Integer>
+Integer whole(double value) {
+  constexpr double kEnd = 2147483648.0;
+  const bool fits = value > -kEnd && value < kEnd && value == std::floor(value);
+  return static_cast<Integer>(fits ? static_cast<int>(value) : std::numeric_limits<int>::min());
+}
+
+/// A choice among the numbers of an enumeration.
+template <auto member>
+Parameter choice(const char* name) {
+  using Args = typename detail::MemberOf<decltype(member)>::Struct;
+  using Value = typename detail::MemberOf<decltype(member)>::Value;
+  Parameter row{name};
+  row.optional = row.number = row.whole = true;
+  row.value = [](const void* args) -> std::optional<double> {
+    return static_cast<double>(static_cast<const Args*>(args)->*member);
+  };
+  row.set_value = [](void* args, double value) {
+    static_cast<Args*>(args)->*member = whole<Value>(value);
+  };
+  return row;
+}
+
+/// Whether the call is to do something: a bool.
+template <auto member>
+Parameter flag(const char* name) {
+  using Args = typename detail::MemberOf<decltype(member)>::Struct;
+  Parameter row{name};
+  row.optional = row.number = row.is_flag = true;
+  row.value = [](const void* args) -> std::optional<double> {
+    return static_cast<const Args*>(args)->*member;
+  };
+  row.set_value = [](void* args, double value) { static_cast<Args*>(args)->*member = value != 0; };
   return row;
 }
 

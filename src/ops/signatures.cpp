@@ -1,5 +1,6 @@
 // Every call of the library, and every op's variants.
 #include "ops/gated_scan.h"
+#include "ops/gemm_swiglu.h"
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
 #include "ops/projection.h"
@@ -22,7 +23,9 @@ const std::vector<const Signature*>& signatures() {
                                                     &projection_forward_signature(),
                                                     &projection_backward_signature(),
                                                     &rms_norm_gemm_forward_signature(),
-                                                    &rms_norm_gemm_backward_signature()};
+                                                    &rms_norm_gemm_backward_signature(),
+                                                    &gemm_swiglu_forward_signature(),
+                                                    &gemm_swiglu_backward_signature()};
   return all;
 }
 
@@ -45,6 +48,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::linear_scan_variants());
     append(cpu::projection_variants());
     append(cpu::rms_norm_gemm_variants());
+    append(cpu::gemm_swiglu_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -54,6 +58,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::linear_scan_variants(device));
     append(cuda::projection_variants(device));
     append(cuda::rms_norm_gemm_variants(device));
+    append(cuda::gemm_swiglu_variants(device));
   }
 #endif
   return all;

@@ -18,7 +18,7 @@ namespace tandem {
 /// Extents that tell the axes apart where checks could mix them up.
 inline std::int64_t extent(const std::string& axis, bool lists) {
   static const std::map<std::string, std::int64_t> extents = {
-      {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}};
+      {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}, {"F", 20}};
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
   if (axis == "M") return 5;
@@ -33,6 +33,7 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
 inline void set_numbers(const Signature& signature, void* args) {
   for (const Parameter& row : signature.parameters()) {
     const std::string name = row.name;
+    if (name == "activation") continue;  // gemm_swiglu's has a default
     const bool is_even = (name.back() - '0') % 2 == 0;
     if (name.starts_with("activation")) {
       row.set_value(args,

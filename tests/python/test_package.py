@@ -66,6 +66,12 @@ SCHEMAS = (
     + ") -> ("
     + ", ".join(["Tensor?"] * 18)
     + ")",
+    "gemm_swiglu_forward(Tensor x, Tensor gate_weight, Tensor up_weight, float? activation, Tensor? norm_weight, "
+    "float? eps, Tensor? rstd, bool output_gate_slope, bool output_up_slope, bool output_kept_rstd) "
+    "-> (Tensor, Tensor?, Tensor?, Tensor?)",
+    "gemm_swiglu_backward(Tensor x, Tensor gate_weight, Tensor up_weight, Tensor? norm_weight, Tensor? rstd, "
+    "Tensor gate_slope, Tensor up_slope, Tensor? kept_rstd, Tensor d_out, bool wants_dx, bool wants_d_gate_weight, "
+    "bool wants_d_up_weight, bool wants_d_norm_weight) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
 )
 
 

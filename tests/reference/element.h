@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "core/float16.h"
 #include "core/real.h"
@@ -17,6 +18,33 @@ inline double element(DType dtype, const void* data, std::int64_t index) {
     case DType::kFloat64: return static_cast<const double*>(data)[index];
     default: return static_cast<const float*>(data)[index];
   }
+}
+
+/// Rounds to a dtype.
+inline double rounded(DType dtype, double value) {
+  const auto narrow = static_cast<float>(value);
+  switch (dtype) {
+    case DType::kBFloat16: return to_float(from_float<BFloat16>(narrow));
+    case DType::kFloat16: return to_float(from_float<Float16>(narrow));
+    case DType::kFloat64: return value;
+    default: return narrow;
+  }
+}
+
+/// Reads columns [first, first + count) of a row of a matrix.
+inline std::vector<double> read_row(const TensorView& x, std::int64_t row, std::int64_t first,
+                                    std::int64_t count) {
+  std::vector<double> values;
+  for (std::int64_t i = first; i < first + count; ++i) {
+    values.push_back(element(x.dtype, x.data, row * x.strides[0] + i));
+  }
+  return values;
+}
+
+inline std::vector<double> read_vector(const TensorView& x) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < x.shape[0]; ++i) values.push_back(element(x.dtype, x.data, i));
+  return values;
 }
 
 /// Reads what a problem of `dtype` has as float*: states and decays.

@@ -14,16 +14,6 @@
 
 namespace tandem::reference {
 
-/// Reads columns [first, first + count) of a row.
-inline std::vector<double> read_row(const TensorView& x, std::int64_t row, std::int64_t first,
-                                    std::int64_t count) {
-  std::vector<double> values;
-  for (std::int64_t i = first; i < first + count; ++i) {
-    values.push_back(element(x.dtype, x.data, row * x.strides[0] + i));
-  }
-  return values;
-}
-
 /// Columns [first, first + count) of a segment, whole heads of l2_normalize, with their weights as
 /// fp64.
 struct ProjectedColumns {

@@ -23,10 +23,8 @@ struct NormedRows {
   std::vector<double> weight;
   std::vector<double> rstd;  // of each row
 
-  explicit NormedRows(const RmsNormGemmForwardArgs& args) : x(args.x) {
-    for (std::int64_t i = 0; i < x.shape[1]; ++i) {
-      weight.push_back(element(args.norm_weight.dtype, args.norm_weight.data, i));
-    }
+  explicit NormedRows(const RmsNormGemmForwardArgs& args)
+      : x(args.x), weight(read_vector(args.norm_weight)) {
     for (std::int64_t row = 0; row < x.shape[0]; ++row) {
       rstd.push_back(args.rstd ? element(args.rstd->dtype, args.rstd->data, row)
                                : rms_norm_rstd(input(row), args.eps.value_or(1e-6)));

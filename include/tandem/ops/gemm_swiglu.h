@@ -37,7 +37,8 @@ struct GemmSwigluForwardArgs {
   GateActivation activation = GateActivation::kSilu;
   /// [d], x's dtype or fp32: there is a norm.
   std::optional<TensorView> norm_weight = std::nullopt;
-  std::optional<double> eps = std::nullopt;  ///< of the norm, not negative: default 1e-6
+  /// Of the norm, not negative: default 1e-6. With 0 a row of zeros gives NaN.
+  std::optional<double> eps = std::nullopt;
   /// fp32 [M]: 1 / sqrt(mean of x^2 + eps) of each row, where another op has computed it. It needs
   /// norm_weight; eps must not be given then.
   std::optional<TensorView> rstd = std::nullopt;
@@ -76,15 +77,16 @@ std::size_t gemm_swiglu_forward_workspace_bytes(const GemmSwigluForwardArgs& arg
 /// dg and du are rounded to x's dtype, with a norm also n and dn. Sums have one order. No output
 /// may overlap an input or another output.
 struct GemmSwigluBackwardArgs {
-  TensorView x;                                            ///< as in GemmSwigluForwardArgs
-  TensorView gate_weight;                                  ///< [F,d]
-  TensorView up_weight;                                    ///< [F,d]
-  std::optional<TensorView> norm_weight = std::nullopt;    ///< [d]
-  std::optional<TensorView> rstd = std::nullopt;           ///< fp32 [M]: with norm_weight
-  TensorView gate_slope;                                   ///< [M,F]
-  TensorView up_slope;                                     ///< [M,F]
-  TensorView d_out;                                        ///< [M,F], x's dtype
-  std::optional<TensorView> dx = std::nullopt;             ///< out, as x
+  TensorView x;                                          ///< as in GemmSwigluForwardArgs
+  TensorView gate_weight;                                ///< [F,d]
+  TensorView up_weight;                                  ///< [F,d]
+  std::optional<TensorView> norm_weight = std::nullopt;  ///< [d]; it needs one of the next two
+  std::optional<TensorView> rstd = std::nullopt;         ///< fp32 [M], as the forward had it; else
+  std::optional<TensorView> kept_rstd = std::nullopt;    ///< fp32 [M], as the forward kept it
+  TensorView gate_slope;                                 ///< [M,F]
+  TensorView up_slope;                                   ///< [M,F]
+  TensorView d_out;                                      ///< [M,F], x's dtype
+  std::optional<TensorView> dx = std::nullopt;           ///< out, as x
   std::optional<TensorView> d_gate_weight = std::nullopt;  ///< out [F,d], x's dtype or fp32
   std::optional<TensorView> d_up_weight = std::nullopt;    ///< out [F,d], x's dtype or fp32
   std::optional<TensorView> d_norm_weight = std::nullopt;  ///< out [d], x's dtype or fp32

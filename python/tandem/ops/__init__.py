@@ -14,6 +14,7 @@ and has B > 1; with cu_seqlens, or a weight that differs or needs a gradient per
 """
 
 from tandem.ops.gated_scan import gated_scan
+from tandem.ops.gemm_swiglu import gemm_swiglu
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state
 from tandem.ops.gla_state_backward import gla_state_backward
@@ -25,6 +26,7 @@ from tandem.ops.rms_norm_gemm import rms_norm_gemm
 __all__ = [
     "Segment",
     "gated_scan",
+    "gemm_swiglu",
     "gla",
     "gla_state",
     "gla_state_backward",
