@@ -118,6 +118,11 @@ void add_output(TensorSet& set, const SafetensorsReader& file, const Parameter& 
 
 }  // namespace
 
+const NamedTensor* tensor_of(const TensorSet& set, const Parameter& row) {
+  const NamedTensor* tensor = set.find(row.name);
+  return tensor != nullptr || row.kept_as == nullptr ? tensor : set.find(row.kept_as);
+}
+
 std::shared_ptr<void> arguments(const Signature& signature, const TensorSet& set,
                                 const std::vector<void*>& bases, Device device) {
   std::shared_ptr<void> args = signature.make_args();
@@ -125,7 +130,7 @@ std::shared_ptr<void> arguments(const Signature& signature, const TensorSet& set
     if (row.number) {
       const auto value = set.scalars.find(row.name);
       if (value != set.scalars.end()) row.set_value(args.get(), value->second);
-    } else if (const NamedTensor* tensor = set.find(row.name)) {
+    } else if (const NamedTensor* tensor = tensor_of(set, row)) {
       row.set_view(args.get(), view(*tensor, bases[tensor->buffer], device));
     }
   }

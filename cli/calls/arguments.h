@@ -22,6 +22,9 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The tensor of a set that a call takes for a row, or null.
+const NamedTensor* tensor_of(const TensorSet& set, const Parameter& row);
+
 /// Makes the arguments of a call with each buffer of the set at `bases[i]` on `device`. Tensors of
 /// other calls in the set are left out.
 std::shared_ptr<void> arguments(const Signature& signature, const TensorSet& set,

@@ -31,14 +31,14 @@ std::vector<std::string> names_of(const std::vector<const Signature*>& calls,
 /// element.
 double bytes_of(const TensorSet& set, const Signature& signature) {
   double bytes = 0;
-  for (const NamedTensor& tensor : set.tensors) {
-    const Parameter* row = signature.find(tensor.name);
-    if (row == nullptr) continue;
-    double elements = row->role == Role::kInPlace ? 2 : 1;
-    for (int i = 0; i < tensor.shape.rank(); ++i) {
-      elements *= tensor.strides[i] == 0 ? 1.0 : static_cast<double>(tensor.shape[i]);
+  for (const Parameter& row : signature.parameters()) {
+    const NamedTensor* tensor = row.is_tensor() ? tensor_of(set, row) : nullptr;
+    if (tensor == nullptr) continue;
+    double elements = row.role == Role::kInPlace ? 2 : 1;
+    for (int i = 0; i < tensor->shape.rank(); ++i) {
+      elements *= tensor->strides[i] == 0 ? 1.0 : static_cast<double>(tensor->shape[i]);
     }
-    bytes += elements * static_cast<double>(size_of(tensor.dtype));
+    bytes += elements * static_cast<double>(size_of(tensor->dtype));
   }
   return bytes;
 }

@@ -49,7 +49,7 @@ void expand_lists(const Line& line, const Json& object,
   fields.emplace_back("distribution", Json::json_pointer("/decay/distribution"));
   for (const std::string key :
        {"decay_dtype", "gate", "states", "state_dtype", "strides", "scale", "activation", "around",
-        "norm", "rstd", "rows", "kept", "gradients", "accumulate"}) {
+        "norm", "eps", "rstd", "rows", "kept", "gradients", "accumulate"}) {
     fields.emplace_back(key, Json::json_pointer("/" + key));
   }
   for (const auto& [key, pointer] : fields) {

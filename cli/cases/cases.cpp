@@ -45,7 +45,10 @@ const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of g
 const Words<Kept> kKept = {{"yes", Kept::kYes}, {"training", Kept::kTraining}, {"no", Kept::kNo}};
 const Words<Norm> kNorms = {{"none", Norm::kNone}, {"same", Norm::kSame}, {"fp32", Norm::kFp32}};
 const Words<bool> kRstds = {{"computed", false}, {"given", true}};
-const Words<bool> kRowValues = {{"normal", false}, {"extreme", true}};
+const Words<RowValues> kRowValues = {{"normal", RowValues::kNormal},
+                                     {"extreme", RowValues::kExtreme},
+                                     {"large", RowValues::kLarge},
+                                     {"small", RowValues::kSmall}};
 const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
@@ -137,7 +140,12 @@ void parse_product(const Line& line, const CaseSchema& schema, const Json& objec
   };
   set("norm", kNorms, one.norm);
   set("rstd", kRstds, one.rstd_given);
-  set("rows", kRowValues, one.extreme_rows);
+  if (object.contains("eps")) {
+    if (!object.at("eps").is_number()) line.refuse("eps", "must be a number");
+    if (one.rstd_given) line.refuse("eps", "cannot be given beside rstd");
+    one.eps = object.at("eps").get<double>();
+  }
+  set("rows", kRowValues, one.rows);
   set("gradients", kDecayDtypes, one.fp32_gradients);
   set("accumulate", kYesOrNo, one.accumulate);
 }
@@ -249,8 +257,9 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   if (has("activation")) object["activation"] = one.activation;
   if (one.around) object["around"] = *one.around;
   if (has("norm")) object["norm"] = word_for(kNorms, one.norm);
+  if (one.eps) object["eps"] = *one.eps;
   if (has("rstd")) object["rstd"] = word_for(kRstds, one.rstd_given);
-  if (has("rows")) object["rows"] = word_for(kRowValues, one.extreme_rows);
+  if (has("rows")) object["rows"] = word_for(kRowValues, one.rows);
   if (has("gradients")) object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
   if (has("accumulate")) object["accumulate"] = word_for(kYesOrNo, one.accumulate);
   object["tags"] = one.tags;

@@ -5,7 +5,7 @@
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
-//               projection: M*, d*; gemm_swiglu: M*, d*, F*
+//               projection and rms_norm_gemm: M*, d*; gemm_swiglu: M*, d*, F*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
 //   decay       {kind, distribution: see DecayDistribution}, required of recurrences, which alone
 //               have it; kind is none | constant | per_token for gla, decay | log_decay (which
@@ -19,17 +19,18 @@
 //               smallest, largest}: see lengths.h; drawn from the case's seed
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
 //   scale       default K^-0.5
-//   segments    of projection*: "2048 l2_normalize 128", columns and what follows the product, as
-//               cli/ops/projection.h has it; a list of them for one case
+//   segments    of projection* and rms_norm_gemm*: "2048 l2_normalize 128", columns and what
+//               follows the product, as cli/ops/projection.h has it; a list of them for one case
 //   activation  of gemm_swiglu: silu (default) | gelu | gelu_tanh | relu
 //   around      of projection and gemm_swiglu: pre-activations lie around this, by the bias of each
 //               segment, or by a constant column of x
-//   norm        of gemm_swiglu: none (default), or the dtype of its weight, same (as x) | fp32
+//   norm        the dtype of a norm's weight, same (as x, default of rms_norm_gemm) | fp32, or
+//               none (of gemm_swiglu, its default)
+//   eps         of rms_norm_gemm's norm: default the library's
 //   rstd        of a norm: computed (default) | given
-//   rows        of a norm: normal (default) | extreme, of x around 1e4, 1e-6, 1 and 0 in turn
-//   kept        of projection, gemm_swiglu and linear_scan: yes (default), a forward writes what
-//               its backward takes | training, not where it runs alone | no, of linear_scan:
-//               neither does
+//   rows        of a norm: see RowValues, default normal
+//   kept        yes (default), a forward writes what its backward takes | training, not where it
+//               runs alone | no, of linear_scan: neither does
 //   gradients   of the products' weights and biases: same (as x, default) | fp32
 //   accumulate  of these: no (default) | yes, whether they are added to what there is
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
@@ -38,8 +39,8 @@
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// activation, around, norm, rstd, rows, kept, gradients and accumulate may be a list, an axis also
-// a range, "1..130": the line then stands for the cross product.
+// activation, around, norm, eps, rstd, rows, kept, gradients and accumulate may be a list, an axis
+// also a range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -76,6 +77,14 @@ enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };
 /// Whether a norm is in front of a product, and the dtype of its weight.
 enum class Norm { kNone, kSame, kFp32 };
 
+/// What is normalised. Weights are then from 0.1 to 10, but beside normal rows.
+enum class RowValues {
+  kNormal,   // N(0,1)
+  kExtreme,  // around 1e4, 1e-6, 1 and 0 in turn
+  kLarge,    // around 1e4
+  kSmall,    // around 1e-6
+};
+
 /// Where forwards write what their backwards take.
 enum class Kept { kYes, kTraining, kNo };
 
@@ -111,15 +120,16 @@ struct Case {
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;
-  Kept kept = Kept::kYes;             // projection, gemm_swiglu and linear_scan only
-  std::vector<std::string> segments;  // projection only
-  std::optional<double> around;       // projection and gemm_swiglu only, as the two below
+  Kept kept = Kept::kYes;             // linear_scan and products only
+  std::vector<std::string> segments;  // what follows: products only
+  std::optional<double> around;
   bool fp32_gradients = false;
   bool accumulate = false;
-  std::string activation = "silu";  // gemm_swiglu only, as the three below
+  std::string activation = "silu";
   Norm norm = Norm::kNone;
+  std::optional<double> eps;
   bool rstd_given = false;
-  bool extreme_rows = false;
+  RowValues rows = RowValues::kNormal;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 

@@ -33,7 +33,8 @@ void check(const Line& line, Case& one) {
     line.refuse("kept", "must be yes or training: its backward needs what its forward keeps");
   }
   if (one.norm == Norm::kNone && one.rstd_given) line.refuse("rstd", "needs a norm");
-  if (one.norm == Norm::kNone && one.extreme_rows) line.refuse("rows", "needs a norm");
+  if (one.norm == Norm::kNone && one.rows != RowValues::kNormal)
+    line.refuse("rows", "needs a norm");
   if (one.norm != Norm::kNone && one.around) line.refuse("around", "cannot be given with a norm");
 }
 

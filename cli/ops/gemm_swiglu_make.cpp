@@ -1,6 +1,5 @@
 // gemm_swiglu's tensors from a case: layouts, random inputs, and what a forward keeps.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 
@@ -9,8 +8,6 @@
 #include "cli/ops/product.h"
 #include "core/real.h"
 #include "ops/gemm_swiglu.h"
-#include "reference/element.h"
-#include "reference/rms_norm.h"
 
 namespace tandem::tools {
 namespace {
@@ -70,18 +67,13 @@ class Maker : public ProductMaker {
   /// exact: on which side of a relu's edge a sum lies must not depend on its order.
   bool exact() const { return one_.activation == std::string("relu"); }
 
-  void add_vector(const std::string& name, DType dtype, std::int64_t count, bool output) {
-    add_tensor(set_, name, dtype, {count}, {1}, output, shift());
-  }
-
   static float to_quarter(float value) { return std::round(4 * value) / 4; }
 
   void fill_x() {
-    constexpr std::array kSizes = {1e4f, 1e-6f, 1.0f, 0.0f};
-    fill("x", [this, kSizes](float normal, std::int64_t i) {
+    fill("x", [this](float normal, std::int64_t i) {
       if (one_.around && i % d_ == 0) return 1.0f;  // which the weights' first column meets
       if (exact()) normal = to_quarter(normal);
-      return one_.extreme_rows ? kSizes[i / d_ % std::ssize(kSizes)] * normal : normal;
+      return row_value(normal, i);
     });
   }
 
@@ -96,23 +88,9 @@ class Maker : public ProductMaker {
   }
 
   void add_norm() {
-    add_vector("norm_weight", one_.norm == Norm::kSame ? dtype_ : real_dtype(dtype_), d_, false);
-    const bool extreme = one_.extreme_rows;
-    const RandomStream uniform = random("norm_weight");
-    fill("norm_weight", [=](float normal, std::int64_t i) {
-      // From 0.1 to 10.
-      return extreme ? std::pow(10.0f, 2 * uniform.uniform(i) - 1) : 1 + 0.25f * normal;
-    });
-    if (!one_.rstd_given) {
-      set_.scalars["eps"] = kNormEps;
-      return;
-    }
-    add_vector("rstd", real_dtype(dtype_), M_, false);
-    const NamedTensor& x = set_.get("x");
-    const TensorView rows = view(x, set_.buffers[x.buffer].data(), Device::cpu());
-    fill("rstd", [&](float, std::int64_t row) {
-      return reference::rms_norm_rstd(reference::read_row(rows, row, 0, d_), kNormEps);
-    });
+    add_norm_weight();
+    if (one_.rstd_given) return add_rstd(kNormEps);
+    set_.scalars["eps"] = kNormEps;
   }
 
   std::int64_t F_;

@@ -15,6 +15,7 @@ std::vector<Operation> gla_operations();
 std::vector<Operation> gated_scan_operations();
 std::vector<Operation> linear_scan_operations();
 std::vector<Operation> projection_operations();
+std::vector<Operation> rms_norm_gemm_operations();
 std::vector<Operation> gemm_swiglu_operations();
 
 /// Fields of the cases.
@@ -22,6 +23,7 @@ CaseSchema gla_case_schema();
 CaseSchema gated_scan_case_schema();
 CaseSchema linear_scan_case_schema();
 CaseSchema projection_case_schema();
+CaseSchema rms_norm_gemm_case_schema();
 CaseSchema gemm_swiglu_case_schema();
 
 /// A generated table of an op's own, between the marks of a page.

@@ -1,6 +1,13 @@
 #include "cli/ops/product.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "core/real.h"
+#include "reference/element.h"
+#include "reference/rms_norm.h"
 
 namespace tandem::tools {
 
@@ -12,6 +19,40 @@ void ProductMaker::add_matrix(const std::string& name, DType dtype, std::int64_t
   if (one_.strides == Strides::kOdd) stride = columns + 5;
   if (one_.strides == Strides::kBroadcast && is_token) stride = 0;
   add_tensor(set_, name, dtype, {rows, columns}, {stride, 1}, output, shift());
+}
+
+void ProductMaker::add_vector(const std::string& name, DType dtype, std::int64_t count,
+                              bool output) {
+  add_tensor(set_, name, dtype, {count}, {1}, output, shift());
+}
+
+float ProductMaker::row_value(float normal, std::int64_t i) const {
+  constexpr std::array kSizes = {1e4f, 1e-6f, 1.0f, 0.0f};
+  switch (one_.rows) {
+    case RowValues::kExtreme: return kSizes[i / d_ % std::ssize(kSizes)] * normal;
+    case RowValues::kLarge: return kSizes[0] * normal;
+    case RowValues::kSmall: return kSizes[1] * normal;
+    default: return normal;
+  }
+}
+
+void ProductMaker::add_norm_weight() {
+  add_vector("norm_weight", one_.norm == Norm::kSame ? dtype_ : real_dtype(dtype_), d_, false);
+  const bool wide = one_.rows != RowValues::kNormal;
+  const RandomStream uniform = random("norm_weight");
+  fill("norm_weight", [=](float normal, std::int64_t i) {
+    // From 0.1 to 10.
+    return wide ? std::pow(10.0f, 2 * uniform.uniform(i) - 1) : 1 + 0.25f * normal;
+  });
+}
+
+void ProductMaker::add_rstd(double eps) {
+  add_vector("rstd", real_dtype(dtype_), M_, false);
+  const NamedTensor& x = set_.get("x");
+  const TensorView rows = view(x, set_.buffers[x.buffer].data(), Device::cpu());
+  fill("rstd", [&](float, std::int64_t row) {
+    return reference::rms_norm_rstd(reference::read_row(rows, row, 0, d_), eps);
+  });
 }
 
 void ProductMaker::add_stacked(const Stack& stack, DType dtype, bool output) {
@@ -42,11 +83,17 @@ std::vector<std::int64_t> some_of(std::int64_t count, std::int64_t most) {
 
 void RowComparison::row(std::int64_t index, const std::vector<double>& expected,
                         std::int64_t first) {
-  Squares& squares = rows_.emplace_back();
   const std::int64_t stride = tensor_.shape.rank() == 2 ? tensor_.strides[0] : 0;
+  std::vector<std::int64_t> places(expected.size());
+  std::iota(places.begin(), places.end(), index * stride + first);
+  elements(places, expected);
+}
+
+void RowComparison::elements(const std::vector<std::int64_t>& places,
+                             const std::vector<double>& expected) {
+  Squares& squares = rows_.emplace_back();
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto at = index * stride + first + static_cast<std::int64_t>(i);
-    squares.add(load(tensor_.dtype, data_, at), expected[i]);
+    squares.add(load(tensor_.dtype, data_, places[i]), expected[i]);
   }
   // What lies below a dtype's normal numbers is measured by these.
   const double smallest = tensor_.dtype == DType::kFloat16 ? 0x1p-13 : 0x1p-100;

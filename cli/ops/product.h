@@ -33,11 +33,18 @@ class ProductMaker {
 
   void add_matrix(const std::string& name, DType dtype, std::int64_t rows, std::int64_t columns,
                   bool output);
+  void add_vector(const std::string& name, DType dtype, std::int64_t count, bool output);
 
   /// Names and rows of matrices [rows,d].
   using Stack = std::vector<std::pair<std::string, std::int64_t>>;
   /// Adds them: with packed strides as rows of one matrix.
   void add_stacked(const Stack& stack, DType dtype, bool output);
+
+  /// Makes a number of N(0,1) an element of rows that are normalised, by its index among them.
+  float row_value(float normal, std::int64_t i) const;
+  void add_norm_weight();
+  /// Adds what the norm of x gives with this eps.
+  void add_rstd(double eps);
 
   /// Fills a tensor with what value(number of N(0,1), index) makes of each element.
   template <class Value>
@@ -70,6 +77,9 @@ class RowComparison {
 
   /// Begins at an element of the tensor.
   void row(std::int64_t index, const std::vector<double>& expected, std::int64_t first = 0);
+
+  /// Some elements of a tensor of one axis, as one row.
+  void elements(const std::vector<std::int64_t>& places, const std::vector<double>& expected);
 
   DType dtype() const { return tensor_.dtype; }
   OutputError error(double limit) const;

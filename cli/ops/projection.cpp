@@ -24,35 +24,10 @@ constexpr Word kWords[] = {
     {"sigmoid", Activation::kSigmoid, 0, 0},   {"log_sigmoid", Activation::kLogSigmoid, 0, 1},
     {"softplus", Activation::kSoftplus, 0, 2}, {"l2_normalize", Activation::kL2Normalize, 1, 1}};
 
-/// Of one product of all rows with all weights.
-double product_flops(const TensorSet& set) {
-  const Dims x = set.get("x").shape;
-  double columns = 0;
-  for (std::size_t i = 0; set.find(segment_name("weight", i)); ++i) {
-    columns += static_cast<double>(set.get(segment_name("weight", i)).shape[0]);
-  }
-  return 2.0 * static_cast<double>(x.product()) * columns;
-}
-
-std::string shape(const TensorSet& set) {
-  const Dims x = set.get("x").shape;
-  std::string text = fmt::format("M{} d{} N", x[0], x[1]);
-  for (std::size_t i = 0; set.find(segment_name("weight", i)); ++i) {
-    text += fmt::format("{}{}", i ? "+" : "", set.get(segment_name("weight", i)).shape[0]);
-  }
-  return text;
-}
-
 void check(const Line& line, Case& one) {
-  if (one.segments.empty() || one.segments.size() > kMostProjectionSegments) {
-    line.refuse("segments", fmt::format("must be 1 to {}", kMostProjectionSegments));
-  }
-  if (one.kept == Kept::kNo) {
-    line.refuse("kept", "must be yes or training: its backward needs what its forward keeps");
-  }
+  check_segments(line, one, kMostProjectionSegments);
   for (const std::string& text : one.segments) {
     const std::optional<SegmentCase> segment = parse_segment(text);
-    if (!segment) line.refuse("segments", "has no such segment: " + shown(text));
     if (segment->normalizes() && (segment->constants[0] < 1 ||
                                   segment->heads() * segment->constants[0] != segment->columns)) {
       line.refuse("segments", "must have whole heads: " + shown(text));
@@ -60,13 +35,8 @@ void check(const Line& line, Case& one) {
   }
 }
 
-/// Of random cases. Sums of few products may cancel, and few outputs may all be rounded by as much
-/// as one can be.
+/// Of random cases.
 constexpr std::int64_t kFewestRows = 40;
-
-std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
-  return {{"M", draw.one_in(10) ? 0 : draw.log_in(kFewestRows, 400)}, {"d", draw.log_in(8, 200)}};
-}
 
 /// Draws segments whose columns are enough for an error to be one of roundings; rows that are one
 /// row would not be.
@@ -93,9 +63,45 @@ void draw_segments(Draw& draw, Case& one) {
   one.accumulate = draw.one_in(3);
 }
 
-bool judgeable(const Case& one) { return one.axis("M") == 0 || one.axis("M") >= kFewestRows; }
-
 }  // namespace
+
+double product_flops(const TensorSet& set) {
+  const Dims x = set.get("x").shape;
+  double columns = 0;
+  for (std::size_t i = 0; set.find(segment_name("weight", i)); ++i) {
+    columns += static_cast<double>(set.get(segment_name("weight", i)).shape[0]);
+  }
+  return 2.0 * static_cast<double>(x.product()) * columns;
+}
+
+std::string segments_shape(const TensorSet& set) {
+  const Dims x = set.get("x").shape;
+  std::string text = fmt::format("M{} d{} N", x[0], x[1]);
+  for (std::size_t i = 0; set.find(segment_name("weight", i)); ++i) {
+    text += fmt::format("{}{}", i ? "+" : "", set.get(segment_name("weight", i)).shape[0]);
+  }
+  return text;
+}
+
+void check_segments(const Line& line, const Case& one, int most) {
+  if (one.segments.empty() || std::ssize(one.segments) > most) {
+    line.refuse("segments", fmt::format("must be 1 to {}", most));
+  }
+  for (const std::string& text : one.segments) {
+    if (!parse_segment(text)) line.refuse("segments", "has no such segment: " + shown(text));
+  }
+  if (one.kept == Kept::kNo) {
+    line.refuse("kept", "must be yes or training: its backward needs what its forward keeps");
+  }
+}
+
+std::map<std::string, std::int64_t> draw_rows(Draw& draw) {
+  return {{"M", draw.one_in(10) ? 0 : draw.log_in(kFewestRows, 400)}, {"d", draw.log_in(8, 200)}};
+}
+
+bool has_rows_to_judge(const Case& one) {
+  return one.axis("M") == 0 || one.axis("M") >= kFewestRows;
+}
 
 std::string segment_name(const char* stem, std::size_t segment) {
   return stem + std::to_string(segment);
@@ -135,8 +141,8 @@ CaseSchema projection_case_schema() {
           .optional_axes = {},
           .fields = {"segments", "around", "kept", "gradients", "accumulate"},
           .check = check,
-          .draw_axes = draw_axes,
-          .judgeable = judgeable,
+          .draw_axes = draw_rows,
+          .judgeable = has_rows_to_judge,
           .draw_fields = draw_segments};
 }
 
@@ -147,7 +153,7 @@ std::vector<Operation> projection_operations() {
                              .make = make_projection,
                              .expect = expect_projection,
                              .flops = product_flops,
-                             .shape = shape,
+                             .shape = segments_shape,
                              .runs_files = true};
   const Operation backward = {.name = "projection",
                               .direction = "backward",
@@ -156,7 +162,7 @@ std::vector<Operation> projection_operations() {
                               .expect = expect_projection_backward,
                               // dz W and dz^T x.
                               .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
-                              .shape = shape,
+                              .shape = segments_shape,
                               .runs_files = true};
   Operation both = forward_then_backward(forward, backward);
   both.make = make_projection_both;

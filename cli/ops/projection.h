@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,20 @@ std::optional<SegmentCase> parse_segment(const std::string& text);
 
 /// "weight3".
 std::string segment_name(const char* stem, std::size_t segment);
+
+// Of all ops with segments.
+
+/// Matrix flops of one product of all rows with all weights.
+double product_flops(const TensorSet& set);
+/// "M2048 d4096 N4096+1024+1024".
+std::string segments_shape(const TensorSet& set);
+/// Refuses a case's segments that are none, too many or not of the form, and a forward that keeps
+/// nothing for its backward.
+void check_segments(const Line& line, const Case& one, int most);
+/// Of random cases. Sums of few products may cancel, and few outputs may all be rounded by as much
+/// as one can be.
+std::map<std::string, std::int64_t> draw_rows(Draw& draw);
+bool has_rows_to_judge(const Case& one);
 
 /// Makes a forward call's tensors, inputs filled.
 TensorSet make_projection(const Case& one, DType dtype, std::uint64_t seed);

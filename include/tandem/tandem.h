@@ -9,5 +9,6 @@
 #include "tandem/ops/gla.h"
 #include "tandem/ops/linear_scan.h"
 #include "tandem/ops/projection.h"
+#include "tandem/ops/rms_norm_gemm.h"
 #include "tandem/tensor.h"
 #include "tandem/variants.h"

@@ -68,8 +68,9 @@ std::string json_of(const Binding& binding, const Parameter& row) {
          ",\"optional\":" + (row.optional ? "true" : "false") +
          ",\"axes\":" + quoted(row.axes_text) + ",\"dtype\":" + quoted(dtype_rule(row.element)) +
          ",\"instead_of\":" + quoted(row.instead_of) + ",\"source\":" + quoted(row.source) +
-         ",\"made_with\":" + quoted(row.made_with) + ",\"dtype_of\":" + quoted(row.dtype_of) +
-         ",\"flag\":" + quoted(flag) + ",\"fp32_flag\":" + quoted(fp32_flag) + "}";
+         ",\"made_with\":" + quoted(row.made_with) + ",\"kept_as\":" + quoted(row.kept_as) +
+         ",\"dtype_of\":" + quoted(row.dtype_of) + ",\"flag\":" + quoted(flag) +
+         ",\"fp32_flag\":" + quoted(fp32_flag) + "}";
 }
 
 std::string json_of(const Binding& binding) {

@@ -41,6 +41,7 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
         for i in range(8)
         for name in {0: (), 5: ("out", "inverse_norm")}.get(given[f"activation{i}"] or 0, ("slope",))
     },
+    "rms_norm_gemm_forward": lambda given: {"kept_rstd"} if given["rstd"] is None else set(),
     # Slopes say what the activation was; an rstd that is given is saved with the other inputs.
     "gemm_swiglu_forward": lambda given: (
         {"gate_slope", "up_slope"}
@@ -70,7 +71,8 @@ class Saved:
         self.table = table
         rest = [name for name in table.arguments if name not in table.tensors]
         results = [rows[0].name for rows in table.results]
-        self.outputs = [name for name in results if backward and name in backward.tensors]
+        taken = {*backward.tensors, *(row.kept_as for row in backward.rows.values())} if backward else set()
+        self.outputs = [name for name in results if name in taken]
         self.names = [*table.tensors, *self.outputs, *rest]
         self._places = [results.index(name) for name in self.outputs]
         cotangents = backward.tensors if backward else []
@@ -126,6 +128,8 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
     gradient_of = {place: index for index, places in enumerate(sources) for place in places}
     slots = [gradient_of.get(place) for place in range(len(table.arguments))]
     arrange = pick(backward.arguments, [*saved.names, *cotangents, *flags])
+    place_of = saved.names.index
+    stand_ins = [(place_of(row.name), place_of(row.kept_as)) for row in backward.rows.values() if row.kept_as]
     required = [
         (i, rows[0])
         for i, rows in enumerate(table.results)
@@ -143,6 +147,9 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         for i, output in required:
             if given[i] is None:
                 given[i] = zeros(values, output)
+        for place, kept in stand_ins:
+            if values[place] is None:
+                values[place] = values[kept]
         needs = ctx.needs_input_grad
         wants = [any([needs[place] for place in places]) for places in sources]
         found = op(*arrange([*values, *given, *wants]))

@@ -22,6 +22,7 @@ class Row:
     instead_of: str | None  # the input that it stands in for
     source: str | None  # of a gradient: its input
     made_with: str | None  # of an output: the input with which it is made, without being asked for
+    kept_as: str | None  # of a backward's input: the forward's output that it is where the forward was not given it
     dtype_of: str | None  # of an output of "same_or_fp32": the output that says which
     flag: str | None  # the argument that asks for this output
     fp32_flag: str | None  # the argument that asks for fp32

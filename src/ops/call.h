@@ -24,6 +24,8 @@ template <class Problem>
 Device device_of(const Problem& problem) {
   if constexpr (requires { problem.forward; }) {
     return problem.forward.device;
+  } else if constexpr (requires { problem.projection; }) {
+    return problem.projection.device;
   } else {
     return problem.device;
   }

@@ -4,13 +4,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "ops/call.h"
-#include "ops/views.h"
+#include "ops/segments.h"
 
 namespace tandem {
 namespace {
@@ -23,71 +21,6 @@ using Gradient = ProjectionSegmentGradient;
 constexpr std::array kActivations = {"none",        "silu",     "sigmoid",
                                      "log_sigmoid", "softplus", "l2_normalize"};
 constexpr int kWidest = 256;  // head of l2_normalize
-
-// Rows of a segment. They carry its number, and take a member of its struct where the call has so
-// many segments.
-
-/// The text, with a segment's number for each '#'. It is kept as long as the program runs.
-const char* numbered(const std::string& text, std::size_t segment) {
-  static std::mutex mutex;  // the tables of both calls may be made at one time
-  static std::set<std::string> kept;
-  std::string made;
-  for (const char c : text) made += c == '#' ? std::to_string(segment) : std::string(1, c);
-  const std::lock_guard lock(mutex);
-  return kept.insert(std::move(made)).first->c_str();
-}
-
-template <class Args, std::size_t segment>
-auto* segment_of(const void* args) {
-  const auto& segments = static_cast<const Args*>(args)->segments;
-  return segment < segments.size() ? &segments[segment] : nullptr;
-}
-
-template <class Args, std::size_t segment>
-auto& make_segment(void* args) {
-  auto& segments = static_cast<Args*>(args)->segments;
-  if (segments.size() <= segment) segments.resize(segment + 1);
-  return segments[segment];
-}
-
-template <class Args, auto member, std::size_t segment>
-Parameter tensor_row(const char* name, Role role) {
-  using Value = typename detail::MemberOf<decltype(member)>::Value;
-  constexpr bool kOptional = !std::is_same_v<Value, TensorView>;
-  Parameter row{numbered(name, segment), role, kOptional || segment > 0};
-  row.view = [](const void* args) -> const TensorView* {
-    const auto* one = segment_of<Args, segment>(args);
-    if (one == nullptr) return nullptr;
-    if constexpr (kOptional) {
-      return one->*member ? &*(one->*member) : nullptr;
-    } else {
-      return &(one->*member);
-    }
-  };
-  row.set_view = [](void* args, const TensorView& view) {
-    make_segment<Args, segment>(args).*member = view;
-  };
-  if constexpr (kOptional) {
-    row.unset = [](void* args) { (make_segment<Args, segment>(args).*member).reset(); };
-  }
-  return row;
-}
-
-template <class Args, auto member, std::size_t segment>
-Parameter tensor_row(const char* name, Role role, const char* axes, Element element) {
-  Parameter row = tensor_row<Args, member, segment>(name, role);
-  row.axes_text = numbered(axes, segment);
-  row.element = element;
-  return row;
-}
-
-template <class Args, auto member, std::size_t segment>
-Parameter gradient_row(const char* name, const char* source, bool needs_source) {
-  Parameter row = tensor_row<Args, member, segment>(name, Role::kGradient);
-  row.source = numbered(source, segment);
-  row.needs_source = needs_source;
-  return std::move(row).also_fp32();
-}
 
 template <auto member, std::size_t segment>
 Parameter number_row(const char* name) {
@@ -121,38 +54,39 @@ Parameter number_row(const char* name) {
 template <std::size_t i>
 void append_forward_rows(std::vector<Parameter>& table) {
   const auto add = [&](Parameter row) { table.push_back(std::move(row)); };
-  add(tensor_row<Forward, &Segment::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
-  add(tensor_row<Forward, &Segment::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
+  add(segment_row<Forward, &Segment::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
+  add(segment_row<Forward, &Segment::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
   add(number_row<&Segment::activation, i>("activation#"));
   add(number_row<&Segment::divisor, i>("divisor#"));
   add(number_row<&Segment::min, i>("min#"));
   add(number_row<&Segment::max, i>("max#"));
   add(number_row<&Segment::head_width, i>("head_width#"));
-  add(tensor_row<Forward, &Segment::out, i>("out#", Role::kOutput, "M,C#", Element::kSameOrFp32)
+  add(segment_row<Forward, &Segment::out, i>("out#", Role::kOutput, "M,C#", Element::kSameOrFp32)
           .made(numbered("weight#", i)));
-  add(tensor_row<Forward, &Segment::slope, i>("slope#", Role::kOutput, "M,C#", Element::kSameOrFp32)
+  add(segment_row<Forward, &Segment::slope, i>("slope#", Role::kOutput, "M,C#",
+                                               Element::kSameOrFp32)
           .of_dtype(numbered("out#", i)));
-  add(tensor_row<Forward, &Segment::inverse_norm, i>("inverse_norm#", Role::kOutput,
-                                                     "M,C#/head_width#", Element::kFp32));
+  add(segment_row<Forward, &Segment::inverse_norm, i>("inverse_norm#", Role::kOutput,
+                                                      "M,C#/head_width#", Element::kFp32));
 }
 
 template <std::size_t i>
 void append_backward_rows(std::vector<Parameter>& table) {
   const auto add = [&](Parameter row) { table.push_back(std::move(row)); };
   const char* const d_out = numbered("d_out#", i);
-  add(tensor_row<Backward, &Gradient::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
-  add(tensor_row<Backward, &Gradient::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
-  add(tensor_row<Backward, &Gradient::d_out, i>("d_out#", Role::kInput, "M,C#",
-                                                Element::kSameOrFp32));
-  add(tensor_row<Backward, &Gradient::slope, i>("slope#", Role::kInput, "M,C#",
-                                                Element::kSameOrFp32)
+  add(segment_row<Backward, &Gradient::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
+  add(segment_row<Backward, &Gradient::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
+  add(segment_row<Backward, &Gradient::d_out, i>("d_out#", Role::kInput, "M,C#",
+                                                 Element::kSameOrFp32));
+  add(segment_row<Backward, &Gradient::slope, i>("slope#", Role::kInput, "M,C#",
+                                                 Element::kSameOrFp32)
           .of_dtype(d_out));
-  add(tensor_row<Backward, &Gradient::out, i>("out#", Role::kInput, "M,C#", Element::kSameOrFp32)
+  add(segment_row<Backward, &Gradient::out, i>("out#", Role::kInput, "M,C#", Element::kSameOrFp32)
           .of_dtype(d_out));
-  add(tensor_row<Backward, &Gradient::inverse_norm, i>("inverse_norm#", Role::kInput, "M,H#",
-                                                       Element::kFp32));
-  add(gradient_row<Backward, &Gradient::d_weight, i>("d_weight#", "weight#", false));
-  add(gradient_row<Backward, &Gradient::d_bias, i>("d_bias#", "bias#", true));
+  add(segment_row<Backward, &Gradient::inverse_norm, i>("inverse_norm#", Role::kInput, "M,H#",
+                                                        Element::kFp32));
+  add(segment_gradient<Backward, &Gradient::d_weight, i>("d_weight#", "weight#", false));
+  add(segment_gradient<Backward, &Gradient::d_bias, i>("d_bias#", "bias#", true));
 }
 
 template <std::size_t... segments>
@@ -212,26 +146,6 @@ class SegmentCheck {
   const char* op_;
   std::string number_;
 };
-
-/// Checks how many segments there are, and that their columns together can be counted by an int.
-template <class Args>
-void check_segments(const Signature& signature, const Args& args) {
-  const std::size_t count = args.segments.size();
-  if (count < 1 || count > kMostProjectionSegments) {
-    refuse(signature.name(), "segments must be 1 to " + std::to_string(kMostProjectionSegments) +
-                                 ", got " + std::to_string(count));
-  }
-  std::int64_t columns = 0;
-  for (const auto& segment : args.segments) {
-    if (segment.weight.shape.rank() != 2) continue;  // refused with its shape
-    const std::int64_t rows = segment.weight.shape[0];
-    columns = rows > std::numeric_limits<int>::max() ? rows : columns + rows;
-    if (columns > std::numeric_limits<int>::max()) {
-      refuse(signature.name(),
-             "segments must have less than 2^31 columns together, got " + std::to_string(columns));
-    }
-  }
-}
 
 /// Checks the constants of a segment's activation, and returns the segment with them alone.
 ProjectionForwardSegment activation_of(const SegmentCheck& check, const Segment& segment) {
@@ -304,19 +218,6 @@ ProjectionBackwardSegment kept_of(const SegmentCheck& check, const Gradient& seg
   return made;
 }
 
-void* data_of(const std::optional<TensorView>& view) { return view ? view->data : nullptr; }
-
-/// Sets what a forward and a backward problem have in common.
-template <class Problem, class Args>
-void set_sizes(Problem& problem, const Args& args) {
-  problem.dtype = args.x.dtype;
-  problem.device = args.x.device;
-  problem.M = args.x.shape[0];
-  problem.d = static_cast<int>(args.x.shape[1]);
-  problem.x = matrix_tensor(args.x);
-  problem.segment_count = static_cast<int>(args.segments.size());
-}
-
 }  // namespace
 
 const Signature& projection_forward_signature() {
@@ -337,7 +238,7 @@ const Signature& projection_backward_signature() {
 
 ProjectionForwardProblem make_problem(const ProjectionForwardArgs& args) {
   const Signature& signature = projection_forward_signature();
-  check_segments(signature, args);
+  check_segments(signature, args, kMostProjectionSegments);
   ProjectionForwardProblem problem;
   for (std::size_t i = 0; i < args.segments.size(); ++i) {
     problem.segments[i] = activation_of(SegmentCheck(signature, i), args.segments[i]);
@@ -347,12 +248,7 @@ ProjectionForwardProblem make_problem(const ProjectionForwardArgs& args) {
   for (std::size_t i = 0; i < args.segments.size(); ++i) {
     const Segment& from = args.segments[i];
     ProjectionForwardSegment& to = problem.segments[i];
-    to.columns = static_cast<int>(from.weight.shape[0]);
-    to.weight = matrix_tensor(from.weight);
-    if (from.bias) to.bias_dtype = from.bias->dtype;
-    to.bias = data_of(from.bias);
-    to.out_dtype = from.out.dtype;
-    to.out = matrix_tensor(from.out);
+    set_product(to, from);
     to.slope = matrix_tensor(from.slope);
     to.inverse_norm = matrix_tensor(from.inverse_norm);
   }
@@ -361,7 +257,7 @@ ProjectionForwardProblem make_problem(const ProjectionForwardArgs& args) {
 
 ProjectionBackwardProblem make_problem(const ProjectionBackwardArgs& args) {
   const Signature& signature = projection_backward_signature();
-  check_segments(signature, args);
+  check_segments(signature, args, kMostProjectionSegments);
   ProjectionBackwardProblem problem;
   for (std::size_t i = 0; i < args.segments.size(); ++i) {
     problem.segments[i] = kept_of(SegmentCheck(signature, i), args.segments[i]);
@@ -371,17 +267,10 @@ ProjectionBackwardProblem make_problem(const ProjectionBackwardArgs& args) {
   for (std::size_t i = 0; i < args.segments.size(); ++i) {
     const Gradient& from = args.segments[i];
     ProjectionBackwardSegment& to = problem.segments[i];
-    to.columns = static_cast<int>(from.weight.shape[0]);
-    to.weight = matrix_tensor(from.weight);
-    if (from.d_out) to.out_dtype = from.d_out->dtype;
-    to.d_out = matrix_tensor(from.d_out);
+    set_product(to, from);
     to.slope = matrix_tensor(from.slope);
     if (from.inverse_norm) to.out = matrix_tensor(from.out);
     to.inverse_norm = matrix_tensor(from.inverse_norm);
-    if (from.d_weight) to.d_weight_dtype = from.d_weight->dtype;
-    to.d_weight = matrix_tensor(from.d_weight);
-    if (from.d_bias) to.d_bias_dtype = from.d_bias->dtype;
-    to.d_bias = data_of(from.d_bias);
   }
   problem.dx = matrix_tensor(args.dx);
   problem.accumulate = args.accumulate;

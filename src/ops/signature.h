@@ -63,9 +63,10 @@ struct Parameter {
   bool needs_source = false;        // of a gradient: it cannot be asked for without its input
   const char* may_be = nullptr;     // an input that this output may share memory with, in place
   const char* made_with = nullptr;  // the input with which this output is made, without being asked
-  const char* dtype_of = nullptr;   // of kSameOrFp32: the tensor that says which, where it is given
-  bool or_fp32 = false;             // of a gradient: whatever its input is
-  bool whole = false;               // of a number
+  const char* kept_as = nullptr;   // of a backward's input: its forward's output of the same values
+  const char* dtype_of = nullptr;  // of kSameOrFp32: the tensor that says which, where it is given
+  bool or_fp32 = false;            // of a gradient: whatever its input is
+  bool whole = false;              // of a number
   /// Of a number: 0 or 1, and of outputs that the caller gives. Torch and files, whose outputs are
   /// made for the call, do not have it.
   bool is_flag = false;
@@ -82,13 +83,18 @@ struct Parameter {
   bool is_tensor() const { return !number; }
 
   /// For tables: input(...).instead("decay"), output(...).or_in("initial_state"),
-  /// output(...).made("weight0"), output(...).of_dtype("out0"), gradient(...).also_fp32().
+  /// input(...).or_kept("kept_rstd"), output(...).made("weight0"), output(...).of_dtype("out0"),
+  /// gradient(...).also_fp32().
   Parameter instead(const char* other) && {
     instead_of = other;
     return std::move(*this);
   }
   Parameter or_in(const char* input) && {
     may_be = input;
+    return std::move(*this);
+  }
+  Parameter or_kept(const char* output) && {
+    kept_as = output;
     return std::move(*this);
   }
   Parameter made(const char* with_input) && {

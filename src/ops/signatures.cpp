@@ -4,6 +4,7 @@
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
 #include "ops/projection.h"
+#include "ops/rms_norm_gemm.h"
 #include "ops/signature.h"
 #include "tandem/variants.h"
 
@@ -21,6 +22,8 @@ const std::vector<const Signature*>& signatures() {
                                                     &linear_scan_backward_signature(),
                                                     &projection_forward_signature(),
                                                     &projection_backward_signature(),
+                                                    &rms_norm_gemm_forward_signature(),
+                                                    &rms_norm_gemm_backward_signature(),
                                                     &gemm_swiglu_forward_signature(),
                                                     &gemm_swiglu_backward_signature()};
   return all;
@@ -44,6 +47,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::gated_scan_variants());
     append(cpu::linear_scan_variants());
     append(cpu::projection_variants());
+    append(cpu::rms_norm_gemm_variants());
     append(cpu::gemm_swiglu_variants());
   }
 #ifdef TANDEM_CUDA
@@ -53,6 +57,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gated_scan_variants(device));
     append(cuda::linear_scan_variants(device));
     append(cuda::projection_variants(device));
+    append(cuda::rms_norm_gemm_variants(device));
     append(cuda::gemm_swiglu_variants(device));
   }
 #endif

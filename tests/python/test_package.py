@@ -54,6 +54,18 @@ SCHEMAS = (
     + ", int[] given, float[] numbers) -> ("
     + ", ".join(["Tensor?"] * 17)
     + ")",
+    "rms_norm_gemm_forward(Tensor x, Tensor norm_weight, float? eps, Tensor? rstd, "
+    + "".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}, bool fp32_out{i}, " for i in range(8))
+    + "bool output_kept_rstd) -> (Tensor"
+    + ", Tensor?" * 8
+    + ")",
+    "rms_norm_gemm_backward(Tensor x, Tensor norm_weight, Tensor rstd, "
+    + "".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}, Tensor? d_out{i}, " for i in range(8))
+    + "bool wants_dx, bool wants_d_norm_weight, "
+    + ", ".join(f"bool wants_d_weight{i}, bool wants_d_bias{i}" for i in range(8))
+    + ") -> ("
+    + ", ".join(["Tensor?"] * 18)
+    + ")",
     "gemm_swiglu_forward(Tensor x, Tensor gate_weight, Tensor up_weight, float? activation, Tensor? norm_weight, "
     "float? eps, Tensor? rstd, bool output_gate_slope, bool output_up_slope, bool output_kept_rstd) "
     "-> (Tensor, Tensor?, Tensor?, Tensor?)",

@@ -21,6 +21,7 @@ from tandem.ops.gla_state_backward import gla_state_backward
 from tandem.ops.gla_step import gla_step
 from tandem.ops.linear_scan import linear_scan
 from tandem.ops.projection import Segment, projection
+from tandem.ops.rms_norm_gemm import rms_norm_gemm
 
 __all__ = [
     "Segment",
@@ -32,4 +33,5 @@ __all__ = [
     "gla_step",
     "linear_scan",
     "projection",
+    "rms_norm_gemm",
 ]

@@ -1,0 +1,181 @@
+// rms_norm_gemm, unfused: the norm as a kernel of its own (unfused_rms_norm.cu), and the products
+// as projection's baseline has them.
+//
+//   forward    n = x rstd norm_weight    a kernel, n in 16 bits
+//              out = n W^T + bias        one product where the weights lie stacked in one matrix
+//   backward   n                         once more, where no forward in the same call left it
+//              dn, d_weight, d_bias      products and column sums
+//              dx, d_norm_weight         two kernels
+#include <algorithm>
+#include <cstdint>
+
+#include "bench/cuda/unfused.h"
+#include "bench/cuda/unfused_projection.cuh"
+#include "bench/cuda/unfused_rms_norm.h"
+#include "cuda/runtime/workspace.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr const char* kName = "unfused rms_norm_gemm";  // in errors
+
+/// Whether b begins `elements` behind a, in rows of the same stride.
+bool follows(const MatrixTensor& a, std::int64_t elements, const MatrixTensor& b, DType dtype) {
+  const auto* end = static_cast<const char*>(a.data) + elements * size_of(dtype);
+  return a.data != nullptr && b.data == end && a.row_stride == b.row_stride;
+}
+bool lies_below(const MatrixTensor& a, std::int64_t rows, const MatrixTensor& b, DType dtype) {
+  return follows(a, rows * a.row_stride, b, dtype);
+}
+
+/// Whether the products of both segments are one: the weights rows of one matrix, the outputs
+/// columns of one.
+bool is_one(const ProjectionForwardProblem& p, const ProjectionForwardSegment& a,
+            const ProjectionForwardSegment& b) {
+  return lies_below(a.weight, a.columns, b.weight, p.dtype) && a.out_dtype == b.out_dtype &&
+         follows(a.out, a.columns, b.out, a.out_dtype) && a.bias == nullptr && b.bias == nullptr;
+}
+bool is_one(const ProjectionBackwardProblem& p, const ProjectionBackwardSegment& a,
+            const ProjectionBackwardSegment& b) {
+  const bool no_weights = a.d_weight.data == nullptr && b.d_weight.data == nullptr;
+  return lies_below(a.weight, a.columns, b.weight, p.dtype) && a.out_dtype == b.out_dtype &&
+         follows(a.d_out, a.columns, b.d_out, a.out_dtype) && a.d_bias == nullptr &&
+         b.d_bias == nullptr &&
+         (no_weights || (a.d_weight_dtype == b.d_weight_dtype &&
+                         lies_below(a.d_weight, a.columns, b.d_weight, a.d_weight_dtype)));
+}
+
+/// The problem of n in place of x, with segments joined where their products are one.
+template <class Problem>
+Problem joined(const Problem& from, void* n) {
+  Problem to = from;
+  to.x = {n, from.d};
+  to.segment_count = 0;
+  for (int i = 0; i < from.segment_count; ++i) {
+    const auto& segment = from.segments[i];
+    if (segment.columns == 0) continue;
+    auto* const last = to.segment_count > 0 ? &to.segments[to.segment_count - 1] : nullptr;
+    if (last != nullptr && is_one(from, *last, segment)) {
+      last->columns += segment.columns;
+    } else {
+      to.segments[to.segment_count++] = segment;
+    }
+  }
+  return to;
+}
+
+bool wants_weights(const ProjectionBackwardProblem& p) {
+  return std::any_of(p.segments.begin(), p.segments.begin() + p.segment_count,
+                     [](const auto& segment) { return segment.d_weight.data != nullptr; });
+}
+
+template <class Problem>
+NormedRows rows_of(const Problem& problem) {
+  const auto& p = problem.projection;
+  return {p.dtype, p.M, p.d, p.x, problem.norm};
+}
+
+/// A forward, a backward, or a forward with its backward, which takes n from it.
+class Unfused {
+ public:
+  Unfused(const RmsNormGemmForwardProblem* forward, const RmsNormGemmBackwardProblem* backward)
+      : forward_(forward),
+        backward_(backward),
+        rows_(forward ? rows_of(*forward) : rows_of(*backward)) {
+    if (forward) check_baseline(forward->projection);
+    if (backward) check_baseline(backward->projection);
+    check_norm(rows_);
+    if (backward) projection::check_matrix(backward->projection.dx, rows_.dtype, rows_.d);
+    const std::size_t matrix = rows_.M * rows_.d * size_of(rows_.dtype);
+    wants_norm_ = backward && (backward->projection.dx.data || backward->d_norm_weight);
+    makes_n_ = forward || wants_weights(backward->projection);
+    cuda::WorkspaceLayout layout;
+    n_ = layout.add(makes_n_ ? matrix : 0);
+    dn_ = layout.add(wants_norm_ ? matrix : 0);
+    sums_ = layout.add(backward && backward->d_norm_weight ? norm_sums_bytes(rows_) : 0);
+    products_ = layout.bytes();
+    products_bytes_ = plan_products(reinterpret_cast<char*>(cuda::kWorkspaceAlignment));
+  }
+
+  std::size_t workspace_bytes() const { return products_ + products_bytes_; }
+
+  void run(const Context& context) const {
+    const Device device = forward_ ? forward_->projection.device : backward_->projection.device;
+    const cuda::DeviceGuard guard(device.index);
+    const cuda::ScratchMemory scratch(kName, context, workspace_bytes());
+    const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+    char* const base = scratch.at<char>(0);
+    const Context of_products = {.stream = context.stream,
+                                 .workspace = {base + products_, products_bytes_}};
+    if (makes_n_) {
+      normalize(rows_, {base + n_, rows_.d}, forward_ ? forward_->kept_rstd : nullptr, stream);
+    }
+    if (forward_) unfused_projection(forward_products(base), of_products);
+    if (!backward_) return;
+    unfused_projection_backward(backward_products(base), of_products);
+    if (wants_norm_) {
+      normalize_backward(rows_of(*backward_), {base + dn_, rows_.d}, backward_->projection.dx,
+                         {backward_->d_norm_weight_dtype, backward_->d_norm_weight,
+                          backward_->projection.accumulate},
+                         scratch.at<float>(sums_), stream);
+    }
+    cuda::cuda_check(cudaGetLastError(), kName);
+  }
+
+ private:
+  ProjectionForwardProblem forward_products(char* base) const {
+    return joined(forward_->projection, base + n_);
+  }
+  ProjectionBackwardProblem backward_products(char* base) const {
+    ProjectionBackwardProblem products = joined(backward_->projection, base + n_);
+    products.dx = {wants_norm_ ? base + dn_ : nullptr, rows_.d};
+    return products;
+  }
+
+  /// Returns the larger workspace of the products.
+  std::size_t plan_products(char* base) const {
+    std::size_t bytes = 0;
+    if (forward_) bytes = unfused_projection_workspace_bytes(forward_products(base));
+    if (!backward_) return bytes;
+    return std::max(bytes, unfused_projection_backward_workspace_bytes(backward_products(base)));
+  }
+
+  const RmsNormGemmForwardProblem* forward_;    // or null
+  const RmsNormGemmBackwardProblem* backward_;  // or null
+  NormedRows rows_;                             // as the first of them has them
+  bool wants_norm_ = false, makes_n_ = false;
+  std::size_t n_ = 0, dn_ = 0, sums_ = 0, products_ = 0, products_bytes_ = 0;
+};
+
+}  // namespace
+
+void unfused_rms_norm_gemm(const RmsNormGemmForwardProblem& problem, const Context& context) {
+  Unfused(&problem, nullptr).run(context);
+}
+
+std::size_t unfused_rms_norm_gemm_workspace_bytes(const RmsNormGemmForwardProblem& problem) {
+  return Unfused(&problem, nullptr).workspace_bytes();
+}
+
+void unfused_rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem,
+                                    const Context& context) {
+  Unfused(nullptr, &problem).run(context);
+}
+
+std::size_t unfused_rms_norm_gemm_backward_workspace_bytes(
+    const RmsNormGemmBackwardProblem& problem) {
+  return Unfused(nullptr, &problem).workspace_bytes();
+}
+
+void unfused_rms_norm_gemm_both(const RmsNormGemmForwardProblem& forward,
+                                const RmsNormGemmBackwardProblem& backward,
+                                const Context& context) {
+  Unfused(&forward, &backward).run(context);
+}
+
+std::size_t unfused_rms_norm_gemm_both_workspace_bytes(const RmsNormGemmForwardProblem& forward,
+                                                       const RmsNormGemmBackwardProblem& backward) {
+  return Unfused(&forward, &backward).workspace_bytes();
+}
+
+}  // namespace tandem::bench

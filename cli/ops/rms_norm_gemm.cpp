@@ -1,0 +1,80 @@
+// rms_norm_gemm for the tools: its entries, their costs and the fields of its cases.
+#include "ops/rms_norm_gemm.h"
+
+#include <fmt/format.h>
+
+#include "cli/cases/case_line.h"
+#include "cli/cases/draw.h"
+#include "cli/ops/ops.h"
+#include "cli/ops/projection.h"
+#include "cli/ops/rms_norm_gemm.h"
+
+namespace tandem::tools {
+namespace {
+
+void check(const Line& line, Case& one) {
+  check_segments(line, one, kMostRmsNormGemmSegments);
+  if (one.norm == Norm::kNone) one.norm = Norm::kSame;
+  for (const std::string& text : one.segments) {
+    if (parse_segment(text)->activation == Activation::kNone) continue;
+    line.refuse("segments", "must have no activation: " + shown(text));
+  }
+}
+
+/// Draws segments and a norm. Rows that are one row would all be rounded alike.
+void draw_fields(Draw& draw, Case& one) {
+  if (one.strides == Strides::kBroadcast) one.strides = Strides::kPadded;
+  const std::int64_t count = draw.in(1, kMostRmsNormGemmSegments);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t columns = draw.one_in(2) ? 8 * draw.log_in(2, 20) : draw.in(16, 90);
+    std::string text = "none";
+    if (draw.one_in(4)) text += " fp32";
+    if (draw.one_in(3)) text += draw.one_in(2) ? " bias" : " bias_fp32";
+    if (i > 0 && draw.one_in(6)) text += " unused";
+    one.segments.push_back(fmt::format("{} {}", draw.one_in(15) ? 0 : columns, text));
+  }
+  one.kept = draw.of({Kept::kYes, Kept::kTraining});
+  one.fp32_gradients = draw.one_in(3);
+  one.accumulate = draw.one_in(3);
+  one.norm = draw.of({Norm::kSame, Norm::kFp32});
+  one.rstd_given = draw.one_in(3);
+  if (!one.rstd_given && draw.one_in(2)) one.eps = draw.of({0.0, 1e-5, 1e-3, 1.0});
+}
+
+}  // namespace
+
+CaseSchema rms_norm_gemm_case_schema() {
+  return {.op = "rms_norm_gemm",
+          .axes = {"M", "d"},
+          .optional_axes = {},
+          .fields = {"segments", "kept", "gradients", "accumulate", "norm", "eps", "rstd", "rows"},
+          .check = check,
+          .draw_axes = draw_rows,
+          .judgeable = has_rows_to_judge,
+          .draw_fields = draw_fields};
+}
+
+std::vector<Operation> rms_norm_gemm_operations() {
+  const Operation forward = {.name = "rms_norm_gemm",
+                             .direction = "forward",
+                             .calls = {&rms_norm_gemm_forward_signature()},
+                             .make = make_rms_norm_gemm,
+                             .expect = expect_rms_norm_gemm,
+                             .flops = product_flops,
+                             .shape = segments_shape,
+                             .runs_files = true};
+  const Operation backward = {.name = "rms_norm_gemm",
+                              .direction = "backward",
+                              .calls = {&rms_norm_gemm_backward_signature()},
+                              .make = make_rms_norm_gemm_backward,
+                              .expect = expect_rms_norm_gemm_backward,
+                              // d_out W and d_out^T n.
+                              .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
+                              .shape = segments_shape,
+                              .runs_files = true};
+  Operation both = forward_then_backward(forward, backward);
+  both.make = make_rms_norm_gemm_both;
+  return {forward, backward, both};
+}
+
+}  // namespace tandem::tools
