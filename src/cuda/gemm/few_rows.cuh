@@ -102,24 +102,32 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
   }
   __syncthreads();
-  follow_stream();
+  if (warp != 8) follow_stream();
   const FewRowsTile tile =
       find_few_rows_tile(operands, static_cast<int>(blockIdx.x) / parts, rank, parts);
   typename Ring<Config::kStages>::Position at;
   if (warp == 8) {
     const bool elected = cute::elect_one_sync();
+    const auto load_b = [&](int step, int stage) {
+      Barrier& full = shared.ring.full[stage];
+      char* to = shared.stages[stage].b;
+      full.arrive_and_expect(Config::kBBytes + Config::kABytes);
+      const TileCoordinate columns{step * kTileDepth, 0, tile.column, 0};
+      load_panel(operands.b[tile.segment], full, to, columns);
+      if constexpr (Operands::kPaired) {
+        load_panel(operands.b[1], full, to + Config::kBBytes / 2, columns);
+      }
+    };
+    const int early =
+        operands.b_is_there ? min(tile.begin + Config::kStages, tile.end) : tile.begin;
+    for (int step = tile.begin; step < early && elected; ++step) load_b(step, step - tile.begin);
+    follow_stream();
     for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
       shared.ring.wait_empty(at);
       if (elected) {
-        auto& stage = shared.stages[at.stage];
-        Barrier& full = shared.ring.full[at.stage];
-        full.arrive_and_expect(Config::kBBytes + Config::kABytes);
-        const TileCoordinate columns{step * kTileDepth, 0, tile.column, 0};
-        load_panel(operands.b[tile.segment], full, stage.b, columns);
-        if constexpr (Operands::kPaired) {
-          load_panel(operands.b[1], full, stage.b + Config::kBBytes / 2, columns);
-        }
-        load_panel(operands.a[0], full, stage.a, {step * kTileDepth, 0, 0, 0});
+        if (step >= early) load_b(step, at.stage);
+        load_panel(operands.a[0], shared.ring.full[at.stage], shared.stages[at.stage].a,
+                   {step * kTileDepth, 0, 0, 0});
       }
     }
     __syncwarp();

@@ -169,13 +169,16 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
   }
 }
 
-/// Loads an operand of all tiles of the CTA. A whole warp.
+/// Loads an operand of all tiles of the CTA. A whole warp. `late`: it follows the stream only after
+/// the first tile.
 template <class Config, bool kIsA, class Operands>
-__device__ void load_tiles(const Operands& operands, Shared<Config>& shared) {
+__device__ void load_tiles(const Operands& operands, Shared<Config>& shared, bool late = false) {
   const Schedule<Config, Operands> schedule(operands);
   typename Ring<Config::kStages>::Position at;
   for (int i = blockIdx.x; i < schedule.count(); i += gridDim.x) {
     load_tile<Config, kIsA>(operands, schedule.at(i), shared, at);
+    if (late) follow_stream();
+    late = false;
   }
 }
 
@@ -320,11 +323,12 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
   }
   __syncthreads();
-  follow_stream();
+  const bool late = warp == 9 && operands.b_is_there;
+  if (!late) follow_stream();
   if (warpgroup == 2) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     if (warp == 8) load_tiles<Config, true>(operands, shared);
-    if (warp == 9) load_tiles<Config, false>(operands, shared);
+    if (warp == 9) load_tiles<Config, false>(operands, shared, late);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
     const Schedule<Config, Operands> schedule(operands);

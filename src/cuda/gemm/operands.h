@@ -33,6 +33,9 @@ struct Operands {
   // With kTN: only tokens in [cu_seqlens[0], cu_seqlens[N]) are contracted; null: all.
   const std::int32_t* cu_seqlens = nullptr;
   std::int64_t N = 0;
+  // B may be read before the kernel just before on the stream ends: that one is of the same call,
+  // has not written it, and lets this one start no earlier than what was before itself has ended.
+  bool b_is_there = false;
   int slices = 1;  // with kTN: into which tokens are cut (split-K), each with a result of its own
 
   /// Sets a segment's columns, after those before it.

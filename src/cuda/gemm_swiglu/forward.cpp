@@ -58,12 +58,12 @@ const ForwardVariant& choose(const GemmSwigluForwardProblem& problem,
   return choose_variant(
       kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem);
-        if (!reason.empty() || options.variant == one.name) return reason;
+        if (!reason.empty()) return reason;
         if (options.batch_invariant) {
           const bool invariant = one.columns == kInvariantColumns && one.most_rows == 0;
           return std::string(invariant ? "" : "is not the one of batch-invariant calls");
         }
-        if (one.most_rows > 0) return reason;
+        if (options.variant == one.name || one.most_rows > 0) return reason;
         if (quickest == nullptr) quickest = find_quickest(problem, device);
         return &one == quickest ? reason : "is slower here than " + quickest->name;
       });
@@ -170,6 +170,9 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
   params.b[1] =
       operand(readable(problem.up_weight, problem.F, plan.copies_up_weight, plan.up_weight),
               problem.F, rows_b);
+  // The norm's kernel follows the stream and writes no weight; a copy would come in between.
+  params.b_is_there =
+      problem.norm.weight != nullptr && !plan.copies_gate_weight && !plan.copies_up_weight;
   params.activation = problem.activation;
   const auto target = [&](const MatrixTensor& matrix) {
     return gemm::make_target(matrix, problem.dtype, problem.dtype, problem.M, problem.F, !few);

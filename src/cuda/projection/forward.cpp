@@ -161,16 +161,43 @@ const ForwardVariant& choose(const ProjectionForwardProblem& problem,
   return choose_variant(
       kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem);
-        if (!reason.empty() || options.variant == one.name) return reason;
+        if (!reason.empty()) return reason;
         if (options.batch_invariant) {
           const bool invariant =
               one.columns == kInvariantColumns && one.most_rows == 0 && !one.plain;
           return std::string(invariant ? "" : "is not the one of batch-invariant calls");
         }
-        if (one.most_rows > 0) return reason;
+        if (options.variant == one.name || one.most_rows > 0) return reason;
         if (quickest == nullptr) quickest = find_quickest(problem, device);
         return &one == quickest ? reason : "is slower here than " + quickest->name;
       });
+}
+
+/// `behind`: see run_forward_behind.
+void run_forward(const ProjectionForwardProblem& problem, const Context& context,
+                 const CallOptions& options, bool behind) {
+  const DeviceProperties& device = device_properties(problem.device);
+  const ForwardVariant& variant = choose(problem, device, options);
+  const ForwardPlan plan = plan_forward(variant, problem);
+  const CallScope scope(variant.name, problem.device.index);
+  const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
+  if (problem.M == 0) return;
+  const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
+  ForwardParams params{};
+  params.B = 1;
+  params.rows = static_cast<int>(problem.M);
+  params.depth[0] = problem.d;
+  const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
+  if (problem.d > 0) {
+    const int rows =
+        variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT);
+    params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
+                                            matrix_extents(problem.M, problem.d), rows));
+  }
+  for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
+  params.b_is_there = behind && plan.workspace_bytes == 0;  // else copies come in between
+  variant.launch(params, device.multiprocessors, context.stream.handle);
+  for (int i = 0; i < problem.segment_count; ++i) call.normalize(i);
 }
 
 }  // namespace
@@ -219,6 +246,11 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
   return plan;
 }
 
+void run_forward_behind(const ProjectionForwardProblem& problem, const Context& context,
+                        const CallOptions& options) {
+  run_forward(problem, context, options, true);
+}
+
 double predict_forward(int columns, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device) {
   const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, columns);
@@ -238,27 +270,7 @@ using namespace projection;
 
 void projection_forward(const ProjectionForwardProblem& problem, const Context& context,
                         const CallOptions& options) {
-  const DeviceProperties& device = device_properties(problem.device);
-  const ForwardVariant& variant = choose(problem, device, options);
-  const ForwardPlan plan = plan_forward(variant, problem);
-  const CallScope scope(variant.name, problem.device.index);
-  const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
-  if (problem.M == 0) return;
-  const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
-  ForwardParams params{};
-  params.B = 1;
-  params.rows = static_cast<int>(problem.M);
-  params.depth[0] = problem.d;
-  const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
-  if (problem.d > 0) {
-    const int rows =
-        variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT);
-    params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
-                                            matrix_extents(problem.M, problem.d), rows));
-  }
-  for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
-  variant.launch(params, device.multiprocessors, context.stream.handle);
-  for (int i = 0; i < problem.segment_count; ++i) call.normalize(i);
+  run_forward(problem, context, options, false);
 }
 
 std::size_t projection_forward_workspace_bytes(const ProjectionForwardProblem& problem,

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "core/call_options.h"
 #include "cuda/gemm/matrix.h"
 #include "cuda/projection/forward_params.h"
 #include "ops/projection_problem.h"
+#include "tandem/context.h"
 #include "tandem/device.h"
 
 namespace tandem::cuda::projection {
@@ -46,6 +48,11 @@ struct ForwardPlan {
   std::size_t workspace_bytes = 0;
 };
 ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem);
+
+/// Runs the call behind a kernel of another op that made x and followed the stream: what it has not
+/// written may be read while it runs.
+void run_forward_behind(const ProjectionForwardProblem& problem, const Context& context,
+                        const CallOptions& options);
 
 /// Predicted microseconds of a variant for any number of rows, which decide between these.
 double predict_forward(int columns, const ProjectionForwardProblem& problem,

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gemm/matrix.h"
+#include "cuda/projection/forward_plan.h"
 #include "cuda/rms_norm/rms_norm.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -164,9 +165,9 @@ void rms_norm_gemm_forward(const RmsNormGemmForwardProblem& problem, const Conte
       kForward,
       {{projection.M, projection.d, projection.x, problem.norm}, products.x, problem.kept_rstd},
       context.stream.handle);
-  projection_forward(products,
-                     with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
-                     inner);
+  projection::run_forward_behind(
+      products, with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
+      inner);
 }
 
 std::size_t rms_norm_gemm_forward_workspace_bytes(const RmsNormGemmForwardProblem& problem,
