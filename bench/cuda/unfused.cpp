@@ -7,6 +7,7 @@
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
 #include "ops/projection.h"
+#include "ops/rms_norm_gemm.h"
 #include "tandem/error.h"
 
 namespace tandem::bench {
@@ -76,7 +77,17 @@ const std::vector<Baseline>& baselines() {
       baseline<unfused_projection_both, unfused_projection_both_workspace_bytes,
                ProjectionForwardArgs, ProjectionBackwardArgs>(
           "unfused", "unfused.cublaslt",
-          {&projection_forward_signature(), &projection_backward_signature()})};
+          {&projection_forward_signature(), &projection_backward_signature()}),
+      baseline<unfused_rms_norm_gemm, unfused_rms_norm_gemm_workspace_bytes,
+               RmsNormGemmForwardArgs>("unfused", "unfused.norm_cublaslt",
+                                       {&rms_norm_gemm_forward_signature()}),
+      baseline<unfused_rms_norm_gemm_backward, unfused_rms_norm_gemm_backward_workspace_bytes,
+               RmsNormGemmBackwardArgs>("unfused", "unfused.norm_cublaslt",
+                                        {&rms_norm_gemm_backward_signature()}),
+      baseline<unfused_rms_norm_gemm_both, unfused_rms_norm_gemm_both_workspace_bytes,
+               RmsNormGemmForwardArgs, RmsNormGemmBackwardArgs>(
+          "unfused", "unfused.norm_cublaslt",
+          {&rms_norm_gemm_forward_signature(), &rms_norm_gemm_backward_signature()})};
   return all;
 }
 

@@ -13,6 +13,7 @@
 #include "ops/gla_problem.h"
 #include "ops/linear_scan_problem.h"
 #include "ops/projection_problem.h"
+#include "ops/rms_norm_gemm_problem.h"
 #include "tandem/context.h"
 #include "tandem/error.h"
 #include "tandem/tensor.h"
@@ -62,6 +63,20 @@ void unfused_projection_both(const ProjectionForwardProblem& forward,
                              const ProjectionBackwardProblem& backward, const Context& context);
 std::size_t unfused_projection_both_workspace_bytes(const ProjectionForwardProblem& forward,
                                                     const ProjectionBackwardProblem& backward);
+
+/// The norm, the products of projection's baseline, one where the segments' weights and outputs lie
+/// in one matrix each, and the norm's gradient: forward, backward, and the two in turn. As above,
+/// and d at most 16384.
+void unfused_rms_norm_gemm(const RmsNormGemmForwardProblem& problem, const Context& context);
+std::size_t unfused_rms_norm_gemm_workspace_bytes(const RmsNormGemmForwardProblem& problem);
+void unfused_rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem,
+                                    const Context& context);
+std::size_t unfused_rms_norm_gemm_backward_workspace_bytes(
+    const RmsNormGemmBackwardProblem& problem);
+void unfused_rms_norm_gemm_both(const RmsNormGemmForwardProblem& forward,
+                                const RmsNormGemmBackwardProblem& backward, const Context& context);
+std::size_t unfused_rms_norm_gemm_both_workspace_bytes(const RmsNormGemmForwardProblem& forward,
+                                                       const RmsNormGemmBackwardProblem& backward);
 
 /// The arguments of a baseline's calls, each the public struct of its table.
 using CallArguments = std::span<const std::shared_ptr<void>>;

@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from . import projection
-from .cases import ROOT, SCANS
+from .cases import PRODUCTS, ROOT, SCANS
 from .gradients import by_name
 
 DTYPES = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2, "torch.int32": 3}
@@ -143,8 +143,8 @@ def forward_call(library, case, tensors, provider=""):
     """The forward of a case, by the library or a baseline, and its output, or outputs by name: new memory."""
     import torch
 
-    if case.op == "projection":
-        return projection_call(library, case, tensors, provider)
+    if case.op in PRODUCTS:
+        return products_call(library, case, tensors, provider)
     first = next(iter(tensors.values()))
     scan = case.op in SCANS
     output = torch.empty(
@@ -155,18 +155,16 @@ def forward_call(library, case, tensors, provider=""):
     return Call(library, function, {**tensors, "out" if scan else "o": output}, **numbers), output
 
 
-def projection_call(library, case, tensors, provider=""):
+def products_call(library, case, tensors, provider=""):
     import torch
 
-    x, outputs, numbers = tensors["x"], {}, {}
+    x, outputs = tensors["x"], {}
     for i, one in enumerate(projection.segments(case)):
         dtype = torch.float32 if "fp32" in one.flags else x.dtype
         outputs[f"out{i}"] = torch.empty((case.M, one.columns), dtype=dtype, device=x.device)
-        numbers[f"activation{i}"] = projection.ACTIVATIONS.index(one.activation)
-        numbers |= {f"{name}{i}": value for name, value in one.constants.items()}
     inputs = {name: x for name, x in tensors.items() if not name.startswith("d_")}
-    function = (f"{provider}." if provider else "") + "projection_forward"
-    return Call(library, function, {**inputs, **outputs}, **numbers), outputs
+    function = (f"{provider}." if provider else "") + f"{case.op}_forward"
+    return Call(library, function, {**inputs, **outputs}, **PRODUCTS[case.op].numbers(case)), outputs
 
 
 class PreparedCall:

@@ -101,6 +101,15 @@ def make(case, kind, generator, device):
     return tensors
 
 
+def numbers(case):
+    """Those of a call."""
+    found = {}
+    for i, one in enumerate(segments(case)):
+        found[f"activation{i}"] = ACTIVATIONS.index(one.activation)
+        found |= {f"{name}{i}": value for name, value in one.constants.items()}
+    return found
+
+
 def sample(case):
     """{output: rows that are compared}: the first, the last and some between; of a weight's gradient those of the last
     head, or the last 16."""

@@ -26,6 +26,9 @@ class TorchEager(Provider):
         return lambda: call(tensors)
 
     def function(self, case, dtype):
+        return self.chain(case)
+
+    def chain(self, case):
         return chain(case)
 
     def variant(self, case, setting):
@@ -43,7 +46,7 @@ class TorchCompile(TorchEager):
         if self._last is None or self._last[0] != key:
             # why: shapes of one function's code end at torch's limit of recompilations.
             self._torch.compiler.reset()
-            self._last = key, self._torch.compile(chain(case), mode=self.mode, dynamic=False)
+            self._last = key, self._torch.compile(self.chain(case), mode=self.mode, dynamic=False)
         return self._last[1]
 
     def variant(self, case, setting):
