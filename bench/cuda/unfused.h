@@ -66,7 +66,7 @@ std::size_t unfused_projection_both_workspace_bytes(const ProjectionForwardProbl
 
 /// The norm, the products of projection's baseline, one where the segments' weights and outputs lie
 /// in one matrix each, and the norm's gradient: forward, backward, and the two in turn. As above,
-/// and d at most 16384.
+/// and d at most 8192.
 void unfused_rms_norm_gemm(const RmsNormGemmForwardProblem& problem, const Context& context);
 std::size_t unfused_rms_norm_gemm_workspace_bytes(const RmsNormGemmForwardProblem& problem);
 void unfused_rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem,

@@ -1,4 +1,4 @@
-"""rms_norm_gemm's cases for peers, with projection's segments: costs, inputs, and the definition in fp64 on a few rows."""
+"""rms_norm_gemm's cases for peers, with projection's segments: costs, inputs, and the fp64 definition on a few rows."""
 
 from . import projection
 from .projection import product, segments
