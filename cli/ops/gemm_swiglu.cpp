@@ -40,7 +40,8 @@ void check(const Line& line, Case& one) {
 /// Of random cases. Sums of few products may cancel, and few outputs may all be rounded by as much
 /// as one can be.
 constexpr std::int64_t kFewestRows = 40, kFewestColumns = 16;
-constexpr std::int64_t kFewestNormalized = 64;  // columns of x: the norm weight's gradient has those
+constexpr std::int64_t kFewestNormalized =
+    64;  // columns of x: the norm weight's gradient has those
 
 std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
   return {{"M", draw.one_in(10) ? 0 : draw.log_in(kFewestRows, 400)},
