@@ -8,12 +8,12 @@ import os
 import pathlib
 import subprocess
 
-from . import projection, rms_norm_gemm
+from . import gemm_swiglu, projection, rms_norm_gemm
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
 SCANS = ("gated_scan", "linear_scan")
-PRODUCTS = {"projection": projection, "rms_norm_gemm": rms_norm_gemm}  # what their cases are
+PRODUCTS = {"gemm_swiglu": gemm_swiglu, "projection": projection, "rms_norm_gemm": rms_norm_gemm}
 NO_DECAY = {"kind": "none"}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ class NoProgram(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of products M, d
+    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of products M, d, of gemm_swiglu F
     dtypes: tuple
     decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
     distribution: str
@@ -45,12 +45,13 @@ class Case:
     op: str = "gla"
     gate: str = "silu"  # of a scan: silu, none
     decay_dtype: str = "same"  # of a scan: same (as x), fp32
-    kept: str = "yes"  # of linear_scan and products: yes, training, no
-    segments: tuple = ()  # of products, as the three below
-    around: float | None = None
+    kept: str = "yes"  # of linear_scan and products of rows: yes, training, no
+    segments: tuple = ()  # of projection and rms_norm_gemm
+    around: float | None = None  # of products of rows, as all below
     gradients: str = "same"
     accumulate: str = "no"
-    norm: str = "none"  # of a norm before products: the dtype of its weight, same (as x), fp32
+    activation: str = "silu"
+    norm: str = "none"
     eps: float | None = None
     rstd: str = "computed"
     rows: str = "normal"
@@ -156,10 +157,11 @@ def why_not(case):
     """Says why no side by side can be made of the case, or "": peers disagree on everything beyond the plain call."""
     if case.states != "none":
         return f"states {case.states}"
-    if case.strides not in ("contiguous", "packed" if case.op == "rms_norm_gemm" else ""):
+    product = PRODUCTS.get(case.op)
+    if case.strides not in (product.STRIDES if product else ("contiguous",)):
         return f"strides {case.strides}"
-    if case.op in PRODUCTS:
-        return PRODUCTS[case.op].why_not(case)
+    if product:
+        return product.why_not(case)
     if case.op not in SCANS and case.direction in WITH_GRADIENTS and case.H != case.HQ:
         return "gradients of grouped heads"
     return ""

@@ -51,7 +51,7 @@ def log_decay(distribution, shape, generator, device="cpu"):
 def make(case, dtype, seed, device):
     """Makes gla's {q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay,
     cu_seqlens (int32) in a dense batch. For a step also the state before it, [B,H,K,V]; for gradients d_o, like v. Of
-    a scan make_scan(), of products make() of their module."""
+    a scan make_scan(), of a product of rows that of its own module."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed + case.seed)

@@ -4,6 +4,7 @@ import dataclasses
 
 ACTIVATIONS = ("none", "silu", "sigmoid", "log_sigmoid", "softplus", "l2_normalize")  # their numbers in a call
 CONSTANTS = {"log_sigmoid": ("divisor",), "softplus": ("min", "max"), "l2_normalize": ("head_width",)}
+STRIDES = ("contiguous",)
 FLAGS = ("fp32", "bias", "bias_fp32", "unused")
 ROWS = 64  # of x that are compared
 
@@ -101,13 +102,17 @@ def make(case, kind, generator, device):
     return tensors
 
 
-def numbers(case):
-    """Those of a call."""
-    found = {}
+def call_of(case, tensors):
+    """The inputs of a forward call of the library, its outputs, which are made, and its numbers."""
+    import torch
+
+    x, outputs, numbers = tensors["x"], {}, {}
     for i, one in enumerate(segments(case)):
-        found[f"activation{i}"] = ACTIVATIONS.index(one.activation)
-        found |= {f"{name}{i}": value for name, value in one.constants.items()}
-    return found
+        dtype = torch.float32 if "fp32" in one.flags else x.dtype
+        outputs[f"out{i}"] = torch.empty((case.M, one.columns), dtype=dtype, device=x.device)
+        numbers[f"activation{i}"] = ACTIVATIONS.index(one.activation)
+        numbers |= {f"{name}{i}": value for name, value in one.constants.items()}
+    return {name: x for name, x in tensors.items() if not name.startswith("d_")}, outputs, numbers
 
 
 def sample(case):

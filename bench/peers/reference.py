@@ -1,5 +1,5 @@
 """The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the
-scans, on (batch, channel) pairs: scan_reference.py; of products, on rows: projection.py, rms_norm_gemm.py."""
+scans, on (batch, channel) pairs: scan_reference.py; of products, on rows: projection.py, gemm_swiglu.py."""
 
 import itertools
 

@@ -3,6 +3,7 @@
 from . import projection
 from .projection import product, segments
 
+STRIDES = ("contiguous", "packed")  # packed: the weights are rows of one matrix
 EPS = 1e-6  # of a case that names none
 
 
@@ -56,8 +57,10 @@ def make(case, kind, generator, device):
     return tensors
 
 
-def numbers(case):
-    return {} if case.eps is None else {"eps": case.eps}
+def call_of(case, tensors):
+    """The inputs of a forward call of the library, its outputs, which are made, and its numbers."""
+    inputs, outputs, _ = projection.call_of(case, tensors)
+    return inputs, outputs, {} if case.eps is None else {"eps": case.eps}
 
 
 def sample(case):

@@ -41,6 +41,8 @@ void check(const Line& line, Case& one) {
 /// Of random cases. Sums of few products may cancel, and few outputs may all be rounded by as much
 /// as one can be.
 constexpr std::int64_t kFewestRows = 40, kFewestColumns = 16;
+constexpr std::int64_t kFewestNormalized =
+    64;  // columns of x: the norm weight's gradient has those
 
 std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
   return {{"M", draw.one_in(10) ? 0 : draw.log_in(kFewestRows, 400)},
@@ -55,6 +57,7 @@ void draw_fields(Draw& draw, Case& one) {
   if (one.strides == Strides::kBroadcast) one.strides = Strides::kPadded;
   one.activation = kGateActivations[draw.in(0, std::ssize(kGateActivations) - 1)];
   one.norm = draw.of({Norm::kNone, Norm::kSame, Norm::kFp32});
+  if (one.axis("d") < kFewestNormalized) one.norm = Norm::kNone;
   one.rstd_given = one.norm != Norm::kNone && draw.one_in(3);
   one.kept = draw.of({Kept::kYes, Kept::kTraining});
   one.fp32_gradients = draw.one_in(3);

@@ -194,7 +194,7 @@ GemmSwigluForwardArgs gate_of(std::vector<float>& z, std::vector<float>& ones,
 TEST(GemmSwiglu, GatesOfAnySize) {
   std::vector<float> z;
   for (int i = -120; i <= 120; ++i) z.push_back(static_cast<float>(i) / 10);
-  for (const float far : {30.0f, 1e4f, 1e20f, 3e38f}) z.insert(z.end(), {-far, far});
+  for (const float far : {30.0f, 1e3f, 1e20f, 3e38f}) z.insert(z.end(), {-far, far});
   for (const int activation : {0, 1, 2, 3}) {
     std::vector<float> ones(z.size()), value(z.size()), slope(z.size()), kept(z.size());
     GemmSwigluForwardArgs args =
@@ -204,7 +204,7 @@ TEST(GemmSwiglu, GatesOfAnySize) {
     EXPECT_EQ(value, kept);
     for (std::size_t i = 0; i < z.size(); ++i) {
       SCOPED_TRACE(testing::Message() << activation << " " << z[i]);
-      if (std::fabs(z[i]) > 20) {
+      if (std::fabs(z[i]) > 100) {
         EXPECT_EQ(value[i], z[i] > 0 ? z[i] : 0);
         EXPECT_EQ(slope[i], z[i] > 0 ? 1 : 0);
         continue;

@@ -29,7 +29,13 @@ class TorchEager(Provider):
         return self.chain(case)
 
     def chain(self, case):
-        return chain(case)
+        """A function of the tensors by name that returns the outputs by name."""
+        segments = projection.segments(case)
+
+        def call(tensors):
+            return {f"out{i}": follow(one, product(tensors, i)) for i, one in enumerate(segments)}
+
+        return call
 
     def variant(self, case, setting):
         return "eager"
@@ -51,16 +57,6 @@ class TorchCompile(TorchEager):
 
     def variant(self, case, setting):
         return self.mode
-
-
-def chain(case):
-    """A function of the tensors by name that returns the outputs by name."""
-    segments = projection.segments(case)
-
-    def call(tensors):
-        return {f"out{i}": follow(one, product(tensors, i)) for i, one in enumerate(segments)}
-
-    return call
 
 
 def product(tensors, i):
