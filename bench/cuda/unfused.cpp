@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "ops/gated_scan.h"
+#include "ops/gemm_swiglu.h"
 #include "ops/gla.h"
 #include "ops/linear_scan.h"
 #include "ops/projection.h"
+#include "ops/rms_norm_gemm.h"
 #include "tandem/error.h"
 
 namespace tandem::bench {
@@ -49,6 +51,7 @@ Baseline baseline(const char* provider, const char* variant, std::vector<const S
 }
 
 constexpr const char* kComposed = "composed.gemm_gated_scan";
+const std::vector<std::string> kGateKept = {"gate_slope", "up_slope", "kept_rstd"};
 
 }  // namespace
 
@@ -76,7 +79,26 @@ const std::vector<Baseline>& baselines() {
       baseline<unfused_projection_both, unfused_projection_both_workspace_bytes,
                ProjectionForwardArgs, ProjectionBackwardArgs>(
           "unfused", "unfused.cublaslt",
-          {&projection_forward_signature(), &projection_backward_signature()})};
+          {&projection_forward_signature(), &projection_backward_signature()}),
+      baseline<unfused_rms_norm_gemm, unfused_rms_norm_gemm_workspace_bytes,
+               RmsNormGemmForwardArgs>("unfused", "unfused.norm_cublaslt",
+                                       {&rms_norm_gemm_forward_signature()}),
+      baseline<unfused_rms_norm_gemm_backward, unfused_rms_norm_gemm_backward_workspace_bytes,
+               RmsNormGemmBackwardArgs>("unfused", "unfused.norm_cublaslt",
+                                        {&rms_norm_gemm_backward_signature()}),
+      baseline<unfused_rms_norm_gemm_both, unfused_rms_norm_gemm_both_workspace_bytes,
+               RmsNormGemmForwardArgs, RmsNormGemmBackwardArgs>(
+          "unfused", "unfused.norm_cublaslt",
+          {&rms_norm_gemm_forward_signature(), &rms_norm_gemm_backward_signature()}),
+      baseline<unfused_gemm_swiglu, unfused_gemm_swiglu_workspace_bytes, GemmSwigluForwardArgs>(
+          "unfused", "unfused.cublaslt", {&gemm_swiglu_forward_signature()}, kGateKept),
+      baseline<unfused_gemm_swiglu_backward, unfused_gemm_swiglu_backward_workspace_bytes,
+               GemmSwigluBackwardArgs>("unfused", "unfused.cublaslt",
+                                       {&gemm_swiglu_backward_signature()}),
+      baseline<unfused_gemm_swiglu_both, unfused_gemm_swiglu_both_workspace_bytes,
+               GemmSwigluForwardArgs, GemmSwigluBackwardArgs>(
+          "unfused", "unfused.cublaslt",
+          {&gemm_swiglu_forward_signature(), &gemm_swiglu_backward_signature()}, kGateKept)};
   return all;
 }
 

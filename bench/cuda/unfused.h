@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "ops/gated_scan_problem.h"
+#include "ops/gemm_swiglu_problem.h"
 #include "ops/gla_problem.h"
 #include "ops/linear_scan_problem.h"
 #include "ops/projection_problem.h"
+#include "ops/rms_norm_gemm_problem.h"
 #include "tandem/context.h"
 #include "tandem/error.h"
 #include "tandem/tensor.h"
@@ -63,6 +65,33 @@ void unfused_projection_both(const ProjectionForwardProblem& forward,
 std::size_t unfused_projection_both_workspace_bytes(const ProjectionForwardProblem& forward,
                                                     const ProjectionBackwardProblem& backward);
 
+/// The norm, the products of projection's baseline, one where the segments' weights and outputs lie
+/// in one matrix each, and the norm's gradient: forward, backward, and the two in turn. As above,
+/// and d at most 8192.
+void unfused_rms_norm_gemm(const RmsNormGemmForwardProblem& problem, const Context& context);
+std::size_t unfused_rms_norm_gemm_workspace_bytes(const RmsNormGemmForwardProblem& problem);
+void unfused_rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem,
+                                    const Context& context);
+std::size_t unfused_rms_norm_gemm_backward_workspace_bytes(
+    const RmsNormGemmBackwardProblem& problem);
+void unfused_rms_norm_gemm_both(const RmsNormGemmForwardProblem& forward,
+                                const RmsNormGemmBackwardProblem& backward, const Context& context);
+std::size_t unfused_rms_norm_gemm_both_workspace_bytes(const RmsNormGemmForwardProblem& forward,
+                                                       const RmsNormGemmBackwardProblem& backward);
+
+/// The products of both weights, one where they are rows of one matrix, and an element-wise kernel;
+/// of a norm a kernel in front, and two behind: forward, backward, and the two in turn. d and F
+/// must be multiples of 8, rows begin at multiples of 16 bytes. Backward it takes the slopes, after
+/// its own forward the products, which it keeps in their stead.
+void unfused_gemm_swiglu(const GemmSwigluForwardProblem& problem, const Context& context);
+std::size_t unfused_gemm_swiglu_workspace_bytes(const GemmSwigluForwardProblem& problem);
+void unfused_gemm_swiglu_backward(const GemmSwigluBackwardProblem& problem, const Context& context);
+std::size_t unfused_gemm_swiglu_backward_workspace_bytes(const GemmSwigluBackwardProblem& problem);
+void unfused_gemm_swiglu_both(const GemmSwigluForwardProblem& forward,
+                              const GemmSwigluBackwardProblem& backward, const Context& context);
+std::size_t unfused_gemm_swiglu_both_workspace_bytes(const GemmSwigluForwardProblem& forward,
+                                                     const GemmSwigluBackwardProblem& backward);
+
 /// The arguments of a baseline's calls, each the public struct of its table.
 using CallArguments = std::span<const std::shared_ptr<void>>;
 
@@ -74,7 +103,7 @@ struct Baseline {
   std::vector<const Signature*> calls;  // that it makes, in turn
   void (*run)(CallArguments args, const Context& context);
   std::size_t (*workspace_bytes)(CallArguments args);
-  std::vector<std::string> forgoes;  // outputs for a backward that it has no use for
+  std::vector<std::string> forgoes;  // outputs for a backward that it has no use for, nor reads
 };
 
 const std::vector<Baseline>& baselines();

@@ -117,18 +117,18 @@ void finish(const ProjectionForwardProblem& problem, const ProjectionForwardSegm
 
 /// A tensor without gaps.
 void check_row(const void* data, DType dtype, int columns) {
-  check_matrix({const_cast<void*>(data), columns}, dtype, columns);
+  check_matrix(kName, {const_cast<void*>(data), columns}, dtype, columns);
 }
 
 std::size_t checked_workspace_bytes(const ProjectionForwardProblem& problem) {
   check_baseline(problem);
-  check_matrix(problem.x, problem.dtype, problem.d);
+  check_matrix(kName, problem.x, problem.dtype, problem.d);
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionForwardSegment& segment = problem.segments[i];
     if (segment.columns == 0) continue;
-    check_matrix(segment.weight, problem.dtype, problem.d);
-    check_matrix(segment.out, segment.out_dtype, segment.columns);
-    check_matrix(segment.slope, segment.out_dtype, segment.columns);
+    check_matrix(kName, segment.weight, problem.dtype, problem.d);
+    check_matrix(kName, segment.out, segment.out_dtype, segment.columns);
+    check_matrix(kName, segment.slope, segment.out_dtype, segment.columns);
     check_row(segment.bias, segment.bias_dtype, segment.columns);
   }
   return kMatmulWorkspaceBytes;

@@ -21,9 +21,6 @@ namespace {
 
 using namespace projection;
 
-constexpr int kSumLanes = 16, kSumRows = kThreads / kSumLanes;
-constexpr int kSumColumns = kSumLanes * kVector;
-
 /// dz = d_out, or d_out slope.
 template <typename Element, typename Out>
 __global__ void __launch_bounds__(kThreads)
@@ -58,43 +55,17 @@ __global__ void __launch_bounds__(kThreads)
   d_out.store(address<Element>(dz, part.row, part.column));
 }
 
-/// Sums of a slice's rows: a block per kSumColumns columns and slice.
+/// dz, of which d_bias is the sum.
 template <typename Element>
-__global__ void __launch_bounds__(kThreads)
-    column_sums_kernel(std::int64_t M, int columns, MatrixTensor matrix, float* sums) {
-  alignas(16) __shared__ float shared[kSumRows][kSumColumns];
-  const int lane = threadIdx.x % kSumLanes, first = threadIdx.x / kSumLanes;
-  const int column = blockIdx.x * kSumColumns + lane * kVector;
-  const std::int64_t slices = gridDim.y, slice = blockIdx.y;
-  const std::int64_t begin = M * slice / slices, end = M * (slice + 1) / slices;
-  Values sum = {};
-  if (column < columns) {
-#pragma unroll 4
-    for (std::int64_t row = begin + first; row < end; row += kSumRows) {
-      Values values;
-      values.load(address<Element>(matrix, row, column));
-      for (int i = 0; i < kVector; ++i) sum.at[i] += values.at[i];
-    }
-  }
-  sum.store(&shared[first][lane * kVector]);
-  __syncthreads();
-  const int mine = threadIdx.x, to = blockIdx.x * kSumColumns + mine;
-  if (mine >= kSumColumns || to >= columns) return;
-  float total = 0.0f;
-  for (int row = 0; row < kSumRows; ++row) total += shared[row][mine];
-  sums[slice * columns + to] = total;
-}
+struct MatrixTerms {
+  MatrixTensor matrix;
 
-template <typename Out>
-__global__ void __launch_bounds__(kThreads)
-    sum_slices_kernel(const float* sums, int slices, int columns, Out* result, bool accumulate) {
-  const int column = blockIdx.x * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  float total = accumulate ? static_cast<float>(result[column]) : 0.0f;
-  for (int slice = 0; slice < slices; ++slice)
-    total += sums[std::int64_t{slice} * columns + column];
-  result[column] = Out(total);
-}
+  __device__ Values operator()(std::int64_t row, int column) const {
+    Values values;
+    values.load(address<Element>(matrix, row, column));
+    return values;
+  }
+};
 
 /// Whether dz is other than d_out as it lies.
 bool makes_dz(const ProjectionBackwardSegment& segment) {
@@ -118,28 +89,12 @@ void make_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardS
   });
 }
 
-int sum_slices(std::int64_t M) {
-  return static_cast<int>(std::clamp<std::int64_t>(M / 256, 1, 64));
-}
-
-void sum_columns(const ProjectionBackwardProblem& problem, const ProjectionBackwardSegment& segment,
-                 const MatrixTensor& dz, float* sums, cudaStream_t stream) {
-  const int slices = sum_slices(problem.M);
+void sum_bias(const ProjectionBackwardProblem& problem, const ProjectionBackwardSegment& segment,
+              const MatrixTensor& dz, float* sums, cudaStream_t stream) {
   with_types(problem.dtype, segment.d_bias_dtype, [&]<class Element, class Out>(Element, Out) {
-    const dim3 grid((segment.columns - 1) / kSumColumns + 1, slices);
-    column_sums_kernel<Element>
-        <<<grid, kThreads, 0, stream>>>(problem.M, segment.columns, dz, sums);
-    sum_slices_kernel<Out><<<(segment.columns - 1) / kThreads + 1, kThreads, 0, stream>>>(
-        sums, slices, segment.columns, static_cast<Out*>(segment.d_bias), problem.accumulate);
+    sum_columns(MatrixTerms<Element>{dz}, problem.M, segment.columns, sums,
+                static_cast<Out*>(segment.d_bias), problem.accumulate, stream);
   });
-}
-
-void clear(const MatrixTensor& matrix, DType dtype, std::int64_t rows, std::int64_t columns,
-           cudaStream_t stream) {
-  const std::size_t size = size_of(dtype);
-  cuda::cuda_check(
-      cudaMemset2DAsync(matrix.data, matrix.row_stride * size, 0, columns * size, rows, stream),
-      kName);
 }
 
 /// What a backward keeps, of one segment at a time.
@@ -148,17 +103,17 @@ struct Intermediates {
 
   explicit Intermediates(const ProjectionBackwardProblem& problem) {
     check_baseline(problem);
-    check_matrix(problem.x, problem.dtype, problem.d);
-    check_matrix(problem.dx, problem.dtype, problem.d);
+    check_matrix(kName, problem.x, problem.dtype, problem.d);
+    check_matrix(kName, problem.dx, problem.dtype, problem.d);
     std::int64_t dz_columns = 0, bias_columns = 0;
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& segment = problem.segments[i];
       if (segment.columns == 0) continue;
-      check_matrix(segment.weight, problem.dtype, problem.d);
-      check_matrix(segment.d_out, segment.out_dtype, segment.columns);
-      check_matrix(segment.slope, segment.out_dtype, segment.columns);
-      check_matrix(segment.out, segment.out_dtype, segment.columns);
-      check_matrix(segment.d_weight, segment.d_weight_dtype, problem.d);
+      check_matrix(kName, segment.weight, problem.dtype, problem.d);
+      check_matrix(kName, segment.d_out, segment.out_dtype, segment.columns);
+      check_matrix(kName, segment.slope, segment.out_dtype, segment.columns);
+      check_matrix(kName, segment.out, segment.out_dtype, segment.columns);
+      check_matrix(kName, segment.d_weight, segment.d_weight_dtype, problem.d);
       const std::int64_t columns = segment.columns;
       if (makes_dz(segment)) dz_columns = std::max(dz_columns, columns);
       if (segment.d_bias != nullptr) bias_columns = std::max(bias_columns, columns);
@@ -212,7 +167,7 @@ void add_segment(const ProjectionBackwardProblem& problem, const ProjectionBackw
              workspace, stream);
   }
   if (segment.d_bias != nullptr) {
-    sum_columns(problem, segment, dz, scratch.at<float>(at.sums), stream);
+    sum_bias(problem, segment, dz, scratch.at<float>(at.sums), stream);
   }
 }
 
@@ -221,10 +176,12 @@ void clear_segment(const ProjectionBackwardProblem& problem,
                    const ProjectionBackwardSegment& segment, cudaStream_t stream) {
   if (problem.accumulate) return;
   if (segment.d_weight.data != nullptr) {
-    clear(segment.d_weight, segment.d_weight_dtype, segment.columns, problem.d, stream);
+    clear_matrix(kName, segment.d_weight, segment.d_weight_dtype, segment.columns, problem.d,
+                 stream);
   }
   if (segment.d_bias != nullptr) {
-    clear({segment.d_bias, segment.columns}, segment.d_bias_dtype, 1, segment.columns, stream);
+    clear_matrix(kName, {segment.d_bias, segment.columns}, segment.d_bias_dtype, 1, segment.columns,
+                 stream);
   }
 }
 
@@ -247,7 +204,7 @@ void unfused_projection_backward(const ProjectionBackwardProblem& problem, const
     first = false;
   }
   if (first && problem.M > 0 && problem.dx.data != nullptr) {
-    clear(problem.dx, problem.dtype, problem.M, problem.d, stream);
+    clear_matrix(kName, problem.dx, problem.dtype, problem.M, problem.d, stream);
   }
   cuda::cuda_check(cudaGetLastError(), kName);
 }

@@ -1,4 +1,4 @@
-// The RMS norm, unfused: a CTA per row that holds it in registers, each thread one to four vectors
+// The RMS norm, unfused: a CTA per row that holds it in registers, each thread one or two vectors
 // of eight elements. Backwards a CTA takes a slice of the rows one after the other, and keeps sums
 // for the weight's gradient, which a second kernel adds up.
 #include "bench/cuda/unfused_rms_norm.h"
@@ -15,7 +15,7 @@ using namespace projection;
 
 constexpr int kMostThreads = 512;
 constexpr int kWarp = 32;
-constexpr int kMostVectors = 4;   // of a thread
+constexpr int kMostVectors = 2;   // of a thread: more do not fit into registers backwards
 constexpr int kMostSlices = 264;  // two CTAs per multiprocessor of an H200
 
 /// The sum over a CTA, in each of its threads.
@@ -138,9 +138,8 @@ void with_shape(const NormedRows& rows, const Body& body) {
       const int threads = ((vectors - 1) / kVectors / kWarp + 1) * kWarp;
       body.template operator()<decltype(element), decltype(weight), kVectors>(threads);
     };
-    if (vectors <= kMostThreads) return launch.template operator()<1>();
-    if (vectors <= 2 * kMostThreads) return launch.template operator()<2>();
-    launch.template operator()<kMostVectors>();
+    vectors <= kMostThreads ? launch.template operator()<1>()
+                            : launch.template operator()<kMostVectors>();
   });
 }
 
@@ -150,7 +149,7 @@ void check_norm(const NormedRows& rows) {
   check_matrix(rows.x, rows.dtype, rows.d);
   check_matrix({const_cast<void*>(rows.norm.weight), rows.d}, rows.norm.weight_dtype, rows.d);
   if (rows.d > kMostVectors * kMostThreads * kVector) {
-    throw Unsupported("[unfused rms_norm] d must be at most 16384");
+    throw Unsupported("[unfused rms_norm] d must be at most 8192");
   }
 }
 

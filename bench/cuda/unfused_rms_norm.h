@@ -22,7 +22,7 @@ struct NormedRows {
 };
 
 /// Throws Unsupported for a d or rows that are not whole vectors of 16 bytes, and for a d above
-/// 16384, of which a CTA would not hold a row.
+/// 8192, of which a CTA would not hold a row.
 void check_norm(const NormedRows& rows);
 
 /// n = x rstd weight; kept_rstd [M] takes rstd, or is null.

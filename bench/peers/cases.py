@@ -8,11 +8,12 @@ import os
 import pathlib
 import subprocess
 
-from . import projection
+from . import gemm_swiglu, projection, rms_norm_gemm
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
 SCANS = ("gated_scan", "linear_scan")
+PRODUCTS = {"gemm_swiglu": gemm_swiglu, "projection": projection, "rms_norm_gemm": rms_norm_gemm}
 NO_DECAY = {"kind": "none"}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -28,7 +29,7 @@ class NoProgram(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of projection M, d
+    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of products M, d, of gemm_swiglu F
     dtypes: tuple
     decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
     distribution: str
@@ -44,11 +45,16 @@ class Case:
     op: str = "gla"
     gate: str = "silu"  # of a scan: silu, none
     decay_dtype: str = "same"  # of a scan: same (as x), fp32
-    kept: str = "yes"  # of linear_scan and projection: yes, training, no
-    segments: tuple = ()  # of projection, as the three below
-    around: float | None = None
+    kept: str = "yes"  # of linear_scan and products of rows: yes, training, no
+    segments: tuple = ()  # of projection and rms_norm_gemm
+    around: float | None = None  # of products of rows, as all below
     gradients: str = "same"
     accumulate: str = "no"
+    activation: str = "silu"
+    norm: str = "none"
+    eps: float | None = None
+    rstd: str = "computed"
+    rows: str = "normal"
 
     def __getattr__(self, axis):
         try:
@@ -64,8 +70,8 @@ class Case:
     def wants(self):
         """{input: its gradient's name} in a direction with gradients. A constant decay is a number that nobody trains:
         peers have no gradient of it."""
-        if self.op == "projection":
-            return projection.wants(self)
+        if self.op in PRODUCTS:
+            return PRODUCTS[self.op].wants(self)
         if self.op in SCANS:
             named = {"x": "dx", self.decay_kind: f"d_{self.decay_kind}", "gate": "d_gate"}
             return named if self.gate == "silu" else {name: named[name] for name in ("x", self.decay_kind)}
@@ -151,10 +157,11 @@ def why_not(case):
     """Says why no side by side can be made of the case, or "": peers disagree on everything beyond the plain call."""
     if case.states != "none":
         return f"states {case.states}"
-    if case.strides != "contiguous":
+    product = PRODUCTS.get(case.op)
+    if case.strides not in (product.STRIDES if product else ("contiguous",)):
         return f"strides {case.strides}"
-    if case.op == "projection":
-        return projection.why_not(case)
+    if product:
+        return product.why_not(case)
     if case.op not in SCANS and case.direction in WITH_GRADIENTS and case.H != case.HQ:
         return "gradients of grouped heads"
     return ""
@@ -163,8 +170,8 @@ def why_not(case):
 def cost(case):
     """(bytes, flops) as the tandem program counts them: each tensor once, a step's state read and written; the chunked
     algorithm at C = 64, or a step's two products with a vector. Forward and backward cost what the two cost alone."""
-    if case.op == "projection":
-        return projection.cost(case)
+    if case.op in PRODUCTS:
+        return PRODUCTS[case.op].cost(case)
     if case.direction == "forward_backward":
         alone = [cost(dataclasses.replace(case, direction=one)) for one in ("forward", "backward")]
         return tuple(map(sum, zip(*alone, strict=True)))

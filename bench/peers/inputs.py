@@ -2,7 +2,7 @@
 
 import math
 
-from . import cases, projection
+from . import cases
 
 DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -51,15 +51,15 @@ def log_decay(distribution, shape, generator, device="cpu"):
 def make(case, dtype, seed, device):
     """Makes gla's {q, k, v, log_decay, cu_seqlens}, contiguous [B,T,heads,D]; log_decay is absent without a decay,
     cu_seqlens (int32) in a dense batch. For a step also the state before it, [B,H,K,V]; for gradients d_o, like v. Of
-    a scan make_scan(), of projection projection.make()."""
+    a scan make_scan(), of a product of rows that of its own module."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed + case.seed)
     kind = getattr(torch, DTYPE_NAMES[dtype])
     if case.op in cases.SCANS:
         return make_scan(case, kind, generator, device)
-    if case.op == "projection":
-        return projection.make(case, kind, generator, device)
+    if case.op in cases.PRODUCTS:
+        return cases.PRODUCTS[case.op].make(case, kind, generator, device)
 
     def normal(heads, width):
         return torch.randn((case.B, case.T, heads, width), generator=generator, device=device).to(kind)

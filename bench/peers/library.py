@@ -4,8 +4,7 @@ import ctypes
 import os
 import pathlib
 
-from . import projection
-from .cases import ROOT, SCANS
+from .cases import PRODUCTS, ROOT, SCANS
 from .gradients import by_name
 
 DTYPES = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2, "torch.int32": 3}
@@ -143,30 +142,17 @@ def forward_call(library, case, tensors, provider=""):
     """The forward of a case, by the library or a baseline, and its output, or outputs by name: new memory."""
     import torch
 
-    if case.op == "projection":
-        return projection_call(library, case, tensors, provider)
+    function = (f"{provider}." if provider else "") + f"{case.op}_forward"
+    if case.op in PRODUCTS:
+        inputs, outputs, numbers = PRODUCTS[case.op].call_of(case, tensors)
+        return Call(library, function, {**inputs, **outputs}, **numbers), outputs
     first = next(iter(tensors.values()))
     scan = case.op in SCANS
     output = torch.empty(
         (case.B, case.T, case.D) if scan else tensors["v"].shape, dtype=first.dtype, device=first.device
     )
     numbers = {} if scan else {"scale": case.softmax_scale}
-    function = (f"{provider}." if provider else "") + f"{case.op}_forward"
     return Call(library, function, {**tensors, "out" if scan else "o": output}, **numbers), output
-
-
-def projection_call(library, case, tensors, provider=""):
-    import torch
-
-    x, outputs, numbers = tensors["x"], {}, {}
-    for i, one in enumerate(projection.segments(case)):
-        dtype = torch.float32 if "fp32" in one.flags else x.dtype
-        outputs[f"out{i}"] = torch.empty((case.M, one.columns), dtype=dtype, device=x.device)
-        numbers[f"activation{i}"] = projection.ACTIVATIONS.index(one.activation)
-        numbers |= {f"{name}{i}": value for name, value in one.constants.items()}
-    inputs = {name: x for name, x in tensors.items() if not name.startswith("d_")}
-    function = (f"{provider}." if provider else "") + "projection_forward"
-    return Call(library, function, {**inputs, **outputs}, **numbers), outputs
 
 
 class PreparedCall:

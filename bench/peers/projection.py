@@ -4,6 +4,7 @@ import dataclasses
 
 ACTIVATIONS = ("none", "silu", "sigmoid", "log_sigmoid", "softplus", "l2_normalize")  # their numbers in a call
 CONSTANTS = {"log_sigmoid": ("divisor",), "softplus": ("min", "max"), "l2_normalize": ("head_width",)}
+STRIDES = ("contiguous",)
 FLAGS = ("fp32", "bias", "bias_fp32", "unused")
 ROWS = 64  # of x that are compared
 
@@ -99,6 +100,19 @@ def make(case, kind, generator, device):
             d_out = normal(case.M, segment.columns)
             tensors[f"d_out{i}"] = d_out if "fp32" in segment.flags else d_out.to(kind)
     return tensors
+
+
+def call_of(case, tensors):
+    """The inputs of a forward call of the library, its outputs, which are made, and its numbers."""
+    import torch
+
+    x, outputs, numbers = tensors["x"], {}, {}
+    for i, one in enumerate(segments(case)):
+        dtype = torch.float32 if "fp32" in one.flags else x.dtype
+        outputs[f"out{i}"] = torch.empty((case.M, one.columns), dtype=dtype, device=x.device)
+        numbers[f"activation{i}"] = ACTIVATIONS.index(one.activation)
+        numbers |= {f"{name}{i}": value for name, value in one.constants.items()}
+    return {name: x for name, x in tensors.items() if not name.startswith("d_")}, outputs, numbers
 
 
 def sample(case):

@@ -1,19 +1,19 @@
 """The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the
-scans, on (batch, channel) pairs: scan_reference.py; of projection, on rows: projection.py."""
+scans, on (batch, channel) pairs: scan_reference.py; of products, on rows: projection.py, gemm_swiglu.py."""
 
 import itertools
 
-from . import projection, scan_reference
-from .cases import SCANS
+from . import scan_reference
+from .cases import PRODUCTS, SCANS
 
 CHUNK = 64  # of the gradients
 FORGET = -800.0  # log_decay of a reset: exp() of it is 0 in fp64, and sums of a chunk's stay finite
 
 
 def sample_heads(case, most=None):
-    """The first and the last pair, and some between; of projection {output: rows}."""
-    if case.op == "projection":
-        return projection.sample(case)
+    """The first and the last pair, and some between; of products {output: rows}."""
+    if case.op in PRODUCTS:
+        return PRODUCTS[case.op].sample(case)
     width, usual = (case.D, 128) if case.op in SCANS else (case.H, 16)
     count = case.B * width
     wanted = min(most or usual, count)
@@ -24,8 +24,8 @@ def define(case, tensors, heads):
     """The outputs of the case's direction by name, in fp64, pairs first: o [pairs,T,V]."""
     if case.op in SCANS:
         return scan_reference.define(case, tensors, heads)
-    if case.op == "projection":
-        return projection.define(case, tensors, heads)
+    if case.op in PRODUCTS:
+        return PRODUCTS[case.op].define(case, tensors, heads)
     defined = {
         "forward": (define_forward,),
         "backward": (define_gradients,),

@@ -195,8 +195,17 @@ Operation with_baseline(const Operation& operation, const Baseline& baseline) {
   changed.make = [make = operation.make, baseline](const Case& one, DType dtype,
                                                    std::uint64_t seed) {
     TensorSet set = make(one, dtype, seed);
-    std::erase_if(set.tensors, [&](const NamedTensor& tensor) {
+    const auto forgone = [&](const NamedTensor& tensor) {
       return tensor.output && std::ranges::count(baseline.forgoes, tensor.name) > 0;
+    };
+    // What a backward must be given stays, for nobody to read or write.
+    std::erase_if(set.tensors, [&](NamedTensor& tensor) {
+      if (!forgone(tensor)) return false;
+      tensor.output = false;
+      return std::ranges::none_of(baseline.calls, [&](const Signature* call) {
+        const Parameter* row = call->find(tensor.name);
+        return row != nullptr && row->role == Role::kInput;
+      });
     });
     return set;
   };

@@ -138,7 +138,7 @@ class Calls(unittest.TestCase):
         self.assertIn(
             "unfused.linear_scan_forward, composed.linear_scan_forward, composed.linear_scan_backward, ", every
         )
-        self.assertIn("unfused.projection_forward, unfused.projection_backward)", every)
+        self.assertIn("unfused.projection_forward, unfused.projection_backward, ", every)
         self.assertIn("[gla_forward] tensor o is missing", self.refusal("gla_forward", tensors))
         out = torch.empty_like(tensors["v"])
         self.assertRegex(

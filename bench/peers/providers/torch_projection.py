@@ -26,7 +26,16 @@ class TorchEager(Provider):
         return lambda: call(tensors)
 
     def function(self, case, dtype):
-        return chain(case)
+        return self.chain(case)
+
+    def chain(self, case):
+        """A function of the tensors by name that returns the outputs by name."""
+        segments = projection.segments(case)
+
+        def call(tensors):
+            return {f"out{i}": follow(one, product(tensors, i)) for i, one in enumerate(segments)}
+
+        return call
 
     def variant(self, case, setting):
         return "eager"
@@ -43,21 +52,11 @@ class TorchCompile(TorchEager):
         if self._last is None or self._last[0] != key:
             # why: shapes of one function's code end at torch's limit of recompilations.
             self._torch.compiler.reset()
-            self._last = key, self._torch.compile(chain(case), mode=self.mode, dynamic=False)
+            self._last = key, self._torch.compile(self.chain(case), mode=self.mode, dynamic=False)
         return self._last[1]
 
     def variant(self, case, setting):
         return self.mode
-
-
-def chain(case):
-    """A function of the tensors by name that returns the outputs by name."""
-    segments = projection.segments(case)
-
-    def call(tensors):
-        return {f"out{i}": follow(one, product(tensors, i)) for i, one in enumerate(segments)}
-
-    return call
 
 
 def product(tensors, i):
