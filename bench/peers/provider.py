@@ -31,10 +31,10 @@ class Provider:
 
     def prepare(self, case, dtype, tensors, setting):
         """A call without arguments that returns the outputs of case.direction by name ({"o": [B,T,H,V]}, of a scan
-        [B,T,D], of products {"out": [M,F]} or {"out0": [M,columns], ...}; of a step also "state" [B,1,H,K,V]; of a backward the
-        gradients case.wants), capturable in a CUDA graph. A call that updates a tensor in place works on a copy of its
-        own, and has an attribute `restart`, a function that puts the start back. Work that a user of the peer would not
-        do at every call (its own layout, its own names of things) is done here, untimed."""
+        [B,T,D], of products {"out": [M,F]} or {"out0": [M,columns], ...}; of a step also "state" [B,1,H,K,V]; of a
+        backward the gradients case.wants), capturable in a CUDA graph. A call that updates a tensor in place works on a
+        copy of its own, and has an attribute `restart`, a function that puts the start back. Work that a user of the
+        peer would not do at every call (its own layout, its own names of things) is done here, untimed."""
         raise NotImplementedError
 
     def variant(self, case, setting):
