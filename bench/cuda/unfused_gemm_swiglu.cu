@@ -18,6 +18,7 @@
 
 #include "batched_matmul.h"
 #include "bench/cuda/unfused.h"
+#include "bench/cuda/unfused_rms_norm.h"
 #include "bench/cuda/unfused_rows.cuh"
 #include "cuda/runtime/workspace.h"
 
@@ -27,90 +28,6 @@ namespace {
 using namespace rows;
 
 constexpr const char* kName = "unfused gemm_swiglu";  // in errors
-constexpr int kWarp = 32;
-
-/// The sum over a block, in each of its threads.
-__device__ float block_sum(float value) {
-  __shared__ float warps[kThreads / kWarp];
-  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-    value += __shfl_xor_sync(kWholeWarp, value, apart);
-  }
-  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  float sum = 0.0f;
-  for (const float one : warps) sum += one;
-  return sum;
-}
-
-/// n = x rstd weight: a block per row.
-template <typename Element, typename Weight>
-__global__ void __launch_bounds__(kThreads)
-    norm_kernel(int d, MatrixTensor x, RmsNorm norm, MatrixTensor n, float* kept_rstd) {
-  const std::int64_t row = blockIdx.x;
-  const int first = static_cast<int>(threadIdx.x) * kVector;
-  float squares = 0.0f;
-  for (int column = first; column < d; column += kThreads * kVector) {
-    Values values;
-    values.load(address<Element>(x, row, column));
-    for (const float value : values.at) squares += value * value;
-  }
-  const float mean = block_sum(squares) / static_cast<float>(d);
-  const float rstd = norm.rstd ? norm.rstd[row] : 1.0f / sqrtf(mean + static_cast<float>(norm.eps));
-  if (threadIdx.x == 0) kept_rstd[row] = rstd;
-  for (int column = first; column < d; column += kThreads * kVector) {
-    Values values, weight;
-    values.load(address<Element>(x, row, column));
-    weight.load(static_cast<const Weight*>(norm.weight) + column);
-    for (int i = 0; i < kVector; ++i) values.at[i] *= rstd * weight.at[i];
-    values.store(address<Element>(n, row, column));
-  }
-}
-
-/// dx = rstd (e - m mean of e m), with e = dn weight and m = x rstd: a block per row.
-template <typename Element, typename Weight>
-__global__ void __launch_bounds__(kThreads)
-    norm_backward_kernel(int d, MatrixTensor x, RmsNorm norm, MatrixTensor dn, MatrixTensor dx) {
-  const std::int64_t row = blockIdx.x;
-  const int first = static_cast<int>(threadIdx.x) * kVector;
-  const float rstd = norm.rstd[row];
-  const auto load = [&](int column, Values& m, Values& e) {
-    Values weight;
-    m.load(address<Element>(x, row, column));
-    e.load(address<Element>(dn, row, column));
-    weight.load(static_cast<const Weight*>(norm.weight) + column);
-    for (int i = 0; i < kVector; ++i) {
-      m.at[i] *= rstd;
-      e.at[i] *= weight.at[i];
-    }
-  };
-  float along = 0.0f;
-  Values m, e;
-  for (int column = first; column < d; column += kThreads * kVector) {
-    load(column, m, e);
-    for (int i = 0; i < kVector; ++i) along += m.at[i] * e.at[i];
-  }
-  const float mean = block_sum(along) / static_cast<float>(d);
-  for (int column = first; column < d; column += kThreads * kVector) {
-    load(column, m, e);
-    for (int i = 0; i < kVector; ++i) e.at[i] = rstd * (e.at[i] - m.at[i] * mean);
-    e.store(address<Element>(dx, row, column));
-  }
-}
-
-/// dn m, of which d_norm_weight is the sum.
-template <typename Element>
-struct NormWeightTerms {
-  MatrixTensor x, dn;
-  const float* rstd;
-
-  __device__ Values operator()(std::int64_t row, int column) const {
-    Values m, terms;
-    m.load(address<Element>(x, row, column));
-    terms.load(address<Element>(dn, row, column));
-    for (int i = 0; i < kVector; ++i) terms.at[i] *= m.at[i] * rstd[row];
-    return terms;
-  }
-};
 
 /// f(z) and f'(z).
 template <GateActivation kActivation>
@@ -212,7 +129,9 @@ void check_inputs(const Problem& problem) {
   check(problem.x, problem.dtype, problem.d);
   check(problem.gate_weight, problem.dtype, problem.d);
   check(problem.up_weight, problem.dtype, problem.d);
-  check({const_cast<void*>(problem.norm.weight), problem.d}, problem.norm.weight_dtype, problem.d);
+  if (problem.norm.weight != nullptr) {
+    check_norm({problem.dtype, problem.M, problem.d, problem.x, problem.norm});
+  }
 }
 
 void check(const GemmSwigluForwardProblem& problem) {
@@ -242,7 +161,8 @@ struct Intermediates {
     rstd = layout.add(rows * 4);
     products = layout.add(problem.M * problem.F * 2 * 2);
     dn = layout.add(backward ? rows * problem.d * 2 : 0);
-    sums = layout.add(backward ? sum_slices(problem.M) * std::int64_t{problem.d} * 4 : 0);
+    const NormedRows normed{problem.dtype, rows, problem.d, problem.x, problem.norm};
+    sums = layout.add(backward && rows > 0 ? norm_sums_bytes(normed) : 0);
     matmul = layout.add(kMatmulWorkspaceBytes);
     bytes = layout.bytes();
   }
@@ -304,6 +224,7 @@ class Runner {
 
  private:
   bool normalizes() const { return p_.norm.weight != nullptr; }
+  NormedRows rows(const RmsNorm& norm) const { return {p_.dtype, p_.M, p_.d, p_.x, norm}; }
   bool nothing() const { return p_.M == 0 || p_.F == 0; }
   Threads threads() const { return Threads(p_.M, p_.F / kVector); }
   /// The input of the products.
@@ -324,11 +245,7 @@ class Runner {
   }
 
   void normalize() const {
-    if (!normalizes()) return;
-    with_types(p_.dtype, p_.norm.weight_dtype, [&]<class Element, class Weight>(Element, Weight) {
-      norm_kernel<Element, Weight>
-          <<<static_cast<unsigned>(p_.M), kThreads, 0, stream_>>>(p_.d, p_.x, p_.norm, n_, rstd_);
-    });
+    if (normalizes()) bench::normalize(rows(p_.norm), n_, rstd_, stream_);
   }
 
   void multiply_rows(const BatchedProduct& product) const { multiply(product, matmul_, stream_); }
@@ -399,20 +316,10 @@ class Runner {
       weight_product(p_.d_gate_weight, p_.d_gate_weight_dtype, p_.F, 0);
       weight_product(p_.d_up_weight, p_.d_up_weight_dtype, p_.F, p_.F);
     }
-    if (normalizes()) norm_backward(norm);
-  }
-
-  void norm_backward(const RmsNorm& norm) const {
-    with_types(p_.dtype, norm.weight_dtype, [&]<class Element, class Weight>(Element, Weight) {
-      if (p_.dx.data == nullptr) return;
-      norm_backward_kernel<Element, Weight>
-          <<<static_cast<unsigned>(p_.M), kThreads, 0, stream_>>>(p_.d, p_.x, norm, dn_, p_.dx);
-    });
-    with_types(p_.dtype, p_.d_norm_weight_dtype, [&]<class Element, class Out>(Element, Out) {
-      if (p_.d_norm_weight == nullptr) return;
-      sum_columns(NormWeightTerms<Element>{p_.x, dn_, norm.rstd}, p_.M, p_.d, sums_,
-                  static_cast<Out*>(p_.d_norm_weight), p_.accumulate, stream_);
-    });
+    if (normalizes()) {
+      normalize_backward(rows(norm), dn_, p_.dx,
+                         {p_.d_norm_weight_dtype, p_.d_norm_weight, p_.accumulate}, sums_, stream_);
+    }
   }
 
   void clear_gradients() const {

@@ -38,10 +38,9 @@ std::vector<Parameter> backward_table() {
           input<&Backward::gate_weight>("gate_weight", "F,d"),
           input<&Backward::up_weight>("up_weight", "F,d"),
           input<&Backward::norm_weight>("norm_weight", "d", Element::kSameOrFp32),
-          input<&Backward::rstd>("rstd", "M", Element::kFp32),
+          input<&Backward::rstd>("rstd", "M", Element::kFp32).or_kept("kept_rstd"),
           input<&Backward::gate_slope>("gate_slope", "M,F"),
           input<&Backward::up_slope>("up_slope", "M,F"),
-          input<&Backward::kept_rstd>("kept_rstd", "M", Element::kFp32),
           input<&Backward::d_out>("d_out", "M,F"),
           gradient<&Backward::dx>("dx", "x"),
           gradient<&Backward::d_gate_weight>("d_gate_weight", "gate_weight").also_fp32(),
@@ -155,13 +154,11 @@ GemmSwigluBackwardProblem make_problem(const GemmSwigluBackwardArgs& args) {
     check_needs(signature, name, given, other, other_given);
   };
   const bool normalizes = args.norm_weight.has_value();
-  const bool has_rstd = args.rstd.has_value() || args.kept_rstd.has_value();
   needs("rstd", args.rstd.has_value(), "norm_weight", normalizes);
-  needs("kept_rstd", args.kept_rstd.has_value(), "norm_weight", normalizes);
-  needs("norm_weight", normalizes, "rstd or kept_rstd", has_rstd);
+  needs("norm_weight", normalizes, "rstd", args.rstd.has_value());
   GemmSwigluBackwardProblem problem;
   set_inputs(problem, args);
-  problem.norm = norm_of(args.norm_weight, args.rstd ? args.rstd : args.kept_rstd, 0);
+  problem.norm = norm_of(args.norm_weight, args.rstd, 0);
   problem.d_out = matrix_tensor(args.d_out);
   problem.dx = matrix_tensor(args.dx);
   if (args.d_gate_weight) problem.d_gate_weight_dtype = args.d_gate_weight->dtype;

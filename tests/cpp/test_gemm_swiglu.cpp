@@ -64,7 +64,7 @@ struct Call {
             .gate_weight = tensor(gate_weight, {kColumns, kInput}),
             .up_weight = tensor(up_weight, {kColumns, kInput}),
             .norm_weight = tensor(norm_weight, {kInput}),
-            .kept_rstd = tensor(rstd, {M}),
+            .rstd = tensor(rstd, {M}),
             .gate_slope = rows(gate_slope, kColumns),
             .up_slope = rows(up_slope, kColumns),
             .d_out = rows(d_out, kColumns),
@@ -252,7 +252,6 @@ TEST(GemmSwiglu, AKeptRstdCanBeGiven) {
   gemm_swiglu_forward(args);
   GemmSwigluBackwardArgs backward = given.backward();
   backward.rstd = args.rstd;
-  backward.kept_rstd.reset();
   gemm_swiglu_backward(backward);
   expect_same_rows(given, kept, 0, 130);
   for (const auto sum : kSums) EXPECT_EQ(given.*sum, kept.*sum);
@@ -351,14 +350,14 @@ TEST(GemmSwigluRefusals, BackwardArguments) {
     expect_refused(args, "[gemm_swiglu_backward] " + text);
     EXPECT_EQ(call.dx, std::vector<float>(call.dx.size(), -7));
   };
-  refused([](Args& a) { a.kept_rstd.reset(); }, "norm_weight needs rstd or kept_rstd");
+  refused([](Args& a) { a.rstd.reset(); }, "norm_weight needs rstd");
   refused([](Args& a) { a.norm_weight.reset(); }, "d_norm_weight needs norm_weight");
   refused(
       [](Args& a) {
         a.norm_weight.reset();
         a.d_norm_weight.reset();
       },
-      "kept_rstd needs norm_weight");
+      "rstd needs norm_weight");
 }
 
 /// More columns than an int can count of both weights: refused before any is looked at.

@@ -80,13 +80,12 @@ struct GemmSwigluBackwardArgs {
   TensorView x;                                          ///< as in GemmSwigluForwardArgs
   TensorView gate_weight;                                ///< [F,d]
   TensorView up_weight;                                  ///< [F,d]
-  std::optional<TensorView> norm_weight = std::nullopt;  ///< [d]; it needs one of the next two
-  std::optional<TensorView> rstd = std::nullopt;         ///< fp32 [M], as the forward had it; else
-  std::optional<TensorView> kept_rstd = std::nullopt;    ///< fp32 [M], as the forward kept it
-  TensorView gate_slope;                                 ///< [M,F]
-  TensorView up_slope;                                   ///< [M,F]
-  TensorView d_out;                                      ///< [M,F], x's dtype
-  std::optional<TensorView> dx = std::nullopt;           ///< out, as x
+  std::optional<TensorView> norm_weight = std::nullopt;  ///< [d]; it needs rstd
+  std::optional<TensorView> rstd = std::nullopt;  ///< fp32 [M], as the forward had or kept it
+  TensorView gate_slope;                          ///< [M,F]
+  TensorView up_slope;                            ///< [M,F]
+  TensorView d_out;                               ///< [M,F], x's dtype
+  std::optional<TensorView> dx = std::nullopt;    ///< out, as x
   std::optional<TensorView> d_gate_weight = std::nullopt;  ///< out [F,d], x's dtype or fp32
   std::optional<TensorView> d_up_weight = std::nullopt;    ///< out [F,d], x's dtype or fp32
   std::optional<TensorView> d_norm_weight = std::nullopt;  ///< out [d], x's dtype or fp32
