@@ -51,11 +51,11 @@ Baseline baseline(const char* provider, const char* variant, std::vector<const S
 }
 
 constexpr const char* kComposed = "composed.gemm_gated_scan";
-const std::vector<std::string> kGateKept = {"gate_slope", "up_slope", "kept_rstd"};
 
 }  // namespace
 
 const std::vector<Baseline>& baselines() {
+  static const std::vector<std::string> gate_kept = {"gate_slope", "up_slope", "kept_rstd"};
   static const std::vector<Baseline> all = {
       baseline<unfused_gla, unfused_gla_workspace_bytes, GlaForwardArgs>(
           "unfused", "unfused.cublaslt", {&gla_forward_signature()}),
@@ -91,14 +91,14 @@ const std::vector<Baseline>& baselines() {
           "unfused", "unfused.norm_cublaslt",
           {&rms_norm_gemm_forward_signature(), &rms_norm_gemm_backward_signature()}),
       baseline<unfused_gemm_swiglu, unfused_gemm_swiglu_workspace_bytes, GemmSwigluForwardArgs>(
-          "unfused", "unfused.cublaslt", {&gemm_swiglu_forward_signature()}, kGateKept),
+          "unfused", "unfused.cublaslt", {&gemm_swiglu_forward_signature()}, gate_kept),
       baseline<unfused_gemm_swiglu_backward, unfused_gemm_swiglu_backward_workspace_bytes,
                GemmSwigluBackwardArgs>("unfused", "unfused.cublaslt",
                                        {&gemm_swiglu_backward_signature()}),
       baseline<unfused_gemm_swiglu_both, unfused_gemm_swiglu_both_workspace_bytes,
                GemmSwigluForwardArgs, GemmSwigluBackwardArgs>(
           "unfused", "unfused.cublaslt",
-          {&gemm_swiglu_forward_signature(), &gemm_swiglu_backward_signature()}, kGateKept)};
+          {&gemm_swiglu_forward_signature(), &gemm_swiglu_backward_signature()}, gate_kept)};
   return all;
 }
 
