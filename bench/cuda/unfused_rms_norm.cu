@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
-#include "bench/cuda/unfused_projection.cuh"
+#include "bench/cuda/unfused_rows.cuh"
 
 namespace tandem::bench {
 namespace {
 
-using namespace projection;
+using namespace rows;
 
 constexpr int kMostThreads = 512;
 constexpr int kWarp = 32;
@@ -107,7 +108,7 @@ constexpr int kSumWays = 8;  // threads that share a column
 
 template <typename Out>
 __global__ void __launch_bounds__(kWarp* kSumWays)
-    sum_slices_kernel(const float* sums, int slices, int d, Out* result, bool accumulate) {
+    norm_sums_kernel(const float* sums, int slices, int d, Out* result, bool accumulate) {
   __shared__ float shared[kSumWays][kWarp];
   const int column = static_cast<int>(blockIdx.x * kWarp + threadIdx.x);
   float sum = 0.0f;
@@ -145,11 +146,11 @@ void with_shape(const NormedRows& rows, const Body& body) {
 
 }  // namespace
 
-void check_norm(const NormedRows& rows) {
-  check_matrix(rows.x, rows.dtype, rows.d);
-  check_matrix({const_cast<void*>(rows.norm.weight), rows.d}, rows.norm.weight_dtype, rows.d);
+void check_norm(const char* name, const NormedRows& rows) {
+  check_matrix(name, rows.x, rows.dtype, rows.d);
+  check_matrix(name, {const_cast<void*>(rows.norm.weight), rows.d}, rows.norm.weight_dtype, rows.d);
   if (rows.d > kMostVectors * kMostThreads * kVector) {
-    throw Unsupported("[unfused rms_norm] d must be at most 8192");
+    throw Unsupported("[" + std::string(name) + "] d must be at most 8192");
   }
 }
 
@@ -174,7 +175,7 @@ void normalize_backward(const NormedRows& rows, const MatrixTensor& dn, const Ma
   if (d_weight.data == nullptr) return;
   with_types(rows.dtype, d_weight.dtype, [&]<class Element, class Out>(Element, Out) {
     const dim3 block(kWarp, kSumWays);
-    sum_slices_kernel<Out><<<(rows.d - 1) / kWarp + 1, block, 0, stream>>>(
+    norm_sums_kernel<Out><<<(rows.d - 1) / kWarp + 1, block, 0, stream>>>(
         sums, slices, rows.d, static_cast<Out*>(d_weight.data), d_weight.accumulate);
   });
 }

@@ -22,8 +22,8 @@ struct NormedRows {
 };
 
 /// Throws Unsupported for a d or rows that are not whole vectors of 16 bytes, and for a d above
-/// 8192, of which a CTA would not hold a row.
-void check_norm(const NormedRows& rows);
+/// 8192, of which a CTA would not hold a row; `name` is the baseline's.
+void check_norm(const char* name, const NormedRows& rows);
 
 /// n = x rstd weight; kept_rstd [M] takes rstd, or is null.
 void normalize(const NormedRows& rows, const MatrixTensor& n, float* kept_rstd,

@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "bench/cuda/unfused.h"
-#include "bench/cuda/unfused_projection.cuh"
 #include "bench/cuda/unfused_rms_norm.h"
+#include "bench/cuda/unfused_rows.cuh"
 #include "cuda/runtime/workspace.h"
 
 namespace tandem::bench {
@@ -84,8 +84,8 @@ class Unfused {
         rows_(forward ? rows_of(*forward) : rows_of(*backward)) {
     if (forward) check_baseline(forward->projection);
     if (backward) check_baseline(backward->projection);
-    check_norm(rows_);
-    if (backward) projection::check_matrix(backward->projection.dx, rows_.dtype, rows_.d);
+    check_norm(kName, rows_);
+    if (backward) rows::check_matrix(kName, backward->projection.dx, rows_.dtype, rows_.d);
     const std::size_t matrix = rows_.M * rows_.d * size_of(rows_.dtype);
     wants_norm_ = backward && (backward->projection.dx.data || backward->d_norm_weight);
     makes_n_ = forward || wants_weights(backward->projection);
