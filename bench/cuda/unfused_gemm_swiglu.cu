@@ -130,7 +130,7 @@ void check_inputs(const Problem& problem) {
   check(problem.gate_weight, problem.dtype, problem.d);
   check(problem.up_weight, problem.dtype, problem.d);
   if (problem.norm.weight != nullptr) {
-    check_norm({problem.dtype, problem.M, problem.d, problem.x, problem.norm});
+    check_norm(kName, {problem.dtype, problem.M, problem.d, problem.x, problem.norm});
   }
 }
 
