@@ -31,14 +31,15 @@ struct RmsNormGemmSegment {
 /// innermost stride of every tensor is 1, the others are free; bases and strides that are multiples
 /// of 16 bytes run at full speed, anything else runs slower. Weights may be rows of one matrix.
 struct RmsNormGemmForwardArgs {
-  TensorView x;                              ///< [M,d]
-  TensorView norm_weight;                    ///< [d], x's dtype or fp32
-  std::optional<double> eps = std::nullopt;  ///< not negative: default 1e-6
+  TensorView x;            ///< [M,d]
+  TensorView norm_weight;  ///< [d], x's dtype or fp32
+  /// Not negative: default 1e-6. With 0 a row of zeros gives NaN.
+  std::optional<double> eps = std::nullopt;
   /// fp32 [M]: 1 / sqrt(mean of x^2 + eps) of each row, where another op has computed it; eps must
   /// not be given then.
   std::optional<TensorView> rstd = std::nullopt;
   std::vector<RmsNormGemmSegment> segments;  ///< 1 to 8
-  /// Out fp32 [M], for the backward: 1 / sqrt(mean of x^2 + eps).
+  /// Out fp32 [M], for the backward: 1 / sqrt(mean of x^2 + eps), or a copy of the rstd given.
   std::optional<TensorView> kept_rstd = std::nullopt;
 };
 
