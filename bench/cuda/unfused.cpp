@@ -55,7 +55,7 @@ constexpr const char* kComposed = "composed.gemm_gated_scan";
 }  // namespace
 
 const std::vector<Baseline>& baselines() {
-  static const std::vector<std::string> gate_kept = {"gate_slope", "up_slope", "kept_rstd"};
+  static const std::vector<std::string> gate_kept = {"gate_slope", "up_slope"};
   static const std::vector<Baseline> all = {
       baseline<unfused_gla, unfused_gla_workspace_bytes, GlaForwardArgs>(
           "unfused", "unfused.cublaslt", {&gla_forward_signature()}),

@@ -151,14 +151,13 @@ void check(const GemmSwigluBackwardProblem& problem) {
 
 /// What lies between the kernels.
 struct Intermediates {
-  std::size_t n, rstd, products, dn, sums, matmul, bytes;
+  std::size_t n, products, dn, sums, matmul, bytes;
 
   template <class Problem>
   explicit Intermediates(const Problem& problem, bool backward) {
     const std::int64_t rows = problem.norm.weight != nullptr ? problem.M : 0;
     cuda::WorkspaceLayout layout;
     n = layout.add(rows * problem.d * 2);
-    rstd = layout.add(rows * 4);
     products = layout.add(problem.M * problem.F * 2 * 2);
     dn = layout.add(backward ? rows * problem.d * 2 : 0);
     const NormedRows normed{problem.dtype, rows, problem.d, problem.x, problem.norm};
@@ -178,12 +177,11 @@ class Runner {
         products_{scratch.at<void>(at.products), 2 * std::int64_t{problem.F}},
         n_{scratch.at<void>(at.n), problem.d},
         dn_{scratch.at<void>(at.dn), problem.d},
-        rstd_(scratch.at<float>(at.rstd)),
         sums_(scratch.at<float>(at.sums)),
         matmul_(scratch.at<void>(at.matmul)),
         stream_(static_cast<cudaStream_t>(context.stream.handle)) {}
 
-  /// Leaves g and u in the workspace, and with a norm n and rstd.
+  /// Leaves g and u in the workspace, and with a norm n.
   void forward() const {
     if (p_.M == 0 || p_.F == 0) return;
     normalize();
@@ -206,9 +204,7 @@ class Runner {
       gate_backward_kernel<decltype(element), decltype(constant)::value>
           <<<threads().grid, threads().block, 0, stream_>>>(p_.M, p_.F, p_.d_out, products_);
     });
-    RmsNorm norm = p_.norm;
-    norm.rstd = rstd_;
-    finish_backward(norm);
+    finish_backward();
   }
 
   /// Of the slopes.
@@ -219,12 +215,12 @@ class Runner {
       slopes_kernel<decltype(element)><<<threads().grid, threads().block, 0, stream_>>>(
           p_.M, p_.F, p_.d_out, p_.gate_slope, p_.up_slope, products_);
     });
-    finish_backward(p_.norm);
+    finish_backward();
   }
 
  private:
   bool normalizes() const { return p_.norm.weight != nullptr; }
-  NormedRows rows(const RmsNorm& norm) const { return {p_.dtype, p_.M, p_.d, p_.x, norm}; }
+  NormedRows rows() const { return {p_.dtype, p_.M, p_.d, p_.x, p_.norm}; }
   bool nothing() const { return p_.M == 0 || p_.F == 0; }
   Threads threads() const { return Threads(p_.M, p_.F / kVector); }
   /// The input of the products.
@@ -245,7 +241,10 @@ class Runner {
   }
 
   void normalize() const {
-    if (normalizes()) bench::normalize(rows(p_.norm), n_, rstd_, stream_);
+    if (!normalizes()) return;
+    float* kept_rstd = nullptr;
+    if constexpr (requires { p_.kept_rstd; }) kept_rstd = p_.kept_rstd;
+    bench::normalize(rows(), n_, kept_rstd, stream_);
   }
 
   void multiply_rows(const BatchedProduct& product) const { multiply(product, matmul_, stream_); }
@@ -297,7 +296,7 @@ class Runner {
   }
 
   /// What follows dg and du.
-  void finish_backward(const RmsNorm& norm) const {
+  void finish_backward() const {
     const MatrixTensor to = normalizes() ? dn_ : p_.dx;
     if (p_.dx.data != nullptr || p_.d_norm_weight != nullptr) {
       if (stacked(p_.gate_weight, p_.up_weight)) {
@@ -317,7 +316,7 @@ class Runner {
       weight_product(p_.d_up_weight, p_.d_up_weight_dtype, p_.F, p_.F);
     }
     if (normalizes()) {
-      normalize_backward(rows(norm), dn_, p_.dx,
+      normalize_backward(rows(), dn_, p_.dx,
                          {p_.d_norm_weight_dtype, p_.d_norm_weight, p_.accumulate}, sums_, stream_);
     }
   }
@@ -337,7 +336,7 @@ class Runner {
 
   const Problem& p_;
   MatrixTensor products_, n_, dn_;  // products: [M,2F], g and u, then dg and du
-  float *rstd_, *sums_;
+  float* sums_;
   void* matmul_;
   cudaStream_t stream_;
 };

@@ -43,7 +43,10 @@ class Maker : public ProductMaker {
     const Signature& forward = gemm_swiglu_forward_signature();
     forward.run(arguments(forward, set_, host_bases(set_), Device::cpu()).get(), {}, {});
     std::erase_if(set_.tensors, [](const NamedTensor& tensor) { return tensor.name == "out"; });
-    for (NamedTensor& tensor : set_.tensors) tensor.output = false;
+    for (NamedTensor& tensor : set_.tensors) {
+      tensor.output = false;
+      if (tensor.name == "kept_rstd") tensor.name = "rstd";
+    }
   }
 
   void add_gradients() {

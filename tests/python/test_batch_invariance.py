@@ -1,5 +1,5 @@
-"""tandem.set_batch_invariant: a sequence has the same bits alone, as a row of a batch and packed with others, in
-results and gradients. On a GPU: test_cuda.py."""
+"""tandem.set_batch_invariant: a sequence has the same bits alone, as a row of a batch and packed with others, and a
+row of a product beside any others, in results and gradients. On a GPU: test_cuda.py."""
 
 import os
 import unittest
@@ -122,6 +122,30 @@ class BatchInvariance(unittest.TestCase):
 
         weight = self.draw(72, 64) / 8
         self.assert_invariant(scan, tokens, (weight,), lambda n: self.draw(n, 72, dtype=torch.float32))
+
+    def test_rows_of_products(self):
+        d, columns = 136, 264
+        weight, norm_weight = self.draw(columns, d) / 12, 1 + self.draw(d) / 4
+        segments = [tandem.ops.Segment(128, "l2_normalize", head_width=64), tandem.ops.Segment(136, "silu")]
+        calls = {
+            "projection": lambda x: tandem.ops.projection(x, weight, segments),
+            "rms_norm_gemm": lambda x: (tandem.ops.rms_norm_gemm(x, norm_weight, weight),),
+            "gemm_swiglu": lambda x: (tandem.ops.gemm_swiglu(x, weight, norm_weight=norm_weight),),
+        }
+        rows = self.draw(700, d)
+        for name, call in calls.items():
+
+            def results(x, call=call):
+                leaf = x.detach().requires_grad_()
+                outputs = call(leaf)
+                loss = sum((y.float() ** 2).sum() for y in outputs)
+                return [*(y.detach() for y in outputs), *torch.autograd.grad(loss, leaf)]
+
+            together = results(rows)
+            for span in (slice(3, 4), slice(5, 21), slice(3, 67), slice(100, 400)):
+                with self.subTest(op=name, rows=span):
+                    for a, b in zip(together, results(rows[span]), strict=True):
+                        self.assertTrue(torch.equal(a[span], b))
 
 
 if __name__ == "__main__":

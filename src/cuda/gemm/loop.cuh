@@ -40,7 +40,7 @@
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/wgmma.cuh"
-#include "cuda/runtime/launch.h"
+#include "cuda/runtime/launch_behind.h"
 
 namespace tandem::cuda::gemm {
 
@@ -116,6 +116,17 @@ struct Operand {
   static constexpr Major kMajor = kIsA ? kMajorA<Config> : kMajorB<Config>;
   static constexpr int kRows = kIsA ? kTileRows : Config::kColumns;
   static constexpr int kBytes = kRows * kTileDepth * 2;
+
+  /// Starts loading a panel. why A is kept: CTAs sweep over B's columns with the same rows of it,
+  /// while results pass through the L2.
+  static __device__ void load_panel(const CUtensorMap& map, Barrier& full, void* panel,
+                                    TileCoordinate at) {
+    using Hint = cute::TMA::CacheHintSm90;
+    constexpr auto kHint = static_cast<std::uint64_t>(
+        kIsA && kMajor == Major::K ? Hint::EVICT_LAST : Hint::EVICT_NORMAL);
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full.word, kHint, panel, at.column, at.head, at.time,
+                                 at.batch);
+  }
 
   /// Loads the rows from `row` on, at `depth` of the contracted axis; `kPaired`: as many rows of
   /// each of two maps, one below the other. One thread.
@@ -373,11 +384,17 @@ void launch(const char* name, void (*kernel)(Params), const Params& params, int 
             void* stream) {
   const int tiles = Schedule<Config, Params>(params).count();
   if (tiles == 0) return;
-  launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),
-                 .threads = Config::kThreads,
-                 .shared_bytes = sizeof(Shared<Config>)},
-                static_cast<cudaStream_t>(stream), params);
+  // why many tiles not early: CTAs that start where one of the kernel before has ended lie anyhow
+  // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
+  // product behind a norm then takes a quarter longer.
+  constexpr int kFewWaves = 2;
+  const auto start =
+      tiles <= kFewWaves * multiprocessors ? launch_kernel<Params> : launch_kernel_behind<Params>;
+  start(name, kernel,
+        {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),
+         .threads = Config::kThreads,
+         .shared_bytes = sizeof(Shared<Config>)},
+        static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -1,6 +1,6 @@
-// The kernels of the RMS norm: a warp per row, or for sums over rows a CTA per 256 columns of a
-// slice of them. Bound by memory: floor x once, and n, or dn and dx. All loads of a row are under
-// way before the first is used.
+// The kernels of the RMS norm: a CTA per row, or for sums over rows per 256 columns of a slice of
+// them. Bound by memory: floor x once, and n, or dn and dx. All loads of a row are under way before
+// the first is used.
 #include "cuda/rms_norm/rms_norm.h"
 
 #include <cuda_bf16.h>
@@ -19,16 +19,12 @@
 namespace tandem::cuda::rms_norm {
 namespace {
 
-constexpr int kWarps = 4;     // of a CTA, a row each
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
 constexpr int kSumWarps = 8;  // where a CTA sums over rows
-constexpr int kHeld = 16;     // eights of a row that a lane keeps between its two passes over them
 
 template <class Element>
-__device__ const Element* row_of(const MatrixTensor& matrix, std::int64_t row) {
-  return static_cast<const Element*>(matrix.data) + row * matrix.row_stride;
-}
-template <class Element>
-__device__ Element* output_row(const MatrixTensor& matrix, std::int64_t row) {
+__device__ Element* row_of(const MatrixTensor& matrix, std::int64_t row) {
   return static_cast<Element*>(matrix.data) + row * matrix.row_stride;
 }
 
@@ -49,146 +45,147 @@ __device__ Words<Stored> load_words(const Stored* from, int count) {
   return words;
 }
 
-/// The row that the calling warp takes.
-__device__ std::int64_t own_row() {
-  return std::int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x / 32);
-}
-
-/// The first of the ith eight columns that the lane takes of a row.
-__device__ int column_of(int i) { return 8 * (static_cast<int>(threadIdx.x % 32) + 32 * i); }
-
-/// Calls one(i, column) for the eights that a lane keeps, unrolled, and others(column) for the
-/// rest.
-template <class One, class Others>
-__device__ void for_columns(int d, One one, Others others) {
+/// The eights of a row that a thread takes: `kHeld` that stay in registers between two passes over
+/// them, and what a longer row has beyond, which is loaded again.
+template <class Stored, bool kRegular, int kHeld>
+class RowPart {
+ public:
+  __device__ RowPart(const Stored* row, int d) : row_(row), d_(d) {
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    if (column_of(i) < d) one(i, column_of(i));
+    for (int i = 0; i < kHeld; ++i) held_[i] = load(i);
   }
-  for (int i = kHeld; column_of(i) < d; ++i) others(column_of(i));
+
+  static __device__ int column(int i) { return 8 * (static_cast<int>(threadIdx.x) + i * kThreads); }
+  __device__ void get(int i, float (&values)[8]) const { unpack(held_[i], values); }
+  __device__ void reload(int i, float (&values)[8]) const { unpack(load(i), values); }
+
+ private:
+  __device__ Words<Stored> load(int i) const {
+    return load_words<kRegular>(row_ + column(i), d_ - column(i));
+  }
+
+  const Stored* row_;
+  int d_;
+  Words<Stored> held_[kHeld];
+};
+
+/// Calls one(i, part.get or part.reload) for each of the thread's eights.
+template <int kHeld, class Get, class Reload>
+__device__ void for_eights(int d, Get get, Reload reload) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) get(i);
+  for (int i = kHeld; 8 * (static_cast<int>(threadIdx.x) + i * kThreads) < d; ++i) reload(i);
 }
 
-template <class Element, class Weight, bool kRegular>
-__device__ void normalize_row(const NormalizeParams& params, std::int64_t row) {
-  const Element* from = row_of<Element>(params.x, row);
-  const Weight* weights = static_cast<const Weight*>(params.norm.weight);
-  const auto load = [&](int column) {
-    return load_words<kRegular>(from + column, params.d - column);
-  };
-  Words<Element> held[kHeld];
+/// Sums over the CTA, in one order.
+__device__ float sum_block(float value) {
+  __shared__ float sums[kWarps];
+  value = sum_warp(value);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) held[i] = load(column_of(i));
+  for (float part : sums) sum += part;
+  return sum;
+}
 
+template <class Element, class Weight, bool kRegular, int kHeld>
+__device__ void normalize_row(const NormalizeParams& params) {
+  const std::int64_t row = blockIdx.x;
+  const RowPart<Element, kRegular, kHeld> x(row_of<const Element>(params.x, row), params.d);
+  const RowPart<Weight, kRegular, kHeld> weight(static_cast<const Weight*>(params.norm.weight),
+                                                params.d);
   float rstd;
   if (params.norm.rstd != nullptr) {
     rstd = params.norm.rstd[row];
   } else {
     float squares = 0.0f;
-    const auto add = [&](const Words<Element>& words) {
-      float x[8];
-      unpack(words, x);
+    const auto add = [&](const float(&values)[8]) {
 #pragma unroll
-      for (float value : x) squares = fmaf(value, value, squares);
+      for (float value : values) squares = fmaf(value, value, squares);
     };
-    for_columns(
-        params.d, [&](int i, int) { add(held[i]); }, [&](int column) { add(load(column)); });
-    rstd = rsqrtf(sum_warp(squares) / static_cast<float>(params.d) +
+    float values[8];
+    for_eights<kHeld>(
+        params.d, [&](int i) { x.get(i, values), add(values); },
+        [&](int i) { x.reload(i, values), add(values); });
+    rstd = rsqrtf(sum_block(squares) / static_cast<float>(params.d) +
                   static_cast<float>(params.norm.eps));
   }
-  if (params.kept_rstd != nullptr && threadIdx.x % 32 == 0) params.kept_rstd[row] = rstd;
+  if (params.kept_rstd != nullptr && threadIdx.x == 0) params.kept_rstd[row] = rstd;
   if (params.n.data == nullptr) return;
 
-  Element* to = output_row<Element>(params.n, row);
-  const auto normalize = [&](int column, const Words<Element>& words) {
-    const int count = params.d - column;
-    float x[8], weight[8];
-    unpack(words, x);
-    unpack(load_words<kRegular>(weights + column, count), weight);
+  Element* to = row_of<Element>(params.n, row);
+  const auto store = [&](int i, float(&values)[8], const float(&weights)[8]) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) x[j] = x[j] * rstd * weight[j];
-    store_eight(to + column, count, x);
+    for (int j = 0; j < 8; ++j) values[j] = values[j] * rstd * weights[j];
+    store_eight(to + x.column(i), params.d - x.column(i), values);
   };
-  for_columns(
-      params.d, [&](int i, int column) { normalize(column, held[i]); },
-      [&](int column) { normalize(column, load(column)); });
+  float values[8], weights[8];
+  for_eights<kHeld>(
+      params.d, [&](int i) { x.get(i, values), weight.get(i, weights), store(i, values, weights); },
+      [&](int i) { x.reload(i, values), weight.reload(i, weights), store(i, values, weights); });
 }
 
-template <class Element, bool kRegular>
-__global__ __launch_bounds__(32 * kWarps) void rms_normalize_kernel(
+template <class Element, bool kRegular, int kHeld>
+__global__ __launch_bounds__(kThreads) void rms_normalize_kernel(
     const __grid_constant__ NormalizeParams params) {
   follow_stream();
-  const std::int64_t row = own_row();
-  if (row >= params.M) return;
   if (params.norm.weight_dtype == DType::kFloat32) {
-    normalize_row<Element, float, kRegular>(params, row);
+    normalize_row<Element, float, kRegular, kHeld>(params);
   } else {
-    normalize_row<Element, Element, kRegular>(params, row);
+    normalize_row<Element, Element, kRegular, kHeld>(params);
   }
 }
 
-template <class Element, class Weight, bool kRegular>
-__device__ void differentiate_row(const InputGradientParams& params, std::int64_t row) {
-  const Element* x_row = row_of<Element>(params.x, row);
-  const Element* dn_row = row_of<Element>(params.dn, row);
-  const Weight* weights = static_cast<const Weight*>(params.norm.weight);
+template <class Element, class Weight, bool kRegular, int kHeld>
+__device__ void differentiate_row(const InputGradientParams& params) {
+  const std::int64_t row = blockIdx.x;
+  const RowPart<Element, kRegular, kHeld> x(row_of<const Element>(params.x, row), params.d);
+  const RowPart<Element, kRegular, kHeld> dn(row_of<const Element>(params.dn, row), params.d);
+  const RowPart<Weight, kRegular, kHeld> weight(static_cast<const Weight*>(params.norm.weight),
+                                                params.d);
   const float rstd = params.norm.rstd[row];
-  const auto load = [&](const Element* from, int column) {
-    return load_words<kRegular>(from + column, params.d - column);
-  };
-  Words<Element> x_held[kHeld], dn_held[kHeld];
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    x_held[i] = load(x_row, column_of(i));
-    dn_held[i] = load(dn_row, column_of(i));
-  }
   /// Makes m = x rstd and g = dn weight.
-  const auto weigh = [&](int column, const Words<Element>& x, const Words<Element>& dn,
-                         float(&m)[8], float(&g)[8]) {
-    float weight[8];
-    unpack(x, m);
-    unpack(dn, g);
-    unpack(load_words<kRegular>(weights + column, params.d - column), weight);
+  float m[8], g[8], weights[8];
+  const auto weigh = [&] {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       m[j] *= rstd;
-      g[j] *= weight[j];
+      g[j] *= weights[j];
     }
   };
+  const auto get = [&](int i) { x.get(i, m), dn.get(i, g), weight.get(i, weights), weigh(); };
+  const auto reload = [&](int i) {
+    x.reload(i, m), dn.reload(i, g), weight.reload(i, weights), weigh();
+  };
   float dot = 0.0f;
-  const auto add = [&](int column, const Words<Element>& x, const Words<Element>& dn) {
-    float m[8], g[8];
-    weigh(column, x, dn, m, g);
+  const auto add = [&](int i) {
+    if (x.column(i) >= params.d) return;  // rstd may be inf, and then m is NaN there
 #pragma unroll
     for (int j = 0; j < 8; ++j) dot = fmaf(m[j], g[j], dot);
   };
-  for_columns(
-      params.d, [&](int i, int column) { add(column, x_held[i], dn_held[i]); },
-      [&](int column) { add(column, load(x_row, column), load(dn_row, column)); });
-  const float mean = sum_warp(dot) / static_cast<float>(params.d);
+  for_eights<kHeld>(
+      params.d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
+  const float mean = sum_block(dot) / static_cast<float>(params.d);
 
-  Element* to = output_row<Element>(params.dx, row);
-  const auto store = [&](int column, const Words<Element>& x, const Words<Element>& dn) {
-    float m[8], g[8];
-    weigh(column, x, dn, m, g);
+  Element* to = row_of<Element>(params.dx, row);
+  const auto store = [&](int i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) g[j] = rstd * (g[j] - m[j] * mean);
-    store_eight(to + column, params.d - column, g);
+    store_eight(to + x.column(i), params.d - x.column(i), g);
   };
-  for_columns(
-      params.d, [&](int i, int column) { store(column, x_held[i], dn_held[i]); },
-      [&](int column) { store(column, load(x_row, column), load(dn_row, column)); });
+  for_eights<kHeld>(
+      params.d, [&](int i) { get(i), store(i); }, [&](int i) { reload(i), store(i); });
 }
 
-template <class Element, bool kRegular>
-__global__ __launch_bounds__(32 * kWarps) void rms_norm_input_gradient_kernel(
+template <class Element, bool kRegular, int kHeld>
+__global__ __launch_bounds__(kThreads) void rms_norm_input_gradient_kernel(
     const __grid_constant__ InputGradientParams params) {
   follow_stream();
-  const std::int64_t row = own_row();
-  if (row >= params.M) return;
   if (params.norm.weight_dtype == DType::kFloat32) {
-    differentiate_row<Element, float, kRegular>(params, row);
+    differentiate_row<Element, float, kRegular, kHeld>(params);
   } else {
-    differentiate_row<Element, Element, kRegular>(params, row);
+    differentiate_row<Element, Element, kRegular, kHeld>(params);
   }
 }
 
@@ -212,8 +209,8 @@ __global__ __launch_bounds__(32 * kSumWarps) void rms_norm_weight_gradient_kerne
     for (int i = 0; i < kRows; ++i) {
       const std::int64_t row = first + i * kSumWarps;
       const int valid = row < end ? count : 0;
-      x_words[i] = load_words<kRegular>(row_of<Element>(params.x, row) + column, valid);
-      dn_words[i] = load_words<kRegular>(row_of<Element>(params.dn, row) + column, valid);
+      x_words[i] = load_words<kRegular>(row_of<const Element>(params.x, row) + column, valid);
+      dn_words[i] = load_words<kRegular>(row_of<const Element>(params.dn, row) + column, valid);
       rstd[i] = row < end ? params.norm.rstd[row] : 0.0f;
     }
 #pragma unroll
@@ -249,11 +246,13 @@ bool is_regular(const Rows& rows, std::initializer_list<MatrixTensor> others = {
 template <class Params>
 void launch_rows(const char* name, void (*kernel)(Params), const Params& params, void* stream) {
   if (params.M == 0) return;
-  launch_kernel(
-      name, kernel,
-      {.blocks = static_cast<unsigned>(ceil_div(params.M, kWarps)), .threads = 32 * kWarps},
-      static_cast<cudaStream_t>(stream), params);
+  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(params.M), .threads = kThreads},
+                static_cast<cudaStream_t>(stream), params);
 }
+
+constexpr int kFewHeld = 4;  // rows of up to 4096 elements
+constexpr int kManyHeld = 8;
+bool is_short(const Rows& rows) { return rows.d <= 8 * kThreads * kFewHeld; }
 
 }  // namespace
 
@@ -263,18 +262,19 @@ int weight_slices(std::int64_t M) {
 
 template <class Element>
 void launch_normalize(const char* name, const NormalizeParams& params, void* stream) {
-  launch_rows(name,
-              is_regular(params) ? rms_normalize_kernel<Element, true>
-                                 : rms_normalize_kernel<Element, false>,
-              params, stream);
+  const auto kernel = !is_regular(params) ? rms_normalize_kernel<Element, false, kFewHeld>
+                      : is_short(params)  ? rms_normalize_kernel<Element, true, kFewHeld>
+                                          : rms_normalize_kernel<Element, true, kManyHeld>;
+  launch_rows(name, kernel, params, stream);
 }
 
 template <class Element>
 void launch_input_gradient(const char* name, const InputGradientParams& params, void* stream) {
-  launch_rows(name,
-              is_regular(params, {params.dn}) ? rms_norm_input_gradient_kernel<Element, true>
-                                              : rms_norm_input_gradient_kernel<Element, false>,
-              params, stream);
+  const auto kernel = !is_regular(params, {params.dn})
+                          ? rms_norm_input_gradient_kernel<Element, false, kFewHeld>
+                      : is_short(params) ? rms_norm_input_gradient_kernel<Element, true, kFewHeld>
+                                         : rms_norm_input_gradient_kernel<Element, true, kManyHeld>;
+  launch_rows(name, kernel, params, stream);
 }
 
 template <class Element>
