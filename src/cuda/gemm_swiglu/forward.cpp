@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/choose_product.h"
 #include "cuda/gemm/few_rows_config.h"
 #include "cuda/gemm/matrix.h"
 #include "cuda/gemm/predict.h"
 #include "cuda/gemm_swiglu/forward_plan.h"
 #include "cuda/runtime/call_scope.h"
-#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/gemm_swiglu.h"
 
@@ -38,35 +38,12 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add("n256", 256, 0, &launch_forward<Element, 256>);
 }
 
-/// The variant for any number of rows with the shortest predicted time, null if none can run it.
-const ForwardVariant* find_quickest(const GemmSwigluForwardProblem& problem,
-                                    const DeviceProperties& device) {
-  const ForwardVariant* quickest = nullptr;
-  for (const ForwardVariant& one : forward_variants()) {
-    if (one.most_rows > 0 || !reason_against(one, problem).empty()) continue;
-    const auto time = [&](const ForwardVariant& variant) {
-      return predict_forward(variant.columns, problem, device);
-    };
-    if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
-  }
-  return quickest;
-}
-
 const ForwardVariant& choose(const GemmSwigluForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
-  const ForwardVariant* quickest = nullptr;
-  return choose_variant(
-      kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
-        std::string reason = reason_against(one, problem);
-        if (!reason.empty()) return reason;
-        if (options.batch_invariant) {
-          const bool invariant = one.columns == kInvariantColumns && one.most_rows == 0;
-          return std::string(invariant ? "" : "is not the one of batch-invariant calls");
-        }
-        if (options.variant == one.name || one.most_rows > 0) return reason;
-        if (quickest == nullptr) quickest = find_quickest(problem, device);
-        return &one == quickest ? reason : "is slower here than " + quickest->name;
-      });
+  return gemm::choose_product(kForward, forward_variants(), problem, device, options,
+                              [](const ForwardVariant& one) {
+                                return one.columns == kInvariantColumns && one.most_rows == 0;
+                              });
 }
 
 }  // namespace
@@ -114,11 +91,11 @@ ForwardPlan plan_forward(const GemmSwigluForwardProblem& problem) {
   return plan;
 }
 
-double predict_forward(int columns, const GemmSwigluForwardProblem& problem,
+double predict_forward(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem,
                        const DeviceProperties& device) {
   const std::int64_t tiles =
-      ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.F, columns / 2);
-  return gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), columns,
+      ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.F, variant.columns / 2);
+  return gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
                              device.multiprocessors);
 }
 

@@ -44,7 +44,7 @@ struct ForwardPlan {
 ForwardPlan plan_forward(const GemmSwigluForwardProblem& problem);
 
 /// Predicted microseconds of a variant for any number of rows, which decide between these.
-double predict_forward(int columns, const GemmSwigluForwardProblem& problem,
+double predict_forward(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem,
                        const DeviceProperties& device);
 
 }  // namespace tandem::cuda::gemm_swiglu

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/choose_product.h"
 #include "cuda/gemm/few_rows_config.h"
 #include "cuda/gemm/matrix.h"
 #include "cuda/gemm/predict.h"
 #include "cuda/projection/forward_plan.h"
 #include "cuda/runtime/call_scope.h"
-#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/projection.h"
 
@@ -141,35 +141,11 @@ bool is_plain(const ProjectionForwardProblem& problem) {
                      });
 }
 
-/// The variant for any number of rows with the shortest predicted time, null if none can run it.
-const ForwardVariant* find_quickest(const ProjectionForwardProblem& problem,
-                                    const DeviceProperties& device) {
-  const ForwardVariant* quickest = nullptr;
-  for (const ForwardVariant& one : forward_variants()) {
-    if (one.most_rows > 0 || !reason_against(one, problem).empty()) continue;
-    const auto time = [&](const ForwardVariant& variant) {
-      return predict_forward(variant.columns, problem, device);
-    };
-    if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
-  }
-  return quickest;
-}
-
 const ForwardVariant& choose(const ProjectionForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
-  const ForwardVariant* quickest = nullptr;
-  return choose_variant(
-      kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
-        std::string reason = reason_against(one, problem);
-        if (!reason.empty()) return reason;
-        if (options.batch_invariant) {
-          const bool invariant =
-              one.columns == kInvariantColumns && one.most_rows == 0 && !one.plain;
-          return std::string(invariant ? "" : "is not the one of batch-invariant calls");
-        }
-        if (options.variant == one.name || one.most_rows > 0) return reason;
-        if (quickest == nullptr) quickest = find_quickest(problem, device);
-        return &one == quickest ? reason : "is slower here than " + quickest->name;
+  return gemm::choose_product(
+      kForward, forward_variants(), problem, device, options, [](const ForwardVariant& one) {
+        return one.columns == kInvariantColumns && one.most_rows == 0 && !one.plain;
       });
 }
 
@@ -251,13 +227,14 @@ void run_forward_behind(const ProjectionForwardProblem& problem, const Context& 
   run_forward(problem, context, options, true);
 }
 
-double predict_forward(int columns, const ProjectionForwardProblem& problem,
+double predict_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device) {
-  const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, columns);
-  double time = gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), columns,
+  const std::int64_t tiles =
+      ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, variant.columns);
+  double time = gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
                                     device.multiprocessors);
   for (int i = 0; i < problem.segment_count; ++i) {
-    if (problem.segments[i].head_width > columns) time += 3.0;  // another launch
+    if (problem.segments[i].head_width > variant.columns) time += 3.0;  // another launch
   }
   return time;
 }

@@ -55,7 +55,7 @@ void run_forward_behind(const ProjectionForwardProblem& problem, const Context& 
                         const CallOptions& options);
 
 /// Predicted microseconds of a variant for any number of rows, which decide between these.
-double predict_forward(int columns, const ProjectionForwardProblem& problem,
+double predict_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device);
 
 }  // namespace tandem::cuda::projection

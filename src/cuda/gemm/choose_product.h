@@ -1,0 +1,40 @@
+// The choice among a product's variants: of few rows, or of tiles of some width. Host only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/call_options.h"
+#include "cuda/runtime/choose_variant.h"
+#include "tandem/device.h"
+
+namespace tandem::cuda::gemm {
+
+/// Returns the first variant for few rows that accepts the problem, else of those for any number of
+/// rows the one with the shortest predict_forward; in a batch-invariant call the one that
+/// is_invariant. A variant has most_rows, 0 for any number, and columns of a tile.
+template <class Variant, class Problem, class IsInvariant>
+const Variant& choose_product(const char* call, const std::vector<Variant>& table,
+                              const Problem& problem, const DeviceProperties& device,
+                              const CallOptions& options, IsInvariant is_invariant) {
+  const Variant* quickest = nullptr;
+  const auto find_quickest = [&] {
+    const auto time = [&](const Variant& one) { return predict_forward(one, problem, device); };
+    for (const Variant& one : table) {
+      if (one.most_rows > 0 || !reason_against(one, problem).empty()) continue;
+      if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
+    }
+  };
+  return choose_variant(call, table, device, options, [&](const Variant& one) -> std::string {
+    std::string reason = reason_against(one, problem);
+    if (!reason.empty()) return reason;
+    if (options.batch_invariant) {
+      return is_invariant(one) ? "" : "is not the one of batch-invariant calls";
+    }
+    if (options.variant == one.name || one.most_rows > 0) return "";
+    if (quickest == nullptr) find_quickest();
+    return &one == quickest ? "" : "is slower here than " + quickest->name;
+  });
+}
+
+}  // namespace tandem::cuda::gemm
