@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "cli/report/text.h"
@@ -210,11 +211,19 @@ std::string shape_text(const Case& one, const std::string& left_out) {
     return has(a) && has(b) && one.axis(a) == one.axis(b);
   };
   std::vector<std::string> axes;
-  for (const std::string letter : {"B", "H", "HQ", "T", "M", "K", "V", "d", "D"}) {
+  for (const std::string letter : {"B", "H", "HQ", "T", "M", "K", "V", "d", "D", "F"}) {
     if (!one.axes.count(letter) || letter == left_out) continue;
     if ((letter == "HQ" && same("HQ", "H")) || (letter == "V" && same("V", "K"))) continue;
     const bool square = letter == "K" && same("V", "K");
     axes.push_back(fmt::format("{}{}", square ? "D" : letter, one.axis(letter)));
+  }
+  if (!one.segments.empty()) {
+    const auto add = [](std::int64_t sum, const std::string& segment) {
+      return sum + std::stoll(segment);  // its columns come first
+    };
+    axes.push_back(fmt::format(
+        "{} columns",
+        std::accumulate(one.segments.begin(), one.segments.end(), std::int64_t{0}, add)));
   }
   std::string text = fmt::format("{}", fmt::join(axes, " "));
   if (!one.cu_seqlens) return text;
