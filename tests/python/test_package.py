@@ -70,7 +70,7 @@ SCHEMAS = (
     "float? eps, Tensor? rstd, bool output_gate_slope, bool output_up_slope, bool output_kept_rstd) "
     "-> (Tensor, Tensor?, Tensor?, Tensor?)",
     "gemm_swiglu_backward(Tensor x, Tensor gate_weight, Tensor up_weight, Tensor? norm_weight, Tensor? rstd, "
-    "Tensor gate_slope, Tensor up_slope, Tensor? kept_rstd, Tensor d_out, bool wants_dx, bool wants_d_gate_weight, "
+    "Tensor gate_slope, Tensor up_slope, Tensor d_out, bool wants_dx, bool wants_d_gate_weight, "
     "bool wants_d_up_weight, bool wants_d_norm_weight) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
 )
 
@@ -101,7 +101,7 @@ class Package(unittest.TestCase):
         self.assertIn("Root-Is-Purelib: false", wheel)
 
     def test_stays_small(self):
-        self.assertLess(EXTENSION.stat().st_size, 80 << 20)  # half of it when zipped
+        self.assertLess(EXTENSION.stat().st_size, 112 << 20)  # a quarter of it when zipped
 
     def test_schemas_are_as_published(self):
         for schema in SCHEMAS:
