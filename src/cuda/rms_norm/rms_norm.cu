@@ -69,7 +69,7 @@ class RowPart {
   Words<Stored> held_[kHeld];
 };
 
-/// Calls one(i, part.get or part.reload) for each of the thread's eights.
+/// Calls get(i) for the eights that the thread keeps and reload(i) for those beyond.
 template <int kHeld, class Get, class Reload>
 __device__ void for_eights(int d, Get get, Reload reload) {
 #pragma unroll
@@ -145,9 +145,8 @@ __device__ void differentiate_row(const InputGradientParams& params) {
   const RowPart<Weight, kRegular, kHeld> weight(static_cast<const Weight*>(params.norm.weight),
                                                 params.d);
   const float rstd = params.norm.rstd[row];
-  /// Makes m = x rstd and g = dn weight.
   float m[8], g[8], weights[8];
-  const auto weigh = [&] {
+  const auto weigh = [&] {  // m = x rstd, g = dn weight
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       m[j] *= rstd;

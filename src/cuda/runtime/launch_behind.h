@@ -6,7 +6,7 @@
 namespace tandem::cuda {
 
 /// As launch_kernel, but all CTAs start together, each where the device would put it when nothing
-/// else runs. Costs some microseconds between the two kernels.
+/// else runs. Costs some microseconds between the two kernels. Without clusters.
 template <class Params>
 void launch_kernel_behind(const char* name, void (*kernel)(Params), const LaunchShape& shape,
                           cudaStream_t stream, const Params& params) {
