@@ -15,6 +15,16 @@
 
 namespace tandem {
 
+/// Expects a call to throw InvalidArgument with this text.
+inline void expect_refused(const std::function<void()>& call, const std::string& text) {
+  try {
+    call();
+    ADD_FAILURE() << "was accepted: " << text;
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.what(), text);
+  }
+}
+
 /// Extents that tell the axes apart where checks could mix them up.
 inline std::int64_t extent(const std::string& axis, bool lists) {
   static const std::map<std::string, std::int64_t> extents = {

@@ -5,6 +5,7 @@
 
 #include "cuda/gemm_swiglu/forward_plan.h"
 #include "ops/gemm_swiglu.h"
+#include "planned.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda::gemm_swiglu {
@@ -12,13 +13,6 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-
-const DeviceProperties kDevice = DeviceProperties::h200();
-
-TensorView view(int address, const Dims& shape, DType dtype = DType::kBFloat16) {
-  return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
-                                shape, Device::cuda());
-}
 
 /// Contiguous tensors at aligned addresses that nothing reads.
 GemmSwigluForwardArgs forward_args(std::int64_t M, std::int64_t d, std::int64_t F) {

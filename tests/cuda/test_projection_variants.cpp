@@ -7,6 +7,7 @@
 #include "cuda/projection/backward_plan.h"
 #include "cuda/projection/forward_plan.h"
 #include "ops/projection.h"
+#include "planned.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda::projection {
@@ -14,13 +15,6 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-
-const DeviceProperties kDevice = DeviceProperties::h200();
-
-TensorView view(int address, const Dims& shape, DType dtype = DType::kBFloat16) {
-  return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
-                                shape, Device::cuda());
-}
 
 /// Contiguous tensors at aligned addresses that nothing reads.
 ProjectionForwardArgs forward_args(std::int64_t M, std::int64_t d, std::int64_t columns) {

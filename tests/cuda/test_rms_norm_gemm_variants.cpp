@@ -3,19 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "ops/rms_norm_gemm.h"
+#include "planned.h"
 #include "tandem/tandem.h"
 
 namespace tandem::cuda {
 namespace {
 
 using ::testing::HasSubstr;
-
-const DeviceProperties kDevice = DeviceProperties::h200();
-
-TensorView view(int address, const Dims& shape, DType dtype = DType::kBFloat16) {
-  return TensorView::contiguous(reinterpret_cast<void*>(std::uintptr_t{1} * address << 44), dtype,
-                                shape, Device::cuda());
-}
 
 /// Contiguous tensors at aligned addresses that nothing reads.
 RmsNormGemmForwardArgs forward_args(std::int64_t M, std::int64_t d, std::int64_t columns) {

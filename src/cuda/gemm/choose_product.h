@@ -1,14 +1,28 @@
 // The choice among a product's variants: of few rows, or of tiles of some width. Host only.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "core/call_options.h"
 #include "cuda/runtime/choose_variant.h"
 #include "tandem/device.h"
+#include "tandem/tensor.h"
 
 namespace tandem::cuda::gemm {
+
+/// Says why a variant takes no problem of this dtype and number of rows, "" when it may.
+template <class Variant>
+std::string reason_against_rows(const Variant& variant, DType dtype, std::int64_t M) {
+  if (dtype != variant.dtype) {
+    return "takes " + to_string(variant.dtype) + ", got " + to_string(dtype);
+  }
+  if (variant.most_rows > 0 && M > variant.most_rows) {
+    return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " + std::to_string(M);
+  }
+  return "";
+}
 
 /// Returns the first variant for few rows that accepts the problem, else of those for any number of
 /// rows the one with the shortest predict_forward; in a batch-invariant call the one that

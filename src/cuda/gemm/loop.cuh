@@ -40,7 +40,7 @@
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/wgmma.cuh"
-#include "cuda/runtime/launch_behind.h"
+#include "cuda/runtime/launch.h"
 
 namespace tandem::cuda::gemm {
 
@@ -388,13 +388,12 @@ void launch(const char* name, void (*kernel)(Params), const Params& params, int 
   // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
   // product behind a norm then takes a quarter longer.
   constexpr int kFewWaves = 2;
-  const auto start =
-      tiles <= kFewWaves * multiprocessors ? launch_kernel<Params> : launch_kernel_behind<Params>;
-  start(name, kernel,
-        {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),
-         .threads = Config::kThreads,
-         .shared_bytes = sizeof(Shared<Config>)},
-        static_cast<cudaStream_t>(stream), params);
+  launch_kernel(name, kernel,
+                {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),
+                 .threads = Config::kThreads,
+                 .shared_bytes = sizeof(Shared<Config>),
+                 .early = tiles <= kFewWaves * multiprocessors},
+                static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace tandem::cuda::gemm

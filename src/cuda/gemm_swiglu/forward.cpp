@@ -61,13 +61,8 @@ const std::vector<ForwardVariant>& forward_variants() {
 }
 
 std::string reason_against(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem) {
-  if (problem.dtype != variant.dtype) {
-    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
-  }
-  if (variant.most_rows > 0 && problem.M > variant.most_rows) {
-    return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " +
-           std::to_string(problem.M);
-  }
+  const std::string reason = gemm::reason_against_rows(variant, problem.dtype, problem.M);
+  if (!reason.empty()) return reason;
   return gemm::reason_against_tiles(problem.M, ceil_div(problem.F, variant.columns / 2));
 }
 

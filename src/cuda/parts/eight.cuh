@@ -20,6 +20,14 @@ __device__ void unpack(const Words<Stored>& words, float (&values)[8]) {
   for (int i = 0; i < 8; ++i) values[i] = static_cast<float>(stored[i]);
 }
 
+/// Loads eight elements that begin at a multiple of 16 bytes, or zeros.
+template <class Stored>
+__device__ Words<Stored> load_words(const Stored* from, bool inside) {
+  Words<Stored> words{};
+  if (inside) words = *reinterpret_cast<const Words<Stored>*>(from);
+  return words;
+}
+
 /// Loads eight elements of a row, or `count` of them and zeros.
 template <class Stored>
 __device__ void load_eight(const Stored* from, int count, float (&values)[8]) {

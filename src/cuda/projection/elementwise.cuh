@@ -83,11 +83,8 @@ __device__ void project_row(const SegmentGradient& segment, std::int64_t row, in
 template <class Stored>
 __device__ Words<Stored> load_words(const MatrixTensor& matrix, std::int64_t row, int column,
                                     bool inside) {
-  Words<Stored> words{};
-  const auto* from = reinterpret_cast<const Words<Stored>*>(
-      static_cast<const Stored*>(matrix.data) + row * matrix.row_stride + column);
-  if (inside) words = *from;
-  return words;
+  return cuda::load_words(
+      static_cast<const Stored*>(matrix.data) + row * matrix.row_stride + column, inside);
 }
 
 /// dz of a chunk of a row where the tensors lie well (SegmentGradient::regular). A warp. All loads

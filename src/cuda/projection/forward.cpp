@@ -191,13 +191,8 @@ const std::vector<ForwardVariant>& forward_variants() {
 }
 
 std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {
-  if (problem.dtype != variant.dtype) {
-    return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
-  }
-  if (variant.most_rows > 0 && problem.M > variant.most_rows) {
-    return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " +
-           std::to_string(problem.M);
-  }
+  const std::string reason = gemm::reason_against_rows(variant, problem.dtype, problem.M);
+  if (!reason.empty()) return reason;
   if (variant.plain && !is_plain(problem)) return "takes segments without activation";
   const std::int64_t columns = std::max<std::int64_t>(column_tiles(problem, variant.columns), 1);
   return gemm::reason_against_tiles(problem.M, columns);

@@ -32,17 +32,17 @@ __device__ Element* row_of(const MatrixTensor& matrix, std::int64_t row) {
 /// of 16 bytes and have whole eights.
 template <bool kRegular, class Stored>
 __device__ Words<Stored> load_words(const Stored* from, int count) {
-  Words<Stored> words{};
   if constexpr (kRegular) {
-    if (count > 0) words = *reinterpret_cast<const Words<Stored>*>(from);
+    return cuda::load_words(from, count > 0);
   } else {
+    Words<Stored> words{};
     Stored* to = reinterpret_cast<Stored*>(&words);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (i < count) to[i] = from[i];
     }
+    return words;
   }
-  return words;
 }
 
 /// The eights of a row that a thread takes: `kHeld` that stay in registers between two passes over

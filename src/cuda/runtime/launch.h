@@ -1,6 +1,6 @@
-// One kernel launch with its shared-memory limit raised and its errors checked. It may start while
-// the kernel before it on the stream runs: see cuda/parts/stream_order.cuh, whose follow_stream()
-// every kernel calls.
+// One kernel launch with its shared-memory limit raised and its errors checked. Unless its shape
+// says otherwise it may start while the kernel before it on the stream runs: see
+// cuda/parts/stream_order.cuh, whose follow_stream() every kernel calls.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,6 +15,7 @@ struct LaunchShape {
   unsigned threads;
   unsigned cluster = 1;  // CTAs; above 8, what the device can do beyond the portable size
   std::size_t shared_bytes = 0;
+  bool early = true;  // else all CTAs start together, some microseconds after the kernel before
 };
 
 /// Allows a kernel so much dynamic shared memory, and clusters above the portable size, on the
@@ -37,7 +38,7 @@ void launch_kernel(const char* name, void (*kernel)(Params), const LaunchShape& 
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
   config.attrs = attributes;
-  if (may_start_early()) {
+  if (shape.early && may_start_early()) {
     cudaLaunchAttribute& early = attributes[config.numAttrs++];
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
