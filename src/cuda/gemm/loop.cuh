@@ -5,7 +5,8 @@
 //   kNN     [rows, depth], K-major     [depth, columns], MN-major  the same
 //   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time, in slices
 //
-// A product may be a sum of terms, or a pair of products (gemm/operands.h). With kTN tokens are cut
+// A product may be a sum of terms, or a pair of products, and a matrix may be added to it, which
+// comes through the ring behind the steps of a tile (gemm/operands.h). With kTN tokens are cut
 // into slices of whole steps of 64, whose results are to be added up in their order
 // (gemm/convert.h). Of packed sequences only the tokens between the first and the last boundary
 // enter: rows of a step behind them are zeroed in shared memory, for the tensors may hold anything
@@ -110,6 +111,14 @@ __device__ int count_steps(const Operands& operands, int slice) {
   return count;
 }
 
+/// Steps behind those of a tile that bring the addend: 64 rows each, in place of B.
+constexpr int kAddendSteps = 2;
+template <class Operands>
+__device__ bool adds(const Operands& operands) {
+  if constexpr (HasAddend<Operands>) return operands.addend.is_there;
+  return false;
+}
+
 /// One of the two operands, for the warp that loads it.
 template <class Config, bool kIsA>
 struct Operand {
@@ -147,6 +156,22 @@ struct Operand {
   }
 };
 
+/// Loads the addend's rows from `row` on. One thread of each warp that loads; A's has nothing to.
+template <class Config, bool kIsA>
+__device__ void load_addend(const CUtensorMap& map, Barrier& full, char* to, const Tile& tile,
+                            int row) {
+  if constexpr (kIsA) {
+    full.arrive();
+  } else {
+    full.arrive_and_expect(Config::kPanels * kPanelBytes);
+#pragma unroll
+    for (int panel = 0; panel < Config::kPanels; ++panel) {
+      cuda::load_panel(map, full, to + panel * kPanelBytes,
+                       {tile.column + 64 * panel, 0, row, tile.outer});
+    }
+  }
+}
+
 /// Loads all steps of a tile's operand. A whole warp, so that addresses are uniform; one lane does
 /// it.
 template <class Config, bool kIsA, class Operands>
@@ -175,6 +200,15 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
       if (depth == steps.per_batch * kTileDepth) {
         depth = 0;
         ++batch;
+      }
+    }
+  }
+  if constexpr (HasAddend<Operands>) {
+    for (int half = 0; half < kAddendSteps && adds(operands); ++half, at.advance()) {
+      shared.ring.wait_empty(at);
+      if (elected) {
+        load_addend<Config, kIsA>(operands.addend.map, shared.ring.full[at.stage],
+                                  shared.stages[at.stage].b, tile, tile.row + 64 * half);
       }
     }
   }
@@ -243,6 +277,22 @@ __device__ void multiply_stage(const typename Shared<Config>::Stage& stage, bool
   for (auto& half : acc) fence_registers(half);
 }
 
+/// Adds 64 rows of the addend to a fragment.
+template <class Config>
+__device__ void add_panels(const char* panels, float (&acc)[Config::kColumns / 2]) {
+#pragma unroll
+  for (int step = 0; step < Config::kColumns / 16; ++step) {
+    std::uint32_t packed[4];
+    load_rows(panels + step / 4 * kPanelBytes, step % 4, packed);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack_pair<typename Config::Element>(packed[i]);
+      acc[8 * step + 2 * i] += pair.x;
+      acc[8 * step + 2 * i + 1] += pair.y;
+    }
+  }
+}
+
 /// Lets the other warpgroup multiply, or waits until it does: they take turns. why: a barrier of
 /// the ring tells two phases apart, so nobody may wait for a stage that is to be filled twice
 /// before. Together they begin in turn, so that one's epilogue lies beside the other's last steps.
@@ -293,6 +343,10 @@ struct Products {
       }
       at.advance();
     }
+    const int addend = at.stage;
+    for (int half = 0; half < kAddendSteps && adds(operands); ++half, at.advance()) {
+      shared.ring.wait_full(at);
+    }
     if (passes) pass_turn();
     wgmma_wait<0>();
     if (count > 0) {
@@ -302,12 +356,25 @@ struct Products {
     }
 #pragma unroll
     for (auto& half : acc) fence_registers(half);
+    if (adds(operands)) add(addend, acc);
   }
 
   /// Goes past a tile that the other warpgroup computes.
   __device__ void skip(int steps) { at.advance(steps); }
 
  private:
+  /// Adds the addend, whose first rows are in this stage, the others in the next.
+  __device__ void add(int first, Accumulators<Config>& acc) {
+    const int own = Config::kTogether ? threadIdx.x / 128 : 0;
+#pragma unroll
+    for (int half = 0; half < Config::kHalves; ++half) {
+      const int stage = (first + own + half) % Config::kStages;
+      add_panels<Config>(shared.stages[stage].b, acc[half]);
+    }
+    release(first);
+    release((first + 1) % Config::kStages);
+  }
+
   static __device__ void clear(Accumulators<Config>& acc) {
 #pragma unroll
     for (auto& half : acc) {
@@ -332,6 +399,9 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
   if (threadIdx.x == 256) {
     for (const CUtensorMap& map : operands.a) prefetch_tensor_map(map);
     for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
+    if constexpr (HasAddend<Operands>) {
+      if (adds(operands)) prefetch_tensor_map(operands.addend.map);
+    }
   }
   __syncthreads();
   const bool late = warp == 9 && operands.b_is_there;
@@ -354,7 +424,8 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
         passes = i == first && warpgroup == 0;
         if (i == first && warpgroup == 1) wait_for_turn();
       } else if (turn != warpgroup) {
-        products.skip(count_steps<Config>(operands, tile.outer));
+        products.skip(count_steps<Config>(operands, tile.outer) +
+                      (adds(operands) ? kAddendSteps : 0));
         continue;
       } else if (i != first) {
         wait_for_turn();

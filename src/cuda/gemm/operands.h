@@ -49,4 +49,15 @@ struct Operands {
 };
 using PairedOperands = Operands<1, 1, true>;
 
+/// A 16-bit matrix of the result's shape that is added to the fp32 products: the member `addend` of
+/// what is derived of Operands. Its map has boxes of 64 rows and columns.
+struct Addend {
+  CUtensorMap map;
+  bool is_there = false;
+};
+template <class Operands>
+concept HasAddend = requires(const Operands& operands) {
+  operands.addend;
+};
+
 }  // namespace tandem::cuda::gemm

@@ -27,7 +27,7 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   const auto add = [&](const char* kind, int columns, int most_rows,
                        ForwardVariant::Launch launch) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, most_rows, launch, &rms_norm::launch_normalize<Element>,
+                     columns, most_rows, launch, &row_norm::launch_normalize<Element>,
                      &gemm::launch_copy<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
@@ -123,8 +123,10 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
   if (problem.norm.weight != nullptr) {
     x = {};
     if (problem.F > 0) x = {scratch.at<char>(plan.x), gemm::padded(problem.d)};
-    variant.normalize(
-        kForward, {{problem.M, problem.d, problem.x, problem.norm}, x, problem.kept_rstd}, stream);
+    variant.normalize(kForward,
+                      {row_norm::rows_of(problem.M, problem.d, problem.x, problem.norm), x, nullptr,
+                       problem.kept_rstd},
+                      stream);
   }
   if (problem.F == 0) return;
   const bool few = variant.most_rows > 0;

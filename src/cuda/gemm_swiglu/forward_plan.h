@@ -6,7 +6,7 @@
 
 #include "cuda/gemm/matrix.h"
 #include "cuda/gemm_swiglu/forward_params.h"
-#include "cuda/rms_norm/rms_norm.h"
+#include "cuda/row_norm/row_norm.h"
 #include "ops/gemm_swiglu_problem.h"
 #include "tandem/device.h"
 
@@ -15,7 +15,7 @@ namespace tandem::cuda::gemm_swiglu {
 /// Tiles of 128 rows by `columns` products; or, for few rows, a stream of the weights.
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
-  using Normalize = void (*)(const char*, const rms_norm::NormalizeParams&, void* stream);
+  using Normalize = void (*)(const char*, const row_norm::NormalizeParams&, void* stream);
 
   std::string name;
   DType dtype;

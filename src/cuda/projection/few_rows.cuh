@@ -1,7 +1,7 @@
 // projection_few_rows_kernel: projection's forward of up to 64 rows, as a stream of weights.
 #pragma once
 
-#include "cuda/gemm/few_rows.cuh"
+#include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/target.cuh"
 #include "cuda/parts/warp_sums.cuh"
 #include "cuda/projection/activations.cuh"
@@ -45,14 +45,7 @@ __device__ void write(const gemm::Target& to, const ForwardParams& params,
 template <class Element>
 __device__ void finish(const ForwardParams& params, const gemm::RowPiece& piece) {
   const ForwardSegment& segment = params.segments[piece.segment];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int column = piece.column + i;
-    if (segment.bias == nullptr || column >= params.columns[piece.segment]) continue;
-    piece.values[i] += segment.bias_fp32
-                           ? static_cast<const float*>(segment.bias)[column]
-                           : static_cast<float>(static_cast<const Element*>(segment.bias)[column]);
-  }
+  gemm::add_bias<Element>(segment.bias, segment.bias_fp32, params.columns[piece.segment], piece);
   if (segment.slope.matrix.data != nullptr) {
     float slopes[4] = {piece.values[0], piece.values[1], piece.values[2], piece.values[3]};
     differentiate(segment, slopes);

@@ -6,6 +6,7 @@
 // z in fp32 to projection_normalize_kernel.
 #pragma once
 
+#include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
 #include "cuda/gemm/target.cuh"
 #include "cuda/projection/activations.cuh"
@@ -14,24 +15,6 @@ namespace tandem::cuda::projection {
 
 template <class Element, int kColumns>
 using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
-
-/// Adds the bias of a fragment's columns.
-template <class Bias, int kColumns>
-__device__ void add_bias(const void* bias, int columns, const gemm::Fragment<kColumns>& fragment) {
-  const int first = fragment.column + fragment_column(0);
-  const Bias* from = static_cast<const Bias*>(bias) + first;
-  const int left = columns - first;
-#pragma unroll
-  for (int block = 0; block < kColumns / 8; ++block) {
-    float* values = fragment.values + 4 * block;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float b = 8 * block + i < left ? static_cast<float>(from[8 * block + i]) : 0.0f;
-      values[i] += b;
-      values[i + 2] += b;
-    }
-  }
-}
 
 /// Sums over the four threads that share a fragment's rows.
 __device__ inline float sum_of_quad(float value) {
@@ -111,14 +94,8 @@ __device__ void finish(const ForwardParams& params,
                        const gemm::Fragment<Config::kColumns>& fragment,
                        gemm::PanelStore<Config>& store) {
   const ForwardSegment& segment = params.segments[fragment.segment];
-  if (segment.bias != nullptr) {
-    const int columns = params.columns[fragment.segment];
-    if (segment.bias_fp32) {
-      add_bias<float>(segment.bias, columns, fragment);
-    } else {
-      add_bias<typename Config::Element>(segment.bias, columns, fragment);
-    }
-  }
+  gemm::add_bias<typename Config::Element>(segment.bias, segment.bias_fp32,
+                                           params.columns[fragment.segment], fragment);
   if constexpr (!kPlain) {
     if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, fragment, store);
     if (segment.activation == Activation::kL2Normalize) {

@@ -5,7 +5,7 @@
 
 #include "cuda/gemm/matrix.h"
 #include "cuda/projection/forward_plan.h"
-#include "cuda/rms_norm/rms_norm.h"
+#include "cuda/row_norm/row_norm.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
@@ -25,16 +25,16 @@ using Launch = void (*)(const char* name, const Params&, void* stream);
 struct Variant {
   std::string name;
   DType dtype;
-  Launch<rms_norm::NormalizeParams> normalize;
-  Launch<rms_norm::InputGradientParams> input_gradient;
-  Launch<rms_norm::WeightGradientParams> weight_gradient;
+  Launch<row_norm::NormalizeParams> normalize;
+  Launch<row_norm::InputGradientParams> input_gradient;
+  Launch<row_norm::WeightGradientParams> weight_gradient;
 };
 
 template <class Element>
 Variant make_variant(const char* call, DType dtype) {
   return {std::string(call) + ".sm90." + to_string(dtype), dtype,
-          &rms_norm::launch_normalize<Element>, &rms_norm::launch_input_gradient<Element>,
-          &rms_norm::launch_weight_gradient<Element>};
+          &row_norm::launch_normalize<Element>, &row_norm::launch_input_gradient<Element>,
+          &row_norm::launch_weight_gradient<Element>};
 }
 
 std::vector<Variant> make_variants(const char* call) {
@@ -60,14 +60,6 @@ const Variant& choose(const char* call, const std::vector<Variant>& table, DType
     if (one.dtype == dtype) return "";
     return "takes " + to_string(one.dtype) + ", got " + to_string(dtype);
   });
-}
-
-/// The same call with a part of its workspace.
-Context with_workspace(const Context& context, void* data, std::size_t bytes) {
-  Context inner = context;
-  inner.workspace = {};
-  if (bytes > 0) inner.workspace = {data, bytes};
-  return inner;
 }
 
 struct ForwardPlan {
@@ -135,7 +127,7 @@ BackwardPlan plan_backward(const RmsNormGemmBackwardProblem& problem,
   plan.dn = workspace.add(wants_dn(problem) ? bytes : 0);
   plan.weight_sums =
       workspace.add(problem.d_norm_weight != nullptr
-                        ? std::int64_t{rms_norm::weight_slices(projection.M)} * projection.d * 4
+                        ? 2 * std::int64_t{row_norm::weight_slices(projection.M)} * projection.d * 4
                         : 0);
   plan.products = workspace.bytes();
   plan.products_bytes = projection_backward_workspace_bytes(
@@ -161,10 +153,10 @@ void rms_norm_gemm_forward(const RmsNormGemmForwardProblem& problem, const Conte
   const CallScope scope(variant.name, projection.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   const ProjectionForwardProblem products = products_of(problem, plan, scratch.at<char>(0));
-  variant.normalize(
-      kForward,
-      {{projection.M, projection.d, projection.x, problem.norm}, products.x, problem.kept_rstd},
-      context.stream.handle);
+  variant.normalize(kForward,
+                    {row_norm::rows_of(projection.M, projection.d, projection.x, problem.norm),
+                     products.x, nullptr, problem.kept_rstd},
+                    context.stream.handle);
   projection::run_forward_behind(
       products, with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
       inner);
@@ -189,21 +181,25 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Con
   const CallScope scope(variant.name, projection.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
-  const rms_norm::Rows rows{projection.M, projection.d, projection.x, problem.norm};
+  const row_norm::Rows rows =
+      row_norm::rows_of(projection.M, projection.d, projection.x, problem.norm);
   const ProjectionBackwardProblem products = products_of(problem, plan, scratch.at<char>(0));
   if (wants_n(problem)) variant.normalize(kBackward, {rows, products.x}, stream);
   projection_backward(products,
                       with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
                       inner);
   if (projection.dx.data != nullptr) {
-    variant.input_gradient(kBackward, {rows, products.dx, projection.dx}, stream);
+    variant.input_gradient(kBackward, {rows, products.dx, {}, projection.dx}, stream);
   }
   if (problem.d_norm_weight != nullptr) {
-    variant.weight_gradient(
-        kBackward,
-        {rows, products.dx, problem.d_norm_weight, problem.d_norm_weight_dtype == DType::kFloat32,
-         projection.accumulate, scratch.at<float>(plan.weight_sums)},
-        stream);
+    variant.weight_gradient(kBackward,
+                            {rows,
+                             products.dx,
+                             {problem.d_norm_weight, problem.d_norm_weight_dtype},
+                             {},
+                             projection.accumulate,
+                             scratch.at<float>(plan.weight_sums)},
+                            stream);
   }
 }
 

@@ -57,4 +57,12 @@ class ScratchMemory {
   char* data_ = nullptr;
 };
 
+/// The same call with a part of its workspace, for an op that it is made of.
+inline Context with_workspace(const Context& context, void* data, std::size_t bytes) {
+  Context inner = context;
+  inner.workspace = {};
+  if (bytes > 0) inner.workspace = {data, bytes};
+  return inner;
+}
+
 }  // namespace tandem::cuda

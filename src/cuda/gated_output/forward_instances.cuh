@@ -1,0 +1,19 @@
+// Instantiates gated_output's products for one dtype.
+#pragma once
+
+#include "cuda/gated_output/few_rows.cuh"
+#include "cuda/gated_output/forward.cuh"
+
+#define TANDEM_INSTANCES_FORWARD(Element)                                       \
+  namespace tandem::cuda::gated_output {                                        \
+  template void launch_forward<Element, 128>(const ForwardParams&, int, void*); \
+  template void launch_forward<Element, 256>(const ForwardParams&, int, void*); \
+  }
+
+#define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \
+  namespace tandem::cuda::gated_output {                                        \
+  template void launch_few_rows<Element, 8>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 16>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 32>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 64>(const ForwardParams&, int, void*); \
+  }

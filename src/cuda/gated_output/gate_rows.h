@@ -1,0 +1,54 @@
+// The gate and the group norm in front of gated_output's product, as passes of their own.
+// Instantiated in gate_rows.cu.
+#pragma once
+
+#include <cstdint>
+
+#include "core/strided_tensor.h"
+#include "ops/gated_output_problem.h"
+
+namespace tandem::cuda::gated_output {
+
+/// Rows [first,end) of a, d columns wide.
+struct GateParams {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+  int d = 0;
+  GatedRows rows;
+  MatrixTensor given_rstd;  // fp32, of the group norm; null: computed with
+  float group_eps = 0.0f;
+  MatrixTensor gated;
+  MatrixTensor group_rstd;  // fp32, what was computed; null: not kept
+};
+template <class Element>
+void launch_gate(const char* name, const GateParams& params, void* stream);
+
+/// What o and the gate have of d_gated. Null outputs are not wanted.
+struct GateGradientParams {
+  std::int64_t M = 0;
+  int d = 0;
+  GatedRows rows;
+  MatrixTensor group_rstd;  // fp32
+  MatrixTensor d_gated;
+  MatrixTensor d_o;
+  MatrixTensor d_gate;
+};
+template <class Element>
+void launch_gate_gradient(const char* name, const GateGradientParams& params, void* stream);
+
+/// The gradient of the group norm's weight, or what is to be added to it.
+struct GroupWeightGradientParams {
+  std::int64_t M = 0;
+  int d = 0;
+  GatedRows rows;
+  MatrixTensor group_rstd;  // fp32
+  MatrixTensor d_gated;
+  WeightVectorGradient d_weight;
+  bool accumulate = false;
+  float* partial_sums = nullptr;  // [row_norm::weight_slices(M),d]
+};
+template <class Element>
+void launch_group_weight_gradient(const char* name, const GroupWeightGradientParams& params,
+                                  void* stream);
+
+}  // namespace tandem::cuda::gated_output

@@ -1,0 +1,69 @@
+// An RMS or layer norm of rows as a pass of its own, and its backward. Instantiated in row_norm.cu.
+#pragma once
+
+#include <cstdint>
+
+#include "core/strided_tensor.h"
+#include "ops/gated_output_problem.h"
+#include "ops/rms_norm_problem.h"
+
+namespace tandem::cuda::row_norm {
+
+/// Rows x [M,d] and their norm: m weight + bias, with m = x rstd of an RMS norm and (x - mean) rstd
+/// of a layer norm.
+struct Rows {
+  std::int64_t M = 0;
+  int d = 0;
+  MatrixTensor x;
+  bool centers = false;         // layer norm
+  WeightVector weight;          // [d]; null: 1
+  WeightVector bias;            // [d], of a layer norm; null: 0
+  double eps = 0;               // of the forward
+  const float* mean = nullptr;  // [M], of a layer norm in its backward
+  const float* rstd = nullptr;  // [M]: given, else computed with eps
+};
+
+inline Rows rows_of(std::int64_t M, int d, const MatrixTensor& x, const RmsNorm& norm) {
+  Rows rows;
+  rows.M = M;
+  rows.d = d;
+  rows.x = x;
+  rows.weight = {norm.weight, norm.weight_dtype};
+  rows.eps = norm.eps;
+  rows.rstd = norm.rstd;
+  return rows;
+}
+
+/// n, rounded once.
+struct NormalizeParams : Rows {
+  MatrixTensor n;              // null: only the statistics are wanted; may be x
+  float* kept_mean = nullptr;  // [M] or null
+  float* kept_rstd = nullptr;  // [M] or null
+};
+template <class Element>
+void launch_normalize(const char* name, const NormalizeParams& params, void* stream);
+
+/// With g = dn weight: dx = addend + rstd (g - m mean of g m), of a layer norm less rstd mean of g.
+struct InputGradientParams : Rows {
+  MatrixTensor dn;      // null: 0
+  MatrixTensor addend;  // null: 0
+  MatrixTensor dx;
+};
+template <class Element>
+void launch_input_gradient(const char* name, const InputGradientParams& params, void* stream);
+
+/// d_weight = sum over rows of dn m and d_bias = sum over rows of dn, or added to what is there.
+struct WeightGradientParams : Rows {
+  MatrixTensor dn;  // null: 0
+  WeightVectorGradient d_weight;
+  WeightVectorGradient d_bias;
+  bool accumulate = false;
+  float* partial_sums = nullptr;  // [2,weight_slices(M),d]
+};
+template <class Element>
+void launch_weight_gradient(const char* name, const WeightGradientParams& params, void* stream);
+
+/// Into how many slices rows are cut for sums over them.
+int weight_slices(std::int64_t M);
+
+}  // namespace tandem::cuda::row_norm
