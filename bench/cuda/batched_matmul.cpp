@@ -56,11 +56,16 @@ Stored stored_b(const BatchedProduct& p) { return stored(p, p.b, p.K, p.N); }
 Stored stored_d(const BatchedProduct& p) {
   return stored(p.fp32 ? CUDA_R_32F : p.dtype, p.M, p.N, p.d_row_stride);
 }
+Stored stored_c(const BatchedProduct& p) {
+  Stored c = stored_d(p);
+  if (p.c != nullptr) c.row_stride = p.c_row_stride == 0 ? p.N : p.c_row_stride;
+  return c;
+}
 
 /// Returns the largest power of two up to 256 that divides all addresses.
 std::uint32_t alignment(const BatchedProduct& p) {
   std::uintptr_t bits = 256;
-  for (const void* data : {p.a.data, p.b.data, static_cast<const void*>(p.d)}) {
+  for (const void* data : {p.a.data, p.b.data, p.c, p.bias, static_cast<const void*>(p.d)}) {
     bits |= reinterpret_cast<std::uintptr_t>(data);
   }
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -88,13 +93,15 @@ class Matmul {
   explicit Matmul(const BatchedProduct& product) : p_(product) {
     lt_.check(lt_.MatmulDescCreate(&description_.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
               "cublasLtMatmulDescCreate");
-    const auto set = [&](cublasLtMatmulDescAttributes_t which, const BatchedOperand& operand) {
-      const cublasOperation_t value = operand.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const auto set = [&](cublasLtMatmulDescAttributes_t which, const auto& value) {
       lt_.check(lt_.MatmulDescSetAttribute(description_.handle, which, &value, sizeof(value)),
                 "cublasLtMatmulDescSetAttribute");
     };
-    set(CUBLASLT_MATMUL_DESC_TRANSA, p_.b);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, p_.a);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p_.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p_.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (p_.bias == nullptr) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p_.bias);
   }
 
   /// Returns what the heuristic proposes, its favourite first.
@@ -115,7 +122,7 @@ class Matmul {
     std::array<cublasLtMatmulHeuristicResult_t, kMost> found{};
     int count = 0;
     lt_.check(
-        lt_.MatmulAlgoGetHeuristic(handle_, description_.handle, b_.handle, a_.handle, d_.handle,
+        lt_.MatmulAlgoGetHeuristic(handle_, description_.handle, b_.handle, a_.handle, c_.handle,
                                    d_.handle, preference.handle, kMost, found.data(), &count),
         "cublasLtMatmulAlgoGetHeuristic");
     std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -129,10 +136,10 @@ class Matmul {
   /// Writes to `d`, which is laid out as the product's.
   void enqueue(const cublasLtMatmulAlgo_t& algorithm, void* d, void* workspace,
                cudaStream_t stream) const {
-    const float beta = p_.accumulate ? 1.0f : 0.0f;
+    const float beta = p_.accumulate || p_.c != nullptr ? 1.0f : 0.0f;
     lt_.check(lt_.Matmul(handle_, description_.handle, &p_.alpha, p_.b.data, b_.handle, p_.a.data,
-                         a_.handle, &beta, p_.d, d_.handle, d, d_.handle, &algorithm, workspace,
-                         kMatmulWorkspaceBytes, stream),
+                         a_.handle, &beta, p_.c != nullptr ? p_.c : p_.d, c_.handle, d, d_.handle,
+                         &algorithm, workspace, kMatmulWorkspaceBytes, stream),
               "cublasLtMatmul");
   }
 
@@ -143,6 +150,7 @@ class Matmul {
   CublasLtOwner<cublasLtMatmulDesc_t> description_{lt_.MatmulDescDestroy};
   CublasLtOwner<cublasLtMatrixLayout_t> a_ = layout(stored_a(p_), p_.batch);
   CublasLtOwner<cublasLtMatrixLayout_t> b_ = layout(stored_b(p_), p_.batch);
+  CublasLtOwner<cublasLtMatrixLayout_t> c_ = layout(stored_c(p_), p_.batch);
   CublasLtOwner<cublasLtMatrixLayout_t> d_ = layout(stored_d(p_), p_.batch);
 };
 
@@ -189,8 +197,8 @@ cublasLtMatmulAlgo_t fastest(const BatchedProduct& p, const Matmul& matmul, void
 cublasLtMatmulAlgo_t algorithm_of(const BatchedProduct& p, const Matmul& matmul, void* workspace,
                                   cudaStream_t stream) {
   static std::mutex mutex;
-  static std::map<std::array<std::int64_t, 14>, cublasLtMatmulAlgo_t> kept;
-  const std::array<std::int64_t, 14> shape = {current_device(),
+  static std::map<std::array<std::int64_t, 17>, cublasLtMatmulAlgo_t> kept;
+  const std::array<std::int64_t, 17> shape = {current_device(),
                                               p.dtype,
                                               p.batch,
                                               p.M,
@@ -203,6 +211,9 @@ cublasLtMatmulAlgo_t algorithm_of(const BatchedProduct& p, const Matmul& matmul,
                                               stored_d(p).row_stride,
                                               p.fp32,
                                               p.accumulate,
+                                              p.c != nullptr,
+                                              stored_c(p).row_stride,
+                                              p.bias != nullptr,
                                               alignment(p)};
   const std::lock_guard lock(mutex);
   if (const auto found = kept.find(shape); found != kept.end()) return found->second;
@@ -233,6 +244,7 @@ void multiply(const BatchedProduct& product, void* workspace, cudaStream_t strea
     part.batch = std::min(kMostAtOnce, product.batch - first);
     part.a.data = advance(product.a.data, first * stored_a(product).bytes());
     part.b.data = advance(product.b.data, first * stored_b(product).bytes());
+    if (part.c != nullptr) part.c = advance(product.c, first * stored_c(product).bytes());
     part.d = const_cast<void*>(advance(product.d, first * stored_d(product).bytes()));
     multiply_at_once(part, workspace, stream);
   }

@@ -24,8 +24,8 @@ struct BatchedOperand {
   std::int64_t row_stride = 0;  // of what is stored, in elements; 0: no gaps
 };
 
-/// The product d[M,N] = alpha a[M,K] b[K,N] for each of `batch`; a and b of one 16-bit type, sums
-/// in fp32.
+/// The product d[M,N] = alpha a[M,K] b[K,N] for each of `batch`, and what is added to it; a and b
+/// of one 16-bit type, sums in fp32.
 struct BatchedProduct {
   cudaDataType_t dtype;
   std::int64_t batch, M, N, K;
@@ -35,6 +35,9 @@ struct BatchedProduct {
   std::int64_t d_row_stride = 0;  // as an operand's
   bool fp32 = false;              // d, else of the operands' type
   bool accumulate = false;        // d is added to
+  const void* c = nullptr;        // in place of that: a matrix like d that is added
+  std::int64_t c_row_stride = 0;  // as an operand's
+  const void* bias = nullptr;     // [N], of d's type: added to each row
 };
 
 constexpr std::size_t kMatmulWorkspaceBytes = std::size_t{32} << 20;

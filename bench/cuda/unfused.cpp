@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
 #include "ops/gla.h"
@@ -98,7 +99,16 @@ const std::vector<Baseline>& baselines() {
       baseline<unfused_gemm_swiglu_both, unfused_gemm_swiglu_both_workspace_bytes,
                GemmSwigluForwardArgs, GemmSwigluBackwardArgs>(
           "unfused", "unfused.cublaslt",
-          {&gemm_swiglu_forward_signature(), &gemm_swiglu_backward_signature()}, gate_kept)};
+          {&gemm_swiglu_forward_signature(), &gemm_swiglu_backward_signature()}, gate_kept),
+      baseline<unfused_gated_output, unfused_gated_output_workspace_bytes, GatedOutputForwardArgs>(
+          "unfused", "unfused.gate_cublaslt_norm", {&gated_output_forward_signature()}),
+      baseline<unfused_gated_output_backward, unfused_gated_output_backward_workspace_bytes,
+               GatedOutputBackwardArgs>("unfused", "unfused.gate_cublaslt_norm",
+                                        {&gated_output_backward_signature()}),
+      baseline<unfused_gated_output_both, unfused_gated_output_both_workspace_bytes,
+               GatedOutputForwardArgs, GatedOutputBackwardArgs>(
+          "unfused", "unfused.gate_cublaslt_norm",
+          {&gated_output_forward_signature(), &gated_output_backward_signature()})};
   return all;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/gated_output_problem.h"
 #include "ops/gated_scan_problem.h"
 #include "ops/gemm_swiglu_problem.h"
 #include "ops/gla_problem.h"
@@ -91,6 +92,21 @@ void unfused_gemm_swiglu_both(const GemmSwigluForwardProblem& forward,
                               const GemmSwigluBackwardProblem& backward, const Context& context);
 std::size_t unfused_gemm_swiglu_both_workspace_bytes(const GemmSwigluForwardProblem& forward,
                                                      const GemmSwigluBackwardProblem& backward);
+
+/// The gate, with the norm of groups, as a kernel in front of the product, the bias its epilogue
+/// and the residual its C, and the norm behind it: forward, backward, and the two in turn. d_in, d
+/// and group_width must be multiples of 8, rows begin at multiples of 16 bytes; group_width and,
+/// with a norm, d are at most 8192.
+void unfused_gated_output(const GatedOutputForwardProblem& problem, const Context& context);
+std::size_t unfused_gated_output_workspace_bytes(const GatedOutputForwardProblem& problem);
+void unfused_gated_output_backward(const GatedOutputBackwardProblem& problem,
+                                   const Context& context);
+std::size_t unfused_gated_output_backward_workspace_bytes(
+    const GatedOutputBackwardProblem& problem);
+void unfused_gated_output_both(const GatedOutputForwardProblem& forward,
+                               const GatedOutputBackwardProblem& backward, const Context& context);
+std::size_t unfused_gated_output_both_workspace_bytes(const GatedOutputForwardProblem& forward,
+                                                      const GatedOutputBackwardProblem& backward);
 
 /// The arguments of a baseline's calls, each the public struct of its table.
 using CallArguments = std::span<const std::shared_ptr<void>>;

@@ -14,29 +14,8 @@ namespace {
 
 using namespace rows;
 
-constexpr int kMostThreads = 512;
-constexpr int kWarp = 32;
 constexpr int kMostVectors = 2;   // of a thread: more do not fit into registers backwards
 constexpr int kMostSlices = 264;  // two CTAs per multiprocessor of an H200
-
-/// The sum over a CTA, in each of its threads.
-__device__ float block_sum(float value) {
-  __shared__ float sums[kMostThreads / kWarp];
-  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-    value += __shfl_xor_sync(kWholeWarp, value, apart);
-  }
-  __syncthreads();  // the sum before this one is read
-  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  float total = 0.0f;
-  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) total += sums[warp];
-  return total;
-}
-
-/// The first column of a thread's vector.
-__device__ int column_of(int vector) {
-  return static_cast<int>(vector * blockDim.x + threadIdx.x) * kVector;
-}
 
 template <typename Element, typename Weight, int kVectors>
 __global__ void __launch_bounds__(kMostThreads)
@@ -106,26 +85,6 @@ __global__ void __launch_bounds__(kMostThreads)
 
 constexpr int kSumWays = 8;  // threads that share a column
 
-template <typename Out>
-__global__ void __launch_bounds__(kWarp* kSumWays)
-    norm_sums_kernel(const float* sums, int slices, int d, Out* result, bool accumulate) {
-  __shared__ float shared[kSumWays][kWarp];
-  const int column = static_cast<int>(blockIdx.x * kWarp + threadIdx.x);
-  float sum = 0.0f;
-  if (column < d) {
-#pragma unroll 8
-    for (int slice = static_cast<int>(threadIdx.y); slice < slices; slice += kSumWays) {
-      sum += sums[std::int64_t{slice} * d + column];
-    }
-  }
-  shared[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= d) return;
-  float total = accumulate ? static_cast<float>(result[column]) : 0.0f;
-  for (int way = 0; way < kSumWays; ++way) total += shared[way][threadIdx.x];
-  result[column] = Out(total);
-}
-
 int slices_of(const NormedRows& rows) {
   return static_cast<int>(std::min<std::int64_t>(rows.M, kMostSlices));
 }
@@ -174,9 +133,8 @@ void normalize_backward(const NormedRows& rows, const MatrixTensor& dn, const Ma
   }
   if (d_weight.data == nullptr) return;
   with_types(rows.dtype, d_weight.dtype, [&]<class Element, class Out>(Element, Out) {
-    const dim3 block(kWarp, kSumWays);
-    norm_sums_kernel<Out><<<(rows.d - 1) / kWarp + 1, block, 0, stream>>>(
-        sums, slices, rows.d, static_cast<Out*>(d_weight.data), d_weight.accumulate);
+    sum_many_slices<kSumWays>(sums, slices, rows.d, static_cast<Out*>(d_weight.data),
+                              d_weight.accumulate, stream);
   });
 }
 

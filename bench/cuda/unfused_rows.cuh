@@ -49,6 +49,20 @@ __device__ T* address(const MatrixTensor& matrix, std::int64_t row, int column) 
   return static_cast<T*>(matrix.data) + row * matrix.row_stride + column;
 }
 
+/// A thread's part of a vector [columns] in Element or fp32; `absent` where there is none.
+template <typename Element, class Vector>
+__device__ Values weights(const Vector& vector, int column, float absent) {
+  Values values;
+  if (vector.data == nullptr) {
+    for (float& value : values.at) value = absent;
+  } else if (vector.dtype == DType::kFloat32) {
+    values.load(static_cast<const float*>(vector.data) + column);
+  } else {
+    values.load(static_cast<const Element*>(vector.data) + column);
+  }
+  return values;
+}
+
 /// The threads of a matrix: a row's along x, `width` of them.
 struct Threads {
   int width;
@@ -97,6 +111,42 @@ inline void clear_matrix(const char* name, const MatrixTensor& matrix, DType dty
       name);
 }
 
+// Sums over a CTA whose threads hold a row.
+
+constexpr int kWarp = 32;
+constexpr int kMostThreads = 512;
+
+/// The sums over a CTA, in each of its threads.
+template <int kCount>
+__device__ void block_sums(float (&values)[kCount]) {
+  __shared__ float sums[kCount][kMostThreads / kWarp];
+  for (float& value : values) {
+    for (int apart = kWarp / 2; apart > 0; apart /= 2) {
+      value += __shfl_xor_sync(kWholeWarp, value, apart);
+    }
+  }
+  __syncthreads();  // the sums before these are read
+  if (threadIdx.x % kWarp == 0) {
+    for (int i = 0; i < kCount; ++i) sums[i][threadIdx.x / kWarp] = values[i];
+  }
+  __syncthreads();
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = 0.0f;
+    for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) values[i] += sums[i][warp];
+  }
+}
+
+inline __device__ float block_sum(float value) {
+  float values[1] = {value};
+  block_sums(values);
+  return values[0];
+}
+
+/// The first column of a thread's vector.
+inline __device__ int column_of(int vector) {
+  return static_cast<int>(vector * blockDim.x + threadIdx.x) * kVector;
+}
+
 // Sums over rows: of slices of them, then of the slices.
 
 constexpr int kSumLanes = 16, kSumRows = kThreads / kSumLanes;
@@ -141,6 +191,36 @@ __global__ void __launch_bounds__(kThreads)
   for (int slice = 0; slice < slices; ++slice)
     total += sums[std::int64_t{slice} * columns + column];
   result[column] = Out(total);
+}
+
+/// The same where there are many slices: kWays threads share a column, which is kWarp along x.
+template <int kWays, typename Out>
+__global__ void __launch_bounds__(kWarp* kWays)
+    sum_many_slices_kernel(const float* sums, int slices, int columns, Out* result,
+                           bool accumulate) {
+  __shared__ float shared[kWays][kWarp];
+  const int column = static_cast<int>(blockIdx.x * kWarp + threadIdx.x);
+  float sum = 0.0f;
+  if (column < columns) {
+#pragma unroll 8
+    for (int slice = static_cast<int>(threadIdx.y); slice < slices; slice += kWays) {
+      sum += sums[std::int64_t{slice} * columns + column];
+    }
+  }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= columns) return;
+  float total = accumulate ? static_cast<float>(result[column]) : 0.0f;
+  for (int way = 0; way < kWays; ++way) total += shared[way][threadIdx.x];
+  result[column] = Out(total);
+}
+
+template <int kWays, typename Out>
+void sum_many_slices(const float* sums, int slices, int columns, Out* result, bool accumulate,
+                     cudaStream_t stream) {
+  const dim3 block(kWarp, kWays);
+  sum_many_slices_kernel<kWays, Out>
+      <<<(columns - 1) / kWarp + 1, block, 0, stream>>>(sums, slices, columns, result, accumulate);
 }
 
 /// result = the sum over rows of terms(row, column); `sums` holds sum_slices(M) rows.

@@ -103,7 +103,7 @@ Binding::Binding(const Signature& signature) : signature(&signature) {
       other->choices.push_back({&row, source});
       continue;
     }
-    if (source != nullptr) {
+    if (row.role == Role::kGradient) {
       wanted.push_back({&row, "wants_" + std::string(row.name)});
     } else if (row.optional && row.made_with == nullptr) {
       arguments.push_back({&row, "output_" + std::string(row.name)});

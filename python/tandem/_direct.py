@@ -23,7 +23,7 @@ def _is_like(table: Table, output: Row, given: Row) -> bool:
     """Whether an output has the shape and dtype of an input, where that is given."""
     if given.kind != "tensor" or given.role != "input":
         return False
-    if output.source is not None:
+    if output.source in table.rows:
         return output.source == given.name
     same = given.dtype == output.dtype or (given.name == table.first and output.dtype == "same")
     return same and given.axes == output.axes

@@ -26,7 +26,7 @@ def result(table: Table, rows: list[Row], given: dict[str, Any], extents: dict[s
     asked = row.flag or row.made_with
     if asked is not None and (given[asked] is None or given[asked] is False):
         return None
-    if row.role == "gradient":
+    if row.role == "gradient" and row.source in given:
         sources = [given[one.source] for one in rows if one.source and given[one.source] is not None]
         return torch.empty_like(sources[0], memory_format=torch.contiguous_format) if sources else None
     first: Tensor = given[table.first]

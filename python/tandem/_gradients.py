@@ -10,6 +10,7 @@ from tandem._fakes import refusal_of
 from tandem._tables import Row, Table
 
 Op = Callable[..., Any]
+Ways = tuple[tuple[set[str], set[str]], ...]
 
 # Of a call that takes wider tensors than its backward: the argument, the cotangent of its shape, and the last extent
 # that is always taken.
@@ -17,7 +18,7 @@ WIDEST = {"gla_forward": ("v", "d_o", 256)}
 
 # Of each call, inputs that outputs are linear in together, and these outputs; others do not depend on them. Tangents
 # of such inputs are one more call, in which they stand for the inputs.
-LINEAR = {
+LINEAR: dict[str, Ways] = {
     "gla_forward": (
         ({"q"}, {"o"}),
         ({"k", "initial_state"}, {"o", "final_state"}),
@@ -33,6 +34,15 @@ LINEAR = {
 }
 
 
+def linear(table: Table, given: dict[str, Any]) -> Ways:
+    """LINEAR of a call. gated_output's depends on what else is given: a norm of the sum is linear in nothing in front
+    of it, and one of groups not in o."""
+    if table.name != "gated_output_forward":
+        return LINEAR.get(table.name, ())
+    ways: Ways = (({"weight", "bias", "residual"}, {"out"}), ({"o", "bias", "residual"}, {"out"}))
+    return () if given["norm"] else ways[: 2 if given["group_norm_weight"] is None else 1]
+
+
 # Of a call whose outputs its backward takes: those that it takes of this call.
 KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
     # By the activation's number: none keeps nothing, l2_normalize is 5, the others keep their slope.
@@ -46,6 +56,17 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
     "gemm_swiglu_forward": lambda given: (
         {"gate_slope", "up_slope"}
         | ({"kept_rstd"} if given["norm_weight"] is not None and given["rstd"] is None else set())
+    ),
+    # The weight's gradient is a product with what the gate made, which is o without a gate and a norm of groups.
+    "gated_output_forward": lambda given: (
+        ({"sum", "rstd"} if given["norm"] else set())
+        | ({"mean"} if given["norm"] == 1 else set())
+        | ({"group_rstd"} if given["group_norm_weight"] is not None else set())
+        | (
+            {"gated"}
+            if given["weight"].requires_grad and (given["gate"] is not None or given["group_norm_weight"] is not None)
+            else set()
+        )
     ),
     # Of all gradients, only those by the decay and the gate depend on the states.
     "linear_scan_forward": lambda given: (
@@ -144,6 +165,8 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
 
     def gradients(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         values, given = saved.values(ctx), list(cotangents)
+        if not required and all(x is None for x in given):
+            return (None,) * len(slots)
         for i, output in required:
             if given[i] is None:
                 given[i] = zeros(values, output)
@@ -205,7 +228,8 @@ def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tenso
     def tangents(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         moved: dict[str, Any] = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}
         values = {**dict(zip(saved.names, saved.values(ctx), strict=True)), **unasked}
-        for inputs, outputs in LINEAR.get(table.name, ()):
+        linear_ways = linear(table, values)
+        for inputs, outputs in linear_ways:
             if moved.keys() <= inputs:
                 for name in inputs - moved.keys():
                     moved[name] = None if table.rows[name].optional else values[name].new_zeros(values[name].shape)
@@ -217,7 +241,7 @@ def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tenso
                         for x, rows in zip(results, table.results, strict=True)
                     ]
                 )
-        ways = "; ".join(", ".join(sorted(inputs)) for inputs, _ in LINEAR.get(table.name, ()))
+        ways = "; ".join(", ".join(sorted(inputs)) for inputs, _ in linear_ways)
         raise NotImplementedError(
             f"[{table.op}] has no forward-mode derivative by {', '.join(moved)} together"
             + (f", only by some of: {ways}" if ways else "")

@@ -20,7 +20,7 @@ class Row:
     # but the offsets are fp64.
     dtype: str
     instead_of: str | None  # the input that it stands in for
-    source: str | None  # of a gradient: its input
+    source: str | None  # of a gradient: its input, of this call or of the forward alone
     made_with: str | None  # of an output: the input with which it is made, without being asked for
     kept_as: str | None  # of a backward's input: the forward's output that it is where the forward was not given it
     dtype_of: str | None  # of an output of "same_or_fp32": the output that says which

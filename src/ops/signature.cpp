@@ -89,8 +89,7 @@ Signature::Signature(const char* name, std::vector<Parameter> parameters, Backen
     : name_(name), parameters_(std::move(parameters)), backends_(std::move(backends)) {
   for (Parameter& row : parameters_) {
     if (row.number || row.element == Element::kOffsets) continue;
-    if (row.source != nullptr) {
-      const Parameter* source = find(row.source);
+    if (const Parameter* source = row.source ? find(row.source) : nullptr) {
       row.axes_text = source->axes_text;
       row.element = row.or_fp32 ? Element::kSameOrFp32 : source->element;
       row.layout = source->layout;
@@ -400,8 +399,8 @@ std::vector<std::int64_t> Signature::extents(const void* args) const {
 
 std::optional<Dims> Signature::shape(const Parameter& output, const void* args,
                                      const std::vector<std::int64_t>& extents) const {
-  if (output.source != nullptr) {
-    const TensorView* source = find(output.source)->view(args);
+  if (const Parameter* input = output.source ? find(output.source) : nullptr) {
+    const TensorView* source = input->view(args);
     return source ? std::optional(source->shape) : std::nullopt;
   }
   std::array<std::int64_t, Dims::kMaxRank> values{};
@@ -414,7 +413,9 @@ std::optional<Dims> Signature::shape(const Parameter& output, const void* args,
 }
 
 DType Signature::dtype(const Parameter& output, const void* args) const {
-  if (output.source != nullptr) return find(output.source)->view(args)->dtype;
+  if (const Parameter* input = output.source ? find(output.source) : nullptr) {
+    return input->view(args)->dtype;
+  }
   const TensorView* other = output.dtype_of ? find(output.dtype_of)->view(args) : nullptr;
   if (other != nullptr) return other->dtype;
   const DType first = parameters_.front().view(args)->dtype;

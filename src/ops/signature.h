@@ -59,7 +59,9 @@ struct Parameter {
   Element element = Element::kSame;
   Layout layout = Layout::kRows;
   const char* instead_of = nullptr;  // exactly one of it and this input is given
-  const char* source = nullptr;     // of a gradient: its input, whose axes, dtype and layout it has
+  /// Of a gradient: its input, whose axes, dtype and layout it has. An input that the call itself
+  /// does not take names only whose gradient it is.
+  const char* source = nullptr;
   bool needs_source = false;        // of a gradient: it cannot be asked for without its input
   const char* may_be = nullptr;     // an input that this output may share memory with, in place
   const char* made_with = nullptr;  // the input with which this output is made, without being asked
@@ -70,8 +72,9 @@ struct Parameter {
   /// Of a number: 0 or 1, and of outputs that the caller gives. Torch and files, whose outputs are
   /// made for the call, do not have it.
   bool is_flag = false;
-  bool in_tiles = false;        // an input that CUDA kernels copy by TMA, or several times slower
-  std::vector<Axes> axes = {};  // the choices of axes_text; filled by Signature
+  bool is_choice_of_two = false;  // of a number: any but 0 is 1; torch and files have it
+  bool in_tiles = false;          // an input that CUDA kernels copy by TMA, or several times slower
+  std::vector<Axes> axes = {};    // the choices of axes_text; filled by Signature
 
   const TensorView* (*view)(const void* args) = nullptr;  // null: absent
   void (*set_view)(void* args, const TensorView& view) = nullptr;
@@ -285,7 +288,9 @@ Parameter number(const char* name) {
   using Args = typename detail::MemberOf<decltype(member)>::Struct;
   Parameter row{name};
   row.optional = row.number = true;
-  row.value = [](const void* args) { return static_cast<const Args*>(args)->*member; };
+  row.value = [](const void* args) -> std::optional<double> {
+    return static_cast<const Args*>(args)->*member;
+  };
   row.set_value = [](void* args, double value) { static_cast<Args*>(args)->*member = value; };
   return row;
 }
@@ -296,6 +301,18 @@ Integer whole(double value) {
   constexpr double kEnd = 2147483648.0;
   const bool fits = value > -kEnd && value < kEnd && value == std::floor(value);
   return static_cast<Integer>(fits ? static_cast<int>(value) : std::numeric_limits<int>::min());
+}
+
+/// A whole number.
+template <auto member>
+Parameter whole_number(const char* name) {
+  using Args = typename detail::MemberOf<decltype(member)>::Struct;
+  Parameter row = number<member>(name);
+  row.whole = true;
+  row.set_value = [](void* args, double value) {
+    static_cast<Args*>(args)->*member = whole<std::int64_t>(value);
+  };
+  return row;
 }
 
 /// A choice among the numbers of an enumeration.
@@ -314,6 +331,15 @@ Parameter choice(const char* name) {
   return row;
 }
 
+/// The gradient by an input of the forward that this call does not take.
+template <auto member>
+Parameter gradient_of_another(const char* name, const char* source, const char* axes) {
+  Parameter row = detail::tensor_row<member>(name, Role::kGradient);
+  row.source = source;
+  row.axes_text = axes;
+  return row;
+}
+
 /// Whether the call is to do something: a bool.
 template <auto member>
 Parameter flag(const char* name) {
@@ -324,6 +350,15 @@ Parameter flag(const char* name) {
     return static_cast<const Args*>(args)->*member;
   };
   row.set_value = [](void* args, double value) { static_cast<Args*>(args)->*member = value != 0; };
+  return row;
+}
+
+/// One of two ways, which torch and files choose too: a bool.
+template <auto member>
+Parameter choice_of_two(const char* name) {
+  Parameter row = flag<member>(name);
+  row.is_flag = false;
+  row.is_choice_of_two = true;
   return row;
 }
 

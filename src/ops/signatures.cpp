@@ -1,4 +1,5 @@
 // Every call of the library, and every op's variants.
+#include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
 #include "ops/gla.h"
@@ -25,7 +26,9 @@ const std::vector<const Signature*>& signatures() {
                                                     &rms_norm_gemm_forward_signature(),
                                                     &rms_norm_gemm_backward_signature(),
                                                     &gemm_swiglu_forward_signature(),
-                                                    &gemm_swiglu_backward_signature()};
+                                                    &gemm_swiglu_backward_signature(),
+                                                    &gated_output_forward_signature(),
+                                                    &gated_output_backward_signature()};
   return all;
 }
 
@@ -49,6 +52,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::projection_variants());
     append(cpu::rms_norm_gemm_variants());
     append(cpu::gemm_swiglu_variants());
+    append(cpu::gated_output_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -59,6 +63,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::projection_variants(device));
     append(cuda::rms_norm_gemm_variants(device));
     append(cuda::gemm_swiglu_variants(device));
+    append(cuda::gated_output_variants(device));
   }
 #endif
   return all;

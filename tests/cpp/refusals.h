@@ -27,8 +27,17 @@ inline void expect_refused(const std::function<void()>& call, const std::string&
 
 /// Extents that tell the axes apart where checks could mix them up.
 inline std::int64_t extent(const std::string& axis, bool lists) {
-  static const std::map<std::string, std::int64_t> extents = {
-      {"T", 5}, {"HQ", 2}, {"H", 4}, {"K", 8}, {"V", 16}, {"d", 12}, {"D", 24}, {"F", 20}};
+  static const std::map<std::string, std::int64_t> extents = {{"T", 5},
+                                                              {"HQ", 2},
+                                                              {"H", 4},
+                                                              {"K", 8},
+                                                              {"V", 16},
+                                                              {"d", 12},
+                                                              {"D", 24},
+                                                              {"F", 20},
+                                                              {"d_in", 24},
+                                                              {"W", 8},
+                                                              {"d_in/group_width", 3}};
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
   if (axis == "M") return 5;
@@ -50,6 +59,8 @@ inline void set_numbers(const Signature& signature, void* args) {
                     static_cast<double>(is_even ? Activation::kL2Normalize : Activation::kSilu));
     }
     if (name.starts_with("head_width") && is_even) row.set_value(args, 8);
+    if (name == "group_width") row.set_value(args, 8);
+    if (name == "norm") row.set_value(args, static_cast<double>(OutputNorm::kLayerNorm));
   }
 }
 
@@ -93,7 +104,8 @@ class Call {
   /// Whether the row belongs to the second of two inputs of which one is given.
   bool is_alternative(const Parameter& row) const {
     if (row.instead_of != nullptr) return true;
-    return row.source != nullptr && signature_.find(row.source)->instead_of != nullptr;
+    const Parameter* source = row.source ? signature_.find(row.source) : nullptr;
+    return source != nullptr && source->instead_of != nullptr;
   }
 
   Dims shape(const Axes& axes) const {

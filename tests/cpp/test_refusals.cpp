@@ -28,7 +28,8 @@ bool names_axes(const Call& call, const Parameter& row) {
   const Axes& axes = row.axes.front();
   for (int i = 0; i < axes.rank; ++i) {
     const std::string& axis = call.signature().axes()[axes.index[i]];
-    if (!known[axes.index[i]] && axis != "N" && axis != "T/128") return true;
+    const bool derived = axis == "N" || axis.find('/') != std::string::npos;
+    if (!known[axes.index[i]] && !derived) return true;
   }
   return false;
 }
@@ -344,7 +345,7 @@ TEST(Refusals, AlternativesBothOrNeither) {
 TEST(Refusals, NumbersThatAreNotFinite) {
   for_each_call([](const Signature& signature, bool lists) {
     for (const Parameter& row : signature.parameters()) {
-      if (!row.number || row.is_flag) continue;
+      if (!row.number || row.is_flag || row.is_choice_of_two) continue;
       const Call call(signature, lists);
       row.set_value(call.args(), std::numeric_limits<double>::quiet_NaN());
       if (row.whole) {
@@ -424,7 +425,8 @@ TEST(Refusals, ACudaCallWithoutADeviceSaysSo) {
     const bool narrow = signature.parameters().front().element == Element::kMatrix;
     for (const Parameter& row : signature.parameters()) {
       if (!call.has(row)) continue;
-      const Parameter* source = row.source != nullptr ? signature.find(row.source) : &row;
+      const Parameter* input = row.source != nullptr ? signature.find(row.source) : nullptr;
+      const Parameter* source = input != nullptr ? input : &row;
       const bool activation = source->element == Element::kMatrix ||
                               source->element == Element::kSame ||
                               source->element == Element::kSameOrFp32;
