@@ -2,12 +2,17 @@
 #pragma once
 
 #include "cuda/gated_output/few_rows.cuh"
-#include "cuda/gated_output/forward.cuh"
+#include "cuda/gated_output/forward_rows.cuh"
 
 #define TANDEM_INSTANCES_FORWARD(Element)                                       \
   namespace tandem::cuda::gated_output {                                        \
   template void launch_forward<Element, 128>(const ForwardParams&, int, void*); \
   template void launch_forward<Element, 256>(const ForwardParams&, int, void*); \
+  }
+
+#define TANDEM_INSTANCES_FORWARD_ROWS(Element)                            \
+  namespace tandem::cuda::gated_output {                                  \
+  template void launch_rows<Element, 256>(const RowsParams&, int, void*); \
   }
 
 #define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \

@@ -1,6 +1,5 @@
-// Rows of a matrix that teams of 128 threads pass over: a CTA, or a warpgroup of a larger one. All
-// loads of a row are under way before the first is used, and what fits stays in registers between
-// two passes.
+// Rows of a matrix that teams of threads pass over: CTAs of 128, or warps. All loads of a row are
+// under way before the first is used, and what fits stays in registers between two passes.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +9,6 @@
 #include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda {
-
-constexpr int kTeamThreads = 128;
-constexpr int kTeamWarps = kTeamThreads / 32;
-constexpr int kTeamBarrier = 7;  // named barrier
-
-__device__ inline int team_thread() { return static_cast<int>(threadIdx.x % kTeamThreads); }
 
 template <class Element>
 __device__ Element* row_of(const MatrixTensor& matrix, std::int64_t row) {
@@ -39,19 +32,51 @@ __device__ Words<Stored> load_words(const Stored* from, int count) {
   }
 }
 
-/// First column of a thread's eight number i.
-__device__ inline int eight_column(int i) { return 8 * (team_thread() + i * kTeamThreads); }
+/// A warp, or the CTA.
+template <int kThreadsT>
+struct Team {
+  static constexpr int kThreads = kThreadsT;
+  static constexpr int kWarps = kThreads / 32;
 
-/// Calls get(i) for the eights of a row that a thread keeps, reload(i) for those beyond.
-template <int kHeld, class Get, class Reload>
-__device__ void for_eights(int d, Get get, Reload reload) {
+  static __device__ int thread() { return static_cast<int>(threadIdx.x % kThreads); }
+  /// First column of a thread's eight number i.
+  static __device__ int column(int i) { return 8 * (thread() + i * kThreads); }
+
+  /// Calls get(i) for the eights of a row that a thread keeps, reload(i) for those beyond.
+  template <int kHeld, class Get, class Reload>
+  static __device__ void for_eights(int d, Get get, Reload reload) {
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) get(i);
-  for (int i = kHeld; eight_column(i) < d; ++i) reload(i);
-}
+    for (int i = 0; i < kHeld; ++i) get(i);
+#pragma unroll 1
+    for (int i = kHeld; column(i) < d; ++i) reload(i);
+  }
 
-/// The eights of a row that a thread takes: `kHeld` in registers, those beyond loaded again.
-template <class Stored, bool kRegular, int kHeld>
+  /// Sums each of the values in one order; every thread gets the sums. All threads of the team.
+  template <int kCount>
+  static __device__ void sum(float (&values)[kCount]) {
+#pragma unroll
+    for (float& value : values) value = sum_warp(value);
+    if constexpr (kWarps > 1) {
+      __shared__ float sums[kWarps][kCount];
+      __syncthreads();  // the sums before have been read
+      if (threadIdx.x % 32 == 0) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) sums[threadIdx.x / 32][i] = values[i];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        values[i] = 0.0f;
+#pragma unroll
+        for (int warp = 0; warp < kWarps; ++warp) values[i] += sums[warp][i];
+      }
+    }
+  }
+};
+
+/// The eights of a row that a thread of a team takes: `kHeld` in registers, those beyond loaded
+/// again.
+template <class Team, class Stored, bool kRegular, int kHeld>
 class RowPart {
  public:
   RowPart() = default;
@@ -61,12 +86,19 @@ class RowPart {
     for (int i = 0; i < kHeld; ++i) held_[i] = load(i);
   }
 
-  __device__ void get(int i, float (&values)[8]) const { unpack(held_[i], values); }
+  __device__ void get(int i, float (&values)[8]) const {
+    Words<Stored> words = held_[i];
+    // why: else the values, and not the words, are kept from one pass to the next.
+    for (uint4& four : words.words) {
+      asm volatile("" : "+r"(four.x), "+r"(four.y), "+r"(four.z), "+r"(four.w));
+    }
+    unpack(words, values);
+  }
   __device__ void reload(int i, float (&values)[8]) const { unpack(load(i), values); }
 
  private:
   __device__ Words<Stored> load(int i) const {
-    return load_words<kRegular>(row_ + eight_column(i), d_ - eight_column(i));
+    return load_words<kRegular>(row_ + Team::column(i), d_ - Team::column(i));
   }
 
   const Stored* row_;
@@ -75,7 +107,7 @@ class RowPart {
 };
 
 /// The same of a vector of weights, of Element or fp32; null: `absent` everywhere.
-template <class Element, bool kRegular, int kHeld>
+template <class Team, class Element, bool kRegular, int kHeld>
 class WeightPart {
  public:
   __device__ WeightPart(const void* data, bool fp32, int d, float absent)
@@ -90,7 +122,13 @@ class WeightPart {
     }
   }
 
-  __device__ void get(int i, float (&values)[8]) const { convert(held_[i], values); }
+  __device__ void get(int i, float (&values)[8]) const {
+    if constexpr (kHeld > 0) {
+      convert(held_[i], values);
+    } else {
+      reload(i, values);
+    }
+  }
   __device__ void reload(int i, float (&values)[8]) const {
     Words<float> words;
     if (data_ != nullptr && fp32_) words = load<float>(i);
@@ -101,8 +139,8 @@ class WeightPart {
  private:
   template <class Stored>
   __device__ Words<Stored> load(int i) const {
-    return load_words<kRegular>(static_cast<const Stored*>(data_) + eight_column(i),
-                                d_ - eight_column(i));
+    return load_words<kRegular>(static_cast<const Stored*>(data_) + Team::column(i),
+                                d_ - Team::column(i));
   }
   __device__ void convert(const Words<float>& words, float (&values)[8]) const {
     if (data_ == nullptr) {
@@ -119,34 +157,7 @@ class WeightPart {
   bool fp32_;
   int d_;
   float absent_;
-  Words<float> held_[kHeld];
-};
-
-/// Sums over a team, in one order. why in turns: who is late may still read the sums before.
-template <int kCount>
-class TeamSum {
- public:
-  /// Sums each of the values; every thread gets the sums. All threads of the team.
-  __device__ void operator()(float (&values)[kCount]) {
-    __shared__ float sums[2][kTeamWarps][kCount];
-#pragma unroll
-    for (float& value : values) value = sum_warp(value);
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) sums[turn_][team_thread() / 32][i] = values[i];
-    }
-    asm volatile("bar.sync %0, %1;" ::"n"(kTeamBarrier), "n"(kTeamThreads) : "memory");
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      values[i] = 0.0f;
-#pragma unroll
-      for (int warp = 0; warp < kTeamWarps; ++warp) values[i] += sums[turn_][warp][i];
-    }
-    turn_ ^= 1;
-  }
-
- private:
-  int turn_ = 0;
+  Words<float> held_[kHeld > 0 ? kHeld : 1];
 };
 
 }  // namespace tandem::cuda

@@ -1,4 +1,4 @@
-// The forward of a row norm by a team of 128 threads.
+// The forward of a row norm by a team of threads.
 #pragma once
 
 #include "cuda/parts/row.cuh"
@@ -6,21 +6,23 @@
 
 namespace tandem::cuda::row_norm {
 
-/// Normalises rows [first, first + kRows) before `end`, at once. All threads of the team.
-template <class Element, bool kRegular, bool kCenters, int kHeld, int kRows>
-__device__ void normalize_rows(const NormalizeParams& params, std::int64_t first, std::int64_t end,
-                               TeamSum<kRows>& sum_team) {
+/// Normalises rows [first, first + kRows) before `end`, at once. All threads of the team. Of the
+/// weights kHeldWeights are held.
+template <class Team, class Element, bool kRegular, bool kCenters, int kHeld, int kRows,
+          int kHeldWeights = kHeld>
+__device__ void normalize_rows(const NormalizeParams& params, std::int64_t first,
+                               std::int64_t end) {
   const int d = params.d;
-  RowPart<Element, kRegular, kHeld> x[kRows];
+  RowPart<Team, Element, kRegular, kHeld> x[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const Element* row = first + r < end ? row_of<const Element>(params.x, first + r) : nullptr;
-    x[r] = RowPart<Element, kRegular, kHeld>(row, d);
+    x[r] = RowPart<Team, Element, kRegular, kHeld>(row, d);
   }
-  const WeightPart<Element, kRegular, kHeld> weight(
+  const WeightPart<Team, Element, kRegular, kHeldWeights> weight(
       params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
-  const WeightPart<Element, kRegular, kHeld> bias(kCenters ? params.bias.data : nullptr,
-                                                  params.bias.dtype == DType::kFloat32, d, 0.0f);
+  const WeightPart<Team, Element, kRegular, kHeldWeights> bias(
+      kCenters ? params.bias.data : nullptr, params.bias.dtype == DType::kFloat32, d, 0.0f);
 
   const auto sum_rows = [&](float(&sums)[kRows], auto term) {
 #pragma unroll
@@ -30,16 +32,16 @@ __device__ void normalize_rows(const NormalizeParams& params, std::int64_t first
       const auto add = [&](int i) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          if (eight_column(i) + (kRegular ? 0 : j) < d) sums[r] += term(r, values[j]);
+          if (Team::column(i) + (kRegular ? 0 : j) < d) sums[r] += term(r, values[j]);
         }
       };
-      for_eights<kHeld>(
+      Team::template for_eights<kHeld>(
           d, [&](int i) { x[r].get(i, values), add(i); },
           [&](int i) { x[r].reload(i, values), add(i); });
     }
-    sum_team(sums);
+    Team::sum(sums);
 #pragma unroll
-    for (float& sum : sums) sum /= static_cast<float>(d);
+    for (float& sum : sums) sum = __fdividef(sum, static_cast<float>(d));  // never a call
   };
   float mean[kRows] = {}, rstd[kRows];
   if constexpr (kCenters) sum_rows(mean, [](int, float value) { return value; });
@@ -55,7 +57,7 @@ __device__ void normalize_rows(const NormalizeParams& params, std::int64_t first
   for (int r = 0; r < kRows; ++r) {
     const std::int64_t row = first + r;
     if (row >= end) continue;
-    if (team_thread() == 0) {
+    if (Team::thread() == 0) {
       if (params.kept_mean != nullptr) params.kept_mean[row] = mean[r];
       if (params.kept_rstd != nullptr) params.kept_rstd[row] = rstd[r];
     }
@@ -65,11 +67,14 @@ __device__ void normalize_rows(const NormalizeParams& params, std::int64_t first
     const auto store = [&](int i) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        values[j] = fmaf((values[j] - mean[r]) * rstd[r], weights[j], kCenters ? biases[j] : 0.0f);
+        // why not (value - mean) rstd: the differences would be kept from above, in many registers.
+        const float m =
+            kCenters ? fmaf(values[j], rstd[r], -mean[r] * rstd[r]) : values[j] * rstd[r];
+        values[j] = kCenters ? fmaf(m, weights[j], biases[j]) : m * weights[j];
       }
-      store_eight(to + eight_column(i), d - eight_column(i), values);
+      store_eight(to + Team::column(i), d - Team::column(i), values);
     };
-    for_eights<kHeld>(
+    Team::template for_eights<kHeld>(
         d,
         [&](int i) { x[r].get(i, values), weight.get(i, weights), bias.get(i, biases), store(i); },
         [&](int i) {

@@ -1,4 +1,4 @@
-// The kernels of the row norms: a team of 128 threads per row, or for sums over rows a CTA per 256
+// The kernels of the row norms: a CTA per row, or for sums over rows a CTA per 256
 // columns of a slice of them. Bound by memory: floor x once, and n, or dn and dx.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,20 +15,21 @@
 namespace tandem::cuda::row_norm {
 namespace {
 
+using Cta = Team<128>;
+
 constexpr int kSumWarps = 8;  // where a CTA sums over rows
 
 template <class Element, bool kRegular, bool kCenters, int kHeld>
-__global__ __launch_bounds__(kTeamThreads) void normalize_kernel(
+__global__ __launch_bounds__(Cta::kThreads) void normalize_kernel(
     const __grid_constant__ NormalizeParams params) {
   follow_stream();
-  TeamSum<1> sum_team;
-  normalize_rows<Element, kRegular, kCenters, kHeld>(params, blockIdx.x, params.M, sum_team);
+  normalize_rows<Cta, Element, kRegular, kCenters, kHeld, 1>(params, blockIdx.x, params.M);
 }
 
 template <class Element, bool kRegular, bool kCenters, int kHeld>
-__global__ __launch_bounds__(kTeamThreads) void norm_input_gradient_kernel(
+__global__ __launch_bounds__(Cta::kThreads) void norm_input_gradient_kernel(
     const __grid_constant__ InputGradientParams params) {
-  using Part = RowPart<Element, kRegular, kHeld>;
+  using Part = RowPart<Cta, Element, kRegular, kHeld>;
   follow_stream();
   const std::int64_t row = blockIdx.x;
   const int d = params.d;
@@ -36,7 +37,7 @@ __global__ __launch_bounds__(kTeamThreads) void norm_input_gradient_kernel(
     return Part(matrix.data != nullptr ? row_of<const Element>(matrix, row) : nullptr, d);
   };
   const Part x = part(params.x), dn = part(params.dn), addend = part(params.addend);
-  const WeightPart<Element, kRegular, kHeld> weight(
+  const WeightPart<Cta, Element, kRegular, kHeld> weight(
       params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
   const float rstd = params.rstd[row];
   const float mean = kCenters ? params.mean[row] : 0.0f;
@@ -56,14 +57,14 @@ __global__ __launch_bounds__(kTeamThreads) void norm_input_gradient_kernel(
   const auto add = [&](int i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {  // rstd may be inf, and then m is NaN behind the row's end
-      if (eight_column(i) + (kRegular ? 0 : j) >= d) continue;
+      if (Cta::column(i) + (kRegular ? 0 : j) >= d) continue;
       means[0] = fmaf(m[j], g[j], means[0]);
       if (kCenters) means[1] += g[j];
     }
   };
-  for_eights<kHeld>(
+  Cta::for_eights<kHeld>(
       d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
-  TeamSum<2>()(means);
+  Cta::sum(means);
 #pragma unroll
   for (float& value : means) value /= static_cast<float>(d);
 
@@ -71,9 +72,9 @@ __global__ __launch_bounds__(kTeamThreads) void norm_input_gradient_kernel(
   const auto store = [&](int i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) g[j] = more[j] + rstd * (g[j] - m[j] * means[0] - means[1]);
-    store_eight(to + eight_column(i), d - eight_column(i), g);
+    store_eight(to + Cta::column(i), d - Cta::column(i), g);
   };
-  for_eights<kHeld>(
+  Cta::for_eights<kHeld>(
       d, [&](int i) { get(i), addend.get(i, more), store(i); },
       [&](int i) { reload(i), addend.reload(i, more), store(i); });
 }
@@ -139,23 +140,16 @@ bool lies_well(const WeightVector& vector) {
   return reinterpret_cast<std::uintptr_t>(vector.data) % 16 == 0;
 }
 
-/// Whether all rows begin at multiples of 16 bytes and have whole eights.
-bool is_regular(const Rows& rows, std::initializer_list<MatrixTensor> others = {}) {
-  return rows.d % 8 == 0 && lies_well(rows.x) && lies_well(rows.weight) && lies_well(rows.bias) &&
-         std::all_of(others.begin(), others.end(),
-                     [](const MatrixTensor& other) { return lies_well(other); });
-}
-
 template <class Params>
 void launch_rows(const char* name, void (*kernel)(Params), const Params& params, void* stream) {
   if (params.M == 0) return;
-  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(params.M), .threads = kTeamThreads},
+  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(params.M), .threads = Cta::kThreads},
                 static_cast<cudaStream_t>(stream), params);
 }
 
 constexpr int kFewHeld = 4;  // rows of up to 4096 elements
 constexpr int kManyHeld = 8;
-bool is_short(const Rows& rows) { return rows.d <= 8 * kTeamThreads * kFewHeld; }
+bool is_short(const Rows& rows) { return rows.d <= 8 * Cta::kThreads * kFewHeld; }
 
 template <class Element, bool kCenters>
 void normalize(const char* name, const NormalizeParams& params, void* stream) {
@@ -189,6 +183,12 @@ void weight_partial_sums(const char* name, const WeightGradientParams& params, i
 }
 
 }  // namespace
+
+bool is_regular(const Rows& rows, std::initializer_list<MatrixTensor> others) {
+  return rows.d % 8 == 0 && lies_well(rows.x) && lies_well(rows.weight) && lies_well(rows.bias) &&
+         std::all_of(others.begin(), others.end(),
+                     [](const MatrixTensor& other) { return lies_well(other); });
+}
 
 int weight_slices(std::int64_t M) {
   return static_cast<int>(std::clamp<std::int64_t>(M / 32, 1, 64));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "core/strided_tensor.h"
 #include "ops/gated_output_problem.h"
@@ -33,6 +34,9 @@ inline Rows rows_of(std::int64_t M, int d, const MatrixTensor& x, const RmsNorm&
   rows.rstd = norm.rstd;
   return rows;
 }
+
+/// Whether the rows of all matrices begin at multiples of 16 bytes and have whole eights.
+bool is_regular(const Rows& rows, std::initializer_list<MatrixTensor> others = {});
 
 /// n, rounded once.
 struct NormalizeParams : Rows {
