@@ -54,10 +54,11 @@ bool is_output(const TensorSet& set, const char* name) {
   return tensor != nullptr && tensor->output;
 }
 
-/// A tensor as a call left it, to be read only.
+/// A tensor as a call left it, to be read only: `after` has what it wrote, the set what it read.
 TensorView view_after(const TensorSet& set, const Buffers& after, const char* name) {
   const NamedTensor& tensor = set.get(name);
-  return view(tensor, const_cast<std::byte*>(after[tensor.buffer].data()), Device::cpu());
+  const Buffers& buffers = tensor.output ? after : set.buffers;
+  return view(tensor, const_cast<std::byte*>(buffers[tensor.buffer].data()), Device::cpu());
 }
 
 class ForwardExpectation : public Expectation {
@@ -234,7 +235,7 @@ class BackwardExpectation : public Expectation {
     constexpr std::int64_t kChosen = 4, kBatch = 256;
     Sums sums;
     sums.outputs = some_of(d_, sampled_ ? kChosen : d_);
-    sums.groups = some_of(group_weights(), sampled_ ? kChosen : group_weights());
+    sums.groups = some_of(group_weights(), sampled_ ? kMostRows : group_weights());
     start(sums);
     // A batch of rows in parallel, then the sums, each in the order of rows.
     for (std::int64_t begin = 0; begin < M_; begin += kBatch) {
@@ -287,9 +288,8 @@ class BackwardExpectation : public Expectation {
   /// A few places of the sums. why by the sum that the call had or left: the definition's would
   /// take the product of all rows.
   Sums sampled_sums(const TensorSet& set, const Buffers& after) const {
-    const std::vector<std::int64_t> groups = some_of(group_weights(), 4);
     std::vector<std::int64_t> columns;  // whose d_a is wanted
-    for (const std::int64_t group : groups) {
+    for (const std::int64_t group : some_of(group_weights(), kMostRows)) {
       for (std::int64_t k = group; k < d_in_; k += group_weights()) columns.push_back(k);
     }
     const bool normalizes = args_.norm != OutputNorm::kNone;
@@ -307,11 +307,13 @@ class BackwardExpectation : public Expectation {
                                             gradient_row(gradients_.d_sum, index));
       row.m = std::move(norm.m);
       row.d_group_weight.resize(d_in_);
+      for (std::int64_t j = 0; j < d_; ++j) {
+        for (const std::int64_t k : columns) {
+          row.d_group_weight[k] += row.d_residual[j] * weights_.weight[j][k];
+        }
+      }
       for (const std::int64_t k : columns) {
-        double d_h = 0;
-        for (std::int64_t j = 0; j < d_; ++j) d_h += row.d_residual[j] * weights_.weight[j][k];
-        if (!args_.norm_behind_gate) d_h *= input.value[k];
-        row.d_group_weight[k] = d_h * input.n[k];
+        row.d_group_weight[k] *= args_.norm_behind_gate ? input.n[k] : input.n[k] * input.value[k];
       }
       row.a = std::move(input.a);
       return row;
