@@ -51,7 +51,8 @@
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
 // activation, around, norm, eps, rstd, rows, kept, gradients, accumulate and the fields of
-// gated_output may be a list, an axis also a range, "1..130": the line then stands for the cross product.
+// gated_output may be a list, an axis also a range, "1..130": the line then stands for the cross
+// product.
 #pragma once
 
 #include <algorithm>
