@@ -195,17 +195,23 @@ class Values(GatedOutputCase):
     def test_strides(self):
         tensors, options = self.draw("gla", 6, 7)
         expected = both(tensors, options)
+
+        def check(**changed):
+            got = both({**tensors, **changed}, options)
+            if self.device == "cpu":
+                return self.assert_same(got, expected)
+            # Rows that begin anywhere are added up in another order there.
+            for one, other in zip(got, expected, strict=True):
+                self.assertLess(relative_rms(one, other.double()), OUTPUT_TOLERANCE[one.dtype])
+
         for name in ("o", "gate", "residual"):
             x = tensors[name]
             wide = torch.zeros(6, 7, x.shape[-1] + 3, dtype=x.dtype, device=x.device)
             wide[..., : x.shape[-1]] = x
-            for other in (
-                wide[..., : x.shape[-1]],
-                x.transpose(0, 1).contiguous().transpose(0, 1),
-                x.mT.contiguous().mT,
-            ):
-                self.assert_same(both({**tensors, name: other}, options), expected)
-        self.assert_same(both({**tensors, "weight": tensors["weight"].T.contiguous().T}, options), expected)
+            check(**{name: wide[..., : x.shape[-1]]})
+            check(**{name: x.transpose(0, 1).contiguous().transpose(0, 1)})
+            check(**{name: x.mT.contiguous().mT})
+        check(weight=tensors["weight"].T.contiguous().T)
 
     def test_an_expanded_cotangent(self):
         tensors, options = self.draw("silu", 6, 7, requires_grad=True)
@@ -266,11 +272,11 @@ class Layers(GatedOutputCase):
     def test_gradcheck(self):
         for chain in CHAINS:
             with self.subTest(chain):
-                tensors, options = self.draw(chain, 3, dtype=torch.float64)
-                few = {"o": 8, "gate": 8, "residual": 5, "weight": 8, "bias": 5, "norm_weight": 5, "norm_bias": 5}
+                tensors, options = self.draw(chain, 2, dtype=torch.float64)
+                few = {"o": 8, "gate": 8, "residual": 3, "weight": 8, "bias": 3, "norm_weight": 3, "norm_bias": 3}
                 few["group_norm_weight"] = 8 if chain in ("mamba2", "groups") else 4
                 tensors = {name: x[..., : few[name]].contiguous() for name, x in tensors.items()}
-                tensors["weight"] = tensors["weight"][:5].contiguous()
+                tensors["weight"] = tensors["weight"][:3].contiguous()
                 options = {**options, **({"group_width": 4} if "group_width" in options else {})}
                 leaves = [one.requires_grad_() for one in tensors.values()]
 
