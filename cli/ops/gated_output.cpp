@@ -63,10 +63,11 @@ void check(const Line& line, Case& one) {
 /// Of random cases. Sums of few products may cancel, and few outputs may all be rounded by as much
 /// as one can be.
 constexpr std::int64_t kFewestRows = 40, kFewestColumns = 40;
+constexpr std::int64_t kFewestWeights = 64;  // of h: their gradient has as many values
 
 std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
   return {{"M", draw.one_in(10) ? 0 : draw.log_in(kFewestRows, 400)},
-          {"d_in", draw.one_in(2) ? 8 * draw.log_in(2, 40) : draw.log_in(8, 200)},
+          {"d_in", draw.one_in(2) ? 8 * draw.log_in(2, 40) : draw.log_in(16, 200)},
           {"d", draw.one_in(2) ? 8 * draw.log_in(5, 40) : draw.log_in(kFewestColumns, 300)}};
 }
 
@@ -77,13 +78,17 @@ void draw_fields(Draw& draw, Case& one) {
   const auto norm = [&] { return draw.of({Norm::kNone, Norm::kSame, Norm::kFp32}); };
   const bool gates = one.output_gate != "none";
   one.group_norm = norm();
-  const bool groups = one.group_norm != Norm::kNone;
-  if (groups) {
+  if (one.group_norm != Norm::kNone) {
     const std::int64_t d_in = one.axis("d_in");
     const auto parts = draw.of<std::int64_t>({1, 2, 4});
     one.group_width = d_in % parts == 0 ? d_in / parts : d_in;
     one.group_weight_by_column = draw.one_in(2);
     one.behind_gate = gates && draw.one_in(2);
+    if ((one.group_weight_by_column ? d_in : one.group_width) < kFewestWeights) {
+      one.group_norm = Norm::kNone;
+      one.group_width = 0;
+      one.group_weight_by_column = one.behind_gate = false;
+    }
   }
   one.output_norm = draw.of({"none", "layer_norm", "rms_norm"});
   if (one.output_norm != "none") {
@@ -92,7 +97,7 @@ void draw_fields(Draw& draw, Case& one) {
   }
   one.bias = norm();
   one.residual = !draw.one_in(3);
-  one.gated_again = (gates || groups) && draw.one_in(2);
+  one.gated_again = (gates || one.group_norm != Norm::kNone) && draw.one_in(2);
   one.kept = draw.of({Kept::kYes, Kept::kTraining});
   one.fp32_gradients = draw.one_in(3);
   one.accumulate = draw.one_in(3);
