@@ -33,13 +33,13 @@ using namespace rows;
 
 constexpr const char* kName = "unfused gated_output";  // in errors
 
-/// f(g) and f'(g).
+/// f(g) and f'(g), to some last places of fp32.
 template <OutputGate kGate>
 __device__ float2 gate(float g) {
   if constexpr (kGate == OutputGate::kNone) {
     return {g, 1.0f};
   } else {
-    const float sigmoid = 1.0f / (1.0f + expf(-g));
+    const float sigmoid = __fdividef(1.0f, 1.0f + __expf(-g));
     if constexpr (kGate == OutputGate::kSigmoid) return {sigmoid, sigmoid * (1.0f - sigmoid)};
     return {g * sigmoid, sigmoid * (1.0f + g * (1.0f - sigmoid))};
   }
@@ -97,7 +97,9 @@ __device__ float team_sum(float value) {
 /// Threads for groups of columns: a team each, `count` teams of consecutive rows in a block.
 struct Teams {
   static constexpr int kMostVectors = 2;  // of a thread
-  static constexpr int kBlocks = 528;     // of a backward: four per multiprocessor of an H200
+  // Blocks of a backward: two or, of lanes, twelve per multiprocessor of an H200, of which two or
+  // three are there at once.
+  static constexpr int kBlocks = 264, kBlocksOfLanes = 1584;
   int vectors, count, groups;
   dim3 block;
 
@@ -117,10 +119,10 @@ struct Teams {
   unsigned blocks(std::int64_t M) const {
     return static_cast<unsigned>((M - 1) / count + 1) * groups;
   }
-  /// Slices of the rows of a backward.
+  /// Slices of the rows of a backward, each of whole steps of `count` rows.
   int slices(std::int64_t M) const {
     if (M == 0) return 0;
-    const std::int64_t wanted = std::max(kBlocks / groups, 1);
+    const std::int64_t wanted = std::max((count > 1 ? kBlocksOfLanes : kBlocks) / groups, 1);
     return static_cast<int>(std::min<std::int64_t>(wanted, (M - 1) / count + 1));
   }
 };
@@ -137,21 +139,42 @@ struct Place {
         is_inside(in_group < rows.group_width) {}
 };
 
-template <typename Element, OutputGate kGate>
-__device__ Values gate_of(const GatedRows& rows, std::int64_t row, int column, Values& slope) {
-  Values values;
-  if (rows.gate.data == nullptr) {
-    for (int i = 0; i < kVector; ++i) values.at[i] = 1.0f, slope.at[i] = 0.0f;
+/// Makes the compiler load these registers anew: it would keep what it once computed with them.
+template <typename Element>
+__device__ void forget(Part<Element>& part) {
+  auto& words = reinterpret_cast<uint4&>(part);
+  asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
+
+/// o and f(gate) as they lie in memory; f is 1 without a gate.
+template <typename Element>
+struct GatedPart {
+  Part<Element> o, gate;
+
+  __device__ void load(const GatedRows& rows, std::int64_t row, int column) {
+    const auto part = [&](const MatrixTensor& matrix) {
+      return *reinterpret_cast<const Part<Element>*>(address<Element>(matrix, row, column));
+    };
+    o = part(rows.o);
+    if (rows.gate.data != nullptr) gate = part(rows.gate);
+  }
+
+  template <OutputGate kGate>
+  __device__ Values f(const GatedRows& rows, Values& slope) const {
+    Values values;
+    if (rows.gate.data == nullptr) {
+      for (int i = 0; i < kVector; ++i) values.at[i] = 1.0f, slope.at[i] = 0.0f;
+      return values;
+    }
+    values.take(gate);
+    for (int i = 0; i < kVector; ++i) {
+      const float2 point = bench::gate<kGate>(values.at[i]);
+      values.at[i] = point.x;
+      slope.at[i] = point.y;
+    }
     return values;
   }
-  values.load(address<Element>(rows.gate, row, column));
-  for (int i = 0; i < kVector; ++i) {
-    const float2 point = gate<kGate>(values.at[i]);
-    values.at[i] = point.x;
-    slope.at[i] = point.y;
-  }
-  return values;
-}
+};
 
 /// The forward's 1 / sqrt(mean of y^2 + eps): made, and kept where it is wanted, or taken.
 struct GroupRstd {
@@ -174,8 +197,10 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int v = 0; v < kVectors; ++v) {
     const Place at(rows, group, v);
     if (!is_row || !at.is_inside) continue;
-    y[v].load(address<Element>(rows.o, row, at.column));
-    f[v] = gate_of<Element, kGate>(rows, row, at.column, slope);
+    GatedPart<Element> part;
+    part.load(rows, row, at.column);
+    y[v].take(part.o);
+    f[v] = part.template f<kGate>(rows, slope);
     for (int i = 0; i < kVector; ++i) {
       if (rows.norm_behind_gate) y[v].at[i] *= f[v].at[i];
       squares += y[v].at[i] * y[v].at[i];
@@ -204,34 +229,41 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 /// With y what is normalised, r its rstd, m = y r and e the gradient by h: dy = r (e w - m mean(e w
-/// m)), and the weight's is the sum of e m.
+/// m)), and the weight's is the sum of e m. The bound is no number of threads, but of registers:
+/// for 24 warps of a multiprocessor, or 20.
 template <typename Element, OutputGate kGate, int kVectors>
-__global__ void __launch_bounds__(kMostThreads, 1)
+__global__ void __launch_bounds__(kVectors == 1 ? 768 : 640)
     normed_gate_backward_kernel(std::int64_t M, int groups, GatedRows rows, MatrixTensor group_rstd,
                                 MatrixTensor d_a, GateGradients to) {
   const int group = static_cast<int>(blockIdx.x % groups);
+  const std::int64_t steps = (M - 1) / blockDim.y + 1;
   const std::int64_t slices = gridDim.x / groups, slice = blockIdx.x / groups;
-  const std::int64_t begin = M * slice / slices, end = M * (slice + 1) / slices;
+  const int end = static_cast<int>(steps * (slice + 1) / slices);
   Values sum[kVectors] = {};
-  for (std::int64_t first = begin; first < end; first += blockDim.y) {
-    const std::int64_t row = first + threadIdx.y;
-    const bool is_row = row < end;
+  for (int step = static_cast<int>(steps * slice / slices); step < end; ++step) {
+    const std::int64_t row = std::int64_t{step} * blockDim.y + threadIdx.y;
+    const bool is_row = row < M;
     const float rstd = is_row ? *address<float>(group_rstd, row, group) : 0.0f;
-    Values o[kVectors] = {}, f[kVectors] = {}, slope[kVectors] = {}, d[kVectors] = {};
+    // Kept as they are, and computed with twice: registers are few.
+    GatedPart<Element> parts[kVectors];
+    Part<Element> d_parts[kVectors];
     float along = 0.0f;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const Place at(rows, group, v);
       if (!is_row || !at.is_inside) continue;
-      d[v].load(address<Element>(d_a, row, at.column));
-      o[v].load(address<Element>(rows.o, row, at.column));
-      f[v] = gate_of<Element, kGate>(rows, row, at.column, slope[v]);
+      parts[v].load(rows, row, at.column);
+      d_parts[v] = *reinterpret_cast<const Part<Element>*>(address<Element>(d_a, row, at.column));
       const Values weight = weights<Element>(rows.group_norm_weight, at.weight, 1.0f);
+      Values o, d, slope;
+      o.take(parts[v].o);
+      d.take(d_parts[v]);
+      const Values f = parts[v].template f<kGate>(rows, slope);
       for (int i = 0; i < kVector; ++i) {
-        const float y = rows.norm_behind_gate ? o[v].at[i] * f[v].at[i] : o[v].at[i];
-        const float e = rows.norm_behind_gate ? d[v].at[i] : d[v].at[i] * f[v].at[i];
-        sum[v].at[i] += e * y * rstd;
-        along += e * weight.at[i] * y * rstd;
+        // Of both orders: y e.
+        const float product = d.at[i] * o.at[i] * f.at[i] * rstd;
+        sum[v].at[i] += product;
+        along += product * weight.at[i];
       }
     }
     const float mean = team_sum(along) / rows.group_width;
@@ -239,27 +271,33 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     for (int v = 0; v < kVectors; ++v) {
       const Place at(rows, group, v);
       if (!is_row || !at.is_inside) continue;
-      // Once more, from the L1: registers are few.
       const Values weight = weights<Element>(rows.group_norm_weight, at.weight, 1.0f);
+      forget(parts[v].o);
+      forget(parts[v].gate);
+      forget(d_parts[v]);
+      Values o, d, slope;
+      o.take(parts[v].o);
+      d.take(d_parts[v]);
+      Values f = parts[v].template f<kGate>(rows, slope);
       for (int i = 0; i < kVector; ++i) {
+        const float ew = d.at[i] * weight.at[i];
         if (rows.norm_behind_gate) {
-          const float m = o[v].at[i] * f[v].at[i] * rstd;
-          const float dy = rstd * (d[v].at[i] * weight.at[i] - m * mean);
-          d[v].at[i] = dy * f[v].at[i];
-          f[v].at[i] = dy * o[v].at[i] * slope[v].at[i];
+          const float dy = rstd * (ew - o.at[i] * f.at[i] * rstd * mean);
+          d.at[i] = dy * f.at[i];
+          f.at[i] = dy * o.at[i] * slope.at[i];
         } else {
-          const float m = o[v].at[i] * rstd, ew = d[v].at[i] * weight.at[i];
-          d[v].at[i] = rstd * (ew * f[v].at[i] - m * mean);
-          f[v].at[i] = ew * m * slope[v].at[i];
+          const float m = o.at[i] * rstd;
+          d.at[i] = rstd * (ew * f.at[i] - m * mean);
+          f.at[i] = ew * m * slope.at[i];
         }
       }
-      if (to.d_o.data != nullptr) d[v].store(address<Element>(to.d_o, row, at.column));
-      if (to.d_gate.data != nullptr) f[v].store(address<Element>(to.d_gate, row, at.column));
+      if (to.d_o.data != nullptr) d.store(address<Element>(to.d_o, row, at.column));
+      if (to.d_gate.data != nullptr) f.store(address<Element>(to.d_gate, row, at.column));
     }
   }
   if (to.sums == nullptr) return;
   // Teams are added up in the block; where the block is one team, it has only its own.
-  __shared__ float shared[kThreads * kVector];
+  alignas(16) __shared__ float shared[kThreads * kVector];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const Place at(rows, group, v);

@@ -15,10 +15,9 @@ namespace {
 
 using namespace rows;
 
-constexpr int kMostVectors = 2;   // of a thread
-constexpr int kMostSlices = 264;  // two CTAs per multiprocessor of an H200
-constexpr int kSumWays = 8;       // threads that share a column
-constexpr int kSums = 3;          // of weight, norm's bias, bias
+constexpr int kMostVectors = 2;  // of a thread
+constexpr int kSumWays = 8;      // threads that share a column
+constexpr int kSums = 3;         // of weight, norm's bias, bias
 
 template <typename Element, int kVectors, bool kCentred>
 __global__ void __launch_bounds__(kMostThreads)
@@ -121,23 +120,30 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
+int vectors_of(const NormedSum& rows) {
+  return rows.d / kVector <= kMostThreads ? 1 : kMostVectors;
+}
+int threads_of(const NormedSum& rows) {
+  return ((rows.d / kVector - 1) / vectors_of(rows) / kWarp + 1) * kWarp;
+}
+
+/// As many CTAs of a backward as are at once on an H200, of narrow rows more.
 int slices_of(const NormedSum& rows) {
-  return static_cast<int>(std::min<std::int64_t>(rows.M, kMostSlices));
+  const int together = 264 * std::clamp(kMostThreads / threads_of(rows), 1, 4);
+  return static_cast<int>(std::min<std::int64_t>(rows.M, together));
 }
 
 /// Calls body with Element, vectors and whether the norm is centred, and the number of threads.
 template <class Body>
 void with_shape(const NormedSum& rows, const Body& body) {
-  const int vectors = rows.d / kVector;
   with_types(rows.dtype, rows.dtype, [&](auto element, auto) {
     const auto launch = [&]<int kVectors>() {
-      const int threads = ((vectors - 1) / kVectors / kWarp + 1) * kWarp;
       rows.norm == OutputNorm::kLayerNorm
-          ? body.template operator()<decltype(element), kVectors, true>(threads)
-          : body.template operator()<decltype(element), kVectors, false>(threads);
+          ? body.template operator()<decltype(element), kVectors, true>(threads_of(rows))
+          : body.template operator()<decltype(element), kVectors, false>(threads_of(rows));
     };
-    vectors <= kMostThreads ? launch.template operator()<1>()
-                            : launch.template operator()<kMostVectors>();
+    vectors_of(rows) == 1 ? launch.template operator()<1>()
+                          : launch.template operator()<kMostVectors>();
   });
 }
 

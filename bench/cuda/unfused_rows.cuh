@@ -33,7 +33,10 @@ struct Values {
 
   template <typename T>
   __device__ void load(const T* from) {
-    const Part<T> part = *reinterpret_cast<const Part<T>*>(from);
+    take(*reinterpret_cast<const Part<T>*>(from));
+  }
+  template <typename T>
+  __device__ void take(const Part<T>& part) {
     for (int i = 0; i < kVector; ++i) at[i] = static_cast<float>(part.values[i]);
   }
   template <typename T>

@@ -8,12 +8,17 @@ import os
 import pathlib
 import subprocess
 
-from . import gemm_swiglu, projection, rms_norm_gemm
+from . import gated_output, gemm_swiglu, projection, rms_norm_gemm
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
 SCANS = ("gated_scan", "linear_scan")
-PRODUCTS = {"gemm_swiglu": gemm_swiglu, "projection": projection, "rms_norm_gemm": rms_norm_gemm}
+PRODUCTS = {
+    "gated_output": gated_output,
+    "gemm_swiglu": gemm_swiglu,
+    "projection": projection,
+    "rms_norm_gemm": rms_norm_gemm,
+}
 NO_DECAY = {"kind": "none"}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -29,7 +34,8 @@ class NoProgram(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    axes: dict  # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of products M, d, of gemm_swiglu F
+    # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of products M, d, of some F or d_in
+    axes: dict
     dtypes: tuple
     decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
     distribution: str
@@ -55,6 +61,16 @@ class Case:
     eps: float | None = None
     rstd: str = "computed"
     rows: str = "normal"
+    output_gate: str = "plain"  # of gated_output, as all below
+    group_norm: str = "none"
+    group_width: int = 0
+    group_weight: str = "repeated"
+    behind_gate: str = "no"
+    bias: str = "none"
+    residual: str = "yes"
+    output_norm: str = "none"
+    sum: str = "no"
+    gated: str = "kept"
 
     def __getattr__(self, axis):
         try:

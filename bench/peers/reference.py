@@ -1,5 +1,6 @@
 """The definition of gla in fp64 on a few (batch, head) pairs: o token by token, gradients chunk by chunk. That of the
-scans, on (batch, channel) pairs: scan_reference.py; of products, on rows: projection.py, gemm_swiglu.py."""
+scans, on (batch, channel) pairs: scan_reference.py; of products, on rows: projection.py, gemm_swiglu.py,
+gated_output.py."""
 
 import itertools
 

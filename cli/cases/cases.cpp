@@ -49,6 +49,8 @@ const Words<RowValues> kRowValues = {{"normal", RowValues::kNormal},
                                      {"extreme", RowValues::kExtreme},
                                      {"large", RowValues::kLarge},
                                      {"small", RowValues::kSmall}};
+const Words<bool> kGroupWeights = {{"repeated", false}, {"by_column", true}};
+const Words<bool> kGated = {{"kept", false}, {"again", true}};
 const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
 const Words<DType> kStateDtypes = {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}};
 const Words<Strides> kStrides = {{"contiguous", Strides::kContiguous}, {"packed", Strides::kPacked},
@@ -131,10 +133,14 @@ void parse_product(const Line& line, const CaseSchema& schema, const Json& objec
     if (!object.at("around").is_number()) line.refuse("around", "must be a number");
     one.around = object.at("around").get<double>();
   }
-  if (object.contains("activation")) {
-    if (!object.at("activation").is_string()) line.refuse("activation", "must be a text");
-    one.activation = object.at("activation");
-  }
+  const auto set_text = [&](const char* field, std::string& text) {
+    if (!object.contains(field)) return;
+    if (!object.at(field).is_string()) line.refuse(field, "must be a text");
+    text = object.at(field);
+  };
+  set_text("activation", one.activation);
+  set_text("output_gate", one.output_gate);
+  set_text("output_norm", one.output_norm);
   const auto set = [&](const char* field, const auto& words, auto& value) {
     if (object.contains(field)) value = line.word(object.at(field), field, words);
   };
@@ -148,6 +154,16 @@ void parse_product(const Line& line, const CaseSchema& schema, const Json& objec
   set("rows", kRowValues, one.rows);
   set("gradients", kDecayDtypes, one.fp32_gradients);
   set("accumulate", kYesOrNo, one.accumulate);
+  set("group_norm", kNorms, one.group_norm);
+  if (object.contains("group_width")) {
+    one.group_width = line.integer(object.at("group_width"), "group_width", 1);
+  }
+  set("group_weight", kGroupWeights, one.group_weight_by_column);
+  set("behind_gate", kYesOrNo, one.behind_gate);
+  set("bias", kNorms, one.bias);
+  set("residual", kYesOrNo, one.residual);
+  set("sum", kYesOrNo, one.sum);
+  set("gated", kGated, one.gated_again);
 }
 
 Case parse_case(const Line& line, const std::string& op, const Json& object) {
@@ -262,6 +278,18 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   if (has("rows")) object["rows"] = word_for(kRowValues, one.rows);
   if (has("gradients")) object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
   if (has("accumulate")) object["accumulate"] = word_for(kYesOrNo, one.accumulate);
+  if (has("output_gate")) object["output_gate"] = one.output_gate;
+  if (has("group_norm")) object["group_norm"] = word_for(kNorms, one.group_norm);
+  if (one.group_width != 0) object["group_width"] = one.group_width;
+  if (has("group_weight")) {
+    object["group_weight"] = word_for(kGroupWeights, one.group_weight_by_column);
+  }
+  if (has("behind_gate")) object["behind_gate"] = word_for(kYesOrNo, one.behind_gate);
+  if (has("bias")) object["bias"] = word_for(kNorms, one.bias);
+  if (has("residual")) object["residual"] = word_for(kYesOrNo, one.residual);
+  if (has("output_norm")) object["output_norm"] = one.output_norm;
+  if (has("sum")) object["sum"] = word_for(kYesOrNo, one.sum);
+  if (has("gated")) object["gated"] = word_for(kGated, one.gated_again);
   object["tags"] = one.tags;
   object["seed"] = one.seed;
   return object;

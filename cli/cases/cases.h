@@ -5,7 +5,8 @@
 //   lists directions  a list of direction_names(), default ["forward"]; each is run under the same
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
-//               projection and rms_norm_gemm: M*, d*; gemm_swiglu: M*, d*, F*
+//               projection and rms_norm_gemm: M*, d*; gemm_swiglu: M*, d*, F*;
+//               gated_output: M*, d_in*, d*
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
 //   decay       {kind, distribution: see DecayDistribution}, required of recurrences, which alone
 //               have it; kind is none | constant | per_token for gla, decay | log_decay (which
@@ -25,7 +26,7 @@
 //   around      of projection and gemm_swiglu: pre-activations lie around this, by the bias of each
 //               segment, or by a constant column of x
 //   norm        the dtype of a norm's weight, same (as x, default of rms_norm_gemm) | fp32, or
-//               none (of gemm_swiglu, its default)
+//               none (of gemm_swiglu and gated_output, their default)
 //   eps         of rms_norm_gemm's norm: default the library's
 //   rstd        of a norm: computed (default) | given
 //   rows        of a norm: see RowValues, default normal
@@ -33,14 +34,25 @@
 //               runs alone | no, of linear_scan: neither does
 //   gradients   of the products' weights and biases: same (as x, default) | fp32
 //   accumulate  of these: no (default) | yes, whether they are added to what there is
+//   output_gate of gated_output, as all to `gated`: plain (default) | silu | sigmoid | none
+//   group_norm  the dtype of h's weight: none (no h, default) | same (as o) | fp32
+//   group_width default d_in
+//   group_weight  repeated (default, of one group) | by_column
+//   behind_gate no (default) | yes, whether h is behind the gate
+//   bias        its dtype: none (no bias, default) | same (as o) | fp32
+//   residual    yes (default) | no
+//   output_norm none (default) | layer_norm | rms_norm; `norm` is its weight's and bias's dtype
+//   sum         no (default) | yes, whether sum is wanted and has a gradient
+//   gated       kept (default) | again, whether a is made again in the backward
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// activation, around, norm, eps, rstd, rows, kept, gradients and accumulate may be a list, an axis
-// also a range, "1..130": the line then stands for the cross product.
+// activation, around, norm, eps, rstd, rows, kept, gradients, accumulate and the fields of
+// gated_output may be a list, an axis also a range, "1..130": the line then stands for the cross
+// product.
 #pragma once
 
 #include <algorithm>
@@ -130,6 +142,14 @@ struct Case {
   std::optional<double> eps;
   bool rstd_given = false;
   RowValues rows = RowValues::kNormal;
+  std::string output_gate = "plain";  // what follows: gated_output only
+  Norm group_norm = Norm::kNone;
+  std::int64_t group_width = 0;
+  bool group_weight_by_column = false, behind_gate = false;
+  Norm bias = Norm::kNone;
+  bool residual = true;
+  std::string output_norm = "none";
+  bool sum = false, gated_again = false;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 

@@ -17,6 +17,7 @@ std::vector<Operation> linear_scan_operations();
 std::vector<Operation> projection_operations();
 std::vector<Operation> rms_norm_gemm_operations();
 std::vector<Operation> gemm_swiglu_operations();
+std::vector<Operation> gated_output_operations();
 
 /// Fields of the cases.
 CaseSchema gla_case_schema();
@@ -25,6 +26,7 @@ CaseSchema linear_scan_case_schema();
 CaseSchema projection_case_schema();
 CaseSchema rms_norm_gemm_case_schema();
 CaseSchema gemm_swiglu_case_schema();
+CaseSchema gated_output_case_schema();
 
 /// A generated table of an op's own, between the marks of a page.
 struct PageBlock {

@@ -14,7 +14,7 @@ namespace tandem::tools {
 void ProductMaker::add_matrix(const std::string& name, DType dtype, std::int64_t rows,
                               std::int64_t columns, bool output) {
   std::int64_t stride = columns;
-  const bool is_token = name == "x" || name.starts_with("d_out");
+  const bool is_token = name == "x" || name == "o" || name.starts_with("d_out");
   if (one_.strides == Strides::kPadded) stride = padded_stride(columns, 32);
   if (one_.strides == Strides::kOdd) stride = columns + 5;
   if (one_.strides == Strides::kBroadcast && is_token) stride = 0;
@@ -38,9 +38,13 @@ float ProductMaker::row_value(float normal, std::int64_t i) const {
 
 void ProductMaker::add_norm_weight() {
   add_vector("norm_weight", one_.norm == Norm::kSame ? dtype_ : real_dtype(dtype_), d_, false);
+  fill_norm_weight("norm_weight");
+}
+
+void ProductMaker::fill_norm_weight(const std::string& name) {
   const bool wide = one_.rows != RowValues::kNormal;
-  const RandomStream uniform = random("norm_weight");
-  fill("norm_weight", [=](float normal, std::int64_t i) {
+  const RandomStream uniform = random(name);
+  fill(name, [=](float normal, std::int64_t i) {
     // From 0.1 to 10.
     return wide ? std::pow(10.0f, 2 * uniform.uniform(i) - 1) : 1 + 0.25f * normal;
   });

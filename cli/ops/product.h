@@ -43,6 +43,7 @@ class ProductMaker {
   /// Makes a number of N(0,1) an element of rows that are normalised, by its index among them.
   float row_value(float normal, std::int64_t i) const;
   void add_norm_weight();
+  void fill_norm_weight(const std::string& name);
   /// Adds what the norm of x gives with this eps.
   void add_rstd(double eps);
 

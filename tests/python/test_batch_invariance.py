@@ -126,12 +126,23 @@ class BatchInvariance(unittest.TestCase):
     def test_rows_of_products(self):
         d, columns = 136, 264
         weight, norm_weight = self.draw(columns, d) / 12, 1 + self.draw(d) / 4
+        out_weight = self.draw(d, d) / 12
         segments = [tandem.ops.Segment(128, "l2_normalize", head_width=64), tandem.ops.Segment(136, "silu")]
         calls = {
             "projection": lambda x: tandem.ops.projection(x, weight, segments),
             "rms_norm_gemm": lambda x: (tandem.ops.rms_norm_gemm(x, norm_weight, weight),),
             "gemm_swiglu": lambda x: (tandem.ops.gemm_swiglu(x, weight, norm_weight=norm_weight),),
         }
+
+        def gated_output(x, **options):
+            """o, its gate and the residual are all of a row."""
+            named = {"gate_activation": "silu", "group_norm_weight": norm_weight[:8], "residual": x, **options}
+            return tandem.ops.gated_output(x, out_weight, x, norm_weight=norm_weight, return_sum=True, **named)
+
+        calls["gated_output"] = lambda x: gated_output(x, norm="rms_norm")
+        calls["gated_output behind"] = lambda x: gated_output(
+            x, norm="layer_norm", group_norm_weight=norm_weight, norm_behind_gate=True
+        )
         rows = self.draw(700, d)
         for name, call in calls.items():
 

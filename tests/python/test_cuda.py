@@ -10,6 +10,7 @@ from unittest import mock
 import tandem
 import test_batch_invariance
 import test_examples
+import test_gated_output
 import test_gla_backward
 import test_gla_state
 import test_gla_state_backward
@@ -173,6 +174,63 @@ class Autocast(OnGpu, test_torch.Autocast):
 
 class BatchInvariance(OnGpu, test_batch_invariance.BatchInvariance):
     pass
+
+
+class GatedOutputValues(OnGpu, test_gated_output.Values):
+    dtypes = (torch.bfloat16, torch.float16)
+
+
+@unittest.skipIf(WHY, WHY)
+class GatedOutput(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+        draw = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16)  # noqa: E731
+        M, d_in, d, width = 300, 512, 256, 128
+        self.tensors = {
+            "o": draw(M, d_in),
+            "weight": draw(d, d_in) / d_in**0.5,
+            "gate": draw(M, d_in),
+            "group_norm_weight": 1 + draw(width) / 4,
+            "residual": draw(M, d),
+            "norm_weight": 1 + draw(d) / 4,
+        }
+        self.cotangents = [draw(M, d), draw(M, d)]
+
+    def results(self, tensors=None):
+        """out, sum and all gradients."""
+        leaves = {name: x.detach().requires_grad_() for name, x in (tensors or self.tensors).items()}
+        got = tandem.ops.gated_output(**leaves, gate_activation="silu", norm="rms_norm", return_sum=True)
+        cotangents = [x.to(got[0].device) for x in self.cotangents]
+        return [*(x.detach() for x in got), *torch.autograd.grad(got, list(leaves.values()), cotangents)]
+
+    def test_as_on_the_cpu(self):
+        on_cpu = self.results({name: x.cpu() for name, x in self.tensors.items()})
+        for one, other in zip(self.results(), on_cpu, strict=True):
+            self.assertLess(relative_rms(one.cpu(), other.double()), 6e-3)
+
+    def test_same_bits_again(self):
+        expected = self.results()
+        for _ in range(20):
+            for one, other in zip(self.results(), expected, strict=True):
+                self.assertTrue(torch.equal(one, other))
+
+    def test_a_training_step_in_a_graph(self):
+        expected = self.results()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.results()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = self.results()
+        for _ in range(3):
+            for one in got:
+                one.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            for one, other in zip(got, expected, strict=True):
+                self.assertTrue(torch.equal(one, other))
 
 
 class StateCases(OnGpu, test_gla_state.Cases):

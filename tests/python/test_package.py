@@ -72,6 +72,17 @@ SCHEMAS = (
     "gemm_swiglu_backward(Tensor x, Tensor gate_weight, Tensor up_weight, Tensor? norm_weight, Tensor? rstd, "
     "Tensor gate_slope, Tensor up_slope, Tensor d_out, bool wants_dx, bool wants_d_gate_weight, "
     "bool wants_d_up_weight, bool wants_d_norm_weight) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
+    "gated_output_forward(Tensor o, Tensor? gate, float? gate_activation, Tensor? group_norm_weight, "
+    "float? group_width, float? group_eps, float? norm_behind_gate, Tensor weight, Tensor? bias, Tensor? residual, "
+    "float? norm, Tensor? norm_weight, Tensor? norm_bias, float? eps, bool output_sum, bool output_mean, "
+    "bool output_rstd, bool output_gated, bool output_group_rstd) "
+    "-> (Tensor, Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
+    "gated_output_backward(Tensor o, Tensor? gate, float? gate_activation, Tensor? group_norm_weight, "
+    "float? group_width, float? norm_behind_gate, Tensor? group_rstd, Tensor? gated, Tensor weight, Tensor? bias, "
+    "float? norm, Tensor? norm_weight, Tensor? norm_bias, Tensor? sum, Tensor? mean, Tensor? rstd, Tensor? d_out, "
+    "Tensor? d_sum, bool wants_d_o, bool wants_d_gate, bool wants_d_residual, bool wants_d_weight, "
+    "bool wants_d_bias, bool wants_d_group_norm_weight, bool wants_d_norm_weight, bool wants_d_norm_bias) "
+    "-> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
 )
 
 

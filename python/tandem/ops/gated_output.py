@@ -136,7 +136,7 @@ def gated_output(
     )
     results = [out, *([total] if return_sum else []), *([rstd] if return_rstd else [])]
     if is_reshaped:
-        results = [x.view(*leading, *x.shape[1:]) for x in results]
+        results = [x.view((*leading, *x.shape[1:])) for x in results]
     return results[0] if len(results) == 1 else tuple(results)
 
 
