@@ -27,7 +27,7 @@ template <class ElementT, int kColumnsT>
 struct RowsConfig : ForwardConfig<ElementT, kColumnsT> {
   static_assert(ForwardConfig<ElementT, kColumnsT>::kTogether);
   static constexpr int kProductRegisters = 200;
-  static constexpr int kLoadRegisters = 112;
+  static constexpr int kLoadRegisters = 104;
 };
 
 using Warp = Team<32>;

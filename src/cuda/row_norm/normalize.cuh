@@ -67,9 +67,7 @@ __device__ void normalize_rows(const NormalizeParams& params, std::int64_t first
     const auto store = [&](int i) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        // why not (value - mean) rstd: the differences would be kept from above, in many registers.
-        const float m =
-            kCenters ? fmaf(values[j], rstd[r], -mean[r] * rstd[r]) : values[j] * rstd[r];
+        const float m = (values[j] - mean[r]) * rstd[r];
         values[j] = kCenters ? fmaf(m, weights[j], biases[j]) : m * weights[j];
       }
       store_eight(to + Team::column(i), d - Team::column(i), values);
