@@ -23,8 +23,9 @@ struct EmptyCall {
     const auto& rows = signature.parameters();
     memory.reserve(rows.size());  // views point into it
     for (const Parameter& row : rows) {
-      const Parameter* input = row.source ? signature.find(row.source) : &row;
-      if (row.number || row.element == Element::kOffsets || input->instead_of) continue;
+      if (row.number || row.element == Element::kOffsets) continue;
+      const Parameter* source = row.source ? signature.find(row.source) : nullptr;
+      if (row.instead_of || (source && source->instead_of)) continue;
       if (fits_numbers(row)) set(row, signature);
     }
   }
