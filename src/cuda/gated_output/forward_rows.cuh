@@ -130,7 +130,10 @@ class RowPasses {
       });
       if (chunk == kNothing) return;
       const int row = first + chunk * kChunkRows;
-      gate(row, min(row + kChunkRows, static_cast<int>(params_.gate.end)));
+      with_gate(params_.gate.rows.gate_activation, [&](auto activation) {
+        gate<decltype(activation)::value>(
+            row, min(row + kChunkRows, static_cast<int>(params_.gate.end)));
+      });
       fence_for_tma();
       __syncwarp();
       if (Warp::thread() == 0) {
@@ -141,8 +144,9 @@ class RowPasses {
   }
 
   /// Gates rows [row,end), some eights of them at once.
+  template <OutputGate kActivation>
   __device__ void gate(int row, int end) {
-    constexpr int kBatch = 6;
+    constexpr int kBatch = 4;
     const GatedRows& rows = params_.gate.rows;
     const int per_row = params_.gate.d / 8;
     const int count = (end - row) * per_row;
@@ -165,7 +169,7 @@ class RowPasses {
         unpack(g[i], gates);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          values[j] *= apply_gate(rows.gate_activation, gates[j]).value;
+          values[j] *= apply_gate<kActivation>(gates[j]).value;
         }
         store_eight(row_of<Element>(params_.gate.gated, row + at / per_row) + at % per_row * 8, 8,
                     values);

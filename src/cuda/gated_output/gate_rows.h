@@ -23,7 +23,7 @@ struct GateParams {
 template <class Element>
 void launch_gate(const char* name, const GateParams& params, void* stream);
 
-/// What o and the gate have of d_gated. Null outputs are not wanted.
+/// What o, the gate and the group norm's weight have of d_gated. Null outputs are not wanted.
 struct GateGradientParams {
   std::int64_t M = 0;
   int d = 0;
@@ -32,23 +32,14 @@ struct GateGradientParams {
   MatrixTensor d_gated;
   MatrixTensor d_o;
   MatrixTensor d_gate;
+  WeightVectorGradient d_group_norm_weight;
+  bool accumulate = false;
+  float* partial_sums = nullptr;  // [most_group_slices(),d], where d_group_norm_weight is wanted
 };
 template <class Element>
 void launch_gate_gradient(const char* name, const GateGradientParams& params, void* stream);
 
-/// The gradient of the group norm's weight, or what is to be added to it.
-struct GroupWeightGradientParams {
-  std::int64_t M = 0;
-  int d = 0;
-  GatedRows rows;
-  MatrixTensor group_rstd;  // fp32
-  MatrixTensor d_gated;
-  WeightVectorGradient d_weight;
-  bool accumulate = false;
-  float* partial_sums = nullptr;  // [row_norm::weight_slices(M),d]
-};
-template <class Element>
-void launch_group_weight_gradient(const char* name, const GroupWeightGradientParams& params,
-                                  void* stream);
+/// Into how many slices rows are cut at most for d_group_norm_weight.
+int most_group_slices(std::int64_t M, int d, int group_width);
 
 }  // namespace tandem::cuda::gated_output

@@ -32,6 +32,15 @@ __device__ Words<Stored> load_words(const Stored* from, int count) {
   }
 }
 
+/// Makes the compiler unpack words again, where it would keep their values from one pass to the
+/// next, in as many registers more.
+template <class Stored>
+__device__ void keep_packed(Words<Stored>& words) {
+  for (uint4& four : words.words) {
+    asm volatile("" : "+r"(four.x), "+r"(four.y), "+r"(four.z), "+r"(four.w));
+  }
+}
+
 /// A warp, or the CTA.
 template <int kThreadsT>
 struct Team {
@@ -88,10 +97,7 @@ class RowPart {
 
   __device__ void get(int i, float (&values)[8]) const {
     Words<Stored> words = held_[i];
-    // why: else the values, and not the words, are kept from one pass to the next.
-    for (uint4& four : words.words) {
-      asm volatile("" : "+r"(four.x), "+r"(four.y), "+r"(four.z), "+r"(four.w));
-    }
+    keep_packed(words);
     unpack(words, values);
   }
   __device__ void reload(int i, float (&values)[8]) const { unpack(load(i), values); }
