@@ -198,7 +198,7 @@ TYPED_TEST(GpuGemmAddend, IsAddedToProductsOfAnyDepth) {
   constexpr int kBatches = 2, kTerms = 2, kRows = TestFixture::kRows;
   constexpr int kColumns = TestFixture::kColumns;
   const Matrix addend(kBatches, kRows, kColumns, 4);
-  for (const int depth : {8, 72, 1096}) {
+  for (const int depth : {8, 72, 136, 200, 264, 1096}) {
     SCOPED_TRACE(depth);
     const Matrix a = TestFixture::make_a(kBatches, depth, 1);
     const Matrix b = TestFixture::make_b(kBatches, depth, 2);

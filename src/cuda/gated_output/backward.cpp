@@ -126,11 +126,11 @@ BackwardPlan plan_backward(const GatedOutputBackwardProblem& problem,
   plan.d_sum = add(plan.makes_d_sum, problem.d);
   plan.a = add(plan.makes_a, problem.d_in);
   plan.d_a = add(wants_d_a(problem) && !problem.rows.is_o(), problem.d_in);
-  const bool norm_sums =
-      problem.d_norm_weight.data != nullptr || problem.d_norm_bias.data != nullptr;
-  plan.norm_sums = workspace.add(
-      norm_sums ? std::int64_t{2} * row_norm::most_slices(problem.M, problem.d) * problem.d * 4
-                : 0);
+  const int norm_sums = problem.d_norm_bias.data != nullptr     ? 2
+                        : problem.d_norm_weight.data != nullptr ? 1
+                                                                : 0;
+  plan.norm_sums = workspace.add(std::int64_t{norm_sums} *
+                                 row_norm::most_slices(problem.M, problem.d) * problem.d * 4);
   plan.group_sums = workspace.add(
       problem.d_group_norm_weight.data != nullptr
           ? std::int64_t{most_group_slices(problem.M, problem.d_in, problem.rows.group_width)} *
@@ -184,7 +184,7 @@ struct Call {
   void make_a(const MatrixTensor& a) const {
     if (!plan.makes_a) return;
     GateParams params;
-    params.end = problem.M;
+    params.M = problem.M;
     params.d = problem.d_in;
     params.rows = problem.rows;
     params.gated = a;

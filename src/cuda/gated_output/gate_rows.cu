@@ -82,8 +82,8 @@ __global__ __launch_bounds__(kThreads) void gate_kernel(const __grid_constant__ 
   follow_stream();
   const int per_row = params.d / 8;
   const std::int64_t at = blockIdx.x * std::int64_t{kThreads} + threadIdx.x;
-  const std::int64_t row = params.first + at / per_row;
-  if (row >= params.end) return;
+  const std::int64_t row = at / per_row;
+  if (row >= params.M) return;
   const int column = static_cast<int>(at % per_row) * 8;
   with_gate(params.rows.gate_activation, [&](auto activation) {
     Inputs<Element> in;
@@ -210,12 +210,11 @@ __global__ __launch_bounds__(kMostThreads) void team_gate_kernel(
   const GatedRows& rows = params.rows;
   const Place place(teams);
   const std::int64_t row =
-      params.first +
       std::int64_t{blockIdx.x / static_cast<unsigned>(teams.groups)} * teams.per_cta + place.team;
   with_gate(rows.gate_activation, [&](auto activation) {
     Inputs<Element> in[kHeld] = {};
     const auto inside = [&](int i) {
-      return row < params.end && place.in_group(teams, i) < teams.width;
+      return row < params.M && place.in_group(teams, i) < teams.width;
     };
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
@@ -225,7 +224,7 @@ __global__ __launch_bounds__(kMostThreads) void team_gate_kernel(
     float o[8];
     Gate f[8];
     if (params.given_rstd.data != nullptr) {
-      if (row < params.end) rstd = row_of_floats(params.given_rstd, row)[place.group];
+      if (row < params.M) rstd = row_of_floats(params.given_rstd, row)[place.group];
     } else {
       float squares = 0.0f;
 #pragma unroll
@@ -240,7 +239,7 @@ __global__ __launch_bounds__(kMostThreads) void team_gate_kernel(
       }
       rstd = rsqrtf(__fdividef(sum_team(squares, teams.lanes), static_cast<float>(teams.width)) +
                     params.group_eps);
-      if (params.group_rstd.data != nullptr && row < params.end && place.lane == 0) {
+      if (params.group_rstd.data != nullptr && row < params.M && place.lane == 0) {
         row_of_floats(params.group_rstd, row)[place.group] = rstd;
       }
     }
@@ -358,7 +357,7 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
 // Element by element.
 
 constexpr int kRowThreads = 128;
-using RowCta = Team<kRowThreads>;
+using AnyCta = RowCta<kRowThreads>;
 
 template <class Element>
 __device__ float load(const MatrixTensor& matrix, std::int64_t row, int column) {
@@ -391,7 +390,7 @@ __global__ __launch_bounds__(kRowThreads) void any_gate_kernel(
     const __grid_constant__ GateParams params) {
   follow_stream();
   const GatedRows& rows = params.rows;
-  const std::int64_t row = params.first + blockIdx.x;
+  const std::int64_t row = blockIdx.x;
   const int width = rows.group_width > 0 ? rows.group_width : params.d;
   with_gate(rows.gate_activation, [&](auto activation) {
     constexpr OutputGate kActivation = decltype(activation)::value;
@@ -407,7 +406,7 @@ __global__ __launch_bounds__(kRowThreads) void any_gate_kernel(
           if (rows.norm_behind_gate) y *= gate_at<Element, kActivation>(rows, row, column).value;
           squares[0] = fmaf(y, y, squares[0]);
         });
-        RowCta::sum(squares);
+        AnyCta::sum(squares);
         rstd = rsqrtf(squares[0] / static_cast<float>(width) + params.group_eps);
         if (params.group_rstd.data != nullptr && threadIdx.x == 0) {
           row_of_floats(params.group_rstd, row)[group] = rstd;
@@ -445,7 +444,7 @@ __global__ __launch_bounds__(kRowThreads) void any_gate_gradient_kernel(
           mean[0] = fmaf(load<Element>(params.d_gated, row, column) * y * rstd,
                          weight_at<Element>(rows, column), mean[0]);
         });
-        RowCta::sum(mean);
+        AnyCta::sum(mean);
         mean[0] /= static_cast<float>(width);
       }
       for_columns(begin, end, [&](int column) {
@@ -550,18 +549,17 @@ int most_group_slices(std::int64_t M, int d, int group_width) {
 
 template <class Element>
 void launch_gate(const char* name, const GateParams& params, void* stream) {
-  const std::int64_t count = params.end - params.first;
   const GatedRows& rows = params.rows;
-  if (count == 0 || params.d == 0) return;
+  if (params.M == 0 || params.d == 0) return;
   if (!takes_eights(rows, params.d, {params.gated})) {
-    launch(name, any_gate_kernel<Element>, params, count, kRowThreads, stream);
+    launch(name, any_gate_kernel<Element>, params, params.M, kRowThreads, stream);
   } else if (rows.group_width == 0) {
-    launch(name, gate_kernel<Element>, params, ceil_div(count * (params.d / 8), kThreads), kThreads,
-           stream);
+    launch(name, gate_kernel<Element>, params, ceil_div(params.M * (params.d / 8), kThreads),
+           kThreads, stream);
   } else {
     const Teams teams(params.d, rows.group_width);
     launch(name, teams.held == 1 ? team_gate_kernel<Element, 1> : team_gate_kernel<Element, 2>,
-           TeamGateParams{params, teams}, ceil_div(count, teams.per_cta) * teams.groups,
+           TeamGateParams{params, teams}, ceil_div(params.M, teams.per_cta) * teams.groups,
            teams.threads(), stream);
   }
 }

@@ -9,10 +9,9 @@
 
 namespace tandem::cuda::gated_output {
 
-/// Rows [first,end) of a, d columns wide.
+/// a, d columns wide.
 struct GateParams {
-  std::int64_t first = 0;
-  std::int64_t end = 0;
+  std::int64_t M = 0;
   int d = 0;
   GatedRows rows;
   MatrixTensor given_rstd;  // fp32, of the group norm; null: computed with

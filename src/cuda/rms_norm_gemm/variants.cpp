@@ -125,7 +125,7 @@ BackwardPlan plan_backward(const RmsNormGemmBackwardProblem& problem,
   plan.dn = workspace.add(wants_dn(problem) ? bytes : 0);
   plan.weight_sums = workspace.add(
       problem.d_norm_weight != nullptr
-          ? 2 * std::int64_t{row_norm::most_slices(projection.M, projection.d)} * projection.d * 4
+          ? std::int64_t{row_norm::most_slices(projection.M, projection.d)} * projection.d * 4
           : 0);
   plan.products = workspace.bytes();
   plan.products_bytes = projection_backward_workspace_bytes(

@@ -1,5 +1,6 @@
-// The kernels of the row norms: a CTA per row, or for sums over rows a CTA per 256
-// columns of a slice of them. Bound by memory: floor x once, and n, or dn and dx.
+// The kernels of the row norms: a CTA per row; in a gradient with sums over rows a CTA per slice of
+// them, which it takes one after the other. Rows too long or too oddly placed for that leave the
+// sums to a pass of their own. Bound by memory: floor x once, and n, or dn and dx.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -7,8 +8,9 @@
 #include <initializer_list>
 
 #include "cuda/gemm/convert.h"
+#include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
-#include "cuda/row_norm/normalize.cuh"
+#include "cuda/row_norm/row_norm.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
 
@@ -29,11 +31,65 @@ struct Shape {
 template <class Element, bool kRegular, bool kCenters, class Shape>
 __global__ __launch_bounds__(Shape::kThreads) void normalize_kernel(
     const __grid_constant__ NormalizeParams params) {
-  follow_stream();
+  constexpr int kHeld = Shape::kHeld;
   // why not two vectors of weights: rows wait for each other where a CTA takes many registers.
-  constexpr int kHeldWeights = kCenters ? 0 : Shape::kHeld;
-  normalize_rows<Team<Shape::kThreads>, Element, kRegular, kCenters, Shape::kHeld, 1, kHeldWeights>(
-      params, blockIdx.x, params.M);
+  constexpr int kHeldWeights = kCenters ? 0 : kHeld;
+  using Cta = RowCta<Shape::kThreads>;
+  follow_stream();
+  const std::int64_t row = blockIdx.x;
+  const int d = params.d;
+  const RowPart<Cta, Element, kRegular, kHeld> x(row_of<const Element>(params.x, row), d);
+  const WeightPart<Cta, Element, kRegular, kHeldWeights> weight(
+      params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
+  const WeightPart<Cta, Element, kRegular, kHeldWeights> bias(
+      params.bias.data, params.bias.dtype == DType::kFloat32, d, 0.0f);
+  float values[8], weights[8], biases[8];
+  const auto mean_of = [&](auto term) {
+    float sum[1] = {};
+    const auto add = [&](int i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (Cta::column(i) + (kRegular ? 0 : j) < d) sum[0] += term(values[j]);
+      }
+    };
+    Cta::template for_eights<kHeld>(
+        d, [&](int i) { x.get(i, values), add(i); }, [&](int i) { x.reload(i, values), add(i); });
+    Cta::sum(sum);
+    return __fdividef(sum[0], static_cast<float>(d));
+  };
+  float mean = 0.0f;
+  if constexpr (kCenters) mean = mean_of([](float value) { return value; });
+  float rstd;
+  if (params.rstd != nullptr) {
+    rstd = params.rstd[row];
+  } else {
+    const float variance = mean_of([&](float value) { return (value - mean) * (value - mean); });
+    rstd = rsqrtf(variance + static_cast<float>(params.eps));
+  }
+  if (threadIdx.x == 0) {
+    if (params.kept_mean != nullptr) params.kept_mean[row] = mean;
+    if (params.kept_rstd != nullptr) params.kept_rstd[row] = rstd;
+  }
+  if (params.n.data == nullptr) return;
+  Element* to = row_of<Element>(params.n, row);
+  const auto store = [&](int i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float m = (values[j] - mean) * rstd;
+      values[j] = kCenters ? fmaf(m, weights[j], biases[j]) : m * weights[j];
+    }
+    store_eight(to + Cta::column(i), d - Cta::column(i), values);
+  };
+  const auto load_biases = [&](int i) {
+    if constexpr (kCenters) bias.get(i, biases);
+  };
+  Cta::template for_eights<kHeld>(
+      d, [&](int i) { x.get(i, values), weight.get(i, weights), load_biases(i), store(i); },
+      [&](int i) {
+        x.reload(i, values), weight.reload(i, weights);
+        if constexpr (kCenters) bias.reload(i, biases);
+        store(i);
+      });
 }
 
 /// Sums over a CTA's rows that a thread keeps, of its eights' columns.
@@ -50,7 +106,7 @@ template <class Element, bool kRegular, bool kCenters, class Shape, bool kSums>
 __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_kernel(
     const __grid_constant__ GradientParams params) {
   constexpr int kHeld = Shape::kHeld;
-  using Cta = Team<Shape::kThreads>;
+  using Cta = RowCta<Shape::kThreads>;
   using Part = RowPart<Cta, Element, kRegular, kHeld>;
   follow_stream();
   const int d = params.d;
@@ -115,6 +171,7 @@ __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_k
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       store_eight(to + Cta::column(i), d - Cta::column(i), sums.weight[i]);
+      if (params.d_bias.data == nullptr) continue;
       store_eight(to + slices * d + Cta::column(i), d - Cta::column(i), sums.bias[i]);
     }
   }
@@ -167,6 +224,7 @@ __global__ __launch_bounds__(32 * kSumWarps) void norm_weight_gradient_kernel(
   if (mine >= params.d) return;
 #pragma unroll
   for (int of = 0; of < 2; ++of) {
+    if (of == 1 && params.d_bias.data == nullptr) continue;
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kSumWarps; ++i) total += sums[of][i][threadIdx.x];
@@ -216,10 +274,12 @@ bool sums_beside(const GradientParams& params) {
   return is_regular(params, {params.dn, params.addend, params.dx}) && params.d <= kMostHeld;
 }
 
-/// As many CTAs as an H200 holds at once.
+/// As many CTAs as an H200 holds at once, each with some rows: a slice's sums are as many bytes as
+/// two or three of them.
 int slices_beside(std::int64_t M, int d) {
+  constexpr int kFewestRows = 4;
   const int at_once = with_shape(d, []<class Shape>(Shape) { return 132 * Shape::kCtas; });
-  return static_cast<int>(std::clamp<std::int64_t>(M, 1, at_once));
+  return static_cast<int>(std::clamp<std::int64_t>(M / kFewestRows, 1, at_once));
 }
 
 int slices_apart(std::int64_t M) {

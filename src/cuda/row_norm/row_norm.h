@@ -56,7 +56,8 @@ struct GradientParams : Rows {
   WeightVectorGradient d_weight;
   WeightVectorGradient d_bias;
   bool accumulate = false;
-  float* partial_sums = nullptr;  // [2,most_slices(M, d),d], where one of the two is wanted
+  /// [2,most_slices(M, d),d] where d_bias is wanted, [1,...] where d_weight alone is.
+  float* partial_sums = nullptr;
 };
 template <class Element>
 void launch_gradient(const char* name, const GradientParams& params, void* stream);
