@@ -1,5 +1,5 @@
-// Rows of a matrix that CTAs pass over. All loads of a row are
-// under way before the first is used, and what fits stays in registers between two passes.
+// Rows of a matrix that CTAs pass over. All loads of a row are under way before the first is used,
+// and what fits stays in registers between two passes.
 #pragma once
 
 #include <cstdint>
