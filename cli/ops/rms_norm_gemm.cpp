@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <map>
+#include <string>
+
 #include "cli/cases/case_line.h"
 #include "cli/cases/draw.h"
 #include "cli/ops/ops.h"
@@ -19,6 +23,20 @@ void check(const Line& line, Case& one) {
     if (parse_segment(text)->activation == Activation::kNone) continue;
     line.refuse("segments", "must have no activation: " + shown(text));
   }
+}
+
+/// Of random cases: the norm weight's gradient has as many values, and few of them may all be
+/// rounded by as much as one can be.
+constexpr std::int64_t kFewestNormalized = 64;
+
+std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
+  std::map<std::string, std::int64_t> axes = draw_rows(draw);
+  axes["d"] = draw.log_in(kFewestNormalized, 200);
+  return axes;
+}
+
+bool judgeable(const Case& one) {
+  return has_rows_to_judge(one) && one.axis("d") >= kFewestNormalized;
 }
 
 /// Draws segments and a norm. Rows that are one row would all be rounded alike.
@@ -49,8 +67,8 @@ CaseSchema rms_norm_gemm_case_schema() {
           .optional_axes = {},
           .fields = {"segments", "kept", "gradients", "accumulate", "norm", "eps", "rstd", "rows"},
           .check = check,
-          .draw_axes = draw_rows,
-          .judgeable = has_rows_to_judge,
+          .draw_axes = draw_axes,
+          .judgeable = judgeable,
           .draw_fields = draw_fields};
 }
 
