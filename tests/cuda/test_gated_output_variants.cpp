@@ -38,13 +38,8 @@ GatedOutputBackwardArgs backward_args(std::int64_t M, std::int64_t d_in, std::in
 
 std::string chosen(const GatedOutputForwardArgs& args, bool batch_invariant = false,
                    std::string_view forced = "") {
-  std::string name;
-  CallOptions options;
-  options.batch_invariant = batch_invariant;
-  options.variant = forced;
-  options.chosen = &name;
-  gated_output_forward_workspace_bytes(make_problem(args), kDevice, options);
-  return name;
+  return chosen_variant(&gated_output_forward_workspace_bytes, make_problem(args), batch_invariant,
+                        forced);
 }
 
 ForwardPlan plan_of(const char* variant, const GatedOutputForwardArgs& args) {

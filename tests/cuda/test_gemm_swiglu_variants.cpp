@@ -40,13 +40,8 @@ GemmSwigluBackwardArgs backward_args(std::int64_t M, std::int64_t d, std::int64_
 
 std::string chosen(const GemmSwigluForwardArgs& args, bool batch_invariant = false,
                    std::string_view forced = "") {
-  std::string name;
-  CallOptions options;
-  options.batch_invariant = batch_invariant;
-  options.variant = forced;
-  options.chosen = &name;
-  gemm_swiglu_forward_workspace_bytes(make_problem(args), kDevice, options);
-  return name;
+  return chosen_variant(&gemm_swiglu_forward_workspace_bytes, make_problem(args), batch_invariant,
+                        forced);
 }
 
 TEST(GemmSwigluVariants, ByTheNumberOfRows) {

@@ -37,13 +37,8 @@ ProjectionBackwardArgs backward_args(std::int64_t M, std::int64_t d, std::int64_
 /// The variant that a call takes.
 std::string chosen(const ProjectionForwardArgs& args, bool batch_invariant = false,
                    std::string_view forced = "") {
-  std::string name;
-  CallOptions options;
-  options.batch_invariant = batch_invariant;
-  options.variant = forced;
-  options.chosen = &name;
-  projection_forward_workspace_bytes(make_problem(args), kDevice, options);
-  return name;
+  return chosen_variant(&projection_forward_workspace_bytes, make_problem(args), batch_invariant,
+                        forced);
 }
 
 const ForwardVariant& variant(const std::string& name) {

@@ -1,4 +1,4 @@
-// f of gated_output's gate.
+// What gated_output's gate makes of an element, and its gradients.
 #pragma once
 
 #include <type_traits>
@@ -32,5 +32,22 @@ __device__ void with_gate(OutputGate activation, const Body& body) {
       return body(std::integral_constant<OutputGate, OutputGate::kSigmoid>());
   }
 }
+
+/// What d_o and d_gate have of an element: y is what the group norm takes, mean that of its y's
+/// with the gradients.
+struct Gradients {
+  float d_o, d_gate;
+
+  __device__ Gradients(float o, const Gate& f, float d)
+      : d_o(d * f.value), d_gate(d * o * f.slope) {}
+  __device__ Gradients(float o, const Gate& f, float d, bool behind, float rstd, float weight,
+                       float mean) {
+    const float m = (behind ? o * f.value : o) * rstd;
+    const float dn = behind ? d : d * f.value;
+    const float dy = rstd * (dn * weight - m * mean);
+    d_o = behind ? dy * f.value : dy;
+    d_gate = (behind ? dy * o : d * m * weight) * f.slope;
+  }
+};
 
 }  // namespace tandem::cuda::gated_output

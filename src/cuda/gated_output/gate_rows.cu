@@ -14,7 +14,7 @@
 #include <bit>
 #include <initializer_list>
 
-#include "cuda/gated_output/gate.cuh"
+#include "cuda/gated_output/gate_elements.cuh"
 #include "cuda/gemm/convert.h"
 #include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
@@ -27,10 +27,6 @@ namespace {
 constexpr int kThreads = 256;      // where teams are lanes
 constexpr int kMostThreads = 512;  // of a team
 constexpr int kMostHeld = 2;       // eights of a thread
-
-__device__ float* row_of_floats(const MatrixTensor& matrix, std::int64_t row) {
-  return static_cast<float*>(matrix.data) + row * matrix.row_stride;
-}
 
 /// Eights of o, the gate and d_gated as they lie in memory. A gate that is not there is 1.
 template <class Element>
@@ -55,23 +51,6 @@ struct Inputs {
     for (int j = 0; j < 8; ++j) {
       f[j] = rows.gate.data != nullptr ? apply_gate<kActivation>(g[j]) : Gate{1.0f, 0.0f};
     }
-  }
-};
-
-/// What d_o and d_gate have of an element: y is what the group norm takes, mean that of its y's
-/// with the gradients.
-struct Gradients {
-  float d_o, d_gate;
-
-  __device__ Gradients(float o, const Gate& f, float d)
-      : d_o(d * f.value), d_gate(d * o * f.slope) {}
-  __device__ Gradients(float o, const Gate& f, float d, bool behind, float rstd, float weight,
-                       float mean) {
-    const float m = (behind ? o * f.value : o) * rstd;
-    const float dn = behind ? d : d * f.value;
-    const float dy = rstd * (dn * weight - m * mean);
-    d_o = behind ? dy * f.value : dy;
-    d_gate = (behind ? dy * o : d * m * weight) * f.slope;
   }
 };
 
@@ -224,7 +203,7 @@ __global__ __launch_bounds__(kMostThreads) void team_gate_kernel(
     float o[8];
     Gate f[8];
     if (params.given_rstd.data != nullptr) {
-      if (row < params.M) rstd = row_of_floats(params.given_rstd, row)[place.group];
+      if (row < params.M) rstd = row_of<float>(params.given_rstd, row)[place.group];
     } else {
       float squares = 0.0f;
 #pragma unroll
@@ -240,7 +219,7 @@ __global__ __launch_bounds__(kMostThreads) void team_gate_kernel(
       rstd = rsqrtf(__fdividef(sum_team(squares, teams.lanes), static_cast<float>(teams.width)) +
                     params.group_eps);
       if (params.group_rstd.data != nullptr && row < params.M && place.lane == 0) {
-        row_of_floats(params.group_rstd, row)[place.group] = rstd;
+        row_of<float>(params.group_rstd, row)[place.group] = rstd;
       }
     }
     if (params.gated.data == nullptr) return;
@@ -284,7 +263,7 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
       const auto inside = [&](int i) {
         return row < params.M && place.in_group(teams, i) < teams.width;
       };
-      const float rstd = row < params.M ? row_of_floats(params.group_rstd, row)[place.group] : 0.0f;
+      const float rstd = row < params.M ? row_of<float>(params.group_rstd, row)[place.group] : 0.0f;
       Inputs<Element> in[kHeld] = {};
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
@@ -352,139 +331,6 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
     if (place.in_group(teams, i) < teams.width)
       store_eight(to + place.column(teams, i), 8, sums[i]);
   }
-}
-
-// Element by element.
-
-constexpr int kRowThreads = 128;
-using AnyCta = RowCta<kRowThreads>;
-
-template <class Element>
-__device__ float load(const MatrixTensor& matrix, std::int64_t row, int column) {
-  return static_cast<float>(row_of<const Element>(matrix, row)[column]);
-}
-template <class Element, OutputGate kActivation>
-__device__ Gate gate_at(const GatedRows& rows, std::int64_t row, int column) {
-  if (rows.gate.data == nullptr) return {1.0f, 0.0f};
-  return apply_gate<kActivation>(load<Element>(rows.gate, row, column));
-}
-template <class Element>
-__device__ float weight_at(const GatedRows& rows, int column) {
-  const int at = rows.group_weight_repeats ? column % rows.group_width : column;
-  const WeightVector& from = rows.group_norm_weight;
-  return from.dtype == DType::kFloat32
-             ? static_cast<const float*>(from.data)[at]
-             : static_cast<float>(static_cast<const Element*>(from.data)[at]);
-}
-
-/// Calls body(column) for the columns of a row, or of a group of it, that a thread takes.
-template <class Body>
-__device__ void for_columns(int begin, int end, const Body& body) {
-  for (int column = begin + static_cast<int>(threadIdx.x); column < end; column += kRowThreads) {
-    body(column);
-  }
-}
-
-template <class Element>
-__global__ __launch_bounds__(kRowThreads) void any_gate_kernel(
-    const __grid_constant__ GateParams params) {
-  follow_stream();
-  const GatedRows& rows = params.rows;
-  const std::int64_t row = blockIdx.x;
-  const int width = rows.group_width > 0 ? rows.group_width : params.d;
-  with_gate(rows.gate_activation, [&](auto activation) {
-    constexpr OutputGate kActivation = decltype(activation)::value;
-    for (int group = 0; group * width < params.d; ++group) {
-      const int begin = group * width, end = begin + width;
-      float rstd = 1.0f;
-      if (params.given_rstd.data != nullptr) {
-        rstd = row_of_floats(params.given_rstd, row)[group];
-      } else if (rows.group_width > 0) {
-        float squares[1] = {};
-        for_columns(begin, end, [&](int column) {
-          float y = load<Element>(rows.o, row, column);
-          if (rows.norm_behind_gate) y *= gate_at<Element, kActivation>(rows, row, column).value;
-          squares[0] = fmaf(y, y, squares[0]);
-        });
-        AnyCta::sum(squares);
-        rstd = rsqrtf(squares[0] / static_cast<float>(width) + params.group_eps);
-        if (params.group_rstd.data != nullptr && threadIdx.x == 0) {
-          row_of_floats(params.group_rstd, row)[group] = rstd;
-        }
-      }
-      if (params.gated.data == nullptr) continue;
-      for_columns(begin, end, [&](int column) {
-        float a = load<Element>(rows.o, row, column);
-        if (rows.group_width > 0) a *= rstd * weight_at<Element>(rows, column);
-        a *= gate_at<Element, kActivation>(rows, row, column).value;
-        row_of<Element>(params.gated, row)[column] = static_cast<Element>(a);
-      });
-    }
-  });
-}
-
-template <class Element>
-__global__ __launch_bounds__(kRowThreads) void any_gate_gradient_kernel(
-    const __grid_constant__ GateGradientParams params) {
-  follow_stream();
-  const GatedRows& rows = params.rows;
-  const std::int64_t row = blockIdx.x;
-  const bool norms = rows.group_width > 0;
-  const int width = norms ? rows.group_width : params.d;
-  with_gate(rows.gate_activation, [&](auto activation) {
-    constexpr OutputGate kActivation = decltype(activation)::value;
-    for (int group = 0; group * width < params.d; ++group) {
-      const int begin = group * width, end = begin + width;
-      float rstd = 1.0f, mean[1] = {};
-      if (norms) {
-        rstd = row_of_floats(params.group_rstd, row)[group];
-        for_columns(begin, end, [&](int column) {
-          const float y = load<Element>(rows.o, row, column) *
-                          gate_at<Element, kActivation>(rows, row, column).value;
-          mean[0] = fmaf(load<Element>(params.d_gated, row, column) * y * rstd,
-                         weight_at<Element>(rows, column), mean[0]);
-        });
-        AnyCta::sum(mean);
-        mean[0] /= static_cast<float>(width);
-      }
-      for_columns(begin, end, [&](int column) {
-        const float o = load<Element>(rows.o, row, column);
-        const float d = load<Element>(params.d_gated, row, column);
-        const Gate f = gate_at<Element, kActivation>(rows, row, column);
-        const Gradients made = norms ? Gradients(o, f, d, rows.norm_behind_gate, rstd,
-                                                 weight_at<Element>(rows, column), mean[0])
-                                     : Gradients(o, f, d);
-        if (params.d_o.data != nullptr) {
-          row_of<Element>(params.d_o, row)[column] = static_cast<Element>(made.d_o);
-        }
-        if (params.d_gate.data != nullptr) {
-          row_of<Element>(params.d_gate, row)[column] = static_cast<Element>(made.d_gate);
-        }
-      });
-    }
-  });
-}
-
-/// A thread per column of a slice of rows.
-template <class Element>
-__global__ __launch_bounds__(kRowThreads) void any_group_weight_gradient_kernel(
-    const __grid_constant__ GateGradientParams params) {
-  follow_stream();
-  const GatedRows& rows = params.rows;
-  const int column = static_cast<int>(blockIdx.x * kRowThreads + threadIdx.x);
-  if (column >= params.d) return;
-  const std::int64_t end = params.M * (blockIdx.y + 1) / gridDim.y;
-  with_gate(rows.gate_activation, [&](auto activation) {
-    float sum = 0.0f;
-#pragma unroll 4
-    for (std::int64_t row = params.M * blockIdx.y / gridDim.y; row < end; ++row) {
-      const float y = load<Element>(rows.o, row, column) *
-                      gate_at<Element, decltype(activation)::value>(rows, row, column).value;
-      sum = fmaf(load<Element>(params.d_gated, row, column) * y,
-                 row_of_floats(params.group_rstd, row)[column / rows.group_width], sum);
-    }
-    params.partial_sums[std::int64_t{blockIdx.y} * params.d + column] = sum;
-  });
 }
 
 /// Whether rows consist of whole eights at multiples of 16 bytes, and a CTA holds a group.
