@@ -5,7 +5,7 @@
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/few_rows.cuh"
 #include "cuda/gemm/target.cuh"
-#include "cuda/parts/row.cuh"
+#include "cuda/row_norm/row.cuh"
 
 namespace tandem::cuda::gated_output {
 

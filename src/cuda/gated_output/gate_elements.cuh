@@ -4,8 +4,8 @@
 
 #include "cuda/gated_output/gate.cuh"
 #include "cuda/gated_output/gate_rows.h"
-#include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
+#include "cuda/row_norm/row.cuh"
 
 namespace tandem::cuda::gated_output {
 

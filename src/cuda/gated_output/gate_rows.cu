@@ -16,8 +16,8 @@
 
 #include "cuda/gated_output/gate_elements.cuh"
 #include "cuda/gemm/convert.h"
-#include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
+#include "cuda/row_norm/row.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
 

@@ -8,8 +8,8 @@
 #include <initializer_list>
 
 #include "cuda/gemm/convert.h"
-#include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
+#include "cuda/row_norm/row.cuh"
 #include "cuda/row_norm/row_norm.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
