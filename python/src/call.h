@@ -91,8 +91,8 @@ inline const char* dtypes_of(const Parameter& row) {
   }
 }
 
-/// int64 as int32, with what does not fit at the ends of int32: out of any sequence or table too. Like all
-/// of a call, it does not wait for the GPU.
+/// int64 as int32, with what does not fit at the ends of int32: out of any sequence or table too.
+/// Like all of a call, it does not wait for the GPU.
 inline Tensor narrowed(Tensor offsets) {
   using Limits = std::numeric_limits<std::int32_t>;
   // why on the CPU: torch passes a tensor of one value there to its GPU kernels by value.

@@ -249,12 +249,13 @@ class Compile(RmsNormGemmCase):
         x, norm_weight, weight, other, bias, _ = self.draw(5, columns=(16, 24))
         given = {name: False if name in table.flags else None for name in table.arguments}
         given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "bias0": bias, "weight1": other, "eps": 0.5}
-        torch.library.opcheck(RAW, tuple(given.values()))
+        torch.library.opcheck(RAW, tuple(table.pack(given.values())))
         asked = {"output_kept_rstd": True, "fp32_out1": True}
-        torch.library.opcheck(RAW, tuple({**given, **asked}.values()))
-        torch.library.opcheck(RAW, tuple({**given, **asked, "eps": None, "rstd": torch.rand(5)}.values()))
+        torch.library.opcheck(RAW, tuple(table.pack({**given, **asked}.values())))
+        computed = {**given, **asked, "eps": None, "rstd": torch.rand(5)}
+        torch.library.opcheck(RAW, tuple(table.pack(computed.values())))
         given["x"], given["weight1"] = x.clone().requires_grad_(), other.clone().requires_grad_()
-        torch.library.opcheck(RAW, tuple(given.values()))
+        torch.library.opcheck(RAW, tuple(table.pack(given.values())))
 
     def test_one_graph_for_any_number_of_rows(self):
         def layer(*leaves):
@@ -344,9 +345,7 @@ class Heads(RmsNormGemmCase):
         return outs
 
     def test_outputs_and_gradients(self):
-        for dtype, layout, normed in itertools.product(
-            OUTPUT_TOLERANCE, ("rotate_half", "interleaved"), (True, False)
-        ):
+        for dtype, layout, normed in itertools.product(OUTPUT_TOLERANCE, ("rotate_half", "interleaved"), (True, False)):
             with self.subTest(dtype=dtype, layout=layout, normed=normed):
                 leaves = self.draw_heads(3, 67, dtype=dtype, requires_grad=True, normed=normed)
                 tables = self.tables(dtype=torch.float64 if dtype == torch.float64 else torch.float32)
@@ -455,9 +454,7 @@ class Heads(RmsNormGemmCase):
     def test_autocast(self):
         leaves, tables = self.draw_heads(2, 33), self.tables()
         x, norm_weight, *rest = leaves
-        expected = self.call(
-            [x.bfloat16(), norm_weight, *(one.bfloat16() for one in rest[:3]), *rest[3:]], **tables
-        )
+        expected = self.call([x.bfloat16(), norm_weight, *(one.bfloat16() for one in rest[:3]), *rest[3:]], **tables)
         with torch.autocast("cpu", torch.bfloat16):
             self.assert_same(self.call(leaves, **tables), expected)
 
@@ -465,7 +462,7 @@ class Heads(RmsNormGemmCase):
         op = OPS["rms_norm_gemm_forward"]
         x, norm_weight, weight, *rest = self.draw_heads(6, dtype=torch.bfloat16)
         given = {name: False if name in op.table.flags else None for name in op.table.arguments}
-        given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "head_width0": 24.0, "rotates0": True}
+        given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "head_width0": 24.0, "rotates0": 1.0}
         given |= {"head_norm_weight0": rest[-1], "output_pre_norm0": True, "output_head_rstd0": True}
         given |= {"rope_positions": torch.arange(6, dtype=torch.int32), **self.tables()}
         arguments = tuple(given.values())
@@ -480,14 +477,17 @@ class Heads(RmsNormGemmCase):
         leaves, tables = self.draw_heads(2, 6), self.tables(6)
         forward = "[rms_norm_gemm_forward] "
         for text, options in (
-            ("[rms_norm_gemm] rope_layout must be one of rotate_half, interleaved, got 'half'", {"rope_layout": "half"}),
+            (
+                "[rms_norm_gemm] rope_layout must be one of rotate_half, interleaved, got 'half'",
+                {"rope_layout": "half"},
+            ),
             ("[rms_norm_gemm] head_width must be one per weight, 3, got 2", {"head_width": (24, 24)}),
             (
                 "[rms_norm_gemm] rope_positions must have shape [2, 6], as x has rows, got [12]",
                 {"rope_positions": torch.arange(12)},
             ),
             (forward + "head_width0 must be a multiple of 8 in [8,256], got 20", {"head_width": (20, 24, None)}),
-            (forward + "head_norm_weight1 needs head_width1", {"head_width": (24, None, None)}),
+            (forward + "rotates1 needs head_width1", {"head_width": (24, None, None)}),
             (
                 forward + "rope_cos must have a row for each of 6 positions, got 5",
                 {name: one[:5] for name, one in tables.items()},

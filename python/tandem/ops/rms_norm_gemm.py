@@ -140,15 +140,19 @@ def rms_norm_gemm(
             if one not in (None, torch.float32):
                 raise ValueError(f"[rms_norm_gemm] dtype must be None or torch.float32, got {one}")
             arguments[place] = one is not None
+    norms = [None] * count if head_norm_weight is None else _per_weight("head_norm_weight", head_norm_weight, count)
+    if not isinstance(head_eps, list | tuple | None):
+        head_eps = [None if norm is None else head_eps for norm in norms]
+    for place, one in zip(_HEAD_NORM_WEIGHTS, norms, strict=False):
+        arguments[place] = one
     for name, places, given in (
         ("head_width", _HEAD_WIDTHS, head_width),
-        ("head_norm_weight", _HEAD_NORM_WEIGHTS, head_norm_weight),
         ("head_eps", _HEAD_EPS, head_eps),
         ("rotates", _ROTATES, rotates or None),
     ):
         if given is not None:
             for place, one in zip(places, _per_weight(name, given, count), strict=False):
-                arguments[place] = one
+                arguments[place] = None if one is None or one is False else float(one)
     if rope_cos is not None or rope_sin is not None:
         if rope_layout not in _LAYOUTS:
             raise ValueError(f"[rms_norm_gemm] rope_layout must be one of {', '.join(_LAYOUTS)}, got {rope_layout!r}")
@@ -158,7 +162,7 @@ def rms_norm_gemm(
     if rope_positions is not None:
         arguments[_POSITIONS] = _row_values(rope_positions, leading, "rope_positions")
     elif rope_cos is not None and cu_seqlens is None and leading and leading[-1] > 0:
-        arguments[_LENGTH] = leading[-1]
+        arguments[_LENGTH] = float(leading[-1])
     results = _FORWARD(*arguments)
     outs = [results[place] for place in _OUTS[:count]]
     if not flat:
