@@ -23,6 +23,7 @@ void check(const Line& line, Case& one) {
     line.refuse("segments", "must have no activation: " + shown(text));
   }
   std::int64_t rope_width = one.rope_width;
+  if (rope_width % 2 != 0) line.refuse("rope_width", "must be even");
   for (const std::string& text : one.segments) {
     const SegmentCase segment = *parse_segment(text);
     if (!segment.rope) continue;

@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "cli/cases/cases.h"
 #include "cli/cases/random.h"
 #include "refusals.h"
 #include "tandem/error.h"
@@ -426,6 +429,39 @@ TEST(RmsNormGemmHeadsRefusals, BackwardArguments) {
           "head_width1 must be a multiple of 8 in [8,256], got 20");
   refused([](Args& a) { a.rope_length = 5; }, "rope_length must divide M = 6, got 5");
   refused([](Args& a) { a.rope_cos.reset(); }, "rotates0 needs rope_cos");
+}
+
+TEST(RmsNormGemmHeadCases, FieldsFitTogether) {
+  const auto message = [](const std::string& segment, const std::string& fields) -> std::string {
+    try {
+      parse_cases("rms_norm_gemm",
+                  R"([{"name":"a","axes":{"M":1,"d":8},"dtype":["bf16"],"tags":[],"segments":[")" +
+                      segment + "\"]" + fields + "}]",
+                  "f.json");
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("64 heads 32 norm_fp32 rope bias", R"(,"rope":"cu_seqlens","rope_width":6)"),
+            "");
+  EXPECT_EQ(message("64 heads 24", ""),
+            "f.json: case a: segments: must have whole heads: 64 heads 24");
+  EXPECT_EQ(message("64 none rope", ""),
+            "f.json: case a: segments: has no such segment: 64 none rope");
+  EXPECT_EQ(message("64 heads", ""), "f.json: case a: segments: has no such segment: 64 heads");
+  EXPECT_EQ(message("64 silu", ""), "f.json: case a: segments: must have no activation: 64 silu");
+  EXPECT_EQ(message("64 heads 32 rope", R"(,"rope":"all")"),
+            "f.json: case a: rope: must be rows, length, positions or cu_seqlens, got all");
+  EXPECT_EQ(message("64 heads 32 rope", R"(,"rope_width":34)"),
+            "f.json: case a: rope_width: must fit all heads that rotate");
+  EXPECT_EQ(message("64 heads 32 rope", R"(,"rope_width":7)"),
+            "f.json: case a: rope_width: must be even");
+}
+
+TEST(RmsNormGemmHeadCases, AWrittenTableReadsBackAsItself) {
+  const std::vector<Case> cases = load_cases("rms_norm_gemm");
+  EXPECT_EQ(parse_cases("rms_norm_gemm", write_cases("rms_norm_gemm", cases), "f.json"), cases);
 }
 
 }  // namespace
