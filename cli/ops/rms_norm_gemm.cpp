@@ -47,7 +47,8 @@ void draw_fields(Draw& draw, Case& one) {
     std::string text = "none";
     if (draw.one_in(3)) {
       const std::int64_t width = 8 * draw.log_in(1, 32);
-      columns = width * draw.in(1, 256 / width < 4 ? 2 : 4);
+      // Columns enough for an error to be one of roundings, by small heads too.
+      columns = width * (width < 32 ? draw.in(32 / width, 8) : draw.in(1, width > 64 ? 2 : 4));
       text = fmt::format("heads {}", width);
       if (draw.one_in(2)) text += draw.one_in(2) ? " norm" : " norm_fp32";
       if (draw.one_in(2)) {
