@@ -152,14 +152,13 @@ struct Case {
   std::int64_t rope_width = 0;
   bool rope_interleaved = false, rope_fp32 = true;
   RowValues rows = RowValues::kNormal;
-  std::string output_gate = "plain";  // what follows: gated_output only
-  Norm group_norm = Norm::kNone;
-  std::int64_t group_width = 0;
-  bool group_weight_by_column = false, behind_gate = false;
+  Norm group_norm = Norm::kNone;  // what follows: gated_output only
   Norm bias = Norm::kNone;
-  bool residual = true;
+  bool group_weight_by_column = false, behind_gate = false;
+  bool residual = true, sum = false, gated_again = false;
+  std::int64_t group_width = 0;
+  std::string output_gate = "plain";
   std::string output_norm = "none";
-  bool sum = false, gated_again = false;
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 

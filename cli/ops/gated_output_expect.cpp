@@ -54,13 +54,6 @@ bool is_output(const TensorSet& set, const char* name) {
   return tensor != nullptr && tensor->output;
 }
 
-/// A tensor as a call left it, to be read only: `after` has what it wrote, the set what it read.
-TensorView view_after(const TensorSet& set, const Buffers& after, const char* name) {
-  const NamedTensor& tensor = set.get(name);
-  const Buffers& buffers = tensor.output ? after : set.buffers;
-  return view(tensor, const_cast<std::byte*>(buffers[tensor.buffer].data()), Device::cpu());
-}
-
 class ForwardExpectation : public Expectation {
  public:
   ForwardExpectation(const TensorSet& set, bool sampled)

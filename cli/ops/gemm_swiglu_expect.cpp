@@ -223,12 +223,8 @@ class BackwardExpectation : public Expectation {
   std::vector<std::pair<std::int64_t, double>> sampled_norm_sums(const TensorSet& set,
                                                                  const Buffers& after) const {
     constexpr std::int64_t kChosen = 16;
-    const auto matrix = [&](const char* name) {
-      const NamedTensor& tensor = set.get(name);
-      // Read alone.
-      return view(tensor, const_cast<std::byte*>(after[tensor.buffer].data()), Device::cpu());
-    };
-    const TensorView gate_slope = matrix("gate_slope"), up_slope = matrix("up_slope");
+    const TensorView gate_slope = view_after(set, after, "gate_slope");
+    const TensorView up_slope = view_after(set, after, "up_slope");
     const std::vector<std::int64_t> chosen = some_of(d_, kChosen);
     // [F][chosen]
     std::vector<std::vector<double>> gate_weight(F_), up_weight(F_);

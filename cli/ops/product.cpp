@@ -108,4 +108,10 @@ OutputError RowComparison::error(double limit) const {
   return judge(tensor_.name.c_str(), rows_, limit);
 }
 
+TensorView view_after(const TensorSet& set, const Buffers& after, const char* name) {
+  const NamedTensor& tensor = set.get(name);
+  const Buffers& buffers = tensor.output ? after : set.buffers;
+  return view(tensor, const_cast<std::byte*>(buffers[tensor.buffer].data()), Device::cpu());
+}
+
 }  // namespace tandem::tools

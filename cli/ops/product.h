@@ -91,4 +91,7 @@ class RowComparison {
   std::vector<Squares> rows_;
 };
 
+/// A tensor as a call left it, to be read only: `after` has what it wrote, the set what it read.
+TensorView view_after(const TensorSet& set, const Buffers& after, const char* name);
+
 }  // namespace tandem::tools

@@ -87,7 +87,6 @@ void project_row(std::int64_t d, double rstd, double along, double mean, const d
   project_loop(d, rstd, along, mean, m, g);
 }
 
-template <typename Real>
 ConstRows matrix_row(DType dtype, const MatrixTensor& from, std::int64_t row) {
   return {dtype, element_at(dtype, from.data, row * from.row_stride), 0};
 }
@@ -99,18 +98,19 @@ std::vector<Real> vector_of(const WeightVector& from, int d, Real absent) {
   return values;
 }
 
-/// What rows have in common, and what a thread keeps of one.
+/// Means over rows.
 template <typename Real>
-class Norm {
+class RowMeans {
  public:
-  Norm(OutputNorm norm, int d) : d_(d), centers_(norm == OutputNorm::kLayerNorm), ones_(d, 1) {}
+  RowMeans(OutputNorm norm, int d) : d_(d), centers_(norm == OutputNorm::kLayerNorm), ones_(d, 1) {}
 
+  /// The mean of x y.
   Real mean_of(const Real* x, const Real* y) const {
     Real sum;
     dot_rows({kRealType<Real>, x, 0}, y, 0, 1, d_, &sum);
     return sum / static_cast<Real>(d_);
   }
-  /// Of a layer norm; 0 of others.
+  /// What a layer norm takes off x; 0 of another norm.
   Real center(const Real* x) const { return centers_ ? mean_of(x, ones_.data()) : Real{0}; }
 
  private:
@@ -123,15 +123,15 @@ template <typename Real>
 void forward(const GatedOutputForwardProblem& p, const MatrixTensor& sum) {
   const std::vector<Real> weight = vector_of<Real>(p.norm_weight, p.d, 1);
   const std::vector<Real> bias = vector_of<Real>(p.norm_bias, p.d, 0);
-  const Norm<Real> norm(p.norm, p.d);
+  const RowMeans<Real> means(p.norm, p.d);
   const int threads = parallel_threads();
   std::vector<std::vector<Real>> scratch(threads, std::vector<Real>(p.d));
   parallel_for(p.M, threads, Schedule::kStatic, [&](std::int64_t row, int thread) {
     Real* const x = scratch[thread].data();
-    rows_to_float(matrix_row<Real>(p.dtype, sum, row), 1, p.d, x, 0);
-    const Real mean = norm.center(x);
+    rows_to_float(matrix_row(p.dtype, sum, row), 1, p.d, x, 0);
+    const Real mean = means.center(x);
     standardize_row(p.d, mean, Real{1}, x);
-    const Real rstd = 1 / std::sqrt(norm.mean_of(x, x) + static_cast<Real>(p.eps));
+    const Real rstd = 1 / std::sqrt(means.mean_of(x, x) + static_cast<Real>(p.eps));
     if (p.mean) as<Real>(p.mean)[row] = mean;
     if (p.rstd) as<Real>(p.rstd)[row] = rstd;
     standardize_row(p.d, Real{0}, rstd, x);
@@ -147,7 +147,7 @@ class Backward {
   Backward(const GatedOutputBackwardProblem& problem, const MatrixTensor& d_residual)
       : p_(problem),
         d_residual_(d_residual),
-        norm_(problem.norm, problem.d),
+        means_(problem.norm, problem.d),
         weight_(vector_of<Real>(problem.norm_weight, problem.d, 1)),
         // why always: g is made in the same loop.
         d_weight_(true, problem.M, problem.d),
@@ -174,19 +174,19 @@ class Backward {
   void differentiate(std::int64_t band, std::int64_t row, Real* m, Real* g) {
     if (p_.d_out.data) {
       const Real rstd = as<Real>(p_.rstd)[row];
-      rows_to_float(matrix_row<Real>(p_.dtype, p_.sum, row), 1, p_.d, m, 0);
+      rows_to_float(matrix_row(p_.dtype, p_.sum, row), 1, p_.d, m, 0);
       standardize_row(p_.d, p_.mean ? as<Real>(p_.mean)[row] : Real{0}, rstd, m);
-      rows_to_float(matrix_row<Real>(p_.dtype, p_.d_out, row), 1, p_.d, g, 0);
+      rows_to_float(matrix_row(p_.dtype, p_.d_out, row), 1, p_.d, g, 0);
       if (Real* const sum = d_bias_.band(band)) add_rows(1, p_.d, g, sum);
       weigh_row(p_.d, m, weight_.data(), g, d_weight_.band(band));
       if (!d_residual_.data) return;
-      project_row(p_.d, rstd, norm_.mean_of(g, m), norm_.center(g), m, g);
+      project_row(p_.d, rstd, means_.mean_of(g, m), means_.center(g), m, g);
     } else {
       std::fill_n(g, p_.d, Real{0});
     }
     if (!d_residual_.data) return;
     if (p_.d_sum.data) {
-      rows_to_float(matrix_row<Real>(p_.dtype, p_.d_sum, row), 1, p_.d, m, 0);
+      rows_to_float(matrix_row(p_.dtype, p_.d_sum, row), 1, p_.d, m, 0);
       add_rows(1, p_.d, m, g);
     }
     void* const to = element_at(p_.dtype, d_residual_.data, row * d_residual_.row_stride);
@@ -199,7 +199,7 @@ class Backward {
 
   const GatedOutputBackwardProblem& p_;
   const MatrixTensor& d_residual_;
-  Norm<Real> norm_;
+  RowMeans<Real> means_;
   std::vector<Real> weight_;
   ColumnSums<Real> d_weight_, d_bias_;
 };

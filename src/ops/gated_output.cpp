@@ -89,9 +89,9 @@ class Check {
 
   /// Before the table's checks, which divide by group_width.
   void numbers() const {
-    one_of("gate_activation", static_cast<int>(args_.gate_activation),
+    one_of("gate_activation", args_.gate_activation, OutputGate::kSigmoid,
            "0 (none), 1 (silu) or 2 (sigmoid)");
-    one_of("norm", static_cast<int>(args_.norm), "0 (none), 1 (layer_norm) or 2 (rms_norm)");
+    one_of("norm", args_.norm, OutputNorm::kRmsNorm, "0 (none), 1 (layer_norm) or 2 (rms_norm)");
     needs("group_rstd", args_.group_rstd.has_value(), "group_width", args_.group_width.has_value());
     if (!args_.group_width || args_.o.shape.rank() != 2) return;
     const std::int64_t width = *args_.group_width, d_in = args_.o.shape[1];
@@ -143,9 +143,11 @@ class Check {
   }
 
  private:
-  void one_of(const char* name, int value, const char* choices) const {
-    if (value >= 0 && value < std::ssize(kNorms)) return;
-    refuse(std::string(name) + " must be " + choices + ", got " + std::to_string(value));
+  template <class Choice>
+  void one_of(const char* name, Choice value, Choice last, const char* choices) const {
+    if (value >= Choice{} && value <= last) return;
+    refuse(std::string(name) + " must be " + choices + ", got " +
+           std::to_string(static_cast<int>(value)));
   }
 
   /// Refuses what another norm than the call's has.

@@ -381,6 +381,39 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
   EXPECT_THROW(load_cases("gla", "/does/not/exist.json"), std::runtime_error);
 }
 
+TEST(Cases, FieldsOfGatedOutputFitTogether) {
+  const auto message = [](const std::string& fields) -> std::string {
+    try {
+      parse_cases("gated_output",
+                  R"([{"name":"a","axes":{"M":1,"d_in":8,"d":4},"dtype":["bf16"],"tags":[])" +
+                      fields + "}]",
+                  "f.json");
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string group = R"(,"group_norm":"same")";
+  EXPECT_EQ(message(""), "");
+  EXPECT_EQ(message(group + R"(,"group_width":4,"group_weight":"by_column","behind_gate":"yes")"),
+            "");
+  EXPECT_EQ(message(R"(,"output_gate":"relu")"),
+            "f.json: case a: output_gate: must be none or one of plain, silu, sigmoid, got relu");
+  EXPECT_EQ(message(R"(,"output_norm":"norm")"),
+            "f.json: case a: output_norm: must be one of none, layer_norm, rms_norm, got norm");
+  EXPECT_EQ(message(group + R"(,"group_width":3)"),
+            "f.json: case a: group_width: must divide d_in");
+  EXPECT_EQ(message(R"(,"group_width":4)"), "f.json: case a: group_width: needs a group_norm");
+  EXPECT_EQ(message(group + R"(,"output_gate":"none","behind_gate":"yes")"),
+            "f.json: case a: behind_gate: needs a group_norm and a gate");
+  EXPECT_EQ(message(R"(,"norm":"same")"), "f.json: case a: norm: needs an output_norm");
+  EXPECT_EQ(message(R"(,"sum":"yes")"), "f.json: case a: sum: needs an output_norm");
+  EXPECT_EQ(message(R"(,"output_gate":"none","gated":"again")"),
+            "f.json: case a: gated: needs a group_norm or a gate");
+  EXPECT_EQ(message(R"(,"rows":"extreme")"),
+            "f.json: case a: rows: needs a group_norm, or an output_norm without a gate");
+}
+
 TEST(Cases, InputsDependOnTheSeedAlone) {
   const Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
   const TensorSet a = make_gla(one, DType::kBFloat16, 1), b = make_gla(one, DType::kBFloat16, 1);

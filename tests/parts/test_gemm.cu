@@ -20,9 +20,14 @@ struct ProductParams : Operands<1, kTerms> {
   CUtensorMap rounded;  // the same in Element
 };
 
-template <class Config, int kTerms>
-__global__ __launch_bounds__(Config::kThreads, 1) void product_kernel(
-    const __grid_constant__ ProductParams<kTerms> params) {
+template <int kTerms>
+struct SumParams : ProductParams<kTerms> {
+  Addend addend{};
+};
+
+template <class Config, class Params>
+__global__ __launch_bounds__(Config::kThreads,
+                             1) void product_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<Config>*>(shared_memory);
   run<Config>(params, shared,
@@ -86,8 +91,8 @@ class GpuGemm : public GpuPart {
   static int outer(int batches) { return kLayout == Layout::kTN ? 1 : batches; }
 
   /// Runs the kernel and returns its result in fp32; what TMA stored must be its rounding.
-  template <int kTerms>
-  static std::vector<float> multiply(ProductParams<kTerms> params, int outer) {
+  template <class Params>
+  static std::vector<float> multiply(Params params, int outer) {
     const std::size_t count = std::size_t{1} * outer * kRows * kColumns;
     DeviceArray<float> result(std::vector<float>(count, std::nanf("")));
     const Matrix rounded(outer, kRows, kColumns, 9);
@@ -95,7 +100,7 @@ class GpuGemm : public GpuPart {
     params.set_columns(0, kColumns, Config::kColumns);
     params.result = result.device;
     params.rounded = rounded.map(kTileDepth);
-    launch<Config>("gemm", product_kernel<Config, kTerms>, params, kCtas, nullptr);
+    launch<Config>("gemm", product_kernel<Config, Params>, params, kCtas, nullptr);
     GpuPart::finish();
     std::vector<Element> stored(count);
     EXPECT_EQ(cudaMemcpy(stored.data(), rounded.values.device, count * sizeof(Element),
@@ -179,6 +184,38 @@ TYPED_TEST(GpuGemm, InTwoTerms) {
       },
       [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
   EXPECT_LT(relative_rms(TestFixture::multiply(params, TestFixture::outer(kBatches)), exact), 1e-5);
+}
+
+template <class Config>
+class GpuGemmAddend : public GpuGemm<Config> {};
+using AddendConfigs =
+    ::testing::Types<Config<Element, Layout::kNT, 64>, Config<Element, Layout::kNT, 128>,
+                     Config<Element, Layout::kNT, 192>, Config<Element, Layout::kNT, 256>,
+                     Config<Element, Layout::kNN, 128>, Config<Element, Layout::kNN, 256>>;
+TYPED_TEST_SUITE(GpuGemmAddend, AddendConfigs);
+
+TYPED_TEST(GpuGemmAddend, IsAddedToProductsOfAnyDepth) {
+  constexpr int kBatches = 2, kTerms = 2, kRows = TestFixture::kRows;
+  constexpr int kColumns = TestFixture::kColumns;
+  const Matrix addend(kBatches, kRows, kColumns, 4);
+  for (const int depth : {8, 72, 136, 200, 264, 1096}) {
+    SCOPED_TRACE(depth);
+    const Matrix a = TestFixture::make_a(kBatches, depth, 1);
+    const Matrix b = TestFixture::make_b(kBatches, depth, 2);
+    SumParams<kTerms> params{};
+    params.a[0] = params.a[1] = TestFixture::map_a(a);
+    params.b[0] = params.b[1] = TestFixture::map_b(b);
+    params.B = kBatches;
+    params.depth[0] = depth;  // the other term has none
+    std::vector<double> exact = TestFixture::expected(
+        kBatches, depth,
+        [&](int batch, int row, int i) { return TestFixture::a_at(a, batch, row, i); },
+        [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
+    EXPECT_LT(relative_rms(TestFixture::multiply(params, kBatches), exact), 1e-5);
+    params.addend = {addend.map(64), true};
+    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] += float(addend.values.host[i]);
+    EXPECT_LT(relative_rms(TestFixture::multiply(params, kBatches), exact), 1e-5);
+  }
 }
 
 template <class Config>

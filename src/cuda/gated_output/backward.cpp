@@ -22,11 +22,9 @@ struct BackwardVariant {
 
   std::string name;
   DType dtype;
-  Rows<row_norm::InputGradientParams> norm_gradient;
-  Rows<row_norm::WeightGradientParams> norm_weight_gradient;
+  Rows<row_norm::GradientParams> norm_gradient;
   Rows<GateParams> gate;
   Rows<GateGradientParams> gate_gradient;
-  Rows<GroupWeightGradientParams> group_weight_gradient;
   gemm::Copy copy;
 };
 
@@ -34,11 +32,9 @@ template <class Element>
 BackwardVariant make_variant(DType dtype) {
   return {std::string(kBackward) + ".sm90." + to_string(dtype),
           dtype,
-          &row_norm::launch_input_gradient<Element>,
-          &row_norm::launch_weight_gradient<Element>,
+          &row_norm::launch_gradient<Element>,
           &launch_gate<Element>,
           &launch_gate_gradient<Element>,
-          &launch_group_weight_gradient<Element>,
           &gemm::launch_copy<Element>};
 }
 
@@ -123,7 +119,6 @@ BackwardPlan plan_backward(const GatedOutputBackwardProblem& problem,
   const auto add = [&](bool wanted, int columns) {
     return workspace.add(wanted ? problem.M * gemm::padded(columns) * 2 : 0);
   };
-  const std::int64_t slices = row_norm::weight_slices(problem.M);
   plan.makes_d_sum =
       has_norm(problem) && problem.d_residual.data == nullptr && wants_products(problem);
   plan.makes_a =
@@ -131,11 +126,16 @@ BackwardPlan plan_backward(const GatedOutputBackwardProblem& problem,
   plan.d_sum = add(plan.makes_d_sum, problem.d);
   plan.a = add(plan.makes_a, problem.d_in);
   plan.d_a = add(wants_d_a(problem) && !problem.rows.is_o(), problem.d_in);
-  const bool norm_sums =
-      problem.d_norm_weight.data != nullptr || problem.d_norm_bias.data != nullptr;
-  plan.norm_sums = workspace.add(norm_sums ? 2 * slices * problem.d * 4 : 0);
-  plan.group_sums =
-      workspace.add(problem.d_group_norm_weight.data != nullptr ? slices * problem.d_in * 4 : 0);
+  const int norm_sums = problem.d_norm_bias.data != nullptr     ? 2
+                        : problem.d_norm_weight.data != nullptr ? 1
+                                                                : 0;
+  plan.norm_sums = workspace.add(std::int64_t{norm_sums} *
+                                 row_norm::most_slices(problem.M, problem.d) * problem.d * 4);
+  plan.group_sums = workspace.add(
+      problem.d_group_norm_weight.data != nullptr
+          ? std::int64_t{most_group_slices(problem.M, problem.d_in, problem.rows.group_width)} *
+                problem.d_in * 4
+          : 0);
   plan.products = workspace.bytes();
   if (wants_products(problem)) {
     plan.products_bytes = projection_backward_workspace_bytes(
@@ -164,14 +164,17 @@ struct Call {
     return rows;
   }
 
-  /// What reaches sum, and with it the residual.
+  /// What reaches sum, and with it the residual; and the gradients of the norm's vectors.
   void make_d_sum() const {
     MatrixTensor to = problem.d_residual;
     if (plan.makes_d_sum) to = {base + plan.d_sum, gemm::padded(problem.d)};
-    if (to.data == nullptr || problem.M == 0) return;
     if (has_norm(problem)) {
-      variant.norm_gradient(kBackward, {norm_rows(), problem.d_out, problem.d_sum, to}, stream);
-    } else {
+      variant.norm_gradient(kBackward,
+                            {norm_rows(), problem.d_out, problem.d_sum, to, problem.d_norm_weight,
+                             problem.d_norm_bias, problem.accumulate,
+                             reinterpret_cast<float*>(base + plan.norm_sums)},
+                            stream);
+    } else if (to.data != nullptr && problem.M > 0) {
       variant.copy(kBackward,
                    {1, problem.M, problem.d, gemm::as_tokens(problem.d_out), gemm::as_tokens(to)},
                    stream);
@@ -181,7 +184,7 @@ struct Call {
   void make_a(const MatrixTensor& a) const {
     if (!plan.makes_a) return;
     GateParams params;
-    params.end = problem.M;
+    params.M = problem.M;
     params.d = problem.d_in;
     params.rows = problem.rows;
     params.gated = a;
@@ -191,28 +194,11 @@ struct Call {
 
   void make_gate_gradients(const MatrixTensor& d_a) const {
     if (problem.rows.is_o() || !wants_d_a(problem)) return;
-    if (problem.d_o.data != nullptr || problem.d_gate.data != nullptr) {
-      variant.gate_gradient(kBackward,
-                            {problem.M, problem.d_in, problem.rows, problem.group_rstd, d_a,
-                             problem.d_o, problem.d_gate},
-                            stream);
-    }
-    if (problem.d_group_norm_weight.data != nullptr) {
-      variant.group_weight_gradient(kBackward,
-                                    {problem.M, problem.d_in, problem.rows, problem.group_rstd, d_a,
-                                     problem.d_group_norm_weight, problem.accumulate,
-                                     reinterpret_cast<float*>(base + plan.group_sums)},
-                                    stream);
-    }
-  }
-
-  void make_norm_weight_gradients() const {
-    if (problem.d_norm_weight.data == nullptr && problem.d_norm_bias.data == nullptr) return;
-    variant.norm_weight_gradient(
-        kBackward,
-        {norm_rows(), problem.d_out, problem.d_norm_weight, problem.d_norm_bias, problem.accumulate,
-         reinterpret_cast<float*>(base + plan.norm_sums)},
-        stream);
+    variant.gate_gradient(kBackward,
+                          {problem.M, problem.d_in, problem.rows, problem.group_rstd, d_a,
+                           problem.d_o, problem.d_gate, problem.d_group_norm_weight,
+                           problem.accumulate, reinterpret_cast<float*>(base + plan.group_sums)},
+                          stream);
   }
 };
 
@@ -241,7 +227,6 @@ void gated_output_backward(const GatedOutputBackwardProblem& problem, const Cont
         inner);
   }
   call.make_gate_gradients(products.dx);
-  call.make_norm_weight_gradients();
 }
 
 std::size_t gated_output_backward_workspace_bytes(const GatedOutputBackwardProblem& problem,

@@ -3,8 +3,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
-
 #include "cuda/gated_output/forward_plan.h"
 #include "cuda/gemm/choose_product.h"
 #include "cuda/gemm/few_rows_config.h"
@@ -24,10 +22,10 @@ constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  const auto add = [&](const char* kind, int columns, int most_rows, ForwardVariant::Launch launch,
-                       ForwardVariant::LaunchBeside launch_beside = nullptr) {
+  const auto add = [&](const char* kind, int columns, int most_rows,
+                       ForwardVariant::Launch launch) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, most_rows, launch, launch_beside, &launch_gate<Element>,
+                     columns, most_rows, launch, &launch_gate<Element>,
                      &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
@@ -36,7 +34,6 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
   add("n128", 128, 0, &launch_forward<Element, 128>);
   add("n256", 256, 0, &launch_forward<Element, 256>);
-  add("n256.rows", 256, 0, nullptr, &launch_rows<Element, 256>);
 }
 
 const ForwardVariant& choose(const GatedOutputForwardProblem& problem,
@@ -45,41 +42,6 @@ const ForwardVariant& choose(const GatedOutputForwardProblem& problem,
                               [](const ForwardVariant& one) {
                                 return one.columns == kInvariantColumns && one.most_rows == 0;
                               });
-}
-
-/// The rows of a, from `first` on.
-GateParams gate_params(const GatedOutputForwardProblem& problem, const MatrixTensor& a,
-                       std::int64_t first, std::int64_t end) {
-  GateParams params;
-  params.first = first;
-  params.end = end;
-  params.d = problem.d_in;
-  params.rows = problem.rows;
-  params.group_eps = static_cast<float>(problem.group_eps);
-  params.gated = a;
-  params.group_rstd = problem.group_rstd;
-  return params;
-}
-
-row_norm::NormalizeParams norm_params(const GatedOutputForwardProblem& problem,
-                                      const MatrixTensor& sum) {
-  row_norm::NormalizeParams params;
-  params.M = problem.M;
-  params.d = problem.d;
-  params.x = sum;
-  params.centers = problem.norm == OutputNorm::kLayerNorm;
-  params.weight = problem.norm_weight;
-  params.bias = problem.norm_bias;
-  params.eps = problem.eps;
-  params.n = problem.out;
-  params.kept_mean = problem.mean;
-  params.kept_rstd = problem.rstd;
-  return params;
-}
-
-/// Where the sum goes. The norm may write where it lies.
-MatrixTensor sum_of(const GatedOutputForwardProblem& problem) {
-  return problem.sum.data != nullptr ? problem.sum : problem.out;
 }
 
 struct Call {
@@ -100,21 +62,27 @@ struct Call {
                                      matrix_extents(rows, columns), box_rows));
   }
 
-  /// a, which is made, o, or is to be copied.
-  MatrixTensor a() const {
-    if (!plan.gates) return problem.rows.o;
-    if (problem.gated.data != nullptr) return problem.gated;
-    return {base + plan.a, gemm::padded(problem.d_in)};
-  }
-
-  /// Makes a as TMA can read it, or the rows of it that are not made beside the product.
+  /// Returns a as TMA can read it.
   MatrixTensor make_a() const {
-    if (plan.gates) variant.gate(kForward, gate_params(problem, a(), 0, plan.gated_first), stream);
-    return plan.copies_a ? copy(a(), problem.M, problem.d_in, plan.a) : a();
+    MatrixTensor a = problem.rows.o;
+    if (plan.gates) {
+      a = problem.gated;
+      if (a.data == nullptr) a = {base + plan.a, gemm::padded(problem.d_in)};
+      GateParams params;
+      params.M = problem.M;
+      params.d = problem.d_in;
+      params.rows = problem.rows;
+      params.group_eps = static_cast<float>(problem.group_eps);
+      params.gated = a;
+      params.group_rstd = problem.group_rstd;
+      variant.gate(kForward, params, stream);
+    }
+    return plan.copies_a ? copy(a, problem.M, problem.d_in, plan.a) : a;
   }
 
-  void set(ForwardParams& params, const MatrixTensor& a) const {
+  void make_sum(const MatrixTensor& a, const MatrixTensor& sum, int multiprocessors) const {
     const bool few = variant.most_rows > 0;
+    ForwardParams params{};
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
     params.depth[0] = problem.d_in;
@@ -137,67 +105,25 @@ struct Call {
       params.addend.map = operand(residual, problem.M, problem.d, 64);
     }
     params.bias = problem.bias;
-    params.sum = gemm::make_target(sum_of(problem), problem.dtype, problem.dtype, problem.M,
-                                   problem.d, !few);
-  }
-
-  /// The product, then the norm.
-  void run_in_turn(const MatrixTensor& a, int multiprocessors) const {
-    ForwardParams params{};
-    set(params, a);
+    params.sum = gemm::make_target(sum, problem.dtype, problem.dtype, problem.M, problem.d, !few);
     variant.launch(params, multiprocessors, stream);
-    if (problem.norm == OutputNorm::kNone) return;
-    variant.normalize(kForward, norm_params(problem, sum_of(problem)), stream);
   }
 
-  /// The product with the norm, and what is left of the gate, beside it.
-  void run_beside(const MatrixTensor& a, int multiprocessors) const {
-    RowsParams params{};
-    set(params, a);
-    params.gate = gate_params(problem, a, plan.gated_first, problem.M);
-    params.normalizes = problem.norm != OutputNorm::kNone;
-    params.norm = norm_params(problem, sum_of(problem));
-    params.counters = {reinterpret_cast<std::uint32_t*>(base + plan.counters),
-                       static_cast<int>(ceil_div(problem.M, gemm::kTileRows))};
-    variant.launch_beside(params, multiprocessors, stream);
+  void normalize(const MatrixTensor& sum) const {
+    row_norm::NormalizeParams params;
+    params.M = problem.M;
+    params.d = problem.d;
+    params.x = sum;
+    params.centers = problem.norm == OutputNorm::kLayerNorm;
+    params.weight = problem.norm_weight;
+    params.bias = problem.norm_bias;
+    params.eps = problem.eps;
+    params.n = problem.out;
+    params.kept_mean = problem.mean;
+    params.kept_rstd = problem.rstd;
+    variant.normalize(kForward, params, stream);
   }
 };
-
-/// Whether the gate may be applied beside the product.
-bool gates_beside(const GatedOutputForwardProblem& problem) {
-  const auto regular = [&](const MatrixTensor& matrix) {
-    return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 && matrix.row_stride % 8 == 0;
-  };
-  return problem.rows.gate.data != nullptr && problem.rows.group_width == 0 &&
-         problem.d_in % 8 == 0 && regular(problem.rows.o) && regular(problem.rows.gate) &&
-         regular(problem.gated);
-}
-
-/// The rows whose tiles are computed first, all at the same time (gemm/schedule.cuh).
-std::int64_t rows_of_a_wave(const GatedOutputForwardProblem& problem, const ForwardVariant& variant,
-                            const DeviceProperties& device) {
-  constexpr int kGroup = gemm::kScheduleGroup;
-  const std::int64_t column_tiles = std::max<std::int64_t>(ceil_div(problem.d, variant.columns), 1);
-  const std::int64_t groups = device.multiprocessors / (kGroup * column_tiles);
-  const std::int64_t rest = device.multiprocessors % (kGroup * column_tiles);
-  return (groups * kGroup + std::min<std::int64_t>(rest, kGroup)) * gemm::kTileRows;
-}
-
-/// Says why the passes over rows cannot run beside a product, "" when they can.
-std::string reason_against_beside(const GatedOutputForwardProblem& problem) {
-  if (problem.norm == OutputNorm::kNone && !gates_beside(problem)) {
-    return "takes a norm, or a gate without a group norm";
-  }
-  const MatrixTensor sum = sum_of(problem);
-  const bool stores =
-      gemm::plan_result(as_tokens(sum), problem.dtype, matrix_extents(problem.M, problem.d))
-          .problem.empty();
-  const bool normalizes = problem.norm != OutputNorm::kNone;
-  if (!stores || (normalizes && !row_norm::is_regular(norm_params(problem, sum), {problem.out}))) {
-    return "takes rows of out and sum of whole 16 bytes at multiples of 16 bytes";
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -217,15 +143,10 @@ std::string reason_against(const ForwardVariant& variant,
                            const GatedOutputForwardProblem& problem) {
   const std::string reason = gemm::reason_against_rows(variant, problem.dtype, problem.M);
   if (!reason.empty()) return reason;
-  if (variant.launch_beside != nullptr) {
-    const std::string against = reason_against_beside(problem);
-    if (!against.empty()) return against;
-  }
   return gemm::reason_against_tiles(problem.M, ceil_div(problem.d, variant.columns));
 }
 
-ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,
-                         const DeviceProperties& device) {
+ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem) {
   ForwardPlan plan;
   WorkspaceLayout workspace;
   const auto add = [&](bool wanted, std::int64_t rows, int columns) {
@@ -243,13 +164,6 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
   plan.a = add(plan.copies_a || a.data == nullptr, problem.M, problem.d_in);
   plan.weight = add(plan.copies_weight, problem.d, problem.d_in);
   plan.residual = add(plan.copies_residual, problem.M, problem.d);
-  const bool beside = variant.launch_beside != nullptr;
-  plan.gated_first = problem.M;
-  if (beside && gates_beside(problem)) {
-    plan.gated_first = std::min(problem.M, rows_of_a_wave(problem, variant, device));
-  }
-  const int tiles = static_cast<int>(ceil_div(problem.M, gemm::kTileRows));
-  plan.counters = workspace.add(beside ? sizeof(std::uint32_t) * RowCounters::count(tiles) : 0);
   plan.workspace_bytes = workspace.bytes();
   return plan;
 }
@@ -258,19 +172,8 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
                        const DeviceProperties& device) {
   const std::int64_t tiles =
       ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.d, variant.columns);
-  double time = gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth),
-                                    variant.columns, device.multiprocessors);
-  if (variant.launch_beside == nullptr) {
-    // Passes over rows: a launch each, and bytes at the rate of device memory.
-    constexpr double kLaunch = 2.0, kBytesPerMicrosecond = 3.8e6;
-    const auto pass = [&](double bytes) { time += kLaunch + bytes / kBytesPerMicrosecond; };
-    const auto elements = [&](int columns) {
-      return 2.0 * static_cast<double>(problem.M) * columns;
-    };
-    if (gates_beside(problem)) pass(3 * elements(problem.d_in));
-    if (problem.norm != OutputNorm::kNone) pass(2 * elements(problem.d));
-  }
-  return time;
+  return gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth), variant.columns,
+                             device.multiprocessors);
 }
 
 }  // namespace tandem::cuda::gated_output
@@ -283,23 +186,22 @@ void gated_output_forward(const GatedOutputForwardProblem& problem, const Contex
                           const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
   const ForwardVariant& variant = choose(problem, device, options);
-  const ForwardPlan plan = plan_forward(variant, problem, device);
+  const ForwardPlan plan = plan_forward(variant, problem);
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   if (problem.M == 0) return;
   const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
   const MatrixTensor a = call.make_a();
-  if (variant.launch_beside != nullptr) {
-    call.run_beside(a, device.multiprocessors);
-  } else {
-    call.run_in_turn(a, device.multiprocessors);
-  }
+  // The norm may write where the sum lies.
+  const MatrixTensor sum = problem.sum.data != nullptr ? problem.sum : problem.out;
+  call.make_sum(a, sum, device.multiprocessors);
+  if (problem.norm != OutputNorm::kNone) call.normalize(sum);
 }
 
 std::size_t gated_output_forward_workspace_bytes(const GatedOutputForwardProblem& problem,
                                                  const DeviceProperties& device,
                                                  const CallOptions& options) {
-  return plan_forward(choose(problem, device, options), problem, device).workspace_bytes;
+  return plan_forward(choose(problem, device, options), problem).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -2,17 +2,12 @@
 #pragma once
 
 #include "cuda/gated_output/few_rows.cuh"
-#include "cuda/gated_output/forward_rows.cuh"
+#include "cuda/gated_output/forward.cuh"
 
 #define TANDEM_INSTANCES_FORWARD(Element)                                       \
   namespace tandem::cuda::gated_output {                                        \
   template void launch_forward<Element, 128>(const ForwardParams&, int, void*); \
   template void launch_forward<Element, 256>(const ForwardParams&, int, void*); \
-  }
-
-#define TANDEM_INSTANCES_FORWARD_ROWS(Element)                            \
-  namespace tandem::cuda::gated_output {                                  \
-  template void launch_rows<Element, 256>(const RowsParams&, int, void*); \
   }
 
 #define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \

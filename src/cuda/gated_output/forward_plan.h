@@ -16,16 +16,14 @@ namespace tandem::cuda::gated_output {
 /// Tiles of 128 rows by `columns`; or, for few rows, a stream of the weights.
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
-  using LaunchBeside = void (*)(const RowsParams&, int multiprocessors, void* stream);
   template <class Params>
   using Rows = void (*)(const char*, const Params&, void* stream);
 
   std::string name;
   DType dtype;
   int columns;
-  int most_rows;               // 0: any number
-  Launch launch;               // null: launch_beside
-  LaunchBeside launch_beside;  // with the passes over rows beside the product
+  int most_rows;  // 0: any number
+  Launch launch;
   Rows<GateParams> gate;
   Rows<row_norm::NormalizeParams> normalize;
   gemm::Copy copy;
@@ -46,12 +44,9 @@ struct ForwardPlan {
   std::size_t a = 0;
   std::size_t weight = 0;
   std::size_t residual = 0;
-  std::size_t counters = 0;
-  std::int64_t gated_first = 0;  // rows in front of the product, all but beside it
   std::size_t workspace_bytes = 0;
 };
-ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,
-                         const DeviceProperties& device);
+ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem);
 
 /// Predicted microseconds of a variant for any number of rows, which decide between these.
 double predict_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,

@@ -1,366 +1,590 @@
-// The kernels of gated_output's gate: a CTA per row, or for sums over rows per 256 columns of a
-// slice of them. Bound by memory: floor o, the gate and what is made of them once.
+// The kernels of gated_output's gate and of the norm of groups. Bound by memory: floor o, the gate
+// and what is made of them once.
 //
-// A row is cut into pieces of eight columns, or of one where rows begin anywhere or groups are no
-// whole eights. The sums of a group norm are made of those of its pieces, in one order.
+// Threads take eight neighbouring columns. A group is held in registers by a team of threads: lanes
+// of a warp or, of more than 512 columns, a CTA. Rows that begin anywhere, groups that are no whole
+// eights and such as no CTA holds go element by element, a CTA per row, twice where there is a
+// norm.
 #include "cuda/gated_output/gate_rows.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <bit>
 #include <initializer_list>
 
 #include "cuda/gated_output/gate.cuh"
 #include "cuda/gemm/convert.h"
-#include "cuda/parts/eight.cuh"
+#include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
-#include "cuda/parts/warp_sums.cuh"
-#include "cuda/row_norm/row_norm.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gated_output {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kSumWarps = 8;  // where a CTA sums over rows
-constexpr int kBatch = 4;     // pieces that a thread has on their way
+constexpr int kThreads = 256;      // where teams are lanes
+constexpr int kMostThreads = 512;  // of a team
+constexpr int kMostHeld = 2;       // eights of a thread
 
-/// Loads neighbouring elements: one, or eight at a multiple of 16 bytes.
-template <class Stored, int kPiece>
-__device__ void load_piece(const Stored* from, float (&values)[kPiece]) {
-  if constexpr (kPiece == 8) {
-    unpack(*reinterpret_cast<const Words<Stored>*>(from), values);
-  } else {
-    values[0] = static_cast<float>(*from);
+__device__ float* row_of_floats(const MatrixTensor& matrix, std::int64_t row) {
+  return static_cast<float*>(matrix.data) + row * matrix.row_stride;
+}
+
+/// Eights of o, the gate and d_gated as they lie in memory. A gate that is not there is 1.
+template <class Element>
+struct Inputs {
+  Words<Element> o, gate, d_gated;
+
+  __device__ void load(const GatedRows& rows, std::int64_t row, int column) {
+    o = load_words(row_of<const Element>(rows.o, row) + column, true);
+    if (rows.gate.data != nullptr) {
+      gate = load_words(row_of<const Element>(rows.gate, row) + column, true);
+    }
   }
-}
-
-template <class Element, int kPiece>
-__device__ void load_piece(const MatrixTensor& matrix, std::int64_t row, int column,
-                           float (&values)[kPiece]) {
-  load_piece(static_cast<const Element*>(matrix.data) + row * matrix.row_stride + column, values);
-}
-
-template <class Element, int kPiece>
-__device__ void store_piece(const MatrixTensor& matrix, std::int64_t row, int column,
-                            const float (&values)[kPiece]) {
-  Element* to = static_cast<Element*>(matrix.data) + row * matrix.row_stride + column;
-  if constexpr (kPiece == 8) {
-    store_eight(to, 8, values);
-  } else {
-    *to = static_cast<Element>(values[0]);
+  __device__ void load(const GatedRows& rows, const MatrixTensor& d, std::int64_t row, int column) {
+    load(rows, row, column);
+    d_gated = load_words(row_of<const Element>(d, row) + column, true);
   }
-}
-
-/// Loads the group norm's weights of a piece.
-template <class Element, int kPiece>
-__device__ void load_weights(const GatedRows& rows, int column, float (&weights)[kPiece]) {
-  const int at = rows.group_weight_repeats ? column % rows.group_width : column;
-  const WeightVector& from = rows.group_norm_weight;
-  if (from.dtype == DType::kFloat32) {
-    load_piece(static_cast<const float*>(from.data) + at, weights);
-  } else {
-    load_piece(static_cast<const Element*>(from.data) + at, weights);
-  }
-}
-
-/// Calls pass(column, more pieces of the row...) for the pieces of a row that a thread takes, whose
-/// elements of up to three matrices are loaded some at a time; null matrices are not.
-template <class Element, int kPiece, int kMatrices, class Pass>
-__device__ void for_pieces(const MatrixTensor (&matrices)[kMatrices], std::int64_t row, int d,
-                           Pass pass) {
-  for (int first = kPiece * static_cast<int>(threadIdx.x); first < d;
-       first += kPiece * kThreads * kBatch) {
-    float values[kBatch][kMatrices][kPiece];
+  template <OutputGate kActivation>
+  __device__ void apply(const GatedRows& rows, Gate (&f)[8]) const {
+    float g[8];
+    unpack(gate, g);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int column = first + i * kPiece * kThreads;
+    for (int j = 0; j < 8; ++j) {
+      f[j] = rows.gate.data != nullptr ? apply_gate<kActivation>(g[j]) : Gate{1.0f, 0.0f};
+    }
+  }
+};
+
+/// What d_o and d_gate have of an element: y is what the group norm takes, mean that of its y's
+/// with the gradients.
+struct Gradients {
+  float d_o, d_gate;
+
+  __device__ Gradients(float o, const Gate& f, float d)
+      : d_o(d * f.value), d_gate(d * o * f.slope) {}
+  __device__ Gradients(float o, const Gate& f, float d, bool behind, float rstd, float weight,
+                       float mean) {
+    const float m = (behind ? o * f.value : o) * rstd;
+    const float dn = behind ? d : d * f.value;
+    const float dy = rstd * (dn * weight - m * mean);
+    d_o = behind ? dy * f.value : dy;
+    d_gate = (behind ? dy * o : d * m * weight) * f.slope;
+  }
+};
+
+// Without a group norm.
+
+template <class Element>
+__global__ __launch_bounds__(kThreads) void gate_kernel(const __grid_constant__ GateParams params) {
+  follow_stream();
+  const int per_row = params.d / 8;
+  const std::int64_t at = blockIdx.x * std::int64_t{kThreads} + threadIdx.x;
+  const std::int64_t row = at / per_row;
+  if (row >= params.M) return;
+  const int column = static_cast<int>(at % per_row) * 8;
+  with_gate(params.rows.gate_activation, [&](auto activation) {
+    Inputs<Element> in;
+    in.load(params.rows, row, column);
+    float o[8];
+    Gate f[8];
+    unpack(in.o, o);
+    in.template apply<decltype(activation)::value>(params.rows, f);
 #pragma unroll
-      for (int j = 0; j < kMatrices; ++j) {
-        if (column < d && matrices[j].data != nullptr) {
-          load_piece<Element>(matrices[j], row, column, values[i][j]);
+    for (int j = 0; j < 8; ++j) o[j] *= f[j].value;
+    store_eight(row_of<Element>(params.gated, row) + column, 8, o);
+  });
+}
+
+template <class Element>
+__global__ __launch_bounds__(kThreads) void gate_gradient_kernel(
+    const __grid_constant__ GateGradientParams params) {
+  follow_stream();
+  const int per_row = params.d / 8;
+  const std::int64_t at = blockIdx.x * std::int64_t{kThreads} + threadIdx.x;
+  const std::int64_t row = at / per_row;
+  if (row >= params.M) return;
+  const int column = static_cast<int>(at % per_row) * 8;
+  with_gate(params.rows.gate_activation, [&](auto activation) {
+    Inputs<Element> in;
+    in.load(params.rows, params.d_gated, row, column);
+    float o[8], d[8];
+    Gate f[8];
+    unpack(in.o, o);
+    unpack(in.d_gated, d);
+    in.template apply<decltype(activation)::value>(params.rows, f);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const Gradients made(o[j], f[j], d[j]);
+      o[j] = made.d_o;
+      d[j] = made.d_gate;
+    }
+    if (params.d_o.data != nullptr) store_eight(row_of<Element>(params.d_o, row) + column, 8, o);
+    if (params.d_gate.data != nullptr) {
+      store_eight(row_of<Element>(params.d_gate, row) + column, 8, d);
+    }
+  });
+}
+
+// With one, by teams.
+
+/// How groups are held: `lanes` threads each, `per_cta` teams that take neighbouring rows.
+struct Teams {
+  int groups = 0;
+  int width = 0;
+  int held = 1;
+  int lanes = 0;
+  int per_cta = 1;
+
+  Teams(int d, int group_width) : groups(d / group_width), width(group_width) {
+    const int eights = width / 8;
+    const bool of_lanes = eights <= kMostHeld * 32;
+    held = eights > (of_lanes ? 32 : kMostThreads) ? kMostHeld : 1;
+    const int wanted = static_cast<int>(ceil_div(eights, held));
+    lanes = static_cast<int>(of_lanes ? std::bit_ceil(static_cast<unsigned>(wanted))
+                                      : ceil_div(wanted, 32) * 32);
+    if (of_lanes) per_cta = kThreads / lanes;
+  }
+  int threads() const { return lanes * per_cta; }
+  /// Slices of rows of a gradient: as many CTAs as an H200 holds at once, or few more.
+  int slices(std::int64_t M) const {
+    const int ctas = 132 * (per_cta > 1 ? 12 : 2);
+    return static_cast<int>(
+        std::clamp<std::int64_t>(ceil_div(M, per_cta), 1, std::max(ctas / groups, 1)));
+  }
+};
+
+/// Sums over a team, in one order. All threads of the CTA.
+__device__ float sum_team(float value, int lanes) {
+  if (lanes <= 32) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+      value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
+    }
+    return value;
+  }
+  __shared__ float sums[kMostThreads / 32];
+  value = sum_warp(value);
+  __syncthreads();  // the sums before have been read
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0.0f;
+  for (int warp = 0; warp < lanes / 32; ++warp) sum += sums[warp];
+  return sum;
+}
+
+/// A thread's place in its group.
+struct Place {
+  int group, lane, team;
+
+  __device__ explicit Place(const Teams& teams)
+      : group(static_cast<int>(blockIdx.x) % teams.groups),
+        lane(static_cast<int>(threadIdx.x) % teams.lanes),
+        team(static_cast<int>(threadIdx.x) / teams.lanes) {}
+  /// The first column of eight number i: in the group, or in the row.
+  __device__ int in_group(const Teams& teams, int i) const { return 8 * (lane + i * teams.lanes); }
+  __device__ int column(const Teams& teams, int i) const {
+    return group * teams.width + in_group(teams, i);
+  }
+};
+
+/// Loads the weights of eight number i.
+template <class Element>
+__device__ void load_weights(const GatedRows& rows, const Teams& teams, const Place& place, int i,
+                             float (&weights)[8]) {
+  const int at = rows.group_weight_repeats ? place.in_group(teams, i) : place.column(teams, i);
+  load_eight<Element>(rows.group_norm_weight.data, rows.group_norm_weight.dtype == DType::kFloat32,
+                      at, 8, weights);
+}
+
+struct TeamGateParams : GateParams {
+  Teams teams;
+};
+
+template <class Element, int kHeld>
+__global__ __launch_bounds__(kMostThreads) void team_gate_kernel(
+    const __grid_constant__ TeamGateParams params) {
+  follow_stream();
+  const Teams& teams = params.teams;
+  const GatedRows& rows = params.rows;
+  const Place place(teams);
+  const std::int64_t row =
+      std::int64_t{blockIdx.x / static_cast<unsigned>(teams.groups)} * teams.per_cta + place.team;
+  with_gate(rows.gate_activation, [&](auto activation) {
+    Inputs<Element> in[kHeld] = {};
+    const auto inside = [&](int i) {
+      return row < params.M && place.in_group(teams, i) < teams.width;
+    };
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (inside(i)) in[i].load(rows, row, place.column(teams, i));
+    }
+    float rstd = 0.0f;
+    float o[8];
+    Gate f[8];
+    if (params.given_rstd.data != nullptr) {
+      if (row < params.M) rstd = row_of_floats(params.given_rstd, row)[place.group];
+    } else {
+      float squares = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        unpack(in[i].o, o);
+        in[i].template apply<decltype(activation)::value>(rows, f);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const float y = rows.norm_behind_gate ? o[j] * f[j].value : o[j];
+          if (inside(i)) squares = fmaf(y, y, squares);
+        }
+      }
+      rstd = rsqrtf(__fdividef(sum_team(squares, teams.lanes), static_cast<float>(teams.width)) +
+                    params.group_eps);
+      if (params.group_rstd.data != nullptr && row < params.M && place.lane == 0) {
+        row_of_floats(params.group_rstd, row)[place.group] = rstd;
+      }
+    }
+    if (params.gated.data == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (!inside(i)) continue;
+      float weights[8];
+      load_weights<Element>(rows, teams, place, i, weights);
+      unpack(in[i].o, o);
+      in[i].template apply<decltype(activation)::value>(rows, f);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) o[j] *= rstd * weights[j] * f[j].value;
+      store_eight(row_of<Element>(params.gated, row) + place.column(teams, i), 8, o);
+    }
+  });
+}
+
+struct TeamGradientParams : GateGradientParams {
+  Teams teams;
+  int slices = 1;
+};
+
+/// A CTA per group and slice of rows; sums of the weight's gradient stay in registers.
+template <class Element, int kHeld>
+__global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_kernel(
+    const __grid_constant__ TeamGradientParams params) {
+  __shared__ float shared[kThreads][8 + 1];
+  follow_stream();
+  const Teams& teams = params.teams;
+  const GatedRows& rows = params.rows;
+  const Place place(teams);
+  const bool behind = rows.norm_behind_gate;
+  const std::int64_t steps = (params.M + teams.per_cta - 1) / teams.per_cta;
+  const std::int64_t slice = blockIdx.x / static_cast<unsigned>(teams.groups);
+  const std::int64_t end = steps * (slice + 1) / params.slices;
+  float sums[kHeld][8] = {};
+  with_gate(rows.gate_activation, [&](auto activation) {
+#pragma unroll 1
+    for (std::int64_t step = steps * slice / params.slices; step < end; ++step) {
+      const std::int64_t row = step * teams.per_cta + place.team;
+      const auto inside = [&](int i) {
+        return row < params.M && place.in_group(teams, i) < teams.width;
+      };
+      const float rstd = row < params.M ? row_of_floats(params.group_rstd, row)[place.group] : 0.0f;
+      Inputs<Element> in[kHeld] = {};
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (inside(i)) in[i].load(rows, params.d_gated, row, place.column(teams, i));
+      }
+      float o[8], d[8], weights[8], dot = 0.0f;
+      Gate f[8];
+      const auto unpack_eight = [&](int i) {
+        keep_packed(in[i].o);
+        keep_packed(in[i].gate);
+        keep_packed(in[i].d_gated);
+        unpack(in[i].o, o);
+        unpack(in[i].d_gated, d);
+        in[i].template apply<decltype(activation)::value>(rows, f);
+        load_weights<Element>(rows, teams, place, i, weights);
+      };
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (!inside(i)) continue;
+        unpack_eight(i);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {  // in either order of gate and norm: dn m
+          const float product = d[j] * f[j].value * o[j] * rstd;
+          sums[i][j] += product;
+          dot = fmaf(product, weights[j], dot);
+        }
+      }
+      if (params.d_o.data == nullptr && params.d_gate.data == nullptr) continue;
+      const float mean = __fdividef(sum_team(dot, teams.lanes), static_cast<float>(teams.width));
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (!inside(i)) continue;
+        unpack_eight(i);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const Gradients made(o[j], f[j], d[j], behind, rstd, weights[j], mean);
+          o[j] = made.d_o;
+          d[j] = made.d_gate;
+        }
+        const int column = place.column(teams, i);
+        if (params.d_o.data != nullptr) {
+          store_eight(row_of<Element>(params.d_o, row) + column, 8, o);
+        }
+        if (params.d_gate.data != nullptr) {
+          store_eight(row_of<Element>(params.d_gate, row) + column, 8, d);
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int column = first + i * kPiece * kThreads;
-      if (column < d) pass(column, values[i]);
-    }
-  }
-}
-
-/// Sums of a row's groups, in shared memory: first of their pieces.
-template <int kPiece>
-struct GroupSums {
-  float* pieces;  // [d / kPiece]
-  float* groups;  // [d / width]
-
-  __device__ GroupSums(float* shared, int d) : pieces(shared), groups(shared + d / kPiece) {}
-
-  /// Turns each group's sum into finish(group, sum). All threads, after all pieces are there.
-  template <class Finish>
-  __device__ void make(int d, int width, Finish finish) {
-    __syncthreads();
-    const int per_group = width / kPiece;
-    int lanes = 1;  // per group
-    while (lanes < per_group && lanes < 32) lanes *= 2;
-    const int lane = threadIdx.x % lanes;
-    const int at_once = kThreads / lanes;
-    const int count = d / width;
-    for (int first = 0; first < count; first += at_once) {
-      const int group = first + static_cast<int>(threadIdx.x) / lanes;
-      float sum = 0.0f;
-      for (int i = lane; i < per_group && group < count; i += lanes) {
-        sum += pieces[group * per_group + i];
-      }
-      for (int distance = lanes / 2; distance > 0; distance /= 2) {
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance);
-      }
-      if (lane == 0 && group < count) groups[group] = finish(group, sum);
-    }
-    __syncthreads();
-  }
-};
-template <int kPiece>
-std::size_t group_sums_bytes(int d, int width) {
-  return width > 0 ? sizeof(float) * (d / kPiece + d / width) : 0;
-}
-
-template <class Element, int kPiece>
-__global__ __launch_bounds__(kThreads) void gate_kernel(const __grid_constant__ GateParams params) {
-  extern __shared__ float shared[];
-  follow_stream();
-  const GatedRows& rows = params.rows;
-  const std::int64_t row = params.first + blockIdx.x;
-  const int width = rows.group_width;
-  const bool gates = rows.gate.data != nullptr;
-  const MatrixTensor inputs[2] = {rows.o, rows.gate};
-  GroupSums<kPiece> sums(shared, params.d);
-  const float* rstds = sums.groups;
-  if (params.given_rstd.data != nullptr) {
-    rstds = static_cast<const float*>(params.given_rstd.data) + row * params.given_rstd.row_stride;
-  } else if (width > 0) {
-    for_pieces<Element, kPiece>(inputs, row, params.d, [&](int column, auto& in) {
-      float squares = 0.0f;
-#pragma unroll
-      for (int j = 0; j < kPiece; ++j) {
-        float y = in[0][j];
-        if (rows.norm_behind_gate) y *= apply_gate(rows.gate_activation, in[1][j]).value;
-        squares = fmaf(y, y, squares);
-      }
-      sums.pieces[column / kPiece] = squares;
-    });
-    sums.make(params.d, width, [&](int group, float squares) {
-      const float rstd = rsqrtf(squares / static_cast<float>(width) + params.group_eps);
-      if (params.group_rstd.data != nullptr) {
-        static_cast<float*>(params.group_rstd.data)[row * params.group_rstd.row_stride + group] =
-            rstd;
-      }
-      return rstd;
-    });
-  }
-  if (params.gated.data == nullptr) return;
-  for_pieces<Element, kPiece>(inputs, row, params.d, [&](int column, auto& in) {
-    float a[kPiece], weights[kPiece];
-    float rstd = 1.0f;
-    if (width > 0) {
-      rstd = rstds[column / width];
-      load_weights<Element>(rows, column, weights);
-    }
-#pragma unroll
-    for (int j = 0; j < kPiece; ++j) {
-      a[j] = in[0][j];
-      if (width > 0) a[j] *= rstd * weights[j];
-      if (gates) a[j] *= apply_gate(rows.gate_activation, in[1][j]).value;
-    }
-    store_piece<Element>(params.gated, row, column, a);
   });
+  if (params.d_group_norm_weight.data == nullptr) return;
+  float* to = params.partial_sums + slice * params.d;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (teams.per_cta > 1) {  // the teams' sums, in their order
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) shared[threadIdx.x][j] = sums[i][j];
+      __syncthreads();
+      if (place.team > 0) continue;
+      for (int team = 1; team < teams.per_cta; ++team) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sums[i][j] += shared[team * teams.lanes + place.lane][j];
+      }
+    }
+    if (place.in_group(teams, i) < teams.width)
+      store_eight(to + place.column(teams, i), 8, sums[i]);
+  }
 }
 
-template <class Element, int kPiece>
-__global__ __launch_bounds__(kThreads) void gate_gradient_kernel(
-    const __grid_constant__ GateGradientParams params) {
-  extern __shared__ float shared[];
+// Element by element.
+
+constexpr int kRowThreads = 128;
+using AnyCta = RowCta<kRowThreads>;
+
+template <class Element>
+__device__ float load(const MatrixTensor& matrix, std::int64_t row, int column) {
+  return static_cast<float>(row_of<const Element>(matrix, row)[column]);
+}
+template <class Element, OutputGate kActivation>
+__device__ Gate gate_at(const GatedRows& rows, std::int64_t row, int column) {
+  if (rows.gate.data == nullptr) return {1.0f, 0.0f};
+  return apply_gate<kActivation>(load<Element>(rows.gate, row, column));
+}
+template <class Element>
+__device__ float weight_at(const GatedRows& rows, int column) {
+  const int at = rows.group_weight_repeats ? column % rows.group_width : column;
+  const WeightVector& from = rows.group_norm_weight;
+  return from.dtype == DType::kFloat32
+             ? static_cast<const float*>(from.data)[at]
+             : static_cast<float>(static_cast<const Element*>(from.data)[at]);
+}
+
+/// Calls body(column) for the columns of a row, or of a group of it, that a thread takes.
+template <class Body>
+__device__ void for_columns(int begin, int end, const Body& body) {
+  for (int column = begin + static_cast<int>(threadIdx.x); column < end; column += kRowThreads) {
+    body(column);
+  }
+}
+
+template <class Element>
+__global__ __launch_bounds__(kRowThreads) void any_gate_kernel(
+    const __grid_constant__ GateParams params) {
   follow_stream();
   const GatedRows& rows = params.rows;
   const std::int64_t row = blockIdx.x;
-  const int width = rows.group_width;
-  const bool gates = rows.gate.data != nullptr, behind = rows.norm_behind_gate;
-  const MatrixTensor inputs[3] = {rows.o, rows.gate, params.d_gated};
-  const float* rstds =
-      static_cast<const float*>(params.group_rstd.data) + row * params.group_rstd.row_stride;
-  GroupSums<kPiece> means(shared, params.d);
-  // y is what is normalised, dn what its norm's result has of the gradient before its weight.
-  const auto gate_of = [&](float g) {
-    return gates ? apply_gate(rows.gate_activation, g) : Gate{1.0f, 0.0f};
-  };
-  if (width > 0) {
-    for_pieces<Element, kPiece>(inputs, row, params.d, [&](int column, auto& in) {
-      const float rstd = rstds[column / width];
-      float weights[kPiece], dot = 0.0f;
-      load_weights<Element>(rows, column, weights);
-#pragma unroll
-      for (int j = 0; j < kPiece; ++j) {
-        const float f = gate_of(in[1][j]).value;
-        const float y = behind ? in[0][j] * f : in[0][j];
-        const float dn = behind ? in[2][j] : in[2][j] * f;
-        dot = fmaf(dn * weights[j], y * rstd, dot);
+  const int width = rows.group_width > 0 ? rows.group_width : params.d;
+  with_gate(rows.gate_activation, [&](auto activation) {
+    constexpr OutputGate kActivation = decltype(activation)::value;
+    for (int group = 0; group * width < params.d; ++group) {
+      const int begin = group * width, end = begin + width;
+      float rstd = 1.0f;
+      if (params.given_rstd.data != nullptr) {
+        rstd = row_of_floats(params.given_rstd, row)[group];
+      } else if (rows.group_width > 0) {
+        float squares[1] = {};
+        for_columns(begin, end, [&](int column) {
+          float y = load<Element>(rows.o, row, column);
+          if (rows.norm_behind_gate) y *= gate_at<Element, kActivation>(rows, row, column).value;
+          squares[0] = fmaf(y, y, squares[0]);
+        });
+        AnyCta::sum(squares);
+        rstd = rsqrtf(squares[0] / static_cast<float>(width) + params.group_eps);
+        if (params.group_rstd.data != nullptr && threadIdx.x == 0) {
+          row_of_floats(params.group_rstd, row)[group] = rstd;
+        }
       }
-      means.pieces[column / kPiece] = dot;
-    });
-    means.make(params.d, width, [&](int, float sum) { return sum / static_cast<float>(width); });
-  }
-  for_pieces<Element, kPiece>(inputs, row, params.d, [&](int column, auto& in) {
-    float weights[kPiece], d_o[kPiece], d_gate[kPiece];
-    float rstd = 1.0f, mean = 0.0f;
-    if (width > 0) {
-      rstd = rstds[column / width];
-      mean = means.groups[column / width];
-      load_weights<Element>(rows, column, weights);
+      if (params.gated.data == nullptr) continue;
+      for_columns(begin, end, [&](int column) {
+        float a = load<Element>(rows.o, row, column);
+        if (rows.group_width > 0) a *= rstd * weight_at<Element>(rows, column);
+        a *= gate_at<Element, kActivation>(rows, row, column).value;
+        row_of<Element>(params.gated, row)[column] = static_cast<Element>(a);
+      });
     }
-#pragma unroll
-    for (int j = 0; j < kPiece; ++j) {
-      const float o = in[0][j], d_a = in[2][j];
-      const Gate f = gate_of(in[1][j]);
-      if (width == 0) {
-        d_o[j] = d_a * f.value;
-        d_gate[j] = d_a * o * f.slope;
-        continue;
-      }
-      const float m = (behind ? o * f.value : o) * rstd;
-      const float dn = behind ? d_a : d_a * f.value;
-      const float dy = rstd * (dn * weights[j] - m * mean);
-      d_o[j] = behind ? dy * f.value : dy;
-      d_gate[j] = (behind ? dy * o : d_a * m * weights[j]) * f.slope;
-    }
-    if (params.d_o.data != nullptr) store_piece<Element>(params.d_o, row, column, d_o);
-    if (params.d_gate.data != nullptr) store_piece<Element>(params.d_gate, row, column, d_gate);
   });
 }
 
-/// A CTA per 32 pieces of columns and slice of rows; its warps take every eighth row.
-template <class Element, int kPiece>
-__global__ __launch_bounds__(32 * kSumWarps) void group_weight_gradient_kernel(
-    const __grid_constant__ GroupWeightGradientParams params) {
-  constexpr int kColumns = 32 * kPiece;
-  __shared__ float sums[kSumWarps][kColumns];
+template <class Element>
+__global__ __launch_bounds__(kRowThreads) void any_gate_gradient_kernel(
+    const __grid_constant__ GateGradientParams params) {
   follow_stream();
   const GatedRows& rows = params.rows;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int column = static_cast<int>(blockIdx.x) * kColumns + kPiece * lane;
-  const std::int64_t begin = params.M * blockIdx.y / gridDim.y;
-  const std::int64_t end = params.M * (blockIdx.y + 1) / gridDim.y;
-  float sum[kPiece] = {};
-  if (column < params.d) {
-#pragma unroll 4
-    for (std::int64_t row = begin + warp; row < end; row += kSumWarps) {
-      float o[kPiece], g[kPiece], d_a[kPiece];
-      load_piece<Element>(rows.o, row, column, o);
-      load_piece<Element>(params.d_gated, row, column, d_a);
-      if (rows.gate.data != nullptr) load_piece<Element>(rows.gate, row, column, g);
-      const float rstd = static_cast<const float*>(
-          params.group_rstd.data)[row * params.group_rstd.row_stride + column / rows.group_width];
-#pragma unroll
-      for (int j = 0; j < kPiece; ++j) {  // before or behind the gate, o's f is in it once
-        const float f =
-            rows.gate.data != nullptr ? apply_gate(rows.gate_activation, g[j]).value : 1.0f;
-        sum[j] = fmaf(d_a[j] * f, o[j] * rstd, sum[j]);
+  const std::int64_t row = blockIdx.x;
+  const bool norms = rows.group_width > 0;
+  const int width = norms ? rows.group_width : params.d;
+  with_gate(rows.gate_activation, [&](auto activation) {
+    constexpr OutputGate kActivation = decltype(activation)::value;
+    for (int group = 0; group * width < params.d; ++group) {
+      const int begin = group * width, end = begin + width;
+      float rstd = 1.0f, mean[1] = {};
+      if (norms) {
+        rstd = row_of_floats(params.group_rstd, row)[group];
+        for_columns(begin, end, [&](int column) {
+          const float y = load<Element>(rows.o, row, column) *
+                          gate_at<Element, kActivation>(rows, row, column).value;
+          mean[0] = fmaf(load<Element>(params.d_gated, row, column) * y * rstd,
+                         weight_at<Element>(rows, column), mean[0]);
+        });
+        AnyCta::sum(mean);
+        mean[0] /= static_cast<float>(width);
       }
+      for_columns(begin, end, [&](int column) {
+        const float o = load<Element>(rows.o, row, column);
+        const float d = load<Element>(params.d_gated, row, column);
+        const Gate f = gate_at<Element, kActivation>(rows, row, column);
+        const Gradients made = norms ? Gradients(o, f, d, rows.norm_behind_gate, rstd,
+                                                 weight_at<Element>(rows, column), mean[0])
+                                     : Gradients(o, f, d);
+        if (params.d_o.data != nullptr) {
+          row_of<Element>(params.d_o, row)[column] = static_cast<Element>(made.d_o);
+        }
+        if (params.d_gate.data != nullptr) {
+          row_of<Element>(params.d_gate, row)[column] = static_cast<Element>(made.d_gate);
+        }
+      });
     }
-  }
-#pragma unroll
-  for (int j = 0; j < kPiece; ++j) sums[warp][kPiece * lane + j] = sum[j];
-  __syncthreads();
-  const int mine = static_cast<int>(blockIdx.x * kColumns + threadIdx.x);
-  if (static_cast<int>(threadIdx.x) >= kColumns || mine >= params.d) return;
-  float total = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kSumWarps; ++i) total += sums[i][threadIdx.x];
-  params.partial_sums[std::int64_t{blockIdx.y} * params.d + mine] = total;
+  });
 }
 
-/// Whether rows consist of whole pieces of eight columns at multiples of 16 bytes.
-bool has_eights(const GatedRows& rows, int d, std::initializer_list<MatrixTensor> others) {
+/// A thread per column of a slice of rows.
+template <class Element>
+__global__ __launch_bounds__(kRowThreads) void any_group_weight_gradient_kernel(
+    const __grid_constant__ GateGradientParams params) {
+  follow_stream();
+  const GatedRows& rows = params.rows;
+  const int column = static_cast<int>(blockIdx.x * kRowThreads + threadIdx.x);
+  if (column >= params.d) return;
+  const std::int64_t end = params.M * (blockIdx.y + 1) / gridDim.y;
+  with_gate(rows.gate_activation, [&](auto activation) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (std::int64_t row = params.M * blockIdx.y / gridDim.y; row < end; ++row) {
+      const float y = load<Element>(rows.o, row, column) *
+                      gate_at<Element, decltype(activation)::value>(rows, row, column).value;
+      sum = fmaf(load<Element>(params.d_gated, row, column) * y,
+                 row_of_floats(params.group_rstd, row)[column / rows.group_width], sum);
+    }
+    params.partial_sums[std::int64_t{blockIdx.y} * params.d + column] = sum;
+  });
+}
+
+/// Whether rows consist of whole eights at multiples of 16 bytes, and a CTA holds a group.
+bool takes_eights(const GatedRows& rows, int d, std::initializer_list<MatrixTensor> others) {
   const auto lies_well = [](const MatrixTensor& matrix) {
     return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 && matrix.row_stride % 8 == 0;
   };
-  return d % 8 == 0 && rows.group_width % 8 == 0 && lies_well(rows.o) && lies_well(rows.gate) &&
-         lies_well({const_cast<void*>(rows.group_norm_weight.data), 0}) &&
+  return d % 8 == 0 && rows.group_width % 8 == 0 &&
+         rows.group_width <= 8 * kMostThreads * kMostHeld && lies_well(rows.o) &&
+         lies_well(rows.gate) && lies_well({const_cast<void*>(rows.group_norm_weight.data), 0}) &&
          std::all_of(others.begin(), others.end(), lies_well);
 }
 
 template <class Params>
-void launch_rows(const char* name, void (*kernel)(Params), const Params& params, std::int64_t count,
-                 std::size_t shared_bytes, void* stream) {
-  if (count == 0 || params.d == 0) return;
+void launch(const char* name, void (*kernel)(Params), const Params& params, std::int64_t blocks,
+            int threads, void* stream) {
   launch_kernel(
       name, kernel,
-      {.blocks = static_cast<unsigned>(count), .threads = kThreads, .shared_bytes = shared_bytes},
+      {.blocks = static_cast<unsigned>(blocks), .threads = static_cast<unsigned>(threads)},
       static_cast<cudaStream_t>(stream), params);
+}
+
+int any_slices(std::int64_t M) { return static_cast<int>(std::clamp<std::int64_t>(M / 32, 1, 64)); }
+
+/// Returns the number of slices whose sums are there.
+template <class Element>
+int differentiate(const char* name, const GateGradientParams& params, void* stream) {
+  const GatedRows& rows = params.rows;
+  if (takes_eights(rows, params.d, {params.d_gated, params.d_o, params.d_gate})) {
+    if (rows.group_width == 0) {
+      launch(name, gate_gradient_kernel<Element>, params,
+             ceil_div(params.M * (params.d / 8), kThreads), kThreads, stream);
+      return 0;
+    }
+    const Teams teams(params.d, rows.group_width);
+    const TeamGradientParams with_teams{params, teams, teams.slices(params.M)};
+    launch(name,
+           teams.held == 1 ? team_gate_gradient_kernel<Element, 1>
+                           : team_gate_gradient_kernel<Element, 2>,
+           with_teams, std::int64_t{with_teams.slices} * teams.groups, teams.threads(), stream);
+    return with_teams.slices;
+  }
+  if (params.d_o.data != nullptr || params.d_gate.data != nullptr) {
+    launch(name, any_gate_gradient_kernel<Element>, params, params.M, kRowThreads, stream);
+  }
+  if (params.d_group_norm_weight.data == nullptr) return 0;
+  const int slices = any_slices(params.M);
+  launch_kernel(name, any_group_weight_gradient_kernel<Element>,
+                {.blocks = static_cast<unsigned>(ceil_div(params.d, kRowThreads)),
+                 .blocks_y = static_cast<unsigned>(slices),
+                 .threads = kRowThreads},
+                static_cast<cudaStream_t>(stream), params);
+  return slices;
 }
 
 }  // namespace
 
+int most_group_slices(std::int64_t M, int d, int group_width) {
+  const bool eights = group_width % 8 == 0 && group_width <= 8 * kMostThreads * kMostHeld;
+  return std::max(eights ? Teams(d, group_width).slices(M) : 0, any_slices(M));
+}
+
 template <class Element>
 void launch_gate(const char* name, const GateParams& params, void* stream) {
-  const std::int64_t count = params.end - params.first;
-  const int width = params.rows.group_width;
-  if (has_eights(params.rows, params.d, {params.gated})) {
-    launch_rows(name, gate_kernel<Element, 8>, params, count, group_sums_bytes<8>(params.d, width),
-                stream);
+  const GatedRows& rows = params.rows;
+  if (params.M == 0 || params.d == 0) return;
+  if (!takes_eights(rows, params.d, {params.gated})) {
+    launch(name, any_gate_kernel<Element>, params, params.M, kRowThreads, stream);
+  } else if (rows.group_width == 0) {
+    launch(name, gate_kernel<Element>, params, ceil_div(params.M * (params.d / 8), kThreads),
+           kThreads, stream);
   } else {
-    launch_rows(name, gate_kernel<Element, 1>, params, count, group_sums_bytes<1>(params.d, width),
-                stream);
+    const Teams teams(params.d, rows.group_width);
+    launch(name, teams.held == 1 ? team_gate_kernel<Element, 1> : team_gate_kernel<Element, 2>,
+           TeamGateParams{params, teams}, ceil_div(params.M, teams.per_cta) * teams.groups,
+           teams.threads(), stream);
   }
 }
 
 template <class Element>
 void launch_gate_gradient(const char* name, const GateGradientParams& params, void* stream) {
-  const int width = params.rows.group_width;
-  if (has_eights(params.rows, params.d, {params.d_gated, params.d_o, params.d_gate})) {
-    launch_rows(name, gate_gradient_kernel<Element, 8>, params, params.M,
-                group_sums_bytes<8>(params.d, width), stream);
-  } else {
-    launch_rows(name, gate_gradient_kernel<Element, 1>, params, params.M,
-                group_sums_bytes<1>(params.d, width), stream);
-  }
-}
-
-template <class Element>
-void launch_group_weight_gradient(const char* name, const GroupWeightGradientParams& params,
-                                  void* stream) {
-  const int slices = params.M > 0 ? row_norm::weight_slices(params.M) : 0;
-  const bool eights = has_eights(params.rows, params.d, {params.d_gated});
-  if (slices > 0) {
-    launch_kernel(name,
-                  eights ? group_weight_gradient_kernel<Element, 8>
-                         : group_weight_gradient_kernel<Element, 1>,
-                  {.blocks = static_cast<unsigned>(ceil_div(params.d, eights ? 256 : 32)),
-                   .blocks_y = static_cast<unsigned>(slices),
-                   .threads = 32 * kSumWarps},
-                  static_cast<cudaStream_t>(stream), params);
-  }
+  int slices = 0;
+  if (params.M > 0 && params.d > 0) slices = differentiate<Element>(name, params, stream);
+  if (params.d_group_norm_weight.data == nullptr) return;
   // Where groups share their weights, each of them counts as a slice.
   const int columns = params.rows.group_weight_repeats ? params.rows.group_width : params.d;
   gemm::SumSlicesParams sum;
   sum.partial_sums = params.partial_sums;
-  sum.slices = slices * (params.d / columns);
+  sum.slices = columns > 0 ? slices * (params.d / columns) : 0;
   sum.rows = 1;
   sum.columns = columns;
-  sum.result = {params.d_weight.data, columns};
-  sum.fp32 = params.d_weight.dtype == DType::kFloat32;
+  sum.result = {params.d_group_norm_weight.data, columns};
+  sum.fp32 = params.d_group_norm_weight.dtype == DType::kFloat32;
   sum.accumulate = params.accumulate;
   gemm::launch_sum_slices<Element>(name, sum, stream);
 }
 
-#define TANDEM_INSTANCES(Element)                                                             \
-  template void launch_gate<Element>(const char*, const GateParams&, void*);                  \
-  template void launch_gate_gradient<Element>(const char*, const GateGradientParams&, void*); \
-  template void launch_group_weight_gradient<Element>(const char*,                            \
-                                                      const GroupWeightGradientParams&, void*);
+#define TANDEM_INSTANCES(Element)                                            \
+  template void launch_gate<Element>(const char*, const GateParams&, void*); \
+  template void launch_gate_gradient<Element>(const char*, const GateGradientParams&, void*);
 
 TANDEM_INSTANCES(__nv_bfloat16)
 #ifndef TANDEM_CUDA_DEV

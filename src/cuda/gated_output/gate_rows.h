@@ -9,10 +9,9 @@
 
 namespace tandem::cuda::gated_output {
 
-/// Rows [first,end) of a, d columns wide.
+/// a, d columns wide.
 struct GateParams {
-  std::int64_t first = 0;
-  std::int64_t end = 0;
+  std::int64_t M = 0;
   int d = 0;
   GatedRows rows;
   MatrixTensor given_rstd;  // fp32, of the group norm; null: computed with
@@ -23,7 +22,7 @@ struct GateParams {
 template <class Element>
 void launch_gate(const char* name, const GateParams& params, void* stream);
 
-/// What o and the gate have of d_gated. Null outputs are not wanted.
+/// What o, the gate and the group norm's weight have of d_gated. Null outputs are not wanted.
 struct GateGradientParams {
   std::int64_t M = 0;
   int d = 0;
@@ -32,23 +31,14 @@ struct GateGradientParams {
   MatrixTensor d_gated;
   MatrixTensor d_o;
   MatrixTensor d_gate;
+  WeightVectorGradient d_group_norm_weight;
+  bool accumulate = false;
+  float* partial_sums = nullptr;  // [most_group_slices(),d], where d_group_norm_weight is wanted
 };
 template <class Element>
 void launch_gate_gradient(const char* name, const GateGradientParams& params, void* stream);
 
-/// The gradient of the group norm's weight, or what is to be added to it.
-struct GroupWeightGradientParams {
-  std::int64_t M = 0;
-  int d = 0;
-  GatedRows rows;
-  MatrixTensor group_rstd;  // fp32
-  MatrixTensor d_gated;
-  WeightVectorGradient d_weight;
-  bool accumulate = false;
-  float* partial_sums = nullptr;  // [row_norm::weight_slices(M),d]
-};
-template <class Element>
-void launch_group_weight_gradient(const char* name, const GroupWeightGradientParams& params,
-                                  void* stream);
+/// Into how many slices rows are cut at most for d_group_norm_weight.
+int most_group_slices(std::int64_t M, int d, int group_width);
 
 }  // namespace tandem::cuda::gated_output

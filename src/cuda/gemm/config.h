@@ -6,8 +6,7 @@
 namespace tandem::cuda::gemm {
 
 constexpr int kTileRows = 128;
-constexpr int kTileDepth = 64;     // of the contracted axis, per stage
-constexpr int kScheduleGroup = 8;  // tiles of rows that run together (gemm/schedule.cuh)
+constexpr int kTileDepth = 64;  // of the contracted axis, per stage
 constexpr int kPanelBytes = 64 * kTileDepth * 2;
 
 // Named barriers: of each warpgroup that multiplies, and of its turn.

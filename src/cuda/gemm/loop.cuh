@@ -15,7 +15,6 @@
 //   role  threads               work
 //   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
 //   load  warps 8 and 9         A and B by TMA, one lane each
-//   beside warps 10 and 11      what a kernel does beside its products, if anything
 // One CTA per SM, which stays for several tiles (gemm/schedule.cuh). The tiles' steps pass through
 // one ring, so one warpgroup's epilogue lies beside the other's products:
 //
@@ -181,7 +180,6 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
   constexpr bool kPaired = !kIsA && Operands::kPaired;
   static_assert(!kPaired || Config::kLayout == Layout::kNT);
   const bool elected = cute::elect_one_sync();
-  if constexpr (kIsA && requires { operands.wait_for_rows(0); }) operands.wait_for_rows(tile.row);
   for (int term = 0; term < Operands::kTerms; ++term) {
     const Steps steps = find_steps<Config>(operands, term, tile.outer);
     const CUtensorMap* maps = kIsA ? &operands.a[term] : &operands.b[term + tile.segment];
@@ -345,11 +343,13 @@ struct Products {
       }
       at.advance();
     }
+    // why together before the addend: it may need a stage that the other has not read yet.
+    if (Config::kTogether && passes) pass_turn();
     const int addend = at.stage;
     for (int half = 0; half < kAddendSteps && adds(operands); ++half, at.advance()) {
       shared.ring.wait_full(at);
     }
-    if (passes) pass_turn();
+    if (!Config::kTogether && passes) pass_turn();
     wgmma_wait<0>();
     if (count > 0) {
       release(behind);
@@ -387,16 +387,11 @@ struct Products {
   }
 };
 
-struct Nothing {
-  __device__ void operator()() const {}
-};
-
 /// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
-/// PanelStore; two warps call beside() at the same time. All threads of a kernel; `shared` is its
-/// dynamic shared memory.
-template <class Config, class Operands, class Epilogue, class Beside = Nothing>
-__device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue,
-                    Beside beside = {}) {
+/// PanelStore. All threads of a kernel that does nothing else; `shared` is its dynamic shared
+/// memory.
+template <class Config, class Operands, class Epilogue>
+__device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
   if (threadIdx.x == 0) {
@@ -417,7 +412,6 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     if (warp == 8) load_tiles<Config, true>(operands, shared);
     if (warp == 9) load_tiles<Config, false>(operands, shared, late);
-    if (warp > 9) beside();
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
     const Schedule<Config, Operands> schedule(operands);

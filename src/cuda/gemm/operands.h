@@ -55,8 +55,6 @@ struct Addend {
   CUtensorMap map;
   bool is_there = false;
 };
-/// Where what is derived of Operands has a member wait_for_rows(row), it is called before a tile's
-/// rows of A are loaded, by a whole warp.
 template <class Operands>
 concept HasAddend = requires(const Operands& operands) {
   operands.addend;

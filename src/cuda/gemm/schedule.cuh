@@ -44,9 +44,9 @@ class Schedule {
     const int per_outer = row_tiles_ * column_tiles_;
     tile.outer = index / per_outer;
     index -= tile.outer * per_outer;
-    const int first = index / (kScheduleGroup * column_tiles_) * kScheduleGroup;
+    const int first = index / (kGroup * column_tiles_) * kGroup;
     index -= first * column_tiles_;
-    const int rows = min(kScheduleGroup, row_tiles_ - first);
+    const int rows = min(kGroup, row_tiles_ - first);
     tile.row = (first + index % rows) * kTileRows;
     const int column_tile = index / rows;
 #pragma unroll
@@ -58,6 +58,8 @@ class Schedule {
   }
 
  private:
+  static constexpr int kGroup = 8;
+
   const Operands& operands_;
   int row_tiles_;
   int column_tiles_;

@@ -64,4 +64,17 @@ __device__ void store_eight(Element* to, int count, const float (&values)[8]) {
   }
 }
 
+/// The same of fp32.
+__device__ inline void store_eight(float* to, int count, const float (&values)[8]) {
+  if (count >= 8 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+    reinterpret_cast<float4*>(to)[0] = {values[0], values[1], values[2], values[3]};
+    reinterpret_cast<float4*>(to)[1] = {values[4], values[5], values[6], values[7]};
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i < count) to[i] = values[i];
+    }
+  }
+}
+
 }  // namespace tandem::cuda

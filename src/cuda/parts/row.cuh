@@ -1,4 +1,4 @@
-// Rows of a matrix that teams of threads pass over: CTAs of 128, or warps. All loads of a row are
+// Rows of a matrix that CTAs pass over. All loads of a row are
 // under way before the first is used, and what fits stays in registers between two passes.
 #pragma once
 
@@ -32,13 +32,22 @@ __device__ Words<Stored> load_words(const Stored* from, int count) {
   }
 }
 
-/// A warp, or the CTA.
+/// Makes the compiler unpack words again, where it would keep their values from one pass to the
+/// next, in as many registers more.
+template <class Stored>
+__device__ void keep_packed(Words<Stored>& words) {
+  for (uint4& four : words.words) {
+    asm volatile("" : "+r"(four.x), "+r"(four.y), "+r"(four.z), "+r"(four.w));
+  }
+}
+
+/// All threads of a CTA.
 template <int kThreadsT>
-struct Team {
+struct RowCta {
   static constexpr int kThreads = kThreadsT;
   static constexpr int kWarps = kThreads / 32;
 
-  static __device__ int thread() { return static_cast<int>(threadIdx.x % kThreads); }
+  static __device__ int thread() { return static_cast<int>(threadIdx.x); }
   /// First column of a thread's eight number i.
   static __device__ int column(int i) { return 8 * (thread() + i * kThreads); }
 
@@ -51,32 +60,30 @@ struct Team {
     for (int i = kHeld; column(i) < d; ++i) reload(i);
   }
 
-  /// Sums each of the values in one order; every thread gets the sums. All threads of the team.
+  /// Sums each of the values in one order; every thread gets the sums. All threads of the CTA.
   template <int kCount>
   static __device__ void sum(float (&values)[kCount]) {
 #pragma unroll
     for (float& value : values) value = sum_warp(value);
-    if constexpr (kWarps > 1) {
-      __shared__ float sums[kWarps][kCount];
-      __syncthreads();  // the sums before have been read
-      if (threadIdx.x % 32 == 0) {
+    __shared__ float sums[kWarps][kCount];
+    __syncthreads();  // the sums before have been read
+    if (threadIdx.x % 32 == 0) {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) sums[threadIdx.x / 32][i] = values[i];
-      }
-      __syncthreads();
+      for (int i = 0; i < kCount; ++i) sums[threadIdx.x / 32][i] = values[i];
+    }
+    __syncthreads();
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        values[i] = 0.0f;
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = 0.0f;
 #pragma unroll
-        for (int warp = 0; warp < kWarps; ++warp) values[i] += sums[warp][i];
-      }
+      for (int warp = 0; warp < kWarps; ++warp) values[i] += sums[warp][i];
     }
   }
 };
 
-/// The eights of a row that a thread of a team takes: `kHeld` in registers, those beyond loaded
+/// The eights of a row that a thread of a CTA takes: `kHeld` in registers, those beyond loaded
 /// again.
-template <class Team, class Stored, bool kRegular, int kHeld>
+template <class Cta, class Stored, bool kRegular, int kHeld>
 class RowPart {
  public:
   RowPart() = default;
@@ -88,17 +95,14 @@ class RowPart {
 
   __device__ void get(int i, float (&values)[8]) const {
     Words<Stored> words = held_[i];
-    // why: else the values, and not the words, are kept from one pass to the next.
-    for (uint4& four : words.words) {
-      asm volatile("" : "+r"(four.x), "+r"(four.y), "+r"(four.z), "+r"(four.w));
-    }
+    keep_packed(words);
     unpack(words, values);
   }
   __device__ void reload(int i, float (&values)[8]) const { unpack(load(i), values); }
 
  private:
   __device__ Words<Stored> load(int i) const {
-    return load_words<kRegular>(row_ + Team::column(i), d_ - Team::column(i));
+    return load_words<kRegular>(row_ + Cta::column(i), d_ - Cta::column(i));
   }
 
   const Stored* row_;
@@ -107,7 +111,7 @@ class RowPart {
 };
 
 /// The same of a vector of weights, of Element or fp32; null: `absent` everywhere.
-template <class Team, class Element, bool kRegular, int kHeld>
+template <class Cta, class Element, bool kRegular, int kHeld>
 class WeightPart {
  public:
   __device__ WeightPart(const void* data, bool fp32, int d, float absent)
@@ -139,8 +143,8 @@ class WeightPart {
  private:
   template <class Stored>
   __device__ Words<Stored> load(int i) const {
-    return load_words<kRegular>(static_cast<const Stored*>(data_) + Team::column(i),
-                                d_ - Team::column(i));
+    return load_words<kRegular>(static_cast<const Stored*>(data_) + Cta::column(i),
+                                d_ - Cta::column(i));
   }
   __device__ void convert(const Words<float>& words, float (&values)[8]) const {
     if (data_ == nullptr) {

@@ -26,15 +26,13 @@ struct Variant {
   std::string name;
   DType dtype;
   Launch<row_norm::NormalizeParams> normalize;
-  Launch<row_norm::InputGradientParams> input_gradient;
-  Launch<row_norm::WeightGradientParams> weight_gradient;
+  Launch<row_norm::GradientParams> gradient;
 };
 
 template <class Element>
 Variant make_variant(const char* call, DType dtype) {
   return {std::string(call) + ".sm90." + to_string(dtype), dtype,
-          &row_norm::launch_normalize<Element>, &row_norm::launch_input_gradient<Element>,
-          &row_norm::launch_weight_gradient<Element>};
+          &row_norm::launch_normalize<Element>, &row_norm::launch_gradient<Element>};
 }
 
 std::vector<Variant> make_variants(const char* call) {
@@ -125,10 +123,10 @@ BackwardPlan plan_backward(const RmsNormGemmBackwardProblem& problem,
   const std::int64_t bytes = projection.M * gemm::padded(projection.d) * 2;
   plan.n = workspace.add(wants_n(problem) ? bytes : 0);
   plan.dn = workspace.add(wants_dn(problem) ? bytes : 0);
-  plan.weight_sums =
-      workspace.add(problem.d_norm_weight != nullptr
-                        ? 2 * std::int64_t{row_norm::weight_slices(projection.M)} * projection.d * 4
-                        : 0);
+  plan.weight_sums = workspace.add(
+      problem.d_norm_weight != nullptr
+          ? std::int64_t{row_norm::most_slices(projection.M, projection.d)} * projection.d * 4
+          : 0);
   plan.products = workspace.bytes();
   plan.products_bytes = projection_backward_workspace_bytes(
       products_of(problem, plan, reinterpret_cast<char*>(kWorkspaceAlignment)), device, inner);
@@ -188,18 +186,17 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Con
   projection_backward(products,
                       with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
                       inner);
-  if (projection.dx.data != nullptr) {
-    variant.input_gradient(kBackward, {rows, products.dx, {}, projection.dx}, stream);
-  }
-  if (problem.d_norm_weight != nullptr) {
-    variant.weight_gradient(kBackward,
-                            {rows,
-                             products.dx,
-                             {problem.d_norm_weight, problem.d_norm_weight_dtype},
-                             {},
-                             projection.accumulate,
-                             scratch.at<float>(plan.weight_sums)},
-                            stream);
+  if (wants_dn(problem)) {
+    variant.gradient(kBackward,
+                     {rows,
+                      products.dx,
+                      {},
+                      projection.dx,
+                      {problem.d_norm_weight, problem.d_norm_weight_dtype},
+                      {},
+                      projection.accumulate,
+                      scratch.at<float>(plan.weight_sums)},
+                     stream);
   }
 }
 

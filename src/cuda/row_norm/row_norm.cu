@@ -1,5 +1,6 @@
-// The kernels of the row norms: a CTA per row, or for sums over rows a CTA per 256
-// columns of a slice of them. Bound by memory: floor x once, and n, or dn and dx.
+// The kernels of the row norms: a CTA per row; in a gradient with sums over rows a CTA per slice of
+// them, which it takes one after the other. Rows too long or too oddly placed for that leave the
+// sums to a pass of their own. Bound by memory: floor x once, and n, or dn and dx.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -7,82 +8,179 @@
 #include <initializer_list>
 
 #include "cuda/gemm/convert.h"
+#include "cuda/parts/row.cuh"
 #include "cuda/parts/stream_order.cuh"
-#include "cuda/row_norm/normalize.cuh"
+#include "cuda/row_norm/row_norm.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::row_norm {
 namespace {
 
-using Cta = Team<128>;
-
 constexpr int kSumWarps = 8;  // where a CTA sums over rows
 
-template <class Element, bool kRegular, bool kCenters, int kHeld>
-__global__ __launch_bounds__(Cta::kThreads) void normalize_kernel(
-    const __grid_constant__ NormalizeParams params) {
-  follow_stream();
-  normalize_rows<Cta, Element, kRegular, kCenters, kHeld, 1>(params, blockIdx.x, params.M);
-}
+/// Threads and registers for rows of some length: CTAs of kThreads, of which kCtas are on a
+/// multiprocessor at once in a gradient.
+template <int kThreadsT, int kHeldT, int kCtasT>
+struct Shape {
+  static constexpr int kThreads = kThreadsT;
+  static constexpr int kHeld = kHeldT;
+  static constexpr int kCtas = kCtasT;
+};
 
-template <class Element, bool kRegular, bool kCenters, int kHeld>
-__global__ __launch_bounds__(Cta::kThreads) void norm_input_gradient_kernel(
-    const __grid_constant__ InputGradientParams params) {
-  using Part = RowPart<Cta, Element, kRegular, kHeld>;
+template <class Element, bool kRegular, bool kCenters, class Shape>
+__global__ __launch_bounds__(Shape::kThreads) void normalize_kernel(
+    const __grid_constant__ NormalizeParams params) {
+  constexpr int kHeld = Shape::kHeld;
+  // why not two vectors of weights: rows wait for each other where a CTA takes many registers.
+  constexpr int kHeldWeights = kCenters ? 0 : kHeld;
+  using Cta = RowCta<Shape::kThreads>;
   follow_stream();
   const std::int64_t row = blockIdx.x;
   const int d = params.d;
-  const auto part = [&](const MatrixTensor& matrix) {
-    return Part(matrix.data != nullptr ? row_of<const Element>(matrix, row) : nullptr, d);
-  };
-  const Part x = part(params.x), dn = part(params.dn), addend = part(params.addend);
-  const WeightPart<Cta, Element, kRegular, kHeld> weight(
+  const RowPart<Cta, Element, kRegular, kHeld> x(row_of<const Element>(params.x, row), d);
+  const WeightPart<Cta, Element, kRegular, kHeldWeights> weight(
       params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
-  const float rstd = params.rstd[row];
-  const float mean = kCenters ? params.mean[row] : 0.0f;
-  float m[8], g[8], weights[8], more[8];
-  const auto weigh = [&] {
+  const WeightPart<Cta, Element, kRegular, kHeldWeights> bias(
+      params.bias.data, params.bias.dtype == DType::kFloat32, d, 0.0f);
+  float values[8], weights[8], biases[8];
+  const auto mean_of = [&](auto term) {
+    float sum[1] = {};
+    const auto add = [&](int i) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      m[j] = (m[j] - mean) * rstd;
-      g[j] *= weights[j];
-    }
+      for (int j = 0; j < 8; ++j) {
+        if (Cta::column(i) + (kRegular ? 0 : j) < d) sum[0] += term(values[j]);
+      }
+    };
+    Cta::template for_eights<kHeld>(
+        d, [&](int i) { x.get(i, values), add(i); }, [&](int i) { x.reload(i, values), add(i); });
+    Cta::sum(sum);
+    return __fdividef(sum[0], static_cast<float>(d));
   };
-  const auto get = [&](int i) { x.get(i, m), dn.get(i, g), weight.get(i, weights), weigh(); };
-  const auto reload = [&](int i) {
-    x.reload(i, m), dn.reload(i, g), weight.reload(i, weights), weigh();
-  };
-  float means[2] = {};  // of g m and of g
-  const auto add = [&](int i) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {  // rstd may be inf, and then m is NaN behind the row's end
-      if (Cta::column(i) + (kRegular ? 0 : j) >= d) continue;
-      means[0] = fmaf(m[j], g[j], means[0]);
-      if (kCenters) means[1] += g[j];
-    }
-  };
-  Cta::for_eights<kHeld>(
-      d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
-  Cta::sum(means);
-#pragma unroll
-  for (float& value : means) value /= static_cast<float>(d);
-
-  Element* to = row_of<Element>(params.dx, row);
+  float mean = 0.0f;
+  if constexpr (kCenters) mean = mean_of([](float value) { return value; });
+  float rstd;
+  if (params.rstd != nullptr) {
+    rstd = params.rstd[row];
+  } else {
+    const float variance = mean_of([&](float value) { return (value - mean) * (value - mean); });
+    rstd = rsqrtf(variance + static_cast<float>(params.eps));
+  }
+  if (threadIdx.x == 0) {
+    if (params.kept_mean != nullptr) params.kept_mean[row] = mean;
+    if (params.kept_rstd != nullptr) params.kept_rstd[row] = rstd;
+  }
+  if (params.n.data == nullptr) return;
+  Element* to = row_of<Element>(params.n, row);
   const auto store = [&](int i) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) g[j] = more[j] + rstd * (g[j] - m[j] * means[0] - means[1]);
-    store_eight(to + Cta::column(i), d - Cta::column(i), g);
+    for (int j = 0; j < 8; ++j) {
+      const float m = (values[j] - mean) * rstd;
+      values[j] = kCenters ? fmaf(m, weights[j], biases[j]) : m * weights[j];
+    }
+    store_eight(to + Cta::column(i), d - Cta::column(i), values);
   };
-  Cta::for_eights<kHeld>(
-      d, [&](int i) { get(i), addend.get(i, more), store(i); },
-      [&](int i) { reload(i), addend.reload(i, more), store(i); });
+  const auto load_biases = [&](int i) {
+    if constexpr (kCenters) bias.get(i, biases);
+  };
+  Cta::template for_eights<kHeld>(
+      d, [&](int i) { x.get(i, values), weight.get(i, weights), load_biases(i), store(i); },
+      [&](int i) {
+        x.reload(i, values), weight.reload(i, weights);
+        if constexpr (kCenters) bias.reload(i, biases);
+        store(i);
+      });
+}
+
+/// Sums over a CTA's rows that a thread keeps, of its eights' columns.
+template <bool kSums, int kHeld>
+struct ColumnSums {
+  float weight[kHeld][8] = {}, bias[kHeld][8] = {};
+};
+template <int kHeld>
+struct ColumnSums<false, kHeld> {};
+
+/// A CTA per slice of rows, which it takes one after the other; `kSums`: with d_weight's and
+/// d_bias's partial sums, of rows that are held whole.
+template <class Element, bool kRegular, bool kCenters, class Shape, bool kSums>
+__global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_kernel(
+    const __grid_constant__ GradientParams params) {
+  constexpr int kHeld = Shape::kHeld;
+  using Cta = RowCta<Shape::kThreads>;
+  using Part = RowPart<Cta, Element, kRegular, kHeld>;
+  follow_stream();
+  const int d = params.d;
+  const std::int64_t slices = gridDim.x, slice = blockIdx.x;
+  const std::int64_t end = params.M * (slice + 1) / slices;
+  const WeightPart<Cta, Element, kRegular, 0> weight(
+      params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
+  ColumnSums<kSums, kHeld> sums;
+  for (std::int64_t row = params.M * slice / slices; row < end; ++row) {
+    const auto part = [&](const MatrixTensor& matrix) {
+      return Part(matrix.data != nullptr ? row_of<const Element>(matrix, row) : nullptr, d);
+    };
+    const Part x = part(params.x), dn = part(params.dn), addend = part(params.addend);
+    const float rstd = params.rstd[row];
+    const float mean = kCenters ? params.mean[row] : 0.0f;
+    float m[8], g[8], weights[8], more[8];
+    const auto get = [&](int i) { x.get(i, m), dn.get(i, g); };
+    const auto reload = [&](int i) { x.reload(i, m), dn.reload(i, g); };
+    float means[2] = {};  // of g m and of g
+    const auto add = [&](int i) {
+      weight.get(i, weights);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {  // rstd may be inf, and then m is NaN behind the row's end
+        if (Cta::column(i) + (kRegular ? 0 : j) >= d) continue;
+        m[j] = (m[j] - mean) * rstd;
+        if constexpr (kSums) {
+          sums.weight[i][j] = fmaf(g[j], m[j], sums.weight[i][j]);
+          sums.bias[i][j] += g[j];
+        }
+        g[j] *= weights[j];
+        means[0] = fmaf(m[j], g[j], means[0]);
+        if (kCenters) means[1] += g[j];
+      }
+    };
+    if constexpr (kSums) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) get(i), add(i);
+    } else {
+      Cta::template for_eights<kHeld>(
+          d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
+    }
+    if (params.dx.data == nullptr) continue;
+    Cta::sum(means);
+#pragma unroll
+    for (float& value : means) value = __fdividef(value, static_cast<float>(d));
+    Element* to = row_of<Element>(params.dx, row);
+    const auto store = [&](int i) {
+      weight.get(i, weights);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        m[j] = (m[j] - mean) * rstd;
+        g[j] = more[j] + rstd * (g[j] * weights[j] - m[j] * means[0] - means[1]);
+      }
+      store_eight(to + Cta::column(i), d - Cta::column(i), g);
+    };
+    Cta::template for_eights<kHeld>(
+        d, [&](int i) { get(i), addend.get(i, more), store(i); },
+        [&](int i) { reload(i), addend.reload(i, more), store(i); });
+  }
+  if constexpr (kSums) {
+    float* to = params.partial_sums + slice * d;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      store_eight(to + Cta::column(i), d - Cta::column(i), sums.weight[i]);
+      if (params.d_bias.data == nullptr) continue;
+      store_eight(to + slices * d + Cta::column(i), d - Cta::column(i), sums.bias[i]);
+    }
+  }
 }
 
 /// A CTA per 256 columns and slice of rows; its warps take every eighth row, some at once.
 template <class Element, bool kRegular, bool kCenters>
 __global__ __launch_bounds__(32 * kSumWarps) void norm_weight_gradient_kernel(
-    const __grid_constant__ WeightGradientParams params) {
+    const __grid_constant__ GradientParams params) {
   constexpr int kRows = 4;
   __shared__ float sums[2][kSumWarps][256];
   follow_stream();
@@ -126,6 +224,7 @@ __global__ __launch_bounds__(32 * kSumWarps) void norm_weight_gradient_kernel(
   if (mine >= params.d) return;
 #pragma unroll
   for (int of = 0; of < 2; ++of) {
+    if (of == 1 && params.d_bias.data == nullptr) continue;
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kSumWarps; ++i) total += sums[of][i][threadIdx.x];
@@ -140,38 +239,78 @@ bool lies_well(const WeightVector& vector) {
   return reinterpret_cast<std::uintptr_t>(vector.data) % 16 == 0;
 }
 
-template <class Params>
-void launch_rows(const char* name, void (*kernel)(Params), const Params& params, void* stream) {
-  if (params.M == 0) return;
-  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(params.M), .threads = Cta::kThreads},
+/// Calls body(Shape{}) with that of rows as long as these; longer ones do not stay in registers.
+constexpr int kMostHeld = 8 * 256 * 4;
+template <class Body>
+auto with_shape(int d, const Body& body) {
+  if (d <= 8 * 128) return body(Shape<128, 1, 6>{});
+  if (d <= 8 * 128 * 2) return body(Shape<128, 2, 4>{});
+  if (d <= 8 * 128 * 4) return body(Shape<128, 4, 2>{});
+  return body(Shape<256, 4, 1>{});
+}
+using AnyShape = Shape<128, 2, 4>;
+
+template <class Shape, class Params>
+void launch(const char* name, void (*kernel)(Params), const Params& params, std::int64_t blocks,
+            void* stream) {
+  if (blocks == 0) return;
+  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(blocks), .threads = Shape::kThreads},
                 static_cast<cudaStream_t>(stream), params);
 }
 
-constexpr int kFewHeld = 4;  // rows of up to 4096 elements
-constexpr int kManyHeld = 8;
-bool is_short(const Rows& rows) { return rows.d <= 8 * Cta::kThreads * kFewHeld; }
-
 template <class Element, bool kCenters>
 void normalize(const char* name, const NormalizeParams& params, void* stream) {
-  const auto kernel = !is_regular(params) ? normalize_kernel<Element, false, kCenters, kFewHeld>
-                      : is_short(params)  ? normalize_kernel<Element, true, kCenters, kFewHeld>
-                                          : normalize_kernel<Element, true, kCenters, kManyHeld>;
-  launch_rows(name, kernel, params, stream);
+  if (!is_regular(params, {params.n})) {
+    return launch<AnyShape>(name, normalize_kernel<Element, false, kCenters, AnyShape>, params,
+                            params.M, stream);
+  }
+  with_shape(params.d, [&]<class Shape>(Shape) {
+    launch<Shape>(name, normalize_kernel<Element, true, kCenters, Shape>, params, params.M, stream);
+  });
 }
 
-template <class Element, bool kCenters>
-void input_gradient(const char* name, const InputGradientParams& params, void* stream) {
-  const auto kernel = !is_regular(params, {params.dn, params.addend})
-                          ? norm_input_gradient_kernel<Element, false, kCenters, kFewHeld>
-                      : is_short(params)
-                          ? norm_input_gradient_kernel<Element, true, kCenters, kFewHeld>
-                          : norm_input_gradient_kernel<Element, true, kCenters, kManyHeld>;
-  launch_rows(name, kernel, params, stream);
+/// Whether one pass over the rows makes all gradients.
+bool sums_beside(const GradientParams& params) {
+  return is_regular(params, {params.dn, params.addend, params.dx}) && params.d <= kMostHeld;
 }
 
+/// As many CTAs as an H200 holds at once, each with some rows: a slice's sums are as many bytes as
+/// two or three of them.
+int slices_beside(std::int64_t M, int d) {
+  constexpr int kFewestRows = 4;
+  const int at_once = with_shape(d, []<class Shape>(Shape) { return 132 * Shape::kCtas; });
+  return static_cast<int>(std::clamp<std::int64_t>(M / kFewestRows, 1, at_once));
+}
+
+int slices_apart(std::int64_t M) {
+  return static_cast<int>(std::clamp<std::int64_t>(M / 32, 1, 64));
+}
+
+/// Returns the number of slices whose sums are there.
 template <class Element, bool kCenters>
-void weight_partial_sums(const char* name, const WeightGradientParams& params, int slices,
-                         void* stream) {
+int differentiate(const char* name, const GradientParams& params, bool sums, void* stream) {
+  const bool beside = sums && sums_beside(params);
+  if (beside) {
+    const int slices = slices_beside(params.M, params.d);
+    with_shape(params.d, [&]<class Shape>(Shape) {
+      launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, true>, params,
+                    slices, stream);
+    });
+    return slices;
+  }
+  if (params.dx.data != nullptr) {
+    if (is_regular(params, {params.dn, params.addend, params.dx})) {
+      with_shape(params.d, [&]<class Shape>(Shape) {
+        launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, false>, params,
+                      params.M, stream);
+      });
+    } else {
+      launch<AnyShape>(name, norm_gradient_kernel<Element, false, kCenters, AnyShape, false>,
+                       params, params.M, stream);
+    }
+  }
+  if (!sums) return 0;
+  const int slices = slices_apart(params.M);
   launch_kernel(name,
                 is_regular(params, {params.dn})
                     ? norm_weight_gradient_kernel<Element, true, kCenters>
@@ -180,6 +319,7 @@ void weight_partial_sums(const char* name, const WeightGradientParams& params, i
                  .blocks_y = static_cast<unsigned>(slices),
                  .threads = 32 * kSumWarps},
                 static_cast<cudaStream_t>(stream), params);
+  return slices;
 }
 
 }  // namespace
@@ -190,9 +330,7 @@ bool is_regular(const Rows& rows, std::initializer_list<MatrixTensor> others) {
                      [](const MatrixTensor& other) { return lies_well(other); });
 }
 
-int weight_slices(std::int64_t M) {
-  return static_cast<int>(std::clamp<std::int64_t>(M / 32, 1, 64));
-}
+int most_slices(std::int64_t M, int d) { return std::max(slices_beside(M, d), slices_apart(M)); }
 
 template <class Element>
 void launch_normalize(const char* name, const NormalizeParams& params, void* stream) {
@@ -201,17 +339,13 @@ void launch_normalize(const char* name, const NormalizeParams& params, void* str
 }
 
 template <class Element>
-void launch_input_gradient(const char* name, const InputGradientParams& params, void* stream) {
-  params.centers ? input_gradient<Element, true>(name, params, stream)
-                 : input_gradient<Element, false>(name, params, stream);
-}
-
-template <class Element>
-void launch_weight_gradient(const char* name, const WeightGradientParams& params, void* stream) {
-  const int slices = params.M > 0 && params.dn.data != nullptr ? weight_slices(params.M) : 0;
-  if (slices > 0) {
-    params.centers ? weight_partial_sums<Element, true>(name, params, slices, stream)
-                   : weight_partial_sums<Element, false>(name, params, slices, stream);
+void launch_gradient(const char* name, const GradientParams& params, void* stream) {
+  const bool sums = (params.d_weight.data != nullptr || params.d_bias.data != nullptr) &&
+                    params.dn.data != nullptr && params.M > 0;
+  int slices = 0;
+  if (params.M > 0 && params.d > 0) {
+    slices = params.centers ? differentiate<Element, true>(name, params, sums, stream)
+                            : differentiate<Element, false>(name, params, sums, stream);
   }
   const auto finish = [&](const WeightVectorGradient& to, int of) {
     if (to.data == nullptr) return;
@@ -229,10 +363,9 @@ void launch_weight_gradient(const char* name, const WeightGradientParams& params
   finish(params.d_bias, 1);
 }
 
-#define TANDEM_INSTANCES(Element)                                                               \
-  template void launch_normalize<Element>(const char*, const NormalizeParams&, void*);          \
-  template void launch_input_gradient<Element>(const char*, const InputGradientParams&, void*); \
-  template void launch_weight_gradient<Element>(const char*, const WeightGradientParams&, void*);
+#define TANDEM_INSTANCES(Element)                                                      \
+  template void launch_normalize<Element>(const char*, const NormalizeParams&, void*); \
+  template void launch_gradient<Element>(const char*, const GradientParams&, void*);
 
 TANDEM_INSTANCES(__nv_bfloat16)
 #ifndef TANDEM_CUDA_DEV

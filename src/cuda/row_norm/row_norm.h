@@ -47,27 +47,22 @@ struct NormalizeParams : Rows {
 template <class Element>
 void launch_normalize(const char* name, const NormalizeParams& params, void* stream);
 
-/// With g = dn weight: dx = addend + rstd (g - m mean of g m), of a layer norm less rstd mean of g.
-struct InputGradientParams : Rows {
+/// With g = dn weight: dx = addend + rstd (g - m mean of g m), of a layer norm less rstd mean of g;
+/// d_weight = sum over rows of dn m and d_bias = sum over rows of dn, or added to what is there.
+struct GradientParams : Rows {
   MatrixTensor dn;      // null: 0
   MatrixTensor addend;  // null: 0
-  MatrixTensor dx;
-};
-template <class Element>
-void launch_input_gradient(const char* name, const InputGradientParams& params, void* stream);
-
-/// d_weight = sum over rows of dn m and d_bias = sum over rows of dn, or added to what is there.
-struct WeightGradientParams : Rows {
-  MatrixTensor dn;  // null: 0
+  MatrixTensor dx;      // null: not wanted, as the next two
   WeightVectorGradient d_weight;
   WeightVectorGradient d_bias;
   bool accumulate = false;
-  float* partial_sums = nullptr;  // [2,weight_slices(M),d]
+  /// [2,most_slices(M, d),d] where d_bias is wanted, [1,...] where d_weight alone is.
+  float* partial_sums = nullptr;
 };
 template <class Element>
-void launch_weight_gradient(const char* name, const WeightGradientParams& params, void* stream);
+void launch_gradient(const char* name, const GradientParams& params, void* stream);
 
-/// Into how many slices rows are cut for sums over them.
-int weight_slices(std::int64_t M);
+/// Into how many slices rows are cut at most for sums over them.
+int most_slices(std::int64_t M, int d);
 
 }  // namespace tandem::cuda::row_norm
