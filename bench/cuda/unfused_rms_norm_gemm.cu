@@ -1,15 +1,19 @@
-// rms_norm_gemm, unfused: the norm as a kernel of its own (unfused_rms_norm.cu), and the products
-// as projection's baseline has them.
+// rms_norm_gemm, unfused: the norm as a kernel of its own (unfused_rms_norm.cu), the products as
+// projection's baseline has them, and heads' norm and rotation as one kernel (unfused_heads.cu).
 //
 //   forward    n = x rstd norm_weight    a kernel, n in 16 bits
 //              out = n W^T + bias        one product where the weights lie stacked in one matrix
+//              heads of out, in place    a kernel per segment that has them
 //   backward   n                         once more, where no forward in the same call left it
+//              dz of heads               a kernel per segment that has them, dz in 16 bits
 //              dn, d_weight, d_bias      products and column sums
 //              dx, d_norm_weight         two kernels
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "bench/cuda/unfused.h"
+#include "bench/cuda/unfused_heads.h"
 #include "bench/cuda/unfused_rms_norm.h"
 #include "bench/cuda/unfused_rows.cuh"
 #include "cuda/runtime/workspace.h"
@@ -69,6 +73,20 @@ bool wants_weights(const ProjectionBackwardProblem& p) {
                      [](const auto& segment) { return segment.d_weight.data != nullptr; });
 }
 
+/// What a segment's heads end in.
+template <class Projection, class Segment>
+HeadRows heads_of(const Projection& p, const Segment& segment) {
+  return {p.dtype, p.M, segment.columns, segment.head_width, segment.heads, p.rope};
+}
+
+/// Refuses heads that the kernels do not take.
+template <class Projection>
+void check_all_heads(const Projection& p) {
+  for (int i = 0; i < p.segment_count; ++i) {
+    if (p.segments[i].heads.is_there()) check_heads(kName, heads_of(p, p.segments[i]));
+  }
+}
+
 template <class Problem>
 NormedRows rows_of(const Problem& problem) {
   const auto& p = problem.projection;
@@ -84,6 +102,8 @@ class Unfused {
         rows_(forward ? rows_of(*forward) : rows_of(*backward)) {
     if (forward) check_baseline(forward->projection);
     if (backward) check_baseline(backward->projection);
+    if (forward) check_all_heads(forward->projection);
+    if (backward) check_all_heads(backward->projection);
     check_norm(kName, rows_);
     if (backward) rows::check_matrix(kName, backward->projection.dx, rows_.dtype, rows_.d);
     const std::size_t matrix = rows_.M * rows_.d * size_of(rows_.dtype);
@@ -93,6 +113,16 @@ class Unfused {
     n_ = layout.add(makes_n_ ? matrix : 0);
     dn_ = layout.add(wants_norm_ ? matrix : 0);
     sums_ = layout.add(backward && backward->d_norm_weight ? norm_sums_bytes(rows_) : 0);
+    std::size_t head_sums = 0;
+    for (int i = 0; backward && i < backward->projection.segment_count; ++i) {
+      const ProjectionBackwardSegment& segment = backward->projection.segments[i];
+      if (!segment.heads.is_there()) continue;
+      rows::check_matrix(kName, segment.d_out, segment.out_dtype, segment.columns);
+      head_columns_ += segment.d_out.data ? segment.columns : 0;
+      head_sums = std::max(head_sums, head_sums_bytes(heads_of(backward->projection, segment)));
+    }
+    dz_ = layout.add(rows_.M * head_columns_ * size_of(rows_.dtype));
+    head_sums_ = layout.add(head_sums);
     products_ = layout.bytes();
     products_bytes_ = plan_products(reinterpret_cast<char*>(cuda::kWorkspaceAlignment));
   }
@@ -110,8 +140,12 @@ class Unfused {
     if (makes_n_) {
       normalize(rows_, {base + n_, rows_.d}, forward_ ? forward_->kept_rstd : nullptr, stream);
     }
-    if (forward_) unfused_projection(forward_products(base), of_products);
+    if (forward_) {
+      unfused_projection(forward_products(base), of_products);
+      finish_all_heads(stream);
+    }
     if (!backward_) return;
+    differentiate_all_heads(base, stream);
     unfused_projection_backward(backward_products(base), of_products);
     if (wants_norm_) {
       normalize_backward(rows_of(*backward_), {base + dn_, rows_.d}, backward_->projection.dx,
@@ -124,10 +158,65 @@ class Unfused {
 
  private:
   ProjectionForwardProblem forward_products(char* base) const {
-    return joined(forward_->projection, base + n_);
+    ProjectionForwardProblem products = forward_->projection;
+    for (ProjectionForwardSegment& segment : products.segments) {
+      segment.heads = {};
+      segment.head_width = 0;
+    }
+    return joined(products, base + n_);
   }
+
+  void finish_all_heads(cudaStream_t stream) const {
+    const ProjectionForwardProblem& p = forward_->projection;
+    for (int i = 0; i < p.segment_count; ++i) {
+      const ProjectionForwardSegment& segment = p.segments[i];
+      if (!segment.heads.is_there()) continue;
+      finish_heads(heads_of(p, segment), segment.out, segment.out_dtype, stream);
+    }
+  }
+
+  /// Where a segment's dz lies, those with heads side by side in one matrix; null where d_out is
+  /// dz.
+  std::array<MatrixTensor, kMostProjectionSegments> dz_of_heads(char* base) const {
+    std::array<MatrixTensor, kMostProjectionSegments> all{};
+    std::int64_t column = 0;
+    for (int i = 0; i < backward_->projection.segment_count; ++i) {
+      const ProjectionBackwardSegment& segment = backward_->projection.segments[i];
+      if (!segment.heads.is_there() || segment.d_out.data == nullptr) continue;
+      all[i] = {base + dz_ + column * size_of(rows_.dtype), head_columns_};
+      column += segment.columns;
+    }
+    return all;
+  }
+
+  void differentiate_all_heads(char* base, cudaStream_t stream) const {
+    const ProjectionBackwardProblem& p = backward_->projection;
+    const auto dz = dz_of_heads(base);
+    for (int i = 0; i < p.segment_count; ++i) {
+      const ProjectionBackwardSegment& segment = p.segments[i];
+      if (!segment.heads.is_there()) continue;
+      differentiate_heads(
+          heads_of(p, segment), segment.d_out, segment.out_dtype, dz[i],
+          {segment.d_head_norm_weight_dtype, segment.d_head_norm_weight, p.accumulate},
+          reinterpret_cast<float*>(base + head_sums_), stream);
+    }
+  }
+
   ProjectionBackwardProblem backward_products(char* base) const {
-    ProjectionBackwardProblem products = joined(backward_->projection, base + n_);
+    ProjectionBackwardProblem given = backward_->projection;
+    const auto dz = dz_of_heads(base);
+    for (int i = 0; i < given.segment_count; ++i) {
+      ProjectionBackwardSegment& segment = given.segments[i];
+      if (!segment.heads.is_there()) continue;
+      if (dz[i].data) {
+        segment.d_out = dz[i];
+        segment.out_dtype = given.dtype;
+      }
+      segment.heads = {};
+      segment.head_width = 0;
+      segment.kept = ProjectionKept::kNothing;
+    }
+    ProjectionBackwardProblem products = joined(given, base + n_);
     products.dx = {wants_norm_ ? base + dn_ : nullptr, rows_.d};
     return products;
   }
@@ -145,6 +234,8 @@ class Unfused {
   NormedRows rows_;                             // as the first of them has them
   bool wants_norm_ = false, makes_n_ = false;
   std::size_t n_ = 0, dn_ = 0, sums_ = 0, products_ = 0, products_bytes_ = 0;
+  std::size_t dz_ = 0, head_sums_ = 0;
+  std::int64_t head_columns_ = 0;  // of all dz
 };
 
 }  // namespace

@@ -61,6 +61,11 @@ class Case:
     eps: float | None = None
     rstd: str = "computed"
     rows: str = "normal"
+    head_eps: float | None = None  # of rms_norm_gemm, as all with rope
+    rope: str = "rows"
+    rope_width: int = 0
+    rope_layout: str = "rotate_half"
+    rope_tables: str = "fp32"
     output_gate: str = "plain"  # of gated_output, as all below
     group_norm: str = "none"
     group_width: int = 0

@@ -18,6 +18,8 @@ def wants(case):
 def why_not(case):
     if case.rows != "normal":
         return f"rows {case.rows}"
+    if any(" heads " in one for one in case.segments):
+        return "heads that end in a norm or a rotation"
     if case.rstd != "computed":
         return "a given rstd"
     return projection.why_not(case)

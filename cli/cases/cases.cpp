@@ -41,7 +41,7 @@ const Words<States> kStates = {{"none", States::kNone},
                                {"both", States::kBoth},
                                {"in_place", States::kInPlace}};
 const Words<bool> kGates = {{"silu", true}, {"none", false}};
-const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // and of gradients
+const Words<bool> kDecayDtypes = {{"same", false}, {"fp32", true}};  // of gradients, tables too
 const Words<Kept> kKept = {{"yes", Kept::kYes}, {"training", Kept::kTraining}, {"no", Kept::kNo}};
 const Words<Norm> kNorms = {{"none", Norm::kNone}, {"same", Norm::kSame}, {"fp32", Norm::kFp32}};
 const Words<bool> kRstds = {{"computed", false}, {"given", true}};
@@ -49,6 +49,7 @@ const Words<RowValues> kRowValues = {{"normal", RowValues::kNormal},
                                      {"extreme", RowValues::kExtreme},
                                      {"large", RowValues::kLarge},
                                      {"small", RowValues::kSmall}};
+const Words<bool> kRopeLayouts = {{"rotate_half", false}, {"interleaved", true}};
 const Words<bool> kGroupWeights = {{"repeated", false}, {"by_column", true}};
 const Words<bool> kGated = {{"kept", false}, {"again", true}};
 const Words<bool> kYesOrNo = {{"yes", true}, {"no", false}};
@@ -151,6 +152,16 @@ void parse_product(const Line& line, const CaseSchema& schema, const Json& objec
     if (one.rstd_given) line.refuse("eps", "cannot be given beside rstd");
     one.eps = object.at("eps").get<double>();
   }
+  if (object.contains("head_eps")) {
+    if (!object.at("head_eps").is_number()) line.refuse("head_eps", "must be a number");
+    one.head_eps = object.at("head_eps").get<double>();
+  }
+  set_text("rope", one.rope);
+  if (object.contains("rope_width")) {
+    one.rope_width = line.integer(object.at("rope_width"), "rope_width", 2);
+  }
+  set("rope_layout", kRopeLayouts, one.rope_interleaved);
+  set("rope_tables", kDecayDtypes, one.rope_fp32);
   set("rows", kRowValues, one.rows);
   set("gradients", kDecayDtypes, one.fp32_gradients);
   set("accumulate", kYesOrNo, one.accumulate);
@@ -275,6 +286,11 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   if (has("norm")) object["norm"] = word_for(kNorms, one.norm);
   if (one.eps) object["eps"] = *one.eps;
   if (has("rstd")) object["rstd"] = word_for(kRstds, one.rstd_given);
+  if (one.head_eps) object["head_eps"] = *one.head_eps;
+  if (has("rope")) object["rope"] = one.rope;
+  if (one.rope_width != 0) object["rope_width"] = one.rope_width;
+  if (has("rope_layout")) object["rope_layout"] = word_for(kRopeLayouts, one.rope_interleaved);
+  if (has("rope_tables")) object["rope_tables"] = word_for(kDecayDtypes, one.rope_fp32);
   if (has("rows")) object["rows"] = word_for(kRowValues, one.rows);
   if (has("gradients")) object["gradients"] = word_for(kDecayDtypes, one.fp32_gradients);
   if (has("accumulate")) object["accumulate"] = word_for(kYesOrNo, one.accumulate);

@@ -28,6 +28,12 @@
 //   norm        the dtype of a norm's weight, same (as x, default of rms_norm_gemm) | fp32, or
 //               none (of gemm_swiglu and gated_output, their default)
 //   eps         of rms_norm_gemm's norm: default the library's
+//   head_eps    of rms_norm_gemm's heads: default the library's
+//   rope        of rms_norm_gemm's segments that rotate: rows (default, a row's position is its
+//               index) | length (two sequences, of one length) | positions | cu_seqlens
+//   rope_width  columns that rotate: default all of the first such segment's heads
+//   rope_layout rotate_half (default) | interleaved
+//   rope_tables their dtype: fp32 (default) | same (as x)
 //   rstd        of a norm: computed (default) | given
 //   rows        of a norm: see RowValues, default normal
 //   kept        yes (default), a forward writes what its backward takes | training, not where it
@@ -50,9 +56,9 @@
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// activation, around, norm, eps, rstd, rows, kept, gradients, accumulate and the fields of
-// gated_output may be a list, an axis also a range, "1..130": the line then stands for the cross
-// product.
+// activation, around, norm, eps, head_eps, rope*, rstd, rows, kept, gradients, accumulate and the
+// fields of gated_output may be a list, an axis also a range, "1..130": the line then stands for
+// the cross product.
 #pragma once
 
 #include <algorithm>
@@ -141,6 +147,10 @@ struct Case {
   Norm norm = Norm::kNone;
   std::optional<double> eps;
   bool rstd_given = false;
+  std::optional<double> head_eps;  // what follows: rms_norm_gemm's heads
+  std::string rope = "rows";
+  std::int64_t rope_width = 0;
+  bool rope_interleaved = false, rope_fp32 = true;
   RowValues rows = RowValues::kNormal;
   Norm group_norm = Norm::kNone;  // what follows: gated_output only
   Norm bias = Norm::kNone;

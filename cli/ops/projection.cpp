@@ -22,15 +22,15 @@ struct Word {
 constexpr Word kWords[] = {
     {"none", Activation::kNone, 0, 0},         {"silu", Activation::kSilu, 0, 0},
     {"sigmoid", Activation::kSigmoid, 0, 0},   {"log_sigmoid", Activation::kLogSigmoid, 0, 1},
-    {"softplus", Activation::kSoftplus, 0, 2}, {"l2_normalize", Activation::kL2Normalize, 1, 1}};
+    {"softplus", Activation::kSoftplus, 0, 2}, {"l2_normalize", Activation::kL2Normalize, 1, 1},
+    {"heads", Activation::kNone, 1, 1}};
+constexpr std::int64_t kActivations = std::ssize(kWords) - 1;  // without heads
 
 void check(const Line& line, Case& one) {
   check_segments(line, one, kMostProjectionSegments);
   for (const std::string& text : one.segments) {
-    const std::optional<SegmentCase> segment = parse_segment(text);
-    if (segment->normalizes() && (segment->constants[0] < 1 ||
-                                  segment->heads() * segment->constants[0] != segment->columns)) {
-      line.refuse("segments", "must have whole heads: " + shown(text));
+    if (parse_segment(text)->has_heads()) {
+      line.refuse("segments", "must have no heads without a norm: " + shown(text));
     }
   }
 }
@@ -44,7 +44,7 @@ void draw_segments(Draw& draw, Case& one) {
   if (one.strides == Strides::kBroadcast) one.strides = Strides::kPadded;
   const std::int64_t count = draw.in(1, kMostProjectionSegments);
   for (std::int64_t i = 0; i < count; ++i) {
-    const Word& word = kWords[draw.in(0, std::ssize(kWords) - 1)];
+    const Word& word = kWords[draw.in(0, kActivations - 1)];
     std::int64_t columns = draw.one_in(2) ? 8 * draw.log_in(2, 20) : draw.in(16, 90);
     std::string text = word.text;
     if (word.activation == Activation::kL2Normalize) {
@@ -88,7 +88,13 @@ void check_segments(const Line& line, const Case& one, int most) {
     line.refuse("segments", fmt::format("must be 1 to {}", most));
   }
   for (const std::string& text : one.segments) {
-    if (!parse_segment(text)) line.refuse("segments", "has no such segment: " + shown(text));
+    const std::optional<SegmentCase> segment = parse_segment(text);
+    if (!segment) line.refuse("segments", "has no such segment: " + shown(text));
+    const bool heads = segment->normalizes() || segment->has_heads();
+    if (heads && (segment->constants[0] < 1 ||
+                  segment->heads() * segment->constants[0] != segment->columns)) {
+      line.refuse("segments", "must have whole heads: " + shown(text));
+    }
   }
   if (one.kept == Kept::kNo) {
     line.refuse("kept", "must be yes or training: its backward needs what its forward keeps");
@@ -124,6 +130,9 @@ std::optional<SegmentCase> parse_segment(const std::string& text) {
                             : word == "bias"      ? &segment.bias
                             : word == "bias_fp32" ? &segment.bias_fp32
                             : word == "unused"    ? &segment.unused
+                            : word == "norm"      ? &segment.norm
+                            : word == "norm_fp32" ? &segment.norm_fp32
+                            : word == "rope"      ? &segment.rope
                                                   : nullptr) {
       *flag = true;
     } else {
@@ -132,6 +141,7 @@ std::optional<SegmentCase> parse_segment(const std::string& text) {
   }
   const std::size_t constants = segment.constants.size();
   if (constants < kind->least || constants > kind->most) return std::nullopt;
+  if ((segment.has_head_norm() || segment.rope) && !segment.has_heads()) return std::nullopt;
   return segment;
 }
 

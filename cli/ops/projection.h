@@ -17,14 +17,18 @@ namespace tandem::tools {
 
 /// A segment of a case, as text: columns, an activation with its constants ("log_sigmoid 16",
 /// "softplus 0.001 0.1", "l2_normalize 128"), and any of fp32 (its output is), bias (in x's dtype),
-/// bias_fp32, unused (nothing comes back for its output).
+/// bias_fp32, unused (nothing comes back for its output). Of rms_norm_gemm also "heads 128" instead
+/// of an activation, with any of norm (its weight in x's dtype), norm_fp32, rope.
 struct SegmentCase {
   std::int64_t columns = 0;
   Activation activation = Activation::kNone;
   std::vector<double> constants;
   bool fp32 = false, bias = false, bias_fp32 = false, unused = false;
+  bool norm = false, norm_fp32 = false, rope = false;  // of heads
 
   bool normalizes() const { return activation == Activation::kL2Normalize; }
+  bool has_heads() const { return activation == Activation::kNone && !constants.empty(); }
+  bool has_head_norm() const { return norm || norm_fp32; }
   bool has_slope() const { return activation != Activation::kNone && !normalizes(); }
   std::int64_t heads() const { return columns / static_cast<std::int64_t>(constants.at(0)); }
 };

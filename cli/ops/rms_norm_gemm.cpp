@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -22,6 +24,19 @@ void check(const Line& line, Case& one) {
   for (const std::string& text : one.segments) {
     if (parse_segment(text)->activation == Activation::kNone) continue;
     line.refuse("segments", "must have no activation: " + shown(text));
+  }
+  std::int64_t rope_width = one.rope_width;
+  if (rope_width % 2 != 0) line.refuse("rope_width", "must be even");
+  for (const std::string& text : one.segments) {
+    const SegmentCase segment = *parse_segment(text);
+    if (!segment.rope) continue;
+    const auto width = static_cast<std::int64_t>(segment.constants[0]);
+    if (rope_width == 0) rope_width = width;
+    if (rope_width > width) line.refuse("rope_width", "must fit all heads that rotate");
+  }
+  constexpr std::array kRopes = {"rows", "length", "positions", "cu_seqlens"};
+  if (std::ranges::find(kRopes, one.rope) == kRopes.end()) {
+    line.refuse("rope", "must be rows, length, positions or cu_seqlens, got " + shown(one.rope));
   }
 }
 
@@ -43,14 +58,31 @@ bool judgeable(const Case& one) {
 void draw_fields(Draw& draw, Case& one) {
   if (one.strides == Strides::kBroadcast) one.strides = Strides::kPadded;
   const std::int64_t count = draw.in(1, kMostRmsNormGemmSegments);
+  std::int64_t narrowest = 256;  // of the heads that rotate
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t columns = draw.one_in(2) ? 8 * draw.log_in(2, 20) : draw.in(16, 90);
+    std::int64_t columns = draw.one_in(2) ? 8 * draw.log_in(2, 20) : draw.in(16, 90);
     std::string text = "none";
+    if (draw.one_in(3)) {
+      const std::int64_t width = 8 * draw.log_in(1, 32);
+      // Columns enough for an error to be one of roundings, by small heads too.
+      columns = width * (width < 32 ? draw.in(32 / width, 8) : draw.in(1, width > 64 ? 2 : 4));
+      text = fmt::format("heads {}", width);
+      if (draw.one_in(2)) text += draw.one_in(2) ? " norm" : " norm_fp32";
+      if (draw.one_in(2)) {
+        text += " rope";
+        narrowest = std::min(narrowest, width);
+      }
+    }
     if (draw.one_in(4)) text += " fp32";
     if (draw.one_in(3)) text += draw.one_in(2) ? " bias" : " bias_fp32";
     if (i > 0 && draw.one_in(6)) text += " unused";
     one.segments.push_back(fmt::format("{} {}", draw.one_in(15) ? 0 : columns, text));
   }
+  one.rope_width = draw.one_in(2) ? narrowest : 2 * draw.in(1, narrowest / 2);
+  one.rope = draw.of({"rows", "length", "positions", "cu_seqlens"});
+  one.rope_interleaved = draw.one_in(3);
+  one.rope_fp32 = draw.one_in(2);
+  if (draw.one_in(3)) one.head_eps = draw.of({1e-5, 0.1});
   one.kept = draw.of({Kept::kYes, Kept::kTraining});
   one.fp32_gradients = draw.one_in(3);
   one.accumulate = draw.one_in(3);
@@ -65,7 +97,8 @@ CaseSchema rms_norm_gemm_case_schema() {
   return {.op = "rms_norm_gemm",
           .axes = {"M", "d"},
           .optional_axes = {},
-          .fields = {"segments", "kept", "gradients", "accumulate", "norm", "eps", "rstd", "rows"},
+          .fields = {"segments", "kept", "gradients", "accumulate", "norm", "eps", "head_eps",
+                     "rope", "rope_width", "rope_layout", "rope_tables", "rstd", "rows"},
           .check = check,
           .draw_axes = draw_axes,
           .judgeable = judgeable,

@@ -1,5 +1,5 @@
 // What the files of rms_norm_gemm share: its tensors and expectations. Segments of a case are those
-// of projection, without activations.
+// of projection, with heads instead of activations.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 // rms_norm_gemm's outputs and gradients against the fp64 definition. Gradients are those of the
 // whole forward, so that what it keeps for them is judged, too.
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,26 @@ RowReader reader(const NormedRows& rows) {
   return [&rows](std::int64_t row) { return rows.row(row); };
 }
 
+/// Turns a row's products into its outputs; heads' rstd goes where projection has inverse norms,
+/// and products to `slope`.
+RowFinish finish_of(const RmsNormGemmForwardArgs& args) {
+  return [&args](std::size_t i, std::int64_t row, reference::ProjectedRow& products) {
+    if (!args.segments[i].head_width) return;
+    const reference::HeadsOfRow heads = reference::heads_of_row(args, i, row);
+    products.slope = products.out;
+    products.inverse_norm = heads.rstd(products.out);
+    products.out = heads.out(products.slope);
+  };
+}
+
+RowGradient gradient_of(const RmsNormGemmForwardArgs& args) {
+  return [&args](std::size_t i, std::int64_t row, const reference::ProjectedRow& products,
+                 const std::vector<double>& d_out) {
+    if (!args.segments[i].head_width) return d_out;
+    return reference::heads_of_row(args, i, row).dz(products.out, d_out);
+  };
+}
+
 /// Limit on the error of an output, whatever its dtype: n is rounded to the operands', too.
 double output_limit(DType operands) {
   switch (operands) {
@@ -46,7 +68,7 @@ class ForwardExpectation : public Expectation {
   ForwardExpectation(const TensorSet& set, bool sampled)
       : args_(forward_of(set)),
         rows_(args_),
-        expected_(products_of(args_), args_.x.shape[0], reader(rows_), sampled) {
+        expected_(products_of(args_), args_.x.shape[0], reader(rows_), sampled, finish_of(args_)) {
     make_problem(args_);
   }
 
@@ -58,6 +80,7 @@ class ForwardExpectation : public Expectation {
         out.row(expected_.rows()[row], expected_.segment(i)[row].out);
       }
       errors.push_back(out.error(output_limit(args_.x.dtype)));
+      if (args_.segments[i].pre_norm) compare_kept(set, after, i, errors);
     }
     if (args_.kept_rstd) {
       RowComparison kept(set, after, "kept_rstd");
@@ -70,6 +93,19 @@ class ForwardExpectation : public Expectation {
   }
 
  private:
+  void compare_kept(const TensorSet& set, const Buffers& after, std::size_t segment,
+                    std::vector<OutputError>& errors) const {
+    RowComparison z(set, after, segment_name("pre_norm", segment));
+    RowComparison rstd(set, after, segment_name("head_rstd", segment));
+    for (std::size_t row = 0; row < expected_.rows().size(); ++row) {
+      const reference::ProjectedRow& expected = expected_.segment(segment)[row];
+      z.row(expected_.rows()[row], expected.slope);
+      rstd.row(expected_.rows()[row], expected.inverse_norm);
+    }
+    errors.push_back(z.error(output_limit(args_.x.dtype)));
+    errors.push_back(rstd.error(output_limit(args_.x.dtype)));
+  }
+
   RmsNormGemmForwardArgs args_;
   NormedRows rows_;
   ExpectedOutputs expected_;
@@ -82,10 +118,10 @@ class BackwardExpectation : public Expectation {
         forward_(forward_of(set)),
         rows_(forward_),
         products_(products_of(forward_), gradients_of(args_), args_.x.shape[0], reader(rows_),
-                  args_.accumulate, sampled) {
+                  args_.accumulate, sampled, gradient_of(forward_)) {
     make_problem(args_);
     const std::int64_t d = args_.x.shape[1];
-    define_norm_weight(some_of(d, sampled ? 4 : d));
+    chosen_ = some_of(d, sampled ? 4 : d);
   }
 
   std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
@@ -99,8 +135,11 @@ class BackwardExpectation : public Expectation {
     products_.compare_sums(set, after, limit, errors);
     // why one row of all: a sum that cancels is measured by the others.
     RowComparison d_norm_weight(set, after, "d_norm_weight");
-    d_norm_weight.elements(chosen_, d_norm_weight_);
+    d_norm_weight.elements(chosen_, define_norm_weight(set, after));
     errors.push_back(d_norm_weight.error(limit));
+    for (std::size_t i = 0; i < args_.segments.size(); ++i) {
+      if (args_.segments[i].d_head_norm_weight) compare_head_norm(set, after, i, limit, errors);
+    }
     return errors;
   }
 
@@ -117,13 +156,75 @@ class BackwardExpectation : public Expectation {
     return gradients;
   }
 
-  /// Defines the gradient by the norm's weight at some of its elements: of dn only these columns.
-  void define_norm_weight(std::vector<std::int64_t> chosen) {
-    chosen_ = std::move(chosen);
+  /// What a segment's forward kept, and the gradient by its product from that: what was kept is
+  /// judged by dx, and all products of a large case would take too long.
+  class Kept {
+   public:
+    Kept(const BackwardExpectation& call, const TensorSet& set, const Buffers& after,
+         std::size_t segment)
+        : call_(call), segment_(segment) {
+      if (!one().head_norm_weight) return;
+      z_ = find(set, after, "pre_norm");
+      rstd_ = find(set, after, "head_rstd");
+    }
+
+    std::vector<double> z(std::int64_t row) const {
+      return z_ ? reference::read_row(*z_, row, 0, z_->shape[1]) : std::vector<double>();
+    }
+    std::vector<double> rstd(std::int64_t row) const {
+      return rstd_ ? reference::read_row(*rstd_, row, 0, rstd_->shape[1]) : std::vector<double>();
+    }
+    std::vector<double> dy(std::int64_t row) const {
+      return one().head_width ? heads(row).dy(d_out(row)) : d_out(row);
+    }
+    std::vector<double> dz(std::int64_t row) const {
+      return one().head_width ? heads(row).dz(z(row), rstd(row), d_out(row)) : d_out(row);
+    }
+
+   private:
+    const RmsNormGemmSegmentGradient& one() const { return call_.args_.segments[segment_]; }
+    reference::HeadsOfRow heads(std::int64_t row) const {
+      return reference::heads_of_row(call_.forward_, segment_, row);
+    }
+    std::vector<double> d_out(std::int64_t row) const {
+      return reference::read_row(*one().d_out, row, 0, one().weight.shape[0]);
+    }
+    std::optional<TensorView> find(const TensorSet& set, const Buffers& after,
+                                   const char* stem) const {
+      const NamedTensor& tensor = set.get(segment_name(stem, segment_));
+      const Buffers& buffers = tensor.output ? after : set.buffers;
+      // Read alone.
+      return view(tensor, const_cast<std::byte*>(buffers[tensor.buffer].data()), Device::cpu());
+    }
+
+    const BackwardExpectation& call_;
+    std::size_t segment_;
+    std::optional<TensorView> z_, rstd_;
+  };
+
+  void compare_head_norm(const TensorSet& set, const Buffers& after, std::size_t segment,
+                         double limit, std::vector<OutputError>& errors) const {
+    const RmsNormGemmSegmentGradient& one = args_.segments[segment];
+    const std::int64_t width = *one.head_width, columns = one.weight.shape[0];
+    const Kept kept(*this, set, after, segment);
+    std::vector<double> sum = sum_before(one.d_head_norm_weight, args_.accumulate, 0, 0, width);
+    for (std::int64_t row = 0; one.d_out && row < args_.x.shape[0]; ++row) {
+      const std::vector<double> dy = kept.dy(row), z = kept.z(row), rstd = kept.rstd(row);
+      for (std::int64_t j = 0; j < columns; ++j) sum[j % width] += dy[j] * z[j] * rstd[j / width];
+    }
+    RowComparison got(set, after, segment_name("d_head_norm_weight", segment));
+    got.row(0, sum);
+    errors.push_back(got.error(limit));
+  }
+
+  /// The gradient by the norm's weight at the chosen elements: of dn only these columns.
+  std::vector<double> define_norm_weight(const TensorSet& set, const Buffers& after) const {
     const std::int64_t M = args_.x.shape[0];
     std::vector<std::vector<double>> rows(M, std::vector<double>(chosen_.size()));
-    for (const RmsNormGemmSegmentGradient& segment : args_.segments) {
+    for (std::size_t i = 0; i < args_.segments.size(); ++i) {
+      const RmsNormGemmSegmentGradient& segment = args_.segments[i];
       if (!segment.d_out) continue;
+      const Kept kept(*this, set, after, i);
       const std::int64_t columns = segment.weight.shape[0];
       std::vector<std::vector<double>> weight(columns);  // [columns][chosen]
       for (std::int64_t j = 0; j < columns; ++j) {
@@ -133,30 +234,29 @@ class BackwardExpectation : public Expectation {
       }
 #pragma omp parallel for schedule(static)
       for (std::int64_t row = 0; row < M; ++row) {
-        const std::vector<double> d_out = reference::read_row(*segment.d_out, row, 0, columns);
+        const std::vector<double> dz = kept.dz(row);
         for (std::int64_t j = 0; j < columns; ++j) {
-          for (std::size_t k = 0; k < chosen_.size(); ++k) {
-            rows[row][k] += d_out[j] * weight[j][k];
-          }
+          for (std::size_t k = 0; k < chosen_.size(); ++k) rows[row][k] += dz[j] * weight[j][k];
         }
       }
     }
+    std::vector<double> sums;
     for (std::size_t k = 0; k < chosen_.size(); ++k) {
       double sum = sum_before(args_.d_norm_weight, args_.accumulate, 0, chosen_[k], 1).front();
       for (std::int64_t row = 0; row < M; ++row) {
         const double x = reference::read_row(args_.x, row, chosen_[k], 1).front();
         sum += rows[row][k] * x * rows_.rstd[row];
       }
-      d_norm_weight_.push_back(sum);
+      sums.push_back(sum);
     }
+    return sums;
   }
 
   RmsNormGemmBackwardArgs args_;
   RmsNormGemmForwardArgs forward_;
   NormedRows rows_;
   ExpectedGradients products_;
-  std::vector<std::int64_t> chosen_;
-  std::vector<double> d_norm_weight_;  // [chosen]
+  std::vector<std::int64_t> chosen_;  // elements of d_norm_weight
 };
 
 }  // namespace

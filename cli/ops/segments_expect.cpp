@@ -21,14 +21,16 @@ double limit_of(DType dtype, DType operands, bool gradient) {
 }
 
 ExpectedOutputs::ExpectedOutputs(const std::vector<ProjectionSegment>& segments, std::int64_t M,
-                                 const RowReader& read, bool sampled)
+                                 const RowReader& read, bool sampled, const RowFinish& finish)
     : rows_(some_of(M, sampled ? kMostRows : M)) {
-  for (const ProjectionSegment& segment : segments) {
+  for (std::size_t number = 0; number < segments.size(); ++number) {
+    const ProjectionSegment& segment = segments[number];
     const ProjectedColumns columns(segment, 0, segment.weight.shape[0]);
     std::vector<reference::ProjectedRow>& defined = defined_.emplace_back(rows_.size());
 #pragma omp parallel for schedule(dynamic)
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       defined[i] = project_row(columns, read(rows_[i]));
+      if (finish) finish(number, rows_[i], defined[i]);
     }
   }
 }
@@ -44,8 +46,12 @@ std::vector<double> sum_before(const std::optional<TensorView>& sum, bool accumu
 ExpectedGradients::ExpectedGradients(std::vector<ProjectionSegment> segments,
                                      std::vector<ProjectionSegmentGradient> gradients,
                                      std::int64_t M, const RowReader& read, bool accumulate,
-                                     bool sampled)
-    : segments_(std::move(segments)), gradients_(std::move(gradients)), M_(M), read_(read) {
+                                     bool sampled, RowGradient differentiate)
+    : segments_(std::move(segments)),
+      gradients_(std::move(gradients)),
+      M_(M),
+      read_(read),
+      differentiate_(std::move(differentiate)) {
   rows_ = some_of(M, sampled ? kMostRows : M);
   by_rows_.assign(rows_.size(), std::vector<double>(segments_.front().weight.shape[1]));
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
@@ -75,7 +81,9 @@ std::vector<double> ExpectedGradients::dz(std::size_t segment, const ProjectedCo
                                           std::int64_t row, const std::vector<double>& x) const {
   const std::vector<double> d_out =
       read_row(*gradients_[segment].d_out, row, columns.first, columns.count);
-  return differentiate_row(columns, project_row(columns, x), d_out);
+  const reference::ProjectedRow products = project_row(columns, x);
+  if (differentiate_) return differentiate_(segment, row, products, d_out);
+  return differentiate_row(columns, products, d_out);
 }
 
 void ExpectedGradients::add_to_rows(std::size_t i) {

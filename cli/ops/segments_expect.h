@@ -23,11 +23,19 @@ double limit_of(DType dtype, DType operands, bool gradient);
 /// A row of what the weights are multiplied with.
 using RowReader = std::function<std::vector<double>(std::int64_t row)>;
 
+/// What an op does with a segment's products at a row: makes its outputs of them, or their gradient
+/// of that by the outputs. Null: what projection does.
+using RowFinish =
+    std::function<void(std::size_t segment, std::int64_t row, reference::ProjectedRow& products)>;
+using RowGradient = std::function<std::vector<double>(std::size_t segment, std::int64_t row,
+                                                      const reference::ProjectedRow& products,
+                                                      const std::vector<double>& d_out)>;
+
 /// The segments' outputs, at all rows or some.
 class ExpectedOutputs {
  public:
   ExpectedOutputs(const std::vector<ProjectionSegment>& segments, std::int64_t M,
-                  const RowReader& read, bool sampled);
+                  const RowReader& read, bool sampled, const RowFinish& finish = nullptr);
 
   const std::vector<std::int64_t>& rows() const { return rows_; }
   /// Of a segment, each of rows().
@@ -46,7 +54,8 @@ class ExpectedGradients {
   /// `segments` as the forward has them, `gradients` as the backward.
   ExpectedGradients(std::vector<ProjectionSegment> segments,
                     std::vector<ProjectionSegmentGradient> gradients, std::int64_t M,
-                    const RowReader& read, bool accumulate, bool sampled);
+                    const RowReader& read, bool accumulate, bool sampled,
+                    RowGradient differentiate = nullptr);
 
   const std::vector<std::int64_t>& rows() const { return rows_; }
   const std::vector<std::vector<double>>& by_rows() const { return by_rows_; }  // [rows()][d]
@@ -72,6 +81,7 @@ class ExpectedGradients {
   std::vector<ProjectionSegmentGradient> gradients_;
   std::int64_t M_;
   RowReader read_;
+  RowGradient differentiate_;
   std::vector<std::int64_t> rows_;
   std::vector<std::vector<double>> by_rows_;
   std::vector<Sums> sums_;  // of each segment

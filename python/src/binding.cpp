@@ -37,6 +37,7 @@ const char* dtype_rule(Element element) {
     case Element::kFp32: return "fp32";
     case Element::kFp32OrBf16: return "fp32_or_bf16";
     case Element::kOffsets: return "offsets";
+    case Element::kPositions: return "positions";
   }
   return "";
 }

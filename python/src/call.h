@@ -85,13 +85,14 @@ inline const char* dtypes_of(const Parameter& row) {
   switch (row.element) {
     case Element::kFp32: return "fp32 or fp64";
     case Element::kFp32OrBf16: return "fp32, bf16 or fp64";
-    case Element::kOffsets: return "int32 or int64";
+    case Element::kOffsets:
+    case Element::kPositions: return "int32 or int64";
     default: return "bf16, fp16, fp32 or fp64";
   }
 }
 
-/// int64 as int32, with what does not fit at the ends of int32: out of any sequence too. Like all
-/// of a call, it does not wait for the GPU.
+/// int64 as int32, with what does not fit at the ends of int32: out of any sequence or table too.
+/// Like all of a call, it does not wait for the GPU.
 inline Tensor narrowed(Tensor offsets) {
   using Limits = std::numeric_limits<std::int32_t>;
   // why on the CPU: torch passes a tensor of one value there to its GPU kernels by value.
@@ -196,7 +197,7 @@ class Call {
     check_rank(row, value.rank);
     // As readable() would have it.
     const auto given = static_cast<ScalarType>(value.scalar_type);
-    const bool narrows = row.element == Element::kOffsets && given == ScalarType::Long;
+    const bool narrows = is_int32(row.element) && given == ScalarType::Long;
     const DType dtype = dtype_of(row, narrows ? ScalarType::Int : given);
     const auto rank = static_cast<std::size_t>(value.rank);
     const Dims shape(std::span<const std::int64_t>(value.sizes, rank));
@@ -269,7 +270,7 @@ class Call {
   /// have changed them.
   Tensor readable(const Parameter& row, Tensor tensor) {
     if (row.role != Role::kInput) return tensor;
-    if (row.element == Element::kOffsets && tensor.scalar_type() == ScalarType::Long) {
+    if (is_int32(row.element) && tensor.scalar_type() == ScalarType::Long) {
       tensor = keep(narrowed(tensor));
     }
     const TensorView given = view(row, tensor);

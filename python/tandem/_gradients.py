@@ -51,7 +51,15 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
         for i in range(8)
         for name in {0: (), 5: ("out", "inverse_norm")}.get(given[f"activation{i}"] or 0, ("slope",))
     },
-    "rms_norm_gemm_forward": lambda given: {"kept_rstd"} if given["rstd"] is None else set(),
+    "rms_norm_gemm_forward": lambda given: (
+        ({"kept_rstd"} if given["rstd"] is None else set())
+        | {
+            f"{name}{i}"
+            for i in range(8)
+            if given[f"head_norm_weight{i}"] is not None
+            for name in ("pre_norm", "head_rstd")
+        }
+    ),
     # Slopes say what the activation was; an rstd that is given is saved with the other inputs.
     "gemm_swiglu_forward": lambda given: (
         {"gate_slope", "up_slope"}

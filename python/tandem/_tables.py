@@ -16,8 +16,8 @@ class Row:
     role: str  # "input", "output", "in_place" or "gradient"
     optional: bool
     axes: str  # "B,T,H,V", or "H|B,T,H" for a choice
-    # The rule: "fp32", "same" as the call's first tensor, "offsets" (cu_seqlens)... Beside a first tensor of fp64 all
-    # but the offsets are fp64.
+    # The rule: "fp32", "same" as the call's first tensor, "offsets" (cu_seqlens), "positions"... Beside a first tensor
+    # of fp64 all but these two are fp64.
     dtype: str
     instead_of: str | None  # the input that it stands in for
     source: str | None  # of a gradient: its input, of this call or of the forward alone

@@ -14,6 +14,7 @@
 #include "cpu/isa.h"
 #include "cpu/matmul.h"
 #include "cpu/parallel.h"
+#include "cpu/projection_heads.h"
 #include "cpu/projection_tile.h"
 #include "cpu/row_operands.h"
 
@@ -68,7 +69,10 @@ class Forward {
     std::vector<Real> bias = std::vector<Real>(kColumns);
     std::vector<Real> z = std::vector<Real>(kRows * kColumns);
     std::vector<Real> slope = std::vector<Real>(kRows * kColumns);
-    std::vector<Real> inverse_norm = std::vector<Real>(kRows * kColumns / 8);
+    std::vector<Real> inverse_norm = std::vector<Real>(kRows * kColumns / 8);  // or rstd
+    std::vector<Real> head_norm_weight = std::vector<Real>(kColumns);
+    std::vector<Real> cos, sin;  // of the rows from `rope_row` on
+    std::int64_t rope_row = -1;
   };
 
   /// The weights of a block as they are multiplied; its bias goes to the scratch.
@@ -83,8 +87,24 @@ class Forward {
         const void* bias = element_at(segment.bias_dtype, segment.bias, block.first);
         rows_to_float({segment.bias_dtype, bias, 0}, 1, block.columns, scratch.bias.data(), 0);
       }
+      if (segment.heads.normalizes()) {
+        rows_to_float({segment.heads.norm_weight_dtype, segment.heads.norm_weight, 0}, 1,
+                      segment.head_width, scratch.head_norm_weight.data(), 0);
+      }
     }
     return scratch.weight_operand;
+  }
+
+  void rotate(const Block& block, std::int64_t row, std::int64_t rows, Scratch& scratch) const {
+    if (scratch.rope_row != row) {
+      scratch.cos.resize(kRows * p_.rope.width / 2);
+      scratch.sin.resize(kRows * p_.rope.width / 2);
+      load_rope(p_.rope, row, rows, scratch.cos.data(), scratch.sin.data());
+      scratch.rope_row = row;
+    }
+    const std::int64_t width = block.segment->head_width;
+    rotate_heads(p_.rope, rows, block.columns / width, width, scratch.cos.data(),
+                 scratch.sin.data(), false, scratch.z.data());
   }
 
   void compute(const Block& block, std::int64_t row, Scratch& scratch) const {
@@ -107,7 +127,17 @@ class Forward {
       void* at = element_at(dtype, to.data, row * to.row_stride + first);
       rows_from_float(from, from_columns, rows, from_columns, Real{1}, {dtype, at, to.row_stride});
     };
-    if (segment.activation == Activation::kL2Normalize) {
+    if (segment.heads.is_there()) {
+      const std::int64_t width = segment.head_width, heads = columns / width;
+      write(z, columns, p_.dtype, segment.heads.pre_norm, block.first);
+      if (segment.heads.normalizes()) {
+        rms_normalize_heads(rows * heads, width, scratch.head_norm_weight.data(),
+                            static_cast<Real>(segment.heads.eps), z, scratch.inverse_norm.data());
+        write(scratch.inverse_norm.data(), heads, kRealType<Real>, segment.heads.rstd,
+              block.first / width);
+      }
+      if (segment.heads.rotates) rotate(block, row, rows, scratch);
+    } else if (segment.activation == Activation::kL2Normalize) {
       const std::int64_t width = segment.head_width, heads = columns / width;
       normalize_heads(rows * heads, width, z, scratch.inverse_norm.data());
       write(scratch.inverse_norm.data(), heads, kRealType<Real>, segment.inverse_norm,

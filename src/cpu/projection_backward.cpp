@@ -14,6 +14,7 @@
 #include "cpu/isa.h"
 #include "cpu/matmul.h"
 #include "cpu/parallel.h"
+#include "cpu/projection_heads.h"
 #include "cpu/projection_tile.h"
 #include "ops/projection.h"
 
@@ -53,6 +54,8 @@ class Backward {
     std::vector<Real> dz = {};      // [kBand,columns], rows past the last are 0
     std::vector<Real> weight = {};  // where dx cannot take it as it lies
     std::vector<Real> d_weight = {}, d_bias = {};
+    std::vector<Real> head_norm_weight = {}, d_head_norm_weight = {};
+    std::vector<Real> head_sums = {};  // of each kRows rows of a band
 
     bool has_gradient() const { return p->d_out.data != nullptr; }
   };
@@ -61,6 +64,12 @@ class Backward {
     const ProjectionBackwardSegment& s = *one.p;
     if (s.d_weight.data) one.d_weight.resize(std::int64_t{s.columns} * p_.d);
     if (s.d_bias) one.d_bias.resize(s.columns);
+    if (s.d_head_norm_weight) one.d_head_norm_weight.resize(s.head_width);
+    if (s.heads.normalizes()) {
+      one.head_norm_weight.resize(s.head_width);
+      rows_to_float({s.heads.norm_weight_dtype, s.heads.norm_weight, 0}, 1, s.head_width,
+                    one.head_norm_weight.data(), 0);
+    }
     if (!one.has_gradient()) return;
     one.dz.resize(std::min(kBand, pieces(p_.M, kRows) * kRows) * s.columns);
     // A product's rows must not overlap.
@@ -80,6 +89,9 @@ class Backward {
   /// Loads x and computes dz of a band.
   void load(std::int64_t row, std::int64_t rows) {
     std::vector<Scratch> scratch(threads_);
+    for (Segment& one : segments_) {
+      one.head_sums.assign(pieces(rows, kRows) * std::ssize(one.d_head_norm_weight), Real{0});
+    }
     parallel_for(pieces(rows, kRows), threads_, Schedule::kStatic, [&](std::int64_t i, int thread) {
       const std::int64_t first = i * kRows, count = std::min(kRows, rows - first);
       rows_to_float(matrix(p_.dtype, p_.x, row + first), count, p_.d, x_.data() + first * p_.d,
@@ -91,7 +103,7 @@ class Backward {
   }
 
   struct Scratch {
-    std::vector<Real> kept, inverse_norm;
+    std::vector<Real> kept, inverse_norm, cos, sin;
   };
 
   /// Computes `count` rows of dz at row `to` of the band, and zeros behind them.
@@ -103,6 +115,7 @@ class Backward {
     rows_to_float(matrix(s.out_dtype, s.d_out, row), count, columns, dz, columns);
     std::fill(dz + elements, dz + kRows * columns, Real{0});
     if (s.kept == ProjectionKept::kNothing || elements == 0) return;
+    if (s.kept == ProjectionKept::kHeads) return differentiate_finish(one, row, to, count, scratch);
     const bool normalized = s.kept == ProjectionKept::kNormalized;
     scratch.kept.resize(std::max<std::size_t>(scratch.kept.size(), elements));
     rows_to_float(matrix(s.out_dtype, normalized ? s.out : s.slope, row), count, columns,
@@ -114,6 +127,31 @@ class Backward {
                   scratch.inverse_norm.data(), heads);
     differentiate_heads(count * heads, s.head_width, scratch.kept.data(),
                         scratch.inverse_norm.data(), dz);
+  }
+
+  /// The same of heads that were normalised or rotated, from what the rows' dz holds: d_out.
+  void differentiate_finish(Segment& one, std::int64_t row, std::int64_t to, std::int64_t count,
+                            Scratch& scratch) const {
+    const ProjectionBackwardSegment& s = *one.p;
+    const std::int64_t columns = s.columns, width = s.head_width, heads = columns / width;
+    Real* const dz = one.dz.data() + to * columns;
+    if (s.heads.rotates) {
+      scratch.cos.resize(kRows * p_.rope.width / 2);
+      scratch.sin.resize(kRows * p_.rope.width / 2);
+      load_rope(p_.rope, row, count, scratch.cos.data(), scratch.sin.data());
+      rotate_heads(p_.rope, count, heads, width, scratch.cos.data(), scratch.sin.data(), true, dz);
+    }
+    if (!s.heads.normalizes()) return;
+    scratch.kept.resize(std::max<std::size_t>(scratch.kept.size(), count * columns));
+    rows_to_float(matrix(p_.dtype, s.heads.pre_norm, row), count, columns, scratch.kept.data(),
+                  columns);
+    scratch.inverse_norm.resize(std::max<std::size_t>(scratch.inverse_norm.size(), count * heads));
+    rows_to_float(matrix(kRealType<Real>, s.heads.rstd, row), count, heads,
+                  scratch.inverse_norm.data(), heads);
+    const bool wanted = !one.d_head_norm_weight.empty();
+    differentiate_rms_heads(count * heads, width, scratch.kept.data(), scratch.inverse_norm.data(),
+                            one.head_norm_weight.data(), dz,
+                            wanted ? one.head_sums.data() + to / kRows * width : nullptr);
   }
 
   void write_dx(std::int64_t row, std::int64_t rows) const {
@@ -151,6 +189,10 @@ class Backward {
   void add_up(Segment& one, std::int64_t rows) const {
     if (!one.has_gradient() || one.p->columns == 0) return;
     const std::int64_t columns = one.p->columns;
+    if (!one.d_head_norm_weight.empty()) {
+      add_rows(pieces(rows, kRows), one.p->head_width, one.head_sums.data(),
+               one.d_head_norm_weight.data());
+    }
     if (!one.d_bias.empty()) {
       std::vector<Real> sum(columns);
       add_rows(rows, columns, one.dz.data(), sum.data());
@@ -176,6 +218,10 @@ class Backward {
   void write_sums(const Segment& one) const {
     const ProjectionBackwardSegment& s = *one.p;
     if (s.d_bias) write(one.d_bias, 1, s.columns, {s.d_bias_dtype, s.d_bias, 0});
+    if (s.d_head_norm_weight) {
+      write(one.d_head_norm_weight, 1, s.head_width,
+            {s.d_head_norm_weight_dtype, s.d_head_norm_weight, 0});
+    }
     if (s.d_weight.data) {
       write(one.d_weight, s.columns, p_.d,
             {s.d_weight_dtype, s.d_weight.data, s.d_weight.row_stride});

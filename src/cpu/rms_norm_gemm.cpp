@@ -9,6 +9,7 @@
 #include "cpu/isa.h"
 #include "cpu/matmul.h"
 #include "cpu/rms_norm.h"
+#include "cpu/sequences.h"
 #include "ops/projection.h"
 #include "ops/rms_norm_gemm.h"
 
@@ -30,6 +31,11 @@ class RowsLikeX {
   MatrixTensor matrix_;
 };
 
+template <class Projection>
+void check_sequences(const char* op, const Projection& p) {
+  check_cu_seqlens(op, p.rope.cu_seqlens, p.rope.N, p.M);
+}
+
 bool wants_weights(const ProjectionBackwardProblem& p) {
   for (int i = 0; i < p.segment_count; ++i) {
     if (p.segments[i].d_weight.data) return true;
@@ -40,6 +46,7 @@ bool wants_weights(const ProjectionBackwardProblem& p) {
 }  // namespace
 
 void rms_norm_gemm_forward(const RmsNormGemmForwardProblem& problem, const CallOptions& options) {
+  check_sequences("rms_norm_gemm_forward", problem.projection);
   isa();  // throws before anything is written
   matmul_provider(options);
   ProjectionForwardProblem product = problem.projection;
@@ -51,6 +58,7 @@ void rms_norm_gemm_forward(const RmsNormGemmForwardProblem& problem, const CallO
 }
 
 void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const CallOptions& options) {
+  check_sequences("rms_norm_gemm_backward", problem.projection);
   isa();  // throws before anything is written
   matmul_provider(options);
   const ProjectionBackwardProblem& p = problem.projection;

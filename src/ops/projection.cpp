@@ -22,45 +22,16 @@ constexpr std::array kActivations = {"none",        "silu",     "sigmoid",
                                      "log_sigmoid", "softplus", "l2_normalize"};
 constexpr int kWidest = 256;  // head of l2_normalize
 
-template <auto member, std::size_t segment>
-Parameter number_row(const char* name) {
-  using Value = typename detail::MemberOf<decltype(member)>::Value;
-  constexpr bool kReal = std::is_same_v<Value, std::optional<double>>;
-  Parameter row{numbered(name, segment)};
-  row.optional = row.number = true;
-  row.whole = !kReal;
-  row.value = [](const void* args) -> std::optional<double> {
-    const auto* one = segment_of<Forward, segment>(args);
-    if (one == nullptr) return std::nullopt;
-    if constexpr (std::is_same_v<Value, Activation>) {
-      return static_cast<double>(one->*member);
-    } else {
-      return one->*member ? std::optional(static_cast<double>(*(one->*member))) : std::nullopt;
-    }
-  };
-  row.set_value = [](void* args, double value) {
-    auto& to = make_segment<Forward, segment>(args).*member;
-    if constexpr (kReal) {
-      to = value;
-    } else if constexpr (std::is_same_v<Value, Activation>) {
-      to = whole<Activation>(value);
-    } else {
-      to = whole<std::int64_t>(value);
-    }
-  };
-  return row;
-}
-
 template <std::size_t i>
 void append_forward_rows(std::vector<Parameter>& table) {
   const auto add = [&](Parameter row) { table.push_back(std::move(row)); };
   add(segment_row<Forward, &Segment::weight, i>("weight#", Role::kInput, "C#,d", Element::kSame));
   add(segment_row<Forward, &Segment::bias, i>("bias#", Role::kInput, "C#", Element::kSameOrFp32));
-  add(number_row<&Segment::activation, i>("activation#"));
-  add(number_row<&Segment::divisor, i>("divisor#"));
-  add(number_row<&Segment::min, i>("min#"));
-  add(number_row<&Segment::max, i>("max#"));
-  add(number_row<&Segment::head_width, i>("head_width#"));
+  add(segment_number<Forward, &Segment::activation, i>("activation#"));
+  add(segment_number<Forward, &Segment::divisor, i>("divisor#"));
+  add(segment_number<Forward, &Segment::min, i>("min#"));
+  add(segment_number<Forward, &Segment::max, i>("max#"));
+  add(segment_number<Forward, &Segment::head_width, i>("head_width#"));
   add(segment_row<Forward, &Segment::out, i>("out#", Role::kOutput, "M,C#", Element::kSameOrFp32)
           .made(numbered("weight#", i)));
   add(segment_row<Forward, &Segment::slope, i>("slope#", Role::kOutput, "M,C#",

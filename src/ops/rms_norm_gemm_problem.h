@@ -8,7 +8,7 @@ namespace tandem {
 
 /// RmsNormGemmForwardArgs after every check: a projection of n, whose x is still to be normalised.
 struct RmsNormGemmForwardProblem {
-  ProjectionForwardProblem projection;  // segments without activation; none keeps anything
+  ProjectionForwardProblem projection;  // segments without activation, some with heads
   RmsNorm norm;
   float* kept_rstd = nullptr;  // [M] or null
 };

@@ -85,6 +85,42 @@ Parameter segment_gradient(const char* name, const char* source, bool needs_sour
   return std::move(row).also_fp32();
 }
 
+/// A number of a segment: real or whole where the member may be absent, a choice of two where it is
+/// a bool, else a choice among the numbers of an enumeration.
+template <class Args, auto member, std::size_t segment>
+Parameter segment_number(const char* name) {
+  using Value = typename detail::MemberOf<decltype(member)>::Value;
+  constexpr bool kReal = std::is_same_v<Value, std::optional<double>>;
+  constexpr bool kWhole = std::is_same_v<Value, std::optional<std::int64_t>>;
+  constexpr bool kBool = std::is_same_v<Value, bool>;
+  Parameter row{numbered(name, segment)};
+  row.optional = row.number = true;
+  row.whole = !kReal && !kBool;
+  row.is_choice_of_two = kBool;
+  row.value = [](const void* args) -> std::optional<double> {
+    const auto* one = segment_of<Args, segment>(args);
+    if (one == nullptr) return std::nullopt;
+    if constexpr (kReal || kWhole) {
+      return one->*member ? std::optional(static_cast<double>(*(one->*member))) : std::nullopt;
+    } else {
+      return static_cast<double>(one->*member);
+    }
+  };
+  row.set_value = [](void* args, double value) {
+    auto& to = make_segment<Args, segment>(args).*member;
+    if constexpr (kReal) {
+      to = value;
+    } else if constexpr (kWhole) {
+      to = whole<std::int64_t>(value);
+    } else if constexpr (kBool) {
+      to = value != 0;
+    } else {
+      to = whole<Value>(value);
+    }
+  };
+  return row;
+}
+
 /// Checks how many segments there are, and that their columns together can be counted by an int.
 template <class Args>
 void check_segments(const Signature& signature, const Args& args, std::size_t most) {

@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr std::int64_t kUnknown = -1;
-constexpr std::size_t kMostAxes = 24;
+constexpr std::size_t kMostAxes = 32;
 constexpr int kBatch = 0;  // the index of B, which N is without cu_seqlens
 
 /// Splits "H|B,T,H" at '|', "B,T,H" at ','.
@@ -50,9 +50,12 @@ void check_extents(const Argument& argument, const std::string& names, int count
                           to_string(argument.view.dtype));
 }
 
-/// Checks cu_seqlens [N+1] beside activations of B batches; returns N. No value is read.
+/// Checks cu_seqlens [N+1] beside activations of B batches, or of rows without an axis B; returns
+/// N. No value is read.
 std::int64_t check_offsets(const Argument& cu_seqlens, std::int64_t B, Device device) {
-  if (B != 1) refuse(cu_seqlens.op, "cu_seqlens needs B = 1, got B = " + std::to_string(B));
+  if (B != 1 && B != kUnknown) {
+    refuse(cu_seqlens.op, "cu_seqlens needs B = 1, got B = " + std::to_string(B));
+  }
   check_rank(cu_seqlens, "[N+1]", 1);
   const std::int64_t length = cu_seqlens.view.shape[0];
   if (length < 1) {
@@ -259,6 +262,7 @@ struct Signature::Check {
 
   /// Checks the dtypes of a choice, and returns the one that the tensor must have.
   DType check_element(const Parameter& row, const TensorView& tensor) const {
+    if (row.element == Element::kPositions) return DType::kInt32;
     if (dtype() == DType::kFloat64) return dtype();
     switch (row.element) {
       case Element::kFp32: return DType::kFloat32;

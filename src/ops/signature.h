@@ -27,7 +27,7 @@ namespace tandem {
 enum class Role { kInput, kOutput, kInPlace, kGradient };
 
 /// Which dtypes a tensor may have. The first tensor of a table says what `kSame` is; where that is
-/// fp64, so is every other but the offsets.
+/// fp64, so is every other but what is int32.
 enum class Element {
   kMatrix,      // bf16 or fp16, on the CPU also fp32 and fp64: where products of matrices are
   kAny,         // bf16, fp16 or fp32, on the CPU also fp64
@@ -35,11 +35,17 @@ enum class Element {
   kSameOrFp32,  // as the call's first tensor, or fp32
   kFp32,
   kFp32OrBf16,
-  kOffsets,  // int32: cu_seqlens
+  kOffsets,    // int32: cu_seqlens
+  kPositions,  // int32: a place per row
 };
 
 /// Which strides a tensor may have.
 enum class Layout { kRows, kContiguous, kFree };  // kRows: free, the innermost 1
+
+/// Whether tensors of an element hold whole numbers, whatever the call's dtype is.
+inline bool is_int32(Element element) {
+  return element == Element::kOffsets || element == Element::kPositions;
+}
 
 /// The axes of a tensor by the op's names, "B,T,HQ,K", as indices into Signature::axes(). N is the
 /// number of sequences: B without cu_seqlens. "T/128" and "C0/head_width0" are quotients of an axis

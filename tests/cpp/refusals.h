@@ -37,6 +37,8 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
                                                               {"F", 20},
                                                               {"d_in", 24},
                                                               {"W", 8},
+                                                              {"P", 6},
+                                                              {"J", 2},
                                                               {"d_in/group_width", 3}};
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
@@ -44,11 +46,13 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
   if (axis == "T/128") return 1;
   const std::int64_t segment = axis.back() - '0';
   if (axis == "C" + std::to_string(segment)) return 16 + 8 * segment;
+  if (axis == "W" + std::to_string(segment)) return 8;
   if (segment >= 0 && segment <= 9) return 2 + segment;  // heads of 8 columns
   return extents.at(axis);
 }
 
-/// Sets the numbers that a call needs: projection's even segments are l2_normalize, odd ones silu.
+/// Sets the numbers that a call needs: projection's even segments are l2_normalize, odd ones silu;
+/// rms_norm_gemm's even segments have heads that end in a norm and a rotation.
 inline void set_numbers(const Signature& signature, void* args) {
   for (const Parameter& row : signature.parameters()) {
     const std::string name = row.name;
@@ -59,16 +63,21 @@ inline void set_numbers(const Signature& signature, void* args) {
                     static_cast<double>(is_even ? Activation::kL2Normalize : Activation::kSilu));
     }
     if (name.starts_with("head_width") && is_even) row.set_value(args, 8);
+    if (name.starts_with("rotates") && is_even) row.set_value(args, 1);
     if (name == "group_width") row.set_value(args, 8);
     if (name == "norm") row.set_value(args, static_cast<double>(OutputNorm::kLayerNorm));
   }
 }
 
-/// Whether a segment of projection has such a tensor beside these numbers.
+/// Whether a segment has such a tensor beside these numbers.
 inline bool fits_numbers(const Parameter& row) {
   const std::string name = row.name;
   const bool is_even = (name.back() - '0') % 2 == 0;
-  return name.starts_with("slope") ? !is_even : !name.starts_with("inverse_norm") || is_even;
+  if (name.starts_with("slope")) return !is_even;
+  for (const char* of_heads : {"inverse_norm", "head_", "d_head_", "pre_norm"}) {
+    if (name.starts_with(of_heads)) return is_even;
+  }
+  return true;
 }
 
 /// Valid arguments of a call, every tensor given but the second of each alternative, in memory of
@@ -87,6 +96,12 @@ class Call {
       if (row.element == Element::kOffsets) {
         if (lists)
           row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));
+      } else if (row.element == Element::kPositions) {
+        // Rows have them in place of sequences.
+        if (!lists) {
+          row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32,
+                                                      shape(row.axes.back())));
+        }
       } else {
         memory_.push_back(std::make_unique<std::vector<float>>(kRoom, 0.25f));
         row.set_view(args(), TensorView::contiguous(memory_.back()->data(), DType::kFloat32,
@@ -178,7 +193,7 @@ void for_each_tensor(const Check& check) {
   for_each_call([&](const Signature& signature, bool lists) {
     for (const Parameter& row : signature.parameters()) {
       Call call(signature, lists);
-      if (!call.has(row) || row.element == Element::kOffsets) continue;
+      if (!call.has(row) || is_int32(row.element)) continue;
       SCOPED_TRACE(row.name);
       check(call, row);
     }

@@ -17,13 +17,13 @@ namespace {
 /// Arguments of a call with all that it can be given, with these extents of B and T.
 struct EmptyCall {
   EmptyCall(const Signature& signature, std::int64_t B, std::int64_t T)
-      : args(signature.make_args()),
-        extents{{"B", B}, {"T", T}, {"T/128", T > 0}, {"N", B}, {"M", B * T}} {
+      : args(signature.make_args()), extents{{"B", B}, {"T", T},     {"T/128", T > 0},
+                                             {"N", B}, {"M", B * T}, {"J", 2}} {
     set_numbers(signature, args.get());
     const auto& rows = signature.parameters();
     memory.reserve(rows.size());  // views point into it
     for (const Parameter& row : rows) {
-      if (row.number || row.element == Element::kOffsets) continue;
+      if (row.number || is_int32(row.element)) continue;
       const Parameter* source = row.source ? signature.find(row.source) : nullptr;
       if (row.instead_of || (source && source->instead_of)) continue;
       if (fits_numbers(row)) set(row, signature);
@@ -37,9 +37,11 @@ struct EmptyCall {
     for (int i = 0; i < axes.rank; ++i) {
       const std::string& axis = signature.axes()[axes.index[i]];
       const auto found = extents.find(axis);
+      const bool is_head = axis.size() > 1 && axis[0] == 'W';
       const bool is_heads = axis.size() > 1 && may_be_empty(axis) && axis[0] != 'C';
       const bool is_quotient = axis.find('/') != std::string::npos;
       sizes.push_back(found != extents.end()    ? found->second
+                      : is_head                 ? 8
                       : is_heads || is_quotient ? kWidth / 8
                                                 : kWidth);
     }

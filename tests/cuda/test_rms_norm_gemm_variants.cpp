@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+#include <string>
+
+#include "cuda/projection/forward_plan.h"
+#include "cuda/projection/heads_plan.h"
 #include "ops/rms_norm_gemm.h"
 #include "planned.h"
 #include "tandem/tandem.h"
@@ -62,6 +67,96 @@ TEST(RmsNormGemmPlan, TakesOnlyWhatTheWantedGradientsNeed) {
   EXPECT_LT(bytes(), 2 * kRows);
   args.segments[0].d_weight = view(8, {2048, 2048});
   EXPECT_GE(bytes(), 2 * kRows);
+}
+
+using projection::ForwardVariant;
+
+/// The call with heads that end in both, of queries alone.
+RmsNormGemmForwardArgs with_heads(RmsNormGemmForwardArgs args, std::int64_t width,
+                                  std::int64_t rotated) {
+  RmsNormGemmSegment& segment = args.segments[0];
+  segment.head_width = width;
+  segment.head_norm_weight = view(5, {width});
+  segment.rotates = true;
+  args.rope_cos = view(6, {1 << 16, rotated / 2}, DType::kFloat32);
+  args.rope_sin = view(7, {1 << 16, rotated / 2}, DType::kFloat32);
+  return args;
+}
+
+const ForwardVariant& variant(const std::string& end) {
+  for (const ForwardVariant& one : projection::forward_variants()) {
+    if (one.name == "projection_forward.sm90.bf16." + end) return one;
+  }
+  throw std::out_of_range(end);
+}
+
+std::string reason(const std::string& end, const RmsNormGemmForwardArgs& args) {
+  return projection::reason_against(variant(end), make_problem(args).projection);
+}
+
+TEST(RmsNormGemmHeadVariants, TakeWhatTheOthersDoNot) {
+  const RmsNormGemmForwardArgs plain = forward_args(100, 64, 256);
+  const RmsNormGemmForwardArgs heads = with_heads(plain, 128, 128);
+  for (const std::string end : {"n128", "n256.plain", "m64"}) {
+    EXPECT_EQ(reason(end, heads), end == "m64" ? "takes up to 64 rows, got M 100"
+                                               : "takes segments without head norms and rotations");
+  }
+  for (const std::string end : {"n128.heads", "n256.heads"}) {
+    EXPECT_EQ(reason(end, heads), "");
+    EXPECT_EQ(reason(end, plain), "takes segments with head norms or rotations");
+  }
+  EXPECT_EQ(reason("m8.heads", with_heads(forward_args(8, 64, 256), 128, 128)), "");
+  EXPECT_EQ(reason("m8.heads", heads), "takes up to 8 rows, got M 100");
+}
+
+TEST(RmsNormGemmHeadPlan, ATileFinishesWhatItCan) {
+  const auto leaves = [](const std::string& end, const RmsNormGemmForwardArgs& args) {
+    const auto plan = projection::plan_forward(variant(end), make_problem(args).projection);
+    EXPECT_EQ(plan.workspace_bytes > 0, plan.segments[0].wide);
+    return plan.segments[0].wide;
+  };
+  const RmsNormGemmForwardArgs plain = forward_args(100, 64, 768);
+  EXPECT_FALSE(leaves("n128.heads", with_heads(plain, 128, 128)));
+  EXPECT_FALSE(leaves("n128.heads", with_heads(plain, 96, 32)));
+  EXPECT_TRUE(leaves("n128.heads", with_heads(plain, 256, 64)));
+  EXPECT_FALSE(leaves("n256.heads", with_heads(plain, 256, 256)));
+  // Halves that are no power of two of blocks apart; neighbours always are.
+  RmsNormGemmForwardArgs odd = with_heads(plain, 96, 96);
+  EXPECT_TRUE(leaves("n128.heads", odd));
+  odd.rope_layout = RopeLayout::kInterleaved;
+  EXPECT_FALSE(leaves("n128.heads", odd));
+  EXPECT_TRUE(leaves("n128.heads", with_heads(plain, 96, 8)));
+  // Tables that are not read in pairs.
+  RmsNormGemmForwardArgs apart = with_heads(plain, 128, 128);
+  apart.rope_cos->strides[0] += 1;
+  EXPECT_TRUE(leaves("n128.heads", apart));
+  apart = with_heads(plain, 128, 128);
+  apart.rope_sin->data = static_cast<char*>(apart.rope_sin->data) + 4;
+  EXPECT_TRUE(leaves("n128.heads", apart));
+}
+
+TEST(RmsNormGemmHeadPlan, TheBackwardMakesDzAndSums) {
+  RmsNormGemmBackwardArgs args;
+  args.x = view(1, {1024, 512});
+  args.norm_weight = view(2, {512});
+  args.rstd = view(3, {1024}, DType::kFloat32);
+  args.segments.push_back({.weight = view(4, {512, 512}),
+                           .head_width = 128,
+                           .head_norm_weight = view(5, {128}),
+                           .pre_norm = view(6, {1024, 512}),
+                           .head_rstd = view(7, {1024, 4}, DType::kFloat32),
+                           .d_out = view(8, {1024, 512})});
+  const auto bytes = [&] {
+    return rms_norm_gemm_backward_workspace_bytes(make_problem(args), kDevice, {});
+  };
+  EXPECT_EQ(bytes(), 0u);
+  args.dx = view(9, {1024, 512});
+  constexpr std::size_t kMatrix = std::size_t{1024} * 512 * 2;  // dn, and dz
+  EXPECT_EQ(bytes(), 2 * kMatrix);
+  args.dx.reset();
+  args.segments[0].d_head_norm_weight = view(10, {128});
+  EXPECT_GT(bytes(), kMatrix);
+  EXPECT_LE(bytes(), kMatrix + 528 * 128 * 4);
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ class Cases(unittest.TestCase):
     def test_the_repositorys_table(self):
         found = cases.select(cases.load("rms_norm_gemm"), tag="bench")
         for case in found:
-            self.assertEqual(cases.why_not(case), "")
+            ends = any(" heads " in one for one in case.segments)
+            self.assertEqual(cases.why_not(case), "heads that end in a norm or a rotation" if ends else "")
+        found = [case for case in found if not cases.why_not(case)]
         packed = {case.name for case in found if len(case.segments) > 1 and case.strides == "packed"}
         self.assertEqual(len(packed), 6)
 

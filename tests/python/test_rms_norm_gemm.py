@@ -249,12 +249,13 @@ class Compile(RmsNormGemmCase):
         x, norm_weight, weight, other, bias, _ = self.draw(5, columns=(16, 24))
         given = {name: False if name in table.flags else None for name in table.arguments}
         given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "bias0": bias, "weight1": other, "eps": 0.5}
-        torch.library.opcheck(RAW, tuple(given.values()))
+        torch.library.opcheck(RAW, tuple(table.pack(given.values())))
         asked = {"output_kept_rstd": True, "fp32_out1": True}
-        torch.library.opcheck(RAW, tuple({**given, **asked}.values()))
-        torch.library.opcheck(RAW, tuple({**given, **asked, "eps": None, "rstd": torch.rand(5)}.values()))
+        torch.library.opcheck(RAW, tuple(table.pack({**given, **asked}.values())))
+        computed = {**given, **asked, "eps": None, "rstd": torch.rand(5)}
+        torch.library.opcheck(RAW, tuple(table.pack(computed.values())))
         given["x"], given["weight1"] = x.clone().requires_grad_(), other.clone().requires_grad_()
-        torch.library.opcheck(RAW, tuple(given.values()))
+        torch.library.opcheck(RAW, tuple(table.pack(given.values())))
 
     def test_one_graph_for_any_number_of_rows(self):
         def layer(*leaves):
@@ -300,6 +301,207 @@ class Compile(RmsNormGemmCase):
         expected = self.call([x.bfloat16(), norm_weight, *(one.bfloat16() for one in rest[:4]), *rest[4:]])
         with torch.autocast("cpu", torch.bfloat16):
             self.assert_same(self.call(leaves), expected)
+
+
+class Heads(RmsNormGemmCase):
+    """Heads that end in a norm and a rotation: of queries and keys, and values that end in neither."""
+
+    columns, width, pairs = (48, 24, 16), 24, 8
+    head_width, rotates = (24, 24, None), (True, True, False)
+
+    def draw_heads(self, *leading, dtype=torch.float32, requires_grad=False, normed=True):
+        """x, norm_weight, three weights, three biases, and the norms' weights of two."""
+        leaves = self.draw(*leading, columns=self.columns, dtype=dtype, requires_grad=requires_grad)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        norms = [torch.randn(self.width, dtype=wide).requires_grad_(requires_grad) for _ in range(2)] if normed else []
+        return [*leaves, *norms]
+
+    def tables(self, positions=200, dtype=torch.float32):
+        angles = torch.arange(positions)[:, None] * 100.0 ** (-torch.arange(self.pairs) / self.pairs)
+        return {"rope_cos": angles.cos().to(dtype), "rope_sin": angles.sin().to(dtype)}
+
+    def call(self, leaves, **options):
+        x, norm_weight, *rest = leaves
+        given = {"head_width": self.head_width, "rotates": self.rotates, **options}
+        if len(rest) > 6:
+            given["head_norm_weight"] = (*rest[6:8], None)
+        return rms_norm_gemm(x, norm_weight, rest[:3], rest[3:6], **given)
+
+    def define(self, leaves, cos, sin, positions, layout, eps):
+        """In fp64, by torch's own functions and the rotation of a complex number."""
+        x, norm_weight, *rest = leaves
+        outs = definition(x, norm_weight, rest[:3], rest[3:6])
+        turn = torch.complex(cos.double(), sin.double())[positions][..., None, :]
+        for i in (0, 1):
+            y = outs[i].unflatten(-1, (-1, self.width))
+            if len(rest) > 6:
+                y = torch.nn.functional.rms_norm(y, (self.width,), rest[6 + i].double(), eps)
+            first, last = y[..., : 2 * self.pairs], y[..., 2 * self.pairs :]
+            axis = -2 if layout == "rotate_half" else -1
+            pairs = first.unflatten(-1, (2, self.pairs) if layout == "rotate_half" else (self.pairs, 2))
+            turned = torch.complex(*pairs.unbind(axis)) * turn
+            first = torch.stack((turned.real, turned.imag), axis).flatten(-2)
+            outs[i] = torch.cat((first, last), -1).flatten(-2)
+        return outs
+
+    def test_outputs_and_gradients(self):
+        for dtype, layout, normed in itertools.product(OUTPUT_TOLERANCE, ("rotate_half", "interleaved"), (True, False)):
+            with self.subTest(dtype=dtype, layout=layout, normed=normed):
+                leaves = self.draw_heads(3, 67, dtype=dtype, requires_grad=True, normed=normed)
+                tables = self.tables(dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+                eps = {"head_eps": (0.1, 0.1, None)} if normed else {}
+                got = self.call(leaves, rope_layout=layout, **tables, **eps)
+                positions = torch.arange(67).expand(3, 67)
+                expected = self.define(leaves, *tables.values(), positions, layout, 0.1)
+                for one, other in zip(got, expected, strict=True):
+                    self.assertEqual((one.dtype, one.shape), (dtype, other.shape))
+                    self.assertLess(relative_rms(one, other), OUTPUT_TOLERANCE[dtype])
+                d_out = [torch.randn_like(y) for y in got]
+                gradients = torch.autograd.grad(got, leaves, d_out)
+                defined = torch.autograd.grad(expected, leaves, [y.double() for y in d_out])
+                for one, leaf, other in zip(gradients, leaves, defined, strict=True):
+                    self.assertEqual((one.dtype, one.shape), (leaf.dtype, leaf.shape))
+                    self.assertLess(relative_rms(one, other.double()), GRADIENT_TOLERANCE[dtype])
+
+    def test_gradcheck(self):
+        leaves = self.draw_heads(2, 3, dtype=torch.float64)
+        leaves = [x[..., :5].contiguous() if x.shape[-1] == d else x for x in leaves]
+        leaves = [x.requires_grad_() for x in leaves]
+        tables = self.tables(dtype=torch.float64)
+        self.assertTrue(torch.autograd.gradcheck(lambda *leaves: self.call(leaves, head_eps=0.1, **tables)[:2], leaves))
+
+    def test_positions(self):
+        leaves, tables = self.draw_heads(2, 6), self.tables(6)
+        expected = self.call(leaves, **tables)
+        for kind in (torch.int32, torch.int64):
+            given = torch.arange(6, dtype=kind).expand(2, 6)
+            self.assert_same(self.call(leaves, rope_positions=given, **tables), expected)
+            flat = [leaves[0].flatten(0, 1), *leaves[1:]]
+            packed = self.call(flat, cu_seqlens=torch.tensor([0, 6, 12], dtype=kind), **tables)
+            self.assert_same([y.view(2, 6, -1) for y in packed], expected)
+        far = torch.tensor([[0, 1, 2, 3, 4, 2**40]] * 2)
+        self.assert_same(self.call(leaves, rope_positions=far, **tables), expected)
+        moved = self.call(leaves, rope_positions=torch.full((2, 6), 3), **tables)
+        self.assertFalse(torch.equal(moved[0], expected[0]))
+        self.assertTrue(torch.equal(moved[2], expected[2]))
+
+    def test_one_of_these_for_all(self):
+        x, norm_weight, *rest = self.draw_heads(5)
+        tables = self.tables()
+        one = rms_norm_gemm(
+            x, norm_weight, rest[0], head_width=24, head_norm_weight=rest[6], head_eps=0.1, rotates=True, **tables
+        )
+        same = rms_norm_gemm(
+            x, norm_weight, rest[:2], head_width=24, head_norm_weight=rest[6:8], head_eps=0.1, rotates=True, **tables
+        )
+        self.assert_same([one], same[:1])
+
+    def test_no_rows(self):
+        for leading in ((0,), (2, 0), (0, 3)):
+            leaves = self.draw_heads(*leading, requires_grad=True)
+            sum(y.sum() for y in self.call(leaves, **self.tables())).backward()
+            for leaf in leaves:
+                self.assertEqual((leaf.grad.shape, leaf.grad.abs().sum()), (leaf.shape, 0))
+
+    def test_vmap(self):
+        """Rows of items keep their positions."""
+        tables = self.tables()
+        for leading in ((3, 5), (3, 2, 5)):
+            leaves = self.draw_heads(*leading)
+            got = torch.vmap(lambda x, leaves=leaves: self.call([x, *leaves[1:]], **tables))(leaves[0])
+            each = [self.call([x, *leaves[1:]], **tables) for x in leaves[0]]
+            self.assert_same(got, [torch.stack(ys) for ys in zip(*each, strict=True)])
+
+    def test_grad(self):
+        leaves, tables = self.draw_heads(2, 7), self.tables()
+        loss = lambda *leaves: sum(y.square().sum() for y in self.call(leaves, **tables))  # noqa: E731
+        got = torch.func.grad(loss, tuple(range(len(leaves))))(*leaves)
+        leaves = [one.requires_grad_() for one in leaves]
+        self.assert_same(got, torch.autograd.grad(loss(*leaves), leaves))
+
+    def test_opcheck(self):
+        table = OPS["rms_norm_gemm_forward"].table
+        x, norm_weight, weight, *rest = self.draw_heads(6)
+        given = {name: False if name in table.flags else None for name in table.arguments}
+        given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "head_width0": 24.0, "rotates0": True}
+        given |= {"head_norm_weight0": rest[-1], "rope_length": 3.0, "rope_layout": 1.0, **self.tables()}
+        torch.library.opcheck(RAW, tuple(table.pack(given.values())))
+        asked = {"output_pre_norm0": True, "output_head_rstd0": True}
+        torch.library.opcheck(RAW, tuple(table.pack({**given, **asked}.values())))
+        given["x"], given["head_norm_weight0"] = x.clone().requires_grad_(), rest[-1].clone().requires_grad_()
+        torch.library.opcheck(RAW, tuple(table.pack(given.values())))
+
+    def test_in_a_graph(self):
+        tables = self.tables()
+        layer = lambda *leaves: self.call(leaves, **tables)  # noqa: E731
+        compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+        for leading in ((2, 33), (3, 5)):
+            leaves = self.draw_heads(*leading, requires_grad=True)
+            got, expected = compiled(*leaves), layer(*leaves)
+            self.assert_same(got, expected)
+            d_out = [torch.randn_like(y) for y in expected]
+            self.assert_same(torch.autograd.grad(got, leaves, d_out), torch.autograd.grad(expected, leaves, d_out))
+
+    def test_fakes(self):
+        leaves, tables = self.draw_heads(2, 33), self.tables()
+        real = self.call(leaves, **tables)
+        with torch._subclasses.FakeTensorMode() as mode:
+            fakes = {name: mode.from_tensor(one) for name, one in tables.items()}
+            fake = self.call([mode.from_tensor(one) for one in leaves], **fakes)
+        for one, other in zip(fake, real, strict=True):
+            self.assertEqual((one.shape, one.stride(), one.dtype), (other.shape, other.stride(), other.dtype))
+
+    def test_autocast(self):
+        leaves, tables = self.draw_heads(2, 33), self.tables()
+        x, norm_weight, *rest = leaves
+        expected = self.call([x.bfloat16(), norm_weight, *(one.bfloat16() for one in rest[:3]), *rest[3:]], **tables)
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assert_same(self.call(leaves, **tables), expected)
+
+    def test_plain_tensors_go_past_the_dispatcher(self):
+        op = OPS["rms_norm_gemm_forward"]
+        x, norm_weight, weight, *rest = self.draw_heads(6, dtype=torch.bfloat16)
+        given = {name: False if name in op.table.flags else None for name in op.table.arguments}
+        given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "head_width0": 24.0, "rotates0": 1.0}
+        given |= {"head_norm_weight0": rest[-1], "output_pre_norm0": True, "output_head_rstd0": True}
+        given |= {"rope_positions": torch.arange(6, dtype=torch.int32), **self.tables()}
+        arguments = tuple(given.values())
+        results = op.run_directly(arguments)
+        self.assertIsNot(results, NotImplemented)
+        for one, expected in zip(results, op.raw(*arguments), strict=True):
+            self.assertEqual(one is None, expected is None)
+            if one is not None:
+                self.assert_same([one], [expected])
+
+    def test_refusals(self):
+        leaves, tables = self.draw_heads(2, 6), self.tables(6)
+        forward = "[rms_norm_gemm_forward] "
+        for text, options in (
+            (
+                "[rms_norm_gemm] rope_layout must be one of rotate_half, interleaved, got 'half'",
+                {"rope_layout": "half"},
+            ),
+            ("[rms_norm_gemm] head_width must be one per weight, 3, got 2", {"head_width": (24, 24)}),
+            (
+                "[rms_norm_gemm] rope_positions must have shape [2, 6], as x has rows, got [12]",
+                {"rope_positions": torch.arange(12)},
+            ),
+            (forward + "head_width0 must be a multiple of 8 in [8,256], got 20", {"head_width": (20, 24, None)}),
+            (forward + "rotates1 needs head_width1", {"head_width": (24, None, None)}),
+            (
+                forward + "rope_cos must have a row for each of 6 positions, got 5",
+                {name: one[:5] for name, one in tables.items()},
+            ),
+            (forward + "rope_cos needs rope_sin", {"rope_sin": None}),
+            (
+                forward + "rope_sin must have shape [P,J] = [6,8], got [6,7]",
+                {"rope_sin": tables["rope_sin"][:, :7]},
+            ),
+        ):
+            with self.subTest(text):
+                with self.assertRaises(ValueError) as caught:
+                    self.call(leaves[:8], **{**tables, **options})
+                self.assertEqual(str(caught.exception), text)
 
 
 class Direct(RmsNormGemmCase):

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reference/element.h"
+#include "reference/heads.h"
 #include "reference/projection.h"
 #include "reference/rms_norm.h"
 #include "tandem/ops/rms_norm_gemm.h"
@@ -14,7 +15,17 @@ namespace tandem::reference {
 
 /// A segment's product: a projection without activation.
 inline ProjectionSegment product_of(const RmsNormGemmSegment& segment) {
-  return {.weight = segment.weight, .bias = segment.bias, .out = segment.out};
+  return {.weight = segment.weight,
+          .bias = segment.bias,
+          .head_width = segment.head_width,
+          .out = segment.out};
+}
+
+/// What follows it in a row's heads.
+inline HeadsOfRow heads_of_row(const RmsNormGemmForwardArgs& args, std::size_t segment,
+                               std::int64_t row) {
+  const RmsNormGemmSegment& one = args.segments[segment];
+  return {args, one, one.head_eps.value_or(1e-6), row};
 }
 
 /// The rows of a call and their norm.

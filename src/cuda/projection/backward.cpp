@@ -9,6 +9,7 @@
 #include "cuda/gemm/predict.h"
 #include "cuda/projection/backward_plan.h"
 #include "cuda/projection/forward_plan.h"
+#include "cuda/projection/heads_plan.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/workspace.h"
@@ -26,6 +27,8 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
   table.push_back({std::string(kBackward) + ".sm90." + to_string(dtype),
                    dtype,
                    &launch_gradient<Element>,
+                   &launch_heads_gradient<Element>,
+                   &launch_head_sum<Element>,
                    {{64, &launch_input<Element, 64>, nullptr},
                     {128, &launch_input<Element, 128>, &launch_weight<Element, 128>},
                     {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
@@ -62,6 +65,18 @@ int weight_slices(const ProjectionBackwardProblem& problem, int columns, int mul
   const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
   return static_cast<int>(
       std::max<std::int64_t>(1, std::min(multiprocessors / tiles, steps / kShortest)));
+}
+
+/// Into how many slices the rows are cut for the gradient of heads: as many as keep a device busy,
+/// whichever it is.
+int head_slices(const ProjectionBackwardProblem& problem,
+                const ProjectionBackwardSegment& segment) {
+  constexpr int kMost = 528, kWarps = 8, kItems = 2;  // of a warp, at least
+  if (segment.kept != ProjectionKept::kHeads) return 1;
+  const std::int64_t per_row = ceil_div(segment.columns, 256);
+  const std::int64_t slices = ceil_div(problem.M * per_row, kWarps * kItems);
+  return static_cast<int>(
+      std::clamp<std::int64_t>(slices, 1, std::min<std::int64_t>(kMost, problem.M)));
 }
 
 /// SegmentGradient::regular.
@@ -121,6 +136,10 @@ struct Call {
     for (int i = 0; i < problem.segment_count; ++i) {
       if (!plan.segments[i].makes_dz) continue;
       const ProjectionBackwardSegment& from = problem.segments[i];
+      if (from.kept == ProjectionKept::kHeads) {
+        differentiate_heads(i);
+        continue;
+      }
       params.segments[i] = {
           from.columns, from.kept,  from.head_width, from.out_dtype == DType::kFloat32,
           from.d_out,   from.slope, from.out,        from.inverse_norm,
@@ -133,6 +152,42 @@ struct Call {
       any = true;
     }
     if (any) variant.gradient(params, stream);
+  }
+
+  /// dz of heads, and slices of the sum that make_d_head_norm_weight adds up.
+  void differentiate_heads(int i) const {
+    const ProjectionBackwardSegment& from = problem.segments[i];
+    HeadsGradientParams params;
+    params.M = problem.M;
+    params.columns = from.columns;
+    params.head_width = from.head_width;
+    params.heads = head_segment(from.heads);
+    params.rope = rope_params(problem.rope);
+    params.d_out = from.d_out;
+    params.fp32 = from.out_dtype == DType::kFloat32;
+    params.pre_norm = from.heads.pre_norm;
+    params.rstd = from.heads.rstd;
+    params.dz = dz(i);
+    params.slices = plan.segments[i].head_slices;
+    if (from.d_head_norm_weight != nullptr) params.partial_sums = head_sums(i);
+    variant.heads_gradient(params, stream);
+  }
+
+  float* head_sums(int i) const {
+    return reinterpret_cast<float*>(base + plan.segments[i].head_sums);
+  }
+
+  void make_d_head_norm_weight(int i) const {
+    const ProjectionBackwardSegment& segment = problem.segments[i];
+    if (segment.d_head_norm_weight == nullptr) return;
+    HeadSumParams params;
+    params.partial_sums = head_sums(i);
+    params.slices = has_dz(problem, segment) ? plan.segments[i].head_slices : 0;
+    params.head_width = segment.head_width;
+    params.result = segment.d_head_norm_weight;
+    params.fp32 = segment.d_head_norm_weight_dtype == DType::kFloat32;
+    params.accumulate = problem.accumulate;
+    variant.head_sum(params, stream);
   }
 
   void make_dx() const {
@@ -311,7 +366,7 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
         (segment.kept != ProjectionKept::kNothing ||
          (products && (segment.out_dtype == DType::kFloat32 ||
                        must_copy(segment.d_out, problem.dtype, problem.M, segment.columns)))) &&
-        (products || segment.d_bias != nullptr);
+        (products || segment.d_bias != nullptr || segment.d_head_norm_weight != nullptr);
     to.copies_weight = problem.dx.data != nullptr &&
                        must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
     reads_x = reads_x || segment.d_weight.data != nullptr;
@@ -320,6 +375,10 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
     const bool slices = segment.d_weight.data != nullptr && plan.weight_slices > 1;
     to.weight_sums = workspace.add(
         slices ? std::int64_t{plan.weight_slices} * segment.columns * problem.d * 4 : 0);
+    to.head_slices = head_slices(problem, segment);
+    to.head_sums = workspace.add(segment.d_head_norm_weight != nullptr
+                                     ? std::int64_t{to.head_slices} * segment.head_width * 4
+                                     : 0);
     to.bias_sums = workspace.add(
         segment.d_bias != nullptr ? std::int64_t{plan.bias_slices} * segment.columns * 4 : 0);
   }
@@ -347,7 +406,10 @@ void projection_backward(const ProjectionBackwardProblem& problem, const Context
   call.make_dz();
   if (problem.dx.data != nullptr && problem.M > 0 && problem.d > 0) call.make_dx();
   if (problem.d > 0) call.make_d_weight();
-  for (int i = 0; i < problem.segment_count; ++i) call.make_d_bias(i);
+  for (int i = 0; i < problem.segment_count; ++i) {
+    call.make_d_bias(i);
+    call.make_d_head_norm_weight(i);
+  }
 }
 
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem,

@@ -7,6 +7,7 @@
 
 #include "cuda/gemm/matrix.h"
 #include "cuda/projection/backward_params.h"
+#include "cuda/projection/heads_params.h"
 #include "ops/projection_problem.h"
 #include "tandem/device.h"
 
@@ -22,6 +23,8 @@ struct BackwardVariant {
   std::string name;
   DType dtype;
   Launch<GradientParams> gradient;
+  Launch<HeadsGradientParams> heads_gradient;
+  Launch<HeadSumParams> head_sum;
   struct Products {  // with tiles of so many columns
     int columns;
     Product<InputParams> input;    // null: not this wide
@@ -48,6 +51,8 @@ struct BackwardPlan {
     std::size_t weight = 0;
     std::size_t weight_sums = 0;  // fp32 [weight_slices,columns,d]
     std::size_t bias_sums = 0;    // fp32 [bias_slices,columns]
+    int head_slices = 1;        // into which rows are cut for the gradient by a head norm's weight
+    std::size_t head_sums = 0;  // fp32 [head_slices,head_width]
   };
   bool copies_x = false;
   std::size_t x = 0;

@@ -10,6 +10,7 @@
 #include "cuda/gemm/matrix.h"
 #include "cuda/gemm/predict.h"
 #include "cuda/projection/forward_plan.h"
+#include "cuda/projection/heads_plan.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/projection.h"
@@ -22,20 +23,48 @@ using gemm::as_tokens, gemm::matrix_extents, gemm::must_copy;
 constexpr const char* kForward = "projection_forward";
 constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
+/// Launches a kernel that knows nothing of heads.
+template <void (*launch)(const ForwardParams&, int, void*)>
+void launch_without_heads(const HeadsParams& params, int multiprocessors, void* stream) {
+  launch(params, multiprocessors, stream);
+}
+
+using Takes = ForwardVariant::Takes;
+
+template <class Element>
+void add(std::vector<ForwardVariant>& table, DType dtype, const std::string& tile, int columns,
+         Takes takes, int most_rows, ForwardVariant::Launch launch) {
+  const char* const end = takes == Takes::kPlain   ? ".plain"
+                          : takes == Takes::kHeads ? ".heads"
+                                                   : "";
+  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile + end, dtype,
+                   columns, takes, most_rows, launch, &launch_normalize<Element>,
+                   &launch_finish<Element>, &gemm::launch_copy<Element>});
+}
+
 template <class Element, int kColumns, bool kPlain>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
-  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".n" +
-                       std::to_string(kColumns) + (kPlain ? ".plain" : ""),
-                   dtype, kColumns, kPlain, 0, &launch_forward<Element, kColumns, kPlain>,
-                   &launch_normalize<Element>, &gemm::launch_copy<Element>});
+  add<Element>(table, dtype, "n" + std::to_string(kColumns), kColumns,
+               kPlain ? Takes::kPlain : Takes::kActivations, 0,
+               &launch_without_heads<&launch_forward<Element, kColumns, kPlain>>);
 }
 
 template <class Element, int kRows>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
-  table.push_back(
-      {std::string(kForward) + ".sm90." + to_string(dtype) + ".m" + std::to_string(kRows), dtype,
-       gemm::kFewRowsColumns, false, kRows, &launch_few_rows<Element, kRows>,
-       &launch_normalize<Element>, &gemm::launch_copy<Element>});
+  add<Element>(table, dtype, "m" + std::to_string(kRows), gemm::kFewRowsColumns,
+               Takes::kActivations, kRows, &launch_without_heads<&launch_few_rows<Element, kRows>>);
+}
+
+template <class Element, int kColumns>
+void add_heads(std::vector<ForwardVariant>& table, DType dtype) {
+  add<Element>(table, dtype, "n" + std::to_string(kColumns), kColumns, Takes::kHeads, 0,
+               &launch_heads<Element, kColumns>);
+}
+
+template <class Element, int kRows>
+void add_heads_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
+  add<Element>(table, dtype, "m" + std::to_string(kRows), gemm::kFewRowsColumns, Takes::kHeads,
+               kRows, &launch_heads_few_rows<Element, kRows>);
 }
 
 template <class Element>
@@ -48,6 +77,30 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_variant<Element, 64, false>(table, dtype);
   add_variant<Element, 192, true>(table, dtype);
   add_variant<Element, 256, true>(table, dtype);
+  add_heads_few_rows<Element, 8>(table, dtype);
+  add_heads_few_rows<Element, 16>(table, dtype);
+  add_heads_few_rows<Element, 32>(table, dtype);
+  add_heads_few_rows<Element, 64>(table, dtype);
+  add_heads<Element, 128>(table, dtype);
+  add_heads<Element, 256>(table, dtype);
+}
+
+/// Whether a tile can turn heads: neighbours, or halves a power of two of its blocks of 8 columns
+/// apart with tables that are read in pairs.
+bool rotates_in_tile(const Rope& rope) {
+  if (rope.interleaved) return true;
+  const std::int64_t pair = 2 * size_of(rope.dtype);
+  const auto lies_at_pairs = [&](const MatrixTensor& table) {
+    return reinterpret_cast<std::uintptr_t>(table.data) % pair == 0 && table.row_stride % 2 == 0;
+  };
+  return rope.width >= 16 && (rope.width & (rope.width - 1)) == 0 && lies_at_pairs(rope.cos) &&
+         lies_at_pairs(rope.sin);
+}
+
+/// Whether a tile of so many columns leaves a segment's heads to a kernel behind it.
+bool leaves_heads(const ProjectionForwardProblem& problem, const ProjectionForwardSegment& segment,
+                  int tile) {
+  return segment.head_width > tile || (segment.heads.rotates && !rotates_in_tile(problem.rope));
 }
 
 /// Columns of a segment that a tile computes: whole heads.
@@ -68,9 +121,9 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
 /// Where a segment's values go.
 gemm::Target target(const ProjectionForwardProblem& problem,
                     const ProjectionForwardSegment& segment, const MatrixTensor& matrix,
-                    const ForwardVariant& variant) {
+                    DType stored, const ForwardVariant& variant) {
   const bool whole_panels = columns_per_tile(segment, variant.columns) == variant.columns;
-  return gemm::make_target(matrix, problem.dtype, segment.out_dtype, problem.M, segment.columns,
+  return gemm::make_target(matrix, problem.dtype, stored, problem.M, segment.columns,
                            whole_panels && variant.most_rows == 0);
 }
 
@@ -89,7 +142,7 @@ struct Call {
                              stream);
   }
 
-  void set_segment(ForwardParams& params, int i) const {
+  void set_segment(HeadsParams& params, int i) const {
     const ProjectionForwardSegment& from = problem.segments[i];
     const ForwardPlan::Segment& plan_of = plan.segments[i];
     const int tile = variant.columns;
@@ -110,8 +163,8 @@ struct Call {
       to.out.matrix = {base + plan_of.z, from.columns};
       return;
     }
-    to.out = target(problem, from, from.out, variant);
-    to.slope = target(problem, from, from.slope, variant);
+    to.out = target(problem, from, from.out, from.out_dtype, variant);
+    to.slope = target(problem, from, from.slope, from.out_dtype, variant);
     to.activation = from.activation;
     to.inverse_divisor = static_cast<float>(1.0 / from.divisor);
     to.min = static_cast<float>(from.min);
@@ -121,11 +174,34 @@ struct Call {
       to.head_ends |= 1u << (end / 8 - 1);
     }
     to.inverse_norm = from.inverse_norm;
+    if (!from.heads.is_there()) return;
+    to.slope = target(problem, from, from.heads.pre_norm, problem.dtype, variant);
+    to.inverse_norm = from.heads.rstd;
+    HeadSegment& heads = params.heads[i];
+    heads = head_segment(from.heads);
+    for (int begin = 0; from.heads.rotates && begin + from.head_width <= tile;
+         begin += from.head_width) {
+      heads.first_halves |= ((1u << problem.rope.width / 16) - 1) << begin / 8;
+    }
   }
 
-  void normalize(int i) const {
+  void finish(int i) const {
     const ProjectionForwardSegment& segment = problem.segments[i];
     if (!plan.segments[i].wide) return;
+    if (segment.heads.is_there()) {
+      FinishParams params;
+      params.M = problem.M;
+      params.columns = segment.columns;
+      params.head_width = segment.head_width;
+      params.z = reinterpret_cast<const float*>(base + plan.segments[i].z);
+      params.heads = head_segment(segment.heads);
+      params.rope = rope_params(problem.rope);
+      params.out = segment.out;
+      params.out_fp32 = segment.out_dtype == DType::kFloat32;
+      params.pre_norm = segment.heads.pre_norm;
+      params.rstd = segment.heads.rstd;
+      return variant.finish(params, stream);
+    }
     variant.normalize({problem.M, segment.columns, segment.head_width,
                        reinterpret_cast<const float*>(base + plan.segments[i].z), segment.out,
                        segment.out_dtype == DType::kFloat32, segment.inverse_norm},
@@ -140,12 +216,17 @@ bool is_plain(const ProjectionForwardProblem& problem) {
                        return segment.activation == Activation::kNone;
                      });
 }
+bool has_heads(const ProjectionForwardProblem& problem) {
+  return std::any_of(
+      problem.segments.begin(), problem.segments.end(),
+      [](const ProjectionForwardSegment& segment) { return segment.heads.is_there(); });
+}
 
 const ForwardVariant& choose(const ProjectionForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
   return gemm::choose_product(
       kForward, forward_variants(), problem, device, options, [](const ForwardVariant& one) {
-        return one.columns == kInvariantColumns && one.most_rows == 0 && !one.plain;
+        return one.columns == kInvariantColumns && one.most_rows == 0 && one.takes != Takes::kPlain;
       });
 }
 
@@ -159,7 +240,8 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   if (problem.M == 0) return;
   const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
-  ForwardParams params{};
+  HeadsParams params{};
+  params.rope = rope_params(problem.rope);
   params.B = 1;
   params.rows = static_cast<int>(problem.M);
   params.depth[0] = problem.d;
@@ -173,7 +255,7 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
   for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
   params.b_is_there = behind && plan.workspace_bytes == 0;  // else copies come in between
   variant.launch(params, device.multiprocessors, context.stream.handle);
-  for (int i = 0; i < problem.segment_count; ++i) call.normalize(i);
+  for (int i = 0; i < problem.segment_count; ++i) call.finish(i);
 }
 
 }  // namespace
@@ -193,7 +275,13 @@ const std::vector<ForwardVariant>& forward_variants() {
 std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {
   const std::string reason = gemm::reason_against_rows(variant, problem.dtype, problem.M);
   if (!reason.empty()) return reason;
-  if (variant.plain && !is_plain(problem)) return "takes segments without activation";
+  if (variant.takes == Takes::kPlain && !is_plain(problem)) {
+    return "takes segments without activation";
+  }
+  if (has_heads(problem) != (variant.takes == Takes::kHeads)) {
+    return variant.takes == Takes::kHeads ? "takes segments with head norms or rotations"
+                                          : "takes segments without head norms and rotations";
+  }
   const std::int64_t columns = std::max<std::int64_t>(column_tiles(problem, variant.columns), 1);
   return gemm::reason_against_tiles(problem.M, columns);
 }
@@ -210,7 +298,7 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
     ForwardPlan::Segment& to = plan.segments[i];
     to.copies_weight = must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
     to.weight = workspace.add(to.copies_weight ? segment.columns * gemm::padded(problem.d) * 2 : 0);
-    to.wide = segment.head_width > variant.columns;
+    to.wide = leaves_heads(problem, segment, variant.columns);
     to.z = workspace.add(to.wide ? problem.M * segment.columns * 4 : 0);
   }
   plan.workspace_bytes = workspace.bytes();
@@ -229,7 +317,7 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   double time = gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
                                     device.multiprocessors);
   for (int i = 0; i < problem.segment_count; ++i) {
-    if (problem.segments[i].head_width > variant.columns) time += 3.0;  // another launch
+    if (leaves_heads(problem, problem.segments[i], variant.columns)) time += 3.0;  // another launch
   }
   return time;
 }

@@ -8,6 +8,7 @@
 #include "core/call_options.h"
 #include "cuda/gemm/matrix.h"
 #include "cuda/projection/forward_params.h"
+#include "cuda/projection/heads_params.h"
 #include "ops/projection_problem.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
@@ -16,16 +17,21 @@ namespace tandem::cuda::projection {
 
 /// Tiles of 128 x `columns`; or, for few rows, a stream of the weights.
 struct ForwardVariant {
-  using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
+  using Launch = void (*)(const HeadsParams&, int multiprocessors, void* stream);
   using Normalize = void (*)(const NormalizeParams&, void* stream);
+  using Finish = void (*)(const FinishParams&, void* stream);
+  /// Segments without activation only; with any activation; or without one, but some with heads
+  /// that end in a norm or a rotation.
+  enum class Takes { kPlain, kActivations, kHeads };
 
   std::string name;
   DType dtype;
-  int columns;    // of a tile
-  bool plain;     // takes segments without activation only
+  int columns;  // of a tile
+  Takes takes;
   int most_rows;  // 0: any number
   Launch launch;
   Normalize normalize;
+  Finish finish;
   gemm::Copy copy;
 };
 
@@ -38,7 +44,7 @@ std::string reason_against(const ForwardVariant& variant, const ProjectionForwar
 struct ForwardPlan {
   struct Segment {
     bool copies_weight = false;  // TMA cannot read it
-    bool wide = false;           // heads wider than a tile: z goes through the workspace
+    bool wide = false;           // a tile cannot finish its heads: z goes through the workspace
     std::size_t weight = 0;      // rows padded to 16 bytes
     std::size_t z = 0;           // fp32 [M,columns]
   };

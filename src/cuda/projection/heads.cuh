@@ -1,0 +1,339 @@
+// projection_heads_kernel: products whose heads end in a weighted RMS norm and a rotation (RoPE),
+// on the fp32 accumulators, before the only write.
+//
+//   z = x W^T + bias     kept in 16 bits for the backward of a norm, before anything else
+//   y = z rstd weight    rstd = 1 / sqrt(mean of z^2 over the head + eps), kept too
+//   out = y turned       pairs (j, j + R/2) or (2j, 2j+1) of the first R columns of a head
+//
+// Heads lie whole in a tile, as those of l2_normalize (forward.cuh): a thread has of its rows two
+// columns of each block of 8. Neighbours are in one thread, and so are columns R/2 apart where that
+// is a power of two of blocks: then what a pair needs is in registers, whose places are known when
+// this is compiled. Segments that neither rotate nor normalise are written as they are.
+//
+// A tile leaves z in fp32 to projection_finish_kernel, a warp per row and head, where heads are
+// wider than the tile, R is another width, or the tables' rows do not lie at pairs.
+//
+// Of few rows a lane has four neighbouring columns of a row, and its pairs' others come by shuffle.
+#pragma once
+
+#include "cuda/gemm/bias.cuh"
+#include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/target.cuh"
+#include "cuda/parts/warp_sums.cuh"
+#include "cuda/projection/few_rows.cuh"
+#include "cuda/projection/forward.cuh"
+#include "cuda/projection/rope.cuh"
+
+namespace tandem::cuda::projection {
+
+/// The column within its head of a block of 8, by the tile's ends of heads.
+__device__ inline int column_in_head(std::uint32_t ends, int block) {
+  const std::uint32_t before = ends & ((1u << block) - 1);
+  return 8 * (block - (32 - __clz(static_cast<int>(before))));
+}
+
+/// Divides each head of a fragment by the root of its mean square and multiplies it by the weight.
+template <class Config>
+__device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegment& segment,
+                                    const HeadSegment& heads,
+                                    const gemm::Fragment<Config::kColumns>& fragment) {
+  constexpr int kBlocks = Config::kColumns / 8;
+  using Element = typename Config::Element;
+  const std::uint32_t ends = segment.head_ends;
+  const int first_head = fragment.column / segment.head_width;
+  const int there = params.columns[fragment.segment] / segment.head_width - first_head;
+  const float share = 1.0f / static_cast<float>(segment.head_width);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sums[kBlocks];  // of a head's squares up to this block
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const float* z = fragment.values + 4 * block + 2 * half;
+      const float before = block == 0 || (ends >> (block - 1) & 1) ? 0.0f : sums[block - 1];
+      sums[block] = fmaf(z[0], z[0], fmaf(z[1], z[1], before));
+    }
+    const int row = fragment.row + fragment_row() + 8 * half;
+    float* kept = static_cast<float*>(segment.inverse_norm.data);
+    const bool writes = kept != nullptr && row < params.rows && threadIdx.x % 4 == 0;
+    kept += row * segment.inverse_norm.row_stride + first_head;
+    float rstd = 0.0f;
+#pragma unroll
+    for (int block = kBlocks - 1; block >= 0; --block) {
+      if (ends >> block & 1) {
+        rstd = rsqrtf(fmaf(sum_of_quad(sums[block]), share, heads.eps));
+        const int head = __popc(ends & ((1u << block) - 1));
+        if (writes && head < there) kept[head] = rstd;
+      }
+      // Columns behind the last whole head are of no one.
+      if (ends >> block == 0) continue;
+      float* z = fragment.values + 4 * block + 2 * half;
+      const int column = column_in_head(ends, block) + fragment_column(0);
+      z[0] *= rstd * load_norm_weight<Element>(heads, column);
+      z[1] *= rstd * load_norm_weight<Element>(heads, column + 1);
+    }
+  }
+}
+
+/// Turns pairs of blocks that lie kApart from each other.
+template <class Config, bool kFp32, int kApart>
+__device__ void rotate_halves(const HeadsParams& params, const ForwardSegment& segment,
+                              const HeadSegment& heads,
+                              const gemm::Fragment<Config::kColumns>& fragment) {
+  constexpr int kBlocks = Config::kColumns / 8;
+  using Row = RopeRow<typename Config::Element>;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = min(fragment.row + fragment_row() + 8 * half, params.rows - 1);
+    const Row table(params.rope, rope_position(params.rope, row));
+#pragma unroll
+    for (int block = 0; block + kApart < kBlocks; ++block) {
+      if (!(heads.first_halves >> block & 1)) continue;
+      const int j = column_in_head(segment.head_ends, block) + fragment_column(0);
+      const float2 cos = Row::template two<kFp32>(table.cos, j);
+      const float2 sin = Row::template two<kFp32>(table.sin, j);
+      float* a = fragment.values + 4 * block + 2 * half;
+      float* b = a + 4 * kApart;
+      rotate(a[0], b[0], cos.x, sin.x);
+      rotate(a[1], b[1], cos.y, sin.y);
+    }
+  }
+}
+
+/// Turns neighbours.
+template <class Config>
+__device__ void rotate_neighbours(const HeadsParams& params, const ForwardSegment& segment,
+                                  const gemm::Fragment<Config::kColumns>& fragment) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = min(fragment.row + fragment_row() + 8 * half, params.rows - 1);
+    const RopeRow<typename Config::Element> table(params.rope, rope_position(params.rope, row));
+#pragma unroll
+    for (int block = 0; block < Config::kColumns / 8; ++block) {
+      const int column = column_in_head(segment.head_ends, block) + fragment_column(0);
+      if (column >= params.rope.width) continue;
+      const float2 turn = table.one(column / 2);
+      float* z = fragment.values + 4 * block + 2 * half;
+      rotate(z[0], z[1], turn.x, turn.y);
+    }
+  }
+}
+
+template <class Config, bool kFp32>
+__device__ void rotate_halves(const HeadsParams& params, const ForwardSegment& segment,
+                              const HeadSegment& heads,
+                              const gemm::Fragment<Config::kColumns>& fragment) {
+  switch (params.rope.width / 16) {
+    case 1: return rotate_halves<Config, kFp32, 1>(params, segment, heads, fragment);
+    case 2: return rotate_halves<Config, kFp32, 2>(params, segment, heads, fragment);
+    case 4: return rotate_halves<Config, kFp32, 4>(params, segment, heads, fragment);
+    case 8: return rotate_halves<Config, kFp32, 8>(params, segment, heads, fragment);
+    default:
+      if constexpr (Config::kColumns >= 256) {
+        return rotate_halves<Config, kFp32, 16>(params, segment, heads, fragment);
+      }
+  }
+}
+
+/// Adds the bias, finishes the heads and writes.
+template <class Config>
+__device__ void finish_heads(const HeadsParams& params,
+                             const gemm::Fragment<Config::kColumns>& fragment,
+                             gemm::PanelStore<Config>& store) {
+  const ForwardSegment& segment = params.segments[fragment.segment];
+  const HeadSegment& heads = params.heads[fragment.segment];
+  gemm::add_bias<typename Config::Element>(segment.bias, segment.bias_fp32,
+                                           params.columns[fragment.segment], fragment);
+  if (segment.slope.matrix.data != nullptr) write(segment.slope, params, fragment, store);
+  if (heads.norm_weight != nullptr) {
+    rms_normalize_heads<Config>(params, segment, heads, fragment);
+  }
+  if (heads.rotates) {
+    if (params.rope.interleaved) {
+      rotate_neighbours<Config>(params, segment, fragment);
+    } else if (params.rope.fp32) {
+      rotate_halves<Config, true>(params, segment, heads, fragment);
+    } else {
+      rotate_halves<Config, false>(params, segment, heads, fragment);
+    }
+  }
+  write(segment.out, params, fragment, store);
+}
+
+template <class Element, int kColumns>
+__global__ __launch_bounds__(
+    ForwardConfig<Element, kColumns>::kThreads,
+    1) void projection_heads_kernel(const __grid_constant__ HeadsParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  using Config = ForwardConfig<Element, kColumns>;
+  auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
+  gemm::run<Config>(
+      params, shared,
+      [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
+        finish_heads(params, fragment, store);
+      });
+}
+
+/// Divides each head of a row by the root of its mean square and multiplies it by the weight.
+template <class Element>
+__device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegment& segment,
+                                    const HeadSegment& heads, const gemm::RowPiece& piece) {
+  const int lane = threadIdx.x % 32;
+  const int lanes = segment.head_width / 4;
+  float(&z)[4] = piece.values;
+  const float squares = fmaf(z[0], z[0], fmaf(z[1], z[1], fmaf(z[2], z[2], z[3] * z[3])));
+  float rstd = 0.0f;
+  for (int first = 0; first + lanes <= 32; first += lanes) {
+    const bool mine = lane >= first && lane < first + lanes;
+    const float sum = sum_warp(mine ? squares : 0.0f);
+    if (mine) rstd = rsqrtf(sum / static_cast<float>(segment.head_width) + heads.eps);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    z[i] *= rstd * load_norm_weight<Element>(heads, 4 * (lane % lanes) + i);
+  }
+  const int head = piece.column / segment.head_width;
+  const bool whole = (head + 1) * segment.head_width <= params.columns[piece.segment];
+  if (segment.inverse_norm.data != nullptr && whole && lane % lanes == 0 &&
+      lane / lanes < 32 / lanes) {
+    static_cast<float*>(
+        segment.inverse_norm.data)[piece.row * segment.inverse_norm.row_stride + head] = rstd;
+  }
+}
+
+/// Turns the heads of a row. A warp.
+template <class Element>
+__device__ void rotate_heads(const HeadsParams& params, const ForwardSegment& segment,
+                             const gemm::RowPiece& piece) {
+  const RopeParams& rope = params.rope;
+  const int column = 4 * (static_cast<int>(threadIdx.x % 32) % (segment.head_width / 4));
+  const RopeRow<Element> table(rope, rope_position(rope, piece.row));
+  float(&z)[4] = piece.values;
+  if (rope.interleaved) {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      if (column + i >= rope.width) continue;
+      const float2 turn = table.one((column + i) / 2);
+      rotate(z[i], z[i + 1], turn.x, turn.y);
+    }
+    return;
+  }
+  const int apart = rope.width / 2;
+  const bool is_first = column < apart;
+  const int other = static_cast<int>(threadIdx.x % 32) + (is_first ? apart : -apart) / 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float partner = __shfl_sync(0xFFFFFFFFu, z[i], other & 31);
+    if (column >= rope.width) continue;
+    const float2 turn = table.one(is_first ? column + i : column + i - apart);
+    z[i] = z[i] * turn.x + (is_first ? -partner : partner) * turn.y;
+  }
+}
+
+template <class Element>
+__device__ void finish_heads(const HeadsParams& params, const gemm::RowPiece& piece) {
+  const ForwardSegment& segment = params.segments[piece.segment];
+  const HeadSegment& heads = params.heads[piece.segment];
+  gemm::add_bias<Element>(segment.bias, segment.bias_fp32, params.columns[piece.segment], piece);
+  if (segment.slope.matrix.data != nullptr) {
+    write<Element>(segment.slope, params, piece, piece.values);
+  }
+  if (heads.norm_weight != nullptr) rms_normalize_heads<Element>(params, segment, heads, piece);
+  if (heads.rotates) rotate_heads<Element>(params, segment, piece);
+  write<Element>(segment.out, params, piece, piece.values);
+}
+
+template <class Element, int kRows>
+__global__ __launch_bounds__(
+    gemm::FewRowsConfig<Element, kRows>::kThreads,
+    2) void projection_heads_few_rows_kernel(const __grid_constant__ HeadsParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  using Config = gemm::FewRowsConfig<Element, kRows>;
+  auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
+  gemm::run_few_rows<Config>(
+      params, shared, [&](const gemm::RowPiece& piece) { finish_heads<Element>(params, piece); });
+}
+
+/// Stores a value of fp32 or Element.
+template <class Element>
+__device__ void store_value(const MatrixTensor& to, bool fp32, std::int64_t at, float value) {
+  if (fp32) {
+    static_cast<float*>(to.data)[at] = value;
+  } else {
+    static_cast<Element*>(to.data)[at] = static_cast<Element>(value);
+  }
+}
+
+/// A warp per row and head, by any widths.
+template <class Element>
+__global__ void projection_finish_kernel(const __grid_constant__ FinishParams params) {
+  follow_stream();
+  const int lane = threadIdx.x % 32;
+  const int width = params.head_width, heads = params.columns / width;
+  const std::int64_t item = blockIdx.x * std::int64_t{blockDim.x / 32} + threadIdx.x / 32;
+  if (item >= params.M * heads) return;
+  const std::int64_t row = item / heads;
+  const int head = static_cast<int>(item % heads);
+  const float* z = params.z + row * params.columns + head * width;
+  const bool normalizes = params.heads.norm_weight != nullptr;
+  float rstd = 1.0f;
+  if (normalizes) {
+    float sum = 0.0f;
+    for (int i = lane; i < width; i += 32) sum = fmaf(z[i], z[i], sum);
+    rstd = rsqrtf(sum_warp(sum) / static_cast<float>(width) + params.heads.eps);
+    if (lane == 0 && params.rstd.data != nullptr) {
+      static_cast<float*>(params.rstd.data)[row * params.rstd.row_stride + head] = rstd;
+    }
+  }
+  const auto normalized = [&](int i) {
+    return normalizes ? z[i] * (rstd * load_norm_weight<Element>(params.heads, i)) : z[i];
+  };
+  const RopeParams& rope = params.rope;
+  const int rotated = params.heads.rotates ? rope.width : 0;
+  const int position = rotated > 0 ? rope_position(rope, static_cast<int>(row)) : 0;
+  const RopeRow<Element> table(rope, position);
+  for (int i = lane; i < width; i += 32) {
+    if (params.pre_norm.data != nullptr) {
+      store_value<Element>(params.pre_norm, false,
+                           row * params.pre_norm.row_stride + head * width + i, z[i]);
+    }
+    float value = normalized(i);
+    if (i < rotated) {
+      const bool is_first = rope.interleaved ? i % 2 == 0 : i < rotated / 2;
+      const int apart = rope.interleaved ? 1 : rotated / 2;
+      const float partner = normalized(is_first ? i + apart : i - apart);
+      const int j = rope.interleaved ? i / 2 : is_first ? i : i - apart;
+      const float2 turn = table.one(j);
+      value = value * turn.x + (is_first ? -partner : partner) * turn.y;
+    }
+    store_value<Element>(params.out, params.out_fp32,
+                         row * params.out.row_stride + head * width + i, value);
+  }
+}
+
+template <class Element, int kColumns>
+void launch_heads(const HeadsParams& params, int multiprocessors, void* stream) {
+  gemm::launch<ForwardConfig<Element, kColumns>>("projection_forward",
+                                                 projection_heads_kernel<Element, kColumns>, params,
+                                                 multiprocessors, stream);
+}
+
+template <class Element, int kRows>
+void launch_heads_few_rows(const HeadsParams& params, int multiprocessors, void* stream) {
+  const int parts = gemm::few_rows_parts(params.tiles_before[kMostProjectionSegments],
+                                         params.depth[0], multiprocessors);
+  gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
+      "projection_forward", projection_heads_few_rows_kernel<Element, kRows>, params, parts,
+      stream);
+}
+
+template <class Element>
+void launch_finish(const FinishParams& params, void* stream) {
+  constexpr int kWarps = 8;
+  const std::int64_t items = params.M * (params.columns / params.head_width);
+  if (items == 0) return;
+  launch_kernel("projection_forward", projection_finish_kernel<Element>,
+                {.blocks = static_cast<unsigned>(ceil_div(items, kWarps)), .threads = 32 * kWarps},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda::projection
