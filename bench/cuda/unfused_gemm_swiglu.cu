@@ -183,8 +183,9 @@ class Runner {
 
   /// Leaves g and u in the workspace, and with a norm n.
   void forward() const {
-    if (p_.M == 0 || p_.F == 0) return;
-    normalize();
+    if (p_.M == 0) return;
+    normalize();  // without columns, too: its rstd is kept
+    if (p_.F == 0) return;
     if (stacked(p_.gate_weight, p_.up_weight)) {
       forward_product(p_.gate_weight, 2 * p_.F, 0);
     } else {
