@@ -66,12 +66,13 @@ std::string tensors_of_calls() {
   return text;
 }
 
-/// Directions in which some op can be run on a file.
-std::vector<std::string> directions_of_files() {
+/// Directions in which the op, or with "" some op, can be run on a file.
+std::vector<std::string> directions_of_files(const std::string& op) {
   std::vector<std::string> directions = direction_names();
-  std::erase_if(directions, [](const std::string& direction) {
+  std::erase_if(directions, [&](const std::string& direction) {
     return std::ranges::none_of(operations(), [&](const Operation& operation) {
-      return operation.direction == direction && operation.runs_files();
+      return (op.empty() || operation.name == op) && operation.direction == direction &&
+             operation.runs_files();
     });
   });
   return directions;
@@ -79,6 +80,11 @@ std::vector<std::string> directions_of_files() {
 
 void run(const RunOptions& options) {
   const Settings settings = parse_settings(options.settings);
+  const std::vector<std::string> directions = directions_of_files(options.op);
+  if (std::ranges::find(directions, options.direction) == directions.end()) {
+    throw UsageError(fmt::format("--direction: {} has {}, got {}", options.op,
+                                 fmt::join(directions, ", "), options.direction));
+  }
   const Operation& operation = find_operation(options.op, options.direction);
   const Device device = backends(options.backend).front();
   const FileRun run = run_file(operation, options.in, options.out, device, settings);
@@ -99,7 +105,7 @@ void add_run(CLI::App& app) {
       ->required();
   command->add_option("--out", options->out, "outputs, named likewise")->required();
   command->add_option("--direction", options->direction, "which of the op's calls")
-      ->check(CLI::IsMember(directions_of_files()))
+      ->check(CLI::IsMember(directions_of_files("")))
       ->capture_default_str();
   command->add_option("--backend", options->backend, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
