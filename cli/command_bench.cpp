@@ -12,7 +12,9 @@
 #include "cli/calls/check.h"
 #include "cli/calls/judge.h"
 #include "cli/calls/measure.h"
+#include "cli/calls/units.h"
 #include "cli/commands.h"
+#include "cli/files/files.h"
 #include "cli/recorded_command.h"
 #include "cli/report/results.h"
 #include "tandem/error.h"
@@ -35,45 +37,46 @@ struct BenchOptions : CaseOptions {
 /// NVML's throttle reasons that are no slowdown: idle, and clocks that someone chose.
 constexpr unsigned long long kHarmlessThrottle = 0x1 | 0x2 | 0x100;
 
-void print_header() {
-  fmt::print("{:<20} {:<24} {:<5} {:<7} {:>10} {:>10} {:>10} {:>10} {:>6} {:>8} {:>7} {:>8}\n",
-             "op", "case", "dtype", "backend", "median_us", "p10_us", "p90_us", "floor_us", "ratio",
-             "TFLOP/s", "TB/s", "error");
+/// Returns the columns of a row that every kind of bench has, behind the case's name.
+std::string row_head(const ResultsRow& row) {
+  const Timing& timing = row.timing;
+  return fmt::format(
+      "{:<5} {:>8} {:>6}", row.dtype, time_text(timing.median_us),
+      fmt::format("{:.0f} %", 100 * (timing.p90_us - timing.p10_us) / timing.median_us));
 }
 
-/// Returns the columns of a row that every kind of bench has.
-std::string row_head(const ResultsRow& row, Device device) {
-  return fmt::format("{:<20} {:<24} {:<5} {:<7} {:>10.1f} {:>10.1f} {:>10.1f}",
-                     row.op + " " + row.direction, row.case_name, row.dtype, backend_name(device),
-                     row.timing.median_us, row.timing.p10_us, row.timing.p90_us);
-}
+constexpr const char* kHeadTitles = "dtype     time spread";  // as row_head()
 
-void print_host_header() {
-  fmt::print("{:<20} {:<24} {:<5} {:<7} {:>10} {:>10} {:>10} {:>10}\n", "op", "case", "dtype",
-             "backend", "median_us", "p10_us", "p90_us", "plan_us");
-}
-
-void print_host_row(const ResultsRow& row, Device device) {
-  fmt::print("{} {:>10.2f}  {}\n", row_head(row, device), row.plan_us.value_or(0), row.variant);
-  std::fflush(stdout);
-}
-
-/// Returns TFLOP/s; "" where an op has no matrix work.
-std::string rate_text(double flops, double us) {
-  return flops > 0 ? fmt::format("{:.2f}", flops / us * 1e-6) : "";
-}
-
-void print_row(const ResultsRow& row, Device device) {
+/// Returns the columns of a row of times on a device.
+std::string row_text(const ResultsRow& row) {
   const double us = row.timing.median_us;
-  fmt::print("{} {:>10.1f} {:>6.2f} {:>8} {:>7.3f} {:>8.1e}", row_head(row, device), row.floor_us,
-             us / row.floor_us, rate_text(row.cost.flops, us), row.cost.bytes / us * 1e-6,
-             row.error);
-  if (row.state.known) fmt::print("  {} MHz {} W", row.state.sm_clock_mhz, row.state.power_w);
-  if (row.state.known && (row.state.throttle_reasons & ~kHarmlessThrottle) != 0) {
-    fmt::print(" THROTTLED {:#x}", row.state.throttle_reasons);
-  }
-  fmt::print("  {}\n", row.variant);
-  std::fflush(stdout);
+  std::string text = fmt::format(
+      "{} {:>7.2f} {:>6} {:>6} {:>7.1e}", row_head(row), us / row.floor_us,
+      row.cost.flops > 0 ? rate_text(row.cost.flops / us * 1e6) : "",  // of an op with matrix work
+      rate_text(row.cost.bytes / us * 1e6), row.error);
+  if (row.state.known) text += fmt::format(" {:>4}", row.state.sm_clock_mhz);
+  return text;
+}
+
+std::string row_titles(bool clock) {
+  return fmt::format("{} {:>7} {:>6} {:>6} {:>7}{}", kHeadTitles, "x floor", "FLOP/s", "B/s",
+                     "error", clock ? "  MHz" : "");
+}
+
+std::string host_row_text(const ResultsRow& row) {
+  return fmt::format("{} {:>8}", row_head(row), time_text(row.plan_us.value_or(0)));
+}
+
+/// Says that a GPU's clocks were held back while a row was timed; "" where they were not.
+std::string throttle_text(const gpu::State& state) {
+  if (!state.known || (state.throttle_reasons & ~kHarmlessThrottle) == 0) return "";
+  return fmt::format(" THROTTLED {:#x}", state.throttle_reasons);
+}
+
+/// Returns the variant without the function's name, which heads its rows.
+std::string short_variant(const Operation& operation, const std::string& variant) {
+  return has_variant(operation, variant) ? variant.substr(operation.function().size() + 1)
+                                         : variant;
 }
 
 class Bench {
@@ -83,15 +86,19 @@ class Bench {
   void run() {
     const auto devices = backends_of(options_.provider, options_.backend);
     check_variant_name(devices);
-    auto selected = selection().select();
-    if (!options_.json.empty()) read_results(options_.json);  // what is wrong there, before timing
+    const auto selected = selection().select();
+    if (options_.list) return print_cases(selected);
+    if (!options_.json.empty()) {  // what is wrong there, before timing
+      read_results(options_.json);
+      require_writable(options_.json);
+    }
+    for (const auto& [operation, one] : selected) {
+      name_width_ = std::max(name_width_, one.name.size());
+    }
     for (const Device device : devices) {
       results_.reset();
-      if (options_.host) {
-        print_host(device);
-      } else if (!options_.once) {
-        print_device(device);
-      }
+      titled_.clear();
+      if (!options_.once) print_device(device);
       for (const auto& [operation, one] : selected) {
         if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
         if (!has_provider(*operation, options_.provider)) continue;
@@ -107,7 +114,7 @@ class Bench {
  private:
   CaseOptions selection() const {
     CaseOptions selection = options_;
-    if (selection.tag.empty() && selection.glob.empty()) {
+    if (selection.tag.empty() && selection.globs.empty()) {
       selection.tag = options_.host ? "host" : "bench";
     }
     return selection;
@@ -124,17 +131,31 @@ class Bench {
   }
 
   void print_device(Device device) const {
-    const Ceilings& top = ceilings(device);
-    fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s, {}\n", to_string(device),
-               device_name(device), top.copy_tbps, top.bf16_tflops,
-               device.type == DeviceType::kCpu ? "steady clock" : "CUDA graph, cold L2");
-    print_header();
+    const bool on_cpu = device.type == DeviceType::kCpu;
+    std::string titles;
+    if (options_.host) {
+      fmt::print("{}: {}, {}{}\n", to_string(device), device_name(device), host_timer(),
+                 on_cpu ? "; a call's time is all of it" : "");
+      titles = fmt::format("{} {:>8}", kHeadTitles, "plan");
+    } else {
+      const Ceilings& top = ceilings(device);
+      fmt::print("{}: {}, copy {}B/s, matrix products {}FLOP/s, {}\n", to_string(device),
+                 device_name(device), rate_text(top.copy_tbps * 1e12),
+                 rate_text(top.bf16_tflops * 1e12),
+                 on_cpu ? "steady clock" : "CUDA graph, cold L2");
+      titles = row_titles(!on_cpu);
+    }
+    fmt::print("{:<{}} {} variant\n", "case", name_width_, titles);
   }
 
-  void print_host(Device device) const {
-    fmt::print("{}: {}, {}{}\n", to_string(device), device_name(device), host_timer(),
-               device.type == DeviceType::kCpu ? "; a call's time is all of it" : "");
-    print_host_header();
+  /// Prints a row's text, below the operation's title where the row before was of another.
+  void print_row(const Operation& operation, const Case& one, const std::string& text) {
+    if (titled_ != title(operation)) {
+      titled_ = title(operation);
+      fmt::print("{}\n", titled_);
+    }
+    fmt::print("{:<{}} {}\n", one.name, name_width_, text);
+    std::fflush(stdout);
   }
 
   void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
@@ -169,9 +190,9 @@ class Bench {
         time(operation, set, one, dtype, device, baseline);
       }
     } catch (const Unsupported& error) {
-      fmt::print("{:<20} {:<24} {:<5} {:<7} {} unsupported: {}\n", title(operation), one.name,
-                 to_string(dtype), backend_name(device),
-                 baseline == nullptr ? "tandem" : baseline->provider, error.what());
+      print_row(operation, one,
+                fmt::format("{:<5} {} unsupported: {}", to_string(dtype),
+                            baseline == nullptr ? "tandem" : baseline->provider, error.what()));
     }
   }
 
@@ -203,8 +224,9 @@ class Bench {
         if (error.passed) continue;
         if (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype)) continue;
         failed_ = true;
-        fmt::print("{:<20} {:<24} {:<5} {:<7} WRONG, not timed: {}  {}\n", title(operation),
-                   one.name, to_string(dtype), backend_name(device), describe(errors), row.variant);
+        print_row(operation, one,
+                  fmt::format("{:<5} WRONG, not timed: {} {}", to_string(dtype), describe(errors),
+                              row.variant));
         return;
       }
     }
@@ -222,7 +244,9 @@ class Bench {
       row.timing = time_call(operation, set, device, options_.replays);
     }
     if (device.type == DeviceType::kCuda) row.state = gpu::state(device.index);
-    options_.host ? print_host_row(row, device) : print_row(row, device);
+    print_row(operation, one,
+              fmt::format("{} {}{}", options_.host ? host_row_text(row) : row_text(row),
+                          short_variant(operation, row.variant), throttle_text(row.state)));
     if (options_.json.empty()) return;
     if (!results_) results_.emplace(options_.json, options_.run, describe_run(device));
     results_->add(row);
@@ -250,6 +274,8 @@ class Bench {
 
   const BenchOptions& options_;
   std::optional<ResultsFile> results_;
+  std::size_t name_width_ = 4;  // "case"
+  std::string titled_;          // the operation whose rows are being printed
   bool failed_ = false;
 };
 
@@ -267,7 +293,8 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--json", options->json, "merge the rows into this results file");
   command->add_option("--run", options->run, "id of the run in that file (default: a new one)");
-  command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command->add_option("--variant", options->variant,
+                      "force this variant (tandem info --variants lists them)");
   CLI::Option* provider =
       command
           ->add_option("--provider", options->provider,
@@ -286,11 +313,10 @@ void add_bench(CLI::App& app) {
       ->excludes(no_unfused)
       ->excludes(once);
   command->footer(
-      "floor: the larger of bytes over the copy rate and flops over the matrix rate, both measured "
-      "in\n"
-      "the same run; ratio: median over floor. A case that no variant runs is reported, not a "
-      "failure;\n"
-      "a wrong result is (exit 1).\n"
+      "time: the median; spread: p90 - p10 over it. x floor: time over the larger of bytes over "
+      "the "
+      "copy rate\nand flops over the matrix rate, both measured in the same run. A case that no "
+      "variant runs is\nreported, not a failure; a wrong result is (exit 1).\n"
       "plan (--host): the check of the arguments and the choice of the kernel, without a launch. "
       "On "
       "the\nCPU a call is done when it returns, and its time is all of it.\n"

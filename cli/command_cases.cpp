@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "cli/commands.h"
@@ -10,7 +11,7 @@ namespace tandem::tools {
 namespace {
 
 struct CasesOptions {
-  std::string op, glob, tag, file;
+  std::string op, globs, tag, file;
   bool json = false;
 };
 
@@ -41,14 +42,20 @@ void print_columns(const std::vector<std::vector<std::string>>& rows) {
 
 void list(const CasesOptions& options) {
   std::vector<Case> cases = load_cases(options.op, options.file);
-  if (!options.glob.empty() || !options.tag.empty()) {
-    cases = select_cases(std::move(cases), options.glob, options.tag);
+  if (!options.globs.empty() || !options.tag.empty()) {
+    cases = select_cases(std::move(cases), options.globs, options.tag);
     if (cases.empty()) throw CLI::ValidationError("--case", "no such case");
   }
   if (options.json) {
     fmt::print("{}", write_cases(options.op, cases));
     return;
   }
+  print_cases(cases);
+}
+
+}  // namespace
+
+void print_cases(const std::vector<Case>& cases) {
   std::vector<std::vector<std::string>> rows = {{"name", "directions", "dtypes", "shape", "tags"}};
   for (const Case& one : cases) {
     std::vector<std::string> dtypes;
@@ -60,14 +67,30 @@ void list(const CasesOptions& options) {
   print_columns(rows);
 }
 
-}  // namespace
+void print_cases(const std::vector<Selected>& selected) {
+  std::map<std::string, std::vector<Case>> cases;  // by op
+  for (const auto& [operation, one] : selected) {
+    std::vector<Case>& of_op = cases[operation->name];
+    auto known = std::ranges::find(of_op, one.name, &Case::name);
+    if (known == of_op.end()) {
+      known = of_op.insert(known, one);
+      known->directions.clear();
+    }
+    known->directions.push_back(operation->direction);
+  }
+  for (const auto& [op, of_op] : cases) {
+    fmt::print("{}\n", op);
+    print_cases(of_op);
+  }
+}
 
 void add_cases(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "cases", "The cases of an op, with lists and ranges expanded and lengths drawn");
   const auto options = std::make_shared<CasesOptions>();
   command->add_option("op", options->op, "the op")->required()->check(known_op());
-  command->add_option("--case", options->glob, "only cases whose name matches this glob");
+  command->add_option("--case", options->globs,
+                      "only cases whose name matches a glob of this list by comma");
   command->add_option("--tag", options->tag, "only cases with this tag")
       ->check(CLI::IsMember(tag_names()));
   command->add_option("--file", options->file, "a case table to use instead of the built-in one")

@@ -1,11 +1,15 @@
 // tandem check: every case on every variant that accepts it, against the fp64 definition.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "cli/build_info.h"
 #include "cli/calls/backend.h"
 #include "cli/calls/check.h"
 #include "cli/cases/random_case.h"
@@ -17,9 +21,44 @@ namespace {
 
 struct CheckOptions : CaseOptions {
   bool quick = false;
+  bool all = false;
   double random_minutes = 0;
   bool verbose = false;
+  bool json = false;
 };
+
+volatile std::sig_atomic_t g_stopped = 0;
+
+/// Lets the first Ctrl-C end the check behind the case under way, so that what came of it so far is
+/// told; a second one ends the program at once.
+void stop_behind_a_case() {
+  const auto before = std::signal(SIGINT, [](int) {
+    g_stopped = 1;
+    std::signal(SIGINT, SIG_DFL);
+    constexpr std::string_view kText = "\nends behind this case; Ctrl-C again: at once\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+  });
+  if (before == SIG_IGN) std::signal(SIGINT, SIG_IGN);  // as a job in the background has it
+}
+
+/// Ends the program as Ctrl-C does where nothing catches it: a shell's loop around it ends too.
+[[noreturn]] void end_as_stopped() {
+  std::fflush(nullptr);
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+  throw Failed{};
+}
+
+/// Work of a case's check, in units that take about the same time each: elements of what the
+/// definition walks, and some for each call however small.
+double work_of(const Case& one) {
+  constexpr double kCalls = 1e7;
+  double elements = 1;
+  for (const auto& [axis, extent] : one.axes) {
+    if (axis != "HQ") elements *= std::max<double>(static_cast<double>(extent), 1);
+  }
+  return static_cast<double>(one.dtypes.size()) * (kCalls + elements);
+}
 
 /// Tally of a variant in a direction, over all cases of a dtype.
 struct Tally {
@@ -42,13 +81,19 @@ std::string where(const CheckResult& result) {
   return result.variant == kLibraryChoice ? result.backend + ", " + result.variant : result.variant;
 }
 
+const char* word_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kPassed: return "passed";
+    case Outcome::kFailed: return "failed";
+    default: return "skipped";
+  }
+}
+
 void print_result(const CheckResult& result) {
-  const char* word = result.outcome == Outcome::kPassed   ? "passed"
-                     : result.outcome == Outcome::kFailed ? "FAILED"
-                                                          : "skipped";
   const std::string detail = result.detail.empty() ? describe(result.errors) : result.detail;
-  fmt::print("{:<7} {:<16} {:<30} {:<4} {:<34} {}\n", word, result.direction, result.case_name,
-             to_string(result.dtype), where(result), detail);
+  fmt::print("{:<7} {:<16} {:<30} {:<4} {:<34} {}\n",
+             result.outcome == Outcome::kFailed ? "FAILED" : word_of(result.outcome),
+             result.direction, result.case_name, to_string(result.dtype), where(result), detail);
   std::fflush(stdout);
 }
 
@@ -65,42 +110,100 @@ void print_tallies(const Tallies& tallies) {
   }
 }
 
+nlohmann::ordered_json to_json(const Operation& operation, const CheckResult& result) {
+  nlohmann::ordered_json json = {{"op", operation.name},
+                                 {"direction", result.direction},
+                                 {"case", result.case_name},
+                                 {"dtype", to_string(result.dtype)},
+                                 {"backend", result.backend},
+                                 {"variant", result.variant},
+                                 {"outcome", word_of(result.outcome)},
+                                 {"detail", result.detail},
+                                 {"errors", nlohmann::ordered_json::array()}};
+  for (const OutputError& error : result.errors) {
+    json["errors"].push_back({{"output", error.output},
+                              {"value", error.value},
+                              {"limit", error.limit},
+                              {"worst_head", error.worst_head},
+                              {"head_limit", error.head_limit()}});
+  }
+  return json;
+}
+
 /// What came of all checks so far.
 class Report {
  public:
-  explicit Report(bool verbose) : verbose_(verbose) {}
+  explicit Report(const CheckOptions& options) : options_(options) {}
 
   void add(const Operation& operation, const CheckResult& result, Progress& progress) {
     ++counts_[static_cast<int>(result.outcome)];
+    if (options_.json) {
+      results_.push_back(to_json(operation, result).dump());
+      return;
+    }
     if (!result.variant.empty()) {
       tallies_[{title(operation), where(result), result.dtype}].add(result);
     }
-    if (result.outcome == Outcome::kFailed || verbose_) {
+    if (result.outcome == Outcome::kFailed || options_.verbose) {
       progress.clear();
       print_result(result);
     }
   }
+
+  /// Tells all of it; ends the program where Ctrl-C was pressed, and throws where a check failed.
   void end() const {
-    print_tallies(tallies_);
-    fmt::print("{} passed, {} failed, {} skipped\n", counts_[0], counts_[1], counts_[2]);
+    options_.json ? print_json() : print_text();
+    if (g_stopped) end_as_stopped();
     if (counts_[1] > 0) throw Failed{};
   }
 
  private:
-  bool verbose_;
+  void print_text() const {
+    print_tallies(tallies_);
+    fmt::print("{} passed, {} failed, {} skipped{}\n", counts_[0], counts_[1], counts_[2],
+               g_stopped ? "; stopped before the end" : "");
+  }
+  void print_json() const {
+    fmt::print("{{\"commit\": {}, \"seed\": {}, \"stopped\": {},\n", nlohmann::json(kCommit).dump(),
+               options_.seed, g_stopped != 0);
+    fmt::print(" \"passed\": {}, \"failed\": {}, \"skipped\": {},\n", counts_[0], counts_[1],
+               counts_[2]);
+    fmt::print(" \"results\": [\n  {}\n ]}}\n", fmt::join(results_, ",\n  "));
+  }
+
+  const CheckOptions& options_;
   Tallies tallies_;
+  std::vector<std::string> results_;  // as JSON
   int counts_[3] = {};
 };
 
-void check_table(const CheckOptions& options, const std::vector<Device>& devices) {
+/// The cases that the command line picks; where it says nothing of them, on the CPU alone those
+/// tagged check: the large ones take many times as long there.
+std::vector<Selected> selected(const CheckOptions& options, const std::vector<Device>& devices) {
   CaseOptions selection = options;
-  if (options.quick && selection.tag.empty()) selection.tag = "check";
-  const auto cases = selection.select();
-  Report report(options.verbose);
-  Progress progress(cases.size());
-  for (std::size_t i = 0; i < cases.size(); ++i) {
+  const bool on_cpu = devices.size() == 1 && devices.front().type == DeviceType::kCpu;
+  const bool quick = options.quick || (on_cpu && !options.all && !options.names_cases());
+  if (quick) selection.tag = "check";
+  if (quick && !options.quick && !options.list) {
+    fmt::print(stderr,
+               "on the CPU alone: only the cases tagged check; --all takes the large ones too\n");
+  }
+  return selection.select();
+}
+
+void check_table(const CheckOptions& options, const std::vector<Device>& devices) {
+  const auto cases = selected(options, devices);
+  if (options.list) return print_cases(cases);
+  stop_behind_a_case();
+  double total = 0, done = 0;
+  for (const auto& [operation, one] : cases) total += work_of(one);
+  Report report(options);
+  Progress progress(total);
+  for (std::size_t i = 0; i < cases.size() && !g_stopped; ++i) {
     const auto& [operation, one] = cases[i];
-    progress.show(i, one.name);
+    progress.show(done, fmt::format("{}/{}", i + 1, cases.size()),
+                  fmt::format("{} {}", title(*operation), one.name));
+    done += work_of(one);
     for (const DType dtype : one.dtypes) {
       for (const CheckResult& result : check_case(*operation, one, dtype, devices, options.seed)) {
         report.add(*operation, result, progress);
@@ -129,12 +232,14 @@ void check_random(const CheckOptions& options, const std::vector<Device>& device
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  Report report(options.verbose);
-  Progress progress(static_cast<std::size_t>(60 * options.random_minutes));
-  for (std::uint64_t i = 0; i < selected.size() || seconds() < 60 * options.random_minutes; ++i) {
+  stop_behind_a_case();
+  Report report(options);
+  Progress progress(60 * options.random_minutes);
+  for (std::uint64_t i = 0;
+       (i < selected.size() || seconds() < 60 * options.random_minutes) && !g_stopped; ++i) {
     const Operation& operation = *selected[i % selected.size()];
     const std::uint64_t seed = seeds.bits(i) >> 32;
-    progress.show(static_cast<std::size_t>(seconds()), fmt::format("s, {} cases", i));
+    progress.show(seconds(), fmt::format("{} random cases", i), title(operation));
     const DType dtype = dtypes[i / selected.size() % dtypes.size()];
     const Case one = draw_case(operation.name, operation.direction, dtype, kLargest, seed);
     bool failed = false;
@@ -153,7 +258,7 @@ void check_random(const CheckOptions& options, const std::vector<Device>& device
 
 void check(const CheckOptions& options) {
   const std::vector<Device> devices = backends(options.backend);
-  if (options.backend.empty() && devices.size() == 1) {
+  if (options.backend.empty() && devices.size() == 1 && !options.list) {
     fmt::print(stderr, "cuda is not checked: {}\n", cuda_missing_reason());
   }
   if (options.random_minutes > 0) {
@@ -170,19 +275,28 @@ void add_check(CLI::App& app) {
       app.add_subcommand("check", "Check every case and variant against the fp64 definition");
   const auto options = std::make_shared<CheckOptions>();
   options->add_to(*command);
-  command->add_flag("--quick", options->quick, "only the cases tagged check: no large ones");
-  command->add_flag("--verbose", options->verbose,
-                    "a line for every result, not only for failures");
+  CLI::Option* quick =
+      command->add_flag("--quick", options->quick,
+                        "only the cases tagged check: no large ones (default on the CPU alone)");
+  quick->excludes("--tag");
+  command->add_flag("--all", options->all, "the large cases too (default with a GPU)")
+      ->excludes(quick)
+      ->excludes("--tag");
+  CLI::Option* verbose = command->add_flag("--verbose", options->verbose,
+                                           "a line for every result, not only for failures");
+  command->add_flag("--json", options->json, "every result, as JSON, on standard output at the end")
+      ->excludes(verbose);
   command
       ->add_option(
           "--random", options->random_minutes,
           "instead of the table's, random cases by the seed for so many minutes; a failure "
           "prints the case")
       ->check(CLI::PositiveNumber)
-      ->excludes("--case", "--tag", "--cases", "--quick");
+      ->excludes("--case", "--tag", "--cases", "--quick", "--all", "--list", "--json");
   command->footer(
-      "Exits with 1 when a result failed.\n"
-      "Examples: tandem check --quick\n"
+      "Exits with 1 when a result failed. Ctrl-C ends it behind the case under way and tells what "
+      "came of\nthose before; a second one ends it at once.\n"
+      "Examples: tandem check gla\n"
       "          tandem check gla --backend cuda --case 'varlen_*' --seed 7 --verbose");
   command->callback([options] { check(*options); });
 }

@@ -9,6 +9,7 @@
 #include "cli/calls/check.h"
 #include "cli/calls/measure.h"
 #include "cli/calls/run_file.h"
+#include "cli/calls/units.h"
 #include "cli/commands.h"
 #include "cli/files/files.h"
 #include "cli/tensors/safetensors.h"
@@ -81,19 +82,23 @@ void demo(const DemoOptions& options) {
     const std::string output = fmt::format("{}/output_{}.safetensors", options.folder, backend);
     fmt::print("tandem run gla --in {} --out {} --backend {} --set output_final_state=true\n",
                input, output, backend);
-    const TensorSet set =
+    const FileRun run =
         run_file(operation, input, output, device, {{"output_final_state", "true"}});
+    const TensorSet& set = run.set;
     const auto errors = verify_file(operation, set, output);
     const Timing timing = time_call(operation, set, device, 20);
     const double floor = floor_us(operation.cost(set), ceilings(device));
-    for (const OutputError& error : errors) passed &= error.passed;
-    lines.push_back(fmt::format("{:<4} {:<7} {:<24} {:>10.1f} {:>10.1f}  {}", operation.name,
-                                backend, operation.shape(set), timing.median_us, floor,
-                                describe(errors)));
+    std::string worst;
+    for (const OutputError& error : errors) {
+      passed &= error.passed;
+      worst += fmt::format("  {} {:.1e}", error.output, error.value);
+    }
+    lines.push_back(fmt::format("{:<4} {:<7} {:<24} {:>8} {:>8}{}", operation.name, backend,
+                                operation.shape(set), time_text(timing.median_us), time_text(floor),
+                                worst));
   }
-  fmt::print(
-      "\n{:<4} {:<7} {:<24} {:>10} {:>10}  error against the fp64 definition (relative RMS)\n",
-      "op", "backend", "shape", "time_us", "floor_us");
+  fmt::print("\n{:<4} {:<7} {:<24} {:>8} {:>8}  error against the fp64 definition (relative RMS)\n",
+             "op", "backend", "shape", "time", "floor");
   for (const std::string& line : lines) fmt::print("{}\n", line);
   const std::string missing = cuda_missing_reason();
   if (!missing.empty()) fmt::print("gla  cuda    not run: {}\n", missing);

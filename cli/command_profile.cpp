@@ -11,7 +11,9 @@
 #include "cli/calls/backend.h"
 #include "cli/calls/check.h"
 #include "cli/calls/judge.h"
+#include "cli/calls/units.h"
 #include "cli/commands.h"
+#include "cli/files/files.h"
 #include "cli/profile/log.h"
 #include "cli/profile/ncu_run.h"
 #include "cli/profile/print.h"
@@ -39,8 +41,12 @@ class Profiler {
 
   void run() {
     CaseOptions selection = options_;
-    if (selection.tag.empty() && selection.glob.empty()) selection.tag = "bench";
+    if (selection.tag.empty() && selection.globs.empty()) selection.tag = "bench";
     const auto selected = selection.select();
+    if (options_.list) return print_cases(selected);
+    for (const std::string& path : {options_.json, options_.log, options_.keep}) {
+      if (!path.empty()) require_writable(path);
+    }
     device_ = backends_of(options_.provider, options_.backend).back();  // CUDA where it works
     run_.device_name = device_name(device_);
     run_.commit = kCommit;
@@ -48,8 +54,9 @@ class Profiler {
     const std::string reason = find_profiler();
     if (!reason.empty()) fmt::print("no counters, time only: {}\n", reason);
     run_.ceilings = ceilings(device_);
-    fmt::print("{}: {}, copy {:.3f} TB/s, matrix products {:.2f} TFLOP/s\n", to_string(device_),
-               run_.device_name, run_.ceilings.copy_tbps, run_.ceilings.bf16_tflops);
+    fmt::print("{}: {}, copy {}B/s, matrix products {}FLOP/s\n", to_string(device_),
+               run_.device_name, rate_text(run_.ceilings.copy_tbps * 1e12),
+               rate_text(run_.ceilings.bf16_tflops * 1e12));
     for (const auto& [operation, one] : selected) {
       if (!options_.variant.empty() && !has_variant(*operation, options_.variant)) continue;
       if (!has_provider(*operation, options_.provider)) continue;
@@ -211,7 +218,8 @@ void add_profile(CLI::App& app) {
   options->add_to(*command);
   command->add_option("--dtype", options->dtype, "bf16, fp16 or fp32 (default: those of the case)")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
-  command->add_option("--variant", options->variant, "force this variant (tandem info lists them)");
+  command->add_option("--variant", options->variant,
+                      "force this variant (tandem info --variants lists them)");
   command
       ->add_option("--provider", options->provider,
                    "tandem, or the unfused baseline of this name, on CUDA")

@@ -45,15 +45,13 @@ CLI::Validator known_op() {
   return CLI::IsMember(names);
 }
 
-CLI::Option* add_direction(CLI::App& command, std::string& direction, const std::string& help) {
-  return command.add_option("--direction", direction, help)
-      ->check(CLI::IsMember(direction_names()));
-}
-
 void CaseOptions::add_to(CLI::App& command) {
   command.add_option("op", op, "only this op (default: all)")->check(known_op());
-  add_direction(command, direction, "only this direction (default: all that the cases name)");
-  command.add_option("--case", glob, "only cases whose name matches this glob");
+  command
+      .add_option("--direction", direction,
+                  "only this direction (default: all that the cases name)")
+      ->check(CLI::IsMember(direction_names()));
+  command.add_option("--case", globs, "only cases whose name matches a glob of this list by comma");
   command.add_option("--tag", tag, "only cases with this tag")->check(CLI::IsMember(tag_names()));
   command.add_option("--cases", file, "a case table to use instead of the built-in one")
       ->check(CLI::ExistingFile);
@@ -62,6 +60,7 @@ void CaseOptions::add_to(CLI::App& command) {
   command.add_option("--seed", seed, "of the random inputs")
       ->check(whole_number())
       ->capture_default_str();
+  command.add_flag("--list", list, "print the cases that these options pick, and do nothing more");
 }
 
 std::vector<Selected> CaseOptions::select() const {
@@ -73,7 +72,7 @@ std::vector<Selected> CaseOptions::select() const {
   std::vector<Selected> selected;
   for (const Operation& operation : operations()) {
     if (!op.empty() && op != operation.name) continue;
-    for (Case& one : select_cases(load_cases(operation.name, file), glob, tag)) {
+    for (Case& one : select_cases(load_cases(operation.name, file), globs, tag)) {
       for (const std::string& wanted : one.directions) find_operation(operation.name, wanted);
       if (!one.has_direction(operation.direction)) continue;
       if (!direction.empty() && direction != operation.direction) continue;
@@ -81,7 +80,7 @@ std::vector<Selected> CaseOptions::select() const {
     }
   }
   if (selected.empty()) {
-    std::string wanted = glob.empty() ? "" : " matches " + glob;
+    std::string wanted = globs.empty() ? "" : " matches " + globs;
     if (!tag.empty()) wanted += " with tag " + tag;
     if (!direction.empty()) wanted += " in direction " + direction;
     throw CLI::ValidationError("--case", "no case" + wanted);

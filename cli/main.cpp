@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
       "  tandem info\n"
       "  tandem cases gla --tag bench\n"
       "  tandem run gla --in a.safetensors --out b.safetensors --backend cpu\n"
-      "  tandem check gla --quick\n"
+      "  tandem check gla\n"
       "  tandem bench gla --case 'b4h32_*' --json bench/results/nvidia-h200/gla.json\n"
       "  tandem profile gla --case b4h32_t4096_d64\n"
       "  tandem report --out report.html\n"
@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
   tools::add_profile(app);
   tools::add_report(app);
   tools::add_demo(app);
+  tools::add_completion(app);
   tools::g_arguments.assign(argv + 1, argv + argc);
   try {
     std::vector<std::string> words = as_parsed(app, tools::g_arguments);

@@ -22,7 +22,7 @@ void add_untouched(TensorSet& set, const std::string& name, DType dtype, const D
   set.buffers.push_back(HostBuffer::uninitialized(guarded_bytes(tensor)));
 }
 
-/// Takes every tensor of the file as an input.
+/// Takes every tensor of the file as an input; one that is updated in place is an output as well.
 TensorSet name_inputs(const Operation& operation, const SafetensorsReader& file) {
   std::vector<std::string> known = operation.inputs();
   for (const std::string& name : operation.optional_inputs()) known.push_back(name);
@@ -34,7 +34,8 @@ TensorSet name_inputs(const Operation& operation, const SafetensorsReader& file)
   }
   TensorSet set;
   for (const FileEntry& from : file.entries()) {
-    add_untouched(set, from.name, from.dtype, from.shape, false);
+    const Role role = operation.calls.front()->find(from.name)->role;
+    add_untouched(set, from.name, from.dtype, from.shape, role == Role::kInPlace);
   }
   for (const std::string& name : operation.inputs()) {
     if (set.find(name) == nullptr) {
@@ -150,7 +151,7 @@ TensorSet read_call(const Operation& operation, const SafetensorsReader& file,
   for (const Parameter& row : signature.parameters()) {
     const auto value = values.find(setting_name(row));
     const bool is_set = value != values.end();
-    if (row.number || !row.is_output()) continue;
+    if (row.number || !row.is_output() || row.role == Role::kInPlace) continue;
     bool wanted = !is_choice(row) || set.find(row.may_be ? row.may_be : "") != nullptr;
     if (row.made_with != nullptr) wanted = set.find(row.made_with) != nullptr;
     if (is_choice(row) && is_set) wanted = value->second != 0;
@@ -167,8 +168,8 @@ TensorSet read_call(const Operation& operation, const SafetensorsReader& file,
   for (std::size_t i = 0; i < file.entries().size(); ++i) {
     file.read(file.entries()[i], set.buffers[i].data() + set.tensors[i].offset);
   }
-  for (const NamedTensor& tensor : set.tensors) {
-    if (tensor.output) set.buffers[tensor.buffer] = HostBuffer(guarded_bytes(tensor));
+  for (std::size_t i = file.entries().size(); i < set.tensors.size(); ++i) {
+    set.buffers[i] = HostBuffer(guarded_bytes(set.tensors[i]));
   }
   return set;
 }

@@ -97,8 +97,12 @@ std::string describe(const std::vector<OutputError>& errors) {
   std::vector<std::string> parts;
   parts.reserve(errors.size());
   for (const OutputError& error : errors) {
-    parts.push_back(fmt::format("{} {:.1e} (worst head {:.1e}, limit {:.0e})", error.output,
-                                error.value, error.worst_head, error.limit));
+    const auto compared = [](double value, double limit) {
+      return fmt::format("{:.1e} {} {:.1e}", value, value <= limit ? "<=" : ">", limit);
+    };
+    parts.push_back(fmt::format("{} {} (worst head {})", error.output,
+                                compared(error.value, error.limit),
+                                compared(error.worst_head, error.head_limit())));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

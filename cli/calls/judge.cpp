@@ -32,8 +32,7 @@ OutputError judge(const char* output, const std::vector<Squares>& heads, double 
     const double value = head.relative(std::max(head.right, average));
     if (!(value <= error.worst_head) && !std::isnan(error.worst_head)) error.worst_head = value;
   }
-  // A head may be a little worse than the whole: rounding errors of few values average out less.
-  error.passed = error.value <= limit && error.worst_head <= 4 * limit;
+  error.passed = error.value <= limit && error.worst_head <= error.head_limit();
   return error;
 }
 

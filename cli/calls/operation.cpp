@@ -113,8 +113,9 @@ Cost Operation::cost(const TensorSet& set) const {
 }
 
 std::vector<std::string> Operation::inputs() const {
-  return names_of(calls,
-                  [](const Parameter& row) { return row.role == Role::kInput && !row.optional; });
+  return names_of(calls, [](const Parameter& row) {
+    return (row.role == Role::kInput && !row.optional) || row.role == Role::kInPlace;
+  });
 }
 
 std::vector<std::string> Operation::optional_inputs() const {
@@ -145,7 +146,6 @@ Operation forward_then_backward(const Operation& forward, const Operation& backw
   Operation both = forward;
   both.direction = "forward_backward";
   both.calls = {forward.calls.front(), backward.calls.front()};
-  both.runs_files = false;
   // The backward's tensors and the forward's outputs, each laid out as its gradient.
   both.make = [forward, backward](const Case& one, DType dtype, std::uint64_t seed) {
     TensorSet set = backward.make(one, dtype, seed);

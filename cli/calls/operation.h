@@ -31,6 +31,10 @@ struct OutputError {
   double worst_head = 0;  // relative RMS over the worst single sequence and head
   double limit = 0;
   bool passed = false;
+
+  /// Limit on the worst head, which may be a little worse than the whole: rounding errors of few
+  /// values average out less.
+  double head_limit() const { return 4 * limit; }
 };
 
 /// What the fp64 definition says of the outputs of one TensorSet, whole or at sampled heads.
@@ -56,7 +60,6 @@ struct Operation {
   std::function<double(const TensorSet& set)> flops;
   /// Returns "B4 T1024 H32 K64 V64".
   std::function<std::string(const TensorSet& set)> shape;
-  bool runs_files = false;               // whether `tandem run` offers it
   bool fp32_on_cuda = false;             // else fp32 is for the CPU only
   std::vector<Baseline> baselines = {};  // filled by operations(), from their own table
   std::string variant = {};              // the only one that may run; empty: the library's choice
@@ -78,8 +81,11 @@ struct Operation {
   /// when there are several: then the library picks their variants.
   std::string function() const { return calls.size() == 1 ? calls.front()->name() : ""; }
 
+  /// Whether `tandem run` offers it: a file has the tensors of one call.
+  bool runs_files() const { return calls.size() == 1; }
+
   /// Names of the required inputs, the optional ones, and the outputs; a tensor updated in place is
-  /// an output.
+  /// an input and an output.
   std::vector<std::string> inputs() const;
   std::vector<std::string> optional_inputs() const;
   std::vector<std::string> outputs() const;

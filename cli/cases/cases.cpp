@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "cli/cases/case_line.h"
 #include "cli/cases/lengths.h"
@@ -311,6 +312,15 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   return object;
 }
 
+/// Whether one of the globs, a list by comma, matches the name.
+bool matches_one(const std::string& globs, const std::string& name) {
+  std::istringstream list(globs);
+  for (std::string glob; std::getline(list, glob, ',');) {
+    if (fnmatch(glob.c_str(), name.c_str(), 0) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::int64_t token_count(const Case& one) {
@@ -374,10 +384,10 @@ std::vector<Case> load_cases(const std::string& op, const std::string& file) {
   return parse_cases(op, read_text(file), file);
 }
 
-std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
+std::vector<Case> select_cases(std::vector<Case> cases, const std::string& globs,
                                const std::string& tag) {
   std::erase_if(cases, [&](const Case& one) {
-    return (!glob.empty() && fnmatch(glob.c_str(), one.name.c_str(), 0) != 0) ||
+    return (!globs.empty() && !matches_one(globs, one.name)) ||
            (!tag.empty() && !one.tagged(tag)) || (one.tagged("huge") && tag != "huge");
   });
   return cases;

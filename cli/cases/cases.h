@@ -219,9 +219,9 @@ std::string write_cases(const std::string& op, const std::vector<Case>& cases);
 /// Returns the table of `op` that this program was built with, or `file` when it is not empty.
 std::vector<Case> load_cases(const std::string& op, const std::string& file = "");
 
-/// Selects cases whose name matches the glob (empty: all) and that carry the tag (empty: any but
-/// huge; a case tagged huge is selected by that tag only).
-std::vector<Case> select_cases(std::vector<Case> cases, const std::string& glob,
+/// Selects cases whose name matches one of the globs, a list by comma (empty: all), and that carry
+/// the tag (empty: any but huge; a case tagged huge is selected by that tag only).
+std::vector<Case> select_cases(std::vector<Case> cases, const std::string& globs,
                                const std::string& tag);
 
 }  // namespace tandem::tools

@@ -150,6 +150,18 @@ void write_file(const std::string& path, const std::string& text) {
   write_file(path, [&](const Put& put) { put(text); });
 }
 
+void require_writable(const std::string& path) {
+  std::error_code none;
+  const fs::file_status status = fs::status(path, none);
+  if (fs::is_directory(status)) refuse(path, "written", EISDIR);
+  if (fs::exists(status) && access(path.c_str(), W_OK) != 0) refuse(path, "written", errno);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return;  // a device or pipe
+  fs::path folder = fs::absolute(behind_links(path)).parent_path();
+  while (!fs::exists(folder, none) && folder.has_relative_path()) folder = folder.parent_path();
+  if (!fs::is_directory(folder, none)) refuse(path, "written", ENOTDIR);
+  if (access(folder.c_str(), W_OK | X_OK) != 0) refuse(path, "written", errno);
+}
+
 void make_folder_of(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) return;

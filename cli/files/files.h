@@ -40,6 +40,10 @@ using Put = std::function<void(std::string_view bytes)>;
 void write_file(const std::string& path, const std::function<void(const Put& put)>& fill);
 void write_file(const std::string& path, const std::string& text);
 
+/// Refuses a path that write_file() could not write once its folders are made: before work whose
+/// results it is for.
+void require_writable(const std::string& path);
+
 /// Makes the folder that the file lies in, and those around it.
 void make_folder_of(const std::string& path);
 

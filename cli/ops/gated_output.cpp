@@ -129,8 +129,7 @@ std::vector<Operation> gated_output_operations() {
                              .make = make_gated_output,
                              .expect = expect_gated_output,
                              .flops = product_flops,
-                             .shape = shape,
-                             .runs_files = true};
+                             .shape = shape};
   const Operation backward = {.name = "gated_output",
                               .direction = "backward",
                               .calls = {&gated_output_backward_signature()},
@@ -138,8 +137,7 @@ std::vector<Operation> gated_output_operations() {
                               .expect = expect_gated_output_backward,
                               // Those of d_a, and of the weight's gradient.
                               .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
-                              .shape = shape,
-                              .runs_files = true};
+                              .shape = shape};
   Operation both = forward_then_backward(forward, backward);
   both.make = make_gated_output_both;
   return {forward, backward, both};

@@ -23,7 +23,6 @@ std::vector<Operation> gated_scan_operations() {
                              .expect = expect_gated_scan,
                              .flops = no_flops,
                              .shape = shape,
-                             .runs_files = true,
                              .fp32_on_cuda = true};
   const Operation backward = {.name = "gated_scan",
                               .direction = "backward",
@@ -37,7 +36,6 @@ std::vector<Operation> gated_scan_operations() {
                               .expect = expect_gated_scan_backward,
                               .flops = no_flops,
                               .shape = shape,
-                              .runs_files = true,
                               .fp32_on_cuda = true};
   return {forward, backward, forward_then_backward(forward, backward)};
 }

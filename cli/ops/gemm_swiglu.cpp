@@ -92,8 +92,7 @@ std::vector<Operation> gemm_swiglu_operations() {
                              .make = make_gemm_swiglu,
                              .expect = expect_gemm_swiglu,
                              .flops = product_flops,
-                             .shape = shape,
-                             .runs_files = true};
+                             .shape = shape};
   const Operation backward = {.name = "gemm_swiglu",
                               .direction = "backward",
                               .calls = {&gemm_swiglu_backward_signature()},
@@ -101,8 +100,7 @@ std::vector<Operation> gemm_swiglu_operations() {
                               .expect = expect_gemm_swiglu_backward,
                               // Those of dn, and of the weights' gradients.
                               .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
-                              .shape = shape,
-                              .runs_files = true};
+                              .shape = shape};
   Operation both = forward_then_backward(forward, backward);
   both.make = make_gemm_swiglu_both;
   return {forward, backward, both};

@@ -149,16 +149,14 @@ std::vector<Operation> gla_operations() {
                              .make = make_gla,
                              .expect = expect_gla,
                              .flops = forward_flops,
-                             .shape = shape,
-                             .runs_files = true};
+                             .shape = shape};
   const Operation backward = {.name = "gla",
                               .direction = "backward",
                               .calls = {&gla_backward_signature()},
                               .make = make_gla_backward,
                               .expect = expect_gla_backward,
                               .flops = backward_flops,
-                              .shape = shape,
-                              .runs_files = true};
+                              .shape = shape};
   const Operation state = {.name = "gla",
                            .direction = "state",
                            .calls = {&gla_state_forward_signature()},

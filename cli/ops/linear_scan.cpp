@@ -68,8 +68,7 @@ std::vector<Operation> linear_scan_operations() {
                              .make = make_forward,
                              .expect = expect_linear_scan,
                              .flops = projection_flops,
-                             .shape = shape,
-                             .runs_files = true};
+                             .shape = shape};
   const Operation backward = {
       .name = "linear_scan",
       .direction = "backward",
@@ -78,8 +77,7 @@ std::vector<Operation> linear_scan_operations() {
       .expect = expect_linear_scan_backward,
       // dx W and dx^T u, and u W^T again where the forward did not keep it.
       .flops = [](const TensorSet& set) { return (set.find("x") ? 2 : 3) * projection_flops(set); },
-      .shape = shape,
-      .runs_files = true};
+      .shape = shape};
   Operation second = backward;
   second.make = make_second;
   return {forward, backward, forward_then_backward(forward, second)};

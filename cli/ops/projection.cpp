@@ -163,8 +163,7 @@ std::vector<Operation> projection_operations() {
                              .make = make_projection,
                              .expect = expect_projection,
                              .flops = product_flops,
-                             .shape = segments_shape,
-                             .runs_files = true};
+                             .shape = segments_shape};
   const Operation backward = {.name = "projection",
                               .direction = "backward",
                               .calls = {&projection_backward_signature()},
@@ -172,8 +171,7 @@ std::vector<Operation> projection_operations() {
                               .expect = expect_projection_backward,
                               // dz W and dz^T x.
                               .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
-                              .shape = segments_shape,
-                              .runs_files = true};
+                              .shape = segments_shape};
   Operation both = forward_then_backward(forward, backward);
   both.make = make_projection_both;
   return {forward, backward, both};

@@ -112,8 +112,7 @@ std::vector<Operation> rms_norm_gemm_operations() {
                              .make = make_rms_norm_gemm,
                              .expect = expect_rms_norm_gemm,
                              .flops = product_flops,
-                             .shape = segments_shape,
-                             .runs_files = true};
+                             .shape = segments_shape};
   const Operation backward = {.name = "rms_norm_gemm",
                               .direction = "backward",
                               .calls = {&rms_norm_gemm_backward_signature()},
@@ -121,8 +120,7 @@ std::vector<Operation> rms_norm_gemm_operations() {
                               .expect = expect_rms_norm_gemm_backward,
                               // d_out W and d_out^T n.
                               .flops = [](const TensorSet& set) { return 2 * product_flops(set); },
-                              .shape = segments_shape,
-                              .runs_files = true};
+                              .shape = segments_shape};
   Operation both = forward_then_backward(forward, backward);
   both.make = make_rms_norm_gemm_both;
   return {forward, backward, both};

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/calls/units.h"
+
 namespace tandem::tools {
 namespace {
 
@@ -46,11 +48,13 @@ void print_profile(const Profile& profile, const std::vector<Counters>& launches
   const ResultsRow& row = profile.row;
   const double us = row.timing.median_us;
   fmt::print("\n{} {} {} {}  {}\n", row.op, row.direction, row.case_name, row.dtype, row.variant);
-  fmt::print("  without a profiler: {:.1f} us (p10 {:.1f}, p90 {:.1f}), floor {:.1f} us, {:.2f}x; ",
-             us, row.timing.p10_us, row.timing.p90_us, row.floor_us, us / row.floor_us);
-  if (row.cost.flops > 0) fmt::print("{:.2f} TFLOP/s, ", row.cost.flops / us * 1e-6);
-  fmt::print("fewest bytes {} at {:.3f} TB/s ({:.0f} % of copy)\n", bytes_text(row.cost.bytes),
-             row.cost.bytes / us * 1e-6, 100 * row.cost.bytes / us * 1e-6 / ceilings.copy_tbps);
+  fmt::print("  without a profiler: {} (p10 {}, p90 {}), floor {}, {:.2f}x; ", time_text(us),
+             time_text(row.timing.p10_us), time_text(row.timing.p90_us), time_text(row.floor_us),
+             us / row.floor_us);
+  if (row.cost.flops > 0) fmt::print("{}FLOP/s, ", rate_text(row.cost.flops / us * 1e6));
+  fmt::print("fewest bytes {} at {}B/s ({:.0f} % of copy)\n", bytes_text(row.cost.bytes),
+             rate_text(row.cost.bytes / us * 1e6),
+             100 * row.cost.bytes / us * 1e-6 / ceilings.copy_tbps);
   if (!launches.empty()) {
     fmt::print(kLine, "kernel", "ncu us", "DRAM read", "DRAM write", "L1 writes", "L2", "tensor %",
                "occ. %", "regs", "shared", "spills", "wgmma");

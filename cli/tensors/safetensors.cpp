@@ -60,7 +60,10 @@ class Header {
     std::uint64_t size = 0;
     for (int i = 7; i >= 0; --i) size = size << 8 | size_bytes[i];
     if (size > file_bytes_ - sizeof(size_bytes)) {
-      refuse(fmt::format("header size: {} bytes do not fit in a file of {}", size, file_bytes_));
+      refuse(
+          fmt::format("header size: {} bytes do not fit in a file of {}: not a safetensors file, "
+                      "or one cut short",
+                      size, file_bytes_));
     }
     if (size > kMaxHeaderBytes) {
       refuse(fmt::format("header size: {} bytes, at most {} allowed", size, kMaxHeaderBytes));

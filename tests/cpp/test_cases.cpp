@@ -173,6 +173,7 @@ TEST(Cases, SelectByGlobAndTag) {
   const auto all = load_cases("gla");
   EXPECT_EQ(select_cases(all, "b4h32_*", "").size(), 3u);
   EXPECT_EQ(select_cases(all, "b4h32_*", "check").size(), 0u);
+  EXPECT_EQ(select_cases(all, "b4h32_*,none_*,t63_h1_d64", "").size(), 4u);
   EXPECT_EQ(select_cases(all, "", "").size() + select_cases(all, "", "huge").size(), all.size());
 }
 

@@ -84,6 +84,18 @@ TEST_F(Files, PipesAndDevicesAreWrittenAsTheyAre) {
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
 }
 
+/// What can be written is said to be so, and is left as it is.
+TEST_F(Files, WritableIsWhatCanBeWritten) {
+  write_file(path("old"), "old");
+  fs::create_symlink("new", path("dangling"));
+  for (const std::string& where : {path("old"), path("new"), path("none/yet/new"), path("dangling"),
+                                   std::string("/dev/null")}) {
+    EXPECT_EQ(message_of([&] { require_writable(where); }), "nothing was wrong") << where;
+  }
+  EXPECT_EQ(read_text(path("old")), "old");
+  EXPECT_EQ(count(), 2u);
+}
+
 TEST_F(Files, AFailedWriteLeavesTheOldFile) {
   write_file(path("a"), "old");
   EXPECT_EQ(message_of([&] {
@@ -108,6 +120,12 @@ TEST_F(Files, ReasonsAreSaid) {
     EXPECT_EQ(message_of([&] { write_file(where, "x"); }),
               where + ": cannot be written: " + reason);
   }
+  for (const auto& [where, reason] : {std::pair(path("file/a"), "Not a directory"),
+                                      std::pair(path("file/a/b"), "Not a directory"),
+                                      std::pair(folder_.string(), "Is a directory")}) {
+    EXPECT_EQ(message_of([&] { require_writable(where); }),
+              where + ": cannot be written: " + reason);
+  }
   EXPECT_EQ(message_of([&] { make_folder_of(path("file/a/b")); }),
             path("file/a") + ": cannot be made: Not a directory");
   if (geteuid() == 0) return;  // root may read and write anything
@@ -115,6 +133,8 @@ TEST_F(Files, ReasonsAreSaid) {
   EXPECT_EQ(message_of([&] { read_text(path("file")); }),
             path("file") + ": cannot be opened: Permission denied");
   EXPECT_EQ(message_of([&] { write_file(path("file"), "x"); }),
+            path("file") + ": cannot be written: Permission denied");
+  EXPECT_EQ(message_of([&] { require_writable(path("file")); }),
             path("file") + ": cannot be written: Permission denied");
 }
 

@@ -129,11 +129,11 @@ TEST_F(Safetensors, ACallOfFp64) {
   }
   write_safetensors(path_, inputs);
   const std::string out = (folder_ / "o.safetensors").string();
-  const TensorSet read =
+  const FileRun run =
       run_file(operation, path_, out, Device::cpu(), {{"output_final_state", "true"}});
   EXPECT_EQ(read_safetensors(out).find("o")->dtype, DType::kFloat64);
   EXPECT_EQ(read_safetensors(out).find("final_state")->dtype, DType::kFloat64);
-  for (const OutputError& error : verify_file(operation, read, out)) {
+  for (const OutputError& error : verify_file(operation, run.set, out)) {
     EXPECT_LT(error.value, 1e-13) << error.output;
   }
 }
