@@ -17,7 +17,7 @@ Table readings_table(const OpSection& section) {
     if (!counters.is_object()) continue;
     const std::string reading = text_of(counters, "reading");
     table.rows.push_back({line.ours->case_name, line.ours->dtype,
-                          fixed(number_of(counters, "median_us"), 1),
+                          three_digits(number_of(counters, "median_us")),
                           reading.empty() ? "-" : reading, text_of(counters, "run")});
   }
   return table;
@@ -88,8 +88,8 @@ Table iterations_table(const std::vector<Json>& lines) {
       return times ? fixed(times, 2) + "x" : std::string("-");
     };
     table.rows.push_back(
-        {std::to_string(++i), text_of(line, "note"), fixed(us, 1),
-         fixed(number_of(line, "floor_us"), 1), fixed(number_of(counters, "tensor_pipe_pct"), 1),
+        {std::to_string(++i), text_of(line, "note"), three_digits(us),
+         three_digits(number_of(line, "floor_us")), fixed(number_of(counters, "tensor_pipe_pct"), 1),
          read && write ? bytes_text(*read + *write) : "-",
          fixed(number_of(line.value("config", Json::object()), "registers"), 0), faster(previous),
          faster(first), text_of(line, "variant"), text_of(line, "commit")});
