@@ -88,8 +88,8 @@ Table iterations_table(const std::vector<Json>& lines) {
       return times ? fixed(times, 2) + "x" : std::string("-");
     };
     table.rows.push_back(
-        {std::to_string(++i), text_of(line, "note"), three_digits(us),
-         three_digits(number_of(line, "floor_us")), fixed(number_of(counters, "tensor_pipe_pct"), 1),
+        {std::to_string(++i), text_of(line, "note"), fixed(us, 1),
+         fixed(number_of(line, "floor_us"), 1), fixed(number_of(counters, "tensor_pipe_pct"), 1),
          read && write ? bytes_text(*read + *write) : "-",
          fixed(number_of(line.value("config", Json::object()), "registers"), 0), faster(previous),
          faster(first), text_of(line, "variant"), text_of(line, "commit")});

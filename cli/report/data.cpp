@@ -189,15 +189,14 @@ const PeerCell* CaseLine::fastest_peer() const {
 }
 
 std::string OpSection::main_dtype() const {
-  const bool has_bf16 = std::any_of(lines.begin(), lines.end(), [](const CaseLine& line) {
-    return line.ours->dtype == "bf16";
-  });
+  const bool has_bf16 = std::any_of(
+      lines.begin(), lines.end(), [](const CaseLine& line) { return line.ours->dtype == "bf16"; });
   return has_bf16 ? "bf16" : lines.front().ours->dtype;
 }
 
 std::vector<OpSection> select_sections(const ReportFile& file) {
   std::vector<OpSection> sections;
-  std::map<std::string, std::map<std::string, Case>> known;  // by op and name
+  std::map<std::string, std::map<std::string, Case>> known;            // by op and name
   std::vector<std::vector<std::pair<const ReportRow*, ByRun>>> cases;  // of each section
   for (const ReportRow& row : file.rows) {
     const auto section = std::find_if(sections.begin(), sections.end(), [&](auto& one) {

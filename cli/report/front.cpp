@@ -78,7 +78,8 @@ std::string front_block(const std::vector<ReportFile>& files) {
     most = std::move(table);
   }
   if (most.rows.empty()) return "No measurements yet.\n";
-  return fmt::format("On {}:\n\n{}\n", of, to_markdown(most));
+  return fmt::format("On {}; beside a peer, its time over Tandem's:\n\n{}\n", of,
+                     to_markdown(most));
 }
 
 }  // namespace tandem::tools

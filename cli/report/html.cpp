@@ -40,17 +40,6 @@ std::string with_code(const std::string& text) {
          html.substr(last + 1);
 }
 
-/// Renders text; a name may break after its dots and underscores.
-std::string cell_html(const std::string& text) {
-  if (text.find(' ') != std::string::npos) return with_code(text);
-  std::string html;
-  for (const char c : html_escaped(text)) {
-    html += c;
-    if (c == '.' || c == '_') html += "<wbr>";
-  }
-  return html;
-}
-
 /// Renders the device and its ceilings, of the latest run of any of its files.
 std::string facts(const std::vector<ReportFile>& files, const std::string& device) {
   const ReportRun* latest = nullptr;
@@ -82,7 +71,8 @@ std::string facts(const std::vector<ReportFile>& files, const std::string& devic
 /// Renders what a direction's charts leave out.
 std::string section_html(const OpPlace& place, const OpSection& section, const OpCharts& charts) {
   std::string html;
-  if (!section.is_whole_call()) html += "<div class='charts'>\n" + charts.bars(section) + "</div>\n";
+  if (!section.is_whole_call())
+    html += "<div class='charts'>\n" + charts.bars(section) + "</div>\n";
   html += to_html(results_table(section));
   html += list("Failed or refused", failures(section));
   html += list("First call, compilation included", first_calls(section));
@@ -145,7 +135,8 @@ std::string op_html(const OpReport& op, const std::vector<ReportFile>& files) {
     const bool first = &place == &op.places.front();
     const std::string& device = place.file->device;
     const std::string body = place_html(place, launch_us(files, device));
-    html += first ? "<h3>On " + html_escaped(device) + "</h3>\n" + body : folded("On " + device, body);
+    html +=
+        first ? "<h3>On " + html_escaped(device) + "</h3>\n" + body : folded("On " + device, body);
   }
   return html;
 }
@@ -156,7 +147,7 @@ std::string to_html(const Table& table) {
   std::string html = "<div class='wide'><table class='sorted'>\n<thead><tr>";
   for (std::size_t i = 0; i < table.header.size(); ++i) {
     html += fmt::format("<th{}>{}</th>", table.numeric[i] ? " class='number'" : "",
-                        cell_html(table.header[i]));
+                        html_escaped(table.header[i]));
   }
   html += "</tr></thead>\n<tbody>\n";
   constexpr std::size_t kLong = 44;
@@ -166,7 +157,7 @@ std::string to_html(const Table& table) {
       const char* css = table.numeric[i]        ? " class='number'"
                         : row[i].size() > kLong ? " class='long'"
                                                 : "";
-      html += fmt::format("<td{}>{}</td>", css, cell_html(row[i]));
+      html += fmt::format("<td{}>{}</td>", css, with_code(row[i]));
     }
     html += "</tr>\n";
   }

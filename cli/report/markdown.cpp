@@ -66,10 +66,9 @@ std::string markdown_block(const std::vector<ReportFile>& files) {
   for (const OpReport& op : select_ops(files)) {
     for (const auto& [file, sections] : op.places) {
       for (const OpSection& section : sections) {
-        text +=
-            fmt::format("## {} {} on {}\n\n{}\n{}\n", section.op,
-                        direction_title(section.direction), file->device,
-                        to_markdown(results_table(section)), to_markdown(details_table(section)));
+        text += fmt::format(
+            "## {} {} on {}\n\n{}\n{}\n", section.op, direction_title(section.direction),
+            file->device, to_markdown(results_table(section)), to_markdown(details_table(section)));
         const Table counters = counters_table(section);
         if (!counters.rows.empty()) {
           text += to_markdown(readings_table(section)) + "\n" + to_markdown(counters) + "\n";

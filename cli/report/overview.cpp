@@ -34,8 +34,8 @@ OverviewLine line_of(const OpSection& section) {
       line.floors.push_back({*floor, fmt::format("{}: {:.2f}", name, *floor)});
     }
     if (const PeerCell* peer = one.fastest_peer()) {
-      line.peers.push_back({*peer->ratio, fmt::format("{}: {} {:.2f}x", name, peer->row->provider,
-                                                      *peer->ratio)});
+      line.peers.push_back(
+          {*peer->ratio, fmt::format("{}: {} {:.2f}x", name, peer->row->provider, *peer->ratio)});
     }
   }
   return line;
@@ -67,7 +67,7 @@ std::string axis(const LogScale& x) {
 
 /// Renders two cells: the mean, and a dot per case with a bar at the mean.
 std::string cells_of(const std::vector<Dot>& dots, const LogScale& x, const std::string& title) {
-  if (dots.empty()) return "<td class='number'>-</td><td class='strip'></td>";
+  if (dots.empty()) return "<td class='number'>-</td><td class='spare'></td>";
   const double mean = geometric_mean(dots);
   Svg svg(kWidth, kHeight, title);
   for (const double tick : x.decades()) {
@@ -75,7 +75,7 @@ std::string cells_of(const std::vector<Dot>& dots, const LogScale& x, const std:
   }
   for (const Dot& dot : dots) svg.circle(x(dot.value), kHeight / 2, 3.5, "dot", dot.tip);
   svg.rect(x(mean) - 1.5, 0, 3, kHeight, "mean", fmt::format("mean {:.2f}", mean));
-  return fmt::format("<td class='number'>{:.2f}</td><td class='strip'>{}</td>", mean, svg.str());
+  return fmt::format("<td class='number'>{:.2f}</td><td class='spare'>{}</td>", mean, svg.str());
 }
 
 }  // namespace
@@ -100,14 +100,16 @@ std::string overview_html(const std::vector<OpReport>& ops, const std::string& d
   const LogScale peers = scale_of_dots(lines, &OverviewLine::peers);
   std::string html = fmt::format(
       "<div class='wide'><table class='overview'>\n<thead><tr><th>op</th><th>direction</th>"
-      "<th class='number'>cases</th><th class='number'>time / floor</th><th class='strip'>{}</th>"
-      "<th class='number'>times faster</th><th class='strip'>{}</th></tr></thead>\n<tbody>\n",
+      "<th class='number spare'>cases</th><th class='number'>time / floor</th><th "
+      "class='spare'>{}</th>"
+      "<th class='number'>times faster</th><th class='spare'>{}</th></tr></thead>\n<tbody>\n",
       axis(floors), axis(peers));
   for (const OverviewLine& line : lines) {
     const OpSection& section = *line.section;
     const std::string direction = direction_title(section.direction);
     html += fmt::format(
-        "<tr><td><a href='#{}'>{}</a></td><td>{}, {}</td><td class='number'>{}</td>{}{}</tr>\n",
+        "<tr><td><a href='#{}'>{}</a></td><td>{}, {}</td><td class='number "
+        "spare'>{}</td>{}{}</tr>\n",
         html_escaped(section_id(section, device)), html_escaped(section.op),
         html_escaped(direction), html_escaped(section.main_dtype()), line.floors.size(),
         cells_of(line.floors, floors, "time over floor"),

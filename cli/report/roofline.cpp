@@ -66,12 +66,14 @@ std::string OpCharts::roofline() const {
   }
   const LogScale x = scale_of(xs, 2, kLeft, kRight), y = scale_of(ys, 1.6, kBottom, kTop);
   Svg svg(kWidth, kHeight, "Roofline of " + place_.sections[0].op);
-  draw_axes(svg, x, y, x.powers_of_two(10), y.decades(), "flops per byte (fewest bytes)", "TFLOP/s");
+  draw_axes(svg, x, y, x.powers_of_two(10), y.decades(), "flops per byte (fewest bytes)",
+            "TFLOP/s");
   const auto enters = [&](double copy) { return std::max(x.low, y.low / copy); };
   for (const auto& [copy, matrix] :
        {std::pair(copies.low, matrices.low), std::pair(copies.high, matrices.high)}) {
     const double ridge = matrix / copy, from = enters(copy);
-    svg.polyline({{x(from), y(from * copy)}, {x(ridge), y(matrix)}, {x(x.high), y(matrix)}}, "roof");
+    svg.polyline({{x(from), y(from * copy)}, {x(ridge), y(matrix)}, {x(x.high), y(matrix)}},
+                 "roof");
   }
   svg.text(kRight - 4, y(matrices.high) - 7, "note end",
            "matrix products, " + matrices.text("TFLOP/s"));

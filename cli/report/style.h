@@ -35,8 +35,8 @@ summary { cursor: pointer; color: var(--accent); }
 .wide { overflow-x: auto; margin: .6rem 0; scrollbar-width: thin; background:
   linear-gradient(to right, var(--back) 30%, transparent) left / 40px 100%,
   linear-gradient(to left, var(--back) 30%, transparent) right / 40px 100%,
-  linear-gradient(to right, var(--soft), transparent) left / 8px 100%,
-  linear-gradient(to left, var(--soft), transparent) right / 8px 100%;
+  linear-gradient(to right, var(--line), transparent) left / 12px 100%,
+  linear-gradient(to left, var(--line), transparent) right / 12px 100%;
   background-repeat: no-repeat; background-attachment: local, local, scroll, scroll; }
 table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .55rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line);
@@ -44,7 +44,7 @@ th, td { padding: .25rem .55rem; text-align: left; vertical-align: top; border-b
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { position: sticky; left: 0; background: var(--back); }
 th.number { white-space: normal; min-width: 4rem; }
-td.long { white-space: normal; min-width: 16rem; }
+td.long { white-space: normal; min-width: 16rem; overflow-wrap: anywhere; }
 .number { text-align: right; }
 .sorted th { cursor: pointer; }
 .sorted th[aria-sort=ascending]::after { content: " \25b4"; }
@@ -78,8 +78,8 @@ svg .floor { fill: none; stroke: var(--floor); stroke-width: 2; }
 svg .launch { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 3 3; }
 @media (max-width: 600px) {
   body { padding: 1rem .8rem 3rem; }
-  th:first-child, td:first-child { max-width: 8rem; white-space: normal; }
-  .overview td { white-space: normal; } .overview .strip { display: none; }
+  th:first-child, td:first-child { max-width: 8rem; white-space: normal; overflow-wrap: anywhere; }
+  .overview td { white-space: normal; } .spare { display: none; }
   details > :not(summary) { margin-left: 0; }
 }
 @media print {

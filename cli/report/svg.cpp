@@ -55,12 +55,11 @@ void Svg::rect(double x, double y, double width, double height, const char* css,
 
 void Svg::mark(double x, double y, std::size_t kind, const std::string& tip) {
   // Circle, square, diamond and triangle of about the same area, around 0.
-  constexpr const char* kShapes[] = {"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-                                     "M-3.5-3.5h7v7h-7z", "M0-5l5 5-5 5-5-5z",
-                                     "M0-5l5 8.5h-10z"};
-  body_ += fmt::format("<path class='mark p{}' transform='translate({:.1f} {:.1f})' d='{}'>{}</path>\n",
-                       kind % kPeerColours, x, y, kShapes[kind % std::size(kShapes)],
-                       title_element(tip));
+  constexpr const char* kShapes[] = {"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z",
+                                     "M0-5l5 5-5 5-5-5z", "M0-5l5 8.5h-10z"};
+  body_ += fmt::format(
+      "<path class='mark p{}' transform='translate({:.1f} {:.1f})' d='{}'>{}</path>\n",
+      kind % kPeerColours, x, y, kShapes[kind % std::size(kShapes)], title_element(tip));
 }
 
 void Svg::text(double x, double y, const char* css, const std::string& text) {
@@ -69,9 +68,8 @@ void Svg::text(double x, double y, const char* css, const std::string& text) {
 }
 
 std::string Svg::str() const {
-  return fmt::format(
-      "<svg viewBox='0 0 {:.0f} {:.0f}' role='img' aria-label='{}'>\n{}</svg>\n", width_, height_,
-      html_escaped(title_), body_);
+  return fmt::format("<svg viewBox='0 0 {:.0f} {:.0f}' role='img' aria-label='{}'>\n{}</svg>\n",
+                     width_, height_, html_escaped(title_), body_);
 }
 
 double LogScale::operator()(double value) const {

@@ -80,9 +80,8 @@ std::vector<Sweep> find_sweeps(const ReportFile& file, const OpSection& section)
     }
     group->tokens[line.ours->case_name] = static_cast<double>(line.known->axis(axis));
   }
-  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
-    return a.common.axes < b.common.axes;
-  });
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const Group& a, const Group& b) { return a.common.axes < b.common.axes; });
   std::vector<Sweep> sweeps;
   for (const Group& group : groups) {
     if (group.tokens.size() < kFewest) continue;
@@ -128,7 +127,8 @@ std::string OpCharts::sweeps(const OpSection& section) const {
       svg.line(kLeft, y(*launch_us_), kRight, y(*launch_us_), "launch");
     }
     draw(svg, floor, "floor");
-    for (const auto& [colour, path] : peers) draw(svg, path, fmt::format("line p{}", colour % kPeerColours));
+    for (const auto& [colour, path] : peers)
+      draw(svg, path, fmt::format("line p{}", colour % kPeerColours));
     draw(svg, ours, "series");
     for (const auto& [tokens, contest] : sweep.points) {
       for (const ReportRow* peer : contest.peers) {

@@ -192,9 +192,9 @@ Table runs_table(const std::vector<const ReportRun*>& runs) {
       const bool known = at != run->json.end() && at->is_object();
       return three_digits(known ? number_of(*at, name) : std::nullopt);
     };
-    table.rows.push_back({run->id, text_of(run->json, "commit"),
-                          number("device", "sm_clock_mhz"), number("device", "power_w"),
-                          number("ceilings", "copy_tbps"), number("ceilings", "bf16_tflops"),
+    table.rows.push_back({run->id, text_of(run->json, "commit"), number("device", "sm_clock_mhz"),
+                          number("device", "power_w"), number("ceilings", "copy_tbps"),
+                          number("ceilings", "bf16_tflops"),
                           "`" + short_command(text_of(run->json, "command")) + "`"});
   }
   return table;

@@ -19,6 +19,7 @@ inline std::string fixed(std::optional<double> value, int digits) {
 
 /// Returns three digits, or all that stand before the point.
 inline std::string three_digits(std::optional<double> value) {
+  if (value && *value < 0.9995) return fmt::format("{:.3g}", *value);
   return fixed(value, value.value_or(0) < 9.995 ? 2 : value.value_or(0) < 99.95 ? 1 : 0);
 }
 
