@@ -78,7 +78,7 @@ svg .floor { fill: none; stroke: var(--floor); stroke-width: 2; }
 svg .launch { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 3 3; }
 @media (max-width: 600px) {
   body { padding: 1rem .8rem 3rem; }
-  th:first-child, td:first-child { max-width: 8rem; white-space: normal; overflow-wrap: anywhere; }
+  table { font-size: .75rem; } th, td { padding: .25rem .35rem; }
   .overview td { white-space: normal; } .spare { display: none; }
   details > :not(summary) { margin-left: 0; }
 }
