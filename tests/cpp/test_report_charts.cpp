@@ -52,6 +52,8 @@ TEST_F(Report, OverviewHasGeometricMeansOfTheMainDtype) {
   EXPECT_THAT(text, HasSubstr("<title>B4 H32 T1024 D64: mamba2 1.50x</title>"));
   EXPECT_EQ(count_of(text, "<tr><td>"), 1) << "backward alone is a part of a call";
   EXPECT_EQ(overview_html(select_ops(loaded), "another"), "");
+  EXPECT_THAT(html_report(loaded, {}),
+              HasSubstr("</svg>sdpa_flash, softmax attention: a yardstick<"));
 }
 
 TEST_F(Report, OpsComeInTheOrderOfTheirSchemasThenOthers) {
