@@ -54,6 +54,7 @@ std::vector<Sweep::Point> points_of(const ReportFile& file, const OpSection& sec
     }
   }
   std::vector<Sweep::Point> points;
+  points.reserve(by_tokens.size());
   for (auto& [length, contest] : by_tokens) points.push_back({length, std::move(contest)});
   return points;
 }
