@@ -33,7 +33,7 @@ test:
 # under the sanitizers, the wheel as pip builds it.
 nightly:
 	@scripts/bootstrap test
-	@scripts/bootstrap_python
+	@scripts/bootstrap_python wheel
 	@scripts/build
 	@TANDEM_TEST_ALL=1 scripts/run_ctest
 	@build/$$(cat build/preset)/bin/tandem check --random 5 --seed "$$(date +%Y%m%d)"
@@ -54,7 +54,7 @@ bench:
 
 wheel:
 	@scripts/bootstrap wheel
-	@scripts/bootstrap_python
+	@scripts/bootstrap_python wheel
 	@scripts/wheel build/wheel
 	@scripts/test_python build/wheel --jobs "$$(nproc)" $(package_tests)
 

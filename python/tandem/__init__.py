@@ -11,4 +11,4 @@ from tandem import ops
 from tandem._extension import cuda_unavailable_reason, is_batch_invariant, set_batch_invariant
 
 __all__ = ["cuda_unavailable_reason", "is_batch_invariant", "ops", "set_batch_invariant"]
-__version__ = version("tandem")
+__version__ = version("tandem-kernels")
