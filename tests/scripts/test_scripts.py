@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -373,6 +374,36 @@ class Minutes(unittest.TestCase):
             seconds, tests = self.minutes.test_seconds(path, labels)
         self.assertEqual(dict(seconds), {"cpu": 3.5, "python": 4.0, "without a label": 8.0})
         self.assertEqual(tests["cpu"], 2)
+
+
+class AutoCuda(unittest.TestCase):
+    """TANDEM_CUDA=auto of the Python package, with an nvcc that is none."""
+
+    def configure(self, files, **environment):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"bin/nvcc": "#!/bin/sh\necho Cuda compilation tools, release 12.8, V12.8.0\n", **files})
+            pathlib.Path(folder, "bin/nvcc").chmod(0o755)
+            shutil.copytree(ROOT / "scripts", pathlib.Path(folder, "scripts"))
+            command = ["cmake", f"-DPROJECT_SOURCE_DIR={folder}", "-P", ROOT / "cmake/auto_cuda.cmake"]
+            paths = {"CUDACXX": f"{folder}/bin/nvcc", "CUTLASS_PATH": f"{folder}/cutlass"}
+            done = subprocess.run(command, env={**os.environ, **paths, **environment}, capture_output=True, text=True)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    def test_both_are_there(self):
+        code, said = self.configure({"cutlass/include/cute/tensor.hpp": ""})
+        self.assertEqual(code, 0, said)
+        self.assertIn("tandem: with CUDA", said)
+
+    def test_nvcc_alone_is_an_error_that_says_what_to_do(self):
+        code, said = self.configure({})
+        self.assertNotEqual(code, 0)
+        for remedy in ("CUTLASS_PATH", "scripts/bootstrap", "TANDEM_CUDA=off"):
+            self.assertIn(remedy, said)
+
+    def test_left_out_on_request(self):
+        code, said = self.configure({}, TANDEM_CUDA="off")
+        self.assertEqual(code, 0, said)
+        self.assertIn("without CUDA: TANDEM_CUDA=off", said)
 
 
 class SkipReasons(unittest.TestCase):
