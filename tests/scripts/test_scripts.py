@@ -384,7 +384,9 @@ class AutoCuda(unittest.TestCase):
             write(folder, {"bin/nvcc": "#!/bin/sh\necho Cuda compilation tools, release 12.8, V12.8.0\n", **files})
             pathlib.Path(folder, "bin/nvcc").chmod(0o755)
             shutil.copytree(ROOT / "scripts", pathlib.Path(folder, "scripts"))
-            command = ["cmake", f"-DPROJECT_SOURCE_DIR={folder}", "-P", ROOT / "cmake/auto_cuda.cmake"]
+            include = f"cmake_minimum_required(VERSION 3.24)\ninclude({ROOT}/cmake/auto_cuda.cmake)\n"
+            write(folder, {"use.cmake": include})
+            command = ["cmake", f"-DPROJECT_SOURCE_DIR={folder}", "-P", f"{folder}/use.cmake"]
             paths = {"CUDACXX": f"{folder}/bin/nvcc", "CUTLASS_PATH": f"{folder}/cutlass"}
             done = subprocess.run(command, env={**os.environ, **paths, **environment}, capture_output=True, text=True)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
