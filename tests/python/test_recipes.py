@@ -1,5 +1,4 @@
-"""docs/recipes.md: every block of Python runs as it stands, in a process of its own, or as many as its first line asks
-torchrun for."""
+"""docs/recipes.md: every block of Python runs as it stands, and those that ask for torchrun on as many ranks."""
 
 import os
 import pathlib
@@ -29,44 +28,53 @@ def blocks(text):
             code.append(line)
 
 
-def run(code):
-    """The exit status and output of each process."""
-    match = LAUNCH.match(code)
-    count = int(match[1]) if match else 1
+def run_on_ranks(code, count):
+    """The exit status and output of each rank, as torchrun would start them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port = str(free.getsockname()[1])
+    world = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         script = pathlib.Path(folder, "recipe.py")
         script.write_text(code)
-        processes = []
-        for rank in range(count):
-            # As torchrun sets them.
-            ranks = {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            environment = {**os.environ, **(ranks if match else {})}
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            processes.append(subprocess.Popen([sys.executable, script], env=environment, **pipes))
-        outputs = [process.communicate()[0] for process in processes]
-    return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script],
+                env={**os.environ, **world, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+        outputs = [rank.communicate()[0] for rank in ranks]
+    return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
 
 
 class Recipes(unittest.TestCase):
-    def test_a_block_that_is_wrong_fails(self):
-        found = list(blocks("## A\n```python\nassert 1 == 2\n```\ntext\n```sh\nfalse\n```\n"))
-        self.assertEqual(found, [("A", "assert 1 == 2\n")])
-        ((status, output),) = run(found[0][1])
-        self.assertEqual(status, 1)
-        self.assertIn("AssertionError", output)
+    def run_recipe(self, heading, code):
+        self.assertRegex(code, r"\bassert", "a recipe compares itself with a definition")
+        if match := LAUNCH.match(code):
+            for status, output in run_on_ranks(code, int(match[1])):
+                self.assertEqual(status, 0, output)
+        else:
+            exec(compile(code, f"docs/recipes.md, {heading}", "exec"), {"__name__": "recipe"})
 
     def test_every_block_runs(self):
         recipes = list(blocks((ROOT / "docs/recipes.md").read_text()))
         self.assertGreaterEqual(len(recipes), 7)
         for heading, code in recipes:
             with self.subTest(heading):
-                # A recipe compares itself with a definition.
-                self.assertRegex(code, "assert")
-                for status, output in run(code):
-                    self.assertEqual(status, 0, output)
+                self.run_recipe(heading, code)
+
+    def test_a_block_that_is_wrong_fails(self):
+        text = "## A\n```python\nassert 1 == 2\n```\ntext\n```sh\nfalse\n```\n"
+        ((heading, code),) = blocks(text)
+        self.assertEqual(heading, "A")
+        with self.assertRaises(AssertionError):
+            self.run_recipe(heading, code)
+        with self.assertRaisesRegex(AssertionError, "1 == 2"):
+            self.run_recipe(heading, "# torchrun --nproc-per-node=1 a.py\n" + code)
 
 
 if __name__ == "__main__":
