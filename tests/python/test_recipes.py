@@ -1,5 +1,8 @@
-"""docs/recipes.md: every block of Python runs as it stands, and those that ask for torchrun on as many ranks."""
+"""README.md and docs/recipes.md: every block of Python runs as it stands, and those that ask for torchrun on as many
+ranks."""
 
+import contextlib
+import io
 import os
 import pathlib
 import re
@@ -52,29 +55,35 @@ def run_on_ranks(code, count):
 
 
 class Recipes(unittest.TestCase):
-    def run_recipe(self, heading, code):
-        self.assertRegex(code, r"\bassert", "a recipe compares itself with a definition")
+    def run_block(self, heading, code):
         if match := LAUNCH.match(code):
             for status, output in run_on_ranks(code, int(match[1])):
                 self.assertEqual(status, 0, output)
         else:
-            exec(compile(code, f"docs/recipes.md, {heading}", "exec"), {"__name__": "recipe"})
+            exec(compile(code, heading, "exec"), {"__name__": "recipe"})
 
-    def test_every_block_runs(self):
+    def test_the_readme_can_be_pasted(self):
+        ((heading, code),) = blocks((ROOT / "README.md").read_text())
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.run_block(heading, code)
+        self.assertIn("torch.Size([2, 1024, 4, 128])", said.getvalue())
+
+    def test_every_recipe_runs(self):
         recipes = list(blocks((ROOT / "docs/recipes.md").read_text()))
         self.assertGreaterEqual(len(recipes), 7)
         for heading, code in recipes:
             with self.subTest(heading):
-                self.run_recipe(heading, code)
+                self.assertRegex(code, r"\bassert", "a recipe compares itself with a definition")
+                self.run_block(heading, code)
 
     def test_a_block_that_is_wrong_fails(self):
         text = "## A\n```python\nassert 1 == 2\n```\ntext\n```sh\nfalse\n```\n"
         ((heading, code),) = blocks(text)
         self.assertEqual(heading, "A")
         with self.assertRaises(AssertionError):
-            self.run_recipe(heading, code)
+            self.run_block(heading, code)
         with self.assertRaisesRegex(AssertionError, "1 == 2"):
-            self.run_recipe(heading, "# torchrun --nproc-per-node=1 a.py\n" + code)
+            self.run_block(heading, "# torchrun --nproc-per-node=1 a.py\n" + code)
 
 
 if __name__ == "__main__":

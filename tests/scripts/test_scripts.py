@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -337,6 +338,71 @@ class CheckDocs(unittest.TestCase):
     def test_no_readme_fails(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertTrue(list(self.check.violations(pathlib.Path(folder))))
+
+
+class Figures(unittest.TestCase):
+    TABLE = """\
+<!-- speed:begin -->
+<!-- speed:end -->
+<!-- results:begin -->
+| op | shape | forward (us) | / floor | fastest peer | forward + backward (us) | / floor | fastest peer |
+|---|---|---:|---:|---|---:|---:|---|
+| gla | B4 | 72.7 | 1.16 | fla 2.37x | 312 | 1.80 | mamba2 0.50x |
+| gla, one token | B64 | 68.9 | 1.09 | fla 1.19x | - | - | - |
+| projection | M8 | 10.0 | 1.00 | unfused 1.04x | 20.0 | 1.00 | unfused 0.98x |
+<!-- results:end -->
+"""
+    ROW = {"provider": "tandem", "op": "gla", "direction": "forward_backward", "dtype": "bf16"}
+
+    def run_figures(self, folder, *arguments):
+        command = [ROOT / "scripts/figures", *arguments, folder]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def test_what_is_measured_is_said(self):
+        rows = [{**self.ROW, "error": {"metric": "rel_rms", "value": value}} for value in (0.0012, 0.0034, 0.002)]
+        rows += [{**self.ROW, "provider": "fla", "error": {"metric": "rel_rms", "value": 1}}]
+        rates = {"tandem": 110, "fla": 100}
+        speed = [{"op": op, "tokens": 64, "tokens_per_second": rate} for op, rate in rates.items()]
+        files = {
+            "README.md": self.TABLE,
+            "docs/numerics.md": "<!-- errors:begin -->\nold\n<!-- errors:end -->\nmore\n",
+            "bench/results/nvidia-h200/gla.json": json.dumps({"rows": rows}),
+            "bench/results/nvidia-h200/training/gla_lm.json": json.dumps({"speed": speed}),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, files)
+            self.assertEqual(self.run_figures(folder, "--check").returncode, 1)
+            done = self.run_figures(folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.run_figures(folder, "--check").returncode, 0)
+            readme, numerics, chart = (
+                pathlib.Path(folder, name).read_text() for name in ("README.md", "docs/numerics.md", "docs/front.svg")
+            )
+        words = " ".join(readme.split())
+        self.assertIn("gla 0.50 to 2.37 (fla, mamba2); projection 0.98 to 1.04 (unfused kernels).", words)
+        self.assertIn("language model: 1.10 (fla;", words)
+        self.assertTrue(readme.endswith(self.TABLE.partition("<!-- speed:end -->")[2]))
+        self.assertIn("| gla | forward + backward | 3.4e-03 |  |", numerics)
+        self.assertTrue(numerics.endswith("<!-- errors:end -->\nmore\n"))
+        self.assertEqual(chart.count("<rect"), 5)
+        self.assertEqual(chart.count('class="slower"'), 2)
+        self.assertIn("gla one token", chart)
+        self.assertIn("prefers-color-scheme: dark", chart)
+
+    def test_a_table_without_peers_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"README.md": self.TABLE.replace("fastest peer", "peer"), "docs/numerics.md": ""})
+            done = self.run_figures(folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no table with a peer", done.stderr)
+
+
+class Version(unittest.TestCase):
+    def test_is_the_same_everywhere(self):
+        version = re.search(r"project\(tandem VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
+        changes = re.findall(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+        self.assertEqual(changes[0], version)
+        self.assertIn(f"\nversion: {version}\n", (ROOT / "CITATION.cff").read_text())
 
 
 class Minutes(unittest.TestCase):
