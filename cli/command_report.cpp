@@ -14,9 +14,12 @@
 #include "cli/report/host.h"
 #include "cli/report/html.h"
 #include "cli/report/markdown.h"
+#include "cli/report/text.h"
 
 namespace tandem::tools {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 struct ReportOptions {
   std::string root = ".";
@@ -30,11 +33,21 @@ struct ReportOptions {
   std::string results_folder() const { return results.empty() ? root + "/bench/results" : results; }
 };
 
+/// Reads a file of whatever folder: its device is that of its latest run.
+ReportFile load_named(const std::string& path) {
+  ReportFile file = load_file(path);
+  for (const ReportRun& run : file.runs) {
+    const std::string device = text_of(run.json.value("device", Json::object()), "name");
+    if (!device.empty()) file.device = device;
+  }
+  return file;
+}
+
 /// The files named; the folder's where it is named or none of them is.
 std::vector<ReportFile> load(const ReportOptions& options) {
   std::vector<ReportFile> files;
   std::vector<std::string> searched = options.files;
-  for (const std::string& path : options.files) files.push_back(load_file(path));
+  for (const std::string& path : options.files) files.push_back(load_named(path));
   if (options.files.empty() || !options.results.empty()) {
     searched.push_back(options.results_folder());
     for (ReportFile& file : load_results(searched.back())) files.push_back(std::move(file));
@@ -130,7 +143,7 @@ void add_report(CLI::App& app) {
       ->excludes(files);
   command->footer(
       "A row shows the latest run that timed the case. A ratio is of two times of one run, which "
-      "is named\nwhere it is not the row's.\n"
+      "is named\nwhere it is not the row's. A click on a column's title sorts the page's tables.\n"
       "Examples: tandem report --results bench/results --out report.html --markdown\n"
       "          tandem report results.json --out report.html");
   command->callback([options] { report(*options); });

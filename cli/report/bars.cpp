@@ -1,98 +1,75 @@
-// The small charts of a case and its peers.
+// Bars of time, a case a row, with its peers and its floor.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "cli/report/charts.h"
-#include "cli/report/svg.h"
+#include "cli/report/tables.h"
+#include "cli/report/text.h"
 
 namespace tandem::tools {
 namespace {
 
-constexpr double kWidth = 400, kBar = 15, kStep = 20, kTop = 30;
-// Columns where bars begin and end: they begin behind the names, which take so much a letter.
-constexpr double kNames = 86, kLetter = 6.6, kEnd = 276;
+constexpr double kWidth = 460, kLeft = 6, kRight = 454, kTop = 20;
+constexpr double kStep = 31, kBar = 9, kBarAt = 17;  // of a row: its text is above its bar
 
-struct Bar {
-  std::string name;
-  const ReportRow* row;
-  std::optional<double> ratio;
-};
-
-std::string text_of(const Bar& bar) {
-  if (!bar.row->timed()) return "failed";
-  const std::string time = fmt::format("{:.1f} us", *bar.row->median_us);
-  return bar.ratio ? fmt::format("{} ({:.2f}x)", time, *bar.ratio) : time;
-}
-
-std::string chart(const ReportRow& ours, const std::vector<Bar>& bars) {
-  double longest = 0;
-  for (const Bar& bar : bars) longest = std::max(longest, bar.row->median_us.value_or(0));
-  const double floor = ours.floor_us.value_or(0);
-  double names = kNames;
-  for (const Bar& bar : bars) {
-    names = std::max(names, 12 + kLetter * static_cast<double>(bar.name.size()));
+std::string result_text(const Contest& contest) {
+  const ReportRow& ours = *contest.ours;
+  const ReportRow* fastest = nullptr;
+  for (const ReportRow* peer : contest.peers) {
+    const bool faster = fastest == nullptr || *peer->median_us < *fastest->median_us;
+    if (!is_yardstick(peer->provider) && faster) fastest = peer;
   }
-  const double pixels = (kEnd - names) / std::max(longest, floor);
-  const double bottom = kTop + kStep * static_cast<double>(bars.size());
-  Svg svg(kWidth, bottom + 18, ours.case_name + " " + ours.dtype);
-  svg.text(4, 14, "case start", ours.case_name + " " + ours.dtype);
-  for (std::size_t i = 0; i < bars.size(); ++i) {
-    if (!bars[i].row->timed()) continue;
-    svg.rect(names, kTop + kStep * static_cast<double>(i), *bars[i].row->median_us * pixels, kBar,
-             i == 0 ? "bar" : "bar peer");
+  std::string text = three_digits(ours.median_us) + " us";
+  if (fastest != nullptr) {
+    text += fmt::format(", {} {:.2f}x", fastest->provider, *fastest->median_us / *ours.median_us);
   }
-  if (floor > 0) {
-    svg.line(names + floor * pixels, kTop - 5, names + floor * pixels, bottom, "floor");
-  }
-  for (std::size_t i = 0; i < bars.size(); ++i) {  // last: text covers the line
-    const double y = kTop + kStep * static_cast<double>(i);
-    const double length = bars[i].row->median_us.value_or(0) * pixels;
-    svg.text(names - 6, y + 12, "label end", bars[i].name);
-    svg.text(names + length + 5, y + 12, "label start", text_of(bars[i]));
-  }
-  const std::string run = "run " + ours.run;
-  svg.text(names, bottom + 12, "note start",
-           floor > 0 ? fmt::format("dashed: floor {:.1f} us; {}", floor, run) : run);
-  return svg.str();
-}
-
-/// Finds Tandem's row of the same case in another run.
-const ReportRow* ours_in(const ReportFile& file, const ReportRow& peer) {
-  const ReportRow* found = nullptr;
-  for (const ReportRow& row : file.rows) {
-    if (row.run == peer.run && row.provider == "tandem" && row.op == peer.op &&
-        row.direction == peer.direction && row.case_name == peer.case_name &&
-        row.dtype == peer.dtype && row.timed()) {
-      found = &row;
-    }
-  }
-  return found;
+  return text;
 }
 
 }  // namespace
 
-std::string peer_charts(const ReportFile& file, const OpSection& section) {
-  std::string charts;
-  for (const CaseLine& line : section.lines) {
-    // Draws one chart per run that some of the peers are of: mostly there is one.
-    std::vector<std::string> runs;
-    for (const PeerCell& peer : line.peers) {
-      if (!peer.ratio || std::find(runs.begin(), runs.end(), peer.row->run) != runs.end()) continue;
-      runs.push_back(peer.row->run);
-    }
-    for (const std::string& run : runs) {
-      std::vector<Bar> bars;
-      for (std::size_t i = 0; i < line.peers.size(); ++i) {
-        const PeerCell& peer = line.peers[i];
-        if (peer.row == nullptr || peer.row->run != run) continue;
-        if (bars.empty()) bars.push_back({"tandem", ours_in(file, *peer.row), std::nullopt});
-        bars.push_back({section.peers[i], peer.row, peer.ratio});
-      }
-      if (bars[0].row != nullptr) charts += chart(*bars[0].row, bars);
-    }
+std::string OpCharts::bars(const OpSection& section) const {
+  std::set<const ReportRow*> swept;
+  for (const Sweep& sweep : find_sweeps(*place_.file, section)) {
+    for (const Sweep::Point& point : sweep.points) swept.insert(point.contest.ours);
   }
-  return charts;
+  std::map<std::string, int> shapes;
+  std::vector<std::pair<const CaseLine*, Contest>> rows;
+  for (const CaseLine& line : section.lines) {
+    if (line.ours->dtype != section.main_dtype() || swept.count(line.ours)) continue;
+    ++shapes[shape_text(line)];
+    for (Contest& contest : contests(line)) rows.emplace_back(&line, std::move(contest));
+  }
+  if (rows.empty()) return "";
+  const double bottom = kTop + kStep * static_cast<double>(rows.size());
+  const LogScale x = scale_of({least_us_, most_us_}, 1.3, kLeft, kRight);
+  Svg svg(kWidth, bottom + 20, section.op + " " + direction_title(section.direction));
+  for (const double tick : x.decades()) {
+    svg.line(x(tick), kTop, x(tick), bottom, "grid");
+    svg.text(x(tick), bottom + 14, "tick middle", fmt::format("{:g}", tick));
+  }
+  if (launch_us_) svg.line(x(*launch_us_), kTop, x(*launch_us_), bottom, "launch");
+  svg.text(kLeft, 12, "title start", "us, " + section.main_dtype());
+  double top = kTop;
+  for (const auto& [line, contest] : rows) {
+    const std::string shape = shape_text(*line);
+    std::string label = shapes[shape] == 1 && line->known ? shape : line->ours->case_name;
+    if (contest.ours->run != line->ours->run) label += " in " + contest.ours->run;
+    svg.text(kLeft, top + 12, "label start", label);
+    svg.text(kRight, top + 12, "label end", result_text(contest));
+    const double at = top + kBarAt, middle = at + kBar / 2;
+    svg.rect(kLeft, at, x(*contest.ours->median_us) - kLeft, kBar, "bar", tip_of(*contest.ours));
+    const double floor = contest.ours->floor_us.value_or(0);
+    if (floor > 0) svg.line(x(floor), at - 2, x(floor), at + kBar + 2, "floor");
+    for (const ReportRow* peer : contest.peers) {
+      svg.mark(x(*peer->median_us), middle, colour(*peer), tip_of(*peer));
+    }
+    top += kStep;
+  }
+  return svg.str();
 }
 
 }  // namespace tandem::tools

@@ -17,7 +17,7 @@ Table readings_table(const OpSection& section) {
     if (!counters.is_object()) continue;
     const std::string reading = text_of(counters, "reading");
     table.rows.push_back({line.ours->case_name, line.ours->dtype,
-                          fixed(number_of(counters, "median_us"), 1),
+                          three_digits(number_of(counters, "median_us")),
                           reading.empty() ? "-" : reading, text_of(counters, "run")});
   }
   return table;

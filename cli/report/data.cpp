@@ -87,7 +87,7 @@ PeerCell find_peer(const ByRun& runs, const std::string& peer) {
   return cell;
 }
 
-/// Whether a peer is one of Tandem's own baselines (bench/cuda/unfused.h).
+/// Tells whether a peer is one of Tandem's own baselines (bench/cuda/unfused.h).
 bool is_baseline(const std::string& peer) { return peer == "unfused" || peer == "composed"; }
 
 }  // namespace
@@ -179,8 +179,24 @@ std::map<std::string, std::vector<Json>> load_iterations(const std::string& fold
   return by_op;
 }
 
+const PeerCell* CaseLine::fastest_peer() const {
+  const PeerCell* fastest = nullptr;
+  for (const PeerCell& peer : peers) {
+    if (!peer.ratio || is_yardstick(peer.row->provider)) continue;
+    if (fastest == nullptr || *peer.ratio < *fastest->ratio) fastest = &peer;
+  }
+  return fastest;
+}
+
+std::string OpSection::main_dtype() const {
+  const bool has_bf16 = std::any_of(
+      lines.begin(), lines.end(), [](const CaseLine& line) { return line.ours->dtype == "bf16"; });
+  return has_bf16 ? "bf16" : lines.front().ours->dtype;
+}
+
 std::vector<OpSection> select_sections(const ReportFile& file) {
   std::vector<OpSection> sections;
+  std::map<std::string, std::map<std::string, Case>> known;            // by op and name
   std::vector<std::vector<std::pair<const ReportRow*, ByRun>>> cases;  // of each section
   for (const ReportRow& row : file.rows) {
     const auto section = std::find_if(sections.begin(), sections.end(), [&](auto& one) {
@@ -190,6 +206,10 @@ std::vector<OpSection> select_sections(const ReportFile& file) {
     if (section == sections.end()) {
       sections.push_back({row.op, row.direction, {}, {}});
       cases.emplace_back();
+      const auto [table, added] = known.emplace(row.op, std::map<std::string, Case>());
+      if (added) {
+        for (Case& one : known_cases(row.op)) table->second.emplace(one.name, std::move(one));
+      }
     }
     auto same = std::find_if(cases[s].begin(), cases[s].end(), [&](auto& one) {
       return one.first->case_name == row.case_name && one.first->dtype == row.dtype;
@@ -215,11 +235,64 @@ std::vector<OpSection> select_sections(const ReportFile& file) {
       if (line.ours == nullptr) line.ours = find_ours(runs, false);
       if (line.ours == nullptr) continue;
       for (const std::string& peer : sections[s].peers) line.peers.push_back(find_peer(runs, peer));
+      const auto& table = known[sections[s].op];
+      if (const auto at = table.find(row->case_name); at != table.end()) line.known = at->second;
       sections[s].lines.push_back(std::move(line));
     }
   }
   std::erase_if(sections, [](const OpSection& section) { return section.lines.empty(); });
   return sections;
+}
+
+std::vector<OpReport> select_ops(const std::vector<ReportFile>& files) {
+  std::vector<OpReport> ops;
+  for (const CaseSchema& schema : case_schemas()) ops.push_back({schema.op, {}});
+  std::map<std::string, std::size_t> rows;  // by device
+  for (const ReportFile& file : files) rows[file.device] += file.rows.size();
+  for (const ReportFile& file : files) {
+    for (OpSection& section : select_sections(file)) {
+      auto op = std::find_if(ops.begin(), ops.end(),
+                             [&](const OpReport& one) { return one.op == section.op; });
+      if (op == ops.end()) op = ops.insert(op, {section.op, {}});
+      if (op->places.empty() || op->places.back().file != &file) op->places.push_back({&file, {}});
+      op->places.back().sections.push_back(std::move(section));
+    }
+  }
+  std::erase_if(ops, [](const OpReport& op) { return op.places.empty(); });
+  const auto& directions = direction_names();
+  const auto rank = [&](const OpSection& section) {
+    const auto at = std::find(directions.begin(), directions.end(), section.direction);
+    return std::pair(!section.is_whole_call(), at - directions.begin());
+  };
+  for (OpReport& op : ops) {
+    for (OpPlace& place : op.places) {
+      std::stable_sort(place.sections.begin(), place.sections.end(),
+                       [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    }
+    std::stable_sort(op.places.begin(), op.places.end(), [&](const OpPlace& a, const OpPlace& b) {
+      return rows[a.file->device] > rows[b.file->device];
+    });
+  }
+  return ops;
+}
+
+std::optional<double> launch_us(const std::vector<ReportFile>& files, const std::string& device) {
+  constexpr double kShort = 10, kMostly = 2;
+  std::optional<double> least;
+  for (const ReportFile& file : files) {
+    if (file.device != device) continue;
+    for (const ReportRow& row : file.rows) {
+      if (!row.timed() || !row.floor_us || *row.median_us < kMostly * *row.floor_us) continue;
+      if (*row.median_us < least.value_or(kShort)) least = row.median_us;
+    }
+  }
+  return least;
+}
+
+std::vector<Case> known_cases(const std::string& op) {
+  const auto is = [&](const CaseSchema& schema) { return schema.op == op; };
+  const bool known = std::any_of(case_schemas().begin(), case_schemas().end(), is);
+  return known ? load_cases(op) : std::vector<Case>();
 }
 
 std::vector<const ReportRun*> shown_runs(const ReportFile& file,

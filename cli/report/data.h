@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/cases/cases.h"
+
 namespace tandem::tools {
 
 // NOLINTNEXTLINE(bugprone-exception-escape): a json is moved without exceptions.
@@ -78,16 +80,48 @@ struct PeerCell {
 struct CaseLine {
   const ReportRow* ours = nullptr;
   std::vector<PeerCell> peers;  // as OpSection::peers
+  std::optional<Case> known;    // of the table that the program was built with
+
+  /// Finds the timed peer with the least ratio, yardsticks left out; null without one.
+  const PeerCell* fastest_peer() const;
 };
 
 struct OpSection {
   std::string op, direction;
   std::vector<std::string> peers;
   std::vector<CaseLine> lines;  // in the order of the file
+
+  /// Returns the dtype to draw and to sum up: bf16 where the section has it, else its first.
+  std::string main_dtype() const;
+  /// What a user calls; backward alone and the states are parts of it.
+  bool is_whole_call() const {
+    return direction == "forward" || direction == "forward_backward" || direction == "step";
+  }
 };
 
 /// Selects what is shown of a file. Every ratio is of two rows of one run.
 std::vector<OpSection> select_sections(const ReportFile& file);
+
+/// What one file has of an op.
+struct OpPlace {
+  const ReportFile* file;
+  std::vector<OpSection> sections;
+};
+
+struct OpReport {
+  std::string op;
+  std::vector<OpPlace> places;  // the device with the most rows of all files first
+};
+
+/// Selects what is shown of all files, by op: in the order of case_schemas(), then the others.
+std::vector<OpReport> select_ops(const std::vector<ReportFile>& files);
+
+/// Estimates what a launch takes on the device: the time of the shortest call of less than 10 us
+/// whose floor is less than half of it. None without such a call.
+std::optional<double> launch_us(const std::vector<ReportFile>& files, const std::string& device);
+
+/// Returns the cases of an op; none of one that this build does not know.
+std::vector<Case> known_cases(const std::string& op);
 
 /// Returns the runs that the sections show times of, oldest first; with `counters` also those that
 /// counters came from.

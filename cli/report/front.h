@@ -8,9 +8,9 @@
 
 namespace tandem::tools {
 
-/// Makes the table of one device, in bf16: forward, forward and backward, and step, each with the
-/// fastest peer.
-Table front_table(const std::vector<ReportFile>& files, const std::string& device);
+/// Makes the table of one device, in bf16: one call forward (of a step: of one token), and forward
+/// with backward, each with its time over the floor and its fastest peer.
+Table front_table(const std::vector<OpReport>& ops, const std::string& device);
 
 /// Renders what stands between the marks of README.md: the table of the device that has the most
 /// rows.

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/report/charts.h"
+#include "cli/report/overview.h"
 #include "cli/report/style.h"
-#include "cli/report/svg.h"
+#include "cli/report/text.h"
 
 namespace tandem::tools {
 namespace {
@@ -13,6 +16,19 @@ using Json = nlohmann::ordered_json;
 
 std::string paragraph(const std::string& text) {
   return "<p class='soft'>" + html_escaped(text) + "</p>\n";
+}
+
+std::string list(const std::string& title, const std::vector<std::string>& texts) {
+  if (texts.empty()) return "";
+  std::string html = "<h4>" + html_escaped(title) + "</h4>\n<ul class='list'>\n";
+  for (const std::string& text : texts) html += "<li>" + html_escaped(text) + "</li>\n";
+  return html + "</ul>\n";
+}
+
+/// Folds what is rarely read, or long, under a line that says what it is.
+std::string folded(const std::string& title, const std::string& html, const std::string& id = "") {
+  return fmt::format("<details{}><summary>{}</summary>\n{}</details>\n",
+                     id.empty() ? "" : " id='" + html_escaped(id) + "'", html_escaped(title), html);
 }
 
 /// Renders "`a` b" with what is between backticks as code.
@@ -24,103 +40,103 @@ std::string with_code(const std::string& text) {
          html.substr(last + 1);
 }
 
-/// Renders text that may break after the dots and underscores of a long name.
-std::string cell_html(const std::string& text) {
-  constexpr std::size_t kName = 28;
-  if (text.size() < kName || text.find(' ') != std::string::npos) return with_code(text);
-  const std::string html = html_escaped(text);
-  std::string broken;
-  for (const char c : html) {
-    broken += c;
-    if (c == '.' || c == '_') broken += "<wbr>";
+/// Renders the device and its ceilings, of the latest run of any of its files.
+std::string facts(const std::vector<ReportFile>& files, const std::string& device) {
+  const ReportRun* latest = nullptr;
+  for (const ReportFile& file : files) {
+    if (file.device != device) continue;
+    for (const ReportRun& run : file.runs) {
+      const bool measures = run.json.contains("ceilings");
+      const bool newer =
+          latest == nullptr || text_of(run.json, "date") >= text_of(latest->json, "date");
+      if (measures && newer) latest = &run;
+    }
   }
-  return "<span class='name'>" + broken + "</span>";
-}
-
-/// Renders the device and its ceilings, of the latest run that is shown.
-std::string facts(const ReportRun& run) {
+  if (latest == nullptr) return "";
   std::string html = "<ul class='facts'>\n";
-  const auto add = [&](const char* group, const char* field, const char* title,
-                       const char* format) {
-    const Json& json = *group == '\0' ? run.json : run.json.value(group, Json::object());
-    const auto at = json.find(field);
-    if (at == json.end() || at->is_null()) return;
-    const std::string text = at->is_number()
-                                 ? fmt::format(fmt::runtime(format), at->get<double>())
-                                 : (at->is_string() ? at->get<std::string>() : at->dump());
-    html += fmt::format("<li><b>{}</b><span>{}</span></li>\n", html_escaped(text), title);
+  const auto add = [&](const std::string& value, const std::string& title) {
+    if (value.empty() || value.starts_with("-")) return;
+    html += fmt::format("<li><b>{}</b><span>{}</span></li>\n", html_escaped(value), title);
   };
-  add("device", "name", "device", "{}");
-  add("ceilings", "copy_tbps", "copy, read plus written", "{:.2f} TB/s");
-  add("ceilings", "bf16_tflops", "bf16 matrix product", "{:.0f} TFLOP/s");
-  add("device", "sm_clock_mhz", "SM clock", "{:.0f} MHz");
-  add("device", "driver", "driver", "{}");
-  add("", "commit", "commit", "{}");
-  add("", "date", "date", "{}");
-  return html + fmt::format("<li><b>{}</b><span>run</span></li>\n</ul>\n", html_escaped(run.id));
+  const Json device_json = latest->json.value("device", Json::object());
+  const Json ceilings = latest->json.value("ceilings", Json::object());
+  add(text_of(device_json, "name"), "device");
+  add(three_digits(number_of(ceilings, "copy_tbps")) + " TB/s", "copy, read plus written");
+  add(three_digits(number_of(ceilings, "bf16_tflops")) + " TFLOP/s", "bf16 matrix product");
+  add(text_of(device_json, "driver"), "driver");
+  add(latest->id, "latest run, " + html_escaped(text_of(latest->json, "date")));
+  return html + "</ul>\n";
 }
 
-std::string section_html(const ReportFile& file, const OpSection& section) {
-  std::string html =
-      fmt::format("<h2>{} {} on {}</h2>\n", html_escaped(section.op),
-                  html_escaped(direction_title(section.direction)), html_escaped(file.device));
-  const std::vector<std::string> runs = runs_of(section);
-  if (!runs.empty()) html += facts(file.runs[file.age(runs.back())]);
+/// Renders what a direction's charts leave out.
+std::string section_html(const OpPlace& place, const OpSection& section, const OpCharts& charts) {
+  std::string html;
+  if (!section.is_whole_call())
+    html += "<div class='charts'>\n" + charts.bars(section) + "</div>\n";
   html += to_html(results_table(section));
-  const std::vector<std::string> failed = failures(section);
-  if (!failed.empty()) {
-    html += "<h3>Failed or refused</h3>\n<ul class='list'>\n";
-    for (const std::string& text : failed) html += "<li>" + html_escaped(text) + "</li>\n";
-    html += "</ul>\n";
-  }
-  const std::string bars = peer_charts(file, section);
-  if (!bars.empty()) {
-    html += "<h3>Beside other libraries</h3>\n";
-    html += paragraph("Shorter is faster. In parentheses: time over Tandem's in the same run.");
-    for (const std::string& peer : section.peers) {
-      if (!is_yardstick(peer)) continue;
-      html +=
-          paragraph("sdpa is softmax attention of the same shape: a yardstick, not this function.");
-      break;
-    }
-    html += "<div class='small'>\n" + bars + "</div>\n";
-  }
-  const std::vector<std::string> first = first_calls(section);
-  if (!first.empty()) {
-    html += "<h3>First call, compilation included</h3>\n<ul class='list'>\n";
-    for (const std::string& text : first) html += "<li>" + html_escaped(text) + "</li>\n";
-    html += "</ul>\n";
-  }
-  for (const std::string& run : runs) {
-    const std::string roofline = roofline_chart(file, section, run);
-    if (!roofline.empty()) html += "<h3>Roofline, run " + html_escaped(run) + "</h3>\n" + roofline;
-  }
-  for (const std::string& run : runs) {
-    const std::string length = length_chart(section, run);
-    if (!length.empty()) {
-      html += "<h3>Time against T, run " + html_escaped(run) + "</h3>\n" + length;
-    }
-  }
+  html += list("Failed or refused", failures(section));
+  html += list("First call, compilation included", first_calls(section));
+  html += folded("Spread, error, variant", to_html(details_table(section)));
   const Table counters = counters_table(section);
-  html += "<h3>Spread, error, variant</h3>\n" + to_html(details_table(section));
   if (!counters.rows.empty()) {
-    html += "<h3>Counters</h3>\n" +
-            paragraph(
-                "By Nsight Compute in the run named; the time is of the same process without "
-                "it. DRAM writes lack the lines that were still in L2 when the kernel ended.") +
-            to_html(readings_table(section)) + to_html(counters);
+    html += folded(
+        "Counters",
+        paragraph("By Nsight Compute in the run named; the time is of the same process without it. "
+                  "DRAM writes lack the lines that were still in L2 when the kernel ended.") +
+            to_html(readings_table(section)) + to_html(counters));
+  }
+  const std::size_t count = section.lines.size();
+  return folded(fmt::format("{}: {} {}", direction_title(section.direction), count,
+                            count == 1 ? "case" : "cases"),
+                html, section_id(section, place.file->device));
+}
+
+std::string place_html(const OpPlace& place, std::optional<double> launch) {
+  const OpCharts charts(place, launch);
+  std::vector<std::string> figures;
+  std::string sweeps, tables;
+  const auto add_figure = [&](std::size_t at, const std::string& title, const std::string& chart) {
+    if (chart.empty()) return;
+    figures.insert(figures.begin() + static_cast<std::ptrdiff_t>(std::min(at, figures.size())),
+                   "<figure><h4>" + html_escaped(title) + "</h4>\n" + chart + "</figure>\n");
+  };
+  for (const OpSection& section : place.sections) {
+    tables += section_html(place, section, charts);
+    if (!section.is_whole_call()) continue;
+    const std::string title = direction_title(section.direction);
+    add_figure(figures.size(), title, charts.bars(section));
+    const std::string small = charts.sweeps(section);
+    if (small.empty()) continue;
+    sweeps += "<h4>" + html_escaped(title) + " against the number of tokens</h4>\n" +
+              "<div class='small'>\n" + small + "</div>\n";
+  }
+  add_figure(2, "roofline", charts.roofline());  // on paper three figures share a row
+  const auto runs = shown_runs(*place.file, place.sections, true);
+  return fmt::format("{}<div class='charts'>\n{}</div>\n{}{}", charts.legend(),
+                     fmt::join(figures, ""), sweeps, tables) +
+         folded("Runs", to_html(runs_table(runs)) + list("What they share", run_settings(runs)));
+}
+
+/// Renders the iterations of one op, a table for each case, dtype and device.
+std::string iterations_html(const std::vector<Json>& lines) {
+  std::string html = paragraph(
+      "Each line is a measured version of the kernel. Lines are of different runs on one device: a "
+      "difference inside the spread of a version is noise.");
+  for (const auto& [name, of_case] : iteration_groups(lines)) {
+    html += "<h4>" + html_escaped(name) + "</h4>\n" + to_html(iterations_table(of_case));
   }
   return html;
 }
 
-/// Renders the iterations of one op, a table for each case, dtype and device.
-std::string iterations_html(const std::string& op, const std::vector<Json>& lines) {
-  std::string html = "<h2>Iterations of " + html_escaped(op) + "</h2>\n";
-  html += paragraph(
-      "Each line is a measured version of the kernel. Lines are of different runs on "
-      "one device: a difference inside the spread of a version is noise.");
-  for (const auto& [name, of_case] : iteration_groups(lines)) {
-    html += "<h3>" + html_escaped(name) + "</h3>\n" + to_html(iterations_table(of_case));
+/// Renders an op: its first place open, the others folded.
+std::string op_html(const OpReport& op, const std::vector<ReportFile>& files) {
+  std::string html = fmt::format("<section>\n<h2 id='{0}'>{0}</h2>\n", html_escaped(op.op));
+  for (const OpPlace& place : op.places) {
+    const bool first = &place == &op.places.front();
+    const std::string& device = place.file->device;
+    const std::string body = place_html(place, launch_us(files, device));
+    html +=
+        first ? "<h3>On " + html_escaped(device) + "</h3>\n" + body : folded("On " + device, body);
   }
   return html;
 }
@@ -128,7 +144,7 @@ std::string iterations_html(const std::string& op, const std::vector<Json>& line
 }  // namespace
 
 std::string to_html(const Table& table) {
-  std::string html = "<div class='wide'><table>\n<thead><tr>";
+  std::string html = "<div class='wide'><table class='sorted'>\n<thead><tr>";
   for (std::size_t i = 0; i < table.header.size(); ++i) {
     html += fmt::format("<th{}>{}</th>", table.numeric[i] ? " class='number'" : "",
                         html_escaped(table.header[i]));
@@ -141,7 +157,7 @@ std::string to_html(const Table& table) {
       const char* css = table.numeric[i]        ? " class='number'"
                         : row[i].size() > kLong ? " class='long'"
                                                 : "";
-      html += fmt::format("<td{}>{}</td>", css, cell_html(row[i]));
+      html += fmt::format("<td{}>{}</td>", css, with_code(row[i]));
     }
     html += "</tr>\n";
   }
@@ -150,39 +166,49 @@ std::string to_html(const Table& table) {
 
 std::string html_report(const std::vector<ReportFile>& files,
                         const std::map<std::string, std::vector<Json>>& iterations) {
-  std::string body = "<h1>Tandem: measured times</h1>\n";
-  body += paragraph(
-      "Times are medians in microseconds, of random data with a cold L2 where the run says so. The "
-      "floor is the least time that the device could take: the larger of the fewest bytes over the "
-      "speed of a copy and the flops over the speed of a matrix product, both measured in the same "
-      "run. Every ratio is formed within one run; where that is not the run of its row, it is "
-      "named.");
-  bool any = false;
-  std::string runs;
-  for (const ReportFile& file : files) {
-    const std::vector<OpSection> sections = select_sections(file);
-    for (const OpSection& section : sections) body += section_html(file, section);
-    any = any || !sections.empty();
-    const std::vector<const ReportRun*> shown = shown_runs(file, sections, true);
-    if (shown.empty()) continue;
-    runs += fmt::format("<h3>Of {} on {}</h3>\n{}<ul class='list'>\n", html_escaped(file.name),
-                        html_escaped(file.device), to_html(runs_table(shown)));
-    for (const std::string& text : run_settings(shown)) {
-      runs += "<li>" + html_escaped(text) + "</li>\n";
+  const std::vector<OpReport> ops = select_ops(files);
+  std::vector<std::string> devices;
+  std::string contents = "<li><a href='#overview'>overview</a></li>\n";
+  std::string sections;
+  for (const OpReport& op : ops) {
+    contents += fmt::format("<li><a href='#{0}'>{0}</a></li>\n", html_escaped(op.op));
+    sections += op_html(op, files);
+    const auto log = iterations.find(op.op);
+    if (log != iterations.end() && !log->second.empty()) {
+      sections += folded("Tuning log", iterations_html(log->second));
     }
-    runs += "</ul>\n";
+    sections += "</section>\n";
+    for (const OpPlace& place : op.places) {
+      const std::string& device = place.file->device;
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) {
+        devices.push_back(device);
+      }
+    }
   }
-  if (!any) body += "<p>No measurements yet.</p>\n";
-  for (const auto& [op, lines] : iterations) {
-    if (!lines.empty()) body += iterations_html(op, lines);
+  std::string body = "<h1>Tandem: measured times</h1>\n";
+  if (ops.empty()) {
+    body += "<p>No measurements yet.</p>\n";
+  } else {
+    body += "<nav><ul>\n" + contents + "</ul></nav>\n<section>\n<h2 id='overview'>overview</h2>\n";
+    body += paragraph(
+        "Times are medians in microseconds, of random data with a cold L2 where the run says so. "
+        "The floor is the least time that the device could take: the larger of the fewest bytes "
+        "over the speed of a copy and the flops over the speed of a matrix product, both measured "
+        "in the same run. It leaves out the launch, which a call of a few microseconds mostly is. "
+        "Times faster: the fastest peer's time over Tandem's. Every ratio is formed within one "
+        "run. A dot is a case; numbers and bars are geometric means.");
+    for (const std::string& device : devices) {
+      body += "<h3>" + html_escaped(device) + "</h3>\n" + facts(files, device) +
+              overview_html(ops, device);
+    }
+    body += "</section>\n" + sections;
   }
-  if (!runs.empty()) body += "<h2>Runs</h2>\n" + runs;
   return fmt::format(
       "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
       "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-      "<title>Tandem: measured times</title>\n<style>{}</style>\n</head>\n<body>\n{}</body>\n"
-      "</html>\n",
-      kReportStyle, body);
+      "<title>Tandem: measured times</title>\n<style>{}</style>\n</head>\n<body>\n{}"
+      "<script>{}</script>\n</body>\n</html>\n",
+      kReportStyle, body, kReportScript);
 }
 
 }  // namespace tandem::tools

@@ -1,4 +1,4 @@
-// The report as one HTML file that needs nothing else: no network, no script.
+// The report as one HTML file that needs nothing else: no network, no library.
 #pragma once
 
 #include <map>

@@ -55,35 +55,31 @@ std::string markdown_item(const std::string& text) {
   return item + "\n";
 }
 
-std::string markdown_settings(const std::vector<const ReportRun*>& runs) {
-  std::string text;
+std::string markdown_runs(const std::vector<const ReportRun*>& runs) {
+  std::string text = to_markdown(runs_table(runs)) + "\n";
   for (const std::string& setting : run_settings(runs)) text += markdown_item(setting);
   return text + "\n";
 }
 
-std::string markdown_runs(const std::vector<const ReportRun*>& runs) {
-  return to_markdown(runs_table(runs)) + "\n" + markdown_settings(runs);
-}
-
 std::string markdown_block(const std::vector<ReportFile>& files) {
   std::string text;
-  for (const ReportFile& file : files) {
-    const std::vector<OpSection> sections = select_sections(file);
-    for (const OpSection& section : sections) {
-      text += fmt::format("## {} {} on {}\n\n{}\n{}\n", section.op,
-                          direction_title(section.direction), file.device,
-                          to_markdown(results_table(section)), to_markdown(details_table(section)));
-      const Table counters = counters_table(section);
-      if (!counters.rows.empty()) {
-        text += to_markdown(readings_table(section)) + "\n" + to_markdown(counters) + "\n";
+  for (const OpReport& op : select_ops(files)) {
+    for (const auto& [file, sections] : op.places) {
+      for (const OpSection& section : sections) {
+        text += fmt::format(
+            "## {} {} on {}\n\n{}\n{}\n", section.op, direction_title(section.direction),
+            file->device, to_markdown(results_table(section)), to_markdown(details_table(section)));
+        const Table counters = counters_table(section);
+        if (!counters.rows.empty()) {
+          text += to_markdown(readings_table(section)) + "\n" + to_markdown(counters) + "\n";
+        }
+        const std::vector<std::string> failed = failures(section);
+        for (const std::string& failure : failed) text += markdown_item(failure);
+        if (!failed.empty()) text += "\n";
       }
-      const std::vector<std::string> failed = failures(section);
-      for (const std::string& failure : failed) text += markdown_item(failure);
-      if (!failed.empty()) text += "\n";
+      text += fmt::format("## Runs of {} on {}\n\n", op.op, file->device);
+      text += markdown_runs(shown_runs(*file, sections, true));
     }
-    if (sections.empty()) continue;
-    text += fmt::format("## Runs of {} on {}\n\n", file.name, file.device);
-    text += markdown_runs(shown_runs(file, sections, true));
   }
   return text.empty() ? "No measurements yet.\n" : text;
 }

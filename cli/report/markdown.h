@@ -13,9 +13,6 @@ std::string to_markdown(const Table& table);
 /// Renders an item of a list, in lines of at most 118 columns where its words allow it.
 std::string markdown_item(const std::string& text);
 
-/// Renders the list of what runs share: run_settings().
-std::string markdown_settings(const std::vector<const ReportRun*>& runs);
-
 /// Renders where the numbers of runs come from: a line for each run, and what several share.
 std::string markdown_runs(const std::vector<const ReportRun*>& runs);
 

@@ -135,6 +135,18 @@ std::set<std::string> taken_ids(const std::filesystem::path& folder) {
   return ids;
 }
 
+/// Refuses numbers that no measurement gives; charts have logarithmic scales.
+void require_measured(const Json& json, std::initializer_list<const char*> fields,
+                      const std::string& place) {
+  constexpr double kLeast = 1e-9, kMost = 1e18;
+  for (const char* field : fields) {
+    const double value = number_of(json, field).value_or(0);
+    if (value == 0 || (value >= kLeast && value <= kMost)) continue;
+    throw std::runtime_error(
+        fmt::format("{}: {}: must be 0 or from 1e-9 to 1e18, got {}", place, field, value));
+  }
+}
+
 }  // namespace
 
 double rounded(double value) {
@@ -172,6 +184,9 @@ Json read_results(const std::string& path) {
     require_object(run, place);
     require_kind(run, {"commit", "date", "command"}, Kind::kText, place);
     require_kind(run, {"device", "timer", "ceilings", "versions", "missing"}, Kind::kObject, place);
+    if (run.contains("ceilings")) {
+      require_measured(run["ceilings"], {"copy_tbps", "bf16_tflops"}, place + ": ceilings");
+    }
   }
   int number = 0;
   for (const Json& row : json["rows"]) {
@@ -180,6 +195,7 @@ Json read_results(const std::string& path) {
     require_kind(row, {"run", "op", "direction", "case", "dtype", "provider", "variant", "failure"},
                  Kind::kText, place);
     require_kind(row, {"counters"}, Kind::kObject, place);
+    require_measured(row, {"median_us", "p10_us", "p90_us", "floor_us", "bytes", "flops"}, place);
   }
   return json;
 }

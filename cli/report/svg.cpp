@@ -4,8 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace tandem::tools {
+namespace {
+
+std::string title_element(const std::string& tip) {
+  return tip.empty() ? "" : "<title>" + html_escaped(tip) + "</title>";
+}
+
+}  // namespace
 
 std::string html_escaped(const std::string& text) {
   std::string safe;
@@ -34,14 +42,24 @@ void Svg::polyline(const std::vector<std::pair<double, double>>& points, const c
 }
 
 void Svg::circle(double x, double y, double radius, const char* css, const std::string& tip) {
-  body_ += fmt::format("<circle class='{}' cx='{:.1f}' cy='{:.1f}' r='{:.1f}'>", css, x, y, radius);
-  if (!tip.empty()) body_ += "<title>" + html_escaped(tip) + "</title>";
-  body_ += "</circle>\n";
+  body_ += fmt::format("<circle class='{}' cx='{:.1f}' cy='{:.1f}' r='{:.1f}'>{}</circle>\n", css,
+                       x, y, radius, title_element(tip));
 }
 
-void Svg::rect(double x, double y, double width, double height, const char* css) {
-  body_ += fmt::format("<rect class='{}' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'/>\n",
-                       css, x, y, width, height);
+void Svg::rect(double x, double y, double width, double height, const char* css,
+               const std::string& tip) {
+  body_ += fmt::format(
+      "<rect class='{}' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'>{}</rect>\n", css, x,
+      y, width, height, title_element(tip));
+}
+
+void Svg::mark(double x, double y, std::size_t kind, const std::string& tip) {
+  // Circle, square, diamond and triangle of about the same area, around 0.
+  constexpr const char* kShapes[] = {"M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z",
+                                     "M0-5l5 5-5 5-5-5z", "M0-5l5 8.5h-10z"};
+  body_ += fmt::format(
+      "<path class='mark p{}' transform='translate({:.1f} {:.1f})' d='{}'>{}</path>\n",
+      kind % kPeerColours, x, y, kShapes[kind % std::size(kShapes)], title_element(tip));
 }
 
 void Svg::text(double x, double y, const char* css, const std::string& text) {
@@ -50,20 +68,18 @@ void Svg::text(double x, double y, const char* css, const std::string& text) {
 }
 
 std::string Svg::str() const {
-  return fmt::format(
-      "<svg viewBox='0 0 {:.0f} {:.0f}' style='max-width:{:.0f}px' role='img' aria-label='{}'>\n"
-      "{}</svg>\n",
-      width_, height_, width_, html_escaped(title_), body_);
+  return fmt::format("<svg viewBox='0 0 {:.0f} {:.0f}' role='img' aria-label='{}'>\n{}</svg>\n",
+                     width_, height_, html_escaped(title_), body_);
 }
 
 double LogScale::operator()(double value) const {
   return from + (to - from) * std::log(value / low) / std::log(high / low);
 }
 
-std::vector<double> LogScale::powers_of_two() const {
+std::vector<double> LogScale::powers_of_two(int most) const {
   const int first = static_cast<int>(std::ceil(std::log2(low) - 1e-9));
   const int last = static_cast<int>(std::floor(std::log2(high) + 1e-9));
-  const int step = std::max(1, (last - first + 9) / 10);
+  const int step = std::max(1, (last - first + most - 1) / most);
   std::vector<double> ticks;
   for (int i = first; i <= last; i += step) ticks.push_back(std::exp2(i));
   return ticks;
@@ -98,27 +114,6 @@ void draw_axes(Svg& svg, const LogScale& x, const LogScale& y, const std::vector
   svg.line(x.from, y.from, x.from, y.to, "axis");
   svg.text((x.from + x.to) / 2, y.from + 36, "title middle", x_title);
   svg.text(x.from - 44, y.to - 12, "title start", y_title);
-}
-
-void draw_label_column(Svg& svg, std::vector<PointLabel> labels, double column, double top,
-                       double bottom) {
-  if (labels.empty()) return;
-  std::stable_sort(labels.begin(), labels.end(),
-                   [](const auto& a, const auto& b) { return a.y < b.y; });
-  const double count = static_cast<double>(labels.size());
-  const double room = std::min(14.0, (bottom - top) / count);
-  std::vector<double> at;
-  at.reserve(labels.size());
-  for (const PointLabel& label : labels) {
-    at.push_back(std::max(label.y, at.empty() ? top : at.back() + room));
-  }
-  // Moves up, from below, labels that were pushed past the end, and those in their way.
-  double limit = bottom;
-  for (std::size_t i = at.size(); i-- > 0; limit = at[i] - room) at[i] = std::min(at[i], limit);
-  for (std::size_t i = 0; i < labels.size(); ++i) {
-    svg.polyline({{labels[i].x, labels[i].y}, {column - 16, at[i]}, {column - 4, at[i]}}, "leader");
-    svg.text(column, at[i] + 4, "label start", labels[i].text);
-  }
 }
 
 }  // namespace tandem::tools

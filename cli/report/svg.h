@@ -1,4 +1,4 @@
-// Inline SVG: shapes by CSS class (report_style.h), logarithmic axes, a column of labels.
+// Inline SVG: shapes by CSS class (style.h), and logarithmic axes.
 #pragma once
 
 #include <string>
@@ -9,6 +9,8 @@ namespace tandem::tools {
 /// Escapes &, <, > and quotes as entities.
 std::string html_escaped(const std::string& text);
 
+constexpr std::size_t kPeerColours = 8;
+
 class Svg {
  public:
   Svg(double width, double height, std::string title)
@@ -18,10 +20,15 @@ class Svg {
   void polyline(const std::vector<std::pair<double, double>>& points, const char* css);
   /// Draws a mark; `tip` appears under the pointer; "" for none.
   void circle(double x, double y, double radius, const char* css, const std::string& tip);
-  void rect(double x, double y, double width, double height, const char* css);
+  void rect(double x, double y, double width, double height, const char* css,
+            const std::string& tip);
+  /// Draws the mark of the `kind`th peer: its colour is class p<kind>, its shape one of four.
+  void mark(double x, double y, std::size_t kind, const std::string& tip);
   /// Draws text; `css` also says where it is anchored: start, middle or end.
   void text(double x, double y, const char* css, const std::string& text);
   std::string str() const;
+  /// Returns what was drawn, without the element around it.
+  const std::string& body() const { return body_; }
 
  private:
   double width_, height_;
@@ -33,8 +40,8 @@ struct LogScale {
   double low = 1, high = 10, from = 0, to = 1;
 
   double operator()(double value) const;
-  /// Ticks inside the range: powers of two, at most some ten; or 1, 2, 5 times powers of ten.
-  std::vector<double> powers_of_two() const;
+  /// Ticks inside the range: powers of two, at most `most` and one; or 1, 2, 5 times powers of ten.
+  std::vector<double> powers_of_two(int most) const;
   std::vector<double> decades() const;
 };
 
@@ -42,15 +49,5 @@ struct LogScale {
 void draw_axes(Svg& svg, const LogScale& x, const LogScale& y, const std::vector<double>& x_ticks,
                const std::vector<double>& y_ticks, const std::string& x_title,
                const std::string& y_title);
-
-struct PointLabel {
-  double x, y;  // of the point
-  std::string text;
-};
-
-/// Draws labels one under another at `column`, each level with its point where there is room, with
-/// a thin line to it.
-void draw_label_column(Svg& svg, std::vector<PointLabel> labels, double column, double top,
-                       double bottom);
 
 }  // namespace tandem::tools

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string time_text(const ReportRow& row) {
-  return row.timed() ? fixed(row.median_us, 1) : row.refused() ? "n/a" : "failed";
+  return row.timed() ? three_digits(row.median_us) : row.refused() ? "n/a" : "failed";
 }
 
 std::string peer_text(const PeerCell& peer, const ReportRow& ours) {
@@ -79,8 +79,7 @@ Table results_table(const OpSection& section) {
       section.lines.begin(), section.lines.end(),
       [&](const CaseLine& line) { return line.ours->run != section.lines[0].ours->run; });
   Table table;
-  add_column(table, "case", false);
-  add_column(table, "dtype", false);
+  for (const char* title : {"case", "shape", "dtype"}) add_column(table, title, false);
   add_column(table, "time (us)", true);
   add_column(table, "floor (us)", true);
   add_column(table, "time / floor", true);
@@ -88,8 +87,11 @@ Table results_table(const OpSection& section) {
   if (several_runs) add_column(table, "run", false);
   for (const CaseLine& line : section.lines) {
     const ReportRow& ours = *line.ours;
-    std::vector<std::string> cells = {ours.case_name, ours.dtype, time_text(ours),
-                                      fixed(ours.floor_us, 1),
+    std::vector<std::string> cells = {ours.case_name,
+                                      shape_text(line),
+                                      ours.dtype,
+                                      time_text(ours),
+                                      three_digits(ours.floor_us),
                                       fixed(ratio(ours.median_us, ours.floor_us), 2)};
     for (const PeerCell& peer : line.peers) cells.push_back(peer_text(peer, ours));
     if (several_runs) cells.push_back(ours.run);
@@ -108,8 +110,9 @@ Table details_table(const OpSection& section) {
     if (!ours.timed()) continue;
     table.rows.push_back(
         {ours.case_name, ours.dtype,
-         ours.p10_us && ours.p90_us ? fmt::format("{:.1f} to {:.1f}", *ours.p10_us, *ours.p90_us)
-                                    : "-",
+         ours.p10_us && ours.p90_us
+             ? fmt::format("{} to {}", three_digits(ours.p10_us), three_digits(ours.p90_us))
+             : "-",
          ours.error ? fmt::format("{:.1e} ({})", *ours.error, ours.error_metric) : "-",
          ours.variant.empty() ? "-" : ours.variant, ours.run});
   }
@@ -184,25 +187,17 @@ Table runs_table(const std::vector<const ReportRun*>& runs) {
   }
   add_column(table, "command", false);
   for (const ReportRun* run : runs) {
-    const auto number = [&](const char* group, const char* name, int digits) {
+    const auto number = [&](const char* group, const char* name) {
       const auto at = run->json.find(group);
       const bool known = at != run->json.end() && at->is_object();
-      return fixed(known ? number_of(*at, name) : std::nullopt, digits);
+      return three_digits(known ? number_of(*at, name) : std::nullopt);
     };
-    table.rows.push_back({run->id, text_of(run->json, "commit"),
-                          number("device", "sm_clock_mhz", 0), number("device", "power_w", 0),
-                          number("ceilings", "copy_tbps", 2), number("ceilings", "bf16_tflops", 0),
+    table.rows.push_back({run->id, text_of(run->json, "commit"), number("device", "sm_clock_mhz"),
+                          number("device", "power_w"), number("ceilings", "copy_tbps"),
+                          number("ceilings", "bf16_tflops"),
                           "`" + short_command(text_of(run->json, "command")) + "`"});
   }
   return table;
-}
-
-std::vector<Case> known_cases(const std::string& op) {
-  try {
-    return load_cases(op);
-  } catch (const std::exception&) {
-    return {};
-  }
 }
 
 std::string shape_text(const Case& one, const std::string& left_out) {
@@ -228,6 +223,11 @@ std::string shape_text(const Case& one, const std::string& left_out) {
   std::string text = fmt::format("{}", fmt::join(axes, " "));
   if (!one.cu_seqlens) return text;
   return fmt::format("{}, {} sequences", text, one.cu_seqlens->size() - 1);
+}
+
+std::string shape_text(const CaseLine& line) {
+  if (!line.known) return "-";
+  return shape_text(*line.known, line.ours->direction == "step" ? "T" : "");
 }
 
 std::string direction_title(const std::string& direction) {

@@ -49,12 +49,11 @@ std::vector<std::string> run_settings(const std::vector<const ReportRun*>& runs)
 /// Makes the table of runs: commit, state and ceilings of the device, command.
 Table runs_table(const std::vector<const ReportRun*>& runs);
 
-/// Returns the cases of an op; none of one that this build does not know.
-std::vector<Case> known_cases(const std::string& op);
-
 /// Returns "B4 H32 T4096 D64, 20 sequences": the axes but `left_out` and those that have their
 /// default; D is K where V is the same.
 std::string shape_text(const Case& one, const std::string& left_out = "");
+/// Of a line whose case the program does not know: "-".
+std::string shape_text(const CaseLine& line);
 
 /// Returns "forward + backward".
 std::string direction_title(const std::string& direction);

@@ -12,7 +12,15 @@
 namespace tandem::tools {
 
 inline std::string fixed(std::optional<double> value, int digits) {
-  return value ? fmt::format("{:.{}f}", *value, digits) : "-";
+  constexpr double kLong = 1e9;
+  if (!value) return "-";
+  return *value < kLong ? fmt::format("{:.{}f}", *value, digits) : fmt::format("{:.2e}", *value);
+}
+
+/// Returns three digits, or all that stand before the point.
+inline std::string three_digits(std::optional<double> value) {
+  if (value && *value < 0.9995) return fmt::format("{:.3g}", *value);
+  return fixed(value, value.value_or(0) < 9.995 ? 2 : value.value_or(0) < 99.95 ? 1 : 0);
 }
 
 inline std::optional<double> number_of(const nlohmann::ordered_json& json, const char* field) {

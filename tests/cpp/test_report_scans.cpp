@@ -39,8 +39,7 @@ TEST_F(Report, AnOpWithoutFlopsHasNoRoofline) {
                      scan_row("gated_scan", kNew, "tandem", 12.5, "sweep_b4_t1024"),
                      scan_row("gated_scan", kNew, "unfused", 99.5, "sweep_b4_t512")};
   const std::string page = html_report(files(rows, "gated_scan"), {});
-  EXPECT_THAT(page, HasSubstr("<h2>gated_scan forward on gpu</h2>"));
-  EXPECT_THAT(page, HasSubstr("Time against T"));
+  EXPECT_THAT(page, HasSubstr("<h2 id='gated_scan'>gated_scan</h2>"));
   EXPECT_THAT(page, Not(HasSubstr("Roofline")));
   for (const char* no : {"nan", "inf<", "inf'", "inf ", "-nan"}) {
     EXPECT_THAT(page, Not(HasSubstr(no)));

@@ -405,6 +405,40 @@ class Version(unittest.TestCase):
         self.assertIn(f"\nversion: {version}\n", (ROOT / "CITATION.cff").read_text())
 
 
+class CheckReport(unittest.TestCase):
+    check = script("check_report")
+    DOWN, UP = ["descending", ["2 MB", "40 (1.50x) in 1", "-"]], ["ascending", ["1", "3", "-"]]
+    WRONG_PAGE = """<title>x</title><body style="background: white"><div style="height: 30000px; width: 800px"></div>
+<table class="sorted"><thead><tr><th class="number">a</th></tr></thead><tbody><tr><td>1</td></tr></tbody></table>
+</body>"""
+
+    def test_columns_that_sort_pass(self):
+        names = {"numeric": False, "clicks": [["ascending", ["b", "a"]], ["descending", ["a"]]]}
+        numbers = {"numeric": True, "clicks": [self.DOWN, self.UP]}
+        self.assertEqual(list(self.check.unsorted_columns([numbers, names])), [])
+
+    def test_columns_that_do_not_sort_fail(self):
+        for clicks in (
+            [self.UP, self.DOWN],
+            [self.DOWN, [None, ["1", "3"]]],
+            [["descending", ["1", "3"]], self.UP],
+            [["descending", ["2 kB", "1 MB"]], self.UP],
+            [["descending", ["90 (1.2x)", "40 (1.5x)"]], self.UP],
+            [self.DOWN, ["ascending", ["-", "1", "3"]]],
+        ):
+            found = list(self.check.unsorted_columns([{"numeric": True, "clicks": clicks}]))
+            self.assertTrue(found and all(text.startswith("column 1: ") for text in found), clicks)
+
+    @unittest.skipUnless(check.find_browser(), "no Chromium")
+    def test_a_wrong_page_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"page.html": self.WRONG_PAGE})
+            page = pathlib.Path(folder) / "page.html"
+            found = " ".join(self.check.problems(self.check.find_browser(), page, pathlib.Path(folder)))
+        for text in ("is ffffff, in the dark ffffff", "pages, not 1 to 12", "px wide in a window", "column 1: sorted"):
+            self.assertIn(text, found)
+
+
 class Minutes(unittest.TestCase):
     minutes = script("minutes")
 
