@@ -12,7 +12,7 @@ def main() -> NoReturn:
     """Becomes the program, with this process's arguments."""
     if not _PROGRAM.exists():
         sys.exit(
-            f"tandem: no program in {_PROGRAM.parent}: this package was built where CLI11, nlohmann_json or fmt was "
-            "missing (Debian: libcli11-dev nlohmann-json3-dev libfmt-dev); install them and the package anew"
+            f"tandem: no program in {_PROGRAM.parent}: this package was built where CLI11, nlohmann_json, fmt or, with "
+            "CUDA, cuBLAS was missing (Debian: libcli11-dev nlohmann-json3-dev libfmt-dev); install them and it anew"
         )
     os.execv(_PROGRAM, ["tandem", *sys.argv[1:]])

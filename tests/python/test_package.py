@@ -121,6 +121,10 @@ class Package(unittest.TestCase):
         project = (ROOT / "CMakeLists.txt").read_text()
         self.assertIn(f"project(tandem VERSION {tandem.__version__} ", project)
 
+    def test_has_no_names_but_its_own(self):
+        names = {name for name in vars(tandem) if not name.startswith("_")}
+        self.assertEqual(names, set(tandem.__all__))
+
     def test_wheel_is_for_any_python_of_this_platform(self):
         wheel = importlib.metadata.distribution("tandem-kernels").read_text("WHEEL")
         self.assertRegex(wheel, r"(?m)^Tag: py3-none-\w*linux\w*$")
