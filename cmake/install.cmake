@@ -20,7 +20,7 @@ if(TANDEM_TOOLS)
   endif()
 endif()
 install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT tandem NAMESPACE tandem:: FILE tandem-targets.cmake DESTINATION ${package_dir})
 install(EXPORT tandem_static NAMESPACE tandem:: FILE tandem-static-targets.cmake DESTINATION ${package_dir})
 configure_package_config_file(cmake/tandem-config.cmake.in

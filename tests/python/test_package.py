@@ -130,6 +130,10 @@ class Package(unittest.TestCase):
         self.assertRegex(wheel, r"(?m)^Tag: py3-none-\w*linux\w*$")
         self.assertIn("Root-Is-Purelib: false", wheel)
 
+    def test_has_the_licenses_of_what_it_holds(self):
+        files = importlib.metadata.distribution("tandem-kernels").files
+        self.assertLessEqual({"LICENSE", "NOTICE.md"}, {file.name for file in files if "licenses" in file.parts})
+
     def test_stays_small(self):
         self.assertLess(LIBRARY.stat().st_size, 112 << 20)  # a quarter of it when zipped
         # The kernels are in the library alone.
