@@ -4,7 +4,7 @@
 export PYTHON
 .DEFAULT_GOAL := help
 # The modules of tests/python that read no cases: a wheel is built without the tandem program, which expands them.
-package_tests := test_direct test_package test_torch test_transforms
+package_tests := test_direct test_package test_recipes test_torch test_transforms
 .PHONY: help demo test nightly bench gpu-test wheel docs format lint
 
 help:
