@@ -4,8 +4,8 @@
 export PYTHON
 .DEFAULT_GOAL := help
 # The modules of tests/python that read no cases: a wheel is built without the tandem program, which expands them.
-package_tests := test_direct test_package test_torch test_transforms
-.PHONY: help demo test nightly bench gpu-test wheel format lint
+package_tests := test_direct test_package test_recipes test_torch test_transforms
+.PHONY: help demo test nightly bench gpu-test wheel docs format lint
 
 help:
 	@echo "make demo      build, run gla on a real text and check the result against the fp64 definition"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench     measure the ops on this machine's GPU, or its CPU, and render the results"
 	@echo "make gpu-test  only the tests that need a GPU, and compute-sanitizer over the kernels"
 	@echo "make wheel     build the wheel of the Python package in dist/, and test it"
+	@echo "make docs      the documentation as a site, build/docs/html, which needs no network to be read"
 	@echo "make format    clang-format over the sources, ruff over the Python files"
 	@echo "make lint      clang-tidy over the library's host sources and the program's"
 
@@ -33,7 +34,7 @@ test:
 # under the sanitizers, the wheel as pip builds it.
 nightly:
 	@scripts/bootstrap test
-	@scripts/bootstrap_python
+	@scripts/bootstrap_python wheel
 	@scripts/build
 	@TANDEM_TEST_ALL=1 scripts/run_ctest
 	@build/$$(cat build/preset)/bin/tandem check --random 5 --seed "$$(date +%Y%m%d)"
@@ -54,9 +55,15 @@ bench:
 
 wheel:
 	@scripts/bootstrap wheel
-	@scripts/bootstrap_python
+	@scripts/bootstrap_python wheel
 	@scripts/wheel build/wheel
 	@scripts/test_python build/wheel --jobs "$$(nproc)" $(package_tests)
+
+docs:
+	@scripts/bootstrap wheel
+	@scripts/bootstrap_python docs
+	@[ -d build/wheel/tandem ] || scripts/wheel build/wheel
+	@scripts/docs build/wheel
 
 format:
 	@scripts/format

@@ -1,4 +1,4 @@
-# TANDEM_CUDA=auto, as in the Python package: ON where scripts/cuda_tools finds nvcc and the CUTLASS headers.
+# TANDEM_CUDA=auto, as in the Python package: ON where scripts/cuda_tools finds nvcc, which then needs the CUTLASS headers.
 execute_process(
   COMMAND bash -c "source scripts/cuda_tools && find_cuda_tools && echo \"$nvcc;$cutlass;$no_nvcc\""
   WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -12,7 +12,10 @@ if(nvcc AND cutlass)
   set(CUTLASS_PATH ${cutlass})
   message(STATUS "tandem: with CUDA (nvcc: ${nvcc}, CUTLASS: ${cutlass})")
 elseif(nvcc)
-  message(STATUS "tandem: without CUDA: ${nvcc} is here, the CUTLASS 4.2 headers are not (CUTLASS_PATH)")
+  # why an error: a package without kernels on a machine that can compile them is found out at the first call only.
+  message(FATAL_ERROR "tandem: ${nvcc} is here, the CUTLASS 4.2 headers are not. Set the environment variable "
+    "CUTLASS_PATH to a checkout of them, or let scripts/bootstrap install them, or leave the kernels out by "
+    "TANDEM_CUDA=off in the environment.")
 else()
   message(STATUS "tandem: without CUDA: ${no_nvcc}")
 endif()

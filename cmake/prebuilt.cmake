@@ -1,9 +1,4 @@
-# The library for the Python extension, built before: scripts/wheel takes what the tests have compiled.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-add_library(tandem STATIC IMPORTED GLOBAL)
-set_target_properties(tandem PROPERTIES IMPORTED_LOCATION ${TANDEM_LIBRARY})
-target_include_directories(tandem INTERFACE ${PROJECT_SOURCE_DIR}/include)
-target_link_libraries(tandem INTERFACE OpenMP::OpenMP_CXX)
-if(TANDEM_CUDA)
-  target_link_libraries(tandem INTERFACE CUDA::cudart_static)
-endif()
+# The library of the Python package, built before: scripts/wheel takes what the tests have compiled.
+add_library(tandem_portable SHARED IMPORTED GLOBAL)
+set_target_properties(tandem_portable PROPERTIES IMPORTED_LOCATION ${TANDEM_PREBUILT}/tandem/libtandem_portable.so)
+target_include_directories(tandem_portable INTERFACE ${PROJECT_SOURCE_DIR}/include)

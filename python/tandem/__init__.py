@@ -5,10 +5,10 @@ run on torch's current stream, and work under ``torch.compile``, ``torch.func``,
 :func:`set_batch_invariant` makes a sequence's results independent of those computed with it.
 """
 
-from importlib.metadata import version
+from importlib.metadata import version as _version
 
 from tandem import ops
 from tandem._extension import cuda_unavailable_reason, is_batch_invariant, set_batch_invariant
 
 __all__ = ["cuda_unavailable_reason", "is_batch_invariant", "ops", "set_batch_invariant"]
-__version__ = version("tandem")
+__version__ = _version("tandem-kernels")

@@ -16,6 +16,8 @@ from cases import ROOT
 
 FOLDER = pathlib.Path(tandem.__file__).parent
 EXTENSION = FOLDER / "libtandem_torch.so"
+LIBRARY = FOLDER / "libtandem_portable.so"
+PROGRAM = FOLDER.parent / "tandem_program/tandem"
 
 # Graphs that users have exported name these: an order or a name may not change.
 SCHEMAS = (
@@ -54,17 +56,21 @@ SCHEMAS = (
     + ", int[] given, float[] numbers) -> ("
     + ", ".join(["Tensor?"] * 17)
     + ")",
-    "rms_norm_gemm_forward(Tensor x, Tensor norm_weight, float? eps, Tensor? rstd, "
-    + "".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}, bool fp32_out{i}, " for i in range(8))
-    + "bool output_kept_rstd) -> (Tensor"
-    + ", Tensor?" * 8
+    "rms_norm_gemm_forward(Tensor x, Tensor norm_weight, Tensor? rstd, Tensor? rope_cos, Tensor? rope_sin, "
+    "Tensor? rope_positions, Tensor? cu_seqlens, "
+    + ", ".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}, Tensor? head_norm_weight{i}" for i in range(8))
+    + ", int[] given, float[] numbers) -> (Tensor"
+    + ", Tensor?" * 24
     + ")",
-    "rms_norm_gemm_backward(Tensor x, Tensor norm_weight, Tensor rstd, "
-    + "".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}, Tensor? d_out{i}, " for i in range(8))
-    + "bool wants_dx, bool wants_d_norm_weight, "
-    + ", ".join(f"bool wants_d_weight{i}, bool wants_d_bias{i}" for i in range(8))
-    + ") -> ("
-    + ", ".join(["Tensor?"] * 18)
+    "rms_norm_gemm_backward(Tensor x, Tensor norm_weight, Tensor rstd, Tensor? rope_cos, Tensor? rope_sin, "
+    "Tensor? rope_positions, Tensor? cu_seqlens, "
+    + ", ".join(
+        f"Tensor{'?' if i else ''} weight{i}, "
+        + ", ".join(f"Tensor? {name}{i}" for name in ("bias", "head_norm_weight", "pre_norm", "head_rstd", "d_out"))
+        for i in range(8)
+    )
+    + ", int[] given, float[] numbers) -> ("
+    + ", ".join(["Tensor?"] * 26)
     + ")",
     "gemm_swiglu_forward(Tensor x, Tensor gate_weight, Tensor up_weight, float? activation, Tensor? norm_weight, "
     "float? eps, Tensor? rstd, bool output_gate_slope, bool output_up_slope, bool output_kept_rstd) "
@@ -94,6 +100,15 @@ def undefined_symbols():
     return dict(line.split()[-1].partition("@")[::2] for line in lines.stdout.splitlines())
 
 
+def needed_and_run_path(binary):
+    """The libraries that a binary needs, and the folders where it looks for them first."""
+    if not shutil.which("readelf"):
+        raise unittest.SkipTest("no readelf (binutils) here")
+    dynamic = subprocess.run(["readelf", "-d", binary], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"R(?:UN)?PATH\).*\[(.*)\]", dynamic)
+    return re.findall(r"NEEDED.*\[(.*)\]", dynamic), found[0].split(":") if found else []
+
+
 def torch_cxx_symbols(names):
     """Symbols of torch's C++ ABI: mangled names that mention at::, c10:: or torch::."""
     return [name for name in names if name.startswith("_Z") and re.search(r"(?<!\d)(2at|3c10|5torch|5caffe)", name)]
@@ -106,13 +121,25 @@ class Package(unittest.TestCase):
         project = (ROOT / "CMakeLists.txt").read_text()
         self.assertIn(f"project(tandem VERSION {tandem.__version__} ", project)
 
+    def test_has_no_names_but_its_own(self):
+        names = {name for name in vars(tandem) if not name.startswith("_")}
+        self.assertEqual(names, set(tandem.__all__))
+
     def test_wheel_is_for_any_python_of_this_platform(self):
-        wheel = importlib.metadata.distribution("tandem").read_text("WHEEL")
+        wheel = importlib.metadata.distribution("tandem-kernels").read_text("WHEEL")
         self.assertRegex(wheel, r"(?m)^Tag: py3-none-\w*linux\w*$")
         self.assertIn("Root-Is-Purelib: false", wheel)
 
+    def test_has_the_licenses_of_what_it_holds(self):
+        files = importlib.metadata.distribution("tandem-kernels").files
+        self.assertLessEqual({"LICENSE", "NOTICE.md"}, {file.name for file in files if "licenses" in file.parts})
+
     def test_stays_small(self):
-        self.assertLess(EXTENSION.stat().st_size, 112 << 20)  # a quarter of it when zipped
+        self.assertLess(LIBRARY.stat().st_size, 112 << 20)  # a quarter of it when zipped
+        # The kernels are in the library alone.
+        self.assertLess(EXTENSION.stat().st_size, 4 << 20)
+        if PROGRAM.exists():
+            self.assertLess(PROGRAM.stat().st_size, 16 << 20)
 
     def test_schemas_are_as_published(self):
         for schema in SCHEMAS:
@@ -136,14 +163,50 @@ class Package(unittest.TestCase):
         # Only this one of the C functions that name CUDA is in libtorch_cpu.
         self.assertEqual({name for name in stable if "cuda" in name}, {"aoti_torch_device_type_cuda"})
 
-    def test_needs_no_library_of_cuda_and_has_no_run_path(self):
-        if not shutil.which("readelf"):
-            self.skipTest("no readelf (binutils) here")
-        dynamic = subprocess.run(["readelf", "-d", EXTENSION], check=True, capture_output=True, text=True).stdout
-        self.assertNotRegex(dynamic, r"RPATH|RUNPATH")
-        needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
-        self.assertIn("libtorch_cpu.so", needed)
-        self.assertEqual([name for name in needed if re.match(r"libcu|libnv|libc10|libdnnl|libtorch_cuda", name)], [])
+    def test_needs_no_library_of_cuda(self):
+        for binary in (EXTENSION, LIBRARY):
+            needed, _ = needed_and_run_path(binary)
+            others = [name for name in needed if re.match(r"libcu|libnv|libc10|libdnnl|libtorch_cuda", name)]
+            self.assertEqual(others, [])
+
+    def test_finds_what_it_needs_in_its_own_folder_or_loaded_by_torch(self):
+        needed, run_path = needed_and_run_path(EXTENSION)
+        self.assertLessEqual({"libtorch_cpu.so", "libtandem_portable.so"}, set(needed))
+        self.assertEqual(run_path, ["$ORIGIN"])
+        self.assertEqual(needed_and_run_path(LIBRARY)[1], [])
+
+
+@unittest.skipUnless(PROGRAM.exists(), "the package was built without the program")
+class Program(unittest.TestCase):
+    def run_program(self, *arguments, how=("-c", "import tandem_program; tandem_program.main()")):
+        done = subprocess.run([sys.executable, *how, *arguments], capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_is_the_one_of_this_version(self):
+        code, out, error = self.run_program("--version", how=("-m", "tandem"))
+        self.assertEqual((code, error), (0, ""))
+        self.assertTrue(out.startswith(f"tandem {tandem.__version__} "), out)
+
+    def test_checks_a_case_and_passes_on_its_exit_status(self):
+        code, out, error = self.run_program("check", "gated_scan", "--case", "t64_d7", "--backend", "cpu")
+        self.assertEqual(code, 0, out + error)
+        self.assertRegex(out, r"\b0 failed")
+        self.assertEqual(self.run_program("check", "no_op")[0], 2)
+
+    def test_starts_without_torch(self):
+        code = "import sys, tandem_program; print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual(done.stdout, "False\n", done.stderr)
+
+    def test_is_installed_as_a_command(self):
+        scripts = importlib.metadata.distribution("tandem-kernels").entry_points.select(group="console_scripts")
+        self.assertEqual([(one.name, one.value) for one in scripts], [("tandem", "tandem_program:main")])
+
+    def test_says_what_to_install_where_it_was_left_out(self):
+        code = "import pathlib, tandem_program as p; p._PROGRAM = pathlib.Path('/no/tandem'); p.main()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("libcli11-dev", done.stderr)
 
 
 def load_tests(loader, tests, pattern):

@@ -5,7 +5,9 @@ import importlib.machinery
 import importlib.util
 import io
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -338,6 +340,71 @@ class CheckDocs(unittest.TestCase):
             self.assertTrue(list(self.check.violations(pathlib.Path(folder))))
 
 
+class Figures(unittest.TestCase):
+    TABLE = """\
+<!-- speed:begin -->
+<!-- speed:end -->
+<!-- results:begin -->
+| op | shape | forward (us) | / floor | fastest peer | forward + backward (us) | / floor | fastest peer |
+|---|---|---:|---:|---|---:|---:|---|
+| gla | B4 | 72.7 | 1.16 | fla 2.37x | 312 | 1.80 | mamba2 0.50x |
+| gla, one token | B64 | 68.9 | 1.09 | fla 1.19x | - | - | - |
+| projection | M8 | 10.0 | 1.00 | unfused 1.04x | 20.0 | 1.00 | unfused 0.98x |
+<!-- results:end -->
+"""
+    ROW = {"provider": "tandem", "op": "gla", "direction": "forward_backward", "dtype": "bf16"}
+
+    def run_figures(self, folder, *arguments):
+        command = [ROOT / "scripts/figures", *arguments, folder]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def test_what_is_measured_is_said(self):
+        rows = [{**self.ROW, "error": {"metric": "rel_rms", "value": value}} for value in (0.0012, 0.0034, 0.002)]
+        rows += [{**self.ROW, "provider": "fla", "error": {"metric": "rel_rms", "value": 1}}]
+        rates = {"tandem": 110, "fla": 100}
+        speed = [{"op": op, "tokens": 64, "tokens_per_second": rate} for op, rate in rates.items()]
+        files = {
+            "README.md": self.TABLE,
+            "docs/numerics.md": "<!-- errors:begin -->\nold\n<!-- errors:end -->\nmore\n",
+            "bench/results/nvidia-h200/gla.json": json.dumps({"rows": rows}),
+            "bench/results/nvidia-h200/training/gla_lm.json": json.dumps({"speed": speed}),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, files)
+            self.assertEqual(self.run_figures(folder, "--check").returncode, 1)
+            done = self.run_figures(folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.run_figures(folder, "--check").returncode, 0)
+            readme, numerics, chart = (
+                pathlib.Path(folder, name).read_text() for name in ("README.md", "docs/numerics.md", "docs/front.svg")
+            )
+        words = " ".join(readme.split())
+        self.assertIn("gla 0.50 to 2.37 (fla, mamba2); projection 0.98 to 1.04 (unfused kernels).", words)
+        self.assertIn("language model: 1.10 (fla;", words)
+        self.assertTrue(readme.endswith(self.TABLE.partition("<!-- speed:end -->")[2]))
+        self.assertIn("| gla | forward + backward | 3.4e-03 |  |", numerics)
+        self.assertTrue(numerics.endswith("<!-- errors:end -->\nmore\n"))
+        self.assertEqual(chart.count("<rect"), 5)
+        self.assertEqual(chart.count('class="slower"'), 2)
+        self.assertIn("gla one token", chart)
+        self.assertIn("prefers-color-scheme: dark", chart)
+
+    def test_a_table_without_peers_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"README.md": self.TABLE.replace("fastest peer", "peer"), "docs/numerics.md": ""})
+            done = self.run_figures(folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no table with a peer", done.stderr)
+
+
+class Version(unittest.TestCase):
+    def test_is_the_same_everywhere(self):
+        version = re.search(r"project\(tandem VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
+        changes = re.findall(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+        self.assertEqual(changes[0], version)
+        self.assertIn(f"\nversion: {version}\n", (ROOT / "CITATION.cff").read_text())
+
+
 class CheckReport(unittest.TestCase):
     check = script("check_report")
     DOWN, UP = ["descending", ["2 MB", "40 (1.50x) in 1", "-"]], ["ascending", ["1", "3", "-"]]
@@ -407,6 +474,38 @@ class Minutes(unittest.TestCase):
             seconds, tests = self.minutes.test_seconds(path, labels)
         self.assertEqual(dict(seconds), {"cpu": 3.5, "python": 4.0, "without a label": 8.0})
         self.assertEqual(tests["cpu"], 2)
+
+
+class AutoCuda(unittest.TestCase):
+    """TANDEM_CUDA=auto of the Python package, with an nvcc that is none."""
+
+    def configure(self, files, **environment):
+        with tempfile.TemporaryDirectory() as folder:
+            write(folder, {"bin/nvcc": "#!/bin/sh\necho Cuda compilation tools, release 12.8, V12.8.0\n", **files})
+            pathlib.Path(folder, "bin/nvcc").chmod(0o755)
+            shutil.copytree(ROOT / "scripts", pathlib.Path(folder, "scripts"))
+            include = f"cmake_minimum_required(VERSION 3.24)\ninclude({ROOT}/cmake/auto_cuda.cmake)\n"
+            write(folder, {"use.cmake": include})
+            command = ["cmake", f"-DPROJECT_SOURCE_DIR={folder}", "-P", f"{folder}/use.cmake"]
+            paths = {"CUDACXX": f"{folder}/bin/nvcc", "CUTLASS_PATH": f"{folder}/cutlass"}
+            done = subprocess.run(command, env={**os.environ, **paths, **environment}, capture_output=True, text=True)
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    def test_both_are_there(self):
+        code, said = self.configure({"cutlass/include/cute/tensor.hpp": ""})
+        self.assertEqual(code, 0, said)
+        self.assertIn("tandem: with CUDA", said)
+
+    def test_nvcc_alone_is_an_error_that_says_what_to_do(self):
+        code, said = self.configure({})
+        self.assertNotEqual(code, 0)
+        for remedy in ("CUTLASS_PATH", "scripts/bootstrap", "TANDEM_CUDA=off"):
+            self.assertIn(remedy, said)
+
+    def test_left_out_on_request(self):
+        code, said = self.configure({}, TANDEM_CUDA="off")
+        self.assertEqual(code, 0, said)
+        self.assertIn("without CUDA: TANDEM_CUDA=off", said)
 
 
 class SkipReasons(unittest.TestCase):

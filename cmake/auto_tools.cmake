@@ -1,0 +1,17 @@
+# TANDEM_TOOLS=auto, as in the Python package: ON where the libraries of the program are found.
+set(TANDEM_TOOLS ON)
+foreach(package CLI11 nlohmann_json fmt)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    set(TANDEM_TOOLS OFF)
+    message(WARNING "tandem: without the program `tandem`: no ${package} "
+      "(Debian: libcli11-dev nlohmann-json3-dev libfmt-dev)")
+  endif()
+endforeach()
+if(TANDEM_CUDA)
+  find_path(TANDEM_CUBLASLT_INCLUDE cublasLt.h PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)
+  if(NOT TANDEM_CUBLASLT_INCLUDE)
+    set(TANDEM_TOOLS OFF)
+    message(WARNING "tandem: without the program `tandem`: no cublasLt.h in ${CUDAToolkit_INCLUDE_DIRS}")
+  endif()
+endif()
