@@ -1,6 +1,7 @@
 """tandem.distributed: on two and three ranks (gloo) against one process. Each rank makes everything from one seed and
 checks its own part."""
 
+import itertools
 import pathlib
 import tempfile
 import traceback
@@ -96,7 +97,7 @@ def whole(case, cut):
         loss = (out * drawn(*out.shape, seed=20)).sum() + (final * drawn(*final.shape, seed=21)).sum()
     else:
         outs, finals, before = [], [], state
-        for begin, end in zip(cut, cut[1:], strict=False):
+        for begin, end in itertools.pairwise(cut):
             piece = [None if x is None else x[:, begin:end] for x in timed]
             out, before = case.call(tandem.ops, piece, others, before)
             outs.append(out)
