@@ -8,6 +8,7 @@ the recurrence in plain PyTorch and fp32 (slow; what the other two must agree wi
     python examples/train_gla_lm.py --op recurrence --seeds 1
     python examples/train_gla_lm.py --all --json out.json        # every op, three seeds, tokens per second
     python examples/train_gla_lm.py --tiny                       # under two minutes on a CPU
+    torchrun --nproc-per-node 4 examples/train_gla_lm.py --context 2    # 2 by batch, 2 by time (gla_lm_distributed.py)
 
 On a GPU a step (forward, backward, clipping, AdamW) is one CUDA graph, whoever computes the attention; bf16 autocast,
 parameters, loss and the recurrence in fp32. `--json` is written after every run; plot_gla_lm.py draws it.
@@ -19,6 +20,7 @@ import datetime
 import hashlib
 import json
 import math
+import os
 import pathlib
 import shlex
 import statistics
@@ -142,9 +144,19 @@ def options() -> argparse.Namespace:
     parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
     parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model and a run small enough for a CPU")
+    several = parser.add_argument_group("under torchrun")
+    several.add_argument("--context", type=int, default=1, help="ranks along time, the others along the batch")
+    several.add_argument("--parallel", choices=("ddp", "fsdp"), default="ddp", help="who averages gradients")
+    several.add_argument("--checkpoints", type=pathlib.Path, help="folder to write to, and to resume from")
+    several.add_argument("--every", type=int, default=0, help="steps between checkpoints")
+    several.add_argument("--resume", action="store_true", help="go on behind the last checkpoint")
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")
+    if (arguments.every or arguments.resume) and arguments.checkpoints is None:
+        parser.error("--every and --resume need --checkpoints")
+    if arguments.context < 1 or (arguments.context > 1 and "WORLD_SIZE" not in os.environ):
+        parser.error(f"--context must be a number of torchrun's ranks, got {arguments.context}")
     return arguments
 
 
@@ -160,11 +172,31 @@ def command() -> str:
     return shlex.join(["python", *map(recorded, sys.argv)])
 
 
+def train_on_ranks(config: Config, arguments: argparse.Namespace) -> int:
+    import gla_lm_distributed as several
+
+    device, seed = arguments.device, arguments.seeds[0]
+    several.start(device)
+    text = read_text().to(device)
+    training, validation = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :]
+    fields = {"folder": arguments.checkpoints, "every": arguments.every, "resume": arguments.resume}
+    plan = several.Plan(context=arguments.context, parallel=arguments.parallel, **fields)
+    batches = pieces(training, config, config.steps, seed)
+    result = several.train(config, plan, device, seed, batches, pieces(validation, config, 8, 0))
+    if several.dist.get_rank() == 0:
+        print(f"validation loss {result['validation_loss']:.3f}", flush=True)
+        write(arguments.json, {"ranks": several.dist.get_world_size(), "command": command(), "runs": [result]})
+    several.dist.destroy_process_group()
+    return 0
+
+
 def main() -> int:
     arguments = options()
     config, device = TINY if arguments.tiny else Config(), arguments.device
     if arguments.steps is not None:
         config = dataclasses.replace(config, steps=arguments.steps)
+    if "WORLD_SIZE" in os.environ:
+        return train_on_ranks(config, arguments)
     ops, seeds = ([*OPS], [0, 1, 2]) if arguments.all else ([arguments.op], arguments.seeds)
     left_out = {op: why for op in ops if (why := missing(op, device))}
     for op, why in left_out.items():

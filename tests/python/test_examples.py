@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,60 @@ class EveryOp(InFolder):
         self.assertIn("the spread of the 3 seeds", text)
         picture = (self.folder / "training.svg").read_text()
         self.assertIn("prefers-color-scheme: dark", picture)
+
+
+class OnRanks(InFolder):
+    """torchrun, with gloo: as on one process, and again from a checkpoint."""
+
+    @staticmethod
+    def command(ranks, *arguments):
+        script = ROOT / "examples/train_gla_lm.py"
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script]
+        return [*launch, "--tiny", "--device", "cpu", *arguments]
+
+    def on_ranks(self, ranks, *arguments):
+        out = self.folder / "ranks.json"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = self.command(ranks, "--steps", "8", "--json", out, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return json.loads(out.read_text())["runs"][0]
+
+    def check(self, run):
+        """One process's numbers are rounded to four digits."""
+        one = self.train("--steps", "8")["runs"][0]
+        self.assertEqual(len(run["losses"]), 8)
+        for a, b in zip(run["losses"], one["losses"], strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-3)
+        self.assertAlmostEqual(run["validation_loss"], one["validation_loss"], delta=1e-3)
+
+    def test_fsdp_along_time_goes_on_from_a_checkpoint_to_the_same_bits(self):
+        options = ("--parallel", "fsdp", "--context", "2", "--checkpoints", self.folder / "checkpoints")
+        whole = self.on_ranks(2, *options, "--every", "5")
+        self.check(whole)
+        rest = self.on_ranks(2, *options, "--resume")
+        self.assertEqual(rest["first_step"], 5)
+        self.assertEqual(rest["losses"], whole["losses"][5:])
+        self.assertEqual(rest["validation_loss"], whole["validation_loss"])
+
+    @unittest.skipUnless(os.environ.get("TANDEM_TEST_ALL"), "with TANDEM_TEST_ALL only: four processes")
+    def test_ddp_by_batch_and_time(self):
+        self.check(self.on_ranks(4, "--context", "2"))
+
+    def test_a_killed_rank_ends_the_run(self):
+        with subprocess.Popen(
+            self.command(2, "--context", "2", "--steps", "1000000"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as running:
+            lines = iter(running.stdout.readline, "")
+            next(line for line in lines if line.startswith("step    0"))
+            children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+            os.kill(int(children[-1]), signal.SIGKILL)
+            output = "".join(lines)
+        self.assertNotEqual(running.returncode, 0)
+        self.assertIn("SIGKILL", output)
 
 
 class Documented(unittest.TestCase):

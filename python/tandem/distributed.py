@@ -1,0 +1,302 @@
+"""Sequences longer than one device: the recurrences over a group of ranks, each with a contiguous part of time.
+
+A recurrence does one thing to what comes before a part: it multiplies the state by the part's decay and adds the state
+that the part leaves by itself. So ranks pass states, however long the parts are::
+
+    C_0 = initial_state or 0            C_{r+1} = A_r C_r + S_r         state before the part of rank r + 1
+    dC_n = gradient by the final state  dC_r = A_r dC_{r+1} + D_r       gradient by it
+
+with A_r, the product of the part's decays, S_r, its end state from 0, and D_r, what its outputs add to the gradient by
+the state before it. One all-gather in the forward (S and A), one in the backward (D), both in fp32 and combined in the
+order of ranks on every rank: the same bits on every run, and no wait for the device beyond the group's own.
+
+Every rank of the group calls, with tensors of the same axes but time, of which it may have none; and every rank calls
+``backward()``, or none. Parameters' gradients (weight, a constant decay) are those of the rank's own tokens, to be
+summed as DDP and FSDP sum all others.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tandem import ops
+from tandem._registration import OPS
+from tandem.ops._shared import autocast, scan_decay
+
+__all__ = ["gated_scan", "gla", "linear_scan", "part"]
+
+
+def part(tokens: int, group: dist.ProcessGroup | None = None) -> slice:
+    """This rank's part of so many tokens: contiguous, in the order of ranks, equal to within one.
+
+    Example::
+
+        q, k, v = (x[:, part] for x in (q, k, v))
+        o, _ = tandem.distributed.gla(q, k, v, cu_seqlens=cu_seqlens, start=part.start)
+    """
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    return slice(tokens * rank // ranks, tokens * (rank + 1) // ranks)
+
+
+def gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    start: int | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`tandem.ops.gla` of a sequence over a group, each rank with the next part of it.
+
+    Args:
+        q, k, v, log_decay, scale: as in :func:`tandem.ops.gla`, of this rank's tokens; T differs between ranks as it
+            likes.
+        initial_state: counts on the group's first rank, of packed sequences on the rank that has a sequence's first
+            token.
+        output_final_state: whether to return the state after this rank's part, which on the last rank is that after
+            the sequence; of packed sequences on the rank that has a sequence's last token.
+        cu_seqlens: int32 or int64 [N+1], the same on all ranks: boundaries among all ranks' tokens. Needs B = 1.
+        start: the number of tokens on the ranks before this one (``part(...).start``), which cu_seqlens needs.
+        group: None is the default group.
+
+    Returns:
+        o [B,T,H,V] of this rank's tokens, and the state or None, as :func:`tandem.ops.gla` returns them.
+
+    Differentiable in what :func:`tandem.ops.gla` is, once; keeps the state before the part. Raises what
+    :func:`tandem.ops.gla` raises; where one rank alone raises, the others wait for it as in any collective.
+    """
+    q, k, v = autocast(q, k, v)
+    parts = _Parts("gla", v, cu_seqlens, start, group)
+    call = partial(ops.gla, q, k, v, log_decay, scale=scale, cu_seqlens=parts.cu_seqlens)
+
+    def end_state() -> tuple[Tensor, Tensor]:
+        state, total = ops.gla_state(k, v, log_decay, cu_seqlens=parts.cu_seqlens)
+        return state, total.exp()[..., None, None]
+
+    def by_state_before(d_o: Tensor, q: Tensor, log_decay: Tensor | None) -> Tensor:
+        return ops.gla_state_backward(q, d_o, log_decay, scale=scale, cu_seqlens=parts.cu_seqlens)[0]
+
+    recurrence = _Recurrence(parts, call, end_state, by_state_before, (q, log_decay))
+    return recurrence.run(initial_state, output_final_state)
+
+
+def gated_scan(
+    x: Tensor,
+    *,
+    decay: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    gate: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    start: int | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`tandem.ops.gated_scan` of a sequence over a group, each rank with the next part of it.
+
+    Args: those of :func:`tandem.ops.gated_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
+    start and group as in :func:`gla`. The scan runs twice, first for the state that the part leaves.
+    """
+    x, gate = autocast(x, gate)
+    parts = _Parts("gated_scan", x, cu_seqlens, start, group)
+    return _scan(parts, partial(ops.gated_scan, x), decay, log_decay, gate, initial_state, output_final_state)
+
+
+def linear_scan(
+    u: Tensor,
+    weight: Tensor,
+    *,
+    decay: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    gate: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    start: int | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`tandem.ops.linear_scan` of a sequence over a group, each rank with the next part of it.
+
+    Args: those of :func:`tandem.ops.linear_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
+    start and group as in :func:`gla`. The scan runs twice, first for the state that the part leaves.
+    """
+    u, weight, gate = autocast(u, weight, gate)
+    parts = _Parts("linear_scan", u, cu_seqlens, start, group)
+    return _scan(parts, partial(ops.linear_scan, u, weight), decay, log_decay, gate, initial_state, output_final_state)
+
+
+def _scan(
+    parts: "_Parts",
+    op: Callable[..., Any],
+    decay: Tensor | None,
+    log_decay: Tensor | None,
+    gate: Tensor | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+) -> tuple[Tensor, Tensor | None]:
+    decays = {"decay": decay, "log_decay": log_decay, "cu_seqlens": parts.cu_seqlens}
+
+    def end_state() -> tuple[Tensor, Tensor]:
+        out, state = op(**decays, output_final_state=True)
+        # The product of the decays is what they make of 1.
+        ones, nothing = torch.ones_like(state), torch.zeros_like(out)
+        _, factor = ops.gated_scan(nothing, **decays, initial_state=ones, output_final_state=True)
+        return state, factor
+
+    def by_state_before(d_out: Tensor, decay: Tensor | None, log_decay: Tensor | None, gate: Tensor | None) -> Tensor:
+        shape = (d_out.size(0) if parts.cu_seqlens is None else parts.cu_seqlens.numel() - 1, d_out.size(2))
+        dtype = torch.float64 if d_out.dtype == torch.float64 else torch.float32
+        begin = d_out.new_zeros(shape, dtype=dtype)  # the gradient by it does not depend on it, nor on x
+        given = (d_out, scan_decay(d_out, decay), scan_decay(d_out, log_decay), gate, begin, parts.cu_seqlens, d_out)
+        *_, d_begin = OPS["gated_scan_backward"](*given, None, False, False, False, True)
+        return d_begin
+
+    call = partial(op, **decays, gate=gate)
+    recurrence = _Recurrence(parts, call, end_state, by_state_before, (decay, log_decay, gate))
+    return recurrence.run(initial_state, output_final_state)
+
+
+class _Parts:
+    """Where this rank's tokens lie: among the ranks, and among packed sequences, of which one at most crosses the
+    border on either side. Nothing is read on the host."""
+
+    def __init__(
+        self, op: str, first: Any, cu_seqlens: Tensor | None, start: int | None, group: dist.ProcessGroup | None
+    ) -> None:
+        self.op = op
+        self.group = group
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.cu_seqlens = cu_seqlens
+        if cu_seqlens is not None and (not isinstance(start, int) or start < 0):
+            raise ValueError(f"[{op}] start must be the number of tokens before this rank's, got {start}")
+        if not isinstance(cu_seqlens, Tensor) or not isinstance(first, Tensor) or first.dim() < 2:
+            return  # without sequences, or refused by the op
+        stop = start + first.size(1)
+        begins, ends = cu_seqlens[:-1], cu_seqlens[1:]
+        self.cu_seqlens = (cu_seqlens - start).clamp(0, stop - start)
+        self.crosses_in = (begins < start) & (start < ends)
+        self.crosses_out = (begins < stop) & (stop < ends)
+        self.crosses_both = (self.crosses_in & self.crosses_out).any()
+
+    def crossing(self, values: Tensor, crosses: Tensor) -> Tensor:
+        """Of packed sequences' values, [N,...], those of the one that crosses a border, [1,...]; 0 without one."""
+        one = values.index_select(0, crosses.int().argmax(0, keepdim=True))
+        return torch.where(crosses.any(), one, 0)
+
+    def leaving(self, state: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """What the ranks behind see of the part: its end state, and the factor of what was before it."""
+        if self.cu_seqlens is None:
+            return state, factor
+        through = torch.where(self.crosses_both, self.crossing(factor, self.crosses_out), 0)
+        return self.crossing(state, self.crosses_out), through
+
+    def entering(self, d_state: Tensor) -> Tensor:
+        """What the ranks in front see of the gradient by the states before the part."""
+        return d_state if self.cu_seqlens is None else self.crossing(d_state, self.crosses_in)
+
+    def begin(self, carry: Tensor, initial_state: Tensor | None) -> Tensor:
+        """The states that the part begins with: initial_state where a sequence does, else what ranks in front left."""
+        if self.cu_seqlens is None:
+            return carry if self.rank > 0 or initial_state is None else initial_state
+        return torch.where(_like(self.crosses_in, carry), carry, 0 if initial_state is None else initial_state)
+
+    def end(self, d_carry: Tensor) -> Tensor:
+        """The gradient by the states that the part ends with, by what it adds to that of the ranks behind."""
+        return d_carry if self.cu_seqlens is None else torch.where(_like(self.crosses_out, d_carry), d_carry, 0)
+
+    def gather(self, *tensors: Tensor) -> list[list[Tensor]]:
+        """All ranks' tensors: for each given one a list by rank."""
+        mine = torch.cat([x.flatten() for x in tensors])
+        everyone = mine.new_empty(self.ranks * mine.numel())
+        dist.all_gather_into_tensor(everyone, mine, group=self.group)
+        by_rank = [
+            [piece.view_as(x) for piece, x in zip(row.split([x.numel() for x in tensors]), tensors, strict=True)]
+            for row in everyone.view(self.ranks, -1)
+        ]
+        return [list(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
+
+
+def _like(mask: Tensor, values: Tensor) -> Tensor:
+    return mask.view(-1, *[1] * (values.dim() - 1))
+
+
+def _faded(factor: Tensor, state: Tensor) -> Tensor:
+    """What a decay leaves of a state. why not the product: a decay of 0 forgets NaN and inf, too."""
+    return torch.where(factor == 0, 0, factor * state)
+
+
+def _combine(states: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor | int:
+    """The state behind parts that begin with none."""
+    carry: Tensor | int = 0
+    for state, factor in zip(states, factors, strict=True):
+        carry = state if isinstance(carry, int) else _faded(factor, carry) + state
+    return carry
+
+
+class _Recurrence(NamedTuple):
+    """An op on this rank's part."""
+
+    parts: _Parts
+    call: Callable[..., tuple[Tensor, Tensor]]  # takes initial_state and output_final_state
+    end_state: Callable[[], tuple[Tensor, Tensor]]  # from 0, and the product of decays; by sequence
+    # Of the gradient by the outputs and of `saved`: what it adds to that by the states before the part.
+    by_state_before: Callable[..., Tensor]
+    saved: tuple[Tensor | None, ...]
+
+    def run(self, initial_state: Tensor | None, output_final_state: bool) -> tuple[Tensor, Tensor | None]:
+        parts = self.parts
+        if parts.ranks == 1:
+            return self.call(initial_state=initial_state, output_final_state=output_final_state)
+        with torch.no_grad():
+            state, factor = self.end_state()
+            if isinstance(initial_state, Tensor) and initial_state.shape != state.shape:
+                shapes = f"{list(state.shape)}, got {list(initial_state.shape)}"
+                raise ValueError(f"[{parts.op}] initial_state must have shape {shapes}")
+            nothing = torch.zeros_like(state)
+            state = state + _faded(factor, parts.begin(nothing, initial_state))
+            states, factors = parts.gather(*parts.leaving(state, factor))
+            carry = _combine(states[: parts.rank], factors[: parts.rank])
+        begin = parts.begin(carry + nothing, initial_state)
+        out, final_state = self.call(initial_state=begin, output_final_state=True)
+        out, final_state = _Joined.apply(self, factor, factors, out, final_state, *self.saved)
+        return out, final_state if output_final_state else None
+
+
+class _Joined(torch.autograd.Function):
+    """The outputs as they are. In the backward the gradient by the final states gets what the ranks behind add."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        recurrence: _Recurrence,
+        factor: Tensor,
+        factors: list[Tensor],
+        out: Tensor,
+        final_state: Tensor,
+        *saved: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.parts, ctx.by_state_before = recurrence.parts, recurrence.by_state_before
+        ctx.factor, ctx.factors = factor, factors
+        ctx.save_for_backward(*saved)
+        return out.view_as(out), final_state.view_as(final_state)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_final_state: Tensor) -> tuple[Tensor | None, ...]:
+        parts = ctx.parts
+        d_state = ctx.by_state_before(d_out, *ctx.saved_tensors) + _faded(ctx.factor, d_final_state)
+        (d_states,) = parts.gather(parts.entering(d_state))
+        behind = slice(-1, parts.rank, -1)
+        d_carry = _combine(d_states[behind], ctx.factors[behind]) + torch.zeros_like(d_states[0])
+        d_final_state = d_final_state + parts.end(d_carry)
+        return None, None, None, d_out, d_final_state, *[None] * len(ctx.saved_tensors)
