@@ -2,7 +2,8 @@
 
 The ops are in :mod:`tandem.ops`. They take torch tensors on a CPU or on a Hopper GPU (compute capability 9.0),
 run on torch's current stream, and work under ``torch.compile``, ``torch.func``, autocast and in CUDA graphs.
-:func:`set_batch_invariant` makes a sequence's results independent of those computed with it.
+:func:`set_batch_invariant` makes a sequence's results independent of those computed with it. Sequences longer than
+one device: :mod:`tandem.distributed`, which is imported by itself.
 """
 
 from importlib.metadata import version as _version
