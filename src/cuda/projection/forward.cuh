@@ -9,18 +9,13 @@
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
 #include "cuda/gemm/target.cuh"
+#include "cuda/parts/warp_sums.cuh"
 #include "cuda/projection/activations.cuh"
 
 namespace tandem::cuda::projection {
 
 template <class Element, int kColumns>
 using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
-
-/// Sums over the four threads that share a fragment's rows.
-__device__ inline float sum_of_quad(float value) {
-  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
-  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
-}
 
 /// Divides each head of a fragment by its norm. Heads are whole 8-column blocks and begin with the
 /// fragment.
