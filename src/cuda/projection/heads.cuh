@@ -28,7 +28,8 @@ namespace tandem::cuda::projection {
 
 // What tables and weights hold is loaded for so many blocks before the first of it is used, and
 // where it is not wanted, too: a load behind a branch would wait for the one before it.
-constexpr int kBlocksLoaded = 4;
+template <class Config>
+constexpr int kBlocksLoaded = Config::kColumns > 128 ? 4 : 8;
 
 /// Makes the compiler compute what depends on a value again, where it would keep it for another
 /// row, in more registers than there are.
@@ -43,15 +44,28 @@ __device__ inline int column_in_head(std::uint32_t ends, int block) {
   return 8 * (block - (32 - __clz(static_cast<int>(before))));
 }
 
+/// Keeps rstd of a row's head, the number `head` of the fragment, where it is one and wanted.
+template <int kColumns>
+__device__ void keep_rstd(const HeadsParams& params, const ForwardSegment& segment,
+                          const gemm::Fragment<kColumns>& fragment, int half, int head,
+                          float rstd) {
+  const int row = fragment.row + fragment_row() + 8 * half;
+  head += fragment.column / segment.head_width;
+  if (segment.inverse_norm.data == nullptr || threadIdx.x % 4 != 0 || row >= params.rows ||
+      head >= params.columns[fragment.segment] / segment.head_width) {
+    return;
+  }
+  static_cast<float*>(segment.inverse_norm.data)[row * segment.inverse_norm.row_stride + head] =
+      rstd;
+}
+
 /// Divides each head of a fragment by the root of its mean square and multiplies it by the weight.
-template <class Config>
+template <class Config, class Weight>
 __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegment& segment,
                                     const HeadSegment& heads,
                                     const gemm::Fragment<Config::kColumns>& fragment) {
   constexpr int kBlocks = Config::kColumns / 8;
-  using Element = typename Config::Element;
-  const int first_head = fragment.column / segment.head_width;
-  const int there = params.columns[fragment.segment] / segment.head_width - first_head;
+  const auto* weight = static_cast<const Weight*>(heads.norm_weight) + fragment_column(0);
   const float share = 1.0f / static_cast<float>(segment.head_width);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -63,27 +77,22 @@ __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegm
       const float before = block == 0 || (ends >> (block - 1) & 1) ? 0.0f : sums[block - 1];
       sums[block] = fmaf(z[0], z[0], fmaf(z[1], z[1], before));
     }
-    const int row = fragment.row + fragment_row() + 8 * half;
-    float* kept = static_cast<float*>(segment.inverse_norm.data);
-    const bool writes = kept != nullptr && row < params.rows && threadIdx.x % 4 == 0;
-    kept += row * segment.inverse_norm.row_stride + first_head;
     float rstd = 0.0f;
 #pragma unroll
-    for (int first = kBlocks - kBlocksLoaded; first >= 0; first -= kBlocksLoaded) {
-      float weights[kBlocksLoaded][2];
+    for (int first = kBlocks - kBlocksLoaded<Config>; first >= 0; first -= kBlocksLoaded<Config>) {
+      float weights[kBlocksLoaded<Config>][2];
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded; ++i) {
-        const int column = column_in_head(ends, first + i) + fragment_column(0);
-        weights[i][0] = load_norm_weight<Element>(heads, column);
-        weights[i][1] = load_norm_weight<Element>(heads, column + 1);
+      for (int i = 0; i < kBlocksLoaded<Config>; ++i) {
+        const int column = column_in_head(ends, first + i);
+        weights[i][0] = static_cast<float>(weight[column]);
+        weights[i][1] = static_cast<float>(weight[column + 1]);
       }
 #pragma unroll
-      for (int i = kBlocksLoaded - 1; i >= 0; --i) {
+      for (int i = kBlocksLoaded<Config> - 1; i >= 0; --i) {
         const int block = first + i;
         if (ends >> block & 1) {
           rstd = rsqrtf(fmaf(sum_of_quad(sums[block]), share, heads.eps));
-          const int head = __popc(ends & ((1u << block) - 1));
-          if (writes && head < there) kept[head] = rstd;
+          keep_rstd(params, segment, fragment, half, __popc(ends & ((1u << block) - 1)), rstd);
         }
         // Columns behind the last whole head are of no one: they become 0.
         float* z = fragment.values + 4 * block + 2 * half;
@@ -115,17 +124,17 @@ __device__ void rotate_halves(const HeadsParams& params, const ForwardSegment& s
     const Row table(params.rope, rope_position(params.rope, row));
     const std::uint32_t ends = forget(segment.head_ends);
 #pragma unroll
-    for (int first = 0; first < kPairs; first += kBlocksLoaded) {
-      float2 cos[kBlocksLoaded], sin[kBlocksLoaded];
+    for (int first = 0; first < kPairs; first += kBlocksLoaded<Config>) {
+      float2 cos[kBlocksLoaded<Config>], sin[kBlocksLoaded<Config>];
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded && first + i < kPairs; ++i) {
+      for (int i = 0; i < kBlocksLoaded<Config> && first + i < kPairs; ++i) {
         const int column = column_in_head(ends, first + i);
         const int j = min(column, 8 * kApart - 8) + fragment_column(0);
         cos[i] = Row::template two<kFp32>(table.cos, j);
         sin[i] = Row::template two<kFp32>(table.sin, j);
       }
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded && first + i < kPairs; ++i) {
+      for (int i = 0; i < kBlocksLoaded<Config> && first + i < kPairs; ++i) {
         const bool turns = heads.first_halves >> (first + i) & 1;
         float* a = fragment.values + 4 * (first + i) + 2 * half;
         float* b = a + 4 * kApart;
@@ -148,18 +157,18 @@ __device__ void rotate_neighbours(const HeadsParams& params, const ForwardSegmen
     const Row table(params.rope, rope_position(params.rope, row));
     const std::uint32_t ends = forget(segment.head_ends);
 #pragma unroll
-    for (int first = 0; first < Config::kColumns / 8; first += kBlocksLoaded) {
-      int columns[kBlocksLoaded];
-      float cos[kBlocksLoaded], sin[kBlocksLoaded];
+    for (int first = 0; first < Config::kColumns / 8; first += kBlocksLoaded<Config>) {
+      int columns[kBlocksLoaded<Config>];
+      float cos[kBlocksLoaded<Config>], sin[kBlocksLoaded<Config>];
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded; ++i) {
+      for (int i = 0; i < kBlocksLoaded<Config>; ++i) {
         columns[i] = column_in_head(ends, first + i) + fragment_column(0);
         const int j = min(columns[i], width - 2) / 2;
         cos[i] = Row::template one<kFp32>(table.cos, j);
         sin[i] = Row::template one<kFp32>(table.sin, j);
       }
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded; ++i) {
+      for (int i = 0; i < kBlocksLoaded<Config>; ++i) {
         float* z = fragment.values + 4 * (first + i) + 2 * half;
         rotate_if(columns[i] < width, z[0], z[1], cos[i], sin[i]);
       }
@@ -193,8 +202,10 @@ __device__ void finish_heads(const HeadsParams& params,
   gemm::add_bias<typename Config::Element>(segment.bias, segment.bias_fp32,
                                            params.columns[fragment.segment], fragment);
   if (segment.slope.matrix.data != nullptr) write(segment.slope, params, fragment, store);
-  if (heads.norm_weight != nullptr) {
-    rms_normalize_heads<Config>(params, segment, heads, fragment);
+  if (heads.norm_weight != nullptr && heads.norm_fp32) {
+    rms_normalize_heads<Config, float>(params, segment, heads, fragment);
+  } else if (heads.norm_weight != nullptr) {
+    rms_normalize_heads<Config, typename Config::Element>(params, segment, heads, fragment);
   }
   if (heads.rotates) {
     if (params.rope.fp32) {
