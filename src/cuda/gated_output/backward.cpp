@@ -169,7 +169,8 @@ struct Call {
     MatrixTensor to = problem.d_residual;
     if (plan.makes_d_sum) to = {base + plan.d_sum, gemm::padded(problem.d)};
     if (has_norm(problem)) {
-      row_norm::GradientParams params{norm_rows()};
+      row_norm::GradientParams params;
+      static_cast<row_norm::Rows&>(params) = norm_rows();
       params.dn = problem.d_out;
       params.addend = problem.d_sum;
       params.dx = to;

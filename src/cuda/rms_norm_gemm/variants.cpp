@@ -187,7 +187,8 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Con
       if (wants_n(problem)) variant.normalize(kBackward, {rows, products.x}, stream);
       return;
     }
-    row_norm::GradientParams params{rows};
+    row_norm::GradientParams params;
+    static_cast<row_norm::Rows&>(params) = rows;
     params.dn = products.dx;
     if (wants_n(problem)) params.n = products.x;
     params.dx = projection.dx;
