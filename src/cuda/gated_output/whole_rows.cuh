@@ -22,7 +22,6 @@
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
 #include "cuda/gemm/target.cuh"
-#include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda::gated_output {
 
@@ -117,7 +116,7 @@ class NormEpilogue {
         sum += x[0] + x[1];
       }
     }
-    const float mean = sum_of_quad(sum) / columns;
+    const float mean = gemm::sum_of_quad(sum) / columns;
     const int left = static_cast<int>(columns) - fragment_column(0);
     float deviations = 0.0f;
 #pragma unroll
@@ -129,7 +128,7 @@ class NormEpilogue {
         if (8 * block + i < left) deviations = fmaf(deviation, deviation, deviations);
       }
     }
-    return {mean, sum_of_quad(deviations)};
+    return {mean, gemm::sum_of_quad(deviations)};
   }
 
   /// Waits until all tiles of these rows have been published.
@@ -178,14 +177,14 @@ class NormEpilogue {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) sum += columns_of(4 * i + threadIdx.x % 4) * held[i].x;
     const auto d = static_cast<float>(d_);
-    const float mean = sum_of_quad(sum) / d;
+    const float mean = gemm::sum_of_quad(sum) / d;
     float deviations = 0.0f;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       const float apart = held[i].x - mean;
       deviations += held[i].y + columns_of(4 * i + threadIdx.x % 4) * apart * apart;
     }
-    return {mean, rsqrtf(sum_of_quad(deviations) / d + params_.eps)};
+    return {mean, rsqrtf(gemm::sum_of_quad(deviations) / d + params_.eps)};
   }
 
   const WholeRowsParams& params_;

@@ -50,8 +50,8 @@ struct Config {
 
   static constexpr int kPanelsA = kGated ? 4 : 2;  // the gate's lie behind A's
   static constexpr int kStageBytes = (kPanelsA + kPanels) * kPanelBytes;
-  // Of a warpgroup, for results: of a narrow tile all, so that none waits until the store of another
-  // has read its panel, about a microsecond.
+  // Of a warpgroup, for results: of a narrow tile all, so that none waits until the store of
+  // another has read its panel, about a microsecond.
   static constexpr int kStorePanels = kTogether ? 2 : 4;
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
   static constexpr int kBarrierBytes = 1024;

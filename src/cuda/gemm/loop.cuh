@@ -292,6 +292,19 @@ __device__ void multiply_stage(const typename Shared<Config>::Stage& stage, bool
   for (auto& half : acc) fence_registers(half);
 }
 
+/// Multiplies two pairs, each product rounded once.
+template <class Element>
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
+  using Pair = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, __nv_bfloat162, __half2>;
+  Pair first, second;
+  memcpy(&first, &a, 4);
+  memcpy(&second, &b, 4);
+  const Pair product = __hmul2_rn(first, second);  // _rn: never part of another instruction
+  std::uint32_t bits;
+  memcpy(&bits, &product, 4);
+  return bits;
+}
+
 /// The rows of A that a warpgroup multiplies, as wgmma takes them from registers.
 using GatedRows = std::uint32_t[kTileDepth / 16][4];
 

@@ -38,19 +38,6 @@ __device__ inline float2 unpack_pair(std::uint32_t bits) {
   }
 }
 
-/// Multiplies two pairs, each product rounded once.
-template <class Element>
-__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
-  using Pair = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, __nv_bfloat162, __half2>;
-  Pair first, second;
-  memcpy(&first, &a, 4);
-  memcpy(&second, &b, 4);
-  const Pair product = __hmul2_rn(first, second);  // _rn: never part of another instruction
-  std::uint32_t bits;
-  memcpy(&bits, &product, 4);
-  return bits;
-}
-
 /// Makes the A operand of contraction step `step` of the next product, from an accumulator whose
 /// columns it contracts.
 template <class Element, int kCount>

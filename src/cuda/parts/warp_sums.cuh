@@ -12,12 +12,6 @@ __device__ inline float sum_warp(float value) {
   return value;
 }
 
-/// Sums over the four lanes that share a fragment's rows; each of them gets the sum.
-__device__ inline float sum_of_quad(float value) {
-  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
-  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
-}
-
 /// Sums over the lanes up to this one.
 __device__ inline float inclusive_sum(float value) {
 #pragma unroll

@@ -9,7 +9,6 @@
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
 #include "cuda/gemm/target.cuh"
-#include "cuda/parts/warp_sums.cuh"
 #include "cuda/projection/activations.cuh"
 
 namespace tandem::cuda::projection {
@@ -43,7 +42,7 @@ __device__ void normalize_heads(const ForwardParams& params, const ForwardSegmen
 #pragma unroll
     for (int block = kBlocks - 1; block >= 0; --block) {
       if (ends >> block & 1) {
-        inverse = rsqrtf(sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
+        inverse = rsqrtf(gemm::sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
         const int head = __popc(ends & ((1u << block) - 1));
         if (writes && head < heads) norms[head] = inverse;
       }

@@ -91,7 +91,7 @@ __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegm
       for (int i = kBlocksLoaded<Config> - 1; i >= 0; --i) {
         const int block = first + i;
         if (ends >> block & 1) {
-          rstd = rsqrtf(fmaf(sum_of_quad(sums[block]), share, heads.eps));
+          rstd = rsqrtf(fmaf(gemm::sum_of_quad(sums[block]), share, heads.eps));
           keep_rstd(params, segment, fragment, half, __popc(ends & ((1u << block) - 1)), rstd);
         }
         // Columns behind the last whole head are of no one: they become 0.
