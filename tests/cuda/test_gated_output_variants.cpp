@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Contiguous tensors at aligned addresses that nothing reads.
 GatedOutputForwardArgs forward_args(std::int64_t M, std::int64_t d_in, std::int64_t d) {
@@ -56,7 +57,38 @@ TEST(GatedOutputVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(16, 4096, 4096)), EndsWith(".m16"));
   EXPECT_THAT(chosen(forward_args(64, 4096, 4096)), EndsWith(".m64"));
   EXPECT_THAT(chosen(forward_args(512, 4096, 4096)), EndsWith(".n128"));
-  EXPECT_THAT(chosen(forward_args(2048, 8192, 2048)), EndsWith(".n256"));
+  EXPECT_THAT(chosen(forward_args(2048, 8192, 2048)), EndsWith(".rows_gated"));
+}
+
+TEST(GatedOutputVariants, WholeRowsGateWhereTheyCan) {
+  GatedOutputForwardArgs args = forward_args(2048, 2048, 2048);
+  EXPECT_THAT(chosen(args), EndsWith(".rows_gated"));
+  args.gate_activation = OutputGate::kSilu;
+  EXPECT_THAT(chosen(args), EndsWith(".rows"));
+  args = forward_args(2048, 2048, 2048);
+  args.gated = view(10, {2048, 2048});
+  EXPECT_THAT(chosen(args), EndsWith(".rows"));
+  args = forward_args(2048, 2044, 2048);
+  EXPECT_THAT(chosen(args), EndsWith(".rows"));
+  args = forward_args(2048, 2048, 2048);
+  args.norm = OutputNorm::kNone;
+  args.sum.reset();
+  EXPECT_THAT(chosen(args), EndsWith(".n256"));
+  EXPECT_THAT(chosen(forward_args(2048, 2048, 8192)), Not(EndsWith(".rows")));
+}
+
+TEST(GatedOutputVariants, WholeRowsNeedAMultiprocessorPerTile) {
+  GatedOutputForwardArgs args = forward_args(2048, 2048, 2048);
+  args.gate_activation = OutputGate::kSilu;
+  const GatedOutputForwardProblem problem = make_problem(args);
+  DeviceProperties slice = kDevice;
+  for (const ForwardVariant& one : forward_variants()) {
+    if (!one.name.ends_with("bf16.rows")) continue;
+    slice.multiprocessors = 8;
+    EXPECT_LT(predict_forward(one, problem, slice), 1e6);
+    slice.multiprocessors = 7;
+    EXPECT_GT(predict_forward(one, problem, slice), 1e6);
+  }
 }
 
 TEST(GatedOutputVariants, OneForAnyNumberOfRowsWhereBatchesMustNotMatter) {
@@ -80,6 +112,14 @@ TEST(GatedOutputPlan, HoldsTheGatedRowsOrCopies) {
   EXPECT_TRUE(plan.copies_weight && plan.copies_residual);
   EXPECT_GE(plan.workspace_bytes, ((100u + 44) * 64 + 100 * 48) * 2);
   EXPECT_FALSE(plan_of("m64", forward_args(64, 60, 44)).copies_residual);
+}
+
+/// Statistics of each row's two tiles, and counts of each 64 rows; a only where it is made first.
+TEST(GatedOutputPlan, HoldsWhatWholeRowsExchange) {
+  const GatedOutputForwardArgs args = forward_args(1000, 64, 512);
+  EXPECT_EQ(plan_of("rows_gated", args).workspace_bytes, 16128u + 256);  // multiples of 256
+  EXPECT_FALSE(plan_of("rows_gated", args).gates);
+  EXPECT_GE(plan_of("rows", args).workspace_bytes, 1000u * (2 * 8 + 64 * 2));
 }
 
 TEST(GatedOutputPlan, TakesOnlyWhatTheWantedGradientsNeed) {

@@ -218,6 +218,45 @@ TYPED_TEST(GpuGemmAddend, IsAddedToProductsOfAnyDepth) {
   }
 }
 
+struct GatedParams : SumParams<1> {
+  static constexpr bool kWholeRows = true;
+  CUtensorMap gate;
+};
+
+template <class Config>
+class GpuGemmGated : public GpuGemm<Config> {};
+using GatedConfigs = ::testing::Types<Config<Element, Layout::kNT, 192, true>,
+                                      Config<Element, Layout::kNT, 256, true>>;
+TYPED_TEST_SUITE(GpuGemmGated, GatedConfigs);
+
+/// A row has two tiles: of the three CTAs that may run, two do.
+TYPED_TEST(GpuGemmGated, MultipliesRoundedRowsOfAnyDepth) {
+  constexpr int kBatches = 2;
+  const Matrix addend(kBatches, TestFixture::kRows, TestFixture::kColumns, 4);
+  for (const int depth : {8, 72, 136, 200, 264, 1096}) {
+    SCOPED_TRACE(depth);
+    const Matrix a = TestFixture::make_a(kBatches, depth, 1);
+    const Matrix gate = TestFixture::make_a(kBatches, depth, 3);
+    const Matrix b = TestFixture::make_b(kBatches, depth, 2);
+    GatedParams params{};
+    params.a[0] = TestFixture::map_a(a);
+    params.gate = TestFixture::map_a(gate);
+    params.b[0] = TestFixture::map_b(b);
+    params.B = kBatches;
+    params.depth[0] = depth;
+    std::vector<double> exact = TestFixture::expected(
+        kBatches, depth,
+        [&](int batch, int row, int i) {
+          return float(Element(float(a.at(batch, row, i)) * float(gate.at(batch, row, i))));
+        },
+        [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
+    EXPECT_LT(relative_rms(TestFixture::multiply(params, kBatches), exact), 1e-5);
+    params.addend = {addend.map(64), true};
+    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] += float(addend.values.host[i]);
+    EXPECT_LT(relative_rms(TestFixture::multiply(params, kBatches), exact), 1e-5);
+  }
+}
+
 template <class Config>
 class GpuGemmTokens : public GpuGemm<Config> {};
 using TokenConfigs =

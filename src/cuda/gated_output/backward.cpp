@@ -169,11 +169,16 @@ struct Call {
     MatrixTensor to = problem.d_residual;
     if (plan.makes_d_sum) to = {base + plan.d_sum, gemm::padded(problem.d)};
     if (has_norm(problem)) {
-      variant.norm_gradient(kBackward,
-                            {norm_rows(), problem.d_out, problem.d_sum, to, problem.d_norm_weight,
-                             problem.d_norm_bias, problem.accumulate,
-                             reinterpret_cast<float*>(base + plan.norm_sums)},
-                            stream);
+      row_norm::GradientParams params;
+      static_cast<row_norm::Rows&>(params) = norm_rows();
+      params.dn = problem.d_out;
+      params.addend = problem.d_sum;
+      params.dx = to;
+      params.d_weight = problem.d_norm_weight;
+      params.d_bias = problem.d_norm_bias;
+      params.accumulate = problem.accumulate;
+      params.partial_sums = reinterpret_cast<float*>(base + plan.norm_sums);
+      variant.norm_gradient(kBackward, params, stream);
     } else if (to.data != nullptr && problem.M > 0) {
       variant.copy(kBackward,
                    {1, problem.M, problem.d, gemm::as_tokens(problem.d_out), gemm::as_tokens(to)},

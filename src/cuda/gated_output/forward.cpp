@@ -1,7 +1,9 @@
-// gated_output_forward on CUDA: the gate's pass, the product with the shortest predicted time, the
-// norm's pass. Host only.
+// gated_output_forward on CUDA, by the quickest predicted: the gate's pass, the product, the norm's
+// pass; or whole rows in one kernel. Host only.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <limits>
 
 #include "cuda/gated_output/forward_plan.h"
 #include "cuda/gemm/choose_product.h"
@@ -9,6 +11,7 @@
 #include "cuda/gemm/matrix.h"
 #include "cuda/gemm/predict.h"
 #include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/clear.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/gated_output.h"
 
@@ -22,10 +25,10 @@ constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  const auto add = [&](const char* kind, int columns, int most_rows,
-                       ForwardVariant::Launch launch) {
+  const auto add = [&](const char* kind, int columns, int most_rows, ForwardVariant::Launch launch,
+                       ForwardVariant::LaunchWholeRows whole_rows = nullptr, bool gates = false) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, most_rows, launch, &launch_gate<Element>,
+                     columns, most_rows, launch, whole_rows, gates, &launch_gate<Element>,
                      &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
@@ -34,6 +37,17 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
   add("n128", 128, 0, &launch_forward<Element, 128>);
   add("n256", 256, 0, &launch_forward<Element, 256>);
+  add("rows", kWholeRowsColumns, 0, nullptr, &launch_whole_rows<Element, false>);
+  add("rows_gated", kWholeRowsColumns, 0, nullptr, &launch_whole_rows<Element, true>, true);
+}
+
+/// Tiles of a row.
+std::int64_t tiles_of_row(const ForwardVariant& variant, const GatedOutputForwardProblem& problem) {
+  return ceil_div(problem.d, variant.columns);
+}
+/// Counts of how many tiles have arrived: of each 64 rows of whole tiles.
+std::int64_t arrivals(const GatedOutputForwardProblem& problem) {
+  return ceil_div(problem.M, gemm::kTileRows) * (gemm::kTileRows / 64);
 }
 
 const ForwardVariant& choose(const GatedOutputForwardProblem& problem,
@@ -62,6 +76,14 @@ struct Call {
                                      matrix_extents(rows, columns), box_rows));
   }
 
+  CUtensorMap operand_a(const MatrixTensor& matrix, int box_rows) const {
+    return operand(matrix, problem.M, problem.d_in, box_rows);
+  }
+  gemm::Target result(const MatrixTensor& matrix) const {
+    return gemm::make_target(matrix, problem.dtype, problem.dtype, problem.M, problem.d,
+                             variant.most_rows == 0);
+  }
+
   /// Returns a as TMA can read it.
   MatrixTensor make_a() const {
     MatrixTensor a = problem.rows.o;
@@ -80,9 +102,9 @@ struct Call {
     return plan.copies_a ? copy(a, problem.M, problem.d_in, plan.a) : a;
   }
 
-  void make_sum(const MatrixTensor& a, const MatrixTensor& sum, int multiprocessors) const {
+  /// What the product takes that is written to `sum`, where it is wanted.
+  void fill(ForwardParams& params, const MatrixTensor& a, const MatrixTensor& sum) const {
     const bool few = variant.most_rows > 0;
-    ForwardParams params{};
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
     params.depth[0] = problem.d_in;
@@ -91,8 +113,7 @@ struct Call {
       const MatrixTensor weight = plan.copies_weight
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
-      params.a[0] = operand(a, problem.M, problem.d_in,
-                            few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT));
+      params.a[0] = operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT));
       params.b[0] = operand(weight, problem.d, problem.d_in,
                             gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
     }
@@ -105,8 +126,37 @@ struct Call {
       params.addend.map = operand(residual, problem.M, problem.d, 64);
     }
     params.bias = problem.bias;
-    params.sum = gemm::make_target(sum, problem.dtype, problem.dtype, problem.M, problem.d, !few);
+    params.sum = result(sum);
+  }
+
+  void make_sum(const MatrixTensor& a, const MatrixTensor& sum, int multiprocessors) const {
+    ForwardParams params{};
+    fill(params, a, sum);
     variant.launch(params, multiprocessors, stream);
+  }
+
+  void make_whole_rows(const MatrixTensor& a, int multiprocessors) const {
+    if (multiprocessors < tiles_of_row(variant, problem)) {
+      throw Unsupported("[" + std::string(kForward) + "] " + variant.name + " takes " +
+                        std::to_string(tiles_of_row(variant, problem)) + " multiprocessors, got " +
+                        std::to_string(multiprocessors));
+    }
+    WholeRowsParams params{};
+    fill(params, a, problem.sum);
+    if (variant.gates && problem.d_in > 0) {
+      params.gate = operand_a(problem.rows.gate, gemm::box_rows_a(gemm::Layout::kNT));
+    }
+    params.centers = problem.norm == OutputNorm::kLayerNorm;
+    params.norm_weight = problem.norm_weight;
+    params.norm_bias = problem.norm_bias;
+    params.eps = static_cast<float>(problem.eps);
+    params.out = result(problem.out);
+    params.mean = problem.mean;
+    params.rstd = problem.rstd;
+    params.parts = reinterpret_cast<float2*>(base + plan.parts);
+    params.arrived = reinterpret_cast<std::uint32_t*>(base + plan.arrived);
+    launch_clear(kForward, params.arrived, arrivals(problem), stream);
+    variant.whole_rows(params, multiprocessors, stream);
   }
 
   void normalize(const MatrixTensor& sum) const {
@@ -143,7 +193,26 @@ std::string reason_against(const ForwardVariant& variant,
                            const GatedOutputForwardProblem& problem) {
   const std::string reason = gemm::reason_against_rows(variant, problem.dtype, problem.M);
   if (!reason.empty()) return reason;
-  return gemm::reason_against_tiles(problem.M, ceil_div(problem.d, variant.columns));
+  if (variant.whole_rows != nullptr) {
+    if (problem.norm == OutputNorm::kNone) return "takes rows that end in a norm";
+    if (tiles_of_row(variant, problem) > kMostTilesOfRow) {
+      return "takes up to " + std::to_string(kMostTilesOfRow * kWholeRowsColumns) +
+             " columns, got d " + std::to_string(problem.d);
+    }
+  }
+  if (variant.gates) {
+    const GatedRows& rows = problem.rows;
+    if (rows.gate.data == nullptr || rows.gate_activation != OutputGate::kNone ||
+        rows.group_width > 0) {
+      return "takes a gate without activation and without a group norm";
+    }
+    if (problem.gated.data != nullptr) return "does not keep gated";
+    if (must_copy(rows.o, problem.dtype, problem.M, problem.d_in) ||
+        must_copy(rows.gate, problem.dtype, problem.M, problem.d_in)) {
+      return "takes o and gate at strides that are multiples of 16 bytes";
+    }
+  }
+  return gemm::reason_against_tiles(problem.M, tiles_of_row(variant, problem));
 }
 
 ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem) {
@@ -155,7 +224,7 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
   const auto copies = [&](const MatrixTensor& matrix, std::int64_t rows, int columns) {
     return must_copy(matrix, problem.dtype, rows, columns);
   };
-  plan.gates = !problem.rows.is_o();
+  plan.gates = !problem.rows.is_o() && !variant.gates;
   const MatrixTensor& a = plan.gates ? problem.gated : problem.rows.o;
   plan.copies_a = a.data != nullptr && copies(a, problem.M, problem.d_in);
   plan.copies_weight = copies(problem.weight, problem.d, problem.d_in);
@@ -164,16 +233,39 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
   plan.a = add(plan.copies_a || a.data == nullptr, problem.M, problem.d_in);
   plan.weight = add(plan.copies_weight, problem.d, problem.d_in);
   plan.residual = add(plan.copies_residual, problem.M, problem.d);
+  if (variant.whole_rows != nullptr) {
+    plan.parts = workspace.add(problem.M * tiles_of_row(variant, problem) *
+                               static_cast<std::int64_t>(sizeof(float2)));
+    plan.arrived = workspace.add(arrivals(problem) * 4);
+  }
   plan.workspace_bytes = workspace.bytes();
   return plan;
 }
 
 double predict_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,
                        const DeviceProperties& device) {
-  const std::int64_t tiles =
-      ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.d, variant.columns);
-  return gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth), variant.columns,
-                             device.multiprocessors);
+  // Of a pass over rows beside its bytes, of the counts that whole rows clear, and of each of their
+  // tiles, whose norm lies beside no products.
+  constexpr double kPass = 2.0, kClear = 1.5, kNorm = 1.5;
+  const auto pass = [&](std::int64_t columns, int matrices) {
+    constexpr double kBytesPerMicrosecond = 4.2e6;
+    return kPass + static_cast<double>(problem.M * columns * matrices * 2) / kBytesPerMicrosecond;
+  };
+  const std::int64_t per_row = tiles_of_row(variant, problem);
+  const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * per_row;
+  const bool whole_rows = variant.whole_rows != nullptr;
+  std::int64_t ctas = device.multiprocessors;
+  if (whole_rows) ctas -= ctas % std::max<std::int64_t>(per_row, 1);
+  if (ctas == 0) return std::numeric_limits<double>::infinity();
+  double time = gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth),
+                                    variant.columns, static_cast<int>(ctas));
+  if (plan_forward(variant, problem).gates) time += pass(problem.d_in, 3);
+  if (whole_rows) {
+    time += kClear + kNorm * static_cast<double>(ceil_div(tiles, ctas));
+  } else if (problem.norm != OutputNorm::kNone) {
+    time += pass(problem.d, 2);
+  }
+  return time;
 }
 
 }  // namespace tandem::cuda::gated_output
@@ -192,6 +284,7 @@ void gated_output_forward(const GatedOutputForwardProblem& problem, const Contex
   if (problem.M == 0) return;
   const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
   const MatrixTensor a = call.make_a();
+  if (variant.whole_rows != nullptr) return call.make_whole_rows(a, device.multiprocessors);
   // The norm may write where the sum lies.
   const MatrixTensor sum = problem.sum.data != nullptr ? problem.sum : problem.out;
   call.make_sum(a, sum, device.multiprocessors);

@@ -3,6 +3,7 @@
 
 #include "cuda/gated_output/few_rows.cuh"
 #include "cuda/gated_output/forward.cuh"
+#include "cuda/gated_output/whole_rows.cuh"
 
 #define TANDEM_INSTANCES_FORWARD(Element)                                       \
   namespace tandem::cuda::gated_output {                                        \
@@ -16,4 +17,10 @@
   template void launch_few_rows<Element, 16>(const ForwardParams&, int, void*); \
   template void launch_few_rows<Element, 32>(const ForwardParams&, int, void*); \
   template void launch_few_rows<Element, 64>(const ForwardParams&, int, void*); \
+  }
+
+#define TANDEM_INSTANCES_WHOLE_ROWS(Element)                                           \
+  namespace tandem::cuda::gated_output {                                               \
+  template void launch_whole_rows<Element, false>(const WholeRowsParams&, int, void*); \
+  template void launch_whole_rows<Element, true>(const WholeRowsParams&, int, void*);  \
   }

@@ -13,17 +13,21 @@
 
 namespace tandem::cuda::gated_output {
 
-/// Tiles of 128 rows by `columns`; or, for few rows, a stream of the weights.
+/// Tiles of 128 rows by `columns`, of a product alone or of whole rows with their norm; or, for few
+/// rows, a stream of the weights.
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
+  using LaunchWholeRows = void (*)(const WholeRowsParams&, int multiprocessors, void* stream);
   template <class Params>
   using Rows = void (*)(const char*, const Params&, void* stream);
 
   std::string name;
   DType dtype;
   int columns;
-  int most_rows;  // 0: any number
-  Launch launch;
+  int most_rows;               // 0: any number
+  Launch launch;               // or
+  LaunchWholeRows whole_rows;  // which `gates` in the kernel, or takes a as it is
+  bool gates;
   Rows<GateParams> gate;
   Rows<row_norm::NormalizeParams> normalize;
   gemm::Copy copy;
@@ -37,13 +41,15 @@ std::string reason_against(const ForwardVariant& variant, const GatedOutputForwa
 /// What a call keeps in its workspace: offsets in bytes, rows padded to 16 bytes. What is not
 /// needed has no bytes.
 struct ForwardPlan {
-  bool gates = false;     // a is not o: it is made, as `gated` or in the workspace
+  bool gates = false;     // a is made before the product, as `gated` or in the workspace
   bool copies_a = false;  // TMA cannot read o, or `gated`
   bool copies_weight = false;
   bool copies_residual = false;
   std::size_t a = 0;
   std::size_t weight = 0;
   std::size_t residual = 0;
+  std::size_t parts = 0;  // what tiles of whole rows exchange
+  std::size_t arrived = 0;
   std::size_t workspace_bytes = 0;
 };
 ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem);

@@ -9,9 +9,10 @@ constexpr int kTileRows = 128;
 constexpr int kTileDepth = 64;  // of the contracted axis, per stage
 constexpr int kPanelBytes = 64 * kTileDepth * 2;
 
-// Named barriers: of each warpgroup that multiplies, and of its turn.
+// Named barriers: of each warpgroup that multiplies, of its turn, and of both before they begin.
 constexpr int kRowsBarrier = 1;
 constexpr int kTurnBarrier = 3;
+constexpr int kPrepareBarrier = 5;
 
 /// Which operand is read transposed, in terms of row-major matrices: A B^T, A B, or A^T B.
 enum class Layout { kNT, kNN, kTN };
@@ -28,8 +29,9 @@ constexpr int box_rows_b(Layout layout, int columns) {
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
 /// B are tokens, which are contracted. Of a tile with more than 128 columns both warpgroups take 64
-/// rows, else every other tile each.
-template <class ElementT, Layout kLayoutT, int kColumnsT>
+/// rows, else every other tile each. `kGatedT`: A is multiplied element by element with the
+/// operands' `gate`, a matrix of its shape, on its way into the product.
+template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false>
 struct Config {
   using Element = ElementT;
   static constexpr Layout kLayout = kLayoutT;
@@ -39,13 +41,18 @@ struct Config {
   static_assert(kColumns % 64 == 0 && kColumns <= 256);
   static constexpr bool kTogether = kColumns > 128;
   static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
+  static constexpr bool kGated = kGatedT;
+  static_assert(!kGated || (kTogether && k_major_a(kLayout)));
 
   static constexpr int kThreads = 384;  // two warpgroups multiply, two threads of the third load
   static constexpr int kProductRegisters = 240;
   static constexpr int kLoadRegisters = 24;
 
-  static constexpr int kStageBytes = (2 + kPanels) * kPanelBytes;
-  static constexpr int kStorePanels = 2;  // of a warpgroup, for results
+  static constexpr int kPanelsA = kGated ? 4 : 2;  // the gate's lie behind A's
+  static constexpr int kStageBytes = (kPanelsA + kPanels) * kPanelBytes;
+  // Of a warpgroup, for results: of a narrow tile all, so that none waits until the store of
+  // another has read its panel, about a microsecond.
+  static constexpr int kStorePanels = kTogether ? 2 : 4;
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kStages =

@@ -23,6 +23,12 @@ struct Fragment {
   int outer;    // the batch row, or with kTN the slice
 };
 
+/// Sums over the four lanes that share a fragment's rows; each of them gets the sum.
+__device__ inline float sum_of_quad(float value) {
+  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
+  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
+}
+
 /// Stores fragments 64 columns at a time by TMA, through a warpgroup's panels in shared memory, in
 /// turn.
 template <class Config>

@@ -53,7 +53,7 @@ constexpr Major kMajorB = k_major_b(Config::kLayout) ? Major::K : Major::MN;
 template <class Config>
 struct Shared {
   struct Stage {
-    char a[2 * kPanelBytes];
+    char a[Config::kPanelsA * kPanelBytes];
     char b[Config::kPanels * kPanelBytes];
   };
   alignas(1024) Stage stages[Config::kStages];
@@ -156,6 +156,16 @@ struct Operand {
   }
 };
 
+/// Loads A and the gate behind it. One thread.
+template <class Config>
+__device__ void load_gated(const CUtensorMap& a, const CUtensorMap& gate, Barrier& full, char* to,
+                           TileCoordinate at) {
+  using OperandA = Operand<Config, true>;
+  full.arrive_and_expect(2 * OperandA::kBytes);
+  OperandA::load_panel(a, full, to, at);
+  OperandA::load_panel(gate, full, to + OperandA::kBytes, at);
+}
+
 /// Loads the addend's rows from `row` on. One thread of each warp that loads; A's has nothing to.
 template <class Config, bool kIsA>
 __device__ void load_addend(const CUtensorMap& map, Barrier& full, char* to, const Tile& tile,
@@ -189,12 +199,17 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
       shared.ring.wait_empty(at);
       if (elected) {
         auto& stage = shared.stages[at.stage];
-        Operand<Config, kIsA>::template load<kPaired>(
-            maps, shared.ring.full[at.stage], kIsA ? stage.a : stage.b,
-            kIsA ? tile.row : tile.column, steps.first_token + depth,
-            Config::kContractsTokens ? batch
-            : kIsA                   ? tile.outer
-                                     : 0);
+        Barrier& full = shared.ring.full[at.stage];
+        if constexpr (kIsA && Config::kGated) {
+          load_gated<Config>(*maps, operands.gate, full, stage.a, {depth, 0, tile.row, tile.outer});
+        } else {
+          Operand<Config, kIsA>::template load<kPaired>(maps, full, kIsA ? stage.a : stage.b,
+                                                        kIsA ? tile.row : tile.column,
+                                                        steps.first_token + depth,
+                                                        Config::kContractsTokens ? batch
+                                                        : kIsA                   ? tile.outer
+                                                                                 : 0);
+        }
       }
       depth += kTileDepth;
       if (depth == steps.per_batch * kTileDepth) {
@@ -277,6 +292,55 @@ __device__ void multiply_stage(const typename Shared<Config>::Stage& stage, bool
   for (auto& half : acc) fence_registers(half);
 }
 
+/// Multiplies two pairs, each product rounded once.
+template <class Element>
+__device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b) {
+  using Pair = std::conditional_t<std::is_same_v<Element, __nv_bfloat16>, __nv_bfloat162, __half2>;
+  Pair first, second;
+  memcpy(&first, &a, 4);
+  memcpy(&second, &b, 4);
+  const Pair product = __hmul2_rn(first, second);  // _rn: never part of another instruction
+  std::uint32_t bits;
+  memcpy(&bits, &product, 4);
+  return bits;
+}
+
+/// The rows of A that a warpgroup multiplies, as wgmma takes them from registers.
+using GatedRows = std::uint32_t[kTileDepth / 16][4];
+
+/// Loads a stage's rows of A times the gate's, rounded to Element.
+template <class Config>
+__device__ void load_gated_rows(const typename Shared<Config>::Stage& stage, GatedRows& a) {
+  const char* rows = stage.a + threadIdx.x / 128 * kPanelBytes;
+#pragma unroll
+  for (int step = 0; step < kTileDepth / 16; ++step) {
+    std::uint32_t gate[4];
+    load_rows(rows, step, a[step]);
+    load_rows(rows + 2 * kPanelBytes, step, gate);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[step][i] = multiply_pairs<typename Config::Element>(a[step][i], gate[i]);
+    }
+  }
+}
+
+/// As multiply_stage, with A in registers, which must stay as they are until the product is done.
+template <class Config>
+__device__ void multiply_gated(const GatedRows& a, const typename Shared<Config>::Stage& stage,
+                               bool accumulate, Accumulators<Config>& acc) {
+  fence_registers(acc[0]);
+  wgmma_begin();
+  const std::uint64_t b = descriptor<kMajorB<Config>>(stage.b);
+#pragma unroll
+  for (int step = 0; step < kTileDepth / 16; ++step) {
+    wgmma_rs<typename Config::Element, Config::kColumns, kMajorB<Config>>(
+        acc[0], a[step], move_descriptor(b, step * kStepBytes<kMajorB<Config>>),
+        accumulate || step > 0);
+  }
+  wgmma_commit();
+  fence_registers(acc[0]);
+}
+
 /// Adds 64 rows of the addend to a fragment.
 template <class Config>
 __device__ void add_panels(const char* panels, float (&acc)[Config::kColumns / 2]) {
@@ -317,12 +381,12 @@ struct Products {
   template <class Operands>
   __device__ void multiply(const Operands& operands, const Tile& tile, bool passes,
                            Accumulators<Config>& acc) {
-    constexpr int kStepsAhead = 3;
+    // Fewer than the ring has stages: the other warpgroup must read them all.
+    constexpr int kStepsAhead = std::min(3, Config::kStages - 1);
     const int count = count_steps<Config>(operands, tile.outer);
     const Steps first = find_steps<Config>(operands, 0, tile.outer);
     int behind = at.stage;
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
+    const auto take_step = [&](int i, const auto& products) {
       shared.ring.wait_full(at);
       auto& stage = shared.stages[at.stage];
       if constexpr (Config::kContractsTokens) {
@@ -331,7 +395,7 @@ struct Products {
           if (tokens < kTileDepth) clear_tokens_behind<Config>(stage, tokens);
         }
       }
-      multiply_stage<Config>(stage, i > 0, acc);
+      products(stage);
       if (Config::kTogether && passes && i == kStepsAhead) {
         pass_turn();
         passes = false;
@@ -342,6 +406,30 @@ struct Products {
         behind = at.stage;
       }
       at.advance();
+    };
+    if constexpr (Config::kGated) {
+      // A of two steps: one's products run while the other's rows are loaded.
+      GatedRows rows[2] = {};
+      const auto take_gated = [&](int i, GatedRows& mine, const GatedRows& before) {
+        take_step(i, [&](auto& stage) {
+          load_gated_rows<Config>(stage, mine);
+          multiply_gated<Config>(mine, stage, i > 0, acc);
+        });
+        hold_operand(before);
+      };
+#pragma unroll 1
+      for (int i = 0; i < count; i += 2) {
+        take_gated(i, rows[0], rows[1]);
+        if (i + 1 < count) take_gated(i + 1, rows[1], rows[0]);
+      }
+      wgmma_wait<0>();
+      hold_operand(rows[0]);
+      hold_operand(rows[1]);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        take_step(i, [&](auto& stage) { multiply_stage<Config>(stage, i > 0, acc); });
+      }
     }
     // why together before the addend: it may need a stage that the other has not read yet.
     if (Config::kTogether && passes) pass_turn();
@@ -388,8 +476,8 @@ struct Products {
 };
 
 /// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
-/// PanelStore. All threads of a kernel that does nothing else; `shared` is its dynamic shared
-/// memory.
+/// PanelStore; before them, of the 256 threads that will, epilogue.prepare(), if it has one. All
+/// threads of a kernel that does nothing else; `shared` is its dynamic shared memory.
 template <class Config, class Operands, class Epilogue>
 __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue) {
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
@@ -404,6 +492,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     if constexpr (HasAddend<Operands>) {
       if (adds(operands)) prefetch_tensor_map(operands.addend.map);
     }
+    if constexpr (Config::kGated) prefetch_tensor_map(operands.gate);
   }
   __syncthreads();
   const bool late = warp == 9 && operands.b_is_there;
@@ -414,6 +503,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     if (warp == 9) load_tiles<Config, false>(operands, shared, late);
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
+    if constexpr (requires { epilogue.prepare(); }) epilogue.prepare();
     const Schedule<Config, Operands> schedule(operands);
     const int first = static_cast<int>(blockIdx.x);
     const int ctas = static_cast<int>(gridDim.x);
@@ -451,20 +541,21 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
 }
 
 /// Launches a kernel that calls run<Config>; nothing without tiles. Params are Operands and what
-/// the epilogue needs.
+/// the epilogue needs; `shared_bytes` is what the kernel takes.
 template <class Config, class Params>
 void launch(const char* name, void (*kernel)(Params), const Params& params, int multiprocessors,
-            void* stream) {
-  const int tiles = Schedule<Config, Params>(params).count();
+            void* stream, std::size_t shared_bytes = sizeof(Shared<Config>)) {
+  const Schedule<Config, Params> schedule(params);
+  const int tiles = schedule.count();
   if (tiles == 0) return;
   // why many tiles not early: CTAs that start where one of the kernel before has ended lie anyhow
   // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
   // product behind a norm then takes a quarter longer.
   constexpr int kFewWaves = 2;
   launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(std::min(tiles, multiprocessors)),
+                {.blocks = static_cast<unsigned>(schedule.ctas(multiprocessors)),
                  .threads = Config::kThreads,
-                 .shared_bytes = sizeof(Shared<Config>),
+                 .shared_bytes = shared_bytes,
                  .early = tiles <= kFewWaves * multiprocessors},
                 static_cast<cudaStream_t>(stream), params);
 }

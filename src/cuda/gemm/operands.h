@@ -18,6 +18,9 @@ struct Operands {
   static constexpr int kSegments = kSegmentsT;
   static constexpr int kTerms = kTermsT;
   static constexpr bool kPaired = kPairedT;
+  // Whether the tiles of a row block are computed at the same time, by as many CTAs (schedule.cuh).
+  // What is derived may say so: its kernel's CTAs may wait for each other.
+  static constexpr bool kWholeRows = false;
   static_assert(kSegments == 1 || kTerms == 1);
   static_assert(!kPaired || kSegments * kTerms == 1);
 

@@ -10,7 +10,12 @@
 //   ..
 //   7  15 ..
 //   then the next 8 rows of tiles
+//
+// Of whole rows the order runs along the rows, and n is a multiple of a row's tiles: those of a row
+// run at the same time, and a CTA computes the same columns of all of its rows.
 #pragma once
+
+#include <algorithm>
 
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/operands.h"
@@ -39,6 +44,12 @@ class Schedule {
 
   __host__ __device__ int count() const { return count_; }
 
+  /// CTAs that take the tiles; 0 where a device has too few for a whole row.
+  __host__ int ctas(int multiprocessors) const {
+    if (Operands::kWholeRows) multiprocessors -= multiprocessors % std::max(column_tiles_, 1);
+    return std::min(count_, multiprocessors);
+  }
+
   __device__ Tile at(int index) const {
     Tile tile{};
     const int per_outer = row_tiles_ * column_tiles_;
@@ -58,7 +69,7 @@ class Schedule {
   }
 
  private:
-  static constexpr int kGroup = 8;
+  static constexpr int kGroup = Operands::kWholeRows ? 1 : 8;
 
   const Operands& operands_;
   int row_tiles_;

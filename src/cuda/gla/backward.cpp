@@ -19,6 +19,7 @@
 #include "cuda/gla/walk/schedule.h"
 #include "cuda/gla/walk/sum_heads.h"
 #include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/clear.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla.h"
 
@@ -292,7 +293,7 @@ void run_by_walks(const GlaBackwardProblem& problem, const BackwardVariant& vari
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
   if (plan.flag_count > 0) {
-    launch_clear(scratch.at<std::uint32_t>(plan.flags), plan.flag_count, stream);
+    launch_clear(kOp, scratch.at<std::uint32_t>(plan.flags), plan.flag_count, stream);
   }
   for (const BackwardWalk& walk : plan.walks) run(problem, plan, walk, variant, scratch, stream);
   if (problem.d_log_decay.data != nullptr) {

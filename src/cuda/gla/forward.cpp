@@ -4,6 +4,7 @@
 #include "cuda/gla/walk/config.h"
 #include "cuda/gla/walk/schedule.h"
 #include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/clear.h"
 #include "ops/gla.h"
 
 namespace tandem::cuda::gla {
@@ -52,7 +53,7 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
   params.state_strides = {problem.V, 1};
   if (variant.tma) encode_maps(params, tiles);
   if (plan.split()) {
-    launch_clear(scratch.at<std::uint32_t>(plan.ready), plan.flags, context.stream.handle);
+    launch_clear(kOp, scratch.at<std::uint32_t>(plan.ready), plan.flags, context.stream.handle);
   }
   run_walk(variant.name, variant.launch, plan, params, scratch, context.stream.handle);
 }

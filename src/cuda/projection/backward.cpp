@@ -388,14 +388,8 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
   return plan;
 }
 
-}  // namespace tandem::cuda::projection
-
-namespace tandem::cuda {
-
-using namespace projection;
-
-void projection_backward(const ProjectionBackwardProblem& problem, const Context& context,
-                         const CallOptions& options) {
+void run_backward(const ProjectionBackwardProblem& problem, const Context& context,
+                  const CallOptions& options, const std::function<void()>& between) {
   const DeviceProperties& device = device_properties(problem.device);
   const BackwardVariant& variant = choose(problem, device, options);
   const BackwardPlan plan = plan_backward(variant, problem, device);
@@ -405,11 +399,23 @@ void projection_backward(const ProjectionBackwardProblem& problem, const Context
       problem, variant, plan, scratch.at<char>(0), device.multiprocessors, context.stream.handle};
   call.make_dz();
   if (problem.dx.data != nullptr && problem.M > 0 && problem.d > 0) call.make_dx();
+  between();
   if (problem.d > 0) call.make_d_weight();
   for (int i = 0; i < problem.segment_count; ++i) {
     call.make_d_bias(i);
     call.make_d_head_norm_weight(i);
   }
+}
+
+}  // namespace tandem::cuda::projection
+
+namespace tandem::cuda {
+
+using namespace projection;
+
+void projection_backward(const ProjectionBackwardProblem& problem, const Context& context,
+                         const CallOptions& options) {
+  run_backward(problem, context, options, [] {});
 }
 
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem,

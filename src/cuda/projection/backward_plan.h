@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "core/call_options.h"
 #include "cuda/gemm/matrix.h"
 #include "cuda/projection/backward_params.h"
 #include "cuda/projection/heads_params.h"
@@ -65,5 +67,10 @@ struct BackwardPlan {
 };
 BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                            const DeviceProperties& device);
+
+/// Runs the call, and `between` when dx is made and before x is read, which it may write, where dx
+/// lies, too.
+void run_backward(const ProjectionBackwardProblem& problem, const Context& context,
+                  const CallOptions& options, const std::function<void()>& between);
 
 }  // namespace tandem::cuda::projection

@@ -16,12 +16,6 @@ namespace tandem::cuda::projection {
 template <class Element, int kColumns>
 using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
 
-/// Sums over the four threads that share a fragment's rows.
-__device__ inline float sum_of_quad(float value) {
-  value += __shfl_xor_sync(0xFFFFFFFFu, value, 1);
-  return value + __shfl_xor_sync(0xFFFFFFFFu, value, 2);
-}
-
 /// Divides each head of a fragment by its norm. Heads are whole 8-column blocks and begin with the
 /// fragment.
 template <class Config>
@@ -48,7 +42,7 @@ __device__ void normalize_heads(const ForwardParams& params, const ForwardSegmen
 #pragma unroll
     for (int block = kBlocks - 1; block >= 0; --block) {
       if (ends >> block & 1) {
-        inverse = rsqrtf(sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
+        inverse = rsqrtf(gemm::sum_of_quad(sums[block]) + static_cast<float>(kL2NormalizeEpsilon));
         const int head = __popc(ends & ((1u << block) - 1));
         if (writes && head < heads) norms[head] = inverse;
       }

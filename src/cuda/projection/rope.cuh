@@ -42,6 +42,15 @@ struct RopeRow {
   /// Of pair j.
   __device__ float2 one(int j) const { return {load(cos, j), load(sin, j)}; }
 
+  /// A cosine, or sine, of pair j.
+  template <bool kFp32>
+  static __device__ float one(const void* table, int j) {
+    if constexpr (kFp32) {
+      return static_cast<const float*>(table)[j];
+    } else {
+      return static_cast<float>(static_cast<const Element*>(table)[j]);
+    }
+  }
   /// The cosines, or sines, of pairs j and j+1 of tables that lie at multiples of pairs.
   template <bool kFp32>
   static __device__ float2 two(const void* table, int j) {

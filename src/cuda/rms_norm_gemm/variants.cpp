@@ -1,9 +1,11 @@
-// rms_norm_gemm on CUDA: a norm that writes n, then projection's products of n; in the backward n
-// again, projection's gradients, then the norm's. Host only.
+// rms_norm_gemm on CUDA: a norm that writes n, then projection's products of n. In the backward
+// projection's dx, which is dn, the norm's gradients and in the same pass n again, where dn lay,
+// then projection's d_weight. Host only.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "cuda/gemm/matrix.h"
+#include "cuda/projection/backward_plan.h"
 #include "cuda/projection/forward_plan.h"
 #include "cuda/row_norm/row_norm.h"
 #include "cuda/runtime/call_scope.h"
@@ -87,8 +89,7 @@ ForwardPlan plan_forward(const RmsNormGemmForwardProblem& problem, const DeviceP
 }
 
 struct BackwardPlan {
-  std::size_t n = 0;  // n and dn [M,d], rows padded to 16 bytes; without bytes: not wanted
-  std::size_t dn = 0;
+  std::size_t n = 0;  // dn, then n, or one of them alone: [M,d], rows padded to 16 bytes
   std::size_t weight_sums = 0;
   std::size_t products = 0;
   std::size_t products_bytes = 0;
@@ -111,7 +112,7 @@ ProjectionBackwardProblem products_of(const RmsNormGemmBackwardProblem& problem,
   const std::int64_t stride = gemm::padded(products.d);
   if (wants_n(problem)) products.x = {base + plan.n, stride};
   products.dx = {};
-  if (wants_dn(problem)) products.dx = {base + plan.dn, stride};
+  if (wants_dn(problem)) products.dx = {base + plan.n, stride};
   return products;
 }
 
@@ -121,8 +122,7 @@ BackwardPlan plan_backward(const RmsNormGemmBackwardProblem& problem,
   BackwardPlan plan;
   WorkspaceLayout workspace;
   const std::int64_t bytes = projection.M * gemm::padded(projection.d) * 2;
-  plan.n = workspace.add(wants_n(problem) ? bytes : 0);
-  plan.dn = workspace.add(wants_dn(problem) ? bytes : 0);
+  plan.n = workspace.add(wants_n(problem) || wants_dn(problem) ? bytes : 0);
   plan.weight_sums = workspace.add(
       problem.d_norm_weight != nullptr
           ? std::int64_t{row_norm::most_slices(projection.M, projection.d)} * projection.d * 4
@@ -182,22 +182,24 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Con
   const row_norm::Rows rows =
       row_norm::rows_of(projection.M, projection.d, projection.x, problem.norm);
   const ProjectionBackwardProblem products = products_of(problem, plan, scratch.at<char>(0));
-  if (wants_n(problem)) variant.normalize(kBackward, {rows, products.x}, stream);
-  projection_backward(products,
-                      with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
-                      inner);
-  if (wants_dn(problem)) {
-    variant.gradient(kBackward,
-                     {rows,
-                      products.dx,
-                      {},
-                      projection.dx,
-                      {problem.d_norm_weight, problem.d_norm_weight_dtype},
-                      {},
-                      projection.accumulate,
-                      scratch.at<float>(plan.weight_sums)},
-                     stream);
-  }
+  const auto normalize_or_differentiate = [&] {
+    if (!wants_dn(problem)) {
+      if (wants_n(problem)) variant.normalize(kBackward, {rows, products.x}, stream);
+      return;
+    }
+    row_norm::GradientParams params;
+    static_cast<row_norm::Rows&>(params) = rows;
+    params.dn = products.dx;
+    if (wants_n(problem)) params.n = products.x;
+    params.dx = projection.dx;
+    params.d_weight = {problem.d_norm_weight, problem.d_norm_weight_dtype};
+    params.accumulate = projection.accumulate;
+    params.partial_sums = scratch.at<float>(plan.weight_sums);
+    variant.gradient(kBackward, params, stream);
+  };
+  projection::run_backward(
+      products, with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
+      inner, normalize_or_differentiate);
 }
 
 std::size_t rms_norm_gemm_backward_workspace_bytes(const RmsNormGemmBackwardProblem& problem,

@@ -92,36 +92,47 @@ __global__ __launch_bounds__(Shape::kThreads) void normalize_kernel(
       });
 }
 
-/// Sums over a CTA's rows that a thread keeps, of its eights' columns.
-template <bool kSums, int kHeld>
-struct ColumnSums {
-  float weight[kHeld][8] = {}, bias[kHeld][8] = {};
+/// What a gradient sums over of a row.
+template <class Part, class Element>
+struct GradientRow {
+  Part x, dn;
+  float rstd, mean;
+
+  __device__ GradientRow(const GradientParams& params, std::int64_t row)
+      : x(part(params.x, row, params.d)),
+        dn(part(params.dn, row, params.d)),
+        rstd(params.rstd[row]),
+        mean(params.centers ? params.mean[row] : 0.0f) {}
+
+  static __device__ Part part(const MatrixTensor& matrix, std::int64_t row, int d) {
+    return Part(matrix.data != nullptr ? row_of<const Element>(matrix, row) : nullptr, d);
+  }
 };
-template <int kHeld>
-struct ColumnSums<false, kHeld> {};
 
 /// A CTA per slice of rows, which it takes one after the other; `kSums`: with d_weight's and
-/// d_bias's partial sums, of rows that are held whole.
+/// d_bias's partial sums, of rows that are held whole, each on its way while the one before is
+/// worked on.
 template <class Element, bool kRegular, bool kCenters, class Shape, bool kSums>
 __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_kernel(
     const __grid_constant__ GradientParams params) {
   constexpr int kHeld = Shape::kHeld;
   using Cta = RowCta<Shape::kThreads>;
-  using Part = RowPart<Cta, Element, kRegular, kHeld>;
+  using Row = GradientRow<RowPart<Cta, Element, kRegular, kHeld>, Element>;
   follow_stream();
   const int d = params.d;
   const std::int64_t slices = gridDim.x, slice = blockIdx.x;
   const std::int64_t end = params.M * (slice + 1) / slices;
   const WeightPart<Cta, Element, kRegular, 0> weight(
       params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
-  ColumnSums<kSums, kHeld> sums;
-  for (std::int64_t row = params.M * slice / slices; row < end; ++row) {
-    const auto part = [&](const MatrixTensor& matrix) {
-      return Part(matrix.data != nullptr ? row_of<const Element>(matrix, row) : nullptr, d);
-    };
-    const Part x = part(params.x), dn = part(params.dn), addend = part(params.addend);
-    const float rstd = params.rstd[row];
-    const float mean = kCenters ? params.mean[row] : 0.0f;
+  // Of this thread's columns, over the rows.
+  float weight_sums[kSums ? kHeld : 1][8] = {}, bias_sums[kSums && kCenters ? kHeld : 1][8] = {};
+  const std::int64_t begin = params.M * slice / slices;
+  Row next(params, begin);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const Row now = next;
+    if (kSums && row + 1 < end) next = Row(params, row + 1);
+    const auto& [x, dn, rstd, mean] = now;
+    const auto addend = Row::part(params.addend, row, d);
     float m[8], g[8], weights[8], more[8];
     const auto get = [&](int i) { x.get(i, m), dn.get(i, g); };
     const auto reload = [&](int i) { x.reload(i, m), dn.reload(i, g); };
@@ -133,8 +144,8 @@ __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_k
         if (Cta::column(i) + (kRegular ? 0 : j) >= d) continue;
         m[j] = (m[j] - mean) * rstd;
         if constexpr (kSums) {
-          sums.weight[i][j] = fmaf(g[j], m[j], sums.weight[i][j]);
-          sums.bias[i][j] += g[j];
+          weight_sums[i][j] = fmaf(g[j], m[j], weight_sums[i][j]);
+          if constexpr (kCenters) bias_sums[i][j] += g[j];
         }
         g[j] *= weights[j];
         means[0] = fmaf(m[j], g[j], means[0]);
@@ -148,19 +159,24 @@ __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_k
       Cta::template for_eights<kHeld>(
           d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
     }
-    if (params.dx.data == nullptr) continue;
+    if (params.dx.data == nullptr && params.n.data == nullptr) continue;
     Cta::sum(means);
 #pragma unroll
     for (float& value : means) value = __fdividef(value, static_cast<float>(d));
-    Element* to = row_of<Element>(params.dx, row);
+    const auto put = [&](const MatrixTensor& to, int i, const float(&values)[8]) {
+      if (to.data == nullptr) return;
+      store_eight(row_of<Element>(to, row) + Cta::column(i), d - Cta::column(i), values);
+    };
     const auto store = [&](int i) {
       weight.get(i, weights);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         m[j] = (m[j] - mean) * rstd;
         g[j] = more[j] + rstd * (g[j] * weights[j] - m[j] * means[0] - means[1]);
+        m[j] *= weights[j];
       }
-      store_eight(to + Cta::column(i), d - Cta::column(i), g);
+      put(params.dx, i, g);
+      if constexpr (!kCenters) put(params.n, i, m);
     };
     Cta::template for_eights<kHeld>(
         d, [&](int i) { get(i), addend.get(i, more), store(i); },
@@ -170,9 +186,11 @@ __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_k
     float* to = params.partial_sums + slice * d;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      store_eight(to + Cta::column(i), d - Cta::column(i), sums.weight[i]);
-      if (params.d_bias.data == nullptr) continue;
-      store_eight(to + slices * d + Cta::column(i), d - Cta::column(i), sums.bias[i]);
+      store_eight(to + Cta::column(i), d - Cta::column(i), weight_sums[i]);
+      if constexpr (kCenters) {
+        if (params.d_bias.data == nullptr) continue;
+        store_eight(to + slices * d + Cta::column(i), d - Cta::column(i), bias_sums[i]);
+      }
     }
   }
 }
@@ -243,8 +261,8 @@ bool lies_well(const WeightVector& vector) {
 constexpr int kMostHeld = 8 * 256 * 4;
 template <class Body>
 auto with_shape(int d, const Body& body) {
-  if (d <= 8 * 128) return body(Shape<128, 1, 6>{});
-  if (d <= 8 * 128 * 2) return body(Shape<128, 2, 4>{});
+  if (d <= 8 * 128) return body(Shape<128, 1, 5>{});
+  if (d <= 8 * 128 * 2) return body(Shape<128, 2, 3>{});
   if (d <= 8 * 128 * 4) return body(Shape<128, 4, 2>{});
   return body(Shape<256, 4, 1>{});
 }
@@ -271,7 +289,8 @@ void normalize(const char* name, const NormalizeParams& params, void* stream) {
 
 /// Whether one pass over the rows makes all gradients.
 bool sums_beside(const GradientParams& params) {
-  return is_regular(params, {params.dn, params.addend, params.dx}) && params.d <= kMostHeld;
+  return is_regular(params, {params.dn, params.addend, params.n, params.dx}) &&
+         params.d <= kMostHeld;
 }
 
 /// As many CTAs as an H200 holds at once, each with some rows: a slice's sums are as many bytes as
@@ -298,27 +317,28 @@ int differentiate(const char* name, const GradientParams& params, bool sums, voi
     });
     return slices;
   }
-  if (params.dx.data != nullptr) {
-    if (is_regular(params, {params.dn, params.addend, params.dx})) {
-      with_shape(params.d, [&]<class Shape>(Shape) {
-        launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, false>, params,
-                      params.M, stream);
-      });
-    } else {
-      launch<AnyShape>(name, norm_gradient_kernel<Element, false, kCenters, AnyShape, false>,
-                       params, params.M, stream);
-    }
+  int slices = 0;
+  if (sums) {  // before n may lie where dn did
+    slices = slices_apart(params.M);
+    launch_kernel(name,
+                  is_regular(params, {params.dn})
+                      ? norm_weight_gradient_kernel<Element, true, kCenters>
+                      : norm_weight_gradient_kernel<Element, false, kCenters>,
+                  {.blocks = static_cast<unsigned>(ceil_div(params.d, 256)),
+                   .blocks_y = static_cast<unsigned>(slices),
+                   .threads = 32 * kSumWarps},
+                  static_cast<cudaStream_t>(stream), params);
   }
-  if (!sums) return 0;
-  const int slices = slices_apart(params.M);
-  launch_kernel(name,
-                is_regular(params, {params.dn})
-                    ? norm_weight_gradient_kernel<Element, true, kCenters>
-                    : norm_weight_gradient_kernel<Element, false, kCenters>,
-                {.blocks = static_cast<unsigned>(ceil_div(params.d, 256)),
-                 .blocks_y = static_cast<unsigned>(slices),
-                 .threads = 32 * kSumWarps},
-                static_cast<cudaStream_t>(stream), params);
+  if (params.dx.data == nullptr && params.n.data == nullptr) return slices;
+  if (is_regular(params, {params.dn, params.addend, params.n, params.dx})) {
+    with_shape(params.d, [&]<class Shape>(Shape) {
+      launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, false>, params,
+                    params.M, stream);
+    });
+  } else {
+    launch<AnyShape>(name, norm_gradient_kernel<Element, false, kCenters, AnyShape, false>, params,
+                     params.M, stream);
+  }
   return slices;
 }
 

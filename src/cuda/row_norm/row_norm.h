@@ -52,7 +52,9 @@ void launch_normalize(const char* name, const NormalizeParams& params, void* str
 struct GradientParams : Rows {
   MatrixTensor dn;      // null: 0
   MatrixTensor addend;  // null: 0
-  MatrixTensor dx;      // null: not wanted, as the next two
+  MatrixTensor n;       // of an RMS norm, as its forward makes it; null: not wanted, as the next
+                        // three; may be dn
+  MatrixTensor dx;
   WeightVectorGradient d_weight;
   WeightVectorGradient d_bias;
   bool accumulate = false;

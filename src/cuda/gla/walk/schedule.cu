@@ -76,23 +76,7 @@ __global__ __launch_bounds__(kThreads) void gla_schedule_kernel(
   }
 }
 
-struct ClearParams {
-  std::uint32_t* flags;
-  std::int64_t count;
-};
-
-__global__ __launch_bounds__(kThreads) void gla_clear_kernel(
-    const __grid_constant__ ClearParams params) {
-  follow_stream_before_own_kernel();
-  for (std::int64_t i = threadIdx.x; i < params.count; i += kThreads) params.flags[i] = 0;
-}
-
 }  // namespace
-
-void launch_clear(std::uint32_t* flags, std::int64_t count, void* stream) {
-  launch_kernel("gla_clear", gla_clear_kernel, {.blocks = 1, .threads = kThreads},
-                static_cast<cudaStream_t>(stream), ClearParams{flags, count});
-}
 
 void launch_schedule(const ScheduleParams& params, void* stream) {
   launch_kernel("gla_schedule", gla_schedule_kernel,

@@ -23,7 +23,4 @@ struct ScheduleParams {
 
 void launch_schedule(const ScheduleParams& params, void* stream);
 
-/// Clears the flags of a split walk.
-void launch_clear(std::uint32_t* flags, std::int64_t count, void* stream);
-
 }  // namespace tandem::cuda::gla
