@@ -73,7 +73,7 @@ TEST(GatedOutputVariants, WholeRowsGateWhereTheyCan) {
   args = forward_args(2048, 2048, 2048);
   args.norm = OutputNorm::kNone;
   args.sum.reset();
-  EXPECT_THAT(chosen(args), EndsWith(".n256"));
+  EXPECT_THAT(chosen(args), EndsWith(".n128"));
   EXPECT_THAT(chosen(forward_args(2048, 2048, 8192)), Not(EndsWith(".rows")));
 }
 

@@ -231,7 +231,7 @@ TYPED_TEST_SUITE(GpuGemmGated, GatedConfigs);
 
 /// A row has two tiles: of the three CTAs that may run, two do.
 TYPED_TEST(GpuGemmGated, MultipliesRoundedRowsOfAnyDepth) {
-  constexpr int kBatches = 2;
+  constexpr int kBatches = TestFixture::kBatches;
   const Matrix addend(kBatches, TestFixture::kRows, TestFixture::kColumns, 4);
   for (const int depth : {8, 72, 136, 200, 264, 1096}) {
     SCOPED_TRACE(depth);

@@ -10,10 +10,10 @@
 // CTAs wait for each other, so all of a row must run at some time: there is one per multiprocessor,
 // and they start in their order.
 //
-// Numerics: products, sums and the norm are fp32; what is written is rounded once. Deviations are
-// taken from each tile's own mean and merged as by Chan, Golub and LeVeque, so a row's mean may be
-// large. One order of sums. Floor: 2 M d_in d flops, or o, the gate, the residual and what is
-// written once.
+// Numerics: products, sums and the norm are fp32; what is written is rounded once, a sum that is
+// written before its norm. Deviations are taken from each tile's own mean and merged as by Chan,
+// Golub and LeVeque, so a row's mean may be large. One order of sums. Floor: 2 M d_in d flops, or
+// o, the gate, the residual and what is written once.
 #pragma once
 
 #include <cuda/atomic>
@@ -21,7 +21,8 @@
 #include "cuda/gated_output/forward_params.h"
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
-#include "cuda/gemm/target.cuh"
+#include "cuda/gemm/store_eights.cuh"
+#include "cuda/gemm/target.h"
 
 namespace tandem::cuda::gated_output {
 
@@ -55,16 +56,16 @@ class NormEpilogue {
     cutlass::arch::NamedBarrier::sync(256, gemm::kPrepareBarrier);
   }
 
-  __device__ void operator()(const Fragment& fragment, gemm::PanelStore<Config>& store) const {
+  __device__ void operator()(const Fragment& fragment, gemm::PanelStore<Config>&) const {
     gemm::add_bias<Element>(params_.bias.data, params_.bias.dtype == DType::kFloat32, d_, fragment);
+    const bool keeps_sum = params_.sum.matrix.data != nullptr;
+    if (keeps_sum) round(fragment);
     publish(fragment);
-    if (params_.sum.matrix.data != nullptr) {
-      gemm::write(params_.sum, params_.rows, d_, d_, fragment, store);
-    }
+    if (keeps_sum) write(params_.sum, fragment);
     wait(fragment);
 #pragma unroll
     for (int half = 0; half < 2; ++half) normalize(fragment, half);
-    gemm::write(params_.out, params_.rows, d_, d_, fragment, store);
+    write(params_.out, fragment);
   }
 
  private:
@@ -86,6 +87,24 @@ class NormEpilogue {
   }
   __device__ Arrived arrived(const Fragment& fragment) const {
     return Arrived(params_.arrived[fragment.row / 64]);
+  }
+
+  __device__ void write(const gemm::Target& to, const Fragment& fragment) const {
+    if (to.by_tma) return gemm::store_eights<Element>(to.matrix, params_.rows, d_, fragment);
+    gemm::store_fragment<Element>(fragment, params_.rows, d_, [&](int row) {
+      return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
+    });
+  }
+
+  /// Rounds the sum as it is written: the norm is of that, for a backward that reads it.
+  __device__ static void round(const Fragment& fragment) {
+#pragma unroll
+    for (int i = 0; i < Config::kColumns / 2; i += 2) {
+      const float2 pair =
+          unpack_pair<Element>(pack_pair<Element>(fragment.values[i], fragment.values[i + 1]));
+      fragment.values[i] = pair.x;
+      fragment.values[i + 1] = pair.y;
+    }
   }
 
   /// Publishes what the tile knows of its rows.

@@ -1,6 +1,8 @@
 // Tile, stages, threads and registers of the GEMM main loop (gemm/loop.cuh).
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gemm {
@@ -57,6 +59,9 @@ struct Config {
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kStages =
       (kSharedMemoryPerBlock - kStoreBytes - kBarrierBytes) / kStageBytes;
+  // By which one warpgroup begins before the other where both take part: as many as may be, or
+  // their epilogues meet.
+  static constexpr int kStepsAhead = std::min(3, kStages - 1);
 };
 
 }  // namespace tandem::cuda::gemm

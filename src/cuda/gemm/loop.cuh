@@ -381,8 +381,6 @@ struct Products {
   template <class Operands>
   __device__ void multiply(const Operands& operands, const Tile& tile, bool passes,
                            Accumulators<Config>& acc) {
-    // Fewer than the ring has stages: the other warpgroup must read them all.
-    constexpr int kStepsAhead = std::min(3, Config::kStages - 1);
     const int count = count_steps<Config>(operands, tile.outer);
     const Steps first = find_steps<Config>(operands, 0, tile.outer);
     int behind = at.stage;
@@ -396,7 +394,7 @@ struct Products {
         }
       }
       products(stage);
-      if (Config::kTogether && passes && i == kStepsAhead) {
+      if (Config::kTogether && passes && i == Config::kStepsAhead) {
         pass_turn();
         passes = false;
       }
