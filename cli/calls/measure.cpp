@@ -108,8 +108,12 @@ std::vector<double> time_cuda(const Operation& operation, const TensorSet& set, 
                               int replays) {
   const DeviceProperties& properties = device_properties(device);
   const double bytes = std::max(static_cast<double>(set.bytes()), 1.0);  // a cost may count twice
+  // As many as layers of a model behind each other, where there is room for them.
+  constexpr double kRoom = 8e9;
+  const int fewest = 8 * bytes <= kRoom ? 8 : 2;
   const int sets = std::clamp(
-      static_cast<int>(std::ceil(5.0 * static_cast<double>(properties.l2_bytes) / bytes)), 2, 256);
+      static_cast<int>(std::ceil(5.0 * static_cast<double>(properties.l2_bytes) / bytes)), fewest,
+      256);
   std::vector<Placement> placements;
   placements.reserve(sets);
   for (int i = 0; i < sets; ++i) placements.emplace_back(set, device);
