@@ -58,10 +58,9 @@ class NormEpilogue {
 
   __device__ void operator()(const Fragment& fragment, gemm::PanelStore<Config>&) const {
     gemm::add_bias<Element>(params_.bias.data, params_.bias.dtype == DType::kFloat32, d_, fragment);
-    const bool keeps_sum = params_.sum.matrix.data != nullptr;
-    if (keeps_sum) round(fragment);
+    round(fragment);
     publish(fragment);
-    if (keeps_sum) write(params_.sum, fragment);
+    if (params_.sum.matrix.data != nullptr) write(params_.sum, fragment);
     wait(fragment);
 #pragma unroll
     for (int half = 0; half < 2; ++half) normalize(fragment, half);
@@ -96,14 +95,14 @@ class NormEpilogue {
     });
   }
 
-  /// Rounds the sum as it is written: the norm is of that, for a backward that reads it.
+  /// Rounds the sum as it is written: the norm is of that, for a backward that reads it. why the
+  /// barriers: ptxas (13.0) else reads accumulators before their products are waited for, and
+  /// serialises these.
   __device__ static void round(const Fragment& fragment) {
 #pragma unroll
-    for (int i = 0; i < Config::kColumns / 2; i += 2) {
-      const float2 pair =
-          unpack_pair<Element>(pack_pair<Element>(fragment.values[i], fragment.values[i + 1]));
-      fragment.values[i] = pair.x;
-      fragment.values[i + 1] = pair.y;
+    for (float& value : fragment.values) {
+      value = static_cast<float>(static_cast<Element>(value));
+      asm volatile("" : "+f"(value));
     }
   }
 
