@@ -245,8 +245,8 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
 double predict_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,
                        const DeviceProperties& device) {
   // Of a pass over rows beside its bytes, of the counts that whole rows clear, and of each of their
-  // tiles, whose norm lies beside no products.
-  constexpr double kPass = 2.0, kClear = 1.5, kNorm = 1.5;
+  // tiles, whose norm lies beside no products; these take longer behind a gate's pass.
+  constexpr double kPass = 2.0, kClear = 1.5, kNorm = 1.5, kNormBehindPass = 9.0;
   const auto pass = [&](std::int64_t columns, int matrices) {
     constexpr double kBytesPerMicrosecond = 4.2e6;
     return kPass + static_cast<double>(problem.M * columns * matrices * 2) / kBytesPerMicrosecond;
@@ -259,9 +259,11 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
   if (ctas == 0) return std::numeric_limits<double>::infinity();
   double time = gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth),
                                     variant.columns, static_cast<int>(ctas));
-  if (plan_forward(variant, problem).gates) time += pass(problem.d_in, 3);
+  const bool gates = plan_forward(variant, problem).gates;
+  if (gates) time += pass(problem.d_in, 3);
   if (whole_rows) {
-    time += kClear + kNorm * static_cast<double>(ceil_div(tiles, ctas));
+    const double norm = gates ? kNormBehindPass : kNorm;
+    time += kClear + norm * static_cast<double>(ceil_div(tiles, ctas));
   } else if (problem.norm != OutputNorm::kNone) {
     time += pass(problem.d, 2);
   }

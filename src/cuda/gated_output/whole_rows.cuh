@@ -21,8 +21,7 @@
 #include "cuda/gated_output/forward_params.h"
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
-#include "cuda/gemm/store_eights.cuh"
-#include "cuda/gemm/target.h"
+#include "cuda/gemm/target.cuh"
 
 namespace tandem::cuda::gated_output {
 
@@ -56,15 +55,17 @@ class NormEpilogue {
     cutlass::arch::NamedBarrier::sync(256, gemm::kPrepareBarrier);
   }
 
-  __device__ void operator()(const Fragment& fragment, gemm::PanelStore<Config>&) const {
+  __device__ void operator()(const Fragment& fragment, gemm::PanelStore<Config>& store) const {
     gemm::add_bias<Element>(params_.bias.data, params_.bias.dtype == DType::kFloat32, d_, fragment);
     round(fragment);
     publish(fragment);
-    if (params_.sum.matrix.data != nullptr) write(params_.sum, fragment);
+    if (params_.sum.matrix.data != nullptr) {
+      gemm::write(params_.sum, params_.rows, d_, d_, fragment, store);
+    }
     wait(fragment);
 #pragma unroll
     for (int half = 0; half < 2; ++half) normalize(fragment, half);
-    write(params_.out, fragment);
+    gemm::write(params_.out, params_.rows, d_, d_, fragment, store);
   }
 
  private:
@@ -86,13 +87,6 @@ class NormEpilogue {
   }
   __device__ Arrived arrived(const Fragment& fragment) const {
     return Arrived(params_.arrived[fragment.row / 64]);
-  }
-
-  __device__ void write(const gemm::Target& to, const Fragment& fragment) const {
-    if (to.by_tma) return gemm::store_eights<Element>(to.matrix, params_.rows, d_, fragment);
-    gemm::store_fragment<Element>(fragment, params_.rows, d_, [&](int row) {
-      return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
-    });
   }
 
   /// Rounds the sum as it is written: the norm is of that, for a backward that reads it. why the

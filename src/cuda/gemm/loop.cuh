@@ -548,14 +548,13 @@ void launch(const char* name, void (*kernel)(Params), const Params& params, int 
   if (tiles == 0) return;
   // why many tiles not early: CTAs that start where one of the kernel before has ended lie anyhow
   // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
-  // product behind a norm then takes a quarter longer, and so do whole rows, whose CTAs wait for
-  // each other, behind a pass over theirs.
+  // product behind a norm then takes a quarter longer.
   constexpr int kFewWaves = 2;
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(schedule.ctas(multiprocessors)),
                  .threads = Config::kThreads,
                  .shared_bytes = shared_bytes,
-                 .early = !Params::kWholeRows && tiles <= kFewWaves * multiprocessors},
+                 .early = tiles <= kFewWaves * multiprocessors},
                 static_cast<cudaStream_t>(stream), params);
 }
 
