@@ -105,7 +105,7 @@ def gated_scan(
     """:func:`tandem.ops.gated_scan` of a sequence over a group, each rank with the next part of it.
 
     Args: those of :func:`tandem.ops.gated_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
-    start and group as in :func:`gla`. The scan runs twice, first for the state that the part leaves.
+    start and group as in :func:`gla`. Two scans more find the state that the part leaves and the product of its decays.
     """
     x, gate = autocast(x, gate)
     parts = _Parts("gated_scan", x, cu_seqlens, start, group)
@@ -128,7 +128,7 @@ def linear_scan(
     """:func:`tandem.ops.linear_scan` of a sequence over a group, each rank with the next part of it.
 
     Args: those of :func:`tandem.ops.linear_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
-    start and group as in :func:`gla`. The scan runs twice, first for the state that the part leaves.
+    start and group as in :func:`gla`. Two scans more find the state that the part leaves and the product of its decays.
     """
     u, weight, gate = autocast(u, weight, gate)
     parts = _Parts("linear_scan", u, cu_seqlens, start, group)

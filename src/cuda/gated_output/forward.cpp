@@ -41,6 +41,11 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add("rows_gated", kWholeRowsColumns, 0, nullptr, &launch_whole_rows<Element, true>, true);
 }
 
+/// Whether a pass makes a before the product.
+bool gates_before(const ForwardVariant& variant, const GatedOutputForwardProblem& problem) {
+  return !problem.rows.is_o() && !variant.gates;
+}
+
 /// Tiles of a row.
 std::int64_t tiles_of_row(const ForwardVariant& variant, const GatedOutputForwardProblem& problem) {
   return ceil_div(problem.d, variant.columns);
@@ -224,7 +229,7 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
   const auto copies = [&](const MatrixTensor& matrix, std::int64_t rows, int columns) {
     return must_copy(matrix, problem.dtype, rows, columns);
   };
-  plan.gates = !problem.rows.is_o() && !variant.gates;
+  plan.gates = gates_before(variant, problem);
   const MatrixTensor& a = plan.gates ? problem.gated : problem.rows.o;
   plan.copies_a = a.data != nullptr && copies(a, problem.M, problem.d_in);
   plan.copies_weight = copies(problem.weight, problem.d, problem.d_in);
@@ -259,7 +264,7 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
   if (ctas == 0) return std::numeric_limits<double>::infinity();
   double time = gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth),
                                     variant.columns, static_cast<int>(ctas));
-  const bool gates = plan_forward(variant, problem).gates;
+  const bool gates = gates_before(variant, problem);
   if (gates) time += pass(problem.d_in, 3);
   if (whole_rows) {
     const double norm = gates ? kNormBehindPass : kNorm;

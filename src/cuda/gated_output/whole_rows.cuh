@@ -2,16 +2,18 @@
 // computed at the same time and stay in registers until its norm is known, so neither the sum nor,
 // with a plain gate, a = o gate passes through memory.
 //
-//   of 64 rows of a tile   o gate on its way into the product, the residual behind it
-//   (gemm/loop.cuh) publish                mean and squared deviations of the tile's columns; one
-//   more has arrived sum                    written, where it is wanted wait until all tiles of
-//   these rows have arrived merge, normalise       the mean and deviations of whole rows; written
+//   of 64 rows of a tile:
+//   products   o gate on its way into them, the residual behind (gemm/loop.cuh); rounded
+//   publish    mean and squared deviations of the tile's columns; one more tile has arrived
+//   sum        written, where it is wanted
+//   wait       until all tiles of these rows have arrived
+//   normalise  by the mean and deviations of whole rows, merged; written
 //
 // CTAs wait for each other, so all of a row must run at some time: there is one per multiprocessor,
 // and they start in their order.
 //
-// Numerics: products, sums and the norm are fp32; what is written is rounded once, a sum that is
-// written before its norm. Deviations are taken from each tile's own mean and merged as by Chan,
+// Numerics: products, sums and the norm are fp32. The sum is rounded before its norm, as a backward
+// reads it, and out once. Deviations are taken from each tile's own mean and merged as by Chan,
 // Golub and LeVeque, so a row's mean may be large. One order of sums. Floor: 2 M d_in d flops, or
 // o, the gate, the residual and what is written once.
 #pragma once
@@ -89,9 +91,8 @@ class NormEpilogue {
     return Arrived(params_.arrived[fragment.row / 64]);
   }
 
-  /// Rounds the sum as it is written: the norm is of that, for a backward that reads it. why the
-  /// barriers: ptxas (13.0) else reads accumulators before their products are waited for, and
-  /// serialises these.
+  /// Rounds the sum as it is written, or would be. why the barriers: ptxas (13.0) else reads
+  /// accumulators before their products are waited for, and serialises these.
   __device__ static void round(const Fragment& fragment) {
 #pragma unroll
     for (float& value : fragment.values) {

@@ -8,21 +8,21 @@
 
 namespace tandem::cuda::projection {
 
-/// Divides each head of a row by its norm. Heads are whole pairs of lanes and begin with the tile.
-__device__ inline void normalize_heads(const ForwardParams& params, const ForwardSegment& segment,
-                                       const gemm::RowPiece& piece) {
+/// Returns inverse_of(sum of squares) of a lane's head of a row, and keeps it where it is wanted.
+/// Heads are whole pairs of lanes and begin with the tile; behind the last whole one it is 0.
+template <class InverseOf>
+__device__ float inverse_norm_of_head(const ForwardParams& params, const ForwardSegment& segment,
+                                      const gemm::RowPiece& piece, InverseOf inverse_of) {
   const int lane = threadIdx.x % 32;
   const int lanes = segment.head_width / 4;
-  float(&z)[4] = piece.values;
+  const float(&z)[4] = piece.values;
   const float squares = fmaf(z[0], z[0], fmaf(z[1], z[1], fmaf(z[2], z[2], z[3] * z[3])));
   float inverse = 0.0f;
   for (int first = 0; first + lanes <= 32; first += lanes) {
     const bool mine = lane >= first && lane < first + lanes;
     const float sum = sum_warp(mine ? squares : 0.0f);
-    if (mine) inverse = rsqrtf(sum + static_cast<float>(kL2NormalizeEpsilon));
+    if (mine) inverse = inverse_of(sum);
   }
-#pragma unroll
-  for (float& value : z) value *= inverse;
   const int head = piece.column / segment.head_width;
   const bool whole = (head + 1) * segment.head_width <= params.columns[piece.segment];
   if (segment.inverse_norm.data != nullptr && whole && lane % lanes == 0 &&
@@ -30,6 +30,17 @@ __device__ inline void normalize_heads(const ForwardParams& params, const Forwar
     static_cast<float*>(
         segment.inverse_norm.data)[piece.row * segment.inverse_norm.row_stride + head] = inverse;
   }
+  return inverse;
+}
+
+/// Divides each head of a row by its norm.
+__device__ inline void normalize_heads(const ForwardParams& params, const ForwardSegment& segment,
+                                       const gemm::RowPiece& piece) {
+  const float inverse = inverse_norm_of_head(params, segment, piece, [](float sum) {
+    return rsqrtf(sum + static_cast<float>(kL2NormalizeEpsilon));
+  });
+#pragma unroll
+  for (float& value : piece.values) value *= inverse;
 }
 
 /// Writes a lane's values where they lie in the tile and in the segment.

@@ -235,26 +235,13 @@ __global__ __launch_bounds__(
 template <class Element>
 __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegment& segment,
                                     const HeadSegment& heads, const gemm::RowPiece& piece) {
-  const int lane = threadIdx.x % 32;
-  const int lanes = segment.head_width / 4;
-  float(&z)[4] = piece.values;
-  const float squares = fmaf(z[0], z[0], fmaf(z[1], z[1], fmaf(z[2], z[2], z[3] * z[3])));
-  float rstd = 0.0f;
-  for (int first = 0; first + lanes <= 32; first += lanes) {
-    const bool mine = lane >= first && lane < first + lanes;
-    const float sum = sum_warp(mine ? squares : 0.0f);
-    if (mine) rstd = rsqrtf(sum / static_cast<float>(segment.head_width) + heads.eps);
-  }
+  const float rstd = inverse_norm_of_head(params, segment, piece, [&](float sum) {
+    return rsqrtf(sum / static_cast<float>(segment.head_width) + heads.eps);
+  });
+  const int column = 4 * (static_cast<int>(threadIdx.x % 32) % (segment.head_width / 4));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    z[i] *= rstd * load_norm_weight<Element>(heads, 4 * (lane % lanes) + i);
-  }
-  const int head = piece.column / segment.head_width;
-  const bool whole = (head + 1) * segment.head_width <= params.columns[piece.segment];
-  if (segment.inverse_norm.data != nullptr && whole && lane % lanes == 0 &&
-      lane / lanes < 32 / lanes) {
-    static_cast<float*>(
-        segment.inverse_norm.data)[piece.row * segment.inverse_norm.row_stride + head] = rstd;
+    piece.values[i] *= rstd * load_norm_weight<Element>(heads, column + i);
   }
 }
 
