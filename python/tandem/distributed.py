@@ -17,7 +17,7 @@ summed as DDP and FSDP sum all others.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from tandem import ops
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, scan_decay
+from tandem.ops._shared import autocast, closed, refuse, scan_decay
 
 __all__ = ["gated_scan", "gla", "linear_scan", "part"]
 
@@ -43,6 +43,7 @@ def part(tokens: int, group: dist.ProcessGroup | None = None) -> slice:
     return slice(tokens * rank // ranks, tokens * (rank + 1) // ranks)
 
 
+@closed
 def gla(
     q: Tensor,
     k: Tensor,
@@ -55,6 +56,7 @@ def gla(
     cu_seqlens: Tensor | None = None,
     start: int | None = None,
     group: dist.ProcessGroup | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor | None]:
     """:func:`tandem.ops.gla` of a sequence over a group, each rank with the next part of it.
 
@@ -75,6 +77,8 @@ def gla(
     Differentiable in what :func:`tandem.ops.gla` is, once; keeps the state before the part. Raises what
     :func:`tandem.ops.gla` raises; where one rank alone raises, the others wait for it as in any collective.
     """
+    if others:
+        refuse("gla", others)
     q, k, v = autocast(q, k, v)
     parts = _Parts("gla", v, cu_seqlens, start, group)
     call = partial(ops.gla, q, k, v, log_decay, scale=scale, cu_seqlens=parts.cu_seqlens)
@@ -90,6 +94,7 @@ def gla(
     return recurrence.run(initial_state, output_final_state)
 
 
+@closed
 def gated_scan(
     x: Tensor,
     *,
@@ -101,17 +106,21 @@ def gated_scan(
     cu_seqlens: Tensor | None = None,
     start: int | None = None,
     group: dist.ProcessGroup | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor | None]:
     """:func:`tandem.ops.gated_scan` of a sequence over a group, each rank with the next part of it.
 
     Args: those of :func:`tandem.ops.gated_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
     start and group as in :func:`gla`. Two scans more find the state that the part leaves and the product of its decays.
     """
+    if others:
+        refuse("gated_scan", others)
     x, gate = autocast(x, gate)
     parts = _Parts("gated_scan", x, cu_seqlens, start, group)
     return _scan(parts, partial(ops.gated_scan, x), decay, log_decay, gate, initial_state, output_final_state)
 
 
+@closed
 def linear_scan(
     u: Tensor,
     weight: Tensor,
@@ -124,12 +133,15 @@ def linear_scan(
     cu_seqlens: Tensor | None = None,
     start: int | None = None,
     group: dist.ProcessGroup | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor | None]:
     """:func:`tandem.ops.linear_scan` of a sequence over a group, each rank with the next part of it.
 
     Args: those of :func:`tandem.ops.linear_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
     start and group as in :func:`gla`. Two scans more find the state that the part leaves and the product of its decays.
     """
+    if others:
+        refuse("linear_scan", others)
     u, weight, gate = autocast(u, weight, gate)
     parts = _Parts("linear_scan", u, cu_seqlens, start, group)
     return _scan(parts, partial(ops.linear_scan, u, weight), decay, log_decay, gate, initial_state, output_final_state)
@@ -144,7 +156,7 @@ def _scan(
     initial_state: Tensor | None,
     output_final_state: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    decays = {"decay": decay, "log_decay": log_decay, "cu_seqlens": parts.cu_seqlens}
+    decays: dict[str, Any] = {"decay": decay, "log_decay": log_decay, "cu_seqlens": parts.cu_seqlens}
 
     def end_state() -> tuple[Tensor, Tensor]:
         out, state = op(**decays, output_final_state=True)

@@ -52,6 +52,50 @@ TEST(GlaBackwardVariants, ByChunksWhatFitsOneCta) {
   EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
 }
 
+TEST(GlaBackwardVariants, InReverseWhatFitsOneCta) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.reverse";
+  GlaBackwardArgs args = backward_args(2, 256, 4, 4, 128, 64);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.reverse", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 136, 64)), "takes K <= 128, got 136");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 64, 136)), "takes V <= 128, got 136");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 112, 64)),
+            "takes K or V from 120 on, got 112 and 64");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 128, 128)), "takes H = HQ, got 4 and 2");
+  args.dv.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, InReverseWhereThatIsPredictedToBeFaster) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto in_reverse = [&](const GlaBackwardArgs& args) {
+    return predicted_reverse_time(make_problem(args), device);
+  };
+  const auto chosen = [&](const GlaBackwardArgs& args) {
+    const GlaBackwardProblem problem = make_problem(args);
+    return gla_backward_workspace_bytes(problem, device) ==
+           plan_reverse_backward(problem).workspace_bytes;
+  };
+  // Measured (docs/ops/gla_backward.log.md): 427, 338, 298, 56 and 279 us; by walks 533, 483, 358,
+  // 94 and 216.
+  EXPECT_NEAR(in_reverse(backward_args(4, 4096, 32, 32, 128, 128)), 427.0, 20.0);
+  EXPECT_NEAR(in_reverse(backward_args(1, 2048, 160, 160, 128, 128)), 338.0, 20.0);
+  EXPECT_NEAR(in_reverse(backward_args(1, 4096, 64, 64, 128, 128)), 298.0, 30.0);
+  EXPECT_NEAR(in_reverse(backward_args(8, 512, 16, 16, 128, 128)), 56.0, 5.0);
+  EXPECT_NEAR(in_reverse(backward_args(1, 4096, 32, 32, 128, 128)), 279.0, 20.0);
+  EXPECT_TRUE(chosen(backward_args(4, 4096, 32, 32, 128, 128)));
+  EXPECT_TRUE(chosen(backward_args(1, 2048, 160, 160, 128, 128)));
+  EXPECT_TRUE(chosen(backward_args(1, 4096, 64, 64, 128, 128)));
+  EXPECT_TRUE(chosen(backward_args(8, 512, 16, 16, 128, 128)));
+  EXPECT_FALSE(chosen(backward_args(1, 4096, 32, 32, 128, 128)));
+  EXPECT_FALSE(chosen(backward_args(1, 8192, 16, 16, 128, 128)));
+}
+
+TEST(GlaBackwardPlan, WorkspaceInReverseIsAStatePerPair) {
+  const GlaBackwardArgs args = backward_args(2, 130, 4, 4, 128, 128);
+  EXPECT_EQ(plan_reverse_backward(make_problem(args)).workspace_bytes, 2 * 4 * 2 * 32768u);
+}
+
 TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   const DeviceProperties device = DeviceProperties::h200();
   const auto by_chunks = [&](const GlaBackwardArgs& args) {
@@ -77,7 +121,7 @@ TEST(GlaBackwardPlan, AChoiceHasItsOwnWorkspace) {
   EXPECT_EQ(gla_backward_workspace_bytes(narrow, device),
             plan_chunk_backward(narrow, device).workspace_bytes);
   for (const GlaBackwardArgs& args :
-       {backward_args(1, 32768, 4, 4, 64, 64), backward_args(8, 1024, 8, 8, 128, 128)}) {
+       {backward_args(1, 32768, 4, 4, 64, 64), backward_args(1, 4096, 32, 32, 128, 128)}) {
     const GlaBackwardProblem walks = make_problem(args);
     EXPECT_EQ(gla_backward_workspace_bytes(walks, device),
               plan_backward(walks, device).workspace_bytes);

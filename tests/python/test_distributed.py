@@ -266,6 +266,14 @@ class Ranks(unittest.TestCase):
         errors = self.run_ranks(2, one_raises)
         self.assertRegex(errors[1], r"\[gated_scan\] initial_state must have shape \[1, 8\], got \[1, 9\]")
 
+    def test_names_that_other_libraries_have(self):
+        x = drawn(1, 4, 8)
+        for name, inputs in (("gla", (x, x, x)), ("gated_scan", (x,)), ("linear_scan", (x, x))):
+            for unknown, text in (("g", ": it is log_decay here, called g in fla"), ("foo", "")):
+                with self.subTest(name, argument=unknown), self.assertRaises(TypeError) as caught:
+                    getattr(tandem.distributed, name)(*inputs, **{unknown: x})
+                self.assertEqual(str(caught.exception), f"[{name}] unexpected argument {unknown}{text}")
+
 
 if __name__ == "__main__":
     unittest.main()

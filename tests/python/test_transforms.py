@@ -1,5 +1,6 @@
 """torch.func, vmap and forward mode over the ops, and what they refuse. On the CPU."""
 
+import copy
 import inspect
 import unittest
 
@@ -261,6 +262,53 @@ class Arguments(BackwardCase):
                 with self.subTest(name, argument=argument, kind=kind), self.assertRaises(TypeError) as caught:
                     op(**{**inputs, argument: wrong})
                 self.assertEqual(str(caught.exception), f"[{name}] {argument} must be a torch.Tensor, got {kind}")
+
+    def test_names_that_other_libraries_have(self):
+        q, k, d_o = draw(B, T, H, K), draw(B, T, H, K), draw(B, T, H, V)
+        x, state = draw(B, T, D), draw(B, H, K, V)
+        fla = {"g": "it is log_decay here, called g in fla"}
+        heads = {
+            **fla,
+            "g_gamma": "it is log_decay of shape [H] here, called g_gamma in fla",
+            "head_first": "axes are [B,T,H,K] here, heads behind time",
+            "state_v_first": "states are [N,H,K,V] here",
+        }
+        scan = {
+            **fla,
+            "z": "it is gate here, called z in mamba-ssm",
+            "return_last_state": "it is output_final_state here, called return_last_state in mamba-ssm",
+        }
+        mamba = {
+            "initial_states": "it is initial_state here, transposed, called initial_states in mamba-ssm",
+            "return_final_states": "it is output_final_state here, called return_final_states in mamba-ssm",
+        }
+        step = {
+            "initial_state": "it is state here, which is overwritten, called initial_state in fla",
+            "output_final_state": "state is always overwritten with it here",
+            "ssm_state": "it is state here, transposed, called ssm_state in mamba-ssm",
+        }
+        for op, inputs, names in (
+            (tandem.ops.gla, {"q": q, "k": k, "v": d_o}, heads | mamba),
+            (tandem.ops.gla_step, {"q": q[:, 0], "k": k[:, 0], "v": d_o[:, 0]}, heads | step),
+            (tandem.ops.gla_state, {"k": k, "v": d_o}, heads),
+            (tandem.ops.gla_state_backward, {"q": q, "d_o": d_o}, heads | {"do": "it is d_o here, called do in fla"}),
+            (tandem.ops.gated_scan, {"x": x}, scan),
+            (tandem.ops.linear_scan, {"u": x, "weight": draw(D, D)}, scan),
+        ):
+            name = op.__name__
+            for unknown, text in {"foo": "", **names}.items():
+                with self.subTest(name, argument=unknown), self.assertRaises(TypeError) as caught:
+                    op(**inputs, **{unknown: x})
+                expected = f"[{name}] unexpected argument {unknown}" + (f": {text}" if text else "")
+                self.assertEqual(str(caught.exception), expected)
+            self.assertNotIn("others", inspect.signature(op).parameters)
+            given = inputs | ({"log_decay": decays(B, T, D)} if "decay" in inspect.signature(op).parameters else {})
+            if op is tandem.ops.gla_step:
+                given["state"] = state
+            with self.subTest(f"{name} in one graph"):
+                expected = op(**copy.deepcopy(given))
+                got = torch.compile(op, fullgraph=True, backend="eager")(**given)
+                torch.testing.assert_close(got, expected)
 
     def test_errors_have_no_frames_of_cxx(self):
         q, state = draw(B, H, K), torch.zeros(B, H, K, V)

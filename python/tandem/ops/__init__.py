@@ -1,11 +1,11 @@
 """The ops. Each is one function on torch tensors.
 
-Errors, of every op: TypeError for what is no tensor, ValueError for an argument that breaks the contract,
-NotImplementedError for one that is right but that nothing in this build or on this machine can run, or for a
-derivative that there is not, RuntimeError for a failure of CUDA. The text names op, argument, what was expected and
-what was given, and nothing has been written when it is raised. torch.compile says a ValueError while it traces, as
-its own RuntimeError; what only a call of the compiled graph finds is a RuntimeError with the class at the beginning
-of its text.
+Errors, of every op: TypeError for what is no tensor, or an argument that the op does not have, ValueError for an
+argument that breaks the contract, NotImplementedError for one that is right but that nothing in this build or on this
+machine can run, or for a derivative that there is not, RuntimeError for a failure of CUDA. The text names op, argument,
+what was expected and what was given, and nothing has been written when it is raised. torch.compile says a ValueError
+while it traces, as its own RuntimeError; what only a call of the compiled graph finds is a RuntimeError with the class
+at the beginning of its text.
 
 Transforms, of every op with a gradient: torch.func.grad, vjp and jacrev take its backward. Forward mode (jvp,
 jacfwd, linearize, dual tensors) is one more call where outputs are linear in all inputs that have tangents, and

@@ -1,11 +1,58 @@
 """What the ops do with their arguments before the extension sees them. What is no tensor passes, and is refused."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # a quarter of a question by the device's name
+
+# What callers who come from fla or mamba-ssm pass, by its name there (docs/recipes.md).
+_FLA = {"g": "it is log_decay here, called g in fla"}
+_FLA_HEADS = _FLA | {
+    "g_gamma": "it is log_decay of shape [H] here, called g_gamma in fla",
+    "head_first": "axes are [B,T,H,K] here, heads behind time",
+    "state_v_first": "states are [N,H,K,V] here",
+}
+_MAMBA_SCAN = {
+    "z": "it is gate here, called z in mamba-ssm",
+    "return_last_state": "it is output_final_state here, called return_last_state in mamba-ssm",
+}
+_ELSEWHERE = {
+    "gla": _FLA_HEADS
+    | {
+        "initial_states": "it is initial_state here, transposed, called initial_states in mamba-ssm",
+        "return_final_states": "it is output_final_state here, called return_final_states in mamba-ssm",
+    },
+    "gla_step": _FLA_HEADS
+    | {
+        "initial_state": "it is state here, which is overwritten, called initial_state in fla",
+        "output_final_state": "state is always overwritten with it here",
+        "ssm_state": "it is state here, transposed, called ssm_state in mamba-ssm",
+    },
+    "gla_state": _FLA_HEADS,
+    "gla_state_backward": _FLA_HEADS | {"do": "it is d_o here, called do in fla"},
+    "gated_scan": _FLA | _MAMBA_SCAN,
+    "linear_scan": _FLA | _MAMBA_SCAN,
+}
+_Op = TypeVar("_Op", bound=Callable[..., Any])
+
+
+def closed(op: _Op) -> _Op:
+    """An op whose last parameter, `others`, is there for `refuse` alone: help and the documents leave it out."""
+    signature = inspect.signature(op)
+    shown = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    op.__dict__["__signature__"] = signature.replace(parameters=shown)
+    return op
+
+
+def refuse(op: str, others: dict[str, Any]) -> NoReturn:
+    """Raises for the first argument that the op does not have, and says what it is here where it has another name."""
+    name = next(iter(others))
+    known = _ELSEWHERE[op].get(name)
+    raise TypeError(f"[{op}] unexpected argument {name}" + (f": {known}" if known else ""))
 
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:

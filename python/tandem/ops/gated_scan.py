@@ -1,11 +1,14 @@
 """Gated scan: an element-wise linear recurrence over time with a gated output."""
 
+from typing import NoReturn
+
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, scan_decay
+from tandem.ops._shared import autocast, closed, refuse, scan_decay
 
 
+@closed
 def gated_scan(
     x: Tensor,
     *,
@@ -15,6 +18,7 @@ def gated_scan(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor | None]:
     """Element-wise gated recurrence, every channel on its own::
 
@@ -49,7 +53,7 @@ def gated_scan(
     Under autocast x and gate are cast to its dtype; the decay and the state stay as they are.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. From
             ``backward()`` too, and for second derivatives everywhere.
@@ -71,6 +75,8 @@ def gated_scan(
         >>> torch.allclose(rest.float(), out[:, b].float(), rtol=0.02, atol=0.02)
         True
     """
+    if others:
+        refuse("gated_scan", others)
     x, gate = autocast(x, gate)
     arguments = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state, output_final_state, cu_seqlens)
     return OPS["gated_scan_forward"](*arguments)

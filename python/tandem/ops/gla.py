@@ -1,11 +1,14 @@
 """Gated linear attention with a scalar decay per head."""
 
+from typing import NoReturn
+
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, widened
+from tandem.ops._shared import autocast, closed, refuse, widened
 
 
+@closed
 def gla(
     q: Tensor,
     k: Tensor,
@@ -16,6 +19,7 @@ def gla(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention: a linear recurrence over time with a state [K,V] per head::
 
@@ -59,7 +63,7 @@ def gla(
     Under autocast q, k and v are cast to its dtype; log_decay and the state stay fp32. fp64 stays fp64.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
             CUDA. From ``backward()`` too (on a GPU it takes V up to 256, the forward more), and for other tangents
@@ -83,6 +87,8 @@ def gla(
         >>> torch.allclose(rest.float(), o[:, b].float(), rtol=0.02, atol=0.02)
         True
     """
+    if others:
+        refuse("gla", others)
     q, k, v = autocast(q, k, v)
     arguments = (q, k, v, widened(q, log_decay), scale, initial_state, output_final_state, cu_seqlens)
     return OPS["gla_forward"](*arguments)

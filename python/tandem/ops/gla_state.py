@@ -1,16 +1,22 @@
 """What a span of tokens does to the state of gated linear attention: the hook for sequence parallelism."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, widened
+from tandem.ops._shared import autocast, closed, refuse, widened
 
 
+@closed
 def gla_state(
-    k: Tensor, v: Tensor, log_decay: Tensor | None = None, *, cu_seqlens: Tensor | None = None
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor]:
     """The state that a span of tokens leaves behind when it begins with none, and its total log-decay::
 
@@ -39,7 +45,7 @@ def gla_state(
     Under autocast k and v are cast to its dtype; log_decay stays fp32.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
             CUDA. From ``backward()`` too, and for second derivatives everywhere.
@@ -66,6 +72,8 @@ def gla_state(
         >>> torch.allclose(begin, final, rtol=0.02, atol=0.05)
         True
     """
+    if others:
+        refuse("gla_state", others)
     k, v = autocast(k, v)
     return OPS["gla_state_forward"](k, v, widened(k, log_decay), cu_seqlens)
 

@@ -1,11 +1,14 @@
 """What a span of tokens does to the gradient by the state of gated linear attention, for sequence parallelism."""
 
+from typing import NoReturn
+
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, widened
+from tandem.ops._shared import autocast, closed, refuse, widened
 
 
+@closed
 def gla_state_backward(
     q: Tensor,
     d_o: Tensor,
@@ -13,6 +16,7 @@ def gla_state_backward(
     *,
     scale: float | None = None,
     cu_seqlens: Tensor | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor]:
     """What a span of tokens adds to the gradient by the state before it, and its total log-decay::
 
@@ -39,7 +43,7 @@ def gla_state_backward(
     Under autocast q and d_o are cast to its dtype; log_decay stays fp32.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
             CUDA. Also from ``backward()``: this op has no gradient.
@@ -73,5 +77,7 @@ def gla_state_backward(
         >>> all(((a - b).norm() < 0.01 * b.norm()).item() for a, b in zip(parts, whole))
         True
     """
+    if others:
+        refuse("gla_state_backward", others)
     q, d_o = autocast(q, d_o)
     return OPS["gla_state_backward"](q, d_o, widened(q, log_decay), scale, cu_seqlens)

@@ -1,14 +1,17 @@
 """One token of gated linear attention, for decoding."""
 
+from typing import NoReturn
+
 import torch
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, widened
+from tandem.ops._shared import autocast, closed, refuse, widened
 
 _increment_version = torch._C._increment_version  # torch.autograd.graph's, which looks whether it is given one tensor
 
 
+@closed
 def gla_step(
     q: Tensor,
     k: Tensor,
@@ -17,6 +20,7 @@ def gla_step(
     state: Tensor | None = None,
     *,
     scale: float | None = None,
+    **others: NoReturn,
 ) -> Tensor:
     """One token of :func:`tandem.ops.gla` per sequence; ``state`` is updated in place::
 
@@ -46,7 +50,7 @@ def gla_step(
     Under autocast q, k and v are cast to its dtype; log_decay and the state stay as they are.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or stride breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU, a build without CUDA. Also where a
             gradient would be needed, and under torch.func's transforms: there is none.
@@ -68,6 +72,8 @@ def gla_step(
         >>> torch.allclose(state, final_state, rtol=0.02, atol=0.02)
         True
     """
+    if others:
+        refuse("gla_step", others)
     if state is None or (isinstance(log_decay, Tensor) and log_decay.dim() == 4):
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     q, k, v = autocast(q, k, v)

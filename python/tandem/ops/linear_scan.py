@@ -1,11 +1,14 @@
 """Linear scan: gated_scan of a projection that is computed on the fly."""
 
+from typing import NoReturn
+
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, scan_decay
+from tandem.ops._shared import autocast, closed, refuse, scan_decay
 
 
+@closed
 def linear_scan(
     u: Tensor,
     weight: Tensor,
@@ -16,6 +19,7 @@ def linear_scan(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
+    **others: NoReturn,
 ) -> tuple[Tensor, Tensor | None]:
     """gated_scan of x = u W^T::
 
@@ -48,7 +52,7 @@ def linear_scan(
     Under autocast u, weight and gate are cast to its dtype; the decay and the state stay as they are.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without CUDA.
             From ``backward()`` too, and for second derivatives everywhere.
@@ -68,6 +72,8 @@ def linear_scan(
         >>> torch.allclose(tandem.ops.gated_scan(x, decay=a, gate=gate)[0], out, atol=1e-4)
         True
     """
+    if others:
+        refuse("linear_scan", others)
     u, weight, gate = autocast(u, weight, gate)
     decays = (scan_decay(u, decay), scan_decay(u, log_decay))
     kept = (False, False)  # but for gradients

@@ -1,4 +1,5 @@
-// gla_backward on CUDA: by chunks or by a walk per gradient, and the launches that make up a call.
+// gla_backward on CUDA: by chunks, in one reverse walk or by a walk per gradient, and the launches
+// that make up a call.
 // Host only.
 //
 // Each gradient is a gated linear attention of other tensors (docs/ops/gla_backward.md):
@@ -149,17 +150,20 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
   const BackwardVariant& variant =
       choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
-        // It takes no cu_seqlens: packed sequences go by walks, and so must all others.
-        if (one.by_chunks && options.batch_invariant) reason = "is not batch-invariant";
-        if (reason.empty() && one.by_chunks && options.variant.empty()) {
-          walks = plan_backward(problem, device);
-          if (predicted_chunks_time(problem, device) > predicted_walks_time(*walks, device)) {
+        const bool by_walks = !one.by_chunks && !one.in_reverse;
+        // The others take no cu_seqlens: packed sequences go by walks, and so must all.
+        if (!by_walks && options.batch_invariant) reason = "is not batch-invariant";
+        if (reason.empty() && !by_walks && options.variant.empty()) {
+          if (!walks) walks = plan_backward(problem, device);
+          const double time = one.by_chunks ? predicted_chunks_time(problem, device)
+                                            : predicted_reverse_time(problem, device);
+          if (time > predicted_walks_time(*walks, device)) {
             reason = "is predicted to be slower than walks";
           }
         }
         return reason;
       });
-  if (variant.by_chunks) return {variant, {}};
+  if (variant.by_chunks || variant.in_reverse) return {variant, {}};
   return {variant,
           walks ? *std::move(walks) : plan_backward(problem, device, options.batch_invariant)};
 }
@@ -301,6 +305,32 @@ void run_by_walks(const GlaBackwardProblem& problem, const BackwardVariant& vari
   }
 }
 
+/// Encodes the maps of all tensors, in the params of chunks or of a reverse walk.
+template <class Params>
+void encode_maps(Params& params) {
+  const GlaBackwardProblem& problem = params.problem;
+  const GlaForwardProblem& f = problem.forward;
+  params.q_map = tile_map(f.q, f, f.HQ, f.K);
+  params.k_map = tile_map(f.k, f, f.HQ, f.K);
+  params.v_map = tile_map(f.v, f, f.H, f.V);
+  params.d_o_map = tile_map(problem.d_o, f, f.H, f.V);
+  params.dq_map = tile_map(problem.dq, f, f.HQ, f.K);
+  params.dk_map = tile_map(problem.dk, f, f.HQ, f.K);
+  params.dv_map = tile_map(problem.dv, f, f.H, f.V);
+}
+
+/// Sums a constant decay's gradient, from `splits` sums per sequence and head.
+void sum_decays(const GlaBackwardProblem& problem, float* sums, int splits, void* stream) {
+  if (!problem.d_log_decay.data || problem.d_log_decay.per_token) return;
+  DecayGradientParams params;
+  params.N = problem.forward.N;
+  params.H = problem.forward.H;
+  params.splits = static_cast<unsigned>(splits);
+  params.sums = sums;
+  params.d_log_decay = problem.d_log_decay;
+  launch_decay_sum(params, stream);
+}
+
 void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& variant,
                    const DeviceProperties& device, const Context& context) {
   const GlaForwardProblem& f = problem.forward;
@@ -309,13 +339,7 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   void* const stream = context.stream.handle;
   ChunkBackwardParams params;
   params.problem = problem;
-  params.q_map = tile_map(f.q, f, f.HQ, f.K);
-  params.k_map = tile_map(f.k, f, f.HQ, f.K);
-  params.v_map = tile_map(f.v, f, f.H, f.V);
-  params.d_o_map = tile_map(problem.d_o, f, f.H, f.V);
-  params.dq_map = tile_map(problem.dq, f, f.HQ, f.K);
-  params.dk_map = tile_map(problem.dk, f, f.HQ, f.K);
-  params.dv_map = tile_map(problem.dv, f, f.H, f.V);
+  encode_maps(params);
   params.pairs = plan.pairs;
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
   params.multiprocessors = std::max(device.multiprocessors, 1);
@@ -325,15 +349,23 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   params.cut_factors = scratch.at<CutFactor>(plan.cut_factors);
   params.decay_sums = scratch.at<float>(plan.decay_sums);
   variant.by_chunks(variant.name.c_str(), params, stream);
-  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
-    DecayGradientParams sums;
-    sums.N = f.N;
-    sums.H = f.H;
-    sums.splits = static_cast<unsigned>(2 * plan.pairs);
-    sums.sums = params.decay_sums;
-    sums.d_log_decay = problem.d_log_decay;
-    launch_decay_sum(sums, stream);
-  }
+  sum_decays(problem, params.decay_sums, 2 * plan.pairs, stream);
+}
+
+void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& variant,
+                    const Context& context) {
+  const ReversePlan plan = plan_reverse_backward(problem);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* const stream = context.stream.handle;
+  ReverseParams params;
+  params.problem = problem;
+  encode_maps(params);
+  params.chunks = plan.chunks;
+  params.pairs = plan.pairs;
+  params.states = scratch.at<char>(plan.states);
+  params.decay_sums = scratch.at<float>(plan.decay_sums);
+  variant.in_reverse(variant.name.c_str(), params, stream);
+  sum_decays(problem, params.decay_sums, 1, stream);
 }
 
 }  // namespace
@@ -343,7 +375,11 @@ const std::vector<BackwardVariant>& backward_variants() {
       table_of_variants<BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
         const std::string name =
             std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kChunk);
-        if (tma) rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
+        if (tma) {
+          rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
+          rows.push_back({name + ".reverse", dtype, tma, nullptr,
+                          &launch_reverse_backward<Element, 128, 128>});
+        }
         rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
       });
   return table;
@@ -364,6 +400,7 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   const GlaForwardProblem& f = problem.forward;
   std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
   if (variant.by_chunks) return reason.empty() ? reason_against_chunks(problem) : reason;
+  if (variant.in_reverse) return reason.empty() ? reason_against_reverse(problem) : reason;
   if (reason.empty()) reason = width_reason("K", f.K, kWidest);
   if (reason.empty()) reason = width_reason("V", f.V, kWidest);
   return reason;
@@ -457,6 +494,8 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
   const CallScope scope(variant.name, problem.forward.device.index);
   if (variant.by_chunks) {
     gla::run_by_chunks(problem, variant, device, context);
+  } else if (variant.in_reverse) {
+    gla::run_in_reverse(problem, variant, context);
   } else {
     gla::run_by_walks(problem, variant, walks, context);
   }
@@ -466,8 +505,9 @@ std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device,
                                          const CallOptions& options) {
   const auto [variant, walks] = gla::choose(problem, device, options);
-  return variant.by_chunks ? gla::plan_chunk_backward(problem, device).workspace_bytes
-                           : walks.workspace_bytes;
+  if (variant.by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
+  if (variant.in_reverse) return gla::plan_reverse_backward(problem).workspace_bytes;
+  return walks.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

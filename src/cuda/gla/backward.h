@@ -4,16 +4,19 @@
 #include "cuda/gla/chunks/params.h"
 #include "cuda/gla/chunks/plan.h"
 #include "cuda/gla/forward.h"
+#include "cuda/gla/reverse/params.h"
+#include "cuda/gla/reverse/plan.h"
 
 namespace tandem::cuda::gla {
 
-/// A way to run a call: by chunks (chunks/plan.h), or by walks, each of which picks its tiles
-/// by itself.
+/// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), or by a
+/// walk per gradient, each of which picks its tiles by itself.
 struct BackwardVariant {
   std::string name;
   DType dtype;
   bool tma;
-  ChunkBackwardLaunch by_chunks = nullptr;  // null: by walks
+  ChunkBackwardLaunch by_chunks = nullptr;  // both null: by walks
+  ReverseBackwardLaunch in_reverse = nullptr;
 };
 
 const std::vector<BackwardVariant>& backward_variants();

@@ -14,6 +14,7 @@ DeviceModel make_h100() {
   DeviceModel model;
   model.gla_walk.bytes_per_microsecond *= kMemory;
   model.gla_chunks.bytes_per_microsecond *= kMemory;
+  model.gla_reverse.head /= kMemory;
   model.scan.element_together /= kMemory;
   return model;
 }

@@ -64,6 +64,12 @@ struct DeviceModel {
     double pair = 4.5;         // one pair of chunks of the gradients
     double bytes_per_microsecond = 4.0e6;
   };
+  /// gla's backward in one reverse walk (docs/ops/gla_backward_cuda.md).
+  struct GlaReverse {
+    double call = 6.0;   // two launches, their first loads and last stores
+    double chunk = 4.2;  // one chunk of every head that has a multiprocessor, few of them
+    double head = 0.05;  // the same, each head's share, by the memory's rate
+  };
   /// A scan along chains of tiles (docs/ops/gated_scan.md).
   struct Scan {
     double start = 2.9;                    // launch, first loads, last stores
@@ -82,6 +88,7 @@ struct DeviceModel {
   GlaWalk gla_walk;
   GlaBackward gla_backward;
   GlaChunks gla_chunks;
+  GlaReverse gla_reverse;
   Scan scan;
   LinearScan linear_scan;
 };

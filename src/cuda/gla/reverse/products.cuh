@@ -1,0 +1,131 @@
+// Products of gla_reverse_kernel's roles, and what they do to accumulators.
+#pragma once
+
+#include "cuda/gla/reverse/shared.cuh"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/wgmma.cuh"
+
+namespace tandem::cuda::gla {
+
+// Operands: tiles [64, dim] are panels of 64 rows, states St [V,K] panels of V rows. why each
+// product moves its first descriptor: one computed anew takes ten instructions.
+
+/// Bytes from a K-major operand's contraction step to the next ones'.
+template <int kPanelRows>
+constexpr int k_major_bytes(int step) {
+  return step / 4 * panel_bytes(kPanelRows) + step % 4 * 32;
+}
+/// The same of an MN-major operand.
+constexpr int mn_major_bytes(int step) { return step * panel_bytes(16); }
+
+/// Issues acc = A Bt of 64 rows of tiles, contracting their columns.
+template <class Element, int kSteps>
+__device__ void multiply_rows(float (&acc)[32], const char* a, const char* b) {
+  const std::uint64_t of_a = k_major_descriptor(a, 0), of_b = k_major_descriptor(b, 0);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int bytes = k_major_bytes<64>(step);
+    wgmma_ss<Element, 64, Major::K, Major::K>(acc, move_descriptor(of_a, bytes),
+                                              move_descriptor(of_b, bytes), step > 0);
+  }
+  wgmma_commit();
+}
+
+/// Issues acc = A St: [64,V] by [V,K].
+template <class Config, int kCount>
+__device__ void multiply_by_state(float (&acc)[kCount], const char* a, const char* state) {
+  const std::uint64_t of_a = k_major_descriptor(a, 0);
+  const std::uint64_t of_state = mn_major_descriptor<Config::kValueDim>(state, 0);
+#pragma unroll
+  for (int step = 0; step < Config::kValueSteps; ++step) {
+    wgmma_ss<typename Config::Element, 2 * kCount, Major::K, Major::MN>(
+        acc, move_descriptor(of_a, k_major_bytes<64>(step)),
+        move_descriptor(of_state, mn_major_bytes(step)), step > 0);
+  }
+  wgmma_commit();
+}
+
+/// Issues acc = A S: [64,K] by 64 columns of V of [K,V], which begin at the row `rows` of St.
+template <class Config>
+__device__ void multiply_by_turned_state(float (&acc)[32], const char* a, const char* rows) {
+  const std::uint64_t of_a = k_major_descriptor(a, 0), of_rows = k_major_descriptor(rows, 0);
+#pragma unroll
+  for (int step = 0; step < Config::kKeySteps; ++step) {
+    wgmma_ss<typename Config::Element, 64, Major::K, Major::K>(
+        acc, move_descriptor(of_a, k_major_bytes<64>(step)),
+        move_descriptor(of_rows, k_major_bytes<Config::kValueDim>(step)), step > 0);
+  }
+  wgmma_commit();
+}
+
+/// Issues acc += A X, contracting tokens: A a panel [64,64], as it is or turned round.
+template <class Element, Major kA, int kCount>
+__device__ void add_tokens(float (&acc)[kCount], const char* a, const char* x) {
+  const std::uint64_t of_a = kA == Major::K ? k_major_descriptor(a, 0) : mn_major_descriptor(a, 0);
+  const std::uint64_t of_x = mn_major_descriptor(x, 0);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const int bytes = kA == Major::K ? k_major_bytes<64>(step) : mn_major_bytes(step);
+    wgmma_ss<Element, 2 * kCount, kA, Major::MN>(acc, move_descriptor(of_a, bytes),
+                                                 move_descriptor(of_x, mn_major_bytes(step)), true);
+  }
+  wgmma_commit();
+}
+
+/// Issues acc (+)= A X, A in registers.
+template <class Element, bool kAdds = true, int kCount>
+__device__ void add_tokens(float (&acc)[kCount], const std::uint32_t (&a)[4][4], const char* x) {
+  const std::uint64_t of_x = mn_major_descriptor(x, 0);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    wgmma_rs<Element, 2 * kCount, Major::MN>(
+        acc, a[step], move_descriptor(of_x, mn_major_bytes(step)), kAdds || step > 0);
+  }
+  wgmma_commit();
+}
+
+/// Multiplies rows of an accumulator by the factors of their tokens, and by one of all.
+template <int kCount>
+__device__ void scale_rows(float (&acc)[kCount], const float (&factors)[64], float all = 1.0f) {
+  const float factor[2] = {all * factors[fragment_row()], all * factors[fragment_row() + 8]};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) acc[i] *= factor[i / 2 % 2];
+}
+
+/// sums[token] = the sum over columns of a tile x, times an accumulator.
+template <class Element, int kCount>
+__device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums)[64]) {
+  float own[2][4] = {};  // of two rows; why four: a chain of additions waits for each
+#pragma unroll
+  for (int step = 0; step < kCount / 8; ++step) {
+    std::uint32_t packed[4];
+    load_rows(x + step / 4 * panel_bytes(64), step % 4, packed);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpack_pair<Element>(packed[i]);
+      float(&of_row)[4] = own[i % 2];
+      of_row[i / 2] += pair.x * acc[8 * step + 2 * i];
+      of_row[2 + i / 2] += pair.y * acc[8 * step + 2 * i + 1];
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = own[half][0] + own[half][1] + (own[half][2] + own[half][3]);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+    if (threadIdx.x % 4 == 0) sums[fragment_row() + 8 * half] = sum;
+  }
+}
+
+/// Rounds an accumulator into panels of `kRows` rows.
+template <class Element, int kRows = 64, int kCount>
+__device__ void put_rows(const float (&acc)[kCount], char* panels) {
+#pragma unroll
+  for (int step = 0; step < kCount / 8; ++step) {
+    std::uint32_t packed[4];
+    accumulator_to_operand<Element>(acc, step, packed);
+    store_rows(panels + step / 4 * panel_bytes(kRows), step % 4, packed);
+  }
+}
+
+}  // namespace tandem::cuda::gla

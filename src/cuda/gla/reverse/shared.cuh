@@ -1,0 +1,120 @@
+// What the roles of gla_reverse_kernel share: its sizes, shared memory and barriers.
+#pragma once
+
+#include "cuda/gla/common/item.cuh"
+#include "cuda/gla/reverse/params.h"
+#include "cuda/parts/barrier.cuh"
+#include "cuda/parts/decay.cuh"
+#include "cuda/parts/panel.cuh"
+#include "cuda/parts/tma.cuh"
+
+namespace tandem::cuda::gla {
+
+template <class ElementT, int kKeyDimT, int kValueDimT>
+struct ReverseConfig {
+  using Element = ElementT;
+  static_assert(kKeyDimT == kValueDimT, "dk leaves through the tile of v");
+  static constexpr int kChunk = 64;
+  static constexpr int kSteps = kChunk / 16;
+  static constexpr int kKeyDim = kKeyDimT;      // columns of q and k, padded with zeros
+  static constexpr int kValueDim = kValueDimT;  // columns of v and d_o
+  static constexpr int kKeySteps = kKeyDim / 16;
+  static constexpr int kValueSteps = kValueDim / 16;
+  static constexpr int kKeyPanels = kKeyDim / kPanelColumns;
+  static constexpr int kValuePanels = kValueDim / kPanelColumns;
+  static constexpr int kKeyTileBytes = kKeyPanels * panel_bytes(kChunk);
+  static constexpr int kValueTileBytes = kValuePanels * panel_bytes(kChunk);
+  static constexpr int kStateBytes = kKeyPanels * panel_bytes(kValueDim);
+
+  // Threads of the roles, and registers per thread after setmaxnreg.
+  static constexpr int kThreads = 512;
+  static constexpr int kRoleThreads = 128;
+  static constexpr int kMemoryRegisters = 56;
+  static constexpr int kScoreRegisters = 128;
+  static constexpr int kGradientRegisters = 136;
+  static constexpr int kStateRegisters = 192;
+  static_assert(kMemoryRegisters + kScoreRegisters + kGradientRegisters + kStateRegisters <= 512);
+};
+
+template <class Config>
+struct ReverseShared {
+  static constexpr int kStages = 2;
+
+  /// A chunk's tiles, in panels of 64 columns. dq and dk leave through tiles that are no longer
+  /// needed.
+  struct Stage {
+    alignas(1024) char q[Config::kKeyTileBytes];  // then dq
+    alignas(1024) char k[Config::kKeyTileBytes];
+    alignas(1024) char v[Config::kValueTileBytes];  // then dk
+    alignas(1024) char d_o[Config::kValueTileBytes];
+  };
+  /// What a chunk has beside its tiles: decays, and sums for the gradient by the decays.
+  struct Tokens {
+    ChunkDecay<64> decay;         // from S to tokens, and into the next S
+    ChunkDecay<64> decay_behind;  // from dS to tokens, and into the dS before
+    alignas(16) float log_decay[64];
+    alignas(16) float query_state[64];     // a: q . what dq has from S
+    alignas(16) float key_state[64];       // b: k . what dk has from dS
+    alignas(16) float key_intra[64];       // rows of E, over queries
+    alignas(16) float query_intra[4][64];  // columns of E, over a warp's keys
+    float flows[4];                        // a warp's share of <S, dS>, of a pair's first chunk
+  };
+
+  Stage stages[kStages];
+  alignas(1024) char state[Config::kStateBytes];         // St [V,K] before the chunk's pair
+  alignas(1024) char gradient[Config::kStateBytes];      // dSt [V,K] behind the chunk
+  alignas(1024) char weights[kStages][panel_bytes(64)];  // Wt
+  alignas(1024) char dv[panel_bytes(64)];                // 64 columns of dv, on their way out
+  Tokens tokens[kStages];
+
+  // A barrier tells its last two phases apart, no more: what a role waits for must not get further
+  // ahead of it than the stages allow.
+  // Per stage: filled; done with; weights made; done with; q read by the state role.
+  Barrier full[kStages];
+  Barrier done[kStages];
+  Barrier weights_full[kStages];
+  Barrier weights_empty[kStages];
+  Barrier queries_read[kStages];
+  // Per pair.
+  Barrier state_loaded;
+  Barrier state_empty;
+  // Per chunk.
+  Barrier gradient_full;
+  Barrier gradient_empty;
+};
+
+/// Where a role is: the n-th chunk along the walk.
+struct ReversePosition {
+  int n = 0;
+
+  __device__ int stage() const { return n & 1; }
+  /// Of barriers per chunk, and of those per stage.
+  __device__ std::uint32_t parity() const { return n & 1; }
+  __device__ std::uint32_t stage_parity() const { return (n >> 1) & 1; }
+  __device__ ReversePosition next() const { return {n + 1}; }
+};
+
+/// The head that a CTA walks.
+struct ReverseHead {
+  int batch;
+  int head;
+  int chunks;
+  int pairs;
+
+  explicit __device__ ReverseHead(const ReverseParams& params)
+      : batch(static_cast<int>(blockIdx.x / params.problem.forward.H)),
+        head(static_cast<int>(blockIdx.x % params.problem.forward.H)),
+        chunks(params.chunks),
+        pairs(params.pairs) {}
+
+  /// The n-th chunk of the walk, counted in time.
+  __device__ int in_time(int n) const { return chunks - 1 - n; }
+  /// Whether the n-th chunk of the walk is the second of its pair in time.
+  __device__ bool is_second(int n) const { return in_time(n) % 2 == 1; }
+  __device__ int begin(int n) const { return 64 * in_time(n); }
+  __device__ TileCoordinate tile(int n) const { return {0, head, begin(n), batch}; }
+  /// The n-th chunk's pair, counted along the walk.
+  __device__ int pair(int n) const { return pairs - 1 - in_time(n) / 2; }
+};
+
+}  // namespace tandem::cuda::gla
