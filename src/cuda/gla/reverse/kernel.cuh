@@ -20,8 +20,8 @@
 //   states     warp 2, a thread       56   St in
 //   decays     warp 1                 56   factors, dg
 //   scores     warpgroup 1           128   At, Wt, E, then dv
-//   gradients  warpgroup 2           136   dk, then dq
-//   state      warpgroup 3           192   dSt in registers and, rounded, in shared memory; <S, dS>
+//   gradients  warpgroup 2           128   dk, then dq
+//   state      warpgroup 3           200   dSt in registers and, rounded, in shared memory; <S, dS>
 //
 //   scores     -D, mask, E-     =K dS=At dO= -dv-        =next K Qt=V dOt=
 //   gradients  =V dSt= -b-      =Wt Q= -dk-  =dO Vt=dO St= -D- =D K= -a- =W K= -dq-

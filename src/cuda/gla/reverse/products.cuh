@@ -92,6 +92,25 @@ __device__ void scale_rows(float (&acc)[kCount], const float (&factors)[64], flo
   for (int i = 0; i < kCount; ++i) acc[i] *= factor[i / 2 % 2];
 }
 
+/// Where this lane's piece of 16 columns lies in a tile of panels of `kRows` rows, but for the
+/// panel. why hidden from the compiler: panels are then offsets that instructions hold, not a
+/// register each.
+__device__ inline std::uint32_t piece_offset(int step) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+  std::uint32_t offset = panel_offset(row, 2 * (step % 4) + lane / 16);
+  asm("" : "+r"(offset));
+  return offset;
+}
+
+/// Loads columns [16*step, 16*step+16) of a tile, `bytes` behind `panels`, as accumulators have
+/// them.
+template <int kRows>
+__device__ void get_columns(const char* panels, int step, int bytes, std::uint32_t (&packed)[4]) {
+  const char* const piece = panels + piece_offset(step) + (bytes + step / 4 * panel_bytes(kRows));
+  cute::SM75_U32x4_LDSM_N::copy(*reinterpret_cast<const cute::uint128_t*>(piece), packed[0],
+                                packed[1], packed[2], packed[3]);
+}
+
 /// sums[token] = the sum over columns of a tile x, times an accumulator.
 template <class Element, int kCount>
 __device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums)[64]) {
@@ -99,7 +118,7 @@ __device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums
 #pragma unroll
   for (int step = 0; step < kCount / 8; ++step) {
     std::uint32_t packed[4];
-    load_rows(x + step / 4 * panel_bytes(64), step % 4, packed);
+    get_columns<64>(x, step, 0, packed);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 pair = unpack_pair<Element>(packed[i]);
@@ -117,14 +136,16 @@ __device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums
   }
 }
 
-/// Rounds an accumulator into panels of `kRows` rows.
-template <class Element, int kRows = 64, int kCount>
+/// Rounds an accumulator into panels of `kRows` rows, `kBytes` behind `panels`.
+template <class Element, int kRows = 64, int kBytes = 0, int kCount>
 __device__ void put_rows(const float (&acc)[kCount], char* panels) {
 #pragma unroll
   for (int step = 0; step < kCount / 8; ++step) {
     std::uint32_t packed[4];
     accumulator_to_operand<Element>(acc, step, packed);
-    store_rows(panels + step / 4 * panel_bytes(kRows), step % 4, packed);
+    char* const piece = panels + piece_offset(step) + (kBytes + step / 4 * panel_bytes(kRows));
+    cute::SM90_U32x4_STSM_N::copy(packed[0], packed[1], packed[2], packed[3],
+                                  *reinterpret_cast<cute::uint128_t*>(piece));
   }
 }
 

@@ -31,8 +31,8 @@ struct ReverseConfig {
   static constexpr int kRoleThreads = 128;
   static constexpr int kMemoryRegisters = 56;
   static constexpr int kScoreRegisters = 128;
-  static constexpr int kGradientRegisters = 136;
-  static constexpr int kStateRegisters = 192;
+  static constexpr int kGradientRegisters = 128;
+  static constexpr int kStateRegisters = 200;
   static_assert(kMemoryRegisters + kScoreRegisters + kGradientRegisters + kStateRegisters <= 512);
 };
 

@@ -42,8 +42,7 @@ struct ReverseState {
 #pragma unroll
     for (int step = 0; step < Config::kKeySteps; ++step) {
       std::uint32_t packed[4];
-      load_rows(shared.state + step / 4 * panel_bytes(Config::kValueDim) + tile * panel_bytes(64),
-                step % 4, packed);
+      get_columns<Config::kValueDim>(shared.state, step, tile * panel_bytes(64), packed);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 pair = unpack_pair<Element>(packed[i]);
@@ -93,8 +92,8 @@ struct ReverseState {
       // places.
       shared.gradient_empty.wait(at.parity() ^ 1);
       for_each_tile([&]<int kTile>() {
-        put_rows<Element, Config::kValueDim>(gradient[kTile],
-                                             shared.gradient + kTile * panel_bytes(64));
+        put_rows<Element, Config::kValueDim, kTile * panel_bytes(64)>(gradient[kTile],
+                                                                      shared.gradient);
       });
       fence_shared_for_async_proxy();
       shared.gradient_full.arrive();
