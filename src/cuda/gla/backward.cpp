@@ -305,18 +305,24 @@ void run_by_walks(const GlaBackwardProblem& problem, const BackwardVariant& vari
   }
 }
 
-/// Encodes the maps of all tensors, in the params of chunks or of a reverse walk.
-template <class Params>
-void encode_maps(Params& params) {
-  const GlaBackwardProblem& problem = params.problem;
+/// Says why a kernel that makes all gradients at once cannot take a problem, whatever its widths;
+/// "" when it can.
+std::string reason_against_all_at_once(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
-  params.q_map = tile_map(f.q, f, f.HQ, f.K);
-  params.k_map = tile_map(f.k, f, f.HQ, f.K);
-  params.v_map = tile_map(f.v, f, f.H, f.V);
-  params.d_o_map = tile_map(problem.d_o, f, f.H, f.V);
-  params.dq_map = tile_map(problem.dq, f, f.HQ, f.K);
-  params.dk_map = tile_map(problem.dk, f, f.HQ, f.K);
-  params.dv_map = tile_map(problem.dv, f, f.H, f.V);
+  if (f.cu_seqlens != nullptr) return "takes no cu_seqlens";
+  if (f.HQ != f.H) {
+    return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
+  }
+  const bool all = problem.dq.data && problem.dk.data && problem.dv.data;
+  return all ? "" : "makes dq, dk and dv, of which not all are wanted";
+}
+
+BackwardMaps encode_maps(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  return {tile_map(f.q, f, f.HQ, f.K),        tile_map(f.k, f, f.HQ, f.K),
+          tile_map(f.v, f, f.H, f.V),         tile_map(problem.d_o, f, f.H, f.V),
+          tile_map(problem.dq, f, f.HQ, f.K), tile_map(problem.dk, f, f.HQ, f.K),
+          tile_map(problem.dv, f, f.H, f.V)};
 }
 
 /// Sums a constant decay's gradient, from `splits` sums per sequence and head.
@@ -337,9 +343,7 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   const ChunkBackwardPlan plan = plan_chunk_backward(problem, device);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
-  ChunkBackwardParams params;
-  params.problem = problem;
-  encode_maps(params);
+  ChunkBackwardParams params{encode_maps(problem), problem};
   params.pairs = plan.pairs;
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
   params.multiprocessors = std::max(device.multiprocessors, 1);
@@ -357,9 +361,7 @@ void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& va
   const ReversePlan plan = plan_reverse_backward(problem);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
-  ReverseParams params;
-  params.problem = problem;
-  encode_maps(params);
+  ReverseParams params{encode_maps(problem), problem};
   params.chunks = plan.chunks;
   params.pairs = plan.pairs;
   params.states = scratch.at<char>(plan.states);
@@ -399,8 +401,11 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
                            const TilePlans& tiles) {
   const GlaForwardProblem& f = problem.forward;
   std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
-  if (variant.by_chunks) return reason.empty() ? reason_against_chunks(problem) : reason;
-  if (variant.in_reverse) return reason.empty() ? reason_against_reverse(problem) : reason;
+  if (variant.by_chunks || variant.in_reverse) {
+    if (reason.empty()) reason = reason_against_all_at_once(problem);
+    if (!reason.empty()) return reason;
+    return variant.by_chunks ? reason_against_chunks(problem) : reason_against_reverse(problem);
+  }
   if (reason.empty()) reason = width_reason("K", f.K, kWidest);
   if (reason.empty()) reason = width_reason("V", f.V, kWidest);
   return reason;

@@ -3,8 +3,7 @@
 // (docs/ops/gla_backward.md).
 #pragma once
 
-#include <cuda.h>
-
+#include "cuda/gla/common/backward_maps.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -17,14 +16,7 @@ struct alignas(16) CutFactor {
 
 /// What both kernels receive. Panels are 64 x 64 values of 16 bits, [V,K], in the layout of shared
 /// memory (parts/panel.cuh).
-struct ChunkBackwardParams {
-  CUtensorMap q_map;
-  CUtensorMap k_map;
-  CUtensorMap v_map;
-  CUtensorMap d_o_map;
-  CUtensorMap dq_map;
-  CUtensorMap dk_map;
-  CUtensorMap dv_map;
+struct ChunkBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
   int pairs = 0;       // of chunks, per sequence
   unsigned count = 0;  // of pairs, of all sequences and heads

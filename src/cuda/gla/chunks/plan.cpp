@@ -25,13 +25,6 @@ int choose_cut(const GlaBackwardProblem& problem, int pairs, const DevicePropert
 
 std::string reason_against_chunks(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
-  if (f.cu_seqlens != nullptr) return "takes no cu_seqlens";
-  if (f.HQ != f.H) {
-    return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
-  }
-  if (!problem.dq.data || !problem.dk.data || !problem.dv.data) {
-    return "makes dq, dk and dv, of which not all are wanted";
-  }
   if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kChunk), 2) > kMaxIndex) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }

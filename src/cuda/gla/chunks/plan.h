@@ -19,7 +19,7 @@ struct ChunkBackwardPlan {
   std::size_t workspace_bytes = 0;
 };
 
-/// Says why a problem cannot go by chunks, whatever its dtype and way to copy; "" when it can.
+/// Says why a problem's sizes cannot go by chunks; "" when they can.
 std::string reason_against_chunks(const GlaBackwardProblem& problem);
 
 /// Predicts microseconds by the device's model, right enough to compare with those of walks

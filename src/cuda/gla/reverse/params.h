@@ -2,21 +2,13 @@
 // that a walk before it left behind (docs/ops/gla_backward_cuda.md).
 #pragma once
 
-#include <cuda.h>
-
+#include "cuda/gla/common/backward_maps.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
 
 /// What both kernels receive.
-struct ReverseParams {
-  CUtensorMap q_map;
-  CUtensorMap k_map;
-  CUtensorMap v_map;
-  CUtensorMap d_o_map;
-  CUtensorMap dq_map;
-  CUtensorMap dk_map;
-  CUtensorMap dv_map;
+struct ReverseParams : BackwardMaps {
   GlaBackwardProblem problem;
   int chunks = 0;  // of 64 tokens, per sequence
   int pairs = 0;   // of chunks, per sequence

@@ -18,13 +18,6 @@ constexpr std::int64_t kStateBytes = 2 * kWidest * kWidest;
 
 std::string reason_against_reverse(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
-  if (f.cu_seqlens != nullptr) return "takes no cu_seqlens";
-  if (f.HQ != f.H) {
-    return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
-  }
-  if (!problem.dq.data || !problem.dk.data || !problem.dv.data) {
-    return "makes dq, dk and dv, of which not all are wanted";
-  }
   if (std::max(f.K, f.V) < kNarrowest) {
     return "takes K or V from " + std::to_string(kNarrowest) + " on, got " + std::to_string(f.K) +
            " and " + std::to_string(f.V);

@@ -17,8 +17,7 @@ struct ReversePlan {
   std::size_t workspace_bytes = 0;
 };
 
-/// Says why a problem cannot go in one reverse walk, whatever its dtype and way to copy; "" when it
-/// can.
+/// Says why a problem's sizes cannot go in one reverse walk; "" when they can.
 std::string reason_against_reverse(const GlaBackwardProblem& problem);
 
 /// Predicts microseconds by the device's model, right enough to compare with those of walks

@@ -15,7 +15,6 @@ struct ReverseConfig {
   using Element = ElementT;
   static_assert(kKeyDimT == kValueDimT, "dk leaves through the tile of v");
   static constexpr int kChunk = 64;
-  static constexpr int kSteps = kChunk / 16;
   static constexpr int kKeyDim = kKeyDimT;      // columns of q and k, padded with zeros
   static constexpr int kValueDim = kValueDimT;  // columns of v and d_o
   static constexpr int kKeySteps = kKeyDim / 16;

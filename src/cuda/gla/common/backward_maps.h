@@ -1,0 +1,18 @@
+// The maps of a backward's tensors, for the kernels that make all of dq, dk and dv.
+#pragma once
+
+#include <cuda.h>
+
+namespace tandem::cuda::gla {
+
+struct BackwardMaps {
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  CUtensorMap d_o_map;
+  CUtensorMap dq_map;
+  CUtensorMap dk_map;
+  CUtensorMap dv_map;
+};
+
+}  // namespace tandem::cuda::gla
