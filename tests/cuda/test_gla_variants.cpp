@@ -140,6 +140,30 @@ TEST(GlaPlan, DecisionsOnAnH200) {
   }
 }
 
+/// Packed sequences are cut as one of all tokens, if that leaves every one a CTA.
+TEST(GlaPlan, PackedSequencesOnAnH200) {
+  const auto plan = [](std::int64_t N, std::int64_t T, int H) {
+    GlaForwardArgs args = contiguous_args(1, T, H, H, 128, 128);
+    args.cu_seqlens = TensorView::contiguous(reinterpret_cast<void*>(5ull << 44), DType::kInt32,
+                                             {N + 1}, Device::cuda());
+    return plan_forward(make_problem(args), 128, 128, DeviceProperties::h200());
+  };
+  const WalkPlan prompt = plan(1, 32768, 8);
+  EXPECT_EQ(prompt.segments, 15);
+  EXPECT_EQ(prompt.pieces, 1 + 512 / 35);
+  EXPECT_EQ(prompt.items, 8 * prompt.pieces);
+  for (const std::int64_t N : {1, 2, 3, 8, 15, 16, 100}) {
+    const WalkPlan some = plan(N, 32768, 8);
+    EXPECT_EQ(some.split(), N < 16) << N;
+    EXPECT_TRUE(!some.split() || some.items <= 132 + 8) << N;
+    // The most pieces that sequences of so many tokens can have.
+    const std::int64_t most = N - 1 + ceil_div(512 - (N - 1), some.piece_chunks());
+    EXPECT_TRUE(!some.split() || some.pieces >= most) << N;
+  }
+  EXPECT_FALSE(plan(32, 131072, 16).split());
+  EXPECT_FALSE(plan(0, 4096, 8).split());
+}
+
 /// The search of pairs against all of them, by definition.
 TEST(GlaPlan, PairsAreTheQuickestThatFit) {
   const DeviceModel& model = device_model(DeviceProperties::h200());

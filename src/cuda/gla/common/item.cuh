@@ -18,9 +18,12 @@ struct Item {
   int head = 0;
   int first_column = 0;  // of V
   int sequence = 0;
-  int segment = 0;  // of the sequence, where it is split; in the order of the walk
+  int segment = 0;   // of the sequence, where it is split; in the order of the walk
+  int segments = 1;  // of the sequence
   int begin = 0;
   int length = 0;
+  int before = 0;                        // tokens of the sequence before `begin`
+  int left = 0;                          // tokens of the sequence from `begin` on
   const float* initial_state = nullptr;  // where the walk begins, [K,V]; null: 0
   float* final_state = nullptr;          // where it ends, [K,V]; null: not wanted
 
@@ -62,6 +65,8 @@ __device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n)
     item.begin = clamped_boundary(problem.cu_seqlens, n, problem.T);
     item.length = max(clamped_boundary(problem.cu_seqlens, n + 1, problem.T) - item.begin, 0);
   }
+  item.before = 0;
+  item.left = item.length;
 }
 
 /// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
@@ -79,6 +84,8 @@ __device__ void keep_segment(Item& item, int index, int segments) {
   const int begin = min(first * Config::kChunk, item.length);
   item.length = min(last * Config::kChunk, item.length) - begin;
   item.begin += begin;
+  item.before = begin;
+  item.left -= begin;
 }
 
 /// Returns the factor of an item's first token, 1 without one: what a reverse walk leaves to be

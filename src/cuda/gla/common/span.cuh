@@ -9,11 +9,25 @@
 
 #include "cuda/gla/common/item.cuh"
 #include "cuda/gla/common/state_elements.cuh"
+#include "cuda/gla/common/tiles.cuh"
 #include "cuda/parts/decay.cuh"
 #include "cuda/parts/panel.cuh"
 #include "cuda/parts/wgmma.cuh"
 
 namespace tandem::cuda::gla {
+
+/// Zeroes the rows of a partial chunk that belong to the next sequence: each warpgroup its own
+/// columns of V, and its share of K, which all of them read.
+template <class Config, class Stage>
+__device__ void clear_partial_chunk(Stage& stage, int valid, int warpgroup) {
+  constexpr int kKeyPanels = Config::kKeyDim / kPanelColumns;
+  for (int panel = warpgroup; panel < kKeyPanels; panel += Config::kStateWarpgroups) {
+    clear_rows(stage.k + panel * panel_bytes(64), panel_bytes(64), valid);
+  }
+  clear_rows(stage.v + warpgroup * panel_bytes(64), panel_bytes(64), valid);
+  fence_shared_for_async_proxy();
+  cutlass::arch::NamedBarrier::sync(128 * Config::kStateWarpgroups, 0);
+}
 
 /// Adds the item's tokens to St, `kTiles` tiles of `2 * kCount` columns of K, by products of at
 /// most `kColumns`, and returns the factor from the state before them. One state warpgroup.

@@ -146,20 +146,6 @@ __device__ void prepare_span_decay(const StateParams& params, StateShared<Config
   if (writes) params.total_log_decay[found.segment_index] = total;
 }
 
-/// Zeroes the rows of a partial chunk that belong to the next sequence: each warpgroup its own
-/// columns of V, and its share of K, which all of them read.
-template <class Config>
-__device__ void clear_partial_chunk(typename StateShared<Config>::Stage& stage, int valid,
-                                    int warpgroup) {
-  constexpr int kKeyPanels = Config::kKeyDim / kPanelColumns;
-  for (int panel = warpgroup; panel < kKeyPanels; panel += Config::kStateWarpgroups) {
-    clear_rows(stage.k + panel * panel_bytes(64), panel_bytes(64), valid);
-  }
-  clear_rows(stage.v + warpgroup * panel_bytes(64), panel_bytes(64), valid);
-  fence_shared_for_async_proxy();
-  cutlass::arch::NamedBarrier::sync(128 * Config::kStateWarpgroups, 0);
-}
-
 template <class Config>
 __device__ void accumulate_span(const StateParams& params, StateShared<Config>& shared,
                                 const StateItem& found, int warpgroup) {

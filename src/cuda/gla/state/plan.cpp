@@ -14,7 +14,9 @@ StatePlan plan_state(const GlaStateForwardProblem& problem, int key_dim, int val
   StatePlan plan;
   const std::int64_t walks =
       problem.N * problem.H * ceil_div(problem.K, key_dim) * ceil_div(problem.V, value_dim);
-  if (const std::optional<int> fixed = fixed_segments(problem, walks, batch_invariant)) {
+  if (problem.cu_seqlens != nullptr) {
+    plan.segments = 1;
+  } else if (const std::optional<int> fixed = fixed_segments(problem, walks, batch_invariant)) {
     plan.segments = *fixed;
   } else {
     const std::int64_t chunks = ceil_div(problem.T, kChunk);

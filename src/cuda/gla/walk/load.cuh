@@ -11,24 +11,34 @@ template <class Config>
 __device__ Item find_item(const WalkParams& params, int index) {
   const GlaForwardProblem& problem = params.problem;
   const WalkSchedule& schedule = params.schedule;
-  const int sequences = static_cast<int>(problem.N);
   Item item;
   item.first_column = index % schedule.value_tiles * Config::kValueDim;
   index /= schedule.value_tiles;
   item.head = index % problem.H;
-  index /= problem.H;
-  item.segment = index / sequences;
-  std::int64_t n = index % sequences;
-  if (schedule.order != nullptr) n = schedule.order[n];
+  std::int64_t n = index / problem.H;
+  if constexpr (Config::kSplit) {
+    item.segment = static_cast<int>(n % schedule.segments);
+    item.segments = schedule.segments;
+    n /= schedule.segments;
+    if (schedule.pieces != nullptr) {
+      const WalkPiece piece = schedule.pieces[index / problem.H];
+      if (piece.segments == 0) return {};
+      n = piece.sequence;
+      item.segment = piece.segment;
+      item.segments = piece.segments;
+    }
+  } else if (schedule.order != nullptr) {
+    n = schedule.order[n];
+  }
   set_sequence(item, problem, n);
 
   const std::int64_t sequence_head = n * problem.H + item.head;
   const std::int64_t state_size = std::int64_t{problem.K} * problem.V;
-  if constexpr (Config::kSplit) keep_segment<Config>(item, item.segment, schedule.segments);
+  if constexpr (Config::kSplit) keep_segment<Config>(item, item.segment, item.segments);
   if (problem.initial_state != nullptr && item.segment == 0) {
     item.initial_state = problem.initial_state + sequence_head * state_size;
   }
-  if (problem.final_state != nullptr && item.segment == schedule.segments - 1) {
+  if (problem.final_state != nullptr && item.segment == item.segments - 1) {
     item.final_state = problem.final_state + sequence_head * state_size;
   }
   return item;
@@ -89,7 +99,7 @@ __device__ void load_with_tma(const WalkParams& params, WalkShared<Config>& shar
       if (with_x) load_tile(params.x_map, full, stage.x(), Config::kValueDim, values);
       at.advance();
     };
-    for (int chunk = span_chunks<Config>(params, item) - 1; chunk >= 0; --chunk) {
+    for (int chunk = span_chunks<Config>(item) - 1; chunk >= 0; --chunk) {
       load(chunk, false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
@@ -125,7 +135,7 @@ __device__ void load_with_threads(const WalkParams& params, WalkShared<Config>& 
       shared.input.full[at.stage].arrive();
       at.advance();
     };
-    for (int chunk = span_chunks<Config>(params, item) - 1; chunk >= 0; --chunk) {
+    for (int chunk = span_chunks<Config>(item) - 1; chunk >= 0; --chunk) {
       load(chunk, false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
@@ -140,10 +150,8 @@ __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shar
   ItemReader<Config> reader(shared);
   while (const Item* next = reader.next()) {
     const Item& item = *next;
-    const bool packed = problem.cu_seqlens != nullptr;
-    const int reach = packed ? item.length : static_cast<int>(problem.T) - item.begin;
     const auto prepare = [&](int chunks, int first, int step) {
-      DecayStream<Config::kReverse> decays(shared.log_decays, problem.log_decay, item, reach,
+      DecayStream<Config::kReverse> decays(shared.log_decays, problem.log_decay, item, item.left,
                                            item.chunk_offset<Config>(first),
                                            Config::kReverse ? -step : step);
       for (int i = 0; i < chunks; ++i, at.advance()) {
@@ -153,7 +161,7 @@ __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shar
         shared.input.full[at.stage].arrive();
       }
     };
-    const int of_span = span_chunks<Config>(params, item);
+    const int of_span = span_chunks<Config>(item);
     if (of_span > 0) prepare(of_span, of_span - 1, -1);
     prepare(item.chunks<Config>(), 0, 1);
   }

@@ -10,6 +10,13 @@
 
 namespace tandem::cuda::gla {
 
+/// A segment of a sequence; segments = 0: none.
+struct WalkPiece {
+  std::int32_t sequence;
+  std::int32_t segment;
+  std::int32_t segments;  // of the sequence
+};
+
 /// What a CTA tells those of later segments: how it changes the state. Indexed by item.
 struct SegmentExchange {
   float* states = nullptr;         // [items, padded K * columns of V], in the order of registers
@@ -17,12 +24,14 @@ struct SegmentExchange {
   std::uint32_t* ready = nullptr;  // [items, warps of the state role]: 0, 1 when both are there
 };
 
-/// Items of a call, (segment, sequence, head, tile of V) from the outermost axis. A CTA begins with
+/// Items of a call, (sequence, segment, head, tile of V) from the outermost axis. A CTA begins with
 /// the item of its own index; the next one is `gridDim.x` further, or what the ticket says.
 struct WalkSchedule {
   int items = 0;
   int value_tiles = 1;
-  int segments = 1;                     // per sequence, dense batches only
+  int segments = 1;  // per sequence of equal length
+  // Of packed sequences, [items / H / tiles of V]: each one's segments, when split; then none.
+  const WalkPiece* pieces = nullptr;
   const std::int32_t* order = nullptr;  // [N] sequences, longest first; null: as they come
   std::uint32_t* ticket = nullptr;      // items taken so far beyond the first of each CTA
   SegmentExchange exchange;             // when split

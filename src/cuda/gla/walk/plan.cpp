@@ -5,6 +5,7 @@
 
 #include "core/environment.h"
 #include "cuda/gla/common/segments.h"
+#include "cuda/gla/walk/params.h"
 
 namespace tandem::cuda::gla {
 namespace {
@@ -130,7 +131,7 @@ std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t wal
                                   bool batch_invariant) {
   if (batch_invariant) return 1;
   const std::int64_t chunks = ceil_div(problem.T, kChunk);
-  if (problem.cu_seqlens != nullptr || walks == 0 || chunks < 2) return 1;
+  if (walks == 0 || chunks < 2) return 1;
   const int forced = gla_segments_switch();
   if (forced > 0) return static_cast<int>(std::min<std::int64_t>(forced, chunks));
   return std::nullopt;
@@ -139,7 +140,14 @@ std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t wal
 int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,
                     bool batch_invariant) {
   const std::optional<int> fixed = fixed_segments(problem, shape.items, batch_invariant);
-  return fixed ? *fixed : choose_segments(shape);
+  if (fixed) return *fixed;
+  if (problem.cu_seqlens == nullptr) return choose_segments(shape);
+  // Every sequence but one may have a short segment more than its share.
+  SplitShape joined = shape;
+  joined.items /= problem.N;
+  joined.multiprocessors -= static_cast<int>(
+      std::min<std::int64_t>(shape.items - joined.items, shape.multiprocessors - 1));
+  return joined.multiprocessors < 2 * joined.items ? 1 : choose_segments(joined);
 }
 
 SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
@@ -158,7 +166,13 @@ WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, in
   plan.shape = shape;
   plan.value_tiles = static_cast<int>(ceil_div(problem.V, shape.value_dim));
   plan.segments = segments;
-  plan.items = static_cast<int>(shape.items * segments);
+  if (problem.cu_seqlens != nullptr && plan.split()) {
+    plan.pieces =
+        static_cast<int>(problem.N + problem.T / (std::int64_t{kChunk} * plan.piece_chunks()));
+    plan.items = plan.pieces * problem.H * plan.value_tiles;
+  } else {
+    plan.items = static_cast<int>(shape.items * segments);
+  }
   plan.blocks = static_cast<unsigned>(
       plan.split() ? plan.items : std::min(plan.items, std::max(shape.multiprocessors, 1)));
   WorkspaceLayout workspace;
@@ -168,7 +182,9 @@ WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, in
     plan.factors = workspace.add(std::int64_t{4} * plan.flags);
     plan.ready = workspace.add(std::int64_t{4} * plan.flags);
   }
-  if (problem.cu_seqlens != nullptr) {
+  if (plan.pieces > 0) {
+    plan.piece = workspace.add(static_cast<std::int64_t>(sizeof(WalkPiece)) * plan.pieces);
+  } else if (problem.cu_seqlens != nullptr) {
     plan.order = workspace.add(4 * problem.N);
     plan.ticket = workspace.add(4);
   }

@@ -42,16 +42,17 @@ struct PairSegments {
 /// together, if that is below `time_to_beat`.
 PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, double time_to_beat);
 
-/// Segments per sequence that no choice is needed for: 1 where sequences cannot be cut, since they
-/// are packed or `batch_invariant`, or what the switch forces. `walks`: how many whole sequences
-/// are walked.
+/// Segments per sequence that no choice is needed for: 1 where sequences of equal length cannot be
+/// cut or bits may not depend on the batch, or what the switch forces. `walks`: how many whole
+/// sequences are walked.
 std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks,
                                   bool batch_invariant);
 
 struct WalkPlan {
   int value_tiles = 1;
   SplitShape shape;
-  int segments = 1;
+  int segments = 1;  // per sequence; packed: if all tokens were one
+  int pieces = 0;    // packed and split: segments of all sequences, at most
   int items = 0;
   int flags = 0;        // items times warps of the state role
   unsigned blocks = 0;  // CTAs: one per multiprocessor at most, which take item after item
@@ -60,11 +61,14 @@ struct WalkPlan {
   std::size_t states = 0;   // fp32 [items, padded K * columns of V] when split
   std::size_t factors = 0;  // fp32 [flags] when split
   std::size_t ready = 0;    // uint32 [flags] when split
-  std::size_t order = 0;    // int32 [N] with cu_seqlens
+  std::size_t order = 0;    // int32 [N] with cu_seqlens, whole
+  std::size_t piece = 0;    // WalkPiece [pieces]
   std::size_t ticket = 0;   // uint32 with cu_seqlens
   std::size_t workspace_bytes = 0;
 
   bool split() const { return segments > 1; }
+  /// Chunks of a packed segment, at most.
+  int piece_chunks() const { return static_cast<int>(ceil_div(shape.chunks, segments)); }
 };
 
 /// Plans the walk of a forward call.
@@ -72,8 +76,8 @@ WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_d
                       const DeviceProperties& device, bool batch_invariant = false);
 /// Plans a walk of such a shape, cut into so many segments.
 WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments);
-/// Segments per sequence for a problem: choose_segments of its shape, 1 where sequences cannot be
-/// cut.
+/// Segments per sequence for a problem: choose_segments of its shape. Packed sequences count as one
+/// of all tokens, and stay whole where one each for a CTA does not leave room for others.
 int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,
                     bool batch_invariant = false);
 /// Shape of the walk over a whole problem.

@@ -126,12 +126,8 @@ class RowSumRole {
   __device__ std::int64_t panel(const Item& item) const {
     return item.first_column / 64 + warpgroup_;
   }
-  /// First token of the item's sequence: only sequences of equal length are cut.
-  __device__ int sequence_begin(const Item& item) const {
-    return params_.problem.cu_seqlens != nullptr ? item.begin : 0;
-  }
   __device__ int sequence_chunk(const Item& item, int chunk) const {
-    const int tokens = item.template chunk_begin<Config>(chunk) - sequence_begin(item);
+    const int tokens = item.template chunk_offset<Config>(chunk) + item.before;
     return static_cast<unsigned>(tokens) / Config::kChunk;
   }
   __device__ bool begins_span(const Item& item, int chunk) const {
@@ -141,7 +137,7 @@ class RowSumRole {
   __device__ std::int64_t slot(const Item& item, int chunk) const {
     const FlowSpans& spans = params_.row_sums.spans;
     const int first = spans.first_slot(params_.problem.cu_seqlens != nullptr, item.sequence,
-                                       sequence_begin(item));
+                                       item.begin - item.before);
     return (panel(item) * params_.problem.H + item.head) * spans.count + first +
            (sequence_chunk(item, chunk) >> spans.shift);
   }

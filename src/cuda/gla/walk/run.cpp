@@ -5,17 +5,26 @@
 namespace tandem::cuda::gla {
 namespace {
 
-/// Launches what finds the order of sequences of different lengths, and writes zeros outside all of
-/// them.
-void prepare_order(const WalkParams& walk, std::int32_t* order, std::uint32_t* ticket,
-                   void* stream) {
+/// Launches what finds the order of sequences of different lengths, or their segments, and writes
+/// zeros outside all of them.
+void prepare_packed(WalkParams& walk, const WalkPlan& plan, const ScratchMemory& scratch,
+                    void* stream) {
   const GlaForwardProblem& problem = walk.problem;
   ScheduleParams params;
   params.cu_seqlens = problem.cu_seqlens;
   params.N = problem.N;
   params.T = problem.T;
-  params.order = order;
-  params.ticket = ticket;
+  if (plan.split()) {
+    params.pieces = scratch.at<WalkPiece>(plan.piece);
+    params.most_pieces = plan.pieces;
+    params.piece_chunks = plan.piece_chunks();
+    walk.schedule.pieces = params.pieces;
+  } else {
+    params.order = scratch.at<std::int32_t>(plan.order);
+    params.ticket = scratch.at<std::uint32_t>(plan.ticket);
+    walk.schedule.order = params.order;
+    walk.schedule.ticket = params.ticket;
+  }
   params.H = problem.H;
   params.outputs[0] = {problem.o, problem.V};
   params.outputs[1] = {walk.value, problem.K};
@@ -35,10 +44,7 @@ void run_walk(const std::string& name, const WalkLaunch& launch, const WalkPlan&
                          scratch.at<std::uint32_t>(plan.ready)};
   }
   if (params.problem.cu_seqlens != nullptr) {
-    auto* order = scratch.at<std::int32_t>(plan.order);
-    schedule.order = order;
-    schedule.ticket = scratch.at<std::uint32_t>(plan.ticket);
-    prepare_order(params, order, schedule.ticket, stream);
+    prepare_packed(params, plan, scratch, stream);
   }
   if (plan.items == 0) return;
   (plan.split() ? launch.split : launch.whole)(name.c_str(), params, plan.blocks, stream);

@@ -1,7 +1,8 @@
-// What is prepared on the device for a walk: the order in which CTAs take sequences of different
-// length, or cleared flags.
+// What is prepared on the device for a walk over packed sequences: the order in which CTAs take
+// them, or the segments that they are cut into.
 #pragma once
 
+#include "cuda/gla/walk/params.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -12,6 +13,10 @@ struct ScheduleParams {
   std::int64_t T = 0;
   std::int32_t* order = nullptr;    // out [N]: sequences, longest first
   std::uint32_t* ticket = nullptr;  // out: 0
+  // Or, not null: out [most_pieces], segments of `piece_chunks` chunks at most, then none.
+  WalkPiece* pieces = nullptr;
+  int most_pieces = 0;
+  int piece_chunks = 1;
   int H = 0;
   // Outputs to clear at tokens outside every sequence: 16-bit elements [1,T,H,columns], or null.
   struct Output {

@@ -112,11 +112,11 @@ template <class Config>
 __device__ void receive_state(const WalkParams& params, const Item& item,
                               StateRegisters<Config>& state, int warpgroup) {
   const SegmentExchange& exchange = params.schedule.exchange;
-  const int items_per_segment = params.schedule.items / params.schedule.segments;
-  const int first = blockIdx.x % items_per_segment;
+  // The segments of a sequence follow each other.
+  const int stride = params.problem.H * params.schedule.value_tiles;
   float later = 1.0f;  // factor of the segments taken so far, on the next one
   for (int segment = item.segment - 1; segment >= 0; --segment) {
-    const int index = first + segment * items_per_segment;
+    const int index = blockIdx.x - (item.segment - segment) * stride;
     const int word = exchange_word<Config>(index);
     const ReadyFlag ready(exchange.ready[word]);
     while (ready.load(::cuda::memory_order_acquire) == 0) {
@@ -142,12 +142,17 @@ template <class Config>
 __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shared,
                               const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename WalkShared<Config>::InputRing::Position& in) {
-  const bool has_later = item.segment + 1 < params.schedule.segments;
+  const bool has_later = item.segment + 1 < item.segments;
   if (has_later) {
     StateRegisters<Config> own{};
     constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
-    const float factor =
-        sum_span<Config, kColumns>(own.tile, shared, item, warpgroup, in, [](auto&, int) {});
+    const float factor = sum_span<Config, kColumns>(
+        own.tile, shared, item, warpgroup, in, [&](auto& stage, int chunk) {
+          const int valid = item.valid_tokens<Config>(chunk);
+          if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
+            clear_partial_chunk<Config>(stage, valid, warpgroup);
+          }
+        });
     shared.span_done.arrive();
     publish_segment(params, item, state, own, factor, warpgroup);
   } else {

@@ -83,8 +83,8 @@ struct WalkShared {
 /// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how
 /// the segment changes the state: all, if there is a later segment.
 template <class Config>
-__device__ int span_chunks(const WalkParams& params, const Item& item) {
-  const bool read = Config::kSplit && item.segment < params.schedule.segments - 1;
+__device__ int span_chunks(const Item& item) {
+  const bool read = Config::kSplit && item.segment < item.segments - 1;
   return read ? item.chunks<Config>() : 0;
 }
 
