@@ -1,0 +1,24 @@
+// The table behind cuda::attention_backward, for its tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ops/attention_problem.h"
+
+namespace tandem::cuda::attention {
+
+/// One way to run a backward. Tried in the table's order.
+struct BackwardVariant {
+  std::string name;
+  DType dtype;
+  int key_dim;    // columns of K of a tile
+  int value_dim;  // columns of V of a tile
+};
+
+const std::vector<BackwardVariant>& backward_variants();
+
+/// "" when the variant can run the problem, else why not.
+std::string reason_against(const BackwardVariant& variant, const AttentionBackwardProblem& problem);
+
+}  // namespace tandem::cuda::attention
