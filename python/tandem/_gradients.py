@@ -31,6 +31,7 @@ LINEAR: dict[str, Ways] = {
         ({"weight", "initial_state"}, {"out", "final_state"}),
     ),
     "gemm_swiglu_forward": (({"up_weight"}, {"out"}),),
+    "attention_forward": (({"v"}, {"o"}),),
 }
 
 
@@ -76,6 +77,7 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
             else set()
         )
     ),
+    "attention_forward": lambda given: {"o", "log_sum_exp"},
     # Of all gradients, only those by the decay and the gate depend on the states.
     "linear_scan_forward": lambda given: (
         {"x", "states"}

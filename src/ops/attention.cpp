@@ -81,9 +81,8 @@ AttentionMask mask_of(const Signature& signature, const Args& args) {
 template <class Args>
 AttentionForwardProblem inputs_of(const Signature& signature, const Args& args) {
   check_head_groups(signature, args);
-  check_lengths(signature, args);
-  const AttentionMask mask = mask_of(signature, args);
   signature.check(&args);
+  check_lengths(signature, args);
   AttentionForwardProblem problem;
   problem.dtype = args.q.dtype;
   problem.device = args.q.device;
@@ -96,7 +95,7 @@ AttentionForwardProblem inputs_of(const Signature& signature, const Args& args) 
   problem.K = static_cast<int>(args.q.shape[3]);
   problem.V = static_cast<int>(args.v.shape[3]);
   set_scale(signature, args.scale, problem);
-  problem.mask = mask;
+  problem.mask = mask_of(signature, args);
   problem.cu_seqlens_q = offsets_data(args.cu_seqlens_q);
   problem.cu_seqlens_k = offsets_data(args.cu_seqlens_k);
   problem.lengths_k = offsets_data(args.lengths_k);
