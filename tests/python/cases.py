@@ -63,8 +63,11 @@ def binding_path(case, dtype):
         "strides": case["strides"],
         "packed sequences": "cu_seqlens" in case,
         "grouped": axes.get("HQ", axes.get("HKV")) != axes.get("H"),
-        "masks": [case.get(name) for name in ("causal", "log_sum_exp")],
-        "windows": [name in case for name in ("window_left", "window_right", "cu_seqlens_k", "lengths_k")],
+        "causal": case.get("causal"),
+        "log_sum_exp": case.get("log_sum_exp"),
+        "window": "window_left" in case or "window_right" in case,
+        "offsets of keys": "cu_seqlens_k" in case,
+        "lengths of keys": "lengths_k" in case,
         "B": min(axes["B"], 2),
         "longest sequence": min(max((b - a for a, b in itertools.pairwise(offsets)), default=0), 2),
     }
