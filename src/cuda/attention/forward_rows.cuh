@@ -8,6 +8,13 @@
 
 namespace tandem::cuda::attention {
 
+/// Has the compiler finish values here.
+template <int kCount>
+__device__ inline void finish(const float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" ::"f"(values[i]));
+}
+
 template <class Config>
 struct ForwardRows {
   const AttentionForwardParams& params;
@@ -149,12 +156,19 @@ struct ForwardRows {
       release_keys();
       mask(s, block);
       const float2 factor = softmax.weigh(s);
+      finish(s);
+      // why before the wait: at a branch ptxas ends what it schedules together, or it would wait
+      // for the products first, and then make the weights.
+      if (changes_any(factor)) {
+        wgmma_wait<0>();
+        fence_registers(o);
+        scale_rows(o, factor);
+      }
       wgmma_wait<0>();
       fence_registers(o);
       hold_operand(p);
       release_values();
       round(s, p);
-      scale_rows(o, factor);
     }
     shared.queries[group].empty[0].arrive();
     queries_at.advance();

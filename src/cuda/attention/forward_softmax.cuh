@@ -86,10 +86,14 @@ struct Softmax {
   }
 };
 
-/// Multiplies the two rows of an accumulator, where any row of the warp has changed.
+/// Whether any row of the warp is to be multiplied.
+__device__ inline bool changes_any(float2 factor) {
+  return __any_sync(0xFFFFFFFFu, factor.x != 1.0f || factor.y != 1.0f);
+}
+
+/// Multiplies the two rows of an accumulator.
 template <int kCount>
 __device__ inline void scale_rows(float (&o)[kCount], float2 factor) {
-  if (!__any_sync(0xFFFFFFFFu, factor.x != 1.0f || factor.y != 1.0f)) return;
 #pragma unroll
   for (int i = 0; i < kCount; i += 4) {
     o[i] *= factor.x;
