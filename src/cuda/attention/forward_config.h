@@ -37,8 +37,8 @@ struct ForwardConfig {
   static_assert(kKeyDim % 32 == 0 && kValueDim % 32 == 0 && kKeys % 16 == 0);
 
   static constexpr int kThreads = 128 * (1 + kGroups);
-  static constexpr int kLoadRegisters = kGroups == 2 ? 24 : 32;
-  static constexpr int kRowRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kLoadRegisters = kGroups == 2 ? 40 : 32;
+  static constexpr int kRowRegisters = kGroups == 2 ? 232 : 160;
 
   // Tiles in shared memory are whole panels of 64 columns.
   static constexpr int kKeyPanels = (kKeyDim + 63) / 64;

@@ -39,3 +39,21 @@ void launch_attention_forward(const char* name, const AttentionForwardParams& pa
 }
 
 }  // namespace tandem::cuda::attention
+
+#define TANDEM_ATTENTION_FORWARD(Element, key_dim, value_dim)          \
+  template void launch_attention_forward<Element, key_dim, value_dim>( \
+      const char*, const AttentionForwardParams&, void*);
+
+#define TANDEM_INSTANCES_FORWARD(Element)     \
+  namespace tandem::cuda::attention {         \
+  TANDEM_ATTENTION_FORWARD(Element, 64, 64)   \
+  TANDEM_ATTENTION_FORWARD(Element, 96, 96)   \
+  TANDEM_ATTENTION_FORWARD(Element, 128, 128) \
+  }
+
+#define TANDEM_INSTANCES_FORWARD_WIDE(Element) \
+  namespace tandem::cuda::attention {          \
+  TANDEM_ATTENTION_FORWARD(Element, 192, 128)  \
+  TANDEM_ATTENTION_FORWARD(Element, 192, 192)  \
+  TANDEM_ATTENTION_FORWARD(Element, 256, 256)  \
+  }
