@@ -87,6 +87,42 @@ struct ForwardRows {
     values_at.advance();
   }
 
+  struct Blocks {
+    int begin;
+    int end;
+  };
+  /// Blocks of a tile that this warpgroup's queries see; where they see none, the tile's last is
+  /// behind them.
+  __device__ Blocks seen_blocks(const ForwardItem& item) const {
+    const Reach reach(params.problem.mask);
+    const int position = item.position + 64 * group;
+    const int rows = min(item.queries - 64 * group, 64);
+    const int keys = min(position + rows + reach.right, item.keys);
+    const Blocks seen{max(position - reach.left, 0) / Config::kKeys,
+                      (max(keys, 0) + Config::kKeys - 1) / Config::kKeys};
+    if (rows <= 0 || seen.begin >= seen.end) return {item.block_begin, item.block_begin};
+    return seen;
+  }
+
+  /// Goes past blocks that others see, in step with them.
+  __device__ void skip_blocks(int count) {
+#pragma unroll 1
+    for (; count > 0; --count) {
+      shared.keys.wait_full(keys_at);
+      wait_for_turn();
+      pass_turn();
+      release_keys();
+      shared.values.wait_full(values_at);
+      release_values();
+    }
+  }
+
+  /// Lets the next tile's queries be loaded.
+  __device__ void release_queries() {
+    shared.queries[group].empty[0].arrive();
+    queries_at.advance();
+  }
+
   /// Zeroes values behind a sequence's last, where tensors may hold anything: 0 * NaN is NaN. Every
   /// warpgroup does, and writes the same zeros.
   __device__ void clear_values_behind(int keys) {
@@ -103,13 +139,13 @@ struct ForwardRows {
   }
 
   /// Computes o, up to a factor, and returns what is needed for it.
-  __device__ Softmax walk_blocks(const ForwardItem& item, Output& o) {
+  __device__ Softmax walk_blocks(const ForwardItem& item, Blocks blocks, Output& o) {
     const AttentionForwardProblem& problem = params.problem;
     // why not 0: times -inf it is NaN.
     Softmax softmax{.log2_scale = fmaxf(fabsf(problem.scale) * kLog2E, 1e-30f)};
     const Reach reach(problem.mask);
     const int position = item.position + 64 * group;
-    const int keys = item.keys, block_begin = item.block_begin;
+    const int keys = item.keys;
     // Blocks that all rows see whole.
     const int whole_end = min(position + reach.right + 1, keys) / Config::kKeys;
     const int whole_begin =
@@ -126,8 +162,7 @@ struct ForwardRows {
 
     Scores s;
     Weights p;
-    int block = item.block_end - 1;
-    shared.queries[group].wait_full(queries_at);
+    int block = blocks.end - 1;
     shared.keys.wait_full(keys_at);
     wait_for_turn();
     multiply_keys(s);
@@ -143,7 +178,7 @@ struct ForwardRows {
 
     bool accumulate = false;
 #pragma unroll 1
-    while (--block >= block_begin) {
+    while (--block >= blocks.begin) {
       shared.keys.wait_full(keys_at);
       wait_for_turn();
       multiply_keys(s);
@@ -170,8 +205,7 @@ struct ForwardRows {
       release_values();
       round(s, p);
     }
-    shared.queries[group].empty[0].arrive();
-    queries_at.advance();
+    release_queries();
     shared.values.wait_full(values_at);
     multiply_values(p, o, accumulate);
     wgmma_wait<0>();
@@ -217,15 +251,24 @@ struct ForwardRows {
       shared.item_ring.wait_full(at);
       const ForwardItem& item = shared.items[at.stage];
       if (item.batch == ForwardItem::kNone) return;
-      Output o;
-      if (item.block_begin < item.block_end) {
-        const Softmax softmax = walk_blocks(item, o);
-        store(item, softmax, o);
-      } else {
-        store_nothing(item);
-      }
+      compute(item);
       shared.item_ring.empty[at.stage].arrive();
       at.advance();
+    }
+  }
+
+  __device__ void compute(const ForwardItem& item) {
+    const Blocks own = seen_blocks(item);
+    if (item.block_begin < item.block_end) shared.queries[group].wait_full(queries_at);
+    skip_blocks(item.block_end - own.end);
+    if (own.begin < own.end) {
+      Output o;
+      const Softmax softmax = walk_blocks(item, own, o);
+      skip_blocks(own.begin - item.block_begin);
+      store(item, softmax, o);
+    } else {
+      if (item.block_begin < item.block_end) release_queries();
+      store_nothing(item);
     }
   }
 
