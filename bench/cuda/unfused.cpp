@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "ops/attention.h"
 #include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
@@ -108,7 +109,9 @@ const std::vector<Baseline>& baselines() {
       baseline<unfused_gated_output_both, unfused_gated_output_both_workspace_bytes,
                GatedOutputForwardArgs, GatedOutputBackwardArgs>(
           "unfused", "unfused.gate_cublaslt_norm",
-          {&gated_output_forward_signature(), &gated_output_backward_signature()})};
+          {&gated_output_forward_signature(), &gated_output_backward_signature()}),
+      baseline<unfused_attention, unfused_attention_workspace_bytes, AttentionForwardArgs>(
+          "unfused", "unfused.cublaslt_softmax", {&attention_forward_signature()})};
   return all;
 }
 

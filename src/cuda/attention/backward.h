@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/attention_problem.h"
+#include "cuda/attention/backward_params.h"
 
 namespace tandem::cuda::attention {
 
@@ -14,11 +14,14 @@ struct BackwardVariant {
   DType dtype;
   int key_dim;    // columns of K of a tile
   int value_dim;  // columns of V of a tile
+  bool copies;    // what the kernels cannot read or write where it lies
+  AttentionBackwardLaunch launch;
 };
 
 const std::vector<BackwardVariant>& backward_variants();
 
-/// "" when the variant can run the problem, else why not.
-std::string reason_against(const BackwardVariant& variant, const AttentionBackwardProblem& problem);
+/// "" when the variant can run the problem, else why not. `misfit` is its operands'.
+std::string reason_against(const BackwardVariant& variant, const AttentionBackwardProblem& problem,
+                           const std::string& misfit);
 
 }  // namespace tandem::cuda::attention
