@@ -43,6 +43,7 @@ _ATTENTION = {
 }
 _ELSEWHERE = {
     "attention": _ATTENTION,
+    "attention_weights": _ATTENTION,
     "gla": _FLA_HEADS
     | {
         "initial_states": "it is initial_state here, transposed, called initial_states in mamba-ssm",
