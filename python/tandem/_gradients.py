@@ -130,11 +130,14 @@ class Saved:
             return results
         flags = [rows[0].flag for rows in self.table.results]
         given = self.table.given(arguments)
-        return tuple([x if flag is None or given[flag] else None for x, flag in zip(results, flags, strict=True)])
+        results = self.table.as_tuple(results)
+        asked = [x if flag is None or given[flag] else None for x, flag in zip(results, flags, strict=True)]
+        return self.table.as_returned(tuple(asked))
 
     def save(self, ctx: Any, arguments: tuple[Any, ...], results: Any, has_tangents: bool) -> None:
         tensors = self._tensors(arguments)
         if self.outputs:
+            results = self.table.as_tuple(results)
             kept = self.kept(arguments)
             outputs = zip(self.outputs, self._places, strict=True)
             tensors += tuple([results[place] if name in kept else None for name, place in outputs])

@@ -65,6 +65,13 @@ class Table:
             for name in results
         ]
 
+    def as_tuple(self, results: Any) -> tuple[Any, ...]:
+        """What a call returned: torch's ops return one result as it is."""
+        return (results,) if len(self.results) == 1 else results
+
+    def as_returned(self, results: tuple[Any, ...]) -> Any:
+        return results[0] if len(self.results) == 1 else results
+
     def given(self, arguments: Any) -> dict[str, Any]:
         return dict(zip(self.arguments, arguments, strict=True))
 

@@ -25,7 +25,6 @@ TEST(UnfusedAttention, RefusesWithAReason) {
     EXPECT_EQ(refusal(op, dense), "");
     EXPECT_EQ(refusal(op, dense + R"(, "causal": "yes", "strides": "transposed")"),
               op == std::string("attention") ? "" : "the unfused baseline needs w to have no gaps");
-    EXPECT_THAT(refusal(op, dense, DType::kFloat32), HasSubstr("not for fp32"));
     EXPECT_THAT(refusal(op, R"("axes": {"B": 1, "T": 96, "TK": 100, "H": 2, "K": 64})"),
                 HasSubstr("multiples of 8"));
     EXPECT_THAT(refusal(op, dense + R"(, "strides": "misaligned")"),
