@@ -24,7 +24,7 @@ constexpr ForwardTile forward_tile(int key_dim, int value_dim, bool bounded) {
 
 /// `kKeyDim` and `kValueDim` are padded K and V. Every 64 queries of a tile have a warpgroup.
 template <class ElementT, int kKeyDimT, int kValueDimT, int kQueriesT, int kKeysT, int kStagesT = 2,
-          bool kTurnsT = (kKeyDimT <= 128)>
+          bool kTurnsT = (kKeyDimT <= 128), bool kMidT = false, int kShareT = 0>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kKeyDim = kKeyDimT;
@@ -33,6 +33,8 @@ struct ForwardConfig {
   static constexpr int kKeys = kKeysT;
   static constexpr int kGroups = kQueries / 64;  // warpgroups that multiply
   static constexpr bool kTurns = kTurnsT;        // they take turns at the tensor cores
+  static constexpr bool kMid = kMidT;
+  static constexpr int kShare = kShareT;
   static_assert(kGroups == 2 || kGroups == 3);
   static_assert(kKeyDim % 32 == 0 && kValueDim % 32 == 0 && kKeys % 16 == 0);
 
