@@ -18,7 +18,7 @@ struct CasesOptions {
 /// "B1 T131072 H16 HQ16 K128 V128 N1000": N sequences where they are packed.
 std::string shape_of(const Case& one) {
   std::string text;
-  for (const char* axis : {"B", "T", "M", "H", "HQ", "K", "V", "d", "D"}) {
+  for (const char* axis : {"B", "T", "TK", "M", "H", "HQ", "HKV", "K", "V", "d", "D"}) {
     if (one.axes.count(axis) != 0) text += fmt::format("{}{} ", axis, one.axis(axis));
   }
   if (one.cu_seqlens) return text + fmt::format("N{}", one.cu_seqlens->size() - 1);

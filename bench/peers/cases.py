@@ -8,12 +8,14 @@ import os
 import pathlib
 import subprocess
 
-from . import gated_output, gemm_swiglu, projection, rms_norm_gemm
+from . import attention, gated_output, gemm_swiglu, projection, rms_norm_gemm
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
 SCANS = ("gated_scan", "linear_scan")
+# Ops with a module of their own.
 PRODUCTS = {
+    "attention": attention,
     "gated_output": gated_output,
     "gemm_swiglu": gemm_swiglu,
     "projection": projection,
@@ -34,7 +36,8 @@ class NoProgram(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    # B, T, H, HQ, K, V; of a scan B, T, D and, of linear_scan, d; of products M, d, of some F or d_in
+    # B, T, H, HQ, K, V; of attention TK and HKV too; of a scan B, T, D and, of linear_scan, d; of products M, d, of
+    # some F or d_in
     axes: dict
     dtypes: tuple
     decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
@@ -76,6 +79,13 @@ class Case:
     output_norm: str = "none"
     sum: str = "no"
     gated: str = "kept"
+    causal: str = "no"  # of attention, as all below
+    window_left: int | None = None
+    window_right: int | None = None
+    cu_seqlens_k: tuple | None = None
+    lengths_k: tuple | None = None
+    log_sum_exp: str = "no"
+    values: str = "normal"
 
     def __getattr__(self, axis):
         try:
@@ -143,7 +153,10 @@ def _case(op, *, axes, dtype, directions, tags, decay=NO_DECAY, cu_seqlens=None,
         directions=tuple(directions),
         direction=directions[0],
         op=op,
-        **{"states": "none", **named, "segments": tuple(named.get("segments", ()))},
+        **{
+            "states": "none",
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in named.items()},
+        },
     )
 
 

@@ -48,11 +48,12 @@ void expand_lists(const Line& line, const Json& object,
   fields.emplace_back("kind", Json::json_pointer("/decay/kind"));
   fields.emplace_back("distribution", Json::json_pointer("/decay/distribution"));
   for (const std::string key :
-       {"decay_dtype", "gate",        "states",      "state_dtype", "strides",     "scale",
-        "activation",  "around",      "norm",        "eps",         "head_eps",    "rope",
-        "rope_width",  "rope_layout", "rope_tables", "rstd",        "rows",        "kept",
-        "gradients",   "accumulate",  "output_gate", "group_norm",  "group_width", "group_weight",
-        "behind_gate", "bias",        "residual",    "output_norm", "sum",         "gated"}) {
+       {"decay_dtype", "gate",        "states",       "state_dtype", "strides",     "scale",
+        "activation",  "around",      "norm",         "eps",         "head_eps",    "rope",
+        "rope_width",  "rope_layout", "rope_tables",  "rstd",        "rows",        "kept",
+        "gradients",   "accumulate",  "output_gate",  "group_norm",  "group_width", "group_weight",
+        "behind_gate", "bias",        "residual",     "output_norm", "sum",         "gated",
+        "causal",      "window_left", "window_right", "log_sum_exp", "values"}) {
     fields.emplace_back(key, Json::json_pointer("/" + key));
   }
   for (const auto& [key, pointer] : fields) {

@@ -121,6 +121,39 @@ void parse_decay(const Line& line, const CaseSchema& schema, const Json& decay, 
   }
 }
 
+std::vector<std::int32_t> parse_int32s(const Line& line, const Json& list,
+                                       const std::string& field) {
+  if (!list.is_array()) line.refuse(field, "must be a list of offsets");
+  std::vector<std::int32_t> values;
+  for (const Json& value : list) {
+    values.push_back(static_cast<std::int32_t>(line.integer(value, field, 0)));
+  }
+  return values;
+}
+
+/// Reads the fields of attention and its like.
+void parse_attention(const Line& line, const Json& object, Case& one) {
+  const auto set_flag = [&](const char* field, bool& value) {
+    if (object.contains(field)) value = line.word(object.at(field), field, kYesOrNo);
+  };
+  const auto set_window = [&](const char* field, std::optional<std::int64_t>& value) {
+    if (object.contains(field)) value = line.integer(object.at(field), field, 0);
+  };
+  const auto set_list = [&](const char* field, std::optional<std::vector<std::int32_t>>& value) {
+    if (object.contains(field)) value = parse_int32s(line, object.at(field), field);
+  };
+  set_flag("causal", one.causal);
+  set_flag("log_sum_exp", one.log_sum_exp);
+  set_window("window_left", one.window_left);
+  set_window("window_right", one.window_right);
+  set_list("cu_seqlens_k", one.cu_seqlens_k);
+  set_list("lengths_k", one.lengths_k);
+  if (object.contains("values")) {
+    if (!object.at("values").is_string()) line.refuse("values", "must be a text");
+    one.values = object.at("values");
+  }
+}
+
 /// Reads the fields of ops with matrix products of rows.
 void parse_product(const Line& line, const CaseSchema& schema, const Json& object, Case& one) {
   if (schema.has_field("segments")) {
@@ -228,11 +261,7 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     one.scale = object.at("scale").get<double>();
   }
   if (object.contains("cu_seqlens")) {
-    if (!object.at("cu_seqlens").is_array()) line.refuse("cu_seqlens", "must be a list of offsets");
-    one.cu_seqlens.emplace();
-    for (const Json& offset : object.at("cu_seqlens")) {
-      one.cu_seqlens->push_back(static_cast<std::int32_t>(line.integer(offset, "cu_seqlens", 0)));
-    }
+    one.cu_seqlens = parse_int32s(line, object.at("cu_seqlens"), "cu_seqlens");
   }
   for (std::string& tag : line.words(line.required(object, "", "tags"), "tags", tag_names())) {
     one.tags.insert(std::move(tag));
@@ -245,6 +274,7 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
     one.cu_seqlens = parse_lengths(line, object.at("lengths"), one);
   }
   if (!schema.is_recurrence()) parse_product(line, schema, object, one);
+  if (schema.has_field("causal")) parse_attention(line, object, one);
   if (schema.check != nullptr) schema.check(line, one);
   check_sequences(line, one);
   return one;
@@ -307,6 +337,13 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   if (has("output_norm")) object["output_norm"] = one.output_norm;
   if (has("sum")) object["sum"] = word_for(kYesOrNo, one.sum);
   if (has("gated")) object["gated"] = word_for(kGated, one.gated_again);
+  if (has("causal")) object["causal"] = word_for(kYesOrNo, one.causal);
+  if (one.window_left) object["window_left"] = *one.window_left;
+  if (one.window_right) object["window_right"] = *one.window_right;
+  if (one.cu_seqlens_k) object["cu_seqlens_k"] = *one.cu_seqlens_k;
+  if (one.lengths_k) object["lengths_k"] = *one.lengths_k;
+  if (has("log_sum_exp")) object["log_sum_exp"] = word_for(kYesOrNo, one.log_sum_exp);
+  if (has("values")) object["values"] = one.values;
   object["tags"] = one.tags;
   object["seed"] = one.seed;
   return object;

@@ -6,7 +6,8 @@
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
 //               projection and rms_norm_gemm: M*, d*; gemm_swiglu: M*, d*, F*;
-//               gated_output: M*, d_in*, d*
+//               gated_output: M*, d_in*, d*; attention: B*, T* (queries), H*, K*, TK (keys, default
+//               T), HKV (key/value heads, default H), V (default K)
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
 //   decay       {kind, distribution: see DecayDistribution}, required of recurrences, which alone
 //               have it; kind is none | constant | per_token for gla, decay | log_decay (which
@@ -15,7 +16,7 @@
 //   gate        of the scans: silu (default) | none
 //   states      none (default) | initial | final | both | in_place; a step's is always in place
 //   state_dtype of a step's state: fp32 (default) | bf16
-//   cu_seqlens  the offsets themselves, N+1 of them
+//   cu_seqlens  of recurrences and attention: the offsets themselves, N+1 of them
 //   lengths     instead of them {distribution: equal | log_uniform, sequences, and for log_uniform
 //               smallest, largest}: see lengths.h; drawn from the case's seed
 //   strides     contiguous (default) | packed | transposed | padded | misaligned | odd | broadcast
@@ -50,15 +51,22 @@
 //   output_norm none (default) | layer_norm | rms_norm; `norm` is its weight's and bias's dtype
 //   sum         no (default) | yes, whether sum is wanted and has a gradient
 //   gated       kept (default) | again, whether a is made again in the backward
+//   causal      of attention, as all to `values`: no (default) | yes
+//   window_left, window_right  keys that a query sees before and behind its own; default all
+//   cu_seqlens_k  of keys, where cu_seqlens are those of queries; default the same
+//   lengths_k   keys of each batch
+//   log_sum_exp no (default) | yes, whether it is wanted and has a gradient
+//   values      normal (default) | large (scores around 1e4) | infinite (scores of -inf, for some
+//               queries all of them; of forwards) | around_10 (v)
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// activation, around, norm, eps, head_eps, rope*, rstd, rows, kept, gradients, accumulate and the
-// fields of gated_output may be a list, an axis also a range, "1..130": the line then stands for
-// the cross product.
+// activation, around, norm, eps, head_eps, rope*, rstd, rows, kept, gradients, accumulate, the
+// fields of gated_output, causal, window_*, log_sum_exp and values may be a list, an axis also a
+// range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -159,6 +167,10 @@ struct Case {
   std::int64_t group_width = 0;
   std::string output_gate = "plain";
   std::string output_norm = "none";
+  bool causal = false, log_sum_exp = false;  // what follows: attention only
+  std::optional<std::int64_t> window_left, window_right;
+  std::optional<std::vector<std::int32_t>> cu_seqlens_k, lengths_k;
+  std::string values = "normal";
   std::set<std::string> tags;
   std::uint64_t seed = 0;
 

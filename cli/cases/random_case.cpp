@@ -7,16 +7,17 @@
 #include "cli/cases/draw.h"
 
 namespace tandem::tools {
-namespace {
 
-std::vector<std::int32_t> draw_offsets(Draw& draw, std::int64_t T) {
-  std::vector<std::int32_t> offsets(draw.in(1, 6));
+std::vector<std::int32_t> draw_offsets(Draw& draw, std::int64_t T, std::int64_t N) {
+  std::vector<std::int32_t> offsets(N + 1);
   for (std::int32_t& offset : offsets) offset = static_cast<std::int32_t>(draw.in(0, T));
   if (draw.one_in(2)) offsets.front() = 0;
   if (draw.one_in(2)) offsets.back() = static_cast<std::int32_t>(T);
   std::sort(offsets.begin(), offsets.end());
   return offsets;
 }
+
+namespace {
 
 /// Sets what a recurrence has. Decays that leave nothing of the state are left out: what remains of
 /// it is rounding.
@@ -56,6 +57,8 @@ bool is_empty(const Case& one) {
 
 }  // namespace
 
+bool multiplies(const std::string& axis) { return axis != "HQ" && axis != "HKV" && axis != "TK"; }
+
 Case draw_case(const std::string& op, const std::string& direction, DType dtype,
                std::int64_t largest, std::uint64_t seed) {
   const auto schema = std::ranges::find(case_schemas(), op, &CaseSchema::op);
@@ -77,13 +80,13 @@ Case draw_case(const std::string& op, const std::string& direction, DType dtype,
     if (is_step) one.axes["T"] = 1;
     std::int64_t size = 1;
     for (const auto& [axis, extent] : one.axes) {
-      if (axis != "HQ") size *= std::max<std::int64_t>(extent, 1);
+      if (multiplies(axis)) size *= std::max<std::int64_t>(extent, 1);
     }
     if (size > largest) continue;
     draw_fields(draw, *schema, one);
     if (schema->is_recurrence() && !is_step && draw.one_in(2)) {
       one.axes["B"] = 1;
-      one.cu_seqlens = draw_offsets(draw, one.axis("T"));
+      one.cu_seqlens = draw_offsets(draw, one.axis("T"), draw.in(0, 5));
     }
     if (is_empty(one) && !may_be_empty) continue;
     if (schema->judgeable(one)) return one;

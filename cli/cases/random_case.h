@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/cases/cases.h"
 
@@ -12,5 +13,11 @@ namespace tandem::tools {
 /// axes. Such cases can be written into a table (write_cases) and read back.
 Case draw_case(const std::string& op, const std::string& direction, DType dtype,
                std::int64_t largest, std::uint64_t seed);
+
+/// Whether `largest` counts an axis: not those that share what another one has.
+bool multiplies(const std::string& axis);
+
+/// Draws N + 1 offsets in [0,T], of which the first may be 0 and the last T.
+std::vector<std::int32_t> draw_offsets(Draw& draw, std::int64_t T, std::int64_t N);
 
 }  // namespace tandem::tools

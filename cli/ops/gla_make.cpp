@@ -4,30 +4,13 @@
 
 #include "cli/calls/arguments.h"
 #include "cli/cases/decay_values.h"
+#include "cli/ops/activations.h"
 #include "cli/ops/gla.h"
 #include "core/real.h"
 
 namespace tandem::tools {
 
 namespace {
-
-/// Returns the strides of an activation [B,T,heads,D] of a case.
-Dims activation_strides(Strides kind, const Dims& shape, bool output) {
-  const std::int64_t T = std::max<std::int64_t>(shape[1], 1), heads = shape[2], D = shape[3];
-  const auto gaps = [&](std::int64_t head, std::int64_t token, std::int64_t batch) {
-    const std::int64_t time_stride = heads * head + token;
-    return Dims{T * time_stride + batch, time_stride, head, 1};
-  };
-  switch (kind) {
-    case Strides::kTransposed: return {heads * T * D, D, T * D, 1};
-    case Strides::kPadded: return gaps(padded_stride(D, 16), 32, 64);
-    case Strides::kOdd: return gaps(D + 3, 5, 7);
-    case Strides::kBroadcast:
-      if (!output) return {T * D, D, 0, 1};
-      [[fallthrough]];
-    default: return contiguous_strides(shape);
-  }
-}
 
 Dims decay_strides(Strides kind, const Dims& shape) {
   if (shape.rank() == 1) {
@@ -55,28 +38,7 @@ Shapes shapes_of(const Case& one) {
   const std::int64_t B = one.axis("B"), T = one.axis("T"), H = one.axis("H");
   const std::int64_t K = one.axis("K"), V = one.axis("V");
   const std::int64_t N = one.cu_seqlens ? static_cast<std::int64_t>(one.cu_seqlens->size()) - 1 : B;
-  const bool shifted = one.strides == Strides::kMisaligned || one.strides == Strides::kOdd;
-  return {{B, T, one.axis("HQ"), K}, {B, T, H, V}, {N, H, K, V}, shifted ? 1 : 0};
-}
-
-/// Makes q, k and v in one buffer, each row of a token holding all three; without `queries` the
-/// place of q is a gap.
-void add_packed(TensorSet& set, DType dtype, const Dims& qk, const Dims& v, bool queries) {
-  const std::int64_t width = 2 * qk[2] * qk[3] + v[2] * v[3];
-  const std::int64_t T = qk[1];
-  NamedTensor row{"q", dtype, {qk[0], T, width}, {T * width, width, 1}, 0, 0, false};
-  row.buffer = set.buffers.size();
-  set.buffers.emplace_back(2 * kGuardBytes + span_bytes(row));
-  std::int64_t offset = kGuardBytes;
-  const auto slice = [&](const char* name, const Dims& shape) {
-    set.tensors.push_back(
-        {name, dtype, shape, {T * width, width, shape[3], 1}, row.buffer, offset, false});
-    offset += shape[2] * shape[3] * size_of(dtype);
-  };
-  slice("q", qk);
-  slice("k", qk);
-  slice("v", v);
-  if (!queries) set.tensors.erase(set.tensors.end() - 3);
+  return {{B, T, one.axis("HQ"), K}, {B, T, H, V}, {N, H, K, V}, shift_of(one)};
 }
 
 void add_activation(TensorSet& set, const Case& one, const char* name, DType dtype,
@@ -104,7 +66,8 @@ TensorSet make_inputs(const Case& one, DType dtype, std::uint64_t seed, bool que
   const auto [qk, v, state, shift] = shapes_of(one);
   TensorSet set;
   if (one.strides == Strides::kPacked) {
-    add_packed(set, dtype, qk, v, queries);
+    add_packed(set, dtype, {{"q", qk}, {"k", qk}, {"v", v}});
+    if (!queries) set.tensors.erase(set.tensors.begin());  // its place is a gap
   } else {
     if (queries) add_activation(set, one, "q", dtype, qk, false);
     add_activation(set, one, "k", dtype, qk, false);
@@ -216,10 +179,9 @@ TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed) {
     tensor.strides = without_time(tensor.strides);
   }
   const Dims state{one.axis("B"), one.axis("H"), one.axis("K"), one.axis("V")};
-  const bool shifted = one.strides == Strides::kMisaligned || one.strides == Strides::kOdd;
   const DType state_dtype = dtype == DType::kFloat64 ? dtype : one.state_dtype;
   const NamedTensor& added = add_tensor(set, "state", state_dtype, state,
-                                        state_strides(one.strides, state), true, shifted ? 1 : 0);
+                                        state_strides(one.strides, state), true, shift_of(one));
   fill_normal(added, set.buffers, RandomStream(seed + one.seed, "state"));
   return set;
 }

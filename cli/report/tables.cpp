@@ -206,9 +206,11 @@ std::string shape_text(const Case& one, const std::string& left_out) {
     return has(a) && has(b) && one.axis(a) == one.axis(b);
   };
   std::vector<std::string> axes;
-  for (const std::string letter : {"B", "H", "HQ", "T", "M", "K", "V", "d", "D", "F"}) {
+  for (const std::string letter :
+       {"B", "H", "HQ", "HKV", "T", "TK", "M", "K", "V", "d", "D", "F"}) {
     if (!one.axes.count(letter) || letter == left_out) continue;
     if ((letter == "HQ" && same("HQ", "H")) || (letter == "V" && same("V", "K"))) continue;
+    if ((letter == "HKV" && same("HKV", "H")) || (letter == "TK" && same("TK", "T"))) continue;
     const bool square = letter == "K" && same("V", "K");
     axes.push_back(fmt::format("{}{}", square ? "D" : letter, one.axis(letter)));
   }

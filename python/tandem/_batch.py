@@ -18,8 +18,9 @@ def vmap(table: Table, op: Op, size: int, in_dims: Sequence[Any], arguments: Seq
     results = together(table, op, size, table.given(front), mapped)
     if results is None:
         items = [[x if dim is None else x[i] for x, dim in zip(front, in_dims, strict=True)] for i in range(size)]
-        results = [None if one[0] is None else torch.stack(one) for one in zip(*(op(*x) for x in items), strict=True)]
-    return tuple(results), tuple(None if x is None else 0 for x in results)
+        called = [table.as_tuple(op(*x)) for x in items]
+        results = [None if one[0] is None else torch.stack(one) for one in zip(*called, strict=True)]
+    return table.as_returned(tuple(results)), table.as_returned(tuple(None if x is None else 0 for x in results))
 
 
 def together(table: Table, op: Op, size: int, given: dict[str, Any], mapped: set[str]) -> list[Tensor | None] | None:
@@ -60,4 +61,5 @@ def together(table: Table, op: Op, size: int, given: dict[str, Any], mapped: set
         ]
         return result.sum(summed) if summed else result
 
-    return [apart(rows, result) for rows, result in zip(table.results, op(*folded.values()), strict=True)]
+    results = table.as_tuple(op(*folded.values()))
+    return [apart(rows, result) for rows, result in zip(table.results, results, strict=True)]

@@ -31,6 +31,7 @@ LINEAR: dict[str, Ways] = {
         ({"weight", "initial_state"}, {"out", "final_state"}),
     ),
     "gemm_swiglu_forward": (({"up_weight"}, {"out"}),),
+    "attention_forward": (({"v"}, {"o"}),),
 }
 
 
@@ -76,6 +77,8 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
             else set()
         )
     ),
+    "attention_forward": lambda given: {"o", "log_sum_exp"},
+    "attention_weights_forward": lambda given: {"w"},
     # Of all gradients, only those by the decay and the gate depend on the states.
     "linear_scan_forward": lambda given: (
         {"x", "states"}
@@ -105,7 +108,8 @@ class Saved:
         self.names = [*table.tensors, *self.outputs, *rest]
         self._places = [results.index(name) for name in self.outputs]
         cotangents = backward.tensors if backward else []
-        self._constant = [results.index(name) for name in self.outputs if f"d_{name}" not in cotangents]
+        self.constants = [name for name in self.outputs if f"d_{name}" not in cotangents]
+        self._constant = [results.index(name) for name in self.constants]
         self._flags = {self.table.arguments.index(row.flag): row.name for row in table.rows.values() if row.flag}
         self._tensors, self._rest = pick(table.tensors, table.arguments), pick(rest, table.arguments)
 
@@ -126,11 +130,14 @@ class Saved:
             return results
         flags = [rows[0].flag for rows in self.table.results]
         given = self.table.given(arguments)
-        return tuple([x if flag is None or given[flag] else None for x, flag in zip(results, flags, strict=True)])
+        results = self.table.as_tuple(results)
+        asked = [x if flag is None or given[flag] else None for x, flag in zip(results, flags, strict=True)]
+        return self.table.as_returned(tuple(asked))
 
     def save(self, ctx: Any, arguments: tuple[Any, ...], results: Any, has_tangents: bool) -> None:
         tensors = self._tensors(arguments)
         if self.outputs:
+            results = self.table.as_tuple(results)
             kept = self.kept(arguments)
             outputs = zip(self.outputs, self._places, strict=True)
             tensors += tuple([results[place] if name in kept else None for name, place in outputs])
@@ -231,7 +238,7 @@ def no_formula(table: Table) -> Callable[..., NoReturn]:
 def tangents_of(table: Table, saved: Saved, op: Op) -> Callable[..., tuple[Tensor | None, ...]]:
     """Forward-mode AD: the outputs' tangents by one call, where they are linear in all inputs that have tangents. What
     only the backward takes has none."""
-    unasked = {table.rows[name].flag: False for name in saved.outputs if table.rows[name].flag}
+    unasked = {table.rows[name].flag: False for name in saved.constants if table.rows[name].flag}
 
     def tangents(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         moved: dict[str, Any] = {name: x for name, x in zip(table.arguments, given, strict=True) if x is not None}

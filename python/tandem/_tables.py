@@ -54,6 +54,7 @@ class Table:
         self.first = parameters[0]["name"]
         self.tensors = [name for name in arguments if name in self.rows and self.rows[name].kind == "tensor"]
         self.numbers = [name for name in arguments if name in self.rows and self.rows[name].kind == "number"]
+        # Where there are several, a call has all of them or none, and they list equally many sequences.
         self.offsets = next((row.name for row in self.rows.values() if row.dtype == "offsets"), None)
         self.in_place = next((row.name for row in self.rows.values() if row.role == "in_place"), None)
         self.flags = [name for name in arguments if name not in self.rows]
@@ -63,6 +64,13 @@ class Table:
             [row for row in self.rows.values() if row.name == name or (row.flag and row.flag == self.rows[name].flag)]
             for name in results
         ]
+
+    def as_tuple(self, results: Any) -> tuple[Any, ...]:
+        """What a call returned: torch's ops return one result as it is."""
+        return (results,) if len(self.results) == 1 else results
+
+    def as_returned(self, results: tuple[Any, ...]) -> Any:
+        return results[0] if len(self.results) == 1 else results
 
     def given(self, arguments: Any) -> dict[str, Any]:
         return dict(zip(self.arguments, arguments, strict=True))
@@ -97,7 +105,7 @@ class Table:
         extents: dict[str, Any] = {}
         for name in self.tensors:
             row = self.rows[name]
-            if given[name] is not None and "|" not in row.axes and name != self.offsets:
+            if given[name] is not None and "|" not in row.axes and row.dtype != "offsets":
                 for axis, size in zip(row.axes.split(","), given[name].shape, strict=True):
                     extents.setdefault(axis, size)
         if "B" in extents:

@@ -7,17 +7,19 @@
 namespace tandem::cpu {
 
 void check_cu_seqlens(const char* op, const std::int32_t* cu_seqlens, std::int64_t N,
-                      std::int64_t T) {
+                      std::int64_t T, const char* name, const char* axis) {
   if (!cu_seqlens) return;
+  const std::string offsets = name, end = axis;
   std::int64_t previous = 0;
   for (std::int64_t i = 0; i <= N; ++i) {
     const std::int64_t value = cu_seqlens[i];
-    const std::string got = "got cu_seqlens[" + std::to_string(i) + "] = " + std::to_string(value);
+    const std::string got =
+        "got " + offsets + "[" + std::to_string(i) + "] = " + std::to_string(value);
     if (value < 0 || value > T) {
-      refuse(op, "cu_seqlens must lie in [0,T] = [0," + std::to_string(T) + "], " + got);
+      refuse(op, offsets + " must lie in [0," + end + "] = [0," + std::to_string(T) + "], " + got);
     }
     if (value < previous) {
-      refuse(op, "cu_seqlens must not decrease, " + got + " after " + std::to_string(previous));
+      refuse(op, offsets + " must not decrease, " + got + " after " + std::to_string(previous));
     }
     previous = value;
   }

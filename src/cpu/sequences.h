@@ -15,9 +15,9 @@ struct Sequence {
 };
 
 /// Throws InvalidArgument in the name of `op` for cu_seqlens [N+1] that decrease or leave [0,T].
-/// Null is no cu_seqlens.
+/// Null is no cu_seqlens. `name` and `axis` are what the texts call it and T.
 void check_cu_seqlens(const char* op, const std::int32_t* cu_seqlens, std::int64_t N,
-                      std::int64_t T);
+                      std::int64_t T, const char* name = "cu_seqlens", const char* axis = "T");
 
 /// Returns all N sequences, in order. After check_cu_seqlens.
 std::vector<Sequence> sequences_of(const std::int32_t* cu_seqlens, std::int64_t N, std::int64_t T);

@@ -1,12 +1,10 @@
 // gla: its tables, and arguments -> checked problem. Host only.
 #include "ops/gla.h"
 
-#include <cmath>
-#include <limits>
-#include <sstream>
 #include <string>
 
 #include "ops/call.h"
+#include "ops/scale.h"
 #include "ops/views.h"
 
 namespace tandem {
@@ -54,22 +52,6 @@ void check(const Signature& signature, const Args& args, const char* keys_name,
   refuse_channel_decay(signature.name(), args.log_decay, "[H] or [B,T,H]", 3);
   check_head_groups(signature, keys_name, keys, values);
   signature.check(&args);
-}
-
-/// Sets the scale, K^-0.5 when absent; it must be finite, and so in fp32, which it is kept as.
-template <class Problem>
-void set_scale(const Signature& signature, std::optional<double> scale, Problem& problem) {
-  const double value = scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));
-  if (!std::isfinite(value)) {
-    refuse(signature.name(), "scale must be finite, got " + std::to_string(value));
-  }
-  if (std::abs(value) > std::numeric_limits<float>::max()) {
-    std::ostringstream got;
-    got << value;
-    refuse(signature.name(), "scale must be in fp32's range, got " + got.str());
-  }
-  problem.scale = static_cast<float>(value);
-  problem.scale_rest = static_cast<float>(value - problem.scale);
 }
 
 /// Strides by the rank: [H], [B,H] or [B,T,H].

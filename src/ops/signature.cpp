@@ -50,18 +50,21 @@ void check_extents(const Argument& argument, const std::string& names, int count
                           to_string(argument.view.dtype));
 }
 
-/// Checks cu_seqlens [N+1] beside activations of B batches, or of rows without an axis B; returns
-/// N. No value is read.
-std::int64_t check_offsets(const Argument& cu_seqlens, std::int64_t B, Device device) {
+/// Checks offsets [N+1] beside activations of B batches, or of rows without an axis B; returns N.
+/// `others` is the N of offsets before them. No value is read.
+std::int64_t check_offsets(const Argument& cu_seqlens, std::int64_t B, std::int64_t others,
+                           Device device) {
   if (B != 1 && B != kUnknown) {
-    refuse(cu_seqlens.op, "cu_seqlens needs B = 1, got B = " + std::to_string(B));
+    refuse(cu_seqlens.op,
+           std::string(cu_seqlens.name) + " needs B = 1, got B = " + std::to_string(B));
   }
   check_rank(cu_seqlens, "[N+1]", 1);
   const std::int64_t length = cu_seqlens.view.shape[0];
   if (length < 1) {
-    refuse(cu_seqlens.op, "cu_seqlens must have shape [N+1] with N >= 0, got [0]");
+    refuse(cu_seqlens.op,
+           std::string(cu_seqlens.name) + " must have shape [N+1] with N >= 0, got [0]");
   }
-  check_shape(cu_seqlens, "[N+1]", {length});
+  check_shape(cu_seqlens, "[N+1]", {others == kUnknown ? length : others + 1});
   check_dtype(cu_seqlens, DType::kInt32);
   check_device(cu_seqlens, device);
   check_data(cu_seqlens);
@@ -242,8 +245,9 @@ struct Signature::Check {
       if (row.element != Element::kOffsets || row.number) continue;
       const TensorView* offsets = row.view(args);
       if (!offsets) continue;
+      const std::int64_t others = listed ? sequences : kUnknown;
+      sequences = check_offsets(argument(row, *offsets), extents[kBatch], others, device());
       listed = true;
-      sequences = check_offsets(argument(row, *offsets), extents[kBatch], device());
     }
     for (std::size_t i = 0; i < signature.axes().size(); ++i) {
       if (signature.axes()[i] == "N") extents[i] = sequences;

@@ -36,7 +36,7 @@ enum class Element {
   kFp32,
   kFp32OrBf16,
   kOffsets,    // int32: cu_seqlens
-  kPositions,  // int32: a place per row
+  kPositions,  // int32: a place per row, a length per batch
 };
 
 /// Which strides a tensor may have.
@@ -132,7 +132,7 @@ struct Parameter {
 /// Whether an axis may have no elements: batches, tokens, rows, columns of a product ("F"), and
 /// what a segment has ("C0").
 inline bool may_be_empty(std::string_view axis) {
-  return axis == "B" || axis == "T" || axis == "M" || axis == "F" ||
+  return axis == "B" || axis == "T" || axis == "TQ" || axis == "TK" || axis == "M" || axis == "F" ||
          (axis.back() >= '0' && axis.back() <= '9');
 }
 
@@ -283,10 +283,10 @@ Parameter gradient(const char* name, const char* source, bool needs_source = tru
   return row;
 }
 
+/// Offsets of sequences, [N+1]. Where a call has several of them, they list equally many.
 template <auto member>
-Parameter cu_seqlens() {
-  return detail::tensor_row<member>("cu_seqlens", Role::kInput, "", Element::kOffsets,
-                                    Layout::kContiguous);
+Parameter cu_seqlens(const char* name = "cu_seqlens") {
+  return detail::tensor_row<member>(name, Role::kInput, "", Element::kOffsets, Layout::kContiguous);
 }
 
 template <auto member>

@@ -1,4 +1,6 @@
 // Every call of the library, and every op's variants.
+#include "ops/attention.h"
+#include "ops/attention_weights.h"
 #include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
@@ -28,7 +30,11 @@ const std::vector<const Signature*>& signatures() {
                                                     &gemm_swiglu_forward_signature(),
                                                     &gemm_swiglu_backward_signature(),
                                                     &gated_output_forward_signature(),
-                                                    &gated_output_backward_signature()};
+                                                    &gated_output_backward_signature(),
+                                                    &attention_forward_signature(),
+                                                    &attention_backward_signature(),
+                                                    &attention_weights_forward_signature(),
+                                                    &attention_weights_backward_signature()};
   return all;
 }
 
@@ -53,6 +59,8 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::rms_norm_gemm_variants());
     append(cpu::gemm_swiglu_variants());
     append(cpu::gated_output_variants());
+    append(cpu::attention_variants());
+    append(cpu::attention_weights_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -64,6 +72,8 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::rms_norm_gemm_variants(device));
     append(cuda::gemm_swiglu_variants(device));
     append(cuda::gated_output_variants(device));
+    append(cuda::attention_variants(device));
+    append(cuda::attention_weights_variants(device));
   }
 #endif
   return all;

@@ -27,19 +27,11 @@ inline void expect_refused(const std::function<void()>& call, const std::string&
 
 /// Extents that tell the axes apart where checks could mix them up.
 inline std::int64_t extent(const std::string& axis, bool lists) {
-  static const std::map<std::string, std::int64_t> extents = {{"T", 5},
-                                                              {"HQ", 2},
-                                                              {"H", 4},
-                                                              {"K", 8},
-                                                              {"V", 16},
-                                                              {"d", 12},
-                                                              {"D", 24},
-                                                              {"F", 20},
-                                                              {"d_in", 24},
-                                                              {"W", 8},
-                                                              {"P", 6},
-                                                              {"J", 2},
-                                                              {"d_in/group_width", 3}};
+  static const std::map<std::string, std::int64_t> extents = {
+      {"T", 5},  {"TQ", 5}, {"TK", 6}, {"HKV", 2},
+      {"HQ", 2}, {"H", 4},  {"K", 8},  {"V", 16},
+      {"d", 12}, {"D", 24}, {"F", 20}, {"d_in", 24},
+      {"W", 8},  {"P", 6},  {"J", 2},  {"d_in/group_width", 3}};
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
   if (axis == "M") return 5;
@@ -88,18 +80,20 @@ class Call {
     // why: any tensor of these calls, moved to another's place, overlaps that one alone.
     constexpr std::size_t kRoom = 4096;
     args_ = signature.make_args();
-    offsets_ = {0, 2, 2, 5};
-    offsets_.resize(kRoom);
     set_numbers(signature, args());
     for (const Parameter& row : signature.parameters()) {
       if (row.number || is_alternative(row) || !fits_numbers(row)) continue;
+      if (is_int32(row.element)) {
+        offsets_.push_back({0, 2, 2, 5});
+        offsets_.back().resize(kRoom);
+      }
       if (row.element == Element::kOffsets) {
         if (lists)
-          row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32, {4}));
+          row.set_view(args(), TensorView::contiguous(offsets_.back().data(), DType::kInt32, {4}));
       } else if (row.element == Element::kPositions) {
-        // Rows have them in place of sequences.
+        // Rows and batches have them in place of sequences.
         if (!lists) {
-          row.set_view(args(), TensorView::contiguous(offsets_.data(), DType::kInt32,
+          row.set_view(args(), TensorView::contiguous(offsets_.back().data(), DType::kInt32,
                                                       shape(row.axes.back())));
         }
       } else {
@@ -168,12 +162,19 @@ class Call {
   bool lists_;
   std::shared_ptr<void> args_;
   std::vector<std::unique_ptr<std::vector<float>>> memory_;
-  std::vector<std::int32_t> offsets_;
+  std::vector<std::vector<std::int32_t>> offsets_;
 };
 
-inline bool takes_lists(const Signature& signature) {
-  return signature.find("cu_seqlens") != nullptr;
+/// The rows of cu_seqlens, in the table's order.
+inline std::vector<const Parameter*> offsets_of(const Signature& signature) {
+  std::vector<const Parameter*> rows;
+  for (const Parameter& row : signature.parameters()) {
+    if (!row.number && row.element == Element::kOffsets) rows.push_back(&row);
+  }
+  return rows;
 }
+
+inline bool takes_lists(const Signature& signature) { return !offsets_of(signature).empty(); }
 
 /// Calls check(signature, lists) for every call without, and where it takes them with, cu_seqlens.
 template <class Check>

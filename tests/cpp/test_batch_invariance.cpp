@@ -55,7 +55,9 @@ Part part_of(const Operation& operation, const NamedTensor& tensor, const Tokens
   const std::int64_t all = tensor.shape.product() * size_of(tensor.dtype);
   const std::int64_t rows = tensor.shape.rank() > 1 ? tensor.shape[0] * tensor.shape[1] : 0;
   if (has_axes("B,T/")) return {0, 0};  // at tokens of a packed row, not of its sequences
-  if (has_axes("B,T,")) {
+  // A row of each head, not of each token, where sequences are packed: tokens lie apart.
+  if (has_axes("B,H,TQ") && tensor.shape[0] == 1) return {0, 0};
+  if (has_axes("B,T,") || has_axes("B,TQ,") || has_axes("B,TK,")) {
     if (rows == 0) return {0, 0};
     return {all / rows * tokens.begin, all / rows * (tokens.end - tokens.begin)};
   }
@@ -74,7 +76,7 @@ auto bytes_of(Buffer& buffers, const NamedTensor& tensor) {
 void take_inputs(const Call& from, const Tokens& tokens, Call& to) {
   for (const NamedTensor& tensor : to.set.tensors) {
     if (tensor.output && tensor.name != "state") continue;
-    if (tensor.name == "cu_seqlens") continue;
+    if (tensor.name.starts_with("cu_seqlens")) continue;
     const NamedTensor& source = from.set.get(tensor.name);
     const Part part = part_of(from.operation, source, tokens);
     std::memcpy(bytes_of(to.set.buffers, tensor), bytes_of(from.set.buffers, source) + part.begin,
@@ -228,6 +230,14 @@ std::vector<Shape> shapes() {
       {"linear_scan_kept",
        "linear_scan",
        scan + R"("d": 64, "D": 72)" + log_decay,
+       {"forward_backward"}},
+      {"attention_causal",
+       "attention",
+       R"("causal": "yes", "axes": {AXES, "H": 2, "K": 64})",
+       {"forward", "forward_backward"}},
+      {"attention_grouped_window",
+       "attention",
+       R"("window_left": 100, "window_right": 30, "axes": {AXES, "H": 4, "HKV": 2, "K": 64})",
        {"forward_backward"}},
   };
 }

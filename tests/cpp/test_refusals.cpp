@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -366,27 +367,29 @@ TEST(Refusals, SequenceOffsets) {
     const Parameter& first = signature.parameters().front();
     const bool has_batch = first.axes.front().index[0] == 0;
     if (!lists && !has_batch) return;
-    const Parameter& row = *signature.find("cu_seqlens");
-    const Call call(signature, lists);
-    std::int32_t values[] = {0, 2, 2, 5};
-    const auto set = [&](const Dims& shape) {
-      row.set_view(call.args(), TensorView::contiguous(values, DType::kInt32, shape));
-    };
-    if (!lists) {
-      set({3});
-      call.expect_refused("cu_seqlens needs B = 1, got B = 2");
-      return;
+    for (const Parameter* row : offsets_of(signature)) {
+      const Call call(signature, lists);
+      const std::string name = row->name;
+      std::int32_t values[] = {0, 2, 2, 5};
+      const auto set = [&](const Dims& shape) {
+        row->set_view(call.args(), TensorView::contiguous(values, DType::kInt32, shape));
+      };
+      if (!lists) {
+        set({3});
+        call.expect_refused(name + " needs B = 1, got B = 2");
+        continue;
+      }
+      set({2, 2});
+      call.expect_refused(name + " must have shape [N+1], got [2,2]");
+      set({0});
+      call.expect_refused(name + " must have shape [N+1] with N >= 0, got [0]");
+      set({4});
+      spoil(call, *row, [](TensorView& view) { view.dtype = DType::kFloat32; });
+      call.expect_refused(name + " must have dtype int32, got fp32");
+      set({4});
+      spoil(call, *row, [](TensorView& view) { view.strides[0] = 2; });
+      call.expect_refused(name + " must be contiguous, got shape [4] with strides [2]");
     }
-    set({2, 2});
-    call.expect_refused("cu_seqlens must have shape [N+1], got [2,2]");
-    set({0});
-    call.expect_refused("cu_seqlens must have shape [N+1] with N >= 0, got [0]");
-    set({4});
-    spoil(call, row, [](TensorView& view) { view.dtype = DType::kFloat32; });
-    call.expect_refused("cu_seqlens must have dtype int32, got fp32");
-    set({4});
-    spoil(call, row, [](TensorView& view) { view.strides[0] = 2; });
-    call.expect_refused("cu_seqlens must be contiguous, got shape [4] with strides [2]");
   });
 }
 
@@ -395,16 +398,20 @@ TEST(Refusals, ValuesOfSequenceOffsets) {
   const std::pair<std::vector<std::int32_t>, const char*> wrong[] = {
       {{0, 3, 2, 5}, "must not decrease, got cu_seqlens[2] = 2 after 3"},
       {{-1, 2, 3, 5}, "must "},
-      {{0, 2, 3, 6}, "must "}};
+      {{0, 2, 3, 7}, "must "}};
   for_each_call([&](const Signature& signature, bool lists) {
     if (!lists) return;
-    for (auto [values, text] : wrong) {
-      const Call call(signature, lists);
-      signature.find("cu_seqlens")
-          ->set_view(call.args(), TensorView::contiguous(values.data(), DType::kInt32, {4}));
-      EXPECT_EQ(
-          call.refusal().rfind("[" + std::string(signature.name()) + "] cu_seqlens " + text, 0), 0u)
-          << call.refusal();
+    for (const Parameter* row : offsets_of(signature)) {
+      for (auto [values, text] : wrong) {
+        const Call call(signature, lists);
+        row->set_view(call.args(), TensorView::contiguous(values.data(), DType::kInt32, {4}));
+        std::string expected = text;
+        if (const auto at = expected.find("cu_seqlens"); at != std::string::npos) {
+          expected.replace(at, std::strlen("cu_seqlens"), row->name);
+        }
+        const std::string begin = "[" + std::string(signature.name()) + "] " + row->name + " ";
+        EXPECT_EQ(call.refusal().rfind(begin + expected, 0), 0u) << call.refusal();
+      }
     }
   });
 }

@@ -30,7 +30,7 @@ def load(op, tag, direction="forward"):
 
 def _elements(case):
     """B*T*H*K*V of a gla, B*T*D(*d) of a scan: what the definition goes through."""
-    return math.prod(size for axis, size in case["axes"].items() if axis != "HQ")
+    return math.prod(size for axis, size in case["axes"].items() if axis not in ("HQ", "HKV", "TK"))
 
 
 def _can_be_judged(op, case, direction):
@@ -40,6 +40,9 @@ def _can_be_judged(op, case, direction):
         return False
     if op == "gla":
         return True
+    if op == "attention":
+        # Gradients through one key are 0 but for roundings, and normal values are drawn.
+        return case["values"] == "normal" and (direction == "forward" or case["axes"]["TK"] != 1)
     # Fewer numbers are not judged by their roundings. Autograd of a scan's definition multiplies by exp(-inf).
     numbers = case["axes"]["B"] * case["axes"]["T"] * case["axes"]["D"]
     return not 0 < numbers < 2000 and not (direction == "backward" and case["decay"]["distribution"] in RESETS)
@@ -51,15 +54,20 @@ def binding_path(case, dtype):
     offsets = case.get("cu_seqlens", [0, axes["T"]])
     return {
         "dtype": dtype,
-        "decay": case["decay"]["kind"],
+        "decay": case["decay"]["kind"] if "decay" in case else None,
         "decay dtype": case.get("decay_dtype"),
         "gate": case.get("gate"),
-        "states": case["states"],
+        "states": case.get("states"),
         "state dtype": case.get("state_dtype"),
         "scale": case.get("scale") is not None,
         "strides": case["strides"],
         "packed sequences": "cu_seqlens" in case,
-        "grouped": axes.get("HQ") != axes.get("H"),
+        "grouped": axes.get("HQ", axes.get("HKV")) != axes.get("H"),
+        "causal": case.get("causal"),
+        "log_sum_exp": case.get("log_sum_exp"),
+        "window": "window_left" in case or "window_right" in case,
+        "offsets of keys": "cu_seqlens_k" in case,
+        "lengths of keys": "lengths_k" in case,
         "B": min(axes["B"], 2),
         "longest sequence": min(max((b - a for a, b in itertools.pairwise(offsets)), default=0), 2),
     }
@@ -130,6 +138,31 @@ def gla_inputs(case, dtype, device="cpu"):
     if states in ("initial", "both", "in_place"):
         inputs["initial_state"] = normal(sequences, H, K, V)
     inputs["output_final_state"] = states in ("final", "both", "in_place")
+    return {name: _to_device(value, device) for name, value in inputs.items()}
+
+
+def attention_inputs(case, dtype, device="cpu"):
+    """Keyword arguments of tandem.ops.attention. Drawn on the CPU, so that every device gets the same."""
+    B, TQ, TK, H, HKV, K, V = (case["axes"][name] for name in ("B", "T", "TK", "H", "HKV", "K", "V"))
+    generator = torch.Generator().manual_seed(zlib.crc32(case["name"].encode()))
+    kind = case["strides"]
+
+    def drawn(T, heads, dim):
+        values = torch.randn(B, T, heads, dim, generator=generator).to(dtype)
+        if kind == "packed":
+            return torch.cat((values, values), dim=2)[:, :, :heads]
+        return _with_strides(values, kind)
+
+    inputs = {"q": drawn(TQ, H, K), "k": drawn(TK, HKV, K), "v": drawn(TK, HKV, V)}
+    inputs |= {"causal": case["causal"] == "yes", "scale": case.get("scale")}
+    if "window_left" in case or "window_right" in case:
+        inputs["window"] = (case.get("window_left"), case.get("window_right"))
+    if "cu_seqlens" in case:
+        inputs["cu_seqlens_q"] = torch.tensor(case["cu_seqlens"], dtype=torch.int32)
+        inputs["cu_seqlens_k"] = torch.tensor(case.get("cu_seqlens_k", case["cu_seqlens"]), dtype=torch.int32)
+    if "lengths_k" in case:
+        inputs["lengths_k"] = torch.tensor(case["lengths_k"], dtype=torch.int32)
+    inputs["return_log_sum_exp"] = case["log_sum_exp"] == "yes"
     return {name: _to_device(value, device) for name, value in inputs.items()}
 
 

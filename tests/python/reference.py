@@ -1,5 +1,6 @@
 """The fp64 definitions, as plain as the formula, and the measure of error."""
 
+import itertools
 import math
 
 import torch
@@ -59,6 +60,56 @@ def gated_scan(x, *, decay=None, log_decay=None, gate=None, initial_state=None, 
 def linear_scan(u, weight, **kwargs):
     """out and the final state of tandem.ops.linear_scan, in fp64."""
     return gated_scan(u.double() @ weight.double().T, **kwargs)
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window=None,
+    scale=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    lengths_k=None,
+    **_,
+):
+    """o and the log-sum-exp of tandem.ops.attention, in fp64."""
+    B, TQ, H, K = q.shape
+    TK, HKV, V = v.shape[1:]
+    scale = K**-0.5 if scale is None else scale
+    left, right = window or (None, None)
+    right = 0 if causal else right
+    o = torch.zeros(B, TQ, H, V, dtype=torch.float64)
+    log_sum_exp = torch.full((B, H, TQ), -math.inf, dtype=torch.float64)
+    # Batch, queries and keys of each sequence.
+    pieces = [(b, slice(0, TQ), slice(0, TK if lengths_k is None else int(lengths_k[b]))) for b in range(B)]
+    if cu_seqlens_q is not None:
+        offsets = [[slice(*pair) for pair in itertools.pairwise(x.tolist())] for x in (cu_seqlens_q, cu_seqlens_k)]
+        pieces = [(0, queries, keys) for queries, keys in zip(*offsets, strict=True)]
+    for b, queries, keys in pieces:
+        one_q = q[b, queries].double()
+        one_k, one_v = (x[b, keys].double().repeat_interleave(H // HKV, dim=1) for x in (k, v))
+        Tq, Tk = len(one_q), len(one_k)
+        if Tq == 0 or Tk == 0:
+            continue
+        place = torch.arange(Tq)[:, None] + Tk - Tq
+        key = torch.arange(Tk)
+        seen = torch.ones(Tq, Tk, dtype=torch.bool)
+        if left is not None:
+            seen &= key >= place - left
+        if right is not None:
+            seen &= key <= place + right
+        s = scale * torch.einsum("ihk,jhk->hij", one_q, one_k)
+        s = s.masked_fill(~seen, -math.inf)
+        blind = ~seen.any(1)
+        # No gradient of a row that sees nothing is NaN so.
+        weights = torch.softmax(s.masked_fill(blind[:, None], 0), -1).masked_fill(blind[:, None], 0)
+        o[b, queries] = torch.einsum("hij,jhv->ihv", weights, one_v)
+        sums = torch.logsumexp(s.masked_fill(blind[:, None], 0), -1)
+        log_sum_exp[b, :, queries] = sums.masked_fill(blind, -math.inf)
+    return o, log_sum_exp
 
 
 def relative_rms(got, expected):

@@ -13,6 +13,8 @@ refused where they are not. vmap puts the mapped axis into B, or the rows of a p
 and has B > 1; with cu_seqlens, or a weight that differs or needs a gradient per item, it makes a call per item.
 """
 
+from tandem.ops.attention import attention
+from tandem.ops.attention_weights import attention_weights
 from tandem.ops.gated_output import gated_output
 from tandem.ops.gated_scan import gated_scan
 from tandem.ops.gemm_swiglu import gemm_swiglu
@@ -26,6 +28,8 @@ from tandem.ops.rms_norm_gemm import rms_norm_gemm
 
 __all__ = [
     "Segment",
+    "attention",
+    "attention_weights",
     "gated_output",
     "gated_scan",
     "gemm_swiglu",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # a quarter of a question by the device's name
 
-# What callers who come from fla or mamba-ssm pass, by its name there (docs/recipes.md).
+# What callers who come from fla, mamba-ssm, flash_attn or torch pass, by its name there (docs/recipes.md).
 _FLA = {"g": "it is log_decay here, called g in fla"}
 _FLA_HEADS = _FLA | {
     "g_gamma": "it is log_decay of shape [H] here, called g_gamma in fla",
@@ -20,7 +20,30 @@ _MAMBA_SCAN = {
     "z": "it is gate here, called z in mamba-ssm",
     "return_last_state": "it is output_final_state here, called return_last_state in mamba-ssm",
 }
+_NO_MASK = "which keys a query sees is said by causal, window and lengths alone here"
+_ATTENTION = {
+    "dropout_p": "there is no dropout here",
+    "attn_mask": _NO_MASK,
+    "key_padding_mask": "lengths of keys are lengths_k here, or packed sequences cu_seqlens_q and cu_seqlens_k",
+    "bias": "scores have no bias here",
+    "attn_bias": "scores have no bias here",
+    "alibi_slopes": "scores have no bias here",
+    "softcap": "scores are not capped here",
+    "block_table": "keys lie one behind the other here, not in pages",
+    "is_causal": "it is causal here, called is_causal in torch",
+    "enable_gqa": "heads of k and v are shared where q has more of them here",
+    "softmax_scale": "it is scale here, called softmax_scale in flash_attn",
+    "window_size": "it is window here, called window_size in flash_attn",
+    "cache_seqlens": "it is lengths_k here, called cache_seqlens in flash_attn",
+    "seqused_k": "it is lengths_k here, called seqused_k in flash_attn",
+    "max_seqlen_q": "lengths are those of cu_seqlens_q alone here",
+    "max_seqlen_k": "lengths are those of cu_seqlens_k alone here",
+    "return_attn_probs": "it is return_log_sum_exp here, and weights are attention_weights",
+    "deterministic": "gradients are bitwise repeatable always here",
+}
 _ELSEWHERE = {
+    "attention": _ATTENTION,
+    "attention_weights": _ATTENTION,
     "gla": _FLA_HEADS
     | {
         "initial_states": "it is initial_state here, transposed, called initial_states in mamba-ssm",

@@ -1,0 +1,45 @@
+// Instantiates launch_attention_backward for one dtype.
+#pragma once
+
+#include "cuda/attention/backward.cuh"
+#include "cuda/attention/backward_queries.cuh"
+#include "cuda/attention/backward_rows.cuh"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda::attention {
+
+template <class Element, int kKeyDim, int kValueDim>
+void launch_attention_backward(const char* name, const AttentionBackwardParams& params,
+                               void* stream) {
+  using Config = BackwardConfig<Element, kKeyDim, kValueDim>;
+  static_assert(sizeof(BackwardShared<Config>) <= kSharedMemoryPerBlock);
+  const AttentionForwardProblem& problem = params.problem.forward;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const auto tiles = static_cast<unsigned>(params.query_tiles * problem.H);
+  const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV);
+  if (tiles > 0) {
+    launch_kernel(name, attention_backward_rows_kernel<Config>,
+                  {.blocks = tiles, .threads = kRowsThreads}, on, params);
+  }
+  if (items > 0) {
+    launch_kernel(name, attention_backward_kernel<Config>,
+                  {.blocks = items,
+                   .threads = Config::kThreads,
+                   .shared_bytes = sizeof(BackwardShared<Config>)},
+                  on, params);
+  }
+  if (tiles > 0 && params.problem.dq.data != nullptr) {
+    launch_kernel(name, attention_backward_queries_kernel<Config>,
+                  {.blocks = tiles, .threads = Config::kWorkers}, on, params);
+  }
+}
+
+}  // namespace tandem::cuda::attention
+
+#define TANDEM_INSTANCES_BACKWARD(Element)                               \
+  namespace tandem::cuda::attention {                                    \
+  template void launch_attention_backward<Element, 64, 64>(              \
+      const char*, const AttentionBackwardParams&, void*);               \
+  template void launch_attention_backward<Element, 128, 128>(            \
+      const char*, const AttentionBackwardParams&, void*);               \
+  }

@@ -1,0 +1,143 @@
+// Which keys and queries a CTA of attention's backward has, and who adds to a tile of dq before it.
+#pragma once
+
+#include "cuda/attention/backward_params.h"
+
+namespace tandem::cuda::attention {
+
+/// Returns a boundary of cu_seqlens, clamped into [0,T].
+__device__ inline int clamped_boundary(const std::int32_t* cu_seqlens, std::int64_t n,
+                                       std::int64_t T) {
+  return min(max(cu_seqlens[n], 0), static_cast<int>(T));
+}
+
+/// A sequence's tokens, and which of its keys a query sees.
+struct SequenceSpan {
+  int batch = 0;
+  int query_begin = 0;
+  int queries = 0;
+  int key_begin = 0;
+  int keys = 0;
+  int key_room = 0;  // tokens that the tensors have from key_begin on: dk and dv are 0 behind keys
+  // Query i sees the keys from i + first to i + last.
+  int first = 0;
+  int last = 0;
+
+  __device__ void set(const AttentionForwardProblem& problem, int n) {
+    if (problem.cu_seqlens_q == nullptr) {
+      batch = n;
+      query_begin = key_begin = 0;
+      queries = static_cast<int>(problem.TQ);
+      keys = key_room = static_cast<int>(problem.TK);
+      if (problem.lengths_k != nullptr) keys = min(max(problem.lengths_k[n], 0), keys);
+    } else {
+      batch = 0;
+      query_begin = clamped_boundary(problem.cu_seqlens_q, n, problem.TQ);
+      queries = max(clamped_boundary(problem.cu_seqlens_q, n + 1, problem.TQ) - query_begin, 0);
+      key_begin = clamped_boundary(problem.cu_seqlens_k, n, problem.TK);
+      keys = max(clamped_boundary(problem.cu_seqlens_k, n + 1, problem.TK) - key_begin, 0);
+      key_room = keys;
+    }
+    first = keys - queries - static_cast<int>(problem.mask.left);
+    last = keys - queries + static_cast<int>(problem.mask.right);
+  }
+
+  /// The first key that queries from i on see, if they see any.
+  __device__ int first_key(int i) const { return max(0, i + first); }
+  /// The last key that queries up to i see; negative if there is none.
+  __device__ int last_key(int i) const { return min(keys - 1, i + last); }
+};
+
+/// Finds the sequence of block f: the last whose first block, cu_seqlens[n] / rows + n, is not
+/// behind it. All lanes of a warp.
+__device__ inline int find_sequence(const std::int32_t* cu_seqlens, int sequences, std::int64_t T,
+                                    int rows, int f) {
+  int n = 0;
+  const int lane = threadIdx.x % 32;
+  for (int count = sequences; count > 1;) {
+    const int step = (count + 31) / 32;
+    const int offset = lane * step;
+    const bool begun =
+        offset < count && clamped_boundary(cu_seqlens, n + offset, T) / rows + n + offset <= f;
+    const int before = (__popc(__ballot_sync(0xFFFFFFFFu, begun)) - 1) * step;
+    n += before;
+    count = min(step, count - before);
+  }
+  return n;
+}
+
+/// Sets `n` and the block's index in its sequence, given its index among those of all sequences.
+/// All lanes of a warp.
+__device__ inline void find_block(const std::int32_t* cu_seqlens, int sequences, std::int64_t T,
+                                  int rows, int f, int& n, int& block) {
+  if (cu_seqlens == nullptr) {
+    const int per_sequence = (static_cast<int>(T) + rows - 1) / rows;
+    n = f / per_sequence;
+    block = f % per_sequence;
+  } else {
+    n = find_sequence(cu_seqlens, sequences, T, rows, f);
+    block = f - (clamped_boundary(cu_seqlens, n, T) / rows + n);
+  }
+}
+
+/// A block of keys of one key head, and the tiles of queries that see any of them: [first_tile,
+/// last_tile] of every head of the group.
+struct BackwardItem {
+  SequenceSpan span;
+  int key_head = 0;
+  int block = 0;
+  int tiles_before = 0;  // tiles of the sequences before
+  int first_tile = 0;
+  int last_tile = -1;
+
+  __device__ int first_key() const { return block * kBackwardKeys; }
+  __device__ int tiles() const { return last_tile - first_tile + 1; }
+
+  /// All lanes of a warp. Items are numbered so that blocks of a head follow each other, at a
+  /// distance.
+  __device__ void set(const AttentionBackwardParams& params, int rows, int index) {
+    const AttentionForwardProblem& problem = params.problem.forward;
+    const int sequences = static_cast<int>(problem.N);
+    int n;
+    if (problem.cu_seqlens_k == nullptr) {
+      // Heads side by side, block by block, then the next heads.
+      const int heads = sequences * problem.HKV, blocks = params.key_blocks / sequences;
+      const int together = min(params.heads_together, heads);
+      const int begin = index / (together * blocks) * together;
+      const int beside = min(together, heads - begin);
+      index -= begin * blocks;
+      block = index / beside;
+      const int head = begin + index % beside;
+      n = head / problem.HKV;
+      key_head = head % problem.HKV;
+    } else {
+      key_head = index % problem.HKV;
+      find_block(problem.cu_seqlens_k, sequences, problem.TK, kBackwardKeys, index / problem.HKV, n,
+                 block);
+    }
+    span.set(problem, n);
+    tiles_before = problem.cu_seqlens_q == nullptr ? params.query_tiles / sequences * n
+                                                   : span.query_begin / rows + n;
+    // Queries that see a key of the block: those from its first key less `last`, to its last key
+    // less `first`.
+    const int begin = first_key(), end = min(begin + kBackwardKeys, span.keys);
+    const int first_query = max(0, begin - span.last);
+    const int last_query = min(span.queries - 1, end - 1 - span.first);
+    first_tile = first_query / rows;
+    last_tile = begin < end && first_query <= last_query ? last_query / rows : first_tile - 1;
+  }
+};
+
+/// Key blocks that see a tile of queries: [first, last], none if last < first.
+struct SeenBlocks {
+  int first;
+  int last;
+
+  __device__ SeenBlocks(const SequenceSpan& span, int tile, int rows) {
+    const int last_key = span.last_key(min((tile + 1) * rows, span.queries) - 1);
+    first = span.first_key(tile * rows) / kBackwardKeys;
+    last = last_key < span.first_key(tile * rows) ? first - 1 : last_key / kBackwardKeys;
+  }
+};
+
+}  // namespace tandem::cuda::attention

@@ -1,0 +1,128 @@
+// What the kernels of attention's backward receive, and their workspace. What the host fills in:
+// the maps, the problem, and the pointers into the workspace, whose parts `plan_backward_workspace`
+// lays out.
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/runtime/plan.h"
+#include "ops/attention_problem.h"
+
+namespace tandem::cuda::attention {
+
+constexpr int kBackwardKeys = 128;  // of a CTA: rows of the boxes of k's and v's maps
+
+/// Queries of a tile: rows of the boxes of q's and d_o's maps.
+#ifndef QUERIES64
+#define QUERIES64 64
+#endif
+constexpr int backward_queries(int key_dim) { return key_dim <= 64 ? QUERIES64 : 64; }
+
+/// Head dims that the kernels have; those of a problem are filled up with zeros.
+constexpr bool backward_has_dims(int key_dim, int value_dim) {
+  return key_dim == value_dim && (key_dim == 64 || key_dim == 128);
+}
+
+/// Blocks of `rows` tokens in all sequences of `tokens`, at most. A packed sequence n begins with
+/// block cu_seqlens[n] / rows + n, so that none shares a block and nothing has to be summed up.
+inline std::int64_t backward_blocks(std::int64_t tokens, std::int64_t sequences, bool packed,
+                                    int rows) {
+  return packed ? tokens / rows + sequences : ceil_div(tokens, rows) * sequences;
+}
+
+struct AttentionBackwardParams {
+  // Boxes of 64 columns (plan_tile); q and d_o by backward_queries() rows, k and v by
+  // kBackwardKeys. Strides and addresses of dq, dk and dv are multiples of 16 bytes.
+  CUtensorMap q_map;
+  CUtensorMap k_map;
+  CUtensorMap v_map;
+  CUtensorMap d_o_map;
+  // Window sides that are unlimited, or wider than all tokens, are TQ + TK; these are below 2^29.
+  AttentionBackwardProblem problem;
+
+  int query_tiles = 0;     // of a head, in all sequences
+  int key_blocks = 0;      // of a key head, in all sequences
+  int heads_together = 1;  // key heads of sequences that are worked on side by side, if not packed
+
+  // The workspace. Per head [H, query_tiles, ...], with R = backward_queries() rows per tile:
+  float* log_sum_exp = nullptr;      // [R] in base 2; inf where P is 0
+  float* row_products = nullptr;     // [R] o . d_o - d_log_sum_exp
+  float* dq_sums = nullptr;          // [R, key_dim] in the order of accumulators
+  std::uint32_t* turns = nullptr;    // key blocks that have added to the tile of dq_sums
+  std::uint32_t* tickets = nullptr;  // CTAs that have begun
+};
+
+/// Offsets of the workspace's parts from its begin, and its size.
+struct BackwardWorkspace {
+  std::size_t log_sum_exp;
+  std::size_t row_products;
+  std::size_t dq_sums;
+  std::size_t turns;
+  std::size_t tickets;
+  std::size_t bytes;
+};
+
+/// `key_dim` is the kernels', not less than the problem's.
+inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& problem,
+                                                 int key_dim) {
+  const int rows = backward_queries(key_dim);
+  const std::int64_t tiles =
+      problem.H *
+      backward_blocks(problem.TQ, problem.N, problem.cu_seqlens_q != nullptr, rows);
+  BackwardWorkspace parts{};
+  WorkspaceLayout layout;
+  parts.log_sum_exp = layout.add(tiles * rows * 4);
+  parts.row_products = layout.add(tiles * rows * 4);
+  parts.dq_sums = layout.add(tiles * rows * key_dim * 4);
+  parts.turns = layout.add(tiles * 4);
+  parts.tickets = layout.add(4);
+  parts.bytes = layout.bytes();
+  return parts;
+}
+
+/// Fills in everything but the maps: the problem, counts and pointers into `workspace`.
+inline void set_backward_params(AttentionBackwardParams& params,
+                                const AttentionBackwardProblem& problem, int key_dim,
+                                void* workspace) {
+  params.problem = problem;
+  AttentionForwardProblem& forward = params.problem.forward;
+  const std::int64_t wide = forward.TQ + forward.TK;
+  for (std::int64_t* side : {&forward.mask.left, &forward.mask.right}) {
+    *side = *side == AttentionMask::kUnlimited ? wide : std::min(*side, wide);
+  }
+  const bool packed = forward.cu_seqlens_q != nullptr;
+  const int rows = backward_queries(key_dim);
+  params.query_tiles = static_cast<int>(backward_blocks(forward.TQ, forward.N, packed, rows));
+  params.key_blocks =
+      static_cast<int>(backward_blocks(forward.TK, forward.N, packed, kBackwardKeys));
+  // Key blocks of one head read q and d_o, and add to dq, one soon behind the other: what one
+  // brings into the L2 cache serves the next. Few heads side by side keep more of them together;
+  // each has to wait for its turn at its beginning, so there are no fewer heads than fit the cache.
+  constexpr std::int64_t kCacheBytes = 24 << 20;
+  const std::int64_t group = forward.HKV > 0 ? forward.H / forward.HKV : 1;
+  const std::int64_t head_bytes =
+      std::max<std::int64_t>(1, group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * key_dim));
+  params.heads_together =
+      static_cast<int>(std::clamp<std::int64_t>(kCacheBytes / head_bytes, 16, 1 << 20));
+  const BackwardWorkspace parts = plan_backward_workspace(forward, key_dim);
+  const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
+  params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));
+  params.row_products = reinterpret_cast<float*>(at(parts.row_products));
+  params.dq_sums = reinterpret_cast<float*>(at(parts.dq_sums));
+  params.turns = reinterpret_cast<std::uint32_t*>(at(parts.turns));
+  params.tickets = reinterpret_cast<std::uint32_t*>(at(parts.tickets));
+}
+
+/// Launches the backward's kernels; `name` is the variant's, for errors. Instantiated by
+/// attention/backward_instances.cuh.
+template <class Element, int kKeyDim, int kValueDim>
+void launch_attention_backward(const char* name, const AttentionBackwardParams& params,
+                               void* stream);
+using AttentionBackwardLaunch = void (*)(const char* name, const AttentionBackwardParams& params,
+                                         void* stream);
+
+}  // namespace tandem::cuda::attention

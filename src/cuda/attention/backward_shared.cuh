@@ -1,0 +1,45 @@
+// What the roles of attention_backward_kernel share: shared memory and barriers.
+#pragma once
+
+#include "cuda/attention/backward_config.h"
+#include "cuda/attention/backward_item.cuh"
+#include "cuda/parts/ring.cuh"
+#include "cuda/runtime/plan.h"
+
+namespace tandem::cuda::attention {
+
+template <class Config>
+struct BackwardShared {
+  static constexpr int kQueryBytes = Config::kKeyPanels * panel_bytes(Config::kQueries);
+  static constexpr int kGradientBytes = Config::kValuePanels * panel_bytes(Config::kQueries);
+  static constexpr int kRowBytes = Config::kQueries * 4;
+
+  alignas(1024) char k[Config::kKeyPanels * panel_bytes(Config::kKeys)];  // then dk
+  alignas(1024) char v[Config::kValuePanels * panel_bytes(Config::kKeys)];  // then dv
+  alignas(1024) char q[Config::kQueryStages][kQueryBytes];
+  alignas(1024) char d_o[Config::kGradientStages][kGradientBytes];
+  alignas(1024) char d_scores[Config::kKeys / 64 * panel_bytes(Config::kQueries)];  // [query, key]
+  alignas(1024) char dq[Config::kSumStages][Config::kSumBytes];
+  alignas(16) float log_sum_exp[Config::kQueryStages][Config::kQueries];
+  alignas(16) float row_products[Config::kGradientStages][Config::kQueries];
+
+  Barrier keys_full;
+  Barrier cut_full;  // a tile whose rows behind a sequence's end are still to be cleared
+  Ring<Config::kQueryStages> queries;       // q and log_sum_exp
+  Ring<Config::kGradientStages> gradients;  // d_o and row_products
+  Barrier d_scores_empty;
+  Ring<Config::kSumStages> sums;
+  BackwardItem item;
+};
+
+/// Arrives once per warp. why: 32 arrivals at one barrier are as many accesses of shared memory,
+/// which is what these kernels are short of.
+__device__ inline void arrive_warp(Barrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier.arrive();
+}
+
+/// Waits for both warpgroups that multiply.
+__device__ inline void sync_workers() { cutlass::arch::NamedBarrier::sync(256, 1); }
+
+}  // namespace tandem::cuda::attention

@@ -1,0 +1,127 @@
+// The host side of attention on CUDA: which variant a problem gets and why others are passed over,
+// what goes through the workspace. Needs no GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cuda/attention/backward.h"
+#include "cuda/attention/forward.h"
+#include "ops/attention.h"
+#include "planned.h"
+#include "tandem/tandem.h"
+
+namespace tandem::cuda::attention {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Contiguous tensors at aligned addresses that nothing reads.
+AttentionForwardArgs forward_args(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t K,
+                                  std::int64_t V, DType dtype = DType::kBFloat16) {
+  AttentionForwardArgs args;
+  args.q = view(1, {B, T, H, K}, dtype);
+  args.k = view(2, {B, T, H, K}, dtype);
+  args.v = view(3, {B, T, H, V}, dtype);
+  args.o = view(4, {B, T, H, V}, dtype);
+  return args;
+}
+
+AttentionBackwardArgs backward_args(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t K,
+                                    std::int64_t V) {
+  AttentionBackwardArgs args;
+  args.q = view(1, {B, T, H, K});
+  args.k = view(2, {B, T, H, K});
+  args.v = view(3, {B, T, H, V});
+  args.o = view(4, {B, T, H, V});
+  args.log_sum_exp = view(5, {B, H, T}, DType::kFloat32);
+  args.d_o = view(6, {B, T, H, V});
+  args.dq = view(7, {B, T, H, K});
+  args.dk = view(8, {B, T, H, K});
+  args.dv = view(9, {B, T, H, V});
+  return args;
+}
+
+std::string chosen(const AttentionForwardArgs& args) {
+  return chosen_variant(&attention_forward_workspace_bytes, make_problem(args), false, "");
+}
+std::string chosen(const AttentionBackwardArgs& args) {
+  return chosen_variant(&attention_backward_workspace_bytes, make_problem(args), false, "");
+}
+std::size_t workspace_bytes(const AttentionForwardArgs& args) {
+  return attention_forward_workspace_bytes(make_problem(args), kDevice, {});
+}
+
+TEST(AttentionVariants, HeadDimsChoose) {
+  const auto name = [](std::int64_t K, std::int64_t V) {
+    return chosen(forward_args(1, 128, 2, K, V));
+  };
+  EXPECT_EQ(name(64, 64), "attention_forward.sm90.bf16.k64_v64");
+  EXPECT_EQ(name(8, 40), "attention_forward.sm90.bf16.k64_v64");
+  EXPECT_EQ(name(72, 72), "attention_forward.sm90.bf16.k96_v96");
+  EXPECT_EQ(name(128, 128), "attention_forward.sm90.bf16.k128_v128");
+  EXPECT_EQ(name(192, 128), "attention_forward.sm90.bf16.k192_v128");
+  EXPECT_EQ(name(64, 256), "attention_forward.sm90.bf16.k256_v256");
+  EXPECT_EQ(chosen(forward_args(1, 128, 2, 64, 64, DType::kFloat16)),
+            "attention_forward.sm90.fp16.k64_v64");
+  EXPECT_EQ(chosen(backward_args(1, 128, 2, 64, 64)), "attention_backward.sm90.bf16.k64_v64");
+  EXPECT_EQ(chosen(backward_args(1, 128, 2, 72, 128)), "attention_backward.sm90.bf16.k128_v128");
+}
+
+TEST(AttentionVariants, RefusalsNameTheLimit) {
+  try {
+    chosen(forward_args(1, 128, 2, 264, 64));
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("k256_v256: takes K <= 256, got 264"));
+    EXPECT_THAT(error.what(), HasSubstr("sm90.fp16.k64_v64: takes fp16, got bf16"));
+  }
+}
+
+/// What TMA cannot read, and stores of whole 16 bytes cannot write, goes through the workspace.
+TEST(AttentionVariants, OtherLayoutsAreCopied) {
+  AttentionForwardArgs args = forward_args(2, 100, 3, 64, 64);
+  EXPECT_EQ(workspace_bytes(args), 0u);
+  args.k.data = static_cast<char*>(args.k.data) + 2;
+  EXPECT_EQ(chosen(args), "attention_forward.sm90.bf16.k64_v64.copied");
+  EXPECT_EQ(workspace_bytes(args), 2u * 100 * 3 * 64 * 2);
+  args = forward_args(2, 100, 3, 64, 64);
+  args.v.strides[2] = 0;  // heads share one
+  EXPECT_EQ(chosen(args), "attention_forward.sm90.bf16.k64_v64.copied");
+  args = forward_args(2, 100, 3, 64, 60);  // rows of v and o
+  EXPECT_EQ(workspace_bytes(args), 2 * 2u * 100 * 3 * 64 * 2);
+  AttentionBackwardArgs backward = backward_args(2, 100, 3, 64, 64);
+  backward.dv->strides = {100 * 3 * 68, 3 * 68, 68, 1};
+  EXPECT_EQ(chosen(backward), "attention_backward.sm90.bf16.k64_v64.copied");
+}
+
+TEST(AttentionVariants, WithoutElementsThereIsNothingToCopy) {
+  for (const auto& [TQ, TK] : {std::pair{0, 70}, {70, 0}, {0, 0}}) {
+    AttentionForwardArgs args = forward_args(2, 70, 3, 64, 64);
+    for (TensorView* x : {&args.q, &args.o}) *x = view(1, {2, TQ, 3, 64});
+    for (TensorView* x : {&args.k, &args.v}) *x = view(2, {2, TK, 3, 64});
+    args.o = view(4, {2, TQ, 3, 64});
+    EXPECT_EQ(chosen(args), "attention_forward.sm90.bf16.k64_v64") << TQ << ' ' << TK;
+  }
+}
+
+/// Tiles of unequal work are handed out by a number in memory.
+TEST(AttentionPlan, ATicketWhereTilesSeeDifferentNumbersOfKeys) {
+  AttentionForwardArgs args = forward_args(2, 1000, 3, 64, 64);
+  EXPECT_EQ(workspace_bytes(args), 0u);
+  args.causal = true;
+  EXPECT_EQ(workspace_bytes(args), 256u);
+  args.causal = false;
+  args.lengths_k = view(10, {2}, DType::kInt32);
+  EXPECT_EQ(workspace_bytes(args), 256u);
+}
+
+TEST(AttentionPlan, GradientsSumQueriesInTheWorkspace) {
+  const auto bytes = [](std::int64_t T) {
+    return attention_backward_workspace_bytes(make_problem(backward_args(2, T, 3, 128, 128)),
+                                              kDevice, {});
+  };
+  EXPECT_GE(bytes(1024), std::size_t{2} * 1024 * 3 * 128 * 4);
+  EXPECT_LT(bytes(1024), std::size_t{2} * 1024 * 3 * 128 * 5);
+}
+
+}  // namespace
+}  // namespace tandem::cuda::attention
