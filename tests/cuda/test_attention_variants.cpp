@@ -63,7 +63,9 @@ TEST(AttentionVariants, HeadDimsChoose) {
   EXPECT_EQ(chosen(forward_args(1, 128, 2, 64, 64, DType::kFloat16)),
             "attention_forward.sm90.fp16.k64_v64");
   EXPECT_EQ(chosen(backward_args(1, 128, 2, 64, 64)), "attention_backward.sm90.bf16.k64_v64");
+  EXPECT_EQ(chosen(backward_args(1, 128, 2, 72, 72)), "attention_backward.sm90.bf16.k96_v96");
   EXPECT_EQ(chosen(backward_args(1, 128, 2, 72, 128)), "attention_backward.sm90.bf16.k128_v128");
+  EXPECT_EQ(chosen(backward_args(1, 128, 2, 192, 128)), "attention_backward.sm90.bf16.k192_v128");
 }
 
 TEST(AttentionVariants, RefusalsNameTheLimit) {

@@ -23,7 +23,9 @@ void add_variants(std::vector<BackwardVariant>& table, DType dtype, bool copies)
                      kValueDim, copies, &launch_attention_backward<Element, kKeyDim, kValueDim>});
   };
   add.template operator()<64, 64>();
+  add.template operator()<96, 96>();
   add.template operator()<128, 128>();
+  add.template operator()<192, 128>();
 }
 
 /// Extents of the tensors of a call, as what they belong to has them.

@@ -13,9 +13,12 @@ struct BackwardConfig {
   static constexpr int kValueDim = kValueDimT;  // columns of v and d_o
   static constexpr int kKeys = kBackwardKeys;
   static constexpr int kQueries = backward_queries(kKeyDim);
-  static constexpr int kQueryStages = 3;     // q: of this step, of the one before and the next
-  static constexpr int kGradientStages = 2;  // d_o
-  static constexpr int kSumStages = 2;       // dq on its way out
+  // Of 192 columns of k, dk and dv leave registers for one tile of scores, and tiles shared memory
+  // for two of q and one of dq: then S waits for all products before it.
+  static constexpr bool kWide = kKeyDim > 128;
+  static constexpr int kQueryStages = kWide ? 2 : 3;  // q: of this step, and those beside it
+  static constexpr int kGradientStages = 2;           // d_o
+  static constexpr int kSumStages = kWide ? 1 : 2;    // dq on its way out
 
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kValueSteps = kValueDim / 16;
@@ -26,9 +29,19 @@ struct BackwardConfig {
 
   // dq of a tile, by warpgroup: 64 queries each, or a share of the columns of 64.
   static constexpr bool kSplitQueries = kQueries == 128;
-  static constexpr int kSumColumns = kSplitQueries ? kKeyDim : kKeyDim / 2;
+  static constexpr int kSumDim = backward_sum_dim(kKeyDim);
+  static constexpr int kSumColumns = kSplitQueries ? kSumDim : kSumDim / 2;
+  // These are columns of whole panels, or half a panel, or both.
+  static constexpr int kSumRest = kSumColumns > 64 ? kSumColumns % 64 : 0;
+  static constexpr int kSumMain = kSumColumns - kSumRest;
   static constexpr int kSums = kSumColumns / 2;  // a thread's
-  static constexpr int kSumBytes = kQueries * kKeyDim * 4;
+
+  /// First columns of a warpgroup's two parts.
+  static constexpr int main_column(int warpgroup) {
+    return kSplitQueries ? 0 : warpgroup * (kSumDim - kSumMain);
+  }
+  static constexpr int rest_column(int warpgroup) { return kSumMain + warpgroup * kSumRest; }
+  static constexpr int kSumBytes = kQueries * kSumDim * 4;
 
 #ifndef EARLY
 #define EARLY 1
@@ -36,14 +49,18 @@ struct BackwardConfig {
 #ifndef SHARED_DS
 #define SHARED_DS 0
 #endif
-  static constexpr bool kEarlyScores = EARLY;
-  static constexpr bool kSharedScores = SHARED_DS;
+#ifndef SUMS_FIRST
+#define SUMS_FIRST 0
+#endif
+  static constexpr bool kEarlyScores = !kWide && EARLY;
+  static constexpr bool kSharedScores = kWide || SHARED_DS;
   // Threads of the roles, and registers per thread after setmaxnreg.
   static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
   static constexpr int kWorkerWarps = kWorkers / 32;
-  static constexpr int kMemoryRegisters = 32;
+  static constexpr int kMemoryRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
+  static_assert(128 * kMemoryRegisters + kWorkers * kWorkerRegisters <= 65536 / kThreads / 8 * 8 * kThreads);
 };
 
 }  // namespace tandem::cuda::attention

@@ -9,6 +9,15 @@
 
 namespace tandem::cuda::attention {
 
+/// Keeps the compiler from moving accesses of registers across asynchronous products. why not
+/// fence_registers: its loop over 64 registers is unrolled too late for them to be registers.
+template <int kCount>
+__device__ inline void fence_each(float (&registers)[kCount]) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    (cute::warpgroup_fence_operand(registers[I]), ...);
+  }(std::make_index_sequence<kCount>{});
+}
+
 /// Where a warpgroup is along the steps. Few registers: there are none to spare.
 template <class Config>
 struct BackwardPosition {
@@ -28,11 +37,11 @@ struct BackwardPosition {
   __device__ int last_stage() const {
     return query.stage == 0 ? Config::kQueryStages - 1 : query.stage - 1;
   }
-  /// Of a ring of two stages.
+  /// Of a ring of one or two stages.
   template <int kStages>
-  __device__ RingPosition<kStages> pair() const {
-    static_assert(kStages == 2);
-    return {step & 1, static_cast<std::uint32_t>(step >> 1 & 1)};
+  __device__ RingPosition<kStages> in_ring() const {
+    static_assert(kStages <= 2);
+    return {step % kStages, static_cast<std::uint32_t>(step / kStages & 1)};
   }
   __device__ std::uint32_t d_scores_parity() const { return step & 1 ^ 1; }
 };
@@ -107,15 +116,14 @@ struct BackwardGradients {
   }
 
   /// Hands this warpgroup's share of dq to the summing role.
-  __device__ void hand_over(const float (&dq)[Config::kSums],
+  __device__ void hand_over(BackwardSums<Config>& dq,
                             RingPosition<Config::kSumStages> at) const {
     shared.sums.wait_empty(at);
     auto* to = reinterpret_cast<float4*>(shared.dq[at.stage]) +
                warpgroup * (Config::kSums / 4) * 128 + threadIdx.x % 128;
-#pragma unroll
-    for (int i = 0; i < Config::kSums / 4; ++i) {
-      to[i * 128] = {dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]};
-    }
+    dq.for_fours([&](int i, const float* four) {
+      to[i * 128] = {four[0], four[1], four[2], four[3]};
+    });
     fence_shared_for_async_proxy();
     arrive_warp(shared.sums.full[at.stage]);
   }
@@ -147,7 +155,8 @@ struct BackwardGradients {
 
     const int steps = item.tiles() * heads_per_key_head(problem);
     if (steps > 0) {
-      float score[kScores], d_weight[kScores], dq[Config::kSums];
+      float score[kScores], d_weight[kScores];
+      BackwardSums<Config> dq;
       Operand p, d_score;
       BackwardPosition<Config> at(item);
 
@@ -158,31 +167,35 @@ struct BackwardGradients {
       };
       // P of a step whose S is there.
       const auto weigh_scores = [&](const BackwardPosition<Config>& of) {
-        fence_registers(score);
+        fence_each(score);
         mask(score, of.tile);
         weigh(score, shared.log_sum_exp[of.query.stage], scale, p);
       };
       // Issues dP and dV's share, and waits for dP and what was under way before.
       const auto multiply_gradients = [&] {
-        const auto gradient = at.template pair<Config::kGradientStages>();
+        const auto gradient = at.template in_ring<Config::kGradientStages>();
         shared.gradients.wait_full(gradient);
         const char* d_o = shared.d_o[gradient.stage];
         multiply_keys<Config, Config::kValueSteps>(d_weight, own_values, d_o);
         add_queries<Config>(dv, p, d_o);
         wgmma_wait<1>();
         if constexpr (!Config::kSharedScores) hold_operand(d_score);
-        fence_registers(d_weight);
+        fence_each(d_weight);
       };
       // Makes dS, and issues dQ and dK's share.
       const auto multiply_d_scores = [&](const BackwardPosition<Config>& next, bool exists) {
         shared.d_scores_empty.wait(at.d_scores_parity());
         differentiate(p, d_weight,
-                      shared.row_products[at.template pair<Config::kGradientStages>().stage],
+                      shared.row_products[at.template in_ring<Config::kGradientStages>().stage],
                       d_score);
         fence_shared_for_async_proxy();
+        // dV is done, or nearly: its operand gives room to what follows.
+        if (Config::kEarlyScores && exists) wgmma_wait<1>(); else wgmma_wait<0>();
+        hold_operand(p);
         sync_workers();
-        if (!Config::kEarlyScores && exists) issue_scores(next);
-        multiply_scores<Config>(dq, shared.d_scores, shared.k, warpgroup);
+        arrive_warp(shared.gradients.empty[at.template in_ring<Config::kGradientStages>().stage]);
+        if (!Config::kEarlyScores && !Config::kWide && exists) issue_scores(next);
+        dq.multiply(shared.d_scores, shared.k, warpgroup);
         if constexpr (Config::kSharedScores) {
           add_queries_of_shared<Config>(dk, shared.d_scores + warpgroup * panel_bytes(kQueries),
                                         shared.q[at.query.stage]);
@@ -193,9 +206,9 @@ struct BackwardGradients {
       // Takes dQ, all but the last product under way.
       const auto take_sums = [&] {
         wgmma_wait<1>();
-        fence_registers(dq);
+        dq.fence();
         arrive_warp(shared.d_scores_empty);
-        hand_over(dq, at.template pair<Config::kSumStages>());
+        hand_over(dq, at.template in_ring<Config::kSumStages>());
       };
 
       shared.keys_full.wait(0);
@@ -215,18 +228,25 @@ struct BackwardGradients {
         const BackwardPosition<Config> next = at.next(item);
         if constexpr (Config::kEarlyScores) issue_scores(next);
         multiply_d_scores(next, true);
-        wgmma_wait<2>();
-        hold_operand(p);
-        arrive_warp(shared.gradients.empty[at.template pair<Config::kGradientStages>().stage]);
-        weigh_scores(next);
-        take_sums();
+        if constexpr (Config::kWide) {
+          take_sums();
+          issue_scores(next);
+          wgmma_wait<0>();
+          weigh_scores(next);
+        } else if constexpr (SUMS_FIRST) {
+          take_sums();
+          weigh_scores(next);
+        } else {
+          wgmma_wait<2>();
+          weigh_scores(next);
+          take_sums();
+        }
         at = next;
       }
       multiply_gradients();
       multiply_d_scores(at, false);
       take_sums();
       wgmma_wait<0>();
-      hold_operand(p);
       if constexpr (!Config::kSharedScores) hold_operand(d_score);
       fence_registers(dk);
       fence_registers(dv);

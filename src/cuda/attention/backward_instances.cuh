@@ -36,10 +36,18 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
 
 }  // namespace tandem::cuda::attention
 
-#define TANDEM_INSTANCES_BACKWARD(Element)                               \
-  namespace tandem::cuda::attention {                                    \
-  template void launch_attention_backward<Element, 64, 64>(              \
-      const char*, const AttentionBackwardParams&, void*);               \
-  template void launch_attention_backward<Element, 128, 128>(            \
-      const char*, const AttentionBackwardParams&, void*);               \
+#define TANDEM_ATTENTION_BACKWARD(Element, key_dim, value_dim)          \
+  template void launch_attention_backward<Element, key_dim, value_dim>( \
+      const char*, const AttentionBackwardParams&, void*);
+
+#define TANDEM_INSTANCES_BACKWARD(Element)     \
+  namespace tandem::cuda::attention {          \
+  TANDEM_ATTENTION_BACKWARD(Element, 64, 64)   \
+  TANDEM_ATTENTION_BACKWARD(Element, 128, 128) \
+  }
+
+#define TANDEM_INSTANCES_BACKWARD_WIDE(Element) \
+  namespace tandem::cuda::attention {           \
+  TANDEM_ATTENTION_BACKWARD(Element, 96, 96)    \
+  TANDEM_ATTENTION_BACKWARD(Element, 192, 128)  \
   }

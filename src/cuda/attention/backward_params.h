@@ -22,9 +22,13 @@ constexpr int kBackwardKeys = 128;  // of a CTA: rows of the boxes of k's and v'
 #endif
 constexpr int backward_queries(int key_dim) { return key_dim <= 64 ? QUERIES64 : 64; }
 
+/// Columns of the sums for dq: whole panels.
+constexpr int backward_sum_dim(int key_dim) { return (key_dim + 63) / 64 * 64; }
+
 /// Head dims that the kernels have; those of a problem are filled up with zeros.
 constexpr bool backward_has_dims(int key_dim, int value_dim) {
-  return key_dim == value_dim && (key_dim == 64 || key_dim == 128);
+  return (key_dim == value_dim && (key_dim == 64 || key_dim == 96 || key_dim == 128)) ||
+         (key_dim == 192 && value_dim == 128);
 }
 
 /// Blocks of `rows` tokens in all sequences of `tokens`, at most. A packed sequence n begins with
@@ -51,7 +55,7 @@ struct AttentionBackwardParams {
   // The workspace. Per head [H, query_tiles, ...], with R = backward_queries() rows per tile:
   float* log_sum_exp = nullptr;      // [R] in base 2; inf where P is 0
   float* row_products = nullptr;     // [R] o . d_o - d_log_sum_exp
-  float* dq_sums = nullptr;          // [R, key_dim] in the order of accumulators
+  float* dq_sums = nullptr;          // [R, backward_sum_dim] in the order of accumulators
   std::uint32_t* turns = nullptr;    // key blocks that have added to the tile of dq_sums
   std::uint32_t* tickets = nullptr;  // CTAs that have begun
 };
@@ -77,7 +81,7 @@ inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& 
   WorkspaceLayout layout;
   parts.log_sum_exp = layout.add(tiles * rows * 4);
   parts.row_products = layout.add(tiles * rows * 4);
-  parts.dq_sums = layout.add(tiles * rows * key_dim * 4);
+  parts.dq_sums = layout.add(tiles * rows * backward_sum_dim(key_dim) * 4);
   parts.turns = layout.add(tiles * 4);
   parts.tickets = layout.add(4);
   parts.bytes = layout.bytes();

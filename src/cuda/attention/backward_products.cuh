@@ -4,7 +4,7 @@
 
 #include "cuda/attention/backward_shared.cuh"
 #include "cuda/parts/fragment.cuh"
-#include "cuda/parts/wgmma.cuh"
+#include "cuda/attention/product_sizes.cuh"
 
 namespace tandem::cuda::attention {
 
@@ -61,24 +61,50 @@ __device__ void add_queries_of_shared(float (&acc)[kCount], const char* a, const
   wgmma_commit();
 }
 
-/// acc = dS K: this warpgroup's share of dq of a tile, contracting all keys of the block.
-template <class Config>
-__device__ void multiply_scores(float (&acc)[Config::kSums], const char* d_scores,
-                                const char* keys, int warpgroup) {
+/// acc = dS K: `columns` of dq for 64 queries, contracting all keys of the block. Does not commit.
+template <class Config, int kCount>
+__device__ void multiply_scores(float (&acc)[kCount], const char* d_scores, const char* keys,
+                                int column) {
   constexpr int kRows = Config::kQueries;
-  const int column = Config::kSplitQueries ? 0 : warpgroup * Config::kSumColumns;
-  const std::uint64_t a = k_major_descriptor<kRows>(
-      d_scores + (Config::kSplitQueries ? warpgroup * panel_bytes(64) : 0), 0);
+  const std::uint64_t a = k_major_descriptor<kRows>(d_scores, 0);
   const std::uint64_t b = mn_major_descriptor<Config::kKeys>(
       keys + column / kPanelColumns * panel_bytes(Config::kKeys) + column % kPanelColumns * 2, 0);
   wgmma_begin();
 #pragma unroll
   for (int step = 0; step < Config::kKeys / 16; ++step) {
-    wgmma_ss<typename Config::Element, Config::kSumColumns, Major::K, Major::MN>(
+    wgmma_ss<typename Config::Element, 2 * kCount, Major::K, Major::MN>(
         acc, move_descriptor(a, k_major_bytes<kRows>(step)),
         move_descriptor(b, mn_major_bytes(step)), step > 0);
   }
-  wgmma_commit();
 }
+
+/// A thread's share of dq of a tile.
+template <class Config>
+struct BackwardSums {
+  float main[Config::kSumMain / 2];
+  float rest[std::max(Config::kSumRest / 2, 1)];
+
+  /// Issues dS K, this warpgroup's share.
+  __device__ void multiply(const char* d_scores, const char* keys, int warpgroup) {
+    d_scores += Config::kSplitQueries ? warpgroup * panel_bytes(64) : 0;
+    multiply_scores<Config>(main, d_scores, keys, Config::main_column(warpgroup));
+    if constexpr (Config::kSumRest > 0) {
+      multiply_scores<Config>(rest, d_scores, keys, Config::rest_column(warpgroup));
+    }
+    wgmma_commit();
+  }
+  __device__ void fence() {
+    fence_registers(main);
+    if constexpr (Config::kSumRest > 0) fence_registers(rest);
+  }
+  /// Calls with the index of each four values, and these.
+  template <class Call>
+  __device__ void for_fours(const Call& call) {
+#pragma unroll
+    for (int i = 0; i < Config::kSums / 4; ++i) {
+      call(i, 4 * i < Config::kSumMain / 2 ? &main[4 * i] : &rest[4 * i - Config::kSumMain / 2]);
+    }
+  }
+};
 
 }  // namespace tandem::cuda::attention

@@ -4,6 +4,7 @@
 
 #include "cuda/attention/backward_config.h"
 #include "cuda/attention/backward_item.cuh"
+#include "cuda/attention/backward_products.cuh"
 #include "cuda/attention/backward_tile.cuh"
 #include "cuda/parts/stream_order.cuh"
 
@@ -28,25 +29,23 @@ __global__ __launch_bounds__(Config::kWorkers) void attention_backward_queries_k
   const SeenBlocks seen(span, block, kRows);
 
   const int warpgroup = threadIdx.x / 128;
-  float acc[Config::kSums] = {};
+  BackwardSums<Config> sums{};
   if (seen.first <= seen.last) {
     const auto* from =
         reinterpret_cast<const float4*>(params.dq_sums +
                                         (head * params.query_tiles + tile) *
                                             (Config::kSumBytes / 4)) +
         warpgroup * (Config::kSums / 4) * 128 + threadIdx.x % 128;
-#pragma unroll
-    for (int i = 0; i < Config::kSums / 4; ++i) {
-      const float4 four = from[i * 128];
-      acc[4 * i] = four.x;
-      acc[4 * i + 1] = four.y;
-      acc[4 * i + 2] = four.z;
-      acc[4 * i + 3] = four.w;
-    }
+    sums.for_fours([&](int i, float* four) {
+      *reinterpret_cast<float4*>(four) = from[i * 128];
+    });
   }
-  put_tile<Element, kRows>(acc, problem.scale, panels,
+  put_tile<Element, kRows>(sums.main, problem.scale, panels,
                            Config::kSplitQueries ? 64 * warpgroup : 0,
-                           Config::kSplitQueries ? 0 : Config::kSumColumns * warpgroup);
+                           Config::main_column(warpgroup));
+  if constexpr (Config::kSumRest > 0) {
+    put_tile<Element, kRows>(sums.rest, problem.scale, panels, 0, Config::rest_column(warpgroup));
+  }
   __syncthreads();
   const StridedTensor& dq = params.problem.dq;
   const std::int64_t time = span.query_begin + std::int64_t{block} * kRows;
