@@ -88,8 +88,7 @@ void run(const AttentionForwardProblem& given, const Context& context, const Cal
     launch_clear(kOp, params.ticket, 1, stream);
   }
   plan.operands.copy_inputs(variant.name, scratch, stream);
-  const ForwardTile tile =
-      forward_tile(variant.key_dim, variant.value_dim, is_bounded(problem.mask));
+  const ForwardTile tile = forward_tile(variant.key_dim, variant.value_dim);
   const auto map = [&](const StridedTensor& tensor, std::int64_t T, int heads, int dim, int rows) {
     return encode_rows(tensor, problem.dtype, {problem.B, T, heads, dim}, rows, problem.q.data);
   };

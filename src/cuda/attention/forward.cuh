@@ -3,16 +3,16 @@
 // A CTA stays and takes one tile of queries of one head after another (forward_items.cuh). It walks
 // the blocks of keys that any of its queries sees, from the last to the first, with S and O in
 // registers. Per block, with c = scale log2 e:
-//   S = Q Kt                         -inf where a query does not see a key
-//   m' = max(m, c max_j S)           where that is more than 8 above m, else m
-//   (forward_softmax.cuh) P = 2^(c S - m'),  l = 2^(m - m') l + sum_j P,  O = 2^(m - m') O + P V
+//   S = Q Kt,  -inf where a query does not see a key
+//   m'        c max_j S where that is more than 8 above m, else m (forward_softmax.cuh)
+//   P = 2^(c S - m'),  l = 2^(m - m') l + sum_j P,  O = 2^(m - m') O + P V
 // and at the end o = O / l, the log-sum-exp is ln 2 (m + log2 l).
 //
 // Role   threads                        registers  work
 //   load   warp 0, a lane                40 (32)   q, k and v by TMA
 //   rows   warpgroups 1 to 2 (3)       232 (160)   64 queries each: products, softmax, results
-// Two warpgroups, or three where registers allow: D <= 96. They take turns at the tensor cores, and
-// each has S of its next block made before it multiplies the weights of this one:
+// Two warpgroups, or three at D = 64, where registers allow it. They take turns at the tensor
+// cores, and each has S of its next block made before the weights of this one are multiplied:
 //
 //   rows 0  =S 1=PV 0= - softmax 1 -         =S 2=PV 1= - softmax 2 -
 //   rows 1            =S 1=PV 0= - softmax 1 -         =S 2=PV 1=
@@ -25,9 +25,10 @@
 // memory: they may be anything, and 0 * NaN is NaN. A query that sees no key gets 0 and -inf.
 //
 // Floor: 2 (K + V) flops for each pair of a query and a key that it sees. Numerics: rounded to 16
-// bits are P and o; sums of P are of fp32 values. A NaN in q stays in its row; one in k or v
-// reaches the rows of a tile that has that key's block. Repeatable: a tile's sums have one order.
-// Shared memory: 88 KB at D = 64, 212 KB at 128, 224 KB at 256.
+// bits are P and o; sums of P are of fp32 values. A NaN in q stays in its row, one in k
+// reaches the rows that see it, one in v those whose warpgroup has a row that sees its block.
+// Repeatable: a tile's sums have one order. Shared memory: 88 KB at D = 64, 160 KB at 128, 224 KB
+// at 256.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>

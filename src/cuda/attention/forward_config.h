@@ -11,20 +11,18 @@ struct ForwardTile {
   int keys;
 };
 
-/// The tile for head dims of K and V, as instantiated. `bounded`: a mask ends what queries see, so
-/// that smaller blocks waste less at its border. The host encodes its maps with it.
-constexpr ForwardTile forward_tile(int key_dim, int value_dim, bool bounded) {
+/// The tile for head dims of K and V, as instantiated. The host encodes its maps with it.
+constexpr ForwardTile forward_tile(int key_dim, int value_dim) {
   const int dim = key_dim > value_dim ? key_dim : value_dim;
   if (dim <= 64) return {192, 128};
-  if (dim <= 96) return {192, 96};
-  if (dim <= 128) return {128, bounded ? 128 : 176};
-  if (dim <= 192) return {128, value_dim <= 128 ? 128 : 112};
+  if (value_dim <= 128) return {128, 128};
+  if (dim <= 192) return {128, 112};
   return {128, 80};
 }
 
 /// `kKeyDim` and `kValueDim` are padded K and V. Every 64 queries of a tile have a warpgroup.
 template <class ElementT, int kKeyDimT, int kValueDimT, int kQueriesT, int kKeysT, int kStagesT = 2,
-          bool kTurnsT = (kKeyDimT <= 128), bool kMidT = false, int kShareT = 0>
+          bool kTurnsT = (kKeyDimT <= 128)>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kKeyDim = kKeyDimT;
@@ -33,8 +31,6 @@ struct ForwardConfig {
   static constexpr int kKeys = kKeysT;
   static constexpr int kGroups = kQueries / 64;  // warpgroups that multiply
   static constexpr bool kTurns = kTurnsT;        // they take turns at the tensor cores
-  static constexpr bool kMid = kMidT;
-  static constexpr int kShare = kShareT;
   static_assert(kGroups == 2 || kGroups == 3);
   static_assert(kKeyDim % 32 == 0 && kValueDim % 32 == 0 && kKeys % 16 == 0);
 

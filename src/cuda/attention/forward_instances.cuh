@@ -27,15 +27,9 @@ void launch_forward(const char* name, const AttentionForwardParams& params, void
 template <class Element, int kKeyDim, int kValueDim>
 void launch_attention_forward(const char* name, const AttentionForwardParams& params,
                               void* stream) {
-  constexpr ForwardTile kBounded = forward_tile(kKeyDim, kValueDim, true);
-  constexpr ForwardTile kWhole = forward_tile(kKeyDim, kValueDim, false);
-  if (is_bounded(params.problem.mask)) {
-    launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, kBounded.queries, kBounded.keys>>(
-        name, params, stream);
-  } else {
-    launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, kWhole.queries, kWhole.keys>>(
-        name, params, stream);
-  }
+  constexpr ForwardTile kTile = forward_tile(kKeyDim, kValueDim);
+  launch_forward<ForwardConfig<Element, kKeyDim, kValueDim, kTile.queries, kTile.keys>>(
+      name, params, stream);
 }
 
 }  // namespace tandem::cuda::attention

@@ -130,9 +130,13 @@ class ForwardItems {
         sequence.keys = min(max(problem_.lengths_k[item.batch], 0), sequence.keys);
       }
     }
-    const int begin = tile * Config::kQueries;
+    // Tiles are about even, in steps of a warpgroup's queries, and the last ones larger.
+    const int groups = (sequence.queries + 63) / 64;
+    const int least = groups / tiles, first_larger = tiles - groups % tiles;
+    const int begin = 64 * (tile * least + max(tile - first_larger, 0));
+    const int queries = 64 * (least + (tile >= first_larger ? 1 : 0));
     item.first_query = sequence.first_query + begin;
-    item.queries = min(sequence.queries - begin, Config::kQueries);
+    item.queries = min(sequence.queries - begin, queries);
     item.first_key = sequence.first_key;
     item.keys = sequence.keys;
     item.position = begin + sequence.keys - sequence.queries;

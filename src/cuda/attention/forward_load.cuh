@@ -62,8 +62,8 @@ struct ForwardLoad {
     };
     int block = item.block_end - 1;
     if (block < item.block_begin) return;
-    load_queries(item);
     load_keys(place(block));
+    load_queries(item);  // why second: they wait until the tile before has done with its own
     for (; block > item.block_begin; --block) {
       load_keys(place(block - 1));
       load_values(place(block));

@@ -30,7 +30,7 @@ void launch_attention_forward(const char* name, const AttentionForwardParams& pa
 using AttentionForwardLaunch = void (*)(const char* name, const AttentionForwardParams& params,
                                         void* stream);
 
-/// Whether a mask ends what queries see, for forward_tile.
+/// Whether a mask ends what queries see.
 inline bool is_bounded(const AttentionMask& mask) {
   return mask.left != AttentionMask::kUnlimited || mask.right != AttentionMask::kUnlimited;
 }

@@ -171,7 +171,7 @@ struct ForwardRows {
     fence_registers(s);
     release_keys();
     mask(s, block);
-    softmax.template weigh<Config::kShare>(s, softmax.raise(s));
+    softmax.weigh(s, softmax.raise(s));
     round(s, p);
     const int behind = keys - block * Config::kKeys;
     if (behind < Config::kKeys) clear_values_behind(behind);
@@ -191,34 +191,20 @@ struct ForwardRows {
       release_keys();
       mask(s, block);
       const float2 factor = softmax.raise(s);
-      if constexpr (Config::kMid) {
-        if (changes_any(factor)) {
-          wgmma_wait<0>();
-          fence_registers(o);
-          scale_rows(o, factor);
-        }
+      softmax.weigh(s, factor);
+      finish(s);
+      // why before the wait: at a branch ptxas ends what it schedules together, or it would wait
+      // for the products first, and then make the weights.
+      if (changes_any(factor)) {
         wgmma_wait<0>();
         fence_registers(o);
-        hold_operand(p);
-        release_values();
-        softmax.template weigh<Config::kShare>(s, factor);
-        round(s, p);
-      } else {
-        softmax.template weigh<Config::kShare>(s, factor);
-        finish(s);
-        // why before the wait: at a branch ptxas ends what it schedules together, or it would wait
-        // for the products first, and then make the weights.
-        if (changes_any(factor)) {
-          wgmma_wait<0>();
-          fence_registers(o);
-          scale_rows(o, factor);
-        }
-        wgmma_wait<0>();
-        fence_registers(o);
-        hold_operand(p);
-        release_values();
-        round(s, p);
+        scale_rows(o, factor);
       }
+      wgmma_wait<0>();
+      fence_registers(o);
+      hold_operand(p);
+      release_values();
+      round(s, p);
     }
     release_queries();
     shared.values.wait_full(values_at);

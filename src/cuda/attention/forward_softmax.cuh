@@ -39,21 +39,6 @@ struct SeenKeys {
   }
 };
 
-/// Returns 2^x for x below 127 without the special function unit, within 3e-6; 0 for NaN and where
-/// x is below -127.
-__device__ inline float exp2_by_products(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves an integer in the last bits
-  x = fmaxf(x, -127.0f);
-  const float rounded = x + kRound;
-  const float rest = x - (rounded - kRound);
-  float power = 0.009582852f;
-  power = fmaf(power, rest, 0.055906426f);
-  power = fmaf(power, rest, 0.24024099f);
-  power = fmaf(power, rest, 0.69312418f);
-  power = fmaf(power, rest, 1.0f);
-  return __int_as_float(__float_as_int(power) + (__float_as_int(rounded) << 23));
-}
-
 /// The larger one, NaN where one is NaN.
 __device__ inline float max_or_nan(float a, float b) {
   float result;
@@ -94,9 +79,8 @@ struct Softmax {
     return {factor[0], factor[1]};
   }
 
-  /// Replaces scores by weights and adds them up. Of 32 columns kShare are not left to the special
-  /// function unit.
-  template <int kShare, int kCount>
+  /// Replaces a block's scores by weights and adds them up, with what raise() returned for them.
+  template <int kCount>
   __device__ void weigh(float (&s)[kCount], float2 factor) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -108,9 +92,7 @@ struct Softmax {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           float& weight = s[2 * row + i + n];
-          weight = fmaf(weight, log2_scale, shift);
-          const bool by_products = (i / 4 * 2 + n) * kShare % 8 >= 8 - kShare && kShare > 0;
-          weight = by_products ? exp2_by_products(weight) : fast_exp2(weight);
+          weight = fast_exp2(fmaf(weight, log2_scale, shift));
           sums[n] += weight;
         }
       }

@@ -17,15 +17,9 @@ namespace tandem::cuda::detail {
 TANDEM_MMA_ATOMS(__nv_bfloat16, 80, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 96, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 112, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 144, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 160, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 176, BF16BF16)
 TANDEM_MMA_ATOMS(__half, 80, F16F16)
 TANDEM_MMA_ATOMS(__half, 96, F16F16)
 TANDEM_MMA_ATOMS(__half, 112, F16F16)
-TANDEM_MMA_ATOMS(__half, 144, F16F16)
-TANDEM_MMA_ATOMS(__half, 160, F16F16)
-TANDEM_MMA_ATOMS(__half, 176, F16F16)
 #undef TANDEM_MMA_ATOMS
 
 }  // namespace tandem::cuda::detail
