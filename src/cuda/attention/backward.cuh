@@ -62,7 +62,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     shared.sums.init(Config::kWorkerWarps, 1);
     fence_barriers_initialised();
   }
-  follow_stream();
+  follow_stream_before_own_kernel();
   if (threadIdx.x < 32) {
     int index = 0;
     if (threadIdx.x == 0) index = static_cast<int>(atomicAdd(params.tickets, 1u));

@@ -49,7 +49,11 @@ struct BackwardConfig {
 #ifndef SHARED_DS
 #define SHARED_DS 0
 #endif
-  static constexpr bool kEarlyScores = !kWide && EARLY;
+#ifndef LAST
+#define LAST 0
+#endif
+  static constexpr bool kLastScores = kWide || LAST;
+  static constexpr bool kEarlyScores = !kLastScores && EARLY;
   static constexpr bool kSharedScores = kWide || SHARED_DS;
   // Threads of the roles, and registers per thread after setmaxnreg.
   static constexpr int kThreads = 384;

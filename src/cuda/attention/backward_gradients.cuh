@@ -194,7 +194,7 @@ struct BackwardGradients {
         hold_operand(p);
         sync_workers();
         arrive_warp(shared.gradients.empty[at.template in_ring<Config::kGradientStages>().stage]);
-        if (!Config::kEarlyScores && !Config::kWide && exists) issue_scores(next);
+        if (!Config::kEarlyScores && !Config::kLastScores && exists) issue_scores(next);
         dq.multiply(shared.d_scores, shared.k, warpgroup);
         if constexpr (Config::kSharedScores) {
           add_queries_of_shared<Config>(dk, shared.d_scores + warpgroup * panel_bytes(kQueries),
@@ -228,7 +228,7 @@ struct BackwardGradients {
         const BackwardPosition<Config> next = at.next(item);
         if constexpr (Config::kEarlyScores) issue_scores(next);
         multiply_d_scores(next, true);
-        if constexpr (Config::kWide) {
+        if constexpr (Config::kLastScores) {
           take_sums();
           issue_scores(next);
           wgmma_wait<0>();
