@@ -19,14 +19,16 @@
 // of one sum, about a step; later ones find their turn come.
 //
 // Role        threads       registers  work
-//   load        warp 0             32   K, V, then Q, L and dO, delta through two rings; zeroes rows
+//   load        warp 0             32   K, V, then Q, L and dO, delta through two rings; zeroes
+//   rows
 //                                       behind a sequence's end
 //   sum         warp 1, a thread   32   dQ from shared memory to the sums, in turn
 //   gradients   2 warpgroups      240   64 keys each; of dQ half of the columns, or of the queries
 //
-//   gradients   =dP=dV=S next=       =dQ=dK=
-//               exchange of dQ - dS - barrier -  - P next -  dQ to shared memory
-// While dS is made, dV and the next S are multiplied; while P, dQ and dK.
+//   gradients   =dP==dV==       =S next=dQ=====dK====
+//                   - dS - barrier      - P next -   dQ to shared memory
+// While dS is made, dV is multiplied; while P, dQ and dK. Config says where registers do not
+// suffice for that. Both warpgroups need all dS for dQ, so they go step by step.
 //
 // Floor: 10 * keys * queries * dim flops per head. What binds beside the tensor cores is shared
 // memory: a step at dim 128 takes 2560 clocks of products and 3070 of shared memory.
@@ -48,8 +50,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
   auto& shared = *reinterpret_cast<BackwardShared<Config>*>(shared_memory);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 32) {
-    for (const CUtensorMap* map :
-         {&params.q_map, &params.k_map, &params.v_map, &params.d_o_map}) {
+    for (const CUtensorMap* map : {&params.q_map, &params.k_map, &params.v_map, &params.d_o_map}) {
       prefetch_tensor_map(*map);
     }
   }
@@ -62,7 +63,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     shared.sums.init(Config::kWorkerWarps, 1);
     fence_barriers_initialised();
   }
-  follow_stream();
+  follow_stream_before_own_kernel();
   if (threadIdx.x < 32) {
     int index = 0;
     if (threadIdx.x == 0) index = static_cast<int>(atomicAdd(params.tickets, 1u));

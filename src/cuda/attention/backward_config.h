@@ -43,24 +43,23 @@ struct BackwardConfig {
   static constexpr int rest_column(int warpgroup) { return kSumMain + warpgroup * kSumRest; }
   static constexpr int kSumBytes = kQueries * kSumDim * 4;
 
-#ifndef EARLY
-#define EARLY 1
-#endif
-#ifndef SHARED_DS
-#define SHARED_DS 0
-#endif
-#ifndef SUMS_FIRST
-#define SUMS_FIRST 0
-#endif
-  static constexpr bool kEarlyScores = !kWide && EARLY;
-  static constexpr bool kSharedScores = kWide || SHARED_DS;
+  // What registers leave room for. dS as dK's operand comes from registers, or, slower, from shared
+  // memory. S of the next step is issued with dQ and dK, or once they are done. P of the next step
+  // is made while dQ and dK are multiplied, or once dQ is taken.
+  static constexpr bool kSharedScores = kWide;
+  static constexpr bool kLastScores = kWide;
+  static constexpr bool kSumsFirst = kWide || kQueries == 128;
+
   // Threads of the roles, and registers per thread after setmaxnreg.
   static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
   static constexpr int kWorkerWarps = kWorkers / 32;
   static constexpr int kMemoryRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
-  static_assert(128 * kMemoryRegisters + kWorkers * kWorkerRegisters <= 65536 / kThreads / 8 * 8 * kThreads);
+  // why: a warpgroup would wait for ever for registers that the CTA did not begin with.
+  static constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;
+  static_assert((kThreads - kWorkers) * kMemoryRegisters + kWorkers * kWorkerRegisters <=
+                kThreads * kFirstRegisters);
 };
 
 }  // namespace tandem::cuda::attention

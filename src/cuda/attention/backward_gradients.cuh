@@ -15,7 +15,8 @@ template <int kCount>
 __device__ inline void fence_each(float (&registers)[kCount]) {
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     (cute::warpgroup_fence_operand(registers[I]), ...);
-  }(std::make_index_sequence<kCount>{});
+  }
+  (std::make_index_sequence<kCount>{});
 }
 
 /// Where a warpgroup is along the steps. Few registers: there are none to spare.
@@ -116,8 +117,7 @@ struct BackwardGradients {
   }
 
   /// Hands this warpgroup's share of dq to the summing role.
-  __device__ void hand_over(BackwardSums<Config>& dq,
-                            RingPosition<Config::kSumStages> at) const {
+  __device__ void hand_over(BackwardSums<Config>& dq, RingPosition<Config::kSumStages> at) const {
     shared.sums.wait_empty(at);
     auto* to = reinterpret_cast<float4*>(shared.dq[at.stage]) +
                warpgroup * (Config::kSums / 4) * 128 + threadIdx.x % 128;
@@ -140,8 +140,8 @@ struct BackwardGradients {
     const std::int64_t time = item.span.key_begin + std::int64_t{first};
     copy_rows<Element, Config::kKeys, kColumns, 128>(
         panels + warpgroup * panel_bytes(64),
-        static_cast<Element*>(to.data) + item.span.batch * to.batch_stride +
-            time * to.time_stride + item.key_head * to.head_stride,
+        static_cast<Element*>(to.data) + item.span.batch * to.batch_stride + time * to.time_stride +
+            item.key_head * to.head_stride,
         to.time_stride, min(item.span.key_room - first, 64), columns, threadIdx.x % 128);
   }
 
@@ -171,7 +171,7 @@ struct BackwardGradients {
         mask(score, of.tile);
         weigh(score, shared.log_sum_exp[of.query.stage], scale, p);
       };
-      // Issues dP and dV's share, and waits for dP and what was under way before.
+      // Issues dP and dV's share; waits for dP and what was under way before.
       const auto multiply_gradients = [&] {
         const auto gradient = at.template in_ring<Config::kGradientStages>();
         shared.gradients.wait_full(gradient);
@@ -190,11 +190,11 @@ struct BackwardGradients {
                       d_score);
         fence_shared_for_async_proxy();
         // dV is done, or nearly: its operand gives room to what follows.
-        if (Config::kEarlyScores && exists) wgmma_wait<1>(); else wgmma_wait<0>();
+        wgmma_wait<0>();
         hold_operand(p);
         sync_workers();
         arrive_warp(shared.gradients.empty[at.template in_ring<Config::kGradientStages>().stage]);
-        if (!Config::kEarlyScores && !Config::kWide && exists) issue_scores(next);
+        if (!Config::kLastScores && exists) issue_scores(next);
         dq.multiply(shared.d_scores, shared.k, warpgroup);
         if constexpr (Config::kSharedScores) {
           add_queries_of_shared<Config>(dk, shared.d_scores + warpgroup * panel_bytes(kQueries),
@@ -203,7 +203,7 @@ struct BackwardGradients {
           add_queries<Config>(dk, d_score, shared.q[at.query.stage]);
         }
       };
-      // Takes dQ, all but the last product under way.
+      // Takes dQ. Only the last product, dK's, may still be under way.
       const auto take_sums = [&] {
         wgmma_wait<1>();
         dq.fence();
@@ -226,21 +226,18 @@ struct BackwardGradients {
         multiply_gradients();
         if (at.step > 0) arrive_warp(shared.queries.empty[at.last_stage()]);
         const BackwardPosition<Config> next = at.next(item);
-        if constexpr (Config::kEarlyScores) issue_scores(next);
         multiply_d_scores(next, true);
-        if constexpr (Config::kWide) {
+        if constexpr (Config::kSumsFirst) {
           take_sums();
-          issue_scores(next);
-          wgmma_wait<0>();
-          weigh_scores(next);
-        } else if constexpr (SUMS_FIRST) {
-          take_sums();
-          weigh_scores(next);
         } else {
           wgmma_wait<2>();
-          weigh_scores(next);
-          take_sums();
         }
+        if constexpr (Config::kLastScores) {
+          issue_scores(next);
+          wgmma_wait<0>();
+        }
+        weigh_scores(next);
+        if constexpr (!Config::kSumsFirst) take_sums();
         at = next;
       }
       multiply_gradients();

@@ -36,18 +36,16 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
 
 }  // namespace tandem::cuda::attention
 
-#define TANDEM_ATTENTION_BACKWARD(Element, key_dim, value_dim)          \
-  template void launch_attention_backward<Element, key_dim, value_dim>( \
+#define TANDEM_BACKWARD_OF_DIMS(Element, kKeyDim, kValueDim)            \
+  template void launch_attention_backward<Element, kKeyDim, kValueDim>( \
       const char*, const AttentionBackwardParams&, void*);
-
-#define TANDEM_INSTANCES_BACKWARD(Element)     \
-  namespace tandem::cuda::attention {          \
-  TANDEM_ATTENTION_BACKWARD(Element, 64, 64)   \
-  TANDEM_ATTENTION_BACKWARD(Element, 128, 128) \
+#define TANDEM_INSTANCES_BACKWARD(Element)   \
+  namespace tandem::cuda::attention {        \
+  TANDEM_BACKWARD_OF_DIMS(Element, 64, 64)   \
+  TANDEM_BACKWARD_OF_DIMS(Element, 128, 128) \
   }
-
-#define TANDEM_INSTANCES_BACKWARD_WIDE(Element) \
-  namespace tandem::cuda::attention {           \
-  TANDEM_ATTENTION_BACKWARD(Element, 96, 96)    \
-  TANDEM_ATTENTION_BACKWARD(Element, 192, 128)  \
+#define TANDEM_INSTANCES_BACKWARD_OTHER(Element) \
+  namespace tandem::cuda::attention {            \
+  TANDEM_BACKWARD_OF_DIMS(Element, 96, 96)       \
+  TANDEM_BACKWARD_OF_DIMS(Element, 192, 128)     \
   }

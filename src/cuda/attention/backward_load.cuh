@@ -99,10 +99,11 @@ struct BackwardLoad {
     const int key_rows = cuts_keys ? span.keys - item.first_key() : Config::kKeys;
     load_rows<Config::kKeys, Config::kKeyPanels>(params.k_map, shared.keys_full, shared.k, keys,
                                                  key_rows, parity);
+    load_rows<Config::kKeys, Config::kValuePanels>(params.v_map, shared.keys_full, shared.v, keys,
+                                                   key_rows, parity);
     if (first) {
-      shared.keys_full.arrive_and_expect((key_rows < Config::kKeys ? 0 : sizeof(shared.k)) +
-                                         sizeof(shared.v));
-      load<Config::kKeys, Config::kValuePanels>(params.v_map, shared.keys_full, shared.v, keys);
+      shared.keys_full.arrive_and_expect(
+          key_rows < Config::kKeys ? 0 : sizeof(shared.k) + sizeof(shared.v));
     }
     RingPosition<Config::kQueryStages> query;
     RingPosition<Config::kGradientStages> gradient;

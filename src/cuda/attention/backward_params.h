@@ -17,10 +17,7 @@ namespace tandem::cuda::attention {
 constexpr int kBackwardKeys = 128;  // of a CTA: rows of the boxes of k's and v's maps
 
 /// Queries of a tile: rows of the boxes of q's and d_o's maps.
-#ifndef QUERIES64
-#define QUERIES64 64
-#endif
-constexpr int backward_queries(int key_dim) { return key_dim <= 64 ? QUERIES64 : 64; }
+constexpr int backward_queries(int key_dim) { return key_dim <= 64 ? 128 : 64; }
 
 /// Columns of the sums for dq: whole panels.
 constexpr int backward_sum_dim(int key_dim) { return (key_dim + 63) / 64 * 64; }
@@ -75,8 +72,7 @@ inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& 
                                                  int key_dim) {
   const int rows = backward_queries(key_dim);
   const std::int64_t tiles =
-      problem.H *
-      backward_blocks(problem.TQ, problem.N, problem.cu_seqlens_q != nullptr, rows);
+      problem.H * backward_blocks(problem.TQ, problem.N, problem.cu_seqlens_q != nullptr, rows);
   BackwardWorkspace parts{};
   WorkspaceLayout layout;
   parts.log_sum_exp = layout.add(tiles * rows * 4);
@@ -104,14 +100,19 @@ inline void set_backward_params(AttentionBackwardParams& params,
   params.key_blocks =
       static_cast<int>(backward_blocks(forward.TK, forward.N, packed, kBackwardKeys));
   // Key blocks of one head read q and d_o, and add to dq, one soon behind the other: what one
-  // brings into the L2 cache serves the next. Few heads side by side keep more of them together;
-  // each has to wait for its turn at its beginning, so there are no fewer heads than fit the cache.
-  constexpr std::int64_t kCacheBytes = 24 << 20;
+  // brings into the L2 cache serves the next. So few heads are worked on side by side, but as many
+  // as fit the cache, and enough for their blocks not to wait long for their first turn: a step per
+  // block before them, of all the steps that a multiprocessor has.
+  constexpr std::int64_t kCacheBytes = 24 << 20, kMultiprocessors = 132, kPatience = 32;
   const std::int64_t group = forward.HKV > 0 ? forward.H / forward.HKV : 1;
   const std::int64_t head_bytes =
-      std::max<std::int64_t>(1, group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * key_dim));
-  params.heads_together =
-      static_cast<int>(std::clamp<std::int64_t>(kCacheBytes / head_bytes, 16, 1 << 20));
+      group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * key_dim);
+  const std::int64_t steps =
+      params.key_blocks * forward.HKV * group * ceil_div(forward.TQ, rows) / kMultiprocessors;
+  params.heads_together = static_cast<int>(std::clamp<std::int64_t>(
+      std::max(kCacheBytes / std::max<std::int64_t>(head_bytes, 1),
+               kMultiprocessors * kPatience / std::max<std::int64_t>(steps, 1)),
+      1, kMaxIndex));
   const BackwardWorkspace parts = plan_backward_workspace(forward, key_dim);
   const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
   params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));

@@ -32,13 +32,10 @@ __global__ __launch_bounds__(Config::kWorkers) void attention_backward_queries_k
   BackwardSums<Config> sums{};
   if (seen.first <= seen.last) {
     const auto* from =
-        reinterpret_cast<const float4*>(params.dq_sums +
-                                        (head * params.query_tiles + tile) *
-                                            (Config::kSumBytes / 4)) +
+        reinterpret_cast<const float4*>(params.dq_sums + (head * params.query_tiles + tile) *
+                                                             (Config::kSumBytes / 4)) +
         warpgroup * (Config::kSums / 4) * 128 + threadIdx.x % 128;
-    sums.for_fours([&](int i, float* four) {
-      *reinterpret_cast<float4*>(four) = from[i * 128];
-    });
+    sums.for_fours([&](int i, float* four) { *reinterpret_cast<float4*>(four) = from[i * 128]; });
   }
   put_tile<Element, kRows>(sums.main, problem.scale, panels,
                            Config::kSplitQueries ? 64 * warpgroup : 0,

@@ -21,7 +21,7 @@ __global__ __launch_bounds__(kRowsThreads) void attention_backward_rows_kernel(
   using Element = typename Config::Element;
   constexpr int kRows = Config::kQueries;
   constexpr int kLanes = 16;  // of a row
-  follow_stream();
+  follow_stream_before_own_kernel();
   const AttentionForwardProblem& problem = params.problem.forward;
   const std::int64_t head = blockIdx.x % problem.H, tile = blockIdx.x / problem.H;
   int n, block;

@@ -14,7 +14,7 @@ struct BackwardShared {
   static constexpr int kGradientBytes = Config::kValuePanels * panel_bytes(Config::kQueries);
   static constexpr int kRowBytes = Config::kQueries * 4;
 
-  alignas(1024) char k[Config::kKeyPanels * panel_bytes(Config::kKeys)];  // then dk
+  alignas(1024) char k[Config::kKeyPanels * panel_bytes(Config::kKeys)];    // then dk
   alignas(1024) char v[Config::kValuePanels * panel_bytes(Config::kKeys)];  // then dv
   alignas(1024) char q[Config::kQueryStages][kQueryBytes];
   alignas(1024) char d_o[Config::kGradientStages][kGradientBytes];

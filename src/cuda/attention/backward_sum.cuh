@@ -39,7 +39,8 @@ struct BackwardSum {
           std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile;
       const std::uint32_t turn =
           item.block - SeenBlocks(item.span, step.tile, Config::kQueries).first;
-      const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> turns(params.turns[tile]);
+      const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> turns(
+          params.turns[tile]);
       shared.sums.wait_full(at);
       while (turns.load(::cuda::memory_order_acquire) != turn) {
       }

@@ -15,7 +15,8 @@ __device__ void put_tile(const float (&acc)[kCount], float scale, char* panels, 
     std::uint32_t packed[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      packed[i] = pack_pair<Element>(scale * acc[8 * step + 2 * i], scale * acc[8 * step + 2 * i + 1]);
+      packed[i] =
+          pack_pair<Element>(scale * acc[8 * step + 2 * i], scale * acc[8 * step + 2 * i + 1]);
     }
     const int sixteen = first_column / 16 + step;
     store_rows(panels + sixteen / 4 * panel_bytes(kRows) + panel_bytes(first_row), sixteen % 4,
@@ -32,9 +33,9 @@ __device__ void copy_rows(const char* panels, Element* to, std::int64_t stride, 
   for (int piece = thread; piece < rows * kPieces; piece += kThreads) {
     const int row = piece / kPieces, column = piece % kPieces * 8;
     if (column >= columns) continue;
-    *reinterpret_cast<uint4*>(to + row * stride + column) = *reinterpret_cast<const uint4*>(
-        panels + column / kPanelColumns * panel_bytes(kRows) +
-        panel_offset(row, column % kPanelColumns / 8));
+    *reinterpret_cast<uint4*>(to + row * stride + column) =
+        *reinterpret_cast<const uint4*>(panels + column / kPanelColumns * panel_bytes(kRows) +
+                                        panel_offset(row, column % kPanelColumns / 8));
   }
 }
 
