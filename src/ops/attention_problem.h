@@ -44,18 +44,18 @@ struct AttentionSizes {
 
 /// AttentionForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
 struct AttentionForwardProblem : AttentionSizes {
-  StridedTensor q;                 // [B,TQ,H,K]
-  StridedTensor k;                 // [B,TK,HKV,K]
-  StridedTensor v;                 // [B,TK,HKV,V]
-  StridedTensor o;                 // [B,TQ,H,V]
-  float* log_sum_exp = nullptr;    // [B,H,TQ] or null; -inf where a query sees no key
+  StridedTensor q;               // [B,TQ,H,K]
+  StridedTensor k;               // [B,TK,HKV,K]
+  StridedTensor v;               // [B,TK,HKV,V]
+  StridedTensor o;               // [B,TQ,H,V]
+  float* log_sum_exp = nullptr;  // [B,H,TQ] or null; -inf where a query sees no key
 };
 
 /// AttentionBackwardArgs after every check. Null gradients are not wanted; a null d_log_sum_exp is
 /// 0.
 struct AttentionBackwardProblem {
-  AttentionForwardProblem forward;  // the call that is differentiated, with its outputs
-  StridedTensor d_o;                // [B,TQ,H,V]
+  AttentionForwardProblem forward;       // the call that is differentiated, with its outputs
+  StridedTensor d_o;                     // [B,TQ,H,V]
   const float* d_log_sum_exp = nullptr;  // [B,H,TQ]
   StridedTensor dq;
   StridedTensor dk;
