@@ -58,8 +58,9 @@ struct BackwardGradients {
   static constexpr int kScores = Config::kScores;
   static constexpr int kQueries = Config::kQueries;
 
-  /// Sets the scores to -inf where a query does not see a key.
-  __device__ void mask(float (&score)[kScores], int tile) const {
+  /// Sets P to 0 where a query does not see a key. why not the scores to -inf: a scale may be 0 or
+  /// negative.
+  __device__ void mask(Operand& p, int tile) const {
     const BackwardItem& item = shared.item;
     const SequenceSpan& span = item.span;
     const int key = item.first_key(), query = tile * kQueries;
@@ -77,10 +78,11 @@ struct BackwardGradients {
       high[half] = column - span.first;
     }
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int column = i / 4 * 8 + i % 2, half = i / 2 % 2;
-      const bool seen = column >= low[half] && column <= high[half];
-      score[i] = seen ? score[i] : -INFINITY;
+    for (int pair = 0; pair < kScores / 2; ++pair) {
+      const int column = pair / 2 * 8, half = pair % 2;
+      const auto sees = [&](int own) { return own >= low[half] && own <= high[half]; };
+      p[pair / 4][pair % 4] &=
+          (sees(column) ? 0x0000FFFFu : 0u) | (sees(column + 1) ? 0xFFFF0000u : 0u);
     }
   }
 
@@ -168,8 +170,8 @@ struct BackwardGradients {
       // P of a step whose S is there.
       const auto weigh_scores = [&](const BackwardPosition<Config>& of) {
         fence_each(score);
-        mask(score, of.tile);
         weigh(score, shared.log_sum_exp[of.query.stage], scale, p);
+        mask(p, of.tile);
       };
       // Issues dP and dV's share; waits for dP and what was under way before.
       const auto multiply_gradients = [&] {
