@@ -15,27 +15,40 @@ namespace tandem::tools {
 namespace {
 
 struct Shape {
-  std::int64_t B, T, H, D;
+  std::int64_t B, T, H, HQ, K, V;
+  DecayKind decay = DecayKind::kPerToken;
 };
 
 TEST(Cases, EveryMeasuredForwardSizeIsThere) {
-  const std::map<std::string, Shape> named = {{"b4h32_t1024_d64", {4, 1024, 32, 64}},
-                                              {"b4h32_t4096_d64", {4, 4096, 32, 64}},
-                                              {"b4h32_t4096_d128", {4, 4096, 32, 128}},
-                                              {"train_b8h16_t4096_d128", {8, 4096, 16, 128}},
-                                              {"long_b4h32_t16384_d64", {4, 16384, 32, 64}},
-                                              {"few_b1h16_t8192_d128", {1, 8192, 16, 128}},
-                                              {"few_b1h8_t32768_d128", {1, 32768, 8, 128}},
-                                              {"few_b1h32_t2048_d128", {1, 2048, 32, 128}},
-                                              {"fla_b1h96_t8192_d128", {1, 8192, 96, 128}},
-                                              {"fla_b2h16_t16384_d128", {2, 16384, 16, 128}},
-                                              {"fla_b4h16_t2048_d128", {4, 2048, 16, 128}},
-                                              {"fla_b4h64_t4096_d128", {4, 4096, 64, 128}},
-                                              {"fla_b8h32_t2048_d256", {8, 2048, 32, 256}},
-                                              {"fla_b8h8_t1024_d64", {8, 1024, 8, 64}},
-                                              {"varlen_mixed_h16_d128", {1, 131072, 16, 128}},
-                                              {"varlen_equal_h16_d128", {1, 131072, 16, 128}},
-                                              {"varlen_equal_n32_h16_d128", {1, 131072, 16, 128}}};
+  const std::map<std::string, Shape> named = {
+      {"b4h32_t1024_d64", {4, 1024, 32, 32, 64, 64}},
+      {"b4h32_t4096_d64", {4, 4096, 32, 32, 64, 64}},
+      {"b4h32_t4096_d128", {4, 4096, 32, 32, 128, 128}},
+      {"train_b8h16_t4096_d128", {8, 4096, 16, 16, 128, 128}},
+      {"long_b4h32_t16384_d64", {4, 16384, 32, 32, 64, 64}},
+      {"few_b1h16_t8192_d128", {1, 8192, 16, 16, 128, 128}},
+      {"few_b1h8_t32768_d128", {1, 32768, 8, 8, 128, 128}},
+      {"few_b1h32_t2048_d128", {1, 2048, 32, 32, 128, 128}},
+      {"fla_b1h96_t8192_d128", {1, 8192, 96, 96, 128, 128}},
+      {"fla_b2h16_t16384_d128", {2, 16384, 16, 16, 128, 128}},
+      {"fla_b4h16_t2048_d128", {4, 2048, 16, 16, 128, 128}},
+      {"fla_b4h64_t4096_d128", {4, 4096, 64, 64, 128, 128}},
+      {"fla_b8h32_t2048_d256", {8, 2048, 32, 32, 256, 256}},
+      {"fla_b8h8_t1024_d64", {8, 1024, 8, 8, 64, 64}},
+      {"varlen_mixed_h16_d128", {1, 131072, 16, 16, 128, 128}},
+      {"varlen_equal_h16_d128", {1, 131072, 16, 16, 128, 128}},
+      {"varlen_equal_n32_h16_d128", {1, 131072, 16, 16, 128, 128}},
+      {"prompt_b1h8_t32768_d128", {1, 32768, 8, 8, 128, 128}},
+      {"mamba2_2b7", {8, 4096, 80, 1, 128, 64}},
+      {"nemotron_h_8b", {4, 8192, 128, 8, 128, 64}},
+      {"falcon_h1", {4, 4096, 32, 1, 256, 64}},
+      {"minimax_lightning", {1, 16384, 64, 64, 128, 128, DecayKind::kConstant}},
+      {"retnet", {4, 2048, 8, 8, 256, 512, DecayKind::kConstant}},
+      {"mid_b2h24_t6000_d128", {2, 6000, 24, 24, 128, 128}},
+      {"mid_b1h40_t8192_d128", {1, 8192, 40, 40, 128, 128}},
+      {"mid_b1h64_t8192_d64", {1, 8192, 64, 64, 64, 64}},
+      {"wave_b1h160_t8192_d64", {1, 8192, 160, 160, 64, 64}},
+      {"wave_b1h160_t8192_d128", {1, 8192, 160, 160, 128, 128}}};
   std::size_t found = 0;
   for (const Case& one : select_cases(load_cases("gla"), "", "bench")) {
     if (!one.has_direction("forward")) continue;
@@ -44,9 +57,10 @@ TEST(Cases, EveryMeasuredForwardSizeIsThere) {
     EXPECT_EQ(one.axis("B"), shape.B) << one.name;
     EXPECT_EQ(one.axis("T"), shape.T) << one.name;
     EXPECT_EQ(one.axis("H"), shape.H) << one.name;
-    EXPECT_EQ(one.axis("K"), shape.D) << one.name;
-    EXPECT_EQ(one.axis("V"), shape.D) << one.name;
-    EXPECT_EQ(one.decay, DecayKind::kPerToken) << one.name;
+    EXPECT_EQ(one.axis("HQ"), shape.HQ) << one.name;
+    EXPECT_EQ(one.axis("K"), shape.K) << one.name;
+    EXPECT_EQ(one.axis("V"), shape.V) << one.name;
+    EXPECT_EQ(one.decay, shape.decay) << one.name;
     EXPECT_EQ(one.distribution, DecayDistribution::kNormalBench) << one.name;
     ++found;
   }

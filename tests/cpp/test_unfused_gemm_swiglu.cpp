@@ -64,7 +64,9 @@ TEST(UnfusedGemmSwiglu, ForgoesTheSlopes) {
     for (const char* name : {"gate_slope", "up_slope"}) {
       const NamedTensor* tensor = set.find(name);
       EXPECT_EQ(tensor != nullptr, both) << direction << " " << name;
-      if (tensor != nullptr) EXPECT_FALSE(tensor->output);
+      if (tensor != nullptr) {
+        EXPECT_FALSE(tensor->output);
+      }
     }
   }
 }
