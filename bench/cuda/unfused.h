@@ -125,7 +125,8 @@ struct Baseline {
   std::vector<const Signature*> calls;  // that it makes, in turn
   void (*run)(CallArguments args, const Context& context);
   std::size_t (*workspace_bytes)(CallArguments args);
-  std::vector<std::string> forgoes = {};  // outputs for a backward that it has no use for, nor reads
+  std::vector<std::string> forgoes =
+      {};  // outputs for a backward that it has no use for, nor reads
 };
 
 const std::vector<Baseline>& baselines();
