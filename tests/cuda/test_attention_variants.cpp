@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/attention/backward.h"
-#include "cuda/attention/forward.h"
+#include "cuda/attention/variants.h"
 #include "ops/attention.h"
 #include "planned.h"
 #include "tandem/tandem.h"

@@ -1,32 +1,14 @@
 // The variants of attention_backward on CUDA, and the launches that make up a call. Host only.
-#include "cuda/attention/backward.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/attention/clear_outside.h"
-#include "cuda/attention/forward.h"
 #include "cuda/attention/operands.h"
+#include "cuda/attention/variants.h"
 #include "cuda/runtime/call_scope.h"
-#include "cuda/runtime/choose_variant.h"
 #include "ops/attention.h"
 
 namespace tandem::cuda::attention {
 namespace {
 
 constexpr const char* kOp = "attention_backward";
-
-template <class Element>
-void add_variants(std::vector<BackwardVariant>& table, DType dtype, bool copies) {
-  const auto add = [&]<int kKeyDim, int kValueDim>() {
-    table.push_back({variant_name(kOp, dtype, kKeyDim, kValueDim, copies), dtype, kKeyDim,
-                     kValueDim, copies, &launch_attention_backward<Element, kKeyDim, kValueDim>});
-  };
-  add.template operator()<64, 64>();
-  add.template operator()<96, 96>();
-  add.template operator()<128, 128>();
-  add.template operator()<192, 128>();
-}
 
 /// Extents of the tensors of a call, as what they belong to has them.
 struct Extents {
@@ -59,7 +41,10 @@ Operands operands_of(AttentionBackwardProblem& problem) {
 struct Plan {
   Plan(const AttentionBackwardProblem& given, const DeviceProperties& device,
        const CallOptions& options)
-      : problem(given), operands(operands_of(problem)), variant(choose(device, options)) {
+      : problem(given),
+        operands(operands_of(problem)),
+        variant(
+            choose(kOp, backward_variants(), problem.forward, operands.misfit(), device, options)) {
     WorkspaceLayout workspace(plan_backward_workspace(problem.forward, variant.key_dim).bytes);
     if (variant.copies) operands.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
@@ -70,14 +55,6 @@ struct Plan {
   Operands operands;
   const BackwardVariant& variant;
   std::size_t workspace_bytes = 0;
-
- private:
-  const BackwardVariant& choose(const DeviceProperties& device, const CallOptions& options) const {
-    const std::string misfit = operands.misfit();
-    return choose_variant(
-        kOp, backward_variants(), device, options,
-        [&](const BackwardVariant& one) { return reason_against(one, problem, misfit); });
-  }
 };
 
 void clear_outside(const std::string& name, const AttentionBackwardProblem& problem, void* stream) {
@@ -130,24 +107,14 @@ void run(const AttentionBackwardProblem& given, const Context& context,
 }  // namespace
 
 const std::vector<BackwardVariant>& backward_variants() {
-  static const std::vector<BackwardVariant> table = [] {
-    std::vector<BackwardVariant> rows;
-    for (const bool copies : {false, true}) {
-      add_variants<__nv_bfloat16>(rows, DType::kBFloat16, copies);
-#ifndef TANDEM_CUDA_DEV
-      add_variants<__half>(rows, DType::kFloat16, copies);
-#endif
-    }
-    return rows;
-  }();
+  static const auto table =
+      make_table<AttentionBackwardLaunch>(kOp, []<class Element>(const auto& add) {
+        add(64, 64, &launch_attention_backward<Element, 64, 64>);
+        add(96, 96, &launch_attention_backward<Element, 96, 96>);
+        add(128, 128, &launch_attention_backward<Element, 128, 128>);
+        add(192, 128, &launch_attention_backward<Element, 192, 128>);
+      });
   return table;
-}
-
-std::string reason_against(const BackwardVariant& variant, const AttentionBackwardProblem& problem,
-                           const std::string& misfit) {
-  std::string reason = common_reason(variant.dtype, problem.forward);
-  if (reason.empty()) reason = dims_reason(problem.forward, variant.key_dim, variant.value_dim);
-  return reason.empty() && !variant.copies ? misfit : reason;
 }
 
 }  // namespace tandem::cuda::attention
@@ -163,18 +130,6 @@ std::size_t attention_backward_workspace_bytes(const AttentionBackwardProblem& p
                                                const DeviceProperties& device,
                                                const CallOptions& options) {
   return attention::Plan(problem, device, options).workspace_bytes;
-}
-
-std::vector<VariantInfo> attention_variants(const DeviceProperties& device) {
-  std::vector<VariantInfo> all;
-  const auto add = [&](const auto& table) {
-    for (const auto& variant : table) {
-      all.push_back({"attention", variant.name, sm90_problem(device)});
-    }
-  };
-  add(attention::forward_variants());
-  add(attention::backward_variants());
-  return all;
 }
 
 }  // namespace tandem::cuda

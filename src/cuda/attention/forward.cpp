@@ -1,11 +1,7 @@
 // The variants of attention_forward on CUDA, and the launches that make up a call. Host only.
-#include "cuda/attention/forward.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "cuda/attention/operands.h"
+#include "cuda/attention/variants.h"
 #include "cuda/runtime/call_scope.h"
-#include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/clear.h"
 #include "ops/attention.h"
 
@@ -13,20 +9,6 @@ namespace tandem::cuda::attention {
 namespace {
 
 constexpr const char* kOp = "attention_forward";
-
-template <class Element>
-void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool copies) {
-  const auto add = [&]<int kKeyDim, int kValueDim>() {
-    table.push_back({variant_name(kOp, dtype, kKeyDim, kValueDim, copies), dtype, kKeyDim,
-                     kValueDim, copies, &launch_attention_forward<Element, kKeyDim, kValueDim>});
-  };
-  add.template operator()<64, 64>();
-  add.template operator()<96, 96>();
-  add.template operator()<128, 128>();
-  add.template operator()<192, 128>();
-  add.template operator()<192, 192>();
-  add.template operator()<256, 256>();
-}
 
 /// The tensors of a problem that the kernel copies by TMA, and o.
 Operands operands_of(AttentionForwardProblem& problem) {
@@ -43,7 +25,9 @@ Operands operands_of(AttentionForwardProblem& problem) {
 struct Plan {
   Plan(const AttentionForwardProblem& given, const DeviceProperties& device,
        const CallOptions& options)
-      : problem(given), operands(operands_of(problem)), variant(choose(device, options)) {
+      : problem(given),
+        operands(operands_of(problem)),
+        variant(choose(kOp, forward_variants(), problem, operands.misfit(), device, options)) {
     WorkspaceLayout workspace;
     if (variant.copies) operands.plan_copies(workspace);
     if (is_uneven()) ticket = workspace.add(sizeof(unsigned));
@@ -63,14 +47,6 @@ struct Plan {
   const ForwardVariant& variant;
   std::size_t ticket = 0;
   std::size_t workspace_bytes = 0;
-
- private:
-  const ForwardVariant& choose(const DeviceProperties& device, const CallOptions& options) const {
-    const std::string misfit = operands.misfit();
-    return choose_variant(kOp, forward_variants(), device, options, [&](const ForwardVariant& one) {
-      return reason_against(one, problem, misfit);
-    });
-  }
 };
 
 void run(const AttentionForwardProblem& given, const Context& context, const CallOptions& options) {
@@ -105,56 +81,16 @@ void run(const AttentionForwardProblem& given, const Context& context, const Cal
 }  // namespace
 
 const std::vector<ForwardVariant>& forward_variants() {
-  static const std::vector<ForwardVariant> table = [] {
-    std::vector<ForwardVariant> rows;
-    for (const bool copies : {false, true}) {
-      add_variants<__nv_bfloat16>(rows, DType::kBFloat16, copies);
-#ifndef TANDEM_CUDA_DEV
-      add_variants<__half>(rows, DType::kFloat16, copies);
-#endif
-    }
-    return rows;
-  }();
+  static const auto table =
+      make_table<AttentionForwardLaunch>(kOp, []<class Element>(const auto& add) {
+        add(64, 64, &launch_attention_forward<Element, 64, 64>);
+        add(96, 96, &launch_attention_forward<Element, 96, 96>);
+        add(128, 128, &launch_attention_forward<Element, 128, 128>);
+        add(192, 128, &launch_attention_forward<Element, 192, 128>);
+        add(192, 192, &launch_attention_forward<Element, 192, 192>);
+        add(256, 256, &launch_attention_forward<Element, 256, 256>);
+      });
   return table;
-}
-
-std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies) {
-  return std::string(op) + ".sm90." + to_string(dtype) + ".k" + std::to_string(key_dim) + "_v" +
-         std::to_string(value_dim) + (copies ? ".copied" : "");
-}
-
-std::string common_reason(DType dtype, const AttentionSizes& sizes) {
-  if (sizes.dtype != dtype) return "takes " + to_string(dtype) + ", got " + to_string(sizes.dtype);
-  constexpr std::int64_t kMostTokens = 1 << 29, kTileRows = 64;
-  const auto too_many = [](const char* axis, std::int64_t most, std::int64_t got) {
-    return std::string("takes ") + axis + " below " + std::to_string(most) + ", got " +
-           std::to_string(got);
-  };
-  if (sizes.TQ >= kMostTokens) return too_many("TQ", kMostTokens, sizes.TQ);
-  if (sizes.TK >= kMostTokens) return too_many("TK", kMostTokens, sizes.TK);
-  const std::int64_t tiles =
-      ceil_div(std::max(sizes.TQ, sizes.TK), kTileRows) * std::max<std::int64_t>(sizes.B, 1) +
-      sizes.N + 2;
-  if (tiles > kMaxIndex / sizes.H) {
-    return too_many("tiles of 64 tokens times heads", kMaxIndex, tiles * sizes.H);
-  }
-  return "";
-}
-
-std::string dims_reason(const AttentionSizes& sizes, int key_dim, int value_dim) {
-  const auto reason = [](const char* axis, int dim, int most) {
-    return "takes " + std::string(axis) + " <= " + std::to_string(most) + ", got " +
-           std::to_string(dim);
-  };
-  if (sizes.K > key_dim) return reason("K", sizes.K, key_dim);
-  return sizes.V > value_dim ? reason("V", sizes.V, value_dim) : "";
-}
-
-std::string reason_against(const ForwardVariant& variant, const AttentionForwardProblem& problem,
-                           const std::string& misfit) {
-  std::string reason = common_reason(variant.dtype, problem);
-  if (reason.empty()) reason = dims_reason(problem, variant.key_dim, variant.value_dim);
-  return reason.empty() && !variant.copies ? misfit : reason;
 }
 
 }  // namespace tandem::cuda::attention
