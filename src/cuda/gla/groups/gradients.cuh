@@ -15,18 +15,20 @@ struct GroupGradients {
   using Element = typename Config::Element;
   using Stage = typename GroupShared<Config>::Stage;
 
-  /// Loads rows of a panel as an A operand, times the factors of their tokens.
-  __device__ static void load_scaled_rows(std::uint32_t (&a)[4][4], const char* panel,
-                                          const float (&factors)[64]) {
+  /// Adds diag(factors) A St to `sum`, A being a panel [64,V], 64 columns of K at a time. why not
+  /// with the factors in A, and without products of their own: A would be rounded once more.
+  __device__ static void add_state(float (&sum)[Config::kKeyDim / 2], const char* a,
+                                   const char* state, const float (&factors)[64]) {
     const float factor[2] = {factors[fragment_row()], factors[fragment_row() + 8]};
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      load_rows(panel, step, a[step]);
+    for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
+      float product[32];
+      wgmma_begin();
+      multiply_by_state<Config>(product, a, state + panel * panel_bytes(64));
+      wgmma_wait<0>();
+      fence_registers(product);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = unpack_pair<Element>(a[step][i]);
-        a[step][i] = pack_pair<Element>(pair.x * factor[i % 2], pair.y * factor[i % 2]);
-      }
+      for (int i = 0; i < 32; ++i) sum[32 * panel + i] += factor[i / 2 % 2] * product[i];
     }
   }
 
@@ -38,22 +40,11 @@ struct GroupGradients {
       for (int head = 0; head < params.share; ++head, at.advance()) {
         const Stage& stage = shared.stages[at.stage];
         const GroupDecay& decay = shared.tokens[at.stage].decay;
-        std::uint32_t of_d_o[4][4], of_v[4][4];
         shared.full[at.stage].wait(at.parity);
-        load_scaled_rows(of_v, stage.v, decay.from_behind);
-        shared.values_read[at.stage].arrive();
-        load_scaled_rows(of_d_o, stage.d_o, decay.from_state);
         shared.state_made[at.stage].wait(at.parity);
-        fence_registers(dq);
-        fence_registers(dk);
-        wgmma_begin();
-        add_tokens<Element>(dk, of_v, stage.gradient);
-        add_tokens<Element>(dq, of_d_o, stage.state);
-        wgmma_wait<0>();
-        hold_operand(of_v);
-        hold_operand(of_d_o);
-        fence_registers(dq);
-        fence_registers(dk);
+        add_state(dk, stage.v, stage.gradient, decay.from_behind);
+        shared.values_read[at.stage].arrive();
+        add_state(dq, stage.d_o, stage.state, decay.from_state);
         shared.made[at.stage].arrive();
       }
       cutlass::arch::NamedBarrier::sync(2 * Config::kRoleThreads, Config::kWeightsMade);

@@ -10,13 +10,12 @@
 
 namespace tandem::cuda::gla {
 
-template <class Element, int kKeyDim>
-void launch_group_backward(const char* name, const GroupBackwardParams& params, void* stream) {
-  using Config = GroupConfig<Element, kKeyDim>;
+/// For K of at most kKeyDim.
+template <class Config>
+void launch_group_tiles(const char* name, const GroupBackwardParams& params, cudaStream_t stream) {
   static_assert(sizeof(GroupStatesShared<Config>) <= kSharedMemoryPerBlock);
   static_assert(sizeof(GroupShared<Config>) <= kSharedMemoryPerBlock);
   const GlaForwardProblem& problem = params.problem.forward;
-  const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t groups = problem.B * problem.HQ;
   if (groups == 0 || params.share == 0) return;
   const std::int64_t sets = ceil_div(params.share, GroupStatesShape::kHeads);
@@ -24,7 +23,7 @@ void launch_group_backward(const char* name, const GroupBackwardParams& params, 
                 {.blocks = static_cast<unsigned>(2 * groups * sets),
                  .threads = GroupStatesShape::kThreads,
                  .shared_bytes = sizeof(GroupStatesShared<Config>)},
-                on, params);
+                stream, params);
   const std::int64_t items = groups * params.chunks;
   if (items == 0) return;
   launch_kernel(name, gla_group_gradients_kernel<Config>,
@@ -32,15 +31,22 @@ void launch_group_backward(const char* name, const GroupBackwardParams& params, 
                      std::min<std::int64_t>(items, std::max(params.multiprocessors, 1))),
                  .threads = Config::kThreads,
                  .shared_bytes = sizeof(GroupShared<Config>)},
-                on, params);
+                stream, params);
+}
+
+template <class Element>
+void launch_group_backward(const char* name, const GroupBackwardParams& params, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (params.problem.forward.K <= 64) {
+    launch_group_tiles<GroupConfig<Element, 64>>(name, params, on);
+  } else {
+    launch_group_tiles<GroupConfig<Element, 128>>(name, params, on);
+  }
 }
 
 }  // namespace tandem::cuda::gla
 
 #define TANDEM_INSTANCES_GROUPS(Element)                                                        \
   namespace tandem::cuda::gla {                                                                 \
-  template void launch_group_backward<Element, 64>(const char*, const GroupBackwardParams&,     \
-                                                   void*);                                      \
-  template void launch_group_backward<Element, 128>(const char*, const GroupBackwardParams&,    \
-                                                    void*);                                     \
+  template void launch_group_backward<Element>(const char*, const GroupBackwardParams&, void*); \
   }

@@ -17,10 +17,11 @@
 //   dK += Wt Q,  dQ += W K
 //
 // Role       threads          registers  work
-//   copies     warp 0, a thread       56   heads in, three ahead; dv out
-//   decays     warp 1                 56   factors of later heads, dg
+//   copies     warp 0, a thread       40   heads in, three ahead; dv out
+//   decays     warp 1                 40   factors of later heads
+//              warp 2                 40   dg
 //   scores     warpgroup 1           168   At, Wt, E, dv, b
-//   gradients  warpgroup 2           176   dQ, dK
+//   gradients  warpgroup 2           192   dQ, dK
 //   state      warpgroup 3           112   the state between the chunks, F, a
 //
 //   scores     =V dOt=K dS= -D, At, E-     =At dO= -b- -dv-
@@ -62,6 +63,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
       shared.state_made[i].init(kRole);
       shared.values_read[i].init(kRole);
       shared.made[i].init(3 * kRole);
+      shared.sums_read[i].init(32);
     }
     shared.inputs.init(1);
     shared.left.init(1);
@@ -72,6 +74,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
     if (threadIdx.x == 0) GroupCopies<Config>{params, shared}.run();
     if (threadIdx.x / 32 == 1) GroupDecays<Config>{params, shared}.run();
+    if (threadIdx.x / 32 == 2) GroupDecayGradients<Config>{params, shared}.run();
   } else if (warpgroup == 1) {
     cutlass::arch::warpgroup_reg_alloc<Config::kScoreRegisters>();
     GroupScores<Config>{params, shared}.run();

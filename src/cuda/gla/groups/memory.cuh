@@ -97,8 +97,7 @@ struct GroupCopies {
   }
 };
 
-/// Makes the decay factors of the heads that are copied in, and the gradient by the decays. One
-/// warp.
+/// Makes the decay factors of the heads that are copied in. One warp.
 template <class Config>
 struct GroupDecays {
   const GroupBackwardParams& params;
@@ -180,10 +179,35 @@ struct GroupDecays {
     shared.full[stage].arrive();
   }
 
+  __device__ void run() const {
+    GroupPosition ahead;
+    PairDecays log_decays = load(ahead);
+    RingPosition<kStages> at;
+    while (ahead.more(params)) {
+      const PairDecays now = log_decays;
+      const bool is_second = find_item(params, ahead.item).is_second();
+      ahead.advance(params);
+      log_decays = load(ahead);
+      // Returns at once in the first turn.
+      shared.sums_read[at.stage].wait(at.parity ^ 1);
+      prepare(at.stage, now, is_second);
+      at.advance();
+    }
+  }
+};
+
+/// Makes the gradient by the decays. One warp.
+template <class Config>
+struct GroupDecayGradients {
+  const GroupBackwardParams& params;
+  GroupShared<Config>& shared;
+
+  using Tokens = typename GroupShared<Config>::Tokens;
+
   /// Writes d_log_decay of a chunk's tokens, or their sum for a constant decay.
-  __device__ void differentiate(const Tokens& tokens, const GroupPosition& at) const {
+  __device__ void differentiate(int stage, const GroupPosition& at) const {
     const DecayGradient& to = params.problem.d_log_decay;
-    if (to.data == nullptr) return;
+    const Tokens& tokens = shared.tokens[stage];
     const GroupItem item = find_item(params, at.item);
     const int head = item.group * params.share + at.head;
     const int token = 2 * (threadIdx.x % 32);
@@ -201,6 +225,8 @@ struct GroupDecays {
     const float2 log_decay = own(tokens.log_decay);
     const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
                        tokens.decay.through;
+    shared.sums_read[stage].arrive();
+    if (to.data == nullptr) return;
     const float2 dg =
         decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
     const std::int64_t left = params.problem.forward.T - item.begin();
@@ -217,26 +243,11 @@ struct GroupDecays {
     }
   }
 
-  __device__ bool is_second(const GroupPosition& at) const {
-    return find_item(params, at.item).is_second();
-  }
-
   __device__ void run() const {
-    GroupPosition now, ahead;
-#pragma unroll 1
-    for (int stage = 0; stage < kStages && ahead.more(params); ++stage) {
-      prepare(stage, load(ahead), is_second(ahead));
-      ahead.advance(params);
-    }
-    RingPosition<kStages> at;
-    for (; now.more(params); at.advance(), now.advance(params)) {
+    RingPosition<GroupShared<Config>::kStages> at;
+    for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
       shared.made[at.stage].wait(at.parity);
-      differentiate(shared.tokens[at.stage], now);
-      __syncwarp();
-      if (!ahead.more(params)) continue;
-      // The panels of the same head take longer.
-      prepare(at.stage, load(ahead), is_second(ahead));
-      ahead.advance(params);
+      differentiate(at.stage, now);
     }
   }
 };

@@ -23,7 +23,7 @@ struct GroupBackwardParams : BackwardMaps {
 
 /// Launches gla_group_states_kernel and gla_group_gradients_kernel; `name` is the variant's, for
 /// errors. Instantiated by groups/instances.cuh.
-template <class Element, int kKeyDim>
+template <class Element>
 void launch_group_backward(const char* name, const GroupBackwardParams& params, void* stream);
 using GroupBackwardLaunch = void (*)(const char* name, const GroupBackwardParams& params,
                                      void* stream);

@@ -81,11 +81,12 @@ struct GroupShared {
   Tokens tokens[kStages];
 
   // Per head: a stage is filled; its state between the chunks is made; v is in registers; dv and
-  // all sums are made.
+  // all sums are made; the sums are read.
   Barrier full[kStages];
   Barrier state_made[kStages];
   Barrier values_read[kStages];
   Barrier made[kStages];
+  Barrier sums_read[kStages];
   // Per item.
   Barrier inputs;
   Barrier left;  // dq and dk have left q and k
