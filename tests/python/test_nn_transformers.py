@@ -93,6 +93,7 @@ def pair(name):
 class Transformers(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(0)
+        torch.set_num_threads(1)  # for tensors as small as these threads cost more than they bring
         self.ids = torch.randint(1, SIZES["vocab_size"], (3, 20))
 
     def test_state_dicts_load_strictly_both_ways(self):
@@ -179,6 +180,7 @@ class Transformers(unittest.TestCase):
 class MiniMax(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(0)
+        torch.set_num_threads(1)  # for tensors as small as these threads cost more than they bring
         config = transformers.MiniMaxConfig(
             **SIZES, head_dim=16, block_size=32, layer_types=["linear_attention", "full_attention"]
         )

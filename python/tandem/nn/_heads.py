@@ -37,10 +37,8 @@ def heads_of(
         ys = tandem.ops.projection(x, weights, segments, bias)
         ys = [y.unflatten(-1, (-1, width)) for y, width in zip(ys, widths, strict=True)]
         ys = [y if one.norm is None else one.norm(y) for y, one in zip(ys, products, strict=True)]
-        if rotary is not None:
-            turn = lambda y: rotary(y, positions, cu_seqlens)  # noqa: E731
-            ys = [turn(y) if one.rotates else y for y, one in zip(ys, products, strict=True)]
-        return ys
+        turns = [one.rotates and rotary is not None for one in products]
+        return [rotary(y, positions, cu_seqlens) if turn else y for y, turn in zip(ys, turns, strict=True)]
     norms = [one.norm for one in products]
     rotates = [one.rotates and rotary is not None for one in products]
     options = {}

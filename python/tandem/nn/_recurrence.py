@@ -31,15 +31,11 @@ def recurrence(
         q, k, v = map(as_one_row, (q, k, v))
         log_decay = log_decay if log_decay.dim() == 1 else as_one_row(log_decay)
         # Sequences of padding begin with zeros, and their states are dropped.
-        state = None if state is None else torch.stack((torch.zeros_like(state), state, torch.zeros_like(state)), 1)
-        state = None if state is None else state.flatten(0, 1)
+        if state is not None:
+            nothing = torch.zeros_like(state)
+            state = torch.stack((nothing, state, nothing), 1).flatten(0, 1)
     options = {"initial_state": state, "output_final_state": cache is not None, "cu_seqlens": cu_seqlens}
     o, state = tandem.ops.gla(q, k, v, log_decay, scale=scale, **options)
     if cache is not None:
         cache.state.copy_(state if padding is None else state[1::3])
     return o.view(shape)
-
-
-def shared(heads: Tensor, groups: int) -> Tensor:
-    """[B,T,HKV,K] as [B,T,HKV*groups,K], each head for `groups` neighbours."""
-    return heads if groups == 1 else heads.repeat_interleave(groups, dim=-2)

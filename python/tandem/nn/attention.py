@@ -98,14 +98,17 @@ class Attention(nn.Module):
         cu_seqlens: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """position_ids: None, or integers [B,T], by which RoPE rotates; else it goes by the place in the row, in the
+        """position_ids: None, or integers [B,T] or [1,T], by which RoPE rotates; else it goes by the place in the row, in the
         sequence, or behind the cache. The others as every layer takes them. Returns a tensor like x."""
         padding = Padding.of(attention_mask, x.shape[1])
         sequences = checked_sequences(cu_seqlens, padding, position_ids, cache)
         if self.rotary is not None:
             self.rotary.check(x.shape[1])
-        if cache is not None and position_ids is None:
-            position_ids = cache.positions(x.shape[1], padding)
+        if cache is not None:
+            cache.count(x.shape[1], cache.capacity)
+            position_ids = cache.positions(x.shape[1], padding) if position_ids is None else position_ids
+        if position_ids is not None:
+            position_ids = position_ids.expand(x.shape[:2])
         turns = self.rotary is not None
         products = (
             Heads(self.q_proj, self.head_dim, self.q_norm, turns),

@@ -9,8 +9,21 @@ from tandem.nn.padding import Padding
 class _Cache:
     """lengths: int32 [B], how many tokens each row holds, on the device."""
 
-    def __init__(self, lengths: Tensor) -> None:
-        self.lengths = lengths
+    def __init__(self, batch: int, device: torch.device | str | None) -> None:
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.tokens = 0  # what the host knows of lengths: they are at most this
+
+    def reset(self) -> None:
+        """Forgets all tokens."""
+        self.lengths.zero_()
+        self.tokens = 0
+
+    def count(self, tokens: int, most: int) -> None:
+        """Refuses more tokens than `most` in all, where the host sees each call: not in a graph."""
+        if not torch.compiler.is_compiling():
+            self.tokens += tokens
+            if self.tokens > most:
+                raise ValueError(f"[nn] there is room for {most} tokens of a row, got {self.tokens}")
 
     def positions(self, tokens: int, padding: Padding | None) -> Tensor:
         """int32 [B,tokens]: the places that the next tokens take in their sequences; of padding 0."""
@@ -49,25 +62,15 @@ class KeyValueCache(_Cache):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(torch.zeros(batch, dtype=torch.int32, device=device))
+        super().__init__(batch, device)
         self.capacity = capacity
         self.k = torch.zeros(batch, capacity, heads, key_width, device=device, dtype=dtype)
         self.v = torch.zeros(batch, capacity, heads, value_width, device=device, dtype=dtype)
-        self.tokens = 0  # an upper bound of lengths that the host knows
-
-    def reset(self) -> None:
-        """Forgets all tokens."""
-        self.lengths.zero_()
-        self.tokens = 0
 
     def append(self, k: Tensor, v: Tensor, padding: Padding | None) -> None:
         """k [B,T,HKV,K], v [B,T,HKV,V]; padding must be on the left."""
         self.check(k, v)
         T = k.shape[1]
-        if not torch.compiler.is_compiling():
-            self.tokens += T
-            if self.tokens > self.capacity:
-                raise ValueError(f"[nn.KeyValueCache] has room for {self.capacity} tokens, got {self.tokens}")
         row = torch.arange(k.shape[0], device=k.device)[:, None]
         if padding is not None:
             # Tokens go to the front. What follows them is read by nobody, and overwritten by the next ones.
@@ -100,10 +103,10 @@ class StateCache(_Cache):
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(torch.zeros(batch, dtype=torch.int32, device=device))
+        super().__init__(batch, device)
         self.state = torch.zeros(batch, heads, key_width, value_width, device=device, dtype=dtype)
 
     def reset(self) -> None:
         """Forgets all tokens."""
-        self.lengths.zero_()
+        super().reset()
         self.state.zero_()

@@ -1,17 +1,18 @@
 """Gated linear attention with a decay per head and token."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import tandem.ops
-from tandem.nn._recurrence import recurrence, shared
+from tandem.nn._gated_heads import GatedHeads
+from tandem.nn._recurrence import recurrence
 from tandem.nn.caches import StateCache
-from tandem.nn.linear import Linear, output, xavier
+from tandem.nn.linear import Linear, xavier
 from tandem.nn.norm import RMSNorm
 from tandem.nn.padding import Padding, checked_sequences
 
 
-class GatedLinearAttention(nn.Module):
+class GatedLinearAttention(GatedHeads):
     """Simple GLA: a decay exp(logsigmoid(gk_proj(x)) / gate_logit_normalizer) per head and token, a norm of each head
     and a silu gate. Parameters as fla's SimpleGatedLinearAttention without short convolutions, with H heads, HKV key
     and value heads, Dk = expand_k * d and Dv = expand_v * d: q_proj.weight [Dk,d], k_proj.weight [Dk*HKV/H,d],
@@ -57,37 +58,16 @@ class GatedLinearAttention(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.groups = num_heads // (num_kv_heads or num_heads)
-        key_width, value_width = round(hidden_size * expand_k), round(hidden_size * expand_v)
-        if num_heads % (num_kv_heads or num_heads) or key_width % num_heads or value_width % num_heads:
-            raise ValueError(
-                f"[nn.GatedLinearAttention] num_heads = {num_heads} must divide the widths of keys and values, "
-                f"{key_width} and {value_width}, and num_kv_heads it, got {num_kv_heads}"
-            )
-        self.head_k_dim, self.head_v_dim = key_width // num_heads, value_width // num_heads
-        where = {"device": device, "dtype": dtype}
-        self.q_proj = Linear(hidden_size, key_width, init=xavier, **where)
-        self.k_proj = Linear(hidden_size, key_width // self.groups, init=xavier, **where)
-        self.v_proj = Linear(hidden_size, value_width // self.groups, init=xavier, **where)
-        self.g_proj = Linear(hidden_size, value_width, init=xavier, **where)
-        self.gk_proj = Linear(hidden_size, num_heads, bias=True, init=xavier, **where)
-        self.g_norm_swish_gate = RMSNorm(self.head_v_dim, eps, **where)
-        self.o_proj = Linear(value_width, hidden_size, init=xavier, **where)
+        super().__init__(hidden_size, num_heads, num_kv_heads, expand_k, expand_v, eps, device, dtype)
+        self.gk_proj = Linear(hidden_size, num_heads, bias=True, init=xavier, device=device, dtype=dtype)
         Segment, feature = tandem.ops.Segment, feature_map or "none"
         self.segments = (
-            Segment(key_width, feature),
-            Segment(key_width // self.groups, feature),
-            Segment(value_width // self.groups),
-            Segment(value_width),
+            Segment(self.q_proj.out_features, feature),
+            Segment(self.k_proj.out_features, feature),
+            Segment(self.v_proj.out_features),
+            Segment(self.g_proj.out_features),
             Segment(num_heads, "log_sigmoid", divisor=gate_logit_normalizer, dtype=torch.float32),
         )
-
-    def new_cache(self, batch: int, dtype: torch.dtype = torch.float32) -> StateCache:
-        """A cache of `batch` rows, on the weights' device."""
-        widths = (self.num_heads, self.head_k_dim, self.head_v_dim)
-        return StateCache(batch, *widths, device=self.q_proj.weight.device, dtype=dtype)
 
     def forward(
         self,
@@ -107,7 +87,6 @@ class GatedLinearAttention(nn.Module):
         x = x if norm is None else norm(x)
         q, k, v, gate, log_decay = tandem.ops.projection(x, weights, self.segments, biases)
         q, k = (y.unflatten(-1, (-1, self.head_k_dim)) for y in (q, k))
-        k, v = (shared(y, self.groups) for y in (k, v.unflatten(-1, (-1, self.head_v_dim))))
+        k, v = self.shared(k), self.shared(v.unflatten(-1, (-1, self.head_v_dim)))
         o = recurrence(q, k, v, log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
-        end = {"group_norm_weight": self.g_norm_swish_gate.weight, "group_eps": self.g_norm_swish_gate.eps}
-        return output(self.o_proj, o.flatten(-2), residual, gate, gate_activation="silu", **end)
+        return self.end(o, gate, residual)

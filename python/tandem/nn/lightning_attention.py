@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import tandem.ops
 from tandem.nn._constants import Constants
@@ -14,7 +14,7 @@ from tandem.nn.norm import RMSNorm
 from tandem.nn.padding import Padding, checked_sequences
 
 
-class LightningAttention(Constants):
+class LightningAttention(nn.Module):
     """MiniMax-01's: silu of queries, keys and values, a constant decay per head, no scale, a norm over all heads and a
     sigmoid gate. Parameters as transformers' MiniMaxLightningAttention, with H heads of K columns: qkv_proj.weight
     [H*3*K,d], whose rows are queries, keys and values of each head in turn, output_gate.weight [H*K,d], norm.weight
@@ -58,22 +58,17 @@ class LightningAttention(Constants):
         super().__init__()
         self.num_heads = num_heads
         self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
-        self.layer_idx, self.num_layers, self.block_size = layer_idx, num_layers, block_size
+        self.block_size = block_size
         width, where = num_heads * self.head_dim, {"device": device, "dtype": dtype}
         self.qkv_proj = Linear(hidden_size, 3 * width, **where)
         self.output_gate = Linear(hidden_size, width, **where)
         self.norm = RMSNorm(width, eps, **where)
         self.out_proj = Linear(width, hidden_size, **where)
         self.segments = (tandem.ops.Segment(3 * width, "silu"), tandem.ops.Segment(width))
-        self.make_constants(device)
-
-    def constants(self, device: torch.device | str | None) -> dict[str, Tensor]:
-        factor = 1 - self.layer_idx / (self.num_layers - 1 + 1e-5) + 1e-5
-        heads = torch.arange(1, self.num_heads + 1, device=device)
-        return {"log_decay": -torch.exp2(-8 / self.num_heads * heads) * factor}
+        self.decay = LightningDecay(num_heads, layer_idx, num_layers, device=device)
 
     def new_cache(self, batch: int, dtype: torch.dtype = torch.float32) -> StateCache:
-        """A cache of `batch` rows, on the weights' device."""
+        """An empty cache of `batch` rows, on the weights' device."""
         widths = (self.num_heads, self.head_dim, self.head_dim)
         return StateCache(batch, *widths, device=self.qkv_proj.weight.device, dtype=dtype)
 
@@ -94,12 +89,12 @@ class LightningAttention(Constants):
         weights = (self.qkv_proj.weight, self.output_gate.weight)
         qkv, gate = tandem.ops.projection(x, weights, self.segments)
         q, k, v = qkv.unflatten(-1, (self.num_heads, 3 * self.head_dim)).split(self.head_dim, dim=-1)
-        o = recurrence(q, k, v, self.log_decay, scale=1.0, padding=padding, cu_seqlens=sequences, cache=cache)
+        o = recurrence(q, k, v, self.decay.log_decay, scale=1.0, padding=padding, cu_seqlens=sequences, cache=cache)
         end = {"group_norm_weight": self.norm.weight, "group_eps": self.norm.eps}
         return output(self.out_proj, o.flatten(-2), residual, gate, gate_activation="sigmoid", **end)
 
     def _decays_of_blocks(self) -> dict[str, Tensor]:
-        slope = -self.log_decay[:, None, None]
+        slope = -self.decay.log_decay[:, None, None]
         place = torch.arange(1, self.block_size + 1, device=slope.device)[:, None]
         behind = place - place.T
         return {
@@ -117,3 +112,18 @@ class LightningAttention(Constants):
         for name in self._decays_of_blocks():
             state_dict.pop(prefix + name, None)
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class LightningDecay(Constants):
+    """log_decay, fp32 [H]: the slopes, negative."""
+
+    def __init__(
+        self, num_heads: int, layer_idx: int, num_layers: int, *, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.factor = num_heads, 1 - layer_idx / (num_layers - 1 + 1e-5) + 1e-5
+        self.make_constants(device)
+
+    def constants(self, device: torch.device | str | None) -> dict[str, Tensor]:
+        heads = torch.arange(1, self.num_heads + 1, device=device)
+        return {"log_decay": -torch.exp2(-8 / self.num_heads * heads) * self.factor}

@@ -4,16 +4,16 @@ import torch
 from torch import Tensor
 
 from tandem.nn._constants import Constants
+from tandem.nn._gated_heads import GatedHeads
 from tandem.nn._heads import Heads, heads_of
-from tandem.nn._recurrence import recurrence, shared
+from tandem.nn._recurrence import recurrence
 from tandem.nn.caches import StateCache
-from tandem.nn.linear import Linear, output, xavier
 from tandem.nn.norm import RMSNorm
 from tandem.nn.padding import Padding, checked_sequences
 from tandem.nn.rotary import RotaryEmbedding
 
 
-class MultiScaleRetention(Constants):
+class MultiScaleRetention(GatedHeads):
     """Queries and keys are rotated, head h decays by 1 - 2^(-5-h) per token, and each head is normed and gated.
     Parameters as fla's MultiScaleRetention, with H heads, HKV key and value heads, Dk = expand_k * d and
     Dv = expand_v * d: q_proj.weight [Dk,d], k_proj.weight [Dk*HKV/H,d], v_proj.weight [Dv*HKV/H,d], g_proj.weight
@@ -51,34 +51,9 @@ class MultiScaleRetention(Constants):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.groups = num_heads // (num_kv_heads or num_heads)
-        key_width, value_width = round(hidden_size * expand_k), round(hidden_size * expand_v)
-        if num_heads % (num_kv_heads or num_heads) or key_width % num_heads or value_width % num_heads:
-            raise ValueError(
-                f"[nn.MultiScaleRetention] num_heads = {num_heads} must divide the widths of keys and values, "
-                f"{key_width} and {value_width}, and num_kv_heads it, got {num_kv_heads}"
-            )
-        self.head_k_dim, self.head_v_dim = key_width // num_heads, value_width // num_heads
-        where = {"device": device, "dtype": dtype}
-        self.q_proj = Linear(hidden_size, key_width, init=xavier, **where)
-        self.k_proj = Linear(hidden_size, key_width // self.groups, init=xavier, **where)
-        self.v_proj = Linear(hidden_size, value_width // self.groups, init=xavier, **where)
-        self.g_proj = Linear(hidden_size, value_width, init=xavier, **where)
-        self.g_norm_swish_gate = RMSNorm(self.head_v_dim, eps, **where)
-        self.o_proj = Linear(value_width, hidden_size, init=xavier, **where)
+        super().__init__(hidden_size, num_heads, num_kv_heads, expand_k, expand_v, eps, device, dtype)
         self.rotary = rotary
-        self.make_constants(device)
-
-    def constants(self, device: torch.device | str | None) -> dict[str, Tensor]:
-        heads = torch.arange(self.num_heads, device=device)
-        return {"log_decay": torch.log1p(-torch.exp2(-5.0 - heads))}
-
-    def new_cache(self, batch: int, dtype: torch.dtype = torch.float32) -> StateCache:
-        """A cache of `batch` rows, on the weights' device."""
-        widths = (self.num_heads, self.head_k_dim, self.head_v_dim)
-        return StateCache(batch, *widths, device=self.q_proj.weight.device, dtype=dtype)
+        self.decay = RetentionDecay(num_heads, device=device)
 
     def forward(
         self,
@@ -94,7 +69,10 @@ class MultiScaleRetention(Constants):
         padding = Padding.of(attention_mask, x.shape[1])
         sequences = checked_sequences(cu_seqlens, padding, cache)
         self.rotary.check(x.shape[1])
-        positions = None if cache is None else cache.positions(x.shape[1], padding)
+        positions = None
+        if cache is not None:
+            cache.count(x.shape[1], self.rotary.positions)
+            positions = cache.positions(x.shape[1], padding)
         products = (
             Heads(self.q_proj, self.head_k_dim, rotates=True),
             Heads(self.k_proj, self.head_k_dim, rotates=True),
@@ -102,7 +80,18 @@ class MultiScaleRetention(Constants):
             Heads(self.g_proj, self.head_v_dim),
         )
         q, k, v, gate = heads_of(x, norm, products, self.rotary, positions, sequences)
-        k, v = shared(k, self.groups), shared(v, self.groups)
-        o = recurrence(q, k, v, self.log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
-        end = {"group_norm_weight": self.g_norm_swish_gate.weight, "group_eps": self.g_norm_swish_gate.eps}
-        return output(self.o_proj, o.flatten(-2), residual, gate.flatten(-2), gate_activation="silu", **end)
+        k, v = self.shared(k), self.shared(v)
+        o = recurrence(q, k, v, self.decay.log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
+        return self.end(o, gate.flatten(-2), residual)
+
+
+class RetentionDecay(Constants):
+    """log_decay, fp32 [H]."""
+
+    def __init__(self, num_heads: int, *, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.make_constants(device)
+
+    def constants(self, device: torch.device | str | None) -> dict[str, Tensor]:
+        return {"log_decay": torch.log1p(-torch.exp2(-5.0 - torch.arange(self.num_heads, device=device)))}

@@ -57,6 +57,7 @@ class RotaryEmbedding(Constants):
             if cu_seqlens is not None:
                 sequence = torch.searchsorted(cu_seqlens, positions.to(cu_seqlens.dtype), right=True) - 1
                 positions = positions - cu_seqlens[sequence]
+        positions = positions.clamp(0, self.positions - 1)  # as the op does
         cos, sin = (table[positions].unsqueeze(-2) for table in (self.cos, self.sin))
         half = self.cos.shape[-1]
         a, b, rest = heads.split([half, half, heads.shape[-1] - 2 * half], dim=-1)

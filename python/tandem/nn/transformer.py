@@ -17,8 +17,8 @@ class TransformerBlock(nn.Module):
     """h = x + self_attn(input_layernorm(x)); h + mlp(post_attention_layernorm(h)). Its parameters are those of
     transformers' Llama, Mistral, Qwen2 and Qwen3 decoder layers.
 
-    On a GPU a forward is seven launches, of five ops: rms_norm_gemm (two: norm; queries, keys and values with their
-    norms and RoPE), attention, gated_output (with the residual), gemm_swiglu (two) and gated_output.
+    It is five ops: rms_norm_gemm (the norm, queries, keys and values with their norms and RoPE), attention,
+    gated_output (with the residual), gemm_swiglu (with the norm) and gated_output (with the residual).
 
     Args:
         self_attn: the attention.
