@@ -98,8 +98,8 @@ class Attention(nn.Module):
         cu_seqlens: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """position_ids: None, or integers [B,T] or [1,T], by which RoPE rotates; else it goes by the place in the row, in the
-        sequence, or behind the cache. The others as every layer takes them. Returns a tensor like x."""
+        """position_ids: None, or integers [B,T] or [1,T], by which RoPE rotates; else it goes by the place in the row,
+        in the sequence, or behind the cache. The others as every layer takes them. Returns a tensor like x."""
         padding = Padding.of(attention_mask, x.shape[1])
         sequences = checked_sequences(cu_seqlens, padding, position_ids, cache)
         if self.rotary is not None:
