@@ -8,6 +8,7 @@ import tandem
 import torch
 from reference import relative_rms
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 
@@ -195,6 +196,20 @@ class Torch(NnCase):
             y = checkpoint(layer, self.x, residual=self.x, use_reentrant=False)
             for a, b in zip(torch.autograd.grad(y.square().sum(), parameters), expected, strict=True):
                 self.assertTrue(torch.equal(a, b), name)
+
+    def test_fully_sharded(self):
+        """Of one rank: whether parameters are there when a layer reads them, its own and its norm's."""
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
+        attention = tandem.nn.Attention(64, 4, rotary=tandem.nn.RotaryEmbedding(16, 64), qk_norm=True)
+        whole = tandem.nn.TransformerBlock(attention, tandem.nn.GatedMLP(64, 96), 64)
+        sharded = copy.deepcopy(whole)
+        for module in (sharded.self_attn, sharded.mlp, sharded):
+            fully_shard(module)
+        for block in (whole, sharded):
+            block(self.x).square().sum().backward()
+        for (name, expected), got in zip(whole.named_parameters(), sharded.parameters(), strict=True):
+            self.assertTrue(torch.equal(got.grad.full_tensor(), expected.grad), name)
 
     def test_autocast_keeps_a_wide_residual(self):
         norm = tandem.nn.RMSNorm(64).to(self.device)
