@@ -97,9 +97,9 @@ __device__ void scale_rows(float (&acc)[kCount], const float (&factors)[64], flo
 /// register each.
 __device__ inline std::uint32_t piece_offset(int step) {
   const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-  std::uint32_t offset = panel_offset(row, 2 * (step % 4) + lane / 16);
+  std::uint32_t offset = panel_offset(row, 2 * (step % 2) + lane / 16);
   asm("" : "+r"(offset));
-  return offset;
+  return offset ^ step % 4 / 2 * 64;
 }
 
 /// Loads columns [16*step, 16*step+16) of a tile, `bytes` behind `panels`, as accumulators have
@@ -111,10 +111,10 @@ __device__ void get_columns(const char* panels, int step, int bytes, std::uint32
                                 packed[1], packed[2], packed[3]);
 }
 
-/// sums[token] = the sum over columns of a tile x, times an accumulator.
+/// Adds columns of a tile x, times an accumulator, to four sums for each of a lane's two rows. why
+/// four: a chain of additions waits for each.
 template <class Element, int kCount>
-__device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums)[64]) {
-  float own[2][4] = {};  // of two rows; why four: a chain of additions waits for each
+__device__ void add_columns(const char* x, const float (&acc)[kCount], float (&own)[2][4]) {
 #pragma unroll
   for (int step = 0; step < kCount / 8; ++step) {
     std::uint32_t packed[4];
@@ -127,6 +127,10 @@ __device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums
       of_row[2 + i / 2] += pair.y * acc[8 * step + 2 * i + 1];
     }
   }
+}
+
+/// sums[token] = the token's row of what lanes have added up.
+__device__ inline void put_row_sums(const float (&own)[2][4], float (&sums)[64]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = own[half][0] + own[half][1] + (own[half][2] + own[half][3]);
@@ -134,6 +138,14 @@ __device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
     if (threadIdx.x % 4 == 0) sums[fragment_row() + 8 * half] = sum;
   }
+}
+
+/// sums[token] = the sum over columns of a tile x, times an accumulator.
+template <class Element, int kCount>
+__device__ void sum_rows(const char* x, const float (&acc)[kCount], float (&sums)[64]) {
+  float own[2][4] = {};
+  add_columns<Element>(x, acc, own);
+  put_row_sums(own, sums);
 }
 
 /// Columns of four that a lane adds to are summed over the eight lanes that have them; each lane

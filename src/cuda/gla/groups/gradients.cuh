@@ -15,11 +15,12 @@ struct GroupGradients {
   using Element = typename Config::Element;
   using Stage = typename GroupShared<Config>::Stage;
 
-  /// Adds diag(factors) A St to `sum`, A being a panel [64,V], 64 columns of K at a time. why not
-  /// with the factors in A, and without products of their own: A would be rounded once more.
+  /// Adds diag(factors) A St to `sum`, A being a panel [64,V], 64 columns of K at a time, each of
+  /// which `use(panel, product)` gets before the factors. why not with the factors in A, and
+  /// without products of their own: A would be rounded once more.
+  template <class Use>
   __device__ static void add_state(float (&sum)[Config::kKeyDim / 2], const char* a,
-                                   const char* state, const float (&factors)[64]) {
-    const float factor[2] = {factors[fragment_row()], factors[fragment_row() + 8]};
+                                   const char* state, const float (&factor)[2], Use use) {
 #pragma unroll
     for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
       float product[32];
@@ -27,6 +28,7 @@ struct GroupGradients {
       multiply_by_state<Config>(product, a, state + panel * panel_bytes(64));
       wgmma_wait<0>();
       fence_registers(product);
+      use(panel, product);
 #pragma unroll
       for (int i = 0; i < 32; ++i) sum[32 * panel + i] += factor[i / 2 % 2] * product[i];
     }
@@ -34,7 +36,7 @@ struct GroupGradients {
 
   __device__ void run() const {
     RingPosition<GroupShared<Config>::kStages> at;
-    for (unsigned index = blockIdx.x; index < group_items(params); index += gridDim.x) {
+    for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
       float dq[Config::kKeyDim / 2] = {}, dk[Config::kKeyDim / 2] = {};
 #pragma unroll 1
       for (int head = 0; head < params.share; ++head, at.advance()) {
@@ -42,9 +44,20 @@ struct GroupGradients {
         const GroupDecay& decay = shared.tokens[at.stage].decay;
         shared.full[at.stage].wait(at.parity);
         shared.state_made[at.stage].wait(at.parity);
-        add_state(dk, stage.v, stage.gradient, decay.from_behind);
+        const int row = fragment_row();
+        const float of_keys[2] = {decay.from_behind[row], decay.from_behind[row + 8]};
+        add_state(dk, stage.v, stage.gradient, of_keys, [](int, const float(&)[32]) {});
         shared.values_read[at.stage].arrive();
-        add_state(dq, stage.d_o, stage.state, decay.from_state);
+        // a = q . what dQ has from S, but for its rounding.
+        const float of_queries[2] = {decay.from_state[row], decay.from_state[row + 8]};
+        float sums[2][4] = {};
+        add_state(dq, stage.d_o, stage.state, of_queries,
+                  [&](int panel, const float(&product)[32]) {
+                    add_columns<Element>(shared.q + panel * panel_bytes(64), product, sums);
+                  });
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[i / 4][i % 4] *= of_queries[i / 4];
+        put_row_sums(sums, shared.tokens[at.stage].query_state);
         shared.made[at.stage].arrive();
       }
       cutlass::arch::NamedBarrier::sync(2 * Config::kRoleThreads, Config::kWeightsMade);
@@ -62,9 +75,9 @@ struct GroupGradients {
       fence_shared_for_async_proxy();
       sync_warpgroup(Config::kGradientsSync);
       if (threadIdx.x % 128 == 0) {
-        const GroupItem item = find_item(params, index);
+        const GroupItem of = find_item(params, item);
         for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
-          const TileCoordinate to{64 * panel, item.group, item.begin(), item.batch};
+          const TileCoordinate to{64 * panel, of.group, of.begin(), of.batch};
           store_panel(params.dq_map, shared.q + panel * panel_bytes(64), to);
           store_panel(params.dk_map, shared.k + panel * panel_bytes(64), to);
         }

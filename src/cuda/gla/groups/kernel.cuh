@@ -65,7 +65,6 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
       shared.made[i].init(3 * kRole);
       shared.sums_read[i].init(32);
     }
-    shared.inputs.init(1);
     shared.left.init(1);
     fence_barriers_initialised();
   }

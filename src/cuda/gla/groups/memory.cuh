@@ -23,11 +23,13 @@ struct GroupCopies {
     return item.group * params.share + head;
   }
 
-  /// Loads all of a head but v, into panels that no gradient leaves through.
-  __device__ void load(int stage_index, const GroupItem& item, int head) const {
+  /// Loads all of a head but v, into panels that no gradient leaves through. An item's first one
+  /// has the item's inputs in its barrier, too.
+  __device__ void load(int stage_index, const GroupItem& item, int of_group) const {
+    const int head = head_of(item, of_group);
     Stage& stage = shared.stages[stage_index];
     Barrier& full = shared.full[stage_index];
-    full.arrive_and_expect(2 * Config::kTileBytes + 3 * panel_bytes(64));
+    full.arrive_and_expect((of_group == 0 ? 5 : 2) * Config::kTileBytes + 3 * panel_bytes(64));
     const std::int64_t state =
         (std::int64_t{item.batch} * params.problem.forward.H + head) * params.pairs +
         item.chunk / 2;
@@ -43,55 +45,56 @@ struct GroupCopies {
     if (!item.is_second()) load_state(params.states, stage.state);
     load_panel(params.d_o_map, full, stage.d_o, {0, head, item.begin(), item.batch});
   }
-  __device__ void load_values(int stage, const GroupItem& item, int head) const {
+  __device__ void load_values(int stage, const GroupItem& item, int of_group) const {
     load_panel(params.v_map, shared.full[stage], shared.stages[stage].v,
-               {0, head, item.begin(), item.batch});
+               {0, head_of(item, of_group), item.begin(), item.batch});
   }
-  /// Loads what all heads of an item read.
-  __device__ void load_inputs(const GroupItem& item) const {
-    shared.inputs.arrive_and_expect(3 * Config::kTileBytes);
+  /// Loads what all heads of an item read; its first head's stage says when.
+  __device__ void load_inputs(int stage, const GroupItem& item) const {
+    Barrier& full = shared.full[stage];
     const TileCoordinate own{0, item.group, item.begin(), item.batch};
     const TileCoordinate other{0, item.group, item.other_begin(), item.batch};
     const CUtensorMap& other_map = item.is_second() ? params.k_map : params.q_map;
-    load_tile(other_map, shared.inputs, shared.other, Config::kKeyDim, other);
-    load_tile(params.k_map, shared.inputs, shared.k, Config::kKeyDim, own);
-    load_tile(params.q_map, shared.inputs, shared.q, Config::kKeyDim, own);
+    load_tile(other_map, full, shared.other, Config::kKeyDim, other);
+    load_tile(params.k_map, full, shared.k, Config::kKeyDim, own);
+    load_tile(params.q_map, full, shared.q, Config::kKeyDim, own);
   }
 
   __device__ void run() const {
     GroupPosition now, ahead;
     if (!now.more(params)) return;
     // why before the stream is followed: the inputs were there before the previous kernel began.
-    load_inputs(find_item(params, now.item));
+    load_inputs(0, find_item(params, now.item));
     follow_stream();
 #pragma unroll 1
     for (int stage = 0; stage < kStages && ahead.more(params); ++stage) {
       const GroupItem item = find_item(params, ahead.item);
-      load(stage, item, head_of(item, ahead.head));
-      load_values(stage, item, head_of(item, ahead.head));
+      load(stage, item, ahead.head);
+      load_values(stage, item, ahead.head);
       ahead.advance(params);
     }
     RingPosition<kStages> at;
     std::uint32_t item_parity = 0;
-    for (; now.more(params); at.advance()) {
+    while (now.more(params)) {
       const GroupItem item = find_item(params, now.item);
-      shared.made[at.stage].wait(at.parity);
-      store_panel(params.dv_map, shared.stages[at.stage].v,
+      const int stage = at.stage;
+      shared.made[stage].wait(at.parity);
+      store_panel(params.dv_map, shared.stages[stage].v,
                   {0, head_of(item, now.head), item.begin(), item.batch});
       const bool more = ahead.more(params);
       const GroupItem next = find_item(params, ahead.item);
-      const int next_head = head_of(next, ahead.head);
-      if (more) load(at.stage, next, next_head);
+      if (more) load(stage, next, ahead.head);
       wait_stores_read();
       if (more) {
-        load_values(at.stage, next, next_head);
+        load_values(stage, next, ahead.head);
         ahead.advance(params);
       }
+      at.advance();
       now.advance(params);
       if (now.head == 0) {
         shared.left.wait(item_parity);
         item_parity ^= 1;
-        if (now.more(params)) load_inputs(find_item(params, now.item));
+        if (now.more(params)) load_inputs(at.stage, find_item(params, now.item));
       }
     }
   }
@@ -224,8 +227,7 @@ struct GroupDecayGradients {
     }
     const float2 b = own(tokens.key_state), c = own(tokens.key_intra);
     const float2 log_decay = own(tokens.log_decay);
-    const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
-                       tokens.decay.through;
+    const float flow = sum_warp(tokens.flows[threadIdx.x % 32]) * tokens.decay.through;
     shared.sums_read[stage].arrive();
     if (to.data == nullptr) return;
     const float2 dg =

@@ -36,7 +36,8 @@ struct GroupScores {
   __device__ static void weigh(const float (&keys)[32], const float (&values)[32], Tokens& tokens,
                                std::uint32_t (&a)[4][4], float (&sum)[32]) {
     const float(&log2_sum)[64] = tokens.decay.log2_sum;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const int lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x % 128 / 32, 0);
     const int row = fragment_row();
     const float own[2] = {log2_sum[row], log2_sum[row + 8]};
     float rows[2] = {};
@@ -84,41 +85,39 @@ struct GroupScores {
     }
   }
 
-  /// Makes dv of one head, and adds its weights to `sum`.
+  /// Makes dv of one head, and adds its weights to `sum`. why K dS first: b is summed while V dOt
+  /// is made, and At dO adds to it.
   __device__ void make_head(const Position& at, const float (&keys)[32], float (&sum)[32],
                             float (&dv)[32]) const {
     const Stage& stage = shared.stages[at.stage];
     Tokens& tokens = shared.tokens[at.stage];
-    float values[32], inter[32];
+    float values[32];
     std::uint32_t a[4][4];
     shared.full[at.stage].wait(at.parity);
+    shared.state_made[at.stage].wait(at.parity);
     wgmma_begin();
+    multiply_by_turned_state<Config>(dv, shared.k, stage.gradient);
     multiply_rows<Element, Config::kValueSteps>(values, stage.v, stage.d_o);
+    wgmma_wait<1>();
+    fence_registers(dv);
+    scale_rows(dv, tokens.decay.from_behind);
+    sum_rows<Element>(stage.v, dv, tokens.key_state);
     wgmma_wait<0>();
     fence_registers(values);
     weigh(keys, values, tokens, a, sum);
-    shared.state_made[at.stage].wait(at.parity);
+    fence_registers(dv);
     wgmma_begin();
-    multiply_by_turned_state<Config>(inter, shared.k, stage.gradient);
-    add_tokens<Element, false>(dv, a, stage.d_o);
-    wgmma_wait<1>();
-    fence_registers(inter);
-    scale_rows(inter, tokens.decay.from_behind);
-    sum_rows<Element>(stage.v, inter, tokens.key_state);
+    add_tokens<Element>(dv, a, stage.d_o);
     wgmma_wait<0>();
     hold_operand(a);
     fence_registers(dv);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) dv[i] += inter[i];
   }
 
   __device__ void run() const {
     Position at;
-    std::uint32_t item_parity = 0;
     for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
       float keys[32], sum[32] = {};
-      shared.inputs.wait(item_parity);
-      item_parity ^= 1;
+      shared.full[at.stage].wait(at.parity);
       make_keys(keys);
 #pragma unroll 1
       for (int head = 0; head < params.share; ++head, at.advance()) {

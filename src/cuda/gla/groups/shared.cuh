@@ -26,10 +26,10 @@ struct GroupConfig {
   // Threads of the roles, and registers per thread after setmaxnreg.
   static constexpr int kThreads = 512;
   static constexpr int kRoleThreads = 128;
-  static constexpr int kMemoryRegisters = 40;
+  static constexpr int kMemoryRegisters = 32;
   static constexpr int kScoreRegisters = 168;
   static constexpr int kGradientRegisters = 192;
-  static constexpr int kStateRegisters = 112;
+  static constexpr int kStateRegisters = 120;
   static_assert(kMemoryRegisters + kScoreRegisters + kGradientRegisters + kStateRegisters <= 512);
 
   // Named barriers.
@@ -71,7 +71,7 @@ struct GroupShared {
     alignas(16) float key_state[64];       // b: k . what dk has from dS
     alignas(16) float key_intra[64];       // rows of E, over queries
     alignas(16) float query_intra[4][64];  // columns of E, over a warp's keys
-    float flows[4];                        // a warp's share of <S, dS>
+    float flows[32];                       // four lanes' share of <S, dS>
   };
 
   Stage stages[kStages];
@@ -80,16 +80,14 @@ struct GroupShared {
   alignas(1024) Tile other;  // k of the chunk before or q of the one behind; then Wt
   Tokens tokens[kStages];
 
-  // Per head: a stage is filled; its state between the chunks is made; v is in registers; dv and
-  // all sums are made; the sums are read.
+  // Per head: a stage is filled, with its first head an item's q, k and `other` too; its state
+  // between the chunks is made; v is in registers; dv and all sums are made; the sums are read.
   Barrier full[kStages];
   Barrier state_made[kStages];
   Barrier values_read[kStages];
   Barrier made[kStages];
   Barrier sums_read[kStages];
-  // Per item.
-  Barrier inputs;
-  Barrier left;  // dq and dk have left q and k
+  Barrier left;  // dq and dk of an item have left q and k
 };
 
 /// A chunk of a group of heads.

@@ -6,7 +6,6 @@
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/groups/shared.cuh"
 #include "cuda/parts/ring.cuh"
-#include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda::gla {
 
@@ -46,9 +45,9 @@ struct GroupState {
     fence_shared_for_async_proxy();
   }
 
-  /// Returns this warp's share of <S, dS>, one of them in registers.
-  __device__ static float multiply_states(const float (&state)[Config::kKeyDim / 2],
-                                          const char* near) {
+  /// Leaves shares of <S, dS>, one of them in registers.
+  __device__ static void multiply_states(const float (&state)[Config::kKeyDim / 2],
+                                         const char* near, float (&flows)[32]) {
     float sums[4] = {};
 #pragma unroll
     for (int step = 0; step < Config::kKeySteps; ++step) {
@@ -61,39 +60,28 @@ struct GroupState {
         sums[i] += pair.y * state[8 * step + 2 * i + 1];
       }
     }
-    return sum_warp(sums[0] + sums[1] + (sums[2] + sums[3]));
+    float sum = sums[0] + sums[1] + (sums[2] + sums[3]);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+    if (threadIdx.x % 4 == 0) flows[threadIdx.x % 128 / 4] = sum;
   }
 
   __device__ void run() const {
     RingPosition<GroupShared<Config>::kStages> at;
-    std::uint32_t item_parity = 0;
-    for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
-      const bool is_second = find_item(params, now.item).is_second();
-      if (now.head == 0) {
-        shared.inputs.wait(item_parity);
-        item_parity ^= 1;
+    for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
+      const bool is_second = find_item(params, item).is_second();
+#pragma unroll 1
+      for (int head = 0; head < params.share; ++head, at.advance()) {
+        Stage& stage = shared.stages[at.stage];
+        Tokens& tokens = shared.tokens[at.stage];
+        float state[Config::kKeyDim / 2];
+        shared.full[at.stage].wait(at.parity);
+        pass(is_second ? stage.state : stage.gradient, stage, tokens.decay, state);
+        shared.state_made[at.stage].arrive();
+        multiply_states(state, is_second ? stage.gradient : stage.state, tokens.flows);
+        shared.made[at.stage].arrive();
       }
-      Stage& stage = shared.stages[at.stage];
-      Tokens& tokens = shared.tokens[at.stage];
-      float state[Config::kKeyDim / 2];
-      shared.full[at.stage].wait(at.parity);
-      pass(is_second ? stage.state : stage.gradient, stage, tokens.decay, state);
-      shared.state_made[at.stage].arrive();
-      const float flow = multiply_states(state, is_second ? stage.gradient : stage.state);
-      if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
-      sync_warpgroup(Config::kStateSync);
-      // a = do . (scale 2^G_i (Q S)), from what dQ is made of but for its rounding.
-      float o[32];
-      wgmma_begin();
-      multiply_by_turned_state<Config>(o, shared.q, stage.state);
-      wgmma_wait<0>();
-      fence_registers(o);
-      scale_rows(o, tokens.decay.from_state);
-      sum_rows<Element>(stage.d_o, o, tokens.query_state);
-      shared.made[at.stage].arrive();
-      if (now.head == params.share - 1) {
-        cutlass::arch::NamedBarrier::arrive(2 * Config::kRoleThreads, Config::kOtherRead);
-      }
+      cutlass::arch::NamedBarrier::arrive(2 * Config::kRoleThreads, Config::kOtherRead);
     }
   }
 };
