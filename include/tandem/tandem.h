@@ -5,6 +5,7 @@
 #include "tandem/device.h"
 #include "tandem/error.h"
 #include "tandem/ops/attention.h"
+#include "tandem/ops/attention_weights.h"
 #include "tandem/ops/gated_output.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/gemm_swiglu.h"

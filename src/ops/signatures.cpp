@@ -1,5 +1,6 @@
 // Every call of the library, and every op's variants.
 #include "ops/attention.h"
+#include "ops/attention_weights.h"
 #include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
@@ -31,7 +32,9 @@ const std::vector<const Signature*>& signatures() {
                                                     &gated_output_forward_signature(),
                                                     &gated_output_backward_signature(),
                                                     &attention_forward_signature(),
-                                                    &attention_backward_signature()};
+                                                    &attention_backward_signature(),
+                                                    &attention_weights_forward_signature(),
+                                                    &attention_weights_backward_signature()};
   return all;
 }
 
@@ -57,6 +60,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::gemm_swiglu_variants());
     append(cpu::gated_output_variants());
     append(cpu::attention_variants());
+    append(cpu::attention_weights_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -69,6 +73,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gemm_swiglu_variants(device));
     append(cuda::gated_output_variants(device));
     append(cuda::attention_variants(device));
+    append(cuda::attention_weights_variants(device));
   }
 #endif
   return all;

@@ -48,6 +48,9 @@ SCHEMAS = (
     "float? window_right, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? lengths_k, Tensor o, "
     "Tensor log_sum_exp, Tensor d_o, Tensor? d_log_sum_exp, bool wants_dq, bool wants_dk, bool wants_dv) "
     "-> (Tensor?, Tensor?, Tensor?)",
+    "attention_weights_forward(Tensor q, Tensor k, float? scale, float? causal) -> Tensor",
+    "attention_weights_backward(Tensor q, Tensor k, float? scale, float? causal, Tensor w, Tensor d_w, bool wants_dq, "
+    "bool wants_dk) -> (Tensor?, Tensor?)",
     # What is no tensor is in the two lists, by its place in the tables of src/ops/projection.cpp.
     "projection_forward(Tensor x, "
     + ", ".join(f"Tensor{'?' if i else ''} weight{i}, Tensor? bias{i}" for i in range(8))

@@ -38,11 +38,12 @@ _ATTENTION = {
     "seqused_k": "it is lengths_k here, called seqused_k in flash_attn",
     "max_seqlen_q": "lengths are those of cu_seqlens_q alone here",
     "max_seqlen_k": "lengths are those of cu_seqlens_k alone here",
-    "return_attn_probs": "it is return_log_sum_exp here; weights are never made",
+    "return_attn_probs": "it is return_log_sum_exp here, and weights are attention_weights",
     "deterministic": "gradients are bitwise repeatable always here",
 }
 _ELSEWHERE = {
     "attention": _ATTENTION,
+    "attention_weights": _ATTENTION,
     "gla": _FLA_HEADS
     | {
         "initial_states": "it is initial_state here, transposed, called initial_states in mamba-ssm",
