@@ -115,7 +115,11 @@ const std::vector<Baseline>& baselines() {
           "unfused", "unfused.cublaslt_softmax", {&attention_forward_signature()}),
       baseline<unfused_attention_weights, unfused_attention_weights_workspace_bytes,
                AttentionWeightsForwardArgs>("unfused", "unfused.cublaslt_softmax",
-                                            {&attention_weights_forward_signature()})};
+                                            {&attention_weights_forward_signature()}),
+      baseline<unfused_attention_weights_backward,
+               unfused_attention_weights_backward_workspace_bytes, AttentionWeightsBackwardArgs>(
+          "unfused", "unfused.softmax_gradient_cublaslt",
+          {&attention_weights_backward_signature()})};
   return all;
 }
 

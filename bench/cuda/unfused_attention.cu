@@ -5,6 +5,8 @@
 //   P = softmax(S)        a CTA per row, in place; with a causal mask or a window, 0 outside
 //   o = P v               cuBLASLt
 //
+// attention_weights backward: dS = w (.) (dw - sum w dw), a CTA per row; dq = dS k and dk = dSt q.
+//
 // Products want each head's rows one behind the other: where q, k, v or o lie otherwise ([B,T,H,D]
 // with several heads), they are copied, a kernel each.
 #include <algorithm>
@@ -90,6 +92,37 @@ __global__ void __launch_bounds__(kThreads)
     s[j] = T(expf(score(j) - shift) * factor);
   }
   if (log_sum_exp != nullptr && threadIdx.x == 0) log_sum_exp[row] = most + logf(sum);
+}
+
+/// A CTA per row of weights and their gradients [B,H,TQ,TK]: the gradient by the scores, which is 0
+/// where a query does not see a key.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    softmax_gradient_kernel(const T* weights, const T* d_weights, T* d_scores, SeenKeys seen) {
+  const std::int64_t row = blockIdx.x, query = row % seen.TQ;
+  const auto for_vectors = [&](const auto& call) {
+    for (std::int64_t j = threadIdx.x * kVector; j < seen.TK; j += kThreads * kVector) {
+      const auto w = *reinterpret_cast<const Part<T>*>(weights + row * seen.TK + j);
+      const auto d_w = *reinterpret_cast<const Part<T>*>(d_weights + row * seen.TK + j);
+      call(j, reinterpret_cast<const T*>(&w), reinterpret_cast<const T*>(&d_w));
+    }
+  };
+  float mean = 0;
+  for_vectors([&](std::int64_t j, const T* w, const T* d_w) {
+    for (int i = 0; i < kVector; ++i) {
+      if (seen.sees(query, j + i)) mean += static_cast<float>(w[i]) * static_cast<float>(d_w[i]);
+    }
+  });
+  mean = over_block(mean, [](float a, float b) { return a + b; });
+  for_vectors([&](std::int64_t j, const T* w, const T* d_w) {
+    Part<T> result;
+    T* const d_s = reinterpret_cast<T*>(&result);
+    for (int i = 0; i < kVector; ++i) {
+      const float d_score = static_cast<float>(w[i]) * (static_cast<float>(d_w[i]) - mean);
+      d_s[i] = T(seen.sees(query, j + i) ? d_score : 0.0f);
+    }
+    *reinterpret_cast<Part<T>*>(d_scores + row * seen.TK + j) = result;
+  });
 }
 
 /// What the products of one call take: each head's rows one behind the other, by a copy where they
@@ -181,14 +214,30 @@ void check(const AttentionSizes& p, std::initializer_list<const StridedTensor*> 
   }
 }
 
+void check_without_gaps(const char* name, const StridedTensor& w, const AttentionSizes& p) {
+  if (w.time_stride != p.TK || w.head_stride != p.TQ * p.TK ||
+      w.batch_stride != p.H * p.TQ * p.TK) {
+    throw Unsupported("the unfused baseline needs " + std::string(name) + " to have no gaps");
+  }
+}
+
 void check(const AttentionForwardProblem& p) { check(p, {&p.q, &p.k, &p.v, &p.o}); }
 
 void check(const AttentionWeightsForwardProblem& p) {
   check(p, {&p.q, &p.k});
-  const StridedTensor& w = p.w;
-  if (w.time_stride != p.TK || w.head_stride != p.TQ * p.TK ||
-      w.batch_stride != p.H * p.TQ * p.TK) {
-    throw Unsupported("the unfused baseline needs w to have no gaps");
+  check_without_gaps("w", p.w, p);
+}
+
+void check(const AttentionWeightsBackwardProblem& p) {
+  const AttentionWeightsForwardProblem& forward = p.forward;
+  check(forward);
+  check(forward, {&p.dq, &p.dk});
+  check_without_gaps("d_w", p.d_w, forward);
+  if (forward.H != forward.HKV) {
+    throw Unsupported("the unfused baseline's gradients are for as many heads of k as of q");
+  }
+  if (forward.B * forward.H * forward.TQ * forward.TK == 0) {
+    throw Unsupported("the unfused baseline's gradients are for weights that there are");
   }
 }
 
@@ -228,6 +277,51 @@ void forward(const AttentionWeightsForwardProblem& p, const cuda::ScratchMemory&
   cuda::cuda_check(cudaGetLastError(), kName);
 }
 
+/// The intermediates of a backward.
+struct GradientIntermediates {
+  std::size_t q, k, dq, dk, d_scores, matmul, bytes;
+
+  explicit GradientIntermediates(const AttentionSizes& p) {
+    const std::int64_t heads = p.B * p.H;
+    cuda::WorkspaceLayout layout;
+    q = layout.add(heads * p.TQ * p.K * 2);
+    k = layout.add(heads * p.TK * p.K * 2);
+    dq = layout.add(heads * p.TQ * p.K * 2);
+    dk = layout.add(heads * p.TK * p.K * 2);
+    d_scores = layout.add(heads * p.TQ * p.TK * 2);
+    matmul = layout.add(kMatmulWorkspaceBytes);
+    bytes = layout.bytes();
+  }
+};
+
+template <typename T>
+void backward(const AttentionWeightsBackwardProblem& problem, const cuda::ScratchMemory& scratch,
+              cudaStream_t stream) {
+  const AttentionWeightsForwardProblem& p = problem.forward;
+  const GradientIntermediates at(p);
+  void* const room = scratch.at<void>(at.matmul);
+  const Products<T> products{p, room, stream};
+  const std::int64_t heads = products.heads();
+  T* const d_scores = scratch.at<T>(at.d_scores);
+  softmax_gradient_kernel<T><<<static_cast<unsigned>(heads * p.TQ), kThreads, 0, stream>>>(
+      static_cast<const T*>(p.w.data), static_cast<const T*>(problem.d_w.data), d_scores,
+      {p.TQ, p.TK, p.mask.left, p.mask.right});
+  const auto gradient = [&](const StridedTensor& to, std::size_t copy, std::int64_t tokens,
+                            std::int64_t others, BatchedOperand a, const T* b) {
+    if (to.data == nullptr) return;
+    const bool in_place = products.is_by_head(to, tokens, 1, p.K);
+    T* const d = in_place ? static_cast<T*>(to.data) : scratch.at<T>(copy);
+    bench::multiply({cuda_type(p.dtype), heads, tokens, p.K, others, p.scale, a, {b}, d}, room,
+                    stream);
+    if (!in_place) products.copy(to, d, tokens, 1, p.K, true);
+  };
+  gradient(problem.dq, at.dq, p.TQ, p.TK, {d_scores},
+           products.by_head(p.k, scratch.at<T>(at.k), p.TK, 1, p.K));
+  gradient(problem.dk, at.dk, p.TK, p.TQ, {d_scores, true},
+           products.by_head(p.q, scratch.at<T>(at.q), p.TQ, 1, p.K));
+  cuda::cuda_check(cudaGetLastError(), kName);
+}
+
 template <class Problem>
 void run(const Problem& problem, const Context& context, bool of_weights) {
   check(problem);
@@ -261,6 +355,26 @@ std::size_t unfused_attention_weights_workspace_bytes(
     const AttentionWeightsForwardProblem& problem) {
   check(problem);
   return Intermediates(problem, true).bytes;
+}
+
+void unfused_attention_weights_backward(const AttentionWeightsBackwardProblem& problem,
+                                        const Context& context) {
+  check(problem);
+  const AttentionSizes& p = problem.forward;
+  const cuda::DeviceGuard guard(p.device.index);
+  const cuda::ScratchMemory scratch(kName, context, GradientIntermediates(p).bytes);
+  const auto stream = static_cast<cudaStream_t>(context.stream.handle);
+  if (p.dtype == DType::kBFloat16) {
+    backward<__nv_bfloat16>(problem, scratch, stream);
+  } else {
+    backward<__half>(problem, scratch, stream);
+  }
+}
+
+std::size_t unfused_attention_weights_backward_workspace_bytes(
+    const AttentionWeightsBackwardProblem& problem) {
+  check(problem);
+  return GradientIntermediates(problem.forward).bytes;
 }
 
 }  // namespace tandem::bench
