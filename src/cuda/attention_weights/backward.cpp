@@ -15,10 +15,8 @@ attention::Operands operands_of(AttentionWeightsBackwardProblem& problem) {
   attention::Operands operands(forward.dtype);
   operands.add_input("q", forward.q, extents.q);
   operands.add_input("k", forward.k, extents.k);
-  if (forward.TK > 0) {  // else there are no weights
-    operands.add_input("w", forward.w, extents.w);
-    operands.add_input("d_w", problem.d_w, extents.w);
-  }
+  operands.add_input("w", forward.w, extents.w);
+  operands.add_input("d_w", problem.d_w, extents.w);
   operands.add_output("dq", problem.dq, extents.q);
   operands.add_output("dk", problem.dk, extents.k);
   return operands;

@@ -7,6 +7,7 @@
 #include "cuda/attention/variants.h"
 #include "cuda/attention_weights/backward_params.h"
 #include "cuda/attention_weights/forward_params.h"
+#include "cuda/runtime/tensor_map.h"
 #include "ops/attention_weights.h"
 
 namespace tandem::cuda::attention_weights {
