@@ -9,8 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string refusal(const char* op, const std::string& fields,
-                    const char* direction = "forward") {
+std::string refusal(const char* op, const std::string& fields, const char* direction = "forward") {
   const std::string start = R"([{"name": "a", "dtype": ["bf16"], "tags": ["check"], )";
   return baseline_refusal(find_operation(op, direction), "unfused",
                           parse_cases(op, start + fields + "}]", "test")[0], DType::kBFloat16);
@@ -36,10 +35,10 @@ TEST(UnfusedAttention, RefusesWithAReason) {
   EXPECT_THAT(refusal("attention", dense + R"(, "lengths_k": [90])"), HasSubstr("lengths_k"));
   const std::string backward = R"("directions": ["backward"], )";
   EXPECT_EQ(refusal("attention_weights", backward + dense, "backward"), "");
-  EXPECT_THAT(refusal("attention_weights",
-                      backward + R"("axes": {"B": 1, "T": 96, "H": 2, "HKV": 1, "K": 64})",
-                      "backward"),
-              HasSubstr("as many heads of k as of q"));
+  EXPECT_THAT(
+      refusal("attention_weights",
+              backward + R"("axes": {"B": 1, "T": 96, "H": 2, "HKV": 1, "K": 64})", "backward"),
+      HasSubstr("as many heads of k as of q"));
 }
 
 TEST(GpuUnfusedAttention, EveryDenseCase) {

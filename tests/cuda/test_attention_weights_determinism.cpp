@@ -31,16 +31,14 @@ class GpuAttentionWeightsDeterminism : public GpuSameBits {
 TEST_P(GpuAttentionWeightsDeterminism, CallsBesideABusyStream) {
   expect_same_bits_of_calls(repeated());
 }
-TEST_P(GpuAttentionWeightsDeterminism, ReplaysOfAGraph) {
-  expect_same_bits_of_replays(repeated());
-}
+TEST_P(GpuAttentionWeightsDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cuda, GpuAttentionWeightsDeterminism,
-    testing::ValuesIn(with_operations({&find_operation("attention_weights"),
-                                       &find_operation("attention_weights", "backward")},
-                                      kShapes)),
-    GpuSameBits::name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, GpuAttentionWeightsDeterminism,
+                         testing::ValuesIn(with_operations({&find_operation("attention_weights"),
+                                                            &find_operation("attention_weights",
+                                                                            "backward")},
+                                                           kShapes)),
+                         GpuSameBits::name_of);
 
 }  // namespace
 }  // namespace tandem::tools

@@ -102,8 +102,8 @@ TEST(AttentionWeightsPlan, StripsFillTheDevice) {
     return choose_strip(make_problem(forward_args(B, T, T, H, 64)), 132);
   };
   EXPECT_EQ(strip(1, 128, 1), 1);
-  EXPECT_EQ(strip(4, 1024, 16), 2);   // 128 CTAs
-  EXPECT_EQ(strip(1, 4096, 32), 4);   // 128 CTAs
+  EXPECT_EQ(strip(4, 1024, 16), 2);  // 128 CTAs
+  EXPECT_EQ(strip(1, 4096, 32), 4);  // 128 CTAs
   EXPECT_EQ(strip(64, 8192, 16), 16);
 }
 

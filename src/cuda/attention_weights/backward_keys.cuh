@@ -1,4 +1,11 @@
-// attention_weights_backward_keys_kernel: dk, over all heads of a key head's group, in order.
+// attention_weights_backward_keys_kernel: dk, once the rows' means are there.
+//
+// A CTA stays and takes blocks of 128 keys of a key head, a warpgroup 64 of them, and walks over
+// the tiles of 64 queries that see any, of all heads of the group, in order:
+//   dS = w (dw - mean)   [keys, queries], from w and dw transposed on their way to registers
+//   dK += round(dS) Q    at the end times scale
+// Roles, memory and floor are those of attention_weights_backward_queries_kernel. Numerics: dS is
+// rounded once. Repeatable: dk is one thread's, in one order.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -45,9 +52,8 @@ __device__ void load_for_keys(const BackwardParams& params, BackwardShared<Confi
     const KeysItem<Config> item(problem, item_of_round(round));
 #pragma unroll 1
     for (int head = item.key_head * share; head < (item.key_head + 1) * share; ++head) {
-      const float* const means =
-          params.row_means +
-          (std::int64_t{item.batch} * problem.H + head) * padded_queries(problem.TQ);
+      const float* const means = params.row_means + (std::int64_t{item.batch} * problem.H + head) *
+                                                        padded_queries(problem.TQ);
 #pragma unroll 1
       for (int tile = item.first_tile; tile < item.tiles_end; ++tile, at.advance()) {
         constexpr int kMeanBytes = sizeof(shared.row_means[0]);
@@ -90,8 +96,8 @@ struct BackwardKeys {
         const float2 mean = *reinterpret_cast<const float2*>(&shared.row_means[at.stage][query]);
         const float2 weight = unpack_pair<Element>(words[0][i]);
         const float2 gradient = unpack_pair<Element>(words[1][i]);
-        d_score[step][i] = pack_pair<Element>(weight.x * (gradient.x - mean.x),
-                                              weight.y * (gradient.y - mean.y));
+        d_score[step][i] =
+            pack_pair<Element>(weight.x * (gradient.x - mean.x), weight.y * (gradient.y - mean.y));
       }
     }
     if (!cut) return;
@@ -130,11 +136,10 @@ struct BackwardKeys {
     }
     const StridedTensor& to = params.problem.dk;
     const int first = item.first_key + 64 * group;
-    attention::store_rows<Element>(
-        dk, {problem.scale, problem.scale},
-        static_cast<Element*>(to.data) + item.batch * to.batch_stride + first * to.time_stride +
-            item.key_head * to.head_stride,
-        to.time_stride, static_cast<int>(problem.TK) - first, problem.K);
+    attention::store_rows<Element>(dk, {problem.scale, problem.scale},
+                                   static_cast<Element*>(to.data) + item.batch * to.batch_stride +
+                                       first * to.time_stride + item.key_head * to.head_stride,
+                                   to.time_stride, static_cast<int>(problem.TK) - first, problem.K);
   }
 
   __device__ void run() {

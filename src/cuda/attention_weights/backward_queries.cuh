@@ -1,4 +1,22 @@
-// attention_weights_backward_queries_kernel: dq and each row's mean, reading weights once.
+// attention_weights_backward_queries_kernel: dq, and each row's mean of dw by its weights, which
+// attention_weights_backward_keys_kernel needs for dk.
+//
+// A CTA stays and takes tiles of 128 queries of a head, a warpgroup 64 of them. The mean is there
+// only once a row is read, and a row is not kept. So two sums are made, of which the mean makes dq:
+//   r    the mean over the first block of 64 keys
+//   A += round(w (dw - r)) K,  B += w K,  d += sum_j w (dw - r)      per block
+//   mean = r + d,  dq = scale (A - d B)
+// why r: dw may be large beside its deviation, and so would be what is rounded and then cancels.
+//
+// Role      threads             registers  work
+//   load      one                      24  w, dw and k by TMA, up to five blocks ahead
+//   workers   warpgroups 1 and 2      240  64 queries each: A and B by w from registers
+// What binds: the memory. A block takes some 800 clocks to work on, 1900 to arrive.
+//
+// Floor: w and dw once; of the whole backward twice, since a head's do not fit on chip. Numerics:
+// products take w as it is and w (dw - r) rounded, sums are fp32. Keys that a query does not see
+// are cleared in registers, weights of other rows and past the ends are zeros. Repeatable: a tile's
+// sums have one order.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>

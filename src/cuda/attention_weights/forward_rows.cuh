@@ -109,7 +109,8 @@ struct ForwardRows {
       }
       store(s, softmax, sees, query, block);
     }
-    StoredRows<Config>(params.problem, shared.strip, query).store_zeros(sees.blocks * Config::kKeys);
+    StoredRows<Config>(params.problem, shared.strip, query)
+        .store_zeros(sees.blocks * Config::kKeys);
   }
 
   /// Stores a block of weights, which are still to be divided by the rows' sums.
