@@ -11,7 +11,7 @@
 // Role      threads             registers  work
 //   load      one                      24  w, dw and k by TMA, up to five blocks ahead
 //   workers   warpgroups 1 and 2      240  64 queries each: A and B by w from registers
-// What binds: the memory. A block takes some 800 clocks to work on, 1900 to arrive.
+// What binds: the memory. By estimate a block takes 800 clocks to work on, 1900 to arrive.
 //
 // Floor: w and dw once; of the whole backward twice, since a head's do not fit on chip. Numerics:
 // products take w as it is and w (dw - r) rounded, sums are fp32. Keys that a query does not see
