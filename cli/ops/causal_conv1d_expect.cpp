@@ -12,11 +12,12 @@
 namespace tandem::tools {
 namespace {
 
-/// Limit on the relative error of an output of `dtype`: its own rounding, and that of sums in fp32.
+/// Limit on the relative error of an output of `dtype`: the rounding of one value, and that of sums
+/// in fp32.
 double limit_of(DType dtype) {
   switch (dtype) {
-    case DType::kBFloat16: return 2e-3;
-    case DType::kFloat16: return 3e-4;
+    case DType::kBFloat16: return 0x1p-8;
+    case DType::kFloat16: return 0x1p-11;
     case DType::kFloat64: return 1e-13;
     default: return 2e-6;
   }
