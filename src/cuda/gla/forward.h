@@ -6,15 +6,18 @@
 
 namespace tandem::cuda::gla {
 
-using ForwardVariant = TileVariant<WalkLaunch>;
+struct ForwardVariant : TileVariant<WalkLaunch> {
+  int heads;  // of a group, walked together, each with its share of value_dim
+};
 
 const std::vector<ForwardVariant>& forward_variants();
 
 /// Plans the copies of q, k, v and, in a call, o.
 TilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output = true);
 
-/// "" when the variant can run the problem, else why not.
+/// "" when the variant can run the problem and none behind it is predicted to be faster, else why
+/// not.
 std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
-                           const TilePlans& tiles);
+                           const TilePlans& tiles, const DeviceProperties& device);
 
 }  // namespace tandem::cuda::gla

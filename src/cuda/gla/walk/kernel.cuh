@@ -40,6 +40,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/walk/intra.cuh"
+#include "cuda/gla/walk/items.cuh"
 #include "cuda/gla/walk/load.cuh"
 #include "cuda/gla/walk/recurrence.cuh"
 #include "cuda/parts/stream_order.cuh"
@@ -63,7 +64,7 @@ __global__ __launch_bounds__(Config::kThreads,
   }
   if (threadIdx.x == 0) {
     constexpr int kStateThreads = 128 * Config::kStateWarpgroups;
-    constexpr int kDecayThreads = 32;
+    constexpr int kDecayThreads = 32 * Config::kHeads;
     const int copying_threads = params.tma ? 1 : kGatherThreads;
     shared.item_ring.init(1, copying_threads + kDecayThreads + 128 + kStateThreads);
     shared.input.init(copying_threads + kDecayThreads,
@@ -88,7 +89,9 @@ __global__ __launch_bounds__(Config::kThreads,
     if (warp == 3) {
       if (schedules) schedule_items(params, shared);
     } else if (warp == 1) {
-      prepare_decay(params, shared);
+      prepare_decay(params, shared, 0);
+    } else if (Config::kHeads > 1 && warp == 2) {
+      prepare_decay(params, shared, Config::kHeads - 1);
     } else if (!params.tma) {
       load_with_threads(params, shared);
     } else if (threadIdx.x == 0) {
