@@ -24,6 +24,9 @@ const std::vector<NamedShape> kShapes = {
     {nullptr, "FewHeads", R"("states": "both", "axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
     {nullptr, "NarrowHeads", R"("states": "both", "axes": {"B": 4, "T": 1100, "H": 12, "K": 64})"},
     {nullptr, "CutWalks", R"("axes": {"B": 4, "T": 1100, "H": 12, "K": 64}, "states": "none")"},
+    {nullptr, "SharedWalks", R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 80, "K": 64})"},
+    {nullptr, "PairsOfHeads",
+     R"("states": "both", "axes": {"B": 4, "T": 1100, "H": 80, "HQ": 4, "K": 128, "V": 64})"},
     {nullptr, "ManySequences", R"("states": "both", "axes": {"B": 1, "T": 20000, "H": 4, "K": 64},
         "lengths": {"distribution": "log_uniform", "sequences": 100, "smallest": 1,
                     "largest": 2000})"}};

@@ -50,35 +50,37 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
   });
 }
 
+WalkPlan plan_of(const ForwardVariant& variant, const GlaForwardProblem& problem,
+                 const DeviceProperties& device, bool batch_invariant) {
+  return plan_forward(problem, variant.key_dim, variant.value_dim, device, batch_invariant,
+                      variant.heads);
+}
+
+/// Whether a head at a time is predicted to be faster than heads together. Bits do not depend on
+/// it, unless sequences are cut.
+bool is_faster_apart(const ForwardVariant& together, const GlaForwardProblem& problem,
+                     const DeviceProperties& device, bool batch_invariant) {
+  ForwardVariant apart = together;
+  apart.value_dim /= together.heads;
+  apart.heads = 1;
+  return predicted_time(plan_of(apart, problem, device, batch_invariant)) <
+         predicted_time(plan_of(together, problem, device, batch_invariant));
+}
+
 Choice<ForwardVariant, WalkPlan> choose(const GlaForwardProblem& problem,
                                         const DeviceProperties& device,
                                         const CallOptions& options) {
   TilePlans tiles = plan_tiles(problem);
-  const ForwardVariant& variant = choose_variant(
-      kOp, forward_variants(), device, options,
-      [&](const ForwardVariant& one) { return reason_against(one, problem, tiles, device); });
-  return {std::move(tiles), variant,
-          plan_forward(problem, variant.key_dim, variant.value_dim, device, options.batch_invariant,
-                       variant.heads)};
-}
-
-/// Why a variant that walks heads together does not take a problem.
-std::string reason_against_heads(const ForwardVariant& variant, const GlaForwardProblem& problem,
-                                 const DeviceProperties& device) {
-  if (problem.H < variant.heads * problem.HQ) {
-    return "takes " + std::to_string(variant.heads) + " heads or more for each of q and k, got " +
-           std::to_string(problem.H) + " for " + std::to_string(problem.HQ);
-  }
-  const int columns = variant.value_dim / variant.heads;
-  std::string reason = width_reason("V", problem.V, columns);
-  if (!reason.empty()) return reason;
-  const auto time = [&](int value_dim, int heads) {
-    return predicted_time(
-        plan_forward(problem, variant.key_dim, value_dim, device, false, heads));
-  };
-  return time(variant.value_dim, variant.heads) < time(columns, 1)
-             ? ""
-             : "is predicted to be slower than a head at a time";
+  const ForwardVariant& variant =
+      choose_variant(kOp, forward_variants(), device, options, [&](const ForwardVariant& one) {
+        std::string reason = reason_against(one, problem, tiles);
+        if (reason.empty() && one.heads > 1 && options.variant.empty() &&
+            is_faster_apart(one, problem, device, options.batch_invariant)) {
+          reason = "is predicted to be slower than a head at a time";
+        }
+        return reason;
+      });
+  return {std::move(tiles), variant, plan_of(variant, problem, device, options.batch_invariant)};
 }
 
 /// Sets the maps of q, k, v and o.
@@ -125,11 +127,17 @@ TilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output) {
 }
 
 std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
-                           const TilePlans& tiles, const DeviceProperties& device) {
+                           const TilePlans& tiles) {
   std::string reason = width_reason("K", problem.K, variant.key_dim);
   if (reason.empty()) reason = common_reason(variant.dtype, variant.tma, problem, tiles);
   if (!reason.empty()) return reason;
-  if (variant.heads > 1) return reason_against_heads(variant, problem, device);
+  if (variant.heads > 1) {
+    if (problem.H >= variant.heads * problem.HQ) {
+      return width_reason("V", problem.V, variant.value_dim / variant.heads);
+    }
+    return "takes H >= " + std::to_string(variant.heads) + " HQ, got " + std::to_string(problem.H) +
+           " and " + std::to_string(problem.HQ);
+  }
   // Wider V is several items; a tile of 64 columns leaves them to the wider tile, where there is
   // one.
   if (variant.value_dim == 64 && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);

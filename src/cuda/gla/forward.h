@@ -15,9 +15,8 @@ const std::vector<ForwardVariant>& forward_variants();
 /// Plans the copies of q, k, v and, in a call, o.
 TilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output = true);
 
-/// "" when the variant can run the problem and none behind it is predicted to be faster, else why
-/// not.
+/// "" when the variant can run the problem, else why not.
 std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
-                           const TilePlans& tiles, const DeviceProperties& device);
+                           const TilePlans& tiles);
 
 }  // namespace tandem::cuda::gla

@@ -29,7 +29,8 @@ class DecayStream {
         reach_(reach),
         offset_(offset),
         step_(64 * step) {
-    head_ = decay.data + item.batch * decay.batch_stride + (item.head + later_head) * decay.head_stride +
+    head_ = decay.data + item.batch * decay.batch_stride +
+            (item.head + later_head) * decay.head_stride +
             std::int64_t{item.begin} * decay.time_stride;
     for (int i = 0; i < kAhead; ++i) request(i);
   }

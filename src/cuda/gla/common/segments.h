@@ -14,8 +14,8 @@ constexpr int segment_begin_chunk(int chunks, int segments, int index) {
   return mean * index + chunks % segments * index / segments + longer;
 }
 
-/// Chunks [first, last) of walk `index`; first = last: none. Slots of states that the leg begins and
-/// ends with; none: those of the walk.
+/// Chunks [first, last) of walk `index`; first = last: none. Slots of states that the leg begins
+/// and ends with; none: those of the walk.
 struct Leg {
   static constexpr int kNoSlot = -1;
 
@@ -26,11 +26,11 @@ struct Leg {
   int end_slot = kNoSlot;
 };
 
-/// How CTAs share the walks that are left when each has had as many whole ones: CTAs j * left + i of
-/// parts * left walk part j of left walk i, one after another, and hand its state on. So that all
-/// CTAs stay at about the same time of their walks (which tensors' rows in memory and heads that
-/// share q and k want), a CTA breaks off its first walk for its part when it has come as far; the
-/// first part comes before all walks, and the last part behind all.
+/// How CTAs share the walks that are left when each has had as many whole ones: CTAs j * left + i
+/// of parts * left walk part j of left walk i, one after another, and hand its state on. So that
+/// all CTAs stay at about the same time of their walks (which tensors' rows in memory and heads
+/// that share q and k want), a CTA breaks off its first walk for its part when it has come as far;
+/// the first part comes before all walks, and the last part behind all.
 struct SharedWalks {
   int blocks;  // CTAs
   int left;

@@ -40,8 +40,8 @@ struct WalkConfig {
   static constexpr int kStateWarpgroups = kValueDim / 64;
   static_assert(kHeads == 1 || kHeads == kStateWarpgroups);
   static constexpr int kThreads = 128 * (2 + kStateWarpgroups);
-  // Whether two state warpgroups take turns at the tensor cores, so that one's arithmetic runs under
-  // the other's products: left alone they fall into step.
+  // Whether two state warpgroups take turns at the tensor cores, so that one's arithmetic runs
+  // under the other's products: left alone they fall into step.
   static constexpr bool kTurns = kStateWarpgroups == 2 && kWalk == Walk::kOutput;
 
   // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
@@ -66,8 +66,12 @@ struct WalkConfig {
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
   static constexpr bool kTight = kStateWarpgroups == 2 && kKeyDim == 128;
   static constexpr int kLoadRegisters = kTight ? 32 : 40;
-  static constexpr int kIntraRegisters = kTight ? (kHeads > 1 ? 96 : 80) : kStateWarpgroups == 2 ? 88 : 128;
-  static constexpr int kStateRegisters = kTight ? (kHeads > 1 ? 192 : 200) : kStateWarpgroups == 2 ? 192 : 256;
+  static constexpr int kIntraRegisters = kTight                  ? (kHeads > 1 ? 96 : 80)
+                                         : kStateWarpgroups == 2 ? 88
+                                                                 : 128;
+  static constexpr int kStateRegisters = kTight                  ? (kHeads > 1 ? 192 : 200)
+                                         : kStateWarpgroups == 2 ? 192
+                                                                 : 256;
 
   static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
   static_assert(kValueDim == 64 || kValueDim == 128);

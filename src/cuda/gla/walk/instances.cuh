@@ -31,12 +31,12 @@
   }
 
 /// Two heads of a group together.
-#define TANDEM_INSTANCES_OUTPUT_PAIRS(Element)                      \
-  namespace tandem::cuda::gla {                                     \
-  TANDEM_WALK_INSTANCE(Element, 64, 128, false, Walk::kOutput, 2)   \
-  TANDEM_WALK_INSTANCE(Element, 64, 128, true, Walk::kOutput, 2)    \
-  TANDEM_WALK_INSTANCE(Element, 128, 128, false, Walk::kOutput, 2)  \
-  TANDEM_WALK_INSTANCE(Element, 128, 128, true, Walk::kOutput, 2)   \
+#define TANDEM_INSTANCES_OUTPUT_PAIRS(Element)                     \
+  namespace tandem::cuda::gla {                                    \
+  TANDEM_WALK_INSTANCE(Element, 64, 128, false, Walk::kOutput, 2)  \
+  TANDEM_WALK_INSTANCE(Element, 64, 128, true, Walk::kOutput, 2)   \
+  TANDEM_WALK_INSTANCE(Element, 128, 128, false, Walk::kOutput, 2) \
+  TANDEM_WALK_INSTANCE(Element, 128, 128, true, Walk::kOutput, 2)  \
   }
 
 #define TANDEM_INSTANCES_GRADIENTS(Element) \

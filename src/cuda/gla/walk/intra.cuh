@@ -15,7 +15,7 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
   typename WalkShared<Config>::IntraRing::Position out;
   ItemReader<Config> reader(shared);
   while (const Item* next = reader.next()) {
-    const Item& item = *next;
+    const Item item = *next;
     if constexpr (Config::kSplit) {
       const int skipped = span_chunks<Config>(item);
       if (skipped > 0) shared.span_done.wait(0);
@@ -31,12 +31,9 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
       place_row_sums(params, shared, item, chunk, out);
       wgmma_wait<0>();
       fence_registers(qk);
-      for (float& value : qk) value *= params.problem.scale;
       const int valid = item.valid_tokens<Config>(chunk);
-#pragma unroll
-      for (int head = 0; head < Config::kHeads; ++head) {
-        store_intra<Config>(qk, shared.decay[in.stage][head], valid, shared.p[out.stage][head]);
-      }
+      store_intra<Config, Config::kHeads>(qk, shared.decay[in.stage], params.problem.scale, valid,
+                                          shared.p[out.stage][0]);
       if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
         clear_rows(stage.k, Config::kKeyBytes, valid);
         clear_rows(stage.v, Config::kValueBytes, valid);

@@ -60,8 +60,8 @@ __device__ void make_value(const WalkParams& params, WalkShared<Config>& shared,
   multiply_rows<Config>(o, stage.x(), stage.v);
   wgmma_wait<0>();
   fence_registers(o);
-  for (float& value : o) value *= params.problem.scale;
-  store_intra<Config>(o, decay, item.valid_tokens<Config>(chunk), shared.value.p);
+  store_intra<Config, 1>(o, &decay, params.problem.scale, item.valid_tokens<Config>(chunk),
+                         shared.value.p);
   fence_shared_for_async_proxy();
   sync_warpgroup(1);
   shared.value.ring.wait_full(at);

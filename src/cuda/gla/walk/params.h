@@ -32,9 +32,9 @@ struct WalkRelay {
   SharedWalks shared{};
 };
 
-/// Items of a call, (sequence, segment, head or heads walked together, tile of V) from the outermost
-/// axis. A CTA begins with the item of its own index; the next one is `gridDim.x` further, or what
-/// the ticket says.
+/// Items of a call, (sequence, segment, head or heads walked together, tile of V) from the
+/// outermost axis. A CTA begins with the item of its own index; the next one is `gridDim.x`
+/// further, or what the ticket says.
 struct WalkSchedule {
   int items = 0;
   int walks = 0;  // of a sequence, per tile of V: its heads, or how many times heads together

@@ -59,9 +59,9 @@ struct WalkPlan {
   int value_tiles = 1;
   int walks = 0;  // of a sequence, per tile of V
   SplitShape shape;
-  int segments = 1;   // per sequence; packed: if all tokens were one
+  int segments = 1;  // per sequence; packed: if all tokens were one
   SharedWalks shared{};
-  int pieces = 0;    // packed and split: segments of all sequences, at most
+  int pieces = 0;  // packed and split: segments of all sequences, at most
   int items = 0;
   int flags = 0;        // items, or slots of shared walks, times warps of the state role
   unsigned blocks = 0;  // CTAs: one per multiprocessor at most, which take item after item

@@ -70,7 +70,9 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     row_sums.prefetch(item, chunk + 1);
     // why in two: registers do not hold all of it beside the state's operand, which the products
     // still read.
-    constexpr int kEarly = !Config::kTight ? kSteps : Config::kRowSums || Config::kHeads > 1 ? 2 : 3;
+    constexpr int kEarly = !Config::kTight                          ? kSteps
+                           : Config::kRowSums || Config::kHeads > 1 ? 2
+                                                                    : 3;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
     if constexpr (kEarly < kSteps) {
       wgmma_wait<1>();
