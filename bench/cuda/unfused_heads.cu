@@ -43,7 +43,8 @@ __device__ const Table* row_of(const MatrixTensor& table, std::int64_t position)
 template <typename Table>
 __device__ void turn(const Rope& rope, std::int64_t row, bool inside, int column, bool back,
                      Values& values) {
-  const int apart = rope.width / 2, lane = static_cast<int>(threadIdx.x % kWarp);
+  const int apart = rope.width / 2;
+  const auto lane = static_cast<int>((threadIdx.y * blockDim.x + threadIdx.x) % kWarp);
   const bool is_first = column < apart;
   const bool turns = inside && column < rope.width;
   const std::int64_t position = turns ? position_of(rope, row) : 0;
