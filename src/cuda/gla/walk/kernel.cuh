@@ -30,7 +30,7 @@
 //           is scaled and stored
 // load waits for input.empty and arrives on input.full; intra waits for input.full and intra.empty
 // and arrives on intra.full; state waits for both full and arrives on both empty.
-// Only the state role is serial in time. Two of a forward take turns (recurrence.cuh), so that one's
+// Only the state role is serial in time. Two of a forward take turns (recurrence.cuh): one's
 // arithmetic runs under the other's wgmma.
 //
 // Floor: q, k, v read and o written once, (2 HQ K + 2 H V) * 2 bytes per token, and
