@@ -112,7 +112,7 @@ TEST(CausalConv1dCut, StripsAreAsLongAsKeepsTheDeviceBusy) {
   for (const Dims& shape : {Dims{8, 4096, 4096}, {4, 2048, 5376}, {1, 2048, 4096}}) {
     const std::int64_t blocks = forward_cut(shape).blocks();
     EXPECT_LE(blocks, at_once);
-    EXPECT_GE(blocks, at_once * 9 / 10);
+    EXPECT_GE(blocks, at_once * 3 / 4);
   }
   EXPECT_EQ(forward_cut({1, 128, 256}).strip_tokens, 8);
   // One strip a row: more waves than one.

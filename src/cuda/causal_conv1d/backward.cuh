@@ -6,10 +6,11 @@
 //
 // Threads, strips and CTAs are the forward's. A thread walks its strip in the order of time, with
 // the last W - 1 inputs and the W sums dx that are not complete yet in registers: token t adds
-// weight_w dz_t to that of token t - (W-1) + w, unless that one precedes the sequence, and
-// completes token t - (W-1)'s, which is stored. It walks on for W - 1 tokens behind its strip,
-// whose dz reach back into it. What a final state's gradient adds to a token is where its sum
-// begins.
+// weight_w dz_t to that of token t - (W-1) + w, and completes token t - (W-1)'s, which is stored
+// unless it precedes the strip or the sequence. It walks on for W - 1 tokens behind its strip,
+// whose dz reach back into it, and behind a sequence, to store its last ones. What a final state's
+// gradient adds to a token is where its sum begins. Groups of four tokens go by without a branch;
+// those that reach the end of a strip or sequence are walked with conditions.
 //
 //   token       t-3       t-2       t-1       t
 //   sums        s0        s1        s2        s3 = d_final_state's or 0
@@ -18,12 +19,12 @@
 //
 // d_weight and d_bias: a thread sums over its strip in registers, a CTA over its strips through
 // shared memory in their order, and writes a slice of fp32 sums; another kernel adds the slices in
-// theirs (gemm_sum_slices_kernel). Slices are 1 % of the bytes.
+// theirs (gemm_sum_slices_kernel). Slices are below 1 % of the bytes.
 // CTAs behind those of tokens write d_initial_state, whose tokens get of the first W - 1 dz.
 //
-// Floor: x and d_out read and dx written once. Instructions come close: per element W multiply-adds
-// each for z, dx and d_weight, some twelve for silu', conversions and an exponential; threads of
-// four channels have the registers for 16 warps on a multiprocessor.
+// Floor: x and d_out read and dx written once. Per element some 30 instructions, among them W
+// multiply-adds each for z, dx and d_weight, nine for silu' and four conversions; threads of four
+// channels have the registers for 12 warps on a multiprocessor.
 // Numerics: fp32 throughout; dx sums its dz in the order of time, whatever the cut. d_weight's and
 // d_bias's order depends on the shape and the device alone.
 // Limits: the forward's.

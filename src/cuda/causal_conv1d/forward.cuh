@@ -2,27 +2,26 @@
 //
 //   z_t = bias + sum over w of weight_w x_{t-(W-1)+w}        out_t = z_t or silu(z_t)
 //
-// A thread has 16 bytes of neighbouring channels (or one channel, where tensors are not aligned) of
-// a strip of tokens, which it walks in the order of time with the last W - 1 inputs in registers:
-// x is read once, but for the W - 1 tokens before a strip, which lie in L2 because the thread that
-// has them runs beside this one. out is written once.
+// A thread has four neighbouring channels (or one, where tensors are not aligned) of a strip of
+// tokens, which it walks in the order of time with the last W - 1 inputs in registers: x is read
+// once, but for the W - 1 tokens before a strip. out is written once.
 //
-// A CTA, of D = 4096 in 16 bits:         256 channels, 32 threads x 8
-//   warp 0   tokens   0 ..  63 of a row
-//   warp 1   tokens  64 .. 127
-//   ...                                  CTAs of neighbouring channels run side by side, so that
-//   warp 7   tokens 448 .. 511           whole rows of x are read at a time
+// A CTA, of D = 4096 in 16 bits:         128 channels, 32 threads x 4 strips
+//   warp 0   tokens   0 ..  415 of a row  CTAs of neighbouring channels run side by side, so that
+//   warp 1   tokens 416 ..  831           whole rows of x are read at a time. Strips are as long as
+//   ...                                   lets all CTAs run at once.
 //
 // Time chart of a thread:
-//   taps~ history~ 4 tokens~ | 4 tokens~  -convolve the 4 before-  ~out~ | 4 tokens~  -convolve-
+//   taps~ history~ 8 tokens~ |  -convolve 8-     ~out~ |  -convolve 8-  ~out~ ...
+//                               token 8~ 9~ ...           a slot that is taken loads again
 //
 // Where tokens are packed sequences, a thread finds the one of its first token by bisection and
 // walks on through the offsets; where one begins, its history becomes that one's initial state.
 // CTAs behind those of tokens write final states, a thread the W - 1 tokens of its channels: no
 // strip need know where a sequence ends.
 //
-// Floor: x read and out written once. Four multiply-adds, two conversions and an exponential and a
-// reciprocal per element take about half of that time on the issue slots.
+// Floor: x read and out written once. Per element some 14 instructions, 4 of them multiply-adds and
+// 2 of the special functions, take half of that time on the issue slots.
 // Numerics: fp32, bias first, then the taps from the oldest token to the newest, so that a token's
 // bits do not depend on how its row is cut. Rounded once.
 // Limits: T below 2^31 - 2^20, a grid of 2^31 - 1 CTAs.
