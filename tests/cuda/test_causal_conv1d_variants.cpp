@@ -104,12 +104,19 @@ TEST(CausalConv1dVariants, OldDevicesAreRefusedWithEveryVariantsReason) {
 
 Cut forward_cut(const Dims& shape, int channels = kChannels) {
   return cut_tokens(make_problem(forward_args(shape)), kForwardThreads, channels, false,
-                    kDevice.multiprocessors);
+                    kForwardBlocks * kDevice.multiprocessors);
 }
 
 TEST(CausalConv1dCut, StripsAreAsLongAsKeepsTheDeviceBusy) {
-  EXPECT_EQ(forward_cut({8, 4096, 4096}).strip_tokens, 64);
+  const std::int64_t at_once = kForwardBlocks * kDevice.multiprocessors;
+  for (const Dims& shape : {Dims{8, 4096, 4096}, {4, 2048, 5376}, {1, 2048, 4096}}) {
+    const std::int64_t blocks = forward_cut(shape).blocks();
+    EXPECT_LE(blocks, at_once);
+    EXPECT_GE(blocks, at_once * 3 / 4);
+  }
   EXPECT_EQ(forward_cut({1, 128, 256}).strip_tokens, 8);
+  // One strip a row: more waves than one.
+  EXPECT_EQ(forward_cut({5000, 128, 256}).strip_tokens, 128);
 }
 
 /// Every token and channel has one thread.
@@ -132,8 +139,8 @@ TEST(CausalConv1dVariants, WorkspaceIsASumForEachBlockOfTokens) {
   EXPECT_EQ(causal_conv1d_forward_workspace_bytes(forward_args({8, 4096, 4096}), kDevice), 0u);
   CausalConv1dBackwardArgs args = backward_args({8, 4096, 4096});
   const CausalConv1dBackwardProblem problem = make_problem(args);
-  const Cut cut =
-      cut_tokens(problem.forward, kBackwardThreads, kChannels, false, kDevice.multiprocessors);
+  const Cut cut = cut_tokens(problem.forward, kBackwardThreads, kChannels, false,
+                             kBackwardBlocks * kDevice.multiprocessors);
   EXPECT_EQ(causal_conv1d_backward_workspace_bytes(args, kDevice),
             static_cast<std::size_t>(cut.token_blocks) * 4096 * 5 * 4);
   args.d_weight.reset();

@@ -5,9 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "cuda/causal_conv1d/params.h"
+#include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
-#include "cuda/parts/sigmoid.cuh"
 
 namespace tandem::cuda::causal_conv1d {
 
@@ -74,6 +76,17 @@ __device__ void store_token(const TokenTensor& x, std::int64_t b, int t, int cha
   *token_at<Element, kChannels>(x, b, t, channel) = stored;
 }
 
+/// Returns make(W, silu), whose arguments are constants.
+template <class Make>
+auto with_constants(const CausalConv1d& p, const Make& make) {
+  const auto with_silu = [&](auto silu) {
+    return p.W == 4   ? make(std::integral_constant<int, 4>{}, silu)
+           : p.W == 3 ? make(std::integral_constant<int, 3>{}, silu)
+                      : make(std::integral_constant<int, 2>{}, silu);
+  };
+  return p.silu ? with_silu(std::true_type{}) : with_silu(std::false_type{});
+}
+
 template <class Element>
 __device__ float load_tap(const ConvTaps& taps, std::int64_t channel, int w) {
   const std::int64_t at = channel * taps.channel_stride + w;
@@ -81,6 +94,30 @@ __device__ float load_tap(const ConvTaps& taps, std::int64_t channel, int w) {
              ? static_cast<const float*>(taps.data)[at]
              : static_cast<float>(static_cast<const Element*>(taps.data)[at]);
 }
+
+/// A thread's share of a call: tokens [begin,end) of row b from `channel` on. Not `active`: none.
+struct Place {
+  std::int64_t token_block, b;
+  int column, strip, channel, begin, end;
+  bool active;
+
+  __device__ Place(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
+    token_block = blockIdx.x / cut.channel_blocks;
+    column = static_cast<int>(threadIdx.x) % cut.columns;
+    strip = static_cast<int>(threadIdx.x) / cut.columns;
+    const int block = static_cast<int>(blockIdx.x % cut.channel_blocks);
+    channel = (block * cut.columns + column) * channels;
+    const std::int64_t index = token_block * cut.strips_per_block() + strip;
+    active = index < cut.strips && channel < p.D;
+    b = index / cut.strips_per_row;
+    begin = static_cast<int>(index % cut.strips_per_row) * cut.strip_tokens;
+    end = min(begin + cut.strip_tokens, static_cast<int>(p.T));
+  }
+
+  /// Hides that the place is what it was. why: addresses that a loop over sequences makes of it
+  /// would be made before the loop, and take registers of the walk inside.
+  __device__ void renew() { asm volatile("" : "+r"(channel), "+l"(b)); }
+};
 
 /// A thread's channels of the weight and of the bias, which is 0 where there is none.
 template <class Element, int kW, int kChannels>
@@ -95,6 +132,28 @@ struct Taps {
       for (int w = 0; w < kW; ++w) weight[w][c] = load_tap<Element>(p.weight, channel + c, w);
       bias[c] = p.bias.data != nullptr ? load_tap<Element>(p.bias, channel + c, 0) : 0.0f;
     }
+  }
+
+  /// The same, of channels that the strips of a CTA share: each is read once. All threads.
+  __device__ void load(const CausalConv1d& p, const Place& place, int columns) {
+    using Line = Stored<float, kChannels>;
+    __shared__ Line shared[(kW + 1) * kMostColumns];
+    float* values = reinterpret_cast<float*>(shared);
+    const int channels = columns * kChannels;
+    const int first = place.channel - place.column * kChannels;
+    const int count = min(channels, p.D - first);
+    for (int i = threadIdx.x; i < count * kW; i += blockDim.x) {
+      values[i % kW * channels + i / kW] = load_tap<Element>(p.weight, first + i / kW, i % kW);
+    }
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      values[kW * channels + i] =
+          p.bias.data != nullptr ? load_tap<Element>(p.bias, first + i, 0) : 0.0f;
+    }
+    __syncthreads();
+    if (!place.active) return;
+#pragma unroll
+    for (int w = 0; w < kW; ++w) shared[w * columns + place.column].unpack(weight[w]);
+    shared[kW * columns + place.column].unpack(bias);
   }
 };
 
@@ -184,20 +243,32 @@ __device__ void load_input(const CausalConv1dForwardProblem& p, const Span& span
   }
 }
 
-/// Tokens [t,end) of a tensor, a thread's channels, as they come: some of them are on the way, and
-/// the slot of one that is taken gets another. why one pointer that moves: addresses of all slots
-/// would take twice their registers.
+/// A thread's channels of one token after another. why one pointer that moves: addresses of several
+/// tokens would take twice as many registers, and their products with the stride instructions.
 template <class Element, int kChannels>
-class Ahead {
-  using Tokens = Stored<Element, kChannels>;
-
+class Cursor {
  public:
-  static constexpr int kTokens = sizeof(Tokens) > 8 ? 4 : 8;
+  __device__ Cursor(const TokenTensor& x, std::int64_t b, int t, int channel)
+      : at_(static_cast<Element*>(x.data) + b * x.batch_stride + t * x.time_stride + channel),
+        stride_(x.time_stride) {}
 
+  __device__ Stored<Element, kChannels>& operator*() const {
+    return *reinterpret_cast<Stored<Element, kChannels>*>(at_);
+  }
+  __device__ void next() { at_ += stride_; }
+
+ private:
+  Element* at_;
+  std::int64_t stride_;
+};
+
+/// Tokens [t,end) of a tensor, a thread's channels, as they come: kTokens of them are on the way,
+/// and the slot of one that is taken gets another. Behind the end, slots keep what they had.
+template <class Element, int kChannels, int kTokens>
+class Ahead {
+ public:
   __device__ Ahead(const TokenTensor& x, std::int64_t b, int t, int end, int channel)
-      : from_(token_at<Element, kChannels>(x, b, t, channel)),
-        stride_(x.time_stride),
-        left_(end - t) {
+      : from_(x, b, t, channel), left_(end - t) {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) load(i);
   }
@@ -211,12 +282,11 @@ class Ahead {
  private:
   __device__ void load(int i) {
     if (left_-- > 0) slots_[i] = *from_;
-    from_ = reinterpret_cast<const Tokens*>(reinterpret_cast<const Element*>(from_) + stride_);
+    from_.next();
   }
 
-  Tokens slots_[kTokens];
-  const Tokens* from_;
-  std::int64_t stride_;
+  Stored<Element, kChannels> slots_[kTokens] = {};
+  Cursor<Element, kChannels> from_;
   int left_;  // tokens that are not on the way
 };
 
@@ -262,31 +332,21 @@ struct History {
   }
 };
 
-__device__ inline float silu(float z) { return z * Sigmoid(z).value; }
+/// 1 / (1 + e^-z), 0 below -87, where e^-z is infinite. why not Sigmoid: half the instructions.
+__device__ inline float sigmoid(float z) { return reciprocal(1.0f + fast_exp2(z * -kLog2E)); }
+__device__ inline float silu(float z) { return z * sigmoid(z); }
 __device__ inline float silu_slope(float z) {
-  const Sigmoid s(z);
-  return s.value * (1.0f + z * s.complement);
+  const float s = sigmoid(z);
+  return fmaf(z * s, 1.0f - s, s);
 }
 
-/// A thread's share of a call: tokens [begin,end) of row b from `channel` on. Not `active`: none.
-struct Place {
-  std::int64_t token_block, b;
-  int column, strip, channel, begin, end;
-  bool active;
-
-  __device__ Place(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
-    token_block = blockIdx.x / cut.channel_blocks;
-    column = static_cast<int>(threadIdx.x) % cut.columns;
-    strip = static_cast<int>(threadIdx.x) / cut.columns;
-    const int block = static_cast<int>(blockIdx.x % cut.channel_blocks);
-    channel = (block * cut.columns + column) * channels;
-    const std::int64_t index = token_block * cut.strips_per_block() + strip;
-    active = index < cut.strips && channel < p.D;
-    b = index / cut.strips_per_row;
-    begin = static_cast<int>(index % cut.strips_per_row) * cut.strip_tokens;
-    end = min(begin + cut.strip_tokens, static_cast<int>(p.T));
-  }
-};
+/// Clears tokens [t,end) of a thread's place, which are of no sequence.
+template <class Element, int kChannels>
+__device__ void clear_tokens(const TokenTensor& x, const Place& place, int t, int end) {
+  const float zeros[kChannels] = {};
+#pragma unroll 1
+  for (; t < end; ++t) store_token<Element>(x, place.b, t, place.channel, zeros);
+}
 
 /// The sequence and channel of a thread of the CTAs behind those of tokens. Not `active`: none.
 struct StatePlace {
