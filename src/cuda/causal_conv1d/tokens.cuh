@@ -1,0 +1,306 @@
+// What a thread of causal_conv1d reads: its channels of a token, of a state, of the taps; and which
+// sequence a token belongs to.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/causal_conv1d/params.h"
+#include "cuda/parts/fragment.cuh"
+#include "cuda/parts/sigmoid.cuh"
+
+namespace tandem::cuda::causal_conv1d {
+
+/// Neighbouring channels of a token, as they are stored. why words: 16-bit elements would each take
+/// a register.
+template <class Element, int kChannels>
+struct alignas(kChannels * sizeof(Element)) Stored {
+  static constexpr int kWords = kChannels * sizeof(Element) / 4;
+  static_assert(kChannels % 2 == 0);
+  std::uint32_t words[kWords];
+
+  __device__ void unpack(float (&values)[kChannels]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (sizeof(Element) == 4) {
+        values[i] = __uint_as_float(words[i]);
+      } else {
+        const float2 pair = unpack_pair<Element>(words[i]);
+        values[2 * i] = pair.x;
+        values[2 * i + 1] = pair.y;
+      }
+    }
+  }
+
+  __device__ void pack(const float (&values)[kChannels]) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (sizeof(Element) == 4) {
+        words[i] = __float_as_uint(values[i]);
+      } else {
+        words[i] = pack_pair<Element>(values[2 * i], values[2 * i + 1]);
+      }
+    }
+  }
+};
+
+template <class Element>
+struct Stored<Element, 1> {
+  Element element;
+
+  __device__ void unpack(float (&values)[1]) const { values[0] = static_cast<float>(element); }
+  __device__ void pack(const float (&values)[1]) { element = static_cast<Element>(values[0]); }
+};
+
+template <class Element, int kChannels>
+__device__ Stored<Element, kChannels>* token_at(const TokenTensor& x, std::int64_t b, int t,
+                                                int channel) {
+  return reinterpret_cast<Stored<Element, kChannels>*>(
+      static_cast<Element*>(x.data) + b * x.batch_stride + t * x.time_stride + channel);
+}
+
+template <class Element, int kChannels>
+__device__ void load_token(const TokenTensor& x, std::int64_t b, int t, int channel,
+                           float (&values)[kChannels]) {
+  const Stored<Element, kChannels> stored = *token_at<Element, kChannels>(x, b, t, channel);
+  stored.unpack(values);
+}
+
+template <class Element, int kChannels>
+__device__ void store_token(const TokenTensor& x, std::int64_t b, int t, int channel,
+                            const float (&values)[kChannels]) {
+  Stored<Element, kChannels> stored;
+  stored.pack(values);
+  *token_at<Element, kChannels>(x, b, t, channel) = stored;
+}
+
+template <class Element>
+__device__ float load_tap(const ConvTaps& taps, std::int64_t channel, int w) {
+  const std::int64_t at = channel * taps.channel_stride + w;
+  return taps.dtype == DType::kFloat32
+             ? static_cast<const float*>(taps.data)[at]
+             : static_cast<float>(static_cast<const Element*>(taps.data)[at]);
+}
+
+/// A thread's channels of the weight and of the bias, which is 0 where there is none.
+template <class Element, int kW, int kChannels>
+struct Taps {
+  float weight[kW][kChannels];
+  float bias[kChannels];
+
+  __device__ void load(const CausalConv1d& p, int channel) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int w = 0; w < kW; ++w) weight[w][c] = load_tap<Element>(p.weight, channel + c, w);
+      bias[c] = p.bias.data != nullptr ? load_tap<Element>(p.bias, channel + c, 0) : 0.0f;
+    }
+  }
+};
+
+template <class Element>
+__device__ Element* state_at(const ConvState& state, std::int64_t n, std::int64_t channel, int j) {
+  return static_cast<Element*>(state.data) + n * state.sequence_stride +
+         channel * state.channel_stride + j * state.token_stride;
+}
+
+/// Loads token j of a state; a null one is 0.
+template <class Element, int kChannels>
+__device__ void load_state(const ConvState& state, int n, int channel, int j,
+                           float (&values)[kChannels]) {
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) {
+    values[c] = state.data != nullptr
+                    ? static_cast<float>(*state_at<Element>(state, n, channel + c, j))
+                    : 0.0f;
+  }
+}
+
+template <class Element, int kChannels>
+__device__ void store_state(const ConvState& state, int n, int channel, int j,
+                            const float (&values)[kChannels]) {
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) {
+    *state_at<Element>(state, n, channel + c, j) = static_cast<Element>(values[c]);
+  }
+}
+
+/// Tokens [begin,end) of batch row b: sequence n's, or `outside` of all.
+struct Span {
+  int n = 0, begin = 0, end = 0;
+  std::int64_t b = 0;
+  bool outside = false;
+
+  /// The row's span in which token t lies, which may be behind the row. `n` is not behind its
+  /// sequence; whatever the offsets are, t lies in front of the end.
+  static __device__ Span with(const CausalConv1dForwardProblem& p, std::int64_t b, int t, int n) {
+    const int T = static_cast<int>(p.T), N = static_cast<int>(p.N);
+    if (t >= T) return {n, t, t + 1, b, true};
+    if (p.cu_seqlens == nullptr) return {static_cast<int>(b), 0, T, b, false};
+    while (n < N && boundary(p, n + 1) <= t) ++n;
+    if (n == N) return {n, t, T, b, true};
+    const int begin = boundary(p, n);
+    if (begin > t) return {n, t, begin, b, true};
+    return {n, begin, boundary(p, n + 1), b, false};
+  }
+
+  /// The same for a thread's first token.
+  static __device__ Span find(const CausalConv1dForwardProblem& p, std::int64_t b, int t) {
+    int low = 0;
+    if (p.cu_seqlens != nullptr) {
+      for (int high = static_cast<int>(p.N); low < high;) {
+        const int middle = low + (high - low) / 2;
+        if (boundary(p, middle + 1) <= t) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+    }
+    return with(p, b, t, low);
+  }
+
+  /// Sequence n, which may be empty.
+  static __device__ Span of_sequence(const CausalConv1dForwardProblem& p, int n) {
+    if (p.cu_seqlens == nullptr) return {n, 0, static_cast<int>(p.T), n, false};
+    const int begin = boundary(p, n);
+    return {n, begin, max(begin, boundary(p, n + 1)), 0, false};
+  }
+
+ private:
+  static __device__ int boundary(const CausalConv1dForwardProblem& p, int n) {
+    return min(max(p.cu_seqlens[n], 0), static_cast<int>(p.T));
+  }
+};
+
+/// Loads input t of a span: one of its tokens or, before them, of its initial state.
+template <class Element, int kW, int kChannels>
+__device__ void load_input(const CausalConv1dForwardProblem& p, const Span& span, int t,
+                           int channel, float (&values)[kChannels]) {
+  if (t >= span.begin) {
+    load_token<Element>(p.x, span.b, t, channel, values);
+  } else {
+    load_state<Element>(p.initial_state, span.n, channel, t - span.begin + kW - 1, values);
+  }
+}
+
+/// Tokens [t,end) of a tensor, a thread's channels, as they come: some of them are on the way, and
+/// the slot of one that is taken gets another. why one pointer that moves: addresses of all slots
+/// would take twice their registers.
+template <class Element, int kChannels>
+class Ahead {
+  using Tokens = Stored<Element, kChannels>;
+
+ public:
+  static constexpr int kTokens = sizeof(Tokens) > 8 ? 4 : 8;
+
+  __device__ Ahead(const TokenTensor& x, std::int64_t b, int t, int end, int channel)
+      : from_(token_at<Element, kChannels>(x, b, t, channel)),
+        stride_(x.time_stride),
+        left_(end - t) {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) load(i);
+  }
+
+  /// Takes slot i's token. Slots are taken in turn.
+  __device__ void take(int i, float (&token)[kChannels]) {
+    slots_[i].unpack(token);
+    load(i);
+  }
+
+ private:
+  __device__ void load(int i) {
+    if (left_-- > 0) slots_[i] = *from_;
+    from_ = reinterpret_cast<const Tokens*>(reinterpret_cast<const Element*>(from_) + stride_);
+  }
+
+  Tokens slots_[kTokens];
+  const Tokens* from_;
+  std::int64_t stride_;
+  int left_;  // tokens that are not on the way
+};
+
+/// The kW - 1 inputs before a token.
+template <class Element, int kW, int kChannels>
+struct History {
+  float x[kW - 1][kChannels] = {};
+
+  /// Loads those before token t of a span; of tokens outside of all they are not used.
+  __device__ void load(const CausalConv1dForwardProblem& p, const Span& span, int t, int channel) {
+    if (span.outside) return;
+    if (t - (kW - 1) >= span.begin) {
+#pragma unroll
+      for (int j = 0; j < kW - 1; ++j) {
+        load_token<Element>(p.x, span.b, t - (kW - 1) + j, channel, x[j]);
+      }
+      return;
+    }
+    // why not unrolled: addresses of a state's elements would take the registers of the whole walk.
+#pragma unroll 1
+    for (int j = 0; j < kW - 1; ++j) {
+      float token[kChannels];
+      load_input<Element, kW>(p, span, t - (kW - 1) + j, channel, token);
+      push(token);
+    }
+  }
+
+  __device__ void push(const float (&token)[kChannels]) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+      for (int j = 0; j + 1 < kW - 1; ++j) x[j][c] = x[j + 1][c];
+      x[kW - 2][c] = token[c];
+    }
+  }
+
+  /// The sum before the activation, in one order.
+  __device__ float convolve(const Taps<Element, kW, kChannels>& taps, float token, int c) const {
+    float z = taps.bias[c];
+#pragma unroll
+    for (int j = 0; j < kW - 1; ++j) z = fmaf(taps.weight[j][c], x[j][c], z);
+    return fmaf(taps.weight[kW - 1][c], token, z);
+  }
+};
+
+__device__ inline float silu(float z) { return z * Sigmoid(z).value; }
+__device__ inline float silu_slope(float z) {
+  const Sigmoid s(z);
+  return s.value * (1.0f + z * s.complement);
+}
+
+/// A thread's share of a call: tokens [begin,end) of row b from `channel` on. Not `active`: none.
+struct Place {
+  std::int64_t token_block, b;
+  int column, strip, channel, begin, end;
+  bool active;
+
+  __device__ Place(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
+    token_block = blockIdx.x / cut.channel_blocks;
+    column = static_cast<int>(threadIdx.x) % cut.columns;
+    strip = static_cast<int>(threadIdx.x) / cut.columns;
+    const int block = static_cast<int>(blockIdx.x % cut.channel_blocks);
+    channel = (block * cut.columns + column) * channels;
+    const std::int64_t index = token_block * cut.strips_per_block() + strip;
+    active = index < cut.strips && channel < p.D;
+    b = index / cut.strips_per_row;
+    begin = static_cast<int>(index % cut.strips_per_row) * cut.strip_tokens;
+    end = min(begin + cut.strip_tokens, static_cast<int>(p.T));
+  }
+};
+
+/// The sequence and channel of a thread of the CTAs behind those of tokens. Not `active`: none.
+struct StatePlace {
+  int n, channel;
+  bool active;
+
+  __device__ StatePlace(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
+    const std::int64_t block = blockIdx.x - cut.token_blocks * cut.channel_blocks;
+    const std::int64_t index = block * cut.threads + threadIdx.x;
+    const int columns = (p.D + channels - 1) / channels;
+    n = static_cast<int>(index / columns);
+    channel = static_cast<int>(index % columns) * channels;
+    active = index / columns < p.N;
+  }
+};
+
+}  // namespace tandem::cuda::causal_conv1d
