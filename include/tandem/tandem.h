@@ -1,6 +1,7 @@
 // Everything Tandem offers.
 #pragma once
 
+#include "tandem/blocks/transformer_block.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
 #include "tandem/error.h"
