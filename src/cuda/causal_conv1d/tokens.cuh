@@ -1,5 +1,5 @@
-// What a thread of causal_conv1d reads: its channels of a token, of a state, of the taps; and which
-// sequence a token belongs to.
+// What a thread of causal_conv1d reads and writes: its channels of a token, of a state, of the
+// taps.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "cuda/causal_conv1d/params.h"
+#include "cuda/causal_conv1d/place.cuh"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
 
@@ -95,30 +95,6 @@ __device__ float load_tap(const ConvTaps& taps, std::int64_t channel, int w) {
              : static_cast<float>(static_cast<const Element*>(taps.data)[at]);
 }
 
-/// A thread's share of a call: tokens [begin,end) of row b from `channel` on. Not `active`: none.
-struct Place {
-  std::int64_t token_block, b;
-  int column, strip, channel, begin, end;
-  bool active;
-
-  __device__ Place(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
-    token_block = blockIdx.x / cut.channel_blocks;
-    column = static_cast<int>(threadIdx.x) % cut.columns;
-    strip = static_cast<int>(threadIdx.x) / cut.columns;
-    const int block = static_cast<int>(blockIdx.x % cut.channel_blocks);
-    channel = (block * cut.columns + column) * channels;
-    const std::int64_t index = token_block * cut.strips_per_block() + strip;
-    active = index < cut.strips && channel < p.D;
-    b = index / cut.strips_per_row;
-    begin = static_cast<int>(index % cut.strips_per_row) * cut.strip_tokens;
-    end = min(begin + cut.strip_tokens, static_cast<int>(p.T));
-  }
-
-  /// Hides that the place is what it was. why: addresses that a loop over sequences makes of it
-  /// would be made before the loop, and take registers of the walk inside.
-  __device__ void renew() { asm volatile("" : "+r"(channel), "+l"(b)); }
-};
-
 /// A thread's channels of the weight and of the bias, which is 0 where there is none.
 template <class Element, int kW, int kChannels>
 struct Taps {
@@ -183,54 +159,6 @@ __device__ void store_state(const ConvState& state, int n, int channel, int j,
     *state_at<Element>(state, n, channel + c, j) = static_cast<Element>(values[c]);
   }
 }
-
-/// Tokens [begin,end) of batch row b: sequence n's, or `outside` of all.
-struct Span {
-  int n = 0, begin = 0, end = 0;
-  std::int64_t b = 0;
-  bool outside = false;
-
-  /// The row's span in which token t lies, which may be behind the row. `n` is not behind its
-  /// sequence; whatever the offsets are, t lies in front of the end.
-  static __device__ Span with(const CausalConv1dForwardProblem& p, std::int64_t b, int t, int n) {
-    const int T = static_cast<int>(p.T), N = static_cast<int>(p.N);
-    if (t >= T) return {n, t, t + 1, b, true};
-    if (p.cu_seqlens == nullptr) return {static_cast<int>(b), 0, T, b, false};
-    while (n < N && boundary(p, n + 1) <= t) ++n;
-    if (n == N) return {n, t, T, b, true};
-    const int begin = boundary(p, n);
-    if (begin > t) return {n, t, begin, b, true};
-    return {n, begin, boundary(p, n + 1), b, false};
-  }
-
-  /// The same for a thread's first token.
-  static __device__ Span find(const CausalConv1dForwardProblem& p, std::int64_t b, int t) {
-    int low = 0;
-    if (p.cu_seqlens != nullptr) {
-      for (int high = static_cast<int>(p.N); low < high;) {
-        const int middle = low + (high - low) / 2;
-        if (boundary(p, middle + 1) <= t) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
-    }
-    return with(p, b, t, low);
-  }
-
-  /// Sequence n, which may be empty.
-  static __device__ Span of_sequence(const CausalConv1dForwardProblem& p, int n) {
-    if (p.cu_seqlens == nullptr) return {n, 0, static_cast<int>(p.T), n, false};
-    const int begin = boundary(p, n);
-    return {n, begin, max(begin, boundary(p, n + 1)), 0, false};
-  }
-
- private:
-  static __device__ int boundary(const CausalConv1dForwardProblem& p, int n) {
-    return min(max(p.cu_seqlens[n], 0), static_cast<int>(p.T));
-  }
-};
 
 /// Loads input t of a span: one of its tokens or, before them, of its initial state.
 template <class Element, int kW, int kChannels>
@@ -332,7 +260,7 @@ struct History {
   }
 };
 
-/// 1 / (1 + e^-z), 0 below -87, where e^-z is infinite. why not Sigmoid: half the instructions.
+/// 1 / (1 + e^-z), flushed to 0 below -87. why not Sigmoid: it takes twice the instructions.
 __device__ inline float sigmoid(float z) { return reciprocal(1.0f + fast_exp2(z * -kLog2E)); }
 __device__ inline float silu(float z) { return z * sigmoid(z); }
 __device__ inline float silu_slope(float z) {
@@ -347,20 +275,5 @@ __device__ void clear_tokens(const TokenTensor& x, const Place& place, int t, in
 #pragma unroll 1
   for (; t < end; ++t) store_token<Element>(x, place.b, t, place.channel, zeros);
 }
-
-/// The sequence and channel of a thread of the CTAs behind those of tokens. Not `active`: none.
-struct StatePlace {
-  int n, channel;
-  bool active;
-
-  __device__ StatePlace(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
-    const std::int64_t block = blockIdx.x - cut.token_blocks * cut.channel_blocks;
-    const std::int64_t index = block * cut.threads + threadIdx.x;
-    const int columns = (p.D + channels - 1) / channels;
-    n = static_cast<int>(index / columns);
-    channel = static_cast<int>(index % columns) * channels;
-    active = index / columns < p.N;
-  }
-};
 
 }  // namespace tandem::cuda::causal_conv1d
