@@ -85,7 +85,7 @@ std::string refusal_text(const Run& run) {
 }
 
 TEST(CausalConv1d, WidthsFromTwoToFour) {
-  for (const std::int64_t W : {0, 1, 5}) {
+  for (const std::int64_t W : {1, 5}) {
     Call call;
     CausalConv1dForwardArgs args = call.forward();
     args.weight = Call::view(call.weight, {call.D / 5, W});
