@@ -66,6 +66,22 @@ TEST(GlaBackwardVariants, InReverseWhatFitsOneCta) {
   EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
 }
 
+TEST(GlaBackwardVariants, ByGroupsWhatFitsOneCta) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.groups";
+  GlaBackwardArgs args = backward_args(2, 256, 1, 8, 128, 64);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 8, 8, 64, 64)), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.groups", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 136, 64)), "takes K <= 128, got 136");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 128, 72)), "takes V <= 64, got 72");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 112, 64)),
+            "takes K <= 64 or from 120 on, got 112");
+  EXPECT_EQ(reason(kName, backward_args(1, (std::int64_t{1} << 31) - 128, 1, 72, 64, 8)),
+            "takes at most 2^31 - 1 chunks of 64 tokens of heads");
+  args.dq.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
 TEST(GlaBackwardPlan, InReverseWhereThatIsPredictedToBeFaster) {
   const DeviceProperties device = DeviceProperties::h200();
   const auto in_reverse = [&](const GlaBackwardArgs& args) {
@@ -113,6 +129,40 @@ TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   EXPECT_TRUE(chosen(backward_args(1, 8192, 16, 16, 64, 64)));
   EXPECT_TRUE(chosen(backward_args(1, 32768, 8, 8, 64, 64)));
   EXPECT_FALSE(chosen(backward_args(1, 32768, 4, 4, 64, 64)));
+}
+
+TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto by_groups = [&](const GlaBackwardArgs& args) {
+    return predicted_groups_time(make_problem(args), device);
+  };
+  const auto chosen = [&](const GlaBackwardArgs& args) {
+    const GlaBackwardProblem problem = make_problem(args);
+    return gla_backward_workspace_bytes(problem, device) ==
+           plan_group_backward(problem).workspace_bytes;
+  };
+  // Measured (docs/ops/gla_backward.log.md): 1290, 2078, 261, 484 and 675 us.
+  EXPECT_NEAR(by_groups(backward_args(8, 4096, 1, 80, 128, 64)), 1290.0, 130.0);
+  EXPECT_NEAR(by_groups(backward_args(4, 8192, 8, 128, 128, 64)), 2078.0, 210.0);
+  EXPECT_NEAR(by_groups(backward_args(1, 2048, 1, 80, 128, 64)), 261.0, 30.0);
+  EXPECT_NEAR(by_groups(backward_args(1, 8192, 1, 80, 128, 64)), 484.0, 50.0);
+  EXPECT_NEAR(by_groups(backward_args(4, 4096, 2, 112, 64, 64)), 675.0, 70.0);
+  EXPECT_TRUE(chosen(backward_args(8, 4096, 1, 80, 128, 64)));
+  EXPECT_TRUE(chosen(backward_args(4, 8192, 8, 128, 128, 64)));
+  EXPECT_TRUE(chosen(backward_args(4, 4096, 2, 112, 64, 64)));
+  EXPECT_FALSE(chosen(backward_args(1, 256, 1, 80, 128, 64)));    // 4 chunks, 80 heads in turn each
+  EXPECT_FALSE(chosen(backward_args(4, 4096, 32, 32, 128, 64)));  // one reverse walk
+}
+
+TEST(GlaBackwardPlan, WorkspaceByGroupsIsTwoStatesPerPair) {
+  EXPECT_EQ(plan_group_backward(make_problem(backward_args(2, 130, 2, 8, 128, 64))).workspace_bytes,
+            2 * 2 * 8 * 2 * 16384u);
+  GlaBackwardArgs args = backward_args(2, 130, 2, 8, 64, 64);
+  EXPECT_EQ(plan_group_backward(make_problem(args)).workspace_bytes, 2 * 2 * 8 * 2 * 8192u);
+  args.log_decay->shape = args.d_log_decay->shape = {8};
+  args.log_decay->strides = args.d_log_decay->strides = {1};
+  EXPECT_EQ(plan_group_backward(make_problem(args)).workspace_bytes,
+            2 * 2 * 8 * 2 * 8192u + 256);  // a sum per chunk and head
 }
 
 TEST(GlaBackwardPlan, AChoiceHasItsOwnWorkspace) {

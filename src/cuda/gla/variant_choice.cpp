@@ -28,6 +28,13 @@ void TilePlans::note(TensorMapPlan plan) {
   plans.push_back(std::move(plan));
 }
 
+CUtensorMap tile_map(const StridedTensor& tensor, const GlaRecurrence& problem, int heads,
+                     int dim) {
+  TilePlans tiles;
+  tiles.add("", tensor, problem, heads, dim);
+  return encode(tiles.plans[0]);
+}
+
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,
                           const TilePlans& tiles) {
   if (problem.dtype != dtype) {

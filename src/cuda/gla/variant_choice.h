@@ -61,6 +61,9 @@ struct TilePlans {
   void note(TensorMapPlan plan);
 };
 
+/// Encodes the map of a tensor whose tiles have no problem.
+CUtensorMap tile_map(const StridedTensor& tensor, const GlaRecurrence& problem, int heads, int dim);
+
 /// Says why no variant of that dtype and way to copy takes a problem, whatever the op; "" when some
 /// may.
 std::string common_reason(DType dtype, bool tma, const GlaRecurrence& problem,

@@ -38,22 +38,29 @@ std::string reason_against_groups(const GlaBackwardProblem& problem) {
 double predicted_groups_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
   // Measured on an H200 (docs/ops/gla_backward.log.md).
   constexpr double kCall = 14.0;       // two launches, their first loads and last stores
-  constexpr double kStateChunk = 1.0;  // one chunk of one walk for states
-  constexpr double kHead = 1.25;       // one head of a chunk's gradients
-  constexpr double kItem = 3.0;        // what a chunk's gradients take beside their heads
-  constexpr int kWalkHeads = 4;        // of one walk
+  constexpr double kStateChunk = 1.8;  // one chunk of one walk for states
+  constexpr double kItem = 4.0;        // what a chunk's gradients take beside their heads
+  constexpr double kHead = 2.65;       // one head of a chunk's gradients
+  constexpr double kNarrowHead = 1.95;
+  constexpr double kOfCopy = 0.85;  // the memory's rate where as much is written as read
+  constexpr int kWalkHeads = 4;     // of one walk
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t chunks = ceil_div(f.T, kChunk), share = f.H / f.HQ, groups = f.B * f.HQ;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const double memory = device_model(device).gla_chunks.bytes_per_microsecond;
-  // Per head and pair of chunks: both states written, v and d_o read.
-  const double bytes = static_cast<double>(f.B * f.H * ceil_div(chunks, 2)) *
-                       static_cast<double>(2 * state_bytes(f) + 4 * panel_bytes(64));
-  const std::int64_t walks =
-      ceil_div(2 * groups * ceil_div(share, kWalkHeads), multiprocessors) * chunks;
+  const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
+  // Of a walk's chunk: v or d_o read, half a state written.
+  const double bytes = static_cast<double>(std::min<std::int64_t>(share, kWalkHeads) *
+                                           (panel_bytes(64) + state_bytes(f) / 2));
+  const auto round = [&](std::int64_t walks) {
+    return std::max(walks > 0 ? kStateChunk : 0.0, static_cast<double>(walks) * bytes / rate);
+  };
+  const std::int64_t walks = 2 * groups * ceil_div(share, kWalkHeads);
+  const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
+                       round(walks % multiprocessors);
   const std::int64_t items = ceil_div(groups * chunks, multiprocessors);
-  return kCall + std::max(static_cast<double>(walks) * kStateChunk, bytes / memory) +
-         static_cast<double>(items) * (kItem + static_cast<double>(share) * kHead);
+  const double head = f.K <= kNarrow ? kNarrowHead : kHead;
+  return kCall + static_cast<double>(chunks) * chunk +
+         static_cast<double>(items) * (kItem + static_cast<double>(share) * head);
 }
 
 GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem) {
