@@ -62,9 +62,7 @@ def linear_scan(u, weight, **kwargs):
     return gated_scan(u.double() @ weight.double().T, **kwargs)
 
 
-def causal_conv1d(
-    x, weight, bias=None, *, activation=None, initial_state=None, cu_seqlens=None, **_
-):
+def causal_conv1d(x, weight, bias=None, *, activation=None, initial_state=None, cu_seqlens=None, **_):
     """out and the final state of tandem.ops.causal_conv1d, in fp64, one sequence at a time."""
     B, T, D = x.shape
     W = weight.size(1)

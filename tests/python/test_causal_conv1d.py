@@ -87,10 +87,9 @@ class Cases(ConvCase):
                 names = [key for key in ("x", "weight", "bias", "initial_state") if key in inputs]
                 outputs = tandem.ops.causal_conv1d(**inputs)
                 cotangents = [None if y is None else torch.randn_like(y) for y in outputs]
-                got, expected = (
-                    self.gradients(op, names, {**inputs, **{key: inputs[key].to(wide) for key in names if wide}}, cotangents)
-                    for op, wide in ((tandem.ops.causal_conv1d, None), (causal_conv1d, torch.float64))
-                )
+                wide = {**inputs, **{key: inputs[key].double() for key in names}}
+                got = self.gradients(tandem.ops.causal_conv1d, names, inputs, cotangents)
+                expected = self.gradients(causal_conv1d, names, wide, cotangents)
                 for key, mine, right in zip(names, got, expected, strict=True):
                     self.assertEqual((mine.dtype, mine.shape), (inputs[key].dtype, inputs[key].shape))
                     self.assertLess(relative_rms(mine, right), TOLERANCE[mine.dtype], key)
@@ -99,6 +98,8 @@ class Cases(ConvCase):
         leaves = {name: inputs[name].detach().requires_grad_() for name in names}
         outputs = op(**{**inputs, **leaves})
         loss = sum((y * d.to(y.dtype)).sum() for y, d in zip(outputs, cotangents, strict=True) if d is not None)
+        if not loss.requires_grad:  # the reference, of no sequences
+            return [torch.zeros_like(leaf) for leaf in leaves.values()]
         return torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
 
     def test_as_torchs_conv1d(self):
@@ -132,7 +133,11 @@ class Arguments(ConvCase):
                 "initial_state must have dtype bf16, got fp32",
                 lambda: op(x, weight, initial_state=state.float()),
             ),
-            (ValueError, "activation must be silu, swish or None, got 'relu'", lambda: op(x, weight, activation="relu")),
+            (
+                ValueError,
+                "activation must be silu, swish or None, got 'relu'",
+                lambda: op(x, weight, activation="relu"),
+            ),
             (TypeError, "initial_states: it is initial_state here", lambda: op(x, weight, initial_states=state)),
             (
                 TypeError,
@@ -163,7 +168,9 @@ class Arguments(ConvCase):
 
     def test_a_step_has_no_gradient(self):
         x, weight, _, state = self.draw()
-        with self.assertRaisesRegex(NotImplementedError, r"\[causal_conv1d_step\] it has no gradient"):
+        with self.assertRaisesRegex(
+            NotImplementedError, r"\[causal_conv1d_step\] has no gradient.*tandem.ops.causal_conv1d$"
+        ):
             tandem.ops.causal_conv1d_step(x[:, 0], state, weight.requires_grad_())
 
     def test_fla_and_causal_conv1d_caches(self):
@@ -191,7 +198,9 @@ class Torch(ConvCase):
 
     def test_one_graph_for_every_time_with_gradients(self):
         def loss(x, weight, bias):
-            out, state = tandem.ops.causal_conv1d(torch.sin(x), weight, bias, activation="silu", output_final_state=True)
+            out, state = tandem.ops.causal_conv1d(
+                torch.sin(x), weight, bias, activation="silu", output_final_state=True
+            )
             return (out * 2).square().sum() + state.sum()
 
         compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
