@@ -6,6 +6,7 @@
 #include "tandem/device.h"
 #include "tandem/error.h"
 #include "tandem/ops/attention.h"
+#include "tandem/ops/attention_weights.h"
 #include "tandem/ops/causal_conv1d.h"
 #include "tandem/ops/gated_output.h"
 #include "tandem/ops/gated_scan.h"

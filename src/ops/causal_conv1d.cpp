@@ -61,11 +61,13 @@ std::vector<Parameter> step_table() {
   return table;
 }
 
-/// Checks the width, whose axis the states' shapes are made of, before all else.
+/// Checks the width, whose axis the states' shapes are made of, before all else, but for one of 0,
+/// which no tensor may have.
 void check_taps(const Signature& signature, const TensorView& weight) {
   const Argument argument{signature.name(), "weight", weight};
   check_rank(argument, "[D,W]", 2);
-  if (weight.shape[1] >= kFewestTaps && weight.shape[1] <= kMostTaps) return;
+  const std::int64_t W = weight.shape[1];
+  if (W == 0 || (W >= kFewestTaps && W <= kMostTaps)) return;
   refuse(signature.name(), "weight must have W in [2,4], got shape " + to_string(weight.shape));
 }
 

@@ -38,7 +38,7 @@ _ATTENTION = {
     "seqused_k": "it is lengths_k here, called seqused_k in flash_attn",
     "max_seqlen_q": "lengths are those of cu_seqlens_q alone here",
     "max_seqlen_k": "lengths are those of cu_seqlens_k alone here",
-    "return_attn_probs": "it is return_log_sum_exp here; weights are never made",
+    "return_attn_probs": "it is return_log_sum_exp here, and weights are attention_weights",
     "deterministic": "gradients are bitwise repeatable always here",
 }
 _CONV = {
@@ -57,6 +57,7 @@ _CONV_STEP = {
 }
 _ELSEWHERE = {
     "attention": _ATTENTION,
+    "attention_weights": _ATTENTION,
     "causal_conv1d": _CONV,
     "causal_conv1d_step": _CONV_STEP,
     "gla": _FLA_HEADS

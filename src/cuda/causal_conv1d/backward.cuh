@@ -6,10 +6,11 @@
 //
 // Threads, strips and CTAs are the forward's. A thread walks its strip in the order of time, with
 // the last W - 1 inputs and the W sums dx that are not complete yet in registers: token t adds
-// weight_w dz_t to that of token t - (W-1) + w, unless that one precedes the sequence, and
-// completes token t - (W-1)'s, which is stored. It walks on for W - 1 tokens behind its strip,
-// whose dz reach back into it. What a final state's gradient adds to a token is where its sum
-// begins.
+// weight_w dz_t to that of token t - (W-1) + w, and completes token t - (W-1)'s, which is stored
+// unless it precedes the strip or the sequence. It walks on for W - 1 tokens behind its strip,
+// whose dz reach back into it, and behind a sequence, to store its last ones. What a final state's
+// gradient adds to a token is where its sum begins. Groups of four tokens go by without a branch;
+// those that reach the end of a strip or sequence are walked with conditions.
 //
 //   token       t-3       t-2       t-1       t
 //   sums        s0        s1        s2        s3 = d_final_state's or 0
@@ -18,12 +19,12 @@
 //
 // d_weight and d_bias: a thread sums over its strip in registers, a CTA over its strips through
 // shared memory in their order, and writes a slice of fp32 sums; another kernel adds the slices in
-// theirs (gemm_sum_slices_kernel). Slices are 1 % of the bytes.
+// theirs (gemm_sum_slices_kernel). Slices are below 1 % of the bytes.
 // CTAs behind those of tokens write d_initial_state, whose tokens get of the first W - 1 dz.
 //
-// Floor: x and d_out read and dx written once. Instructions come close: per element W multiply-adds
-// each for z, dx and d_weight, some twelve for silu', conversions and an exponential; threads of
-// four channels have the registers for 16 warps on a multiprocessor.
+// Floor: x and d_out read and dx written once. Per element some 30 instructions, among them W
+// multiply-adds each for z, dx and d_weight, nine for silu' and four conversions; threads of four
+// channels have the registers for 12 warps on a multiprocessor.
 // Numerics: fp32 throughout; dx sums its dz in the order of time, whatever the cut. d_weight's and
 // d_bias's order depends on the shape and the device alone.
 // Limits: the forward's.
@@ -83,13 +84,14 @@ struct TapSums {
 };
 
 /// Makes dz out of d_out.
-template <class Element, int kW, int kChannels>
-__device__ void make_dz(const CausalConv1d& p, const Taps<Element, kW, kChannels>& taps,
+template <bool kSilu, class Element, int kW, int kChannels>
+__device__ void make_dz(const Taps<Element, kW, kChannels>& taps,
                         const History<Element, kW, kChannels>& history,
                         const float (&token)[kChannels], float (&d)[kChannels]) {
-  if (!p.silu) return;
+  if constexpr (kSilu) {
 #pragma unroll
-  for (int c = 0; c < kChannels; ++c) d[c] *= silu_slope(history.convolve(taps, token[c], c));
+    for (int c = 0; c < kChannels; ++c) d[c] *= silu_slope(history.convolve(taps, token[c], c));
+  }
 }
 
 /// Loads what the final state's gradient adds to that of token t of a span, or of the tokens of its
@@ -105,7 +107,7 @@ __device__ void load_d_final(const CausalConv1dBackwardProblem& problem, const S
   }
 }
 
-template <class Element, int kW, int kChannels>
+template <class Element, int kW, int kChannels, bool kSilu>
 __device__ void write_d_initial_state(const BackwardParams& params) {
   const CausalConv1dBackwardProblem& problem = params.problem;
   const CausalConv1dForwardProblem& p = problem.forward;
@@ -128,7 +130,7 @@ __device__ void write_d_initial_state(const BackwardParams& params) {
     float token[kChannels], dz[kChannels];
     load_token<Element>(p.x, span.b, t, place.channel, token);
     load_token<Element>(problem.d_out, span.b, t, place.channel, dz);
-    make_dz(p, taps, history, token, dz);
+    make_dz<kSilu>(taps, history, token, dz);
     history.push(token);
 #pragma unroll
     for (int j = i; j < kW - 1; ++j) {
@@ -145,136 +147,120 @@ __device__ void write_d_initial_state(const BackwardParams& params) {
 }
 
 /// A thread's walk over its strip: stores dx, adds to the sums.
-template <class Element, int kW, int kChannels>
+template <class Element, int kW, int kChannels, bool kSilu>
 struct StripGradients {
-  using Tokens = Ahead<Element, kChannels>;
+  static constexpr int kTokens = kBackwardTokens;
+  using Tokens = Ahead<Element, kChannels, kTokens>;
 
   const CausalConv1dBackwardProblem& problem;
-  const Place& place;
+  Place place;
+  const Taps<Element, kW, kChannels>& taps;
   TapSums<Element, kW, kChannels>& sums;
-  Taps<Element, kW, kChannels> taps = {};
-  History<Element, kW, kChannels> history = {};
-  float dx[kW][kChannels] = {};  // of tokens t - (W-1) to t
 
   __device__ void run() {
-    const CausalConv1dForwardProblem& p = problem.forward;
-    const int behind = place.end + kW - 1;  // tokens behind the row's end are of no sequence
-    taps.load(p, place.channel);
-    Span span = Span::find(p, place.b, place.begin);
-    for (int t = place.begin; t < behind;) {
-      const int end = min(behind, span.end);
+    const TokenTensor& dx = problem.dx;
+    Span span = Span::find(problem.forward, place.b, place.begin);
+    for (int t = place.begin; t < place.end;) {
+      const int end = min(place.end, span.end);
+      place.renew();
       if (span.outside) {
-        for (; t < end; ++t) {
-          shift();
-          store(t - (kW - 1), true);
-        }
+        if (dx.data != nullptr) clear_tokens<Element, kChannels>(dx, place, t, end);
       } else {
-        history.load(p, span, t, place.channel);
-        walk_span(span, t, min(end, static_cast<int>(p.T)));
+        walk(span, t, end);
       }
       t = end;
-      span = Span::with(p, place.b, t, span.n);
+      span = Span::with(problem.forward, place.b, t, span.n);
     }
   }
 
  private:
-  /// Walks tokens [t,end) of a span. Those at an edge of it or of the strip go by fewer at a time.
-  __device__ void walk_span(const Span& span, int t, int end) {
-    const int inner = max(place.begin, span.begin) + kW - 1;
-    const int inner_end = min(place.end, span.end - (kW - 1));
-    while (t < end) {
-      const bool is_inner = t >= inner && t < inner_end;
-      const int stop = is_inner ? inner_end : min(t < inner ? min(inner, end) : end, t + kW - 1);
-      if (is_inner) {
-        walk_inner(span, t, stop);
-      } else {
-        Tokens x = tokens(problem.forward.x, t, stop), d = tokens(problem.d_out, t, stop);
+  struct Walk {
+    Tokens x, d_out;
+    Cursor<Element, kChannels> to;  // of dx, at token t - (W-1)
+    History<Element, kW, kChannels> history;
+    float dx[kW][kChannels];  // of tokens t - (W-1) to t
+  };
+
+  /// Walks tokens [t,end) of a span, and on until the last of their dx is complete. Those behind
+  /// and, if the span ends, its last ones go by in a group of their own.
+  __device__ void walk(const Span& span, int first, int end) {
+    const CausalConv1dForwardProblem& p = problem.forward;
+    const int behind = end + kW - 1, read = min(behind, span.end);
+    Walk walk{{p.x, place.b, first, read, place.channel},
+              {problem.d_out, place.b, first, read, place.channel},
+              {problem.dx, place.b, first - (kW - 1), place.channel}};
+    walk.history.load(p, span, first, place.channel);
+    // Sums of tokens before the first are another strip's or sequence's.
+    const int kept = problem.dx.data != nullptr ? first : end;
+    const int inner_end = min(end, span.end - (kW - 1));
+    int t = first;
+    for (; t + kTokens <= inner_end; t += kTokens) {
 #pragma unroll
-        for (int i = 0; i < kW - 1; ++i) {
-          if (t + i < stop) take<true>(span, t + i, i, x, d);
-        }
-      }
-      t = stop;
+      for (int i = 0; i < kTokens; ++i) take<false>(walk, span, kept, end, t + i, i);
+    }
+    for (; t < behind; t += kTokens) {
+#pragma unroll
+      for (int i = 0; i < kTokens; ++i) take<true>(walk, span, kept, end, t + i, i);
     }
   }
 
-  __device__ void walk_inner(const Span& span, int t, int end) {
-    Tokens x = tokens(problem.forward.x, t, end), d = tokens(problem.d_out, t, end);
-    for (; t < end; t += x.kTokens) {
-#pragma unroll
-      for (int i = 0; i < x.kTokens; ++i) {
-        if (t + i < end) take<false>(span, t + i, i, x, d);
-      }
-    }
-  }
-
-  __device__ Tokens tokens(const TokenTensor& tensor, int t, int end) const {
-    return {tensor, place.b, t, end, place.channel};
-  }
-
-  __device__ void shift() {
+  /// Adds what token t gives, slot i's, and stores the sum that it completes, if that is one of
+  /// [kept,end). Not kEdge: t lies before `end`, and no final state has it.
+  template <bool kEdge>
+  __device__ void take(Walk& walk, const Span& span, int kept, int end, int t, int i) {
+    float token[kChannels], dz[kChannels];
+    walk.x.take(i, token);
+    walk.d_out.take(i, dz);
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
-      for (int w = 0; w < kW - 1; ++w) dx[w][c] = dx[w + 1][c];
-      dx[kW - 1][c] = 0.0f;
+      for (int w = 0; w < kW - 1; ++w) walk.dx[w][c] = walk.dx[w + 1][c];
+      walk.dx[kW - 1][c] = 0.0f;
     }
-  }
-
-  /// Stores the oldest sum, token t's, which may be before the strip.
-  __device__ void store(int t, bool may_be_before) const {
-    if ((may_be_before && t < place.begin) || problem.dx.data == nullptr) return;
-    store_token<Element>(problem.dx, place.b, t, place.channel, dx[0]);
-  }
-
-  /// Adds what token t gives, slot i's. Not kEdge: all its inputs are of its sequence and its
-  /// strip, and no final state has it.
-  template <bool kEdge>
-  __device__ void take(const Span& span, int t, int i, Tokens& x, Tokens& d) {
-    float token[kChannels], dz[kChannels];
-    x.take(i, token);
-    d.take(i, dz);
-    make_dz(problem.forward, taps, history, token, dz);
-    if (!kEdge || t < place.end) sums.add(history, token, dz);
-    history.push(token);
-    shift();
-    if (kEdge) load_d_final<Element, kW>(problem, span, t, place.channel, dx[kW - 1]);
+    if (!kEdge || t < span.end) {
+      make_dz<kSilu>(taps, walk.history, token, dz);
+      if (!kEdge || t < end) sums.add(walk.history, token, dz);
+      walk.history.push(token);
+      if (kEdge) load_d_final<Element, kW>(problem, span, t, place.channel, walk.dx[kW - 1]);
 #pragma unroll
-    for (int w = 0; w < kW; ++w) {
-      if (kEdge && t - (kW - 1) + w < span.begin) continue;
+      for (int w = 0; w < kW; ++w) {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) dx[w][c] = fmaf(taps.weight[w][c], dz[c], dx[w][c]);
+        for (int c = 0; c < kChannels; ++c) {
+          walk.dx[w][c] = fmaf(taps.weight[w][c], dz[c], walk.dx[w][c]);
+        }
+      }
     }
-    store(t - (kW - 1), kEdge);
+    const int complete = t - (kW - 1);
+    Stored<Element, kChannels> stored;
+    stored.pack(walk.dx[0]);
+    if (complete >= kept && (!kEdge || complete < end)) *walk.to = stored;
+    walk.to.next();
   }
 };
 
-template <class Element, int kW, int kChannels>
-__global__ __launch_bounds__(
-    kBackwardThreads,
-    sizeof(Element) == 4
-        ? 2
-        : 3) void causal_conv1d_backward_kernel(const __grid_constant__ BackwardParams params) {
+template <class Element, int kW, int kChannels, bool kSilu>
+__global__ __launch_bounds__(kBackwardThreads, kBackwardBlocks) void causal_conv1d_backward_kernel(
+    const __grid_constant__ BackwardParams params) {
   follow_stream();
   const Cut& cut = params.cut;
   if (blockIdx.x >= cut.token_blocks * cut.channel_blocks) {
-    return write_d_initial_state<Element, kW, kChannels>(params);
+    return write_d_initial_state<Element, kW, kChannels, kSilu>(params);
   }
   const Place place(params.problem.forward, cut, kChannels);
+  Taps<Element, kW, kChannels> taps;
+  taps.load(params.problem.forward, place, cut.columns);
   TapSums<Element, kW, kChannels> sums;
   if (place.active) {
-    StripGradients<Element, kW, kChannels> walk{params.problem, place, sums};
-    walk.run();
+    StripGradients<Element, kW, kChannels, kSilu>{params.problem, place, taps, sums}.run();
   }
   if (params.weight_sums != nullptr) sums.write(params, place);
 }
 
 template <class Element, int kChannels>
 void launch_backward(const char* name, const BackwardParams& params, void* stream) {
-  const int W = params.problem.forward.W;
-  const auto kernel = W == 4   ? causal_conv1d_backward_kernel<Element, 4, kChannels>
-                      : W == 3 ? causal_conv1d_backward_kernel<Element, 3, kChannels>
-                               : causal_conv1d_backward_kernel<Element, 2, kChannels>;
+  const auto kernel = with_constants(params.problem.forward, [](auto W, auto silu) {
+    return causal_conv1d_backward_kernel<Element, W, kChannels, silu>;
+  });
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(params.cut.blocks()), .threads = kBackwardThreads},
                 static_cast<cudaStream_t>(stream), params);

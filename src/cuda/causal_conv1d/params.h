@@ -7,9 +7,16 @@
 
 namespace tandem::cuda::causal_conv1d {
 
-/// Threads of a CTA. A backward's have more registers each.
-constexpr int kForwardThreads = 256;
-constexpr int kBackwardThreads = 128;
+/// Threads of a CTA, and CTAs that a multiprocessor has registers for.
+constexpr int kForwardThreads = 128, kForwardBlocks = 5;
+constexpr int kBackwardThreads = 128, kBackwardBlocks = 3;
+
+/// Tokens that a thread has on the way: of x, 64 bytes, or of x and of d_out each.
+constexpr int forward_tokens(int element_bytes) { return 16 / element_bytes; }
+constexpr int kBackwardTokens = 4;
+
+/// Threads of a CTA that lie side by side, at most.
+constexpr int kMostColumns = 32;
 
 /// Neighbouring channels of a thread, where tensors are aligned: with more, taps, inputs and sums
 /// do not fit its registers.
@@ -20,7 +27,7 @@ constexpr int kChannels = 4;
 struct Cut {
   int threads = 0;
   int columns = 32;
-  int strip_tokens = 64;
+  int strip_tokens = 8;
   int strips_per_row = 0;
   std::int64_t strips = 0;
   int channel_blocks = 0;
@@ -32,10 +39,10 @@ struct Cut {
   constexpr int strips_per_block() const { return threads / columns; }
 };
 
-/// Cuts a call for CTAs of so many threads of so many channels; `states`: whether some of them
-/// write states.
+/// Cuts a call for CTAs of so many threads of so many channels, of which some run at once;
+/// `states`: whether there are CTAs that write states.
 Cut cut_tokens(const CausalConv1dForwardProblem& problem, int threads, int channels, bool states,
-               int multiprocessors);
+               std::int64_t blocks_at_once);
 
 struct ForwardParams {
   CausalConv1dForwardProblem problem;

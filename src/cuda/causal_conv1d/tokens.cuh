@@ -1,13 +1,15 @@
-// What a thread of causal_conv1d reads: its channels of a token, of a state, of the taps; and which
-// sequence a token belongs to.
+// What a thread of causal_conv1d reads and writes: its channels of a token, of a state, of the
+// taps.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/causal_conv1d/params.h"
+#include <type_traits>
+
+#include "cuda/causal_conv1d/place.cuh"
+#include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
-#include "cuda/parts/sigmoid.cuh"
 
 namespace tandem::cuda::causal_conv1d {
 
@@ -74,6 +76,17 @@ __device__ void store_token(const TokenTensor& x, std::int64_t b, int t, int cha
   *token_at<Element, kChannels>(x, b, t, channel) = stored;
 }
 
+/// Returns make(W, silu), whose arguments are constants.
+template <class Make>
+auto with_constants(const CausalConv1d& p, const Make& make) {
+  const auto with_silu = [&](auto silu) {
+    return p.W == 4   ? make(std::integral_constant<int, 4>{}, silu)
+           : p.W == 3 ? make(std::integral_constant<int, 3>{}, silu)
+                      : make(std::integral_constant<int, 2>{}, silu);
+  };
+  return p.silu ? with_silu(std::true_type{}) : with_silu(std::false_type{});
+}
+
 template <class Element>
 __device__ float load_tap(const ConvTaps& taps, std::int64_t channel, int w) {
   const std::int64_t at = channel * taps.channel_stride + w;
@@ -95,6 +108,28 @@ struct Taps {
       for (int w = 0; w < kW; ++w) weight[w][c] = load_tap<Element>(p.weight, channel + c, w);
       bias[c] = p.bias.data != nullptr ? load_tap<Element>(p.bias, channel + c, 0) : 0.0f;
     }
+  }
+
+  /// The same, of channels that the strips of a CTA share: each is read once. All threads.
+  __device__ void load(const CausalConv1d& p, const Place& place, int columns) {
+    using Line = Stored<float, kChannels>;
+    __shared__ Line shared[(kW + 1) * kMostColumns];
+    float* values = reinterpret_cast<float*>(shared);
+    const int channels = columns * kChannels;
+    const int first = place.channel - place.column * kChannels;
+    const int count = min(channels, p.D - first);
+    for (int i = threadIdx.x; i < count * kW; i += blockDim.x) {
+      values[i % kW * channels + i / kW] = load_tap<Element>(p.weight, first + i / kW, i % kW);
+    }
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+      values[kW * channels + i] =
+          p.bias.data != nullptr ? load_tap<Element>(p.bias, first + i, 0) : 0.0f;
+    }
+    __syncthreads();
+    if (!place.active) return;
+#pragma unroll
+    for (int w = 0; w < kW; ++w) shared[w * columns + place.column].unpack(weight[w]);
+    shared[kW * columns + place.column].unpack(bias);
   }
 };
 
@@ -125,54 +160,6 @@ __device__ void store_state(const ConvState& state, int n, int channel, int j,
   }
 }
 
-/// Tokens [begin,end) of batch row b: sequence n's, or `outside` of all.
-struct Span {
-  int n = 0, begin = 0, end = 0;
-  std::int64_t b = 0;
-  bool outside = false;
-
-  /// The row's span in which token t lies, which may be behind the row. `n` is not behind its
-  /// sequence; whatever the offsets are, t lies in front of the end.
-  static __device__ Span with(const CausalConv1dForwardProblem& p, std::int64_t b, int t, int n) {
-    const int T = static_cast<int>(p.T), N = static_cast<int>(p.N);
-    if (t >= T) return {n, t, t + 1, b, true};
-    if (p.cu_seqlens == nullptr) return {static_cast<int>(b), 0, T, b, false};
-    while (n < N && boundary(p, n + 1) <= t) ++n;
-    if (n == N) return {n, t, T, b, true};
-    const int begin = boundary(p, n);
-    if (begin > t) return {n, t, begin, b, true};
-    return {n, begin, boundary(p, n + 1), b, false};
-  }
-
-  /// The same for a thread's first token.
-  static __device__ Span find(const CausalConv1dForwardProblem& p, std::int64_t b, int t) {
-    int low = 0;
-    if (p.cu_seqlens != nullptr) {
-      for (int high = static_cast<int>(p.N); low < high;) {
-        const int middle = low + (high - low) / 2;
-        if (boundary(p, middle + 1) <= t) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
-    }
-    return with(p, b, t, low);
-  }
-
-  /// Sequence n, which may be empty.
-  static __device__ Span of_sequence(const CausalConv1dForwardProblem& p, int n) {
-    if (p.cu_seqlens == nullptr) return {n, 0, static_cast<int>(p.T), n, false};
-    const int begin = boundary(p, n);
-    return {n, begin, max(begin, boundary(p, n + 1)), 0, false};
-  }
-
- private:
-  static __device__ int boundary(const CausalConv1dForwardProblem& p, int n) {
-    return min(max(p.cu_seqlens[n], 0), static_cast<int>(p.T));
-  }
-};
-
 /// Loads input t of a span: one of its tokens or, before them, of its initial state.
 template <class Element, int kW, int kChannels>
 __device__ void load_input(const CausalConv1dForwardProblem& p, const Span& span, int t,
@@ -184,20 +171,32 @@ __device__ void load_input(const CausalConv1dForwardProblem& p, const Span& span
   }
 }
 
-/// Tokens [t,end) of a tensor, a thread's channels, as they come: some of them are on the way, and
-/// the slot of one that is taken gets another. why one pointer that moves: addresses of all slots
-/// would take twice their registers.
+/// A thread's channels of one token after another. why one pointer that moves: addresses of several
+/// tokens would take twice as many registers, and their products with the stride instructions.
 template <class Element, int kChannels>
-class Ahead {
-  using Tokens = Stored<Element, kChannels>;
-
+class Cursor {
  public:
-  static constexpr int kTokens = sizeof(Tokens) > 8 ? 4 : 8;
+  __device__ Cursor(const TokenTensor& x, std::int64_t b, int t, int channel)
+      : at_(static_cast<Element*>(x.data) + b * x.batch_stride + t * x.time_stride + channel),
+        stride_(x.time_stride) {}
 
+  __device__ Stored<Element, kChannels>& operator*() const {
+    return *reinterpret_cast<Stored<Element, kChannels>*>(at_);
+  }
+  __device__ void next() { at_ += stride_; }
+
+ private:
+  Element* at_;
+  std::int64_t stride_;
+};
+
+/// Tokens [t,end) of a tensor, a thread's channels, as they come: kTokens of them are on the way,
+/// and the slot of one that is taken gets another. Behind the end, slots keep what they had.
+template <class Element, int kChannels, int kTokens>
+class Ahead {
+ public:
   __device__ Ahead(const TokenTensor& x, std::int64_t b, int t, int end, int channel)
-      : from_(token_at<Element, kChannels>(x, b, t, channel)),
-        stride_(x.time_stride),
-        left_(end - t) {
+      : from_(x, b, t, channel), left_(end - t) {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) load(i);
   }
@@ -211,12 +210,11 @@ class Ahead {
  private:
   __device__ void load(int i) {
     if (left_-- > 0) slots_[i] = *from_;
-    from_ = reinterpret_cast<const Tokens*>(reinterpret_cast<const Element*>(from_) + stride_);
+    from_.next();
   }
 
-  Tokens slots_[kTokens];
-  const Tokens* from_;
-  std::int64_t stride_;
+  Stored<Element, kChannels> slots_[kTokens] = {};
+  Cursor<Element, kChannels> from_;
   int left_;  // tokens that are not on the way
 };
 
@@ -262,45 +260,20 @@ struct History {
   }
 };
 
-__device__ inline float silu(float z) { return z * Sigmoid(z).value; }
+/// 1 / (1 + e^-z), flushed to 0 below -87. why not Sigmoid: it takes twice the instructions.
+__device__ inline float sigmoid(float z) { return reciprocal(1.0f + fast_exp2(z * -kLog2E)); }
+__device__ inline float silu(float z) { return z * sigmoid(z); }
 __device__ inline float silu_slope(float z) {
-  const Sigmoid s(z);
-  return s.value * (1.0f + z * s.complement);
+  const float s = sigmoid(z);
+  return fmaf(z * s, 1.0f - s, s);
 }
 
-/// A thread's share of a call: tokens [begin,end) of row b from `channel` on. Not `active`: none.
-struct Place {
-  std::int64_t token_block, b;
-  int column, strip, channel, begin, end;
-  bool active;
-
-  __device__ Place(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
-    token_block = blockIdx.x / cut.channel_blocks;
-    column = static_cast<int>(threadIdx.x) % cut.columns;
-    strip = static_cast<int>(threadIdx.x) / cut.columns;
-    const int block = static_cast<int>(blockIdx.x % cut.channel_blocks);
-    channel = (block * cut.columns + column) * channels;
-    const std::int64_t index = token_block * cut.strips_per_block() + strip;
-    active = index < cut.strips && channel < p.D;
-    b = index / cut.strips_per_row;
-    begin = static_cast<int>(index % cut.strips_per_row) * cut.strip_tokens;
-    end = min(begin + cut.strip_tokens, static_cast<int>(p.T));
-  }
-};
-
-/// The sequence and channel of a thread of the CTAs behind those of tokens. Not `active`: none.
-struct StatePlace {
-  int n, channel;
-  bool active;
-
-  __device__ StatePlace(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
-    const std::int64_t block = blockIdx.x - cut.token_blocks * cut.channel_blocks;
-    const std::int64_t index = block * cut.threads + threadIdx.x;
-    const int columns = (p.D + channels - 1) / channels;
-    n = static_cast<int>(index / columns);
-    channel = static_cast<int>(index % columns) * channels;
-    active = index / columns < p.N;
-  }
-};
+/// Clears tokens [t,end) of a thread's place, which are of no sequence.
+template <class Element, int kChannels>
+__device__ void clear_tokens(const TokenTensor& x, const Place& place, int t, int end) {
+  const float zeros[kChannels] = {};
+#pragma unroll 1
+  for (; t < end; ++t) store_token<Element>(x, place.b, t, place.channel, zeros);
+}
 
 }  // namespace tandem::cuda::causal_conv1d

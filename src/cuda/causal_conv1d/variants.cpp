@@ -1,12 +1,8 @@
-// The variants of causal_conv1d on CUDA, in the order in which they are tried, and how a call is
-// cut over the device. Host only.
+// The variants of causal_conv1d on CUDA, in the order in which they are tried. Host only.
 #include "cuda/causal_conv1d/variants.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-#include <algorithm>
-#include <bit>
 
 #include "cuda/gemm/convert.h"
 #include "cuda/runtime/call_scope.h"
@@ -70,8 +66,7 @@ std::string convolution_problem(const Variant<Params>& variant, const CausalConv
     return "takes up to " + std::to_string(kMaxIndex) + " sequences, got " + std::to_string(p.N);
   }
   // The shortest strips make the most CTAs.
-  if (cut_tokens(p, threads, variant.channels, true, static_cast<int>(kMaxIndex)).blocks() >
-      kMaxIndex) {
+  if (cut_tokens(p, threads, variant.channels, true, kMaxIndex).blocks() > kMaxIndex) {
     return "takes at most 2^31 - 1 blocks of tokens and channels, got B x T x D = " +
            std::to_string(p.B) + " x " + std::to_string(p.T) + " x " + std::to_string(p.D);
   }
@@ -94,7 +89,8 @@ const Variant<Params>& choose_from(const char* call, const std::vector<Variant<P
 Cut cut_backward(const BackwardVariant& variant, const CausalConv1dBackwardProblem& problem,
                  int multiprocessors) {
   return cut_tokens(problem.forward, kBackwardThreads, variant.channels,
-                    problem.d_initial_state.data != nullptr, multiprocessors);
+                    problem.d_initial_state.data != nullptr,
+                    std::int64_t{kBackwardBlocks} * multiprocessors);
 }
 
 /// Where a backward's sums of CTAs lie.
@@ -131,28 +127,6 @@ void sum_slices(const CausalConv1dBackwardProblem& problem, const float* sums, s
 }
 
 }  // namespace
-
-Cut cut_tokens(const CausalConv1dForwardProblem& problem, int threads, int channels, bool states,
-               int multiprocessors) {
-  constexpr int kLongest = 64, kShortest = 8, kBlocksPerMultiprocessor = 6;
-  const std::int64_t vectors = ceil_div(problem.D, channels);
-  Cut cut;
-  cut.threads = threads;
-  cut.columns = static_cast<int>(
-      std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(vectors, 32))));
-  cut.channel_blocks = static_cast<int>(ceil_div(vectors, cut.columns));
-  cut.strip_tokens = 2 * kLongest;
-  do {
-    cut.strip_tokens /= 2;
-    cut.strips_per_row = static_cast<int>(ceil_div(problem.T, cut.strip_tokens));
-    cut.strips = problem.B * cut.strips_per_row;
-    cut.token_blocks = ceil_div(cut.strips, cut.strips_per_block());
-  } while (cut.strip_tokens > kShortest &&
-           cut.token_blocks * cut.channel_blocks <
-               std::int64_t{kBlocksPerMultiprocessor} * multiprocessors);
-  if (states) cut.state_blocks = ceil_div(problem.N * vectors, threads);
-  return cut;
-}
 
 const std::vector<ForwardVariant>& forward_variants() {
   static const auto table = [] {
@@ -243,8 +217,9 @@ void causal_conv1d_forward(const CausalConv1dForwardProblem& problem, const Cont
                            const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
   const ForwardVariant& variant = choose(problem, device, options);
-  const Cut cut = cut_tokens(problem, kForwardThreads, variant.channels,
-                             problem.final_state.data != nullptr, device.multiprocessors);
+  const Cut cut =
+      cut_tokens(problem, kForwardThreads, variant.channels, problem.final_state.data != nullptr,
+                 std::int64_t{kForwardBlocks} * device.multiprocessors);
   const CallScope scope(variant.name, problem.device.index);
   if (cut.blocks() == 0) return;
   variant.launch(variant.name.c_str(), {problem, cut}, context.stream.handle);
