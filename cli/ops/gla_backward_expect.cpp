@@ -54,7 +54,10 @@ class GlaBackwardExpectation : public Expectation {
   }
 
   std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
-    const double limit = error_limit(p_.dtype);
+    // Heads that share q and k round S and dS once more, between the chunks of a pair. Where decays
+    // grow nothing else counts: four roundings of 1.7e-3 in bf16.
+    const double roundings = p_.HQ < p_.H ? 1.15 : 1;
+    const double limit = roundings * error_limit(p_.dtype);
     std::vector<OutputError> errors = {
         judge("dq", compare_shared(set.get("dq"), after, &Group::dq), limit),
         judge("dk", compare_shared(set.get("dk"), after, &Group::dk), limit),
