@@ -6,8 +6,16 @@
 #include "cuda/gla/forward.h"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/plan.h"
+#include "cuda/gla/state/params.h"
 
 namespace tandem::cuda::gla {
+
+/// What a reverse walk launches, in this order: the first two where sequences are cut.
+struct ReverseLaunch {
+  StateLaunch states = nullptr;     // of segments
+  StateLaunch gradients = nullptr;  // by the states before segments
+  ReverseBackwardLaunch walk = nullptr;
+};
 
 /// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), or by a
 /// walk per gradient, each of which picks its tiles by itself.
@@ -15,8 +23,8 @@ struct BackwardVariant {
   std::string name;
   DType dtype;
   bool tma;
-  ChunkBackwardLaunch by_chunks = nullptr;  // both null: by walks
-  ReverseBackwardLaunch in_reverse = nullptr;
+  ChunkBackwardLaunch by_chunks = nullptr;  // null, as in_reverse.walk: by walks
+  ReverseLaunch in_reverse;
 };
 
 const std::vector<BackwardVariant>& backward_variants();

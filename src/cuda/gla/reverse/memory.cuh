@@ -71,7 +71,7 @@ struct ReverseStates {
   __device__ void run() const {
     follow_stream();
     const char* from = static_cast<const char*>(params.states) +
-                       (std::int64_t{blockIdx.x} + 1) * head.pairs * Config::kStateBytes;
+                       (head.index * params.pairs + head.pairs) * Config::kStateBytes;
     for (int pair = 0; pair < head.pairs; ++pair) {
       from -= Config::kStateBytes;
       shared.state_empty.wait((pair & 1) ^ 1);
@@ -96,9 +96,11 @@ struct ReverseDecays {
   __device__ LogDecays load(int n) const {
     const DecayTensor& decay = params.problem.forward.log_decay;
     const float* own = decay.data + head.batch * decay.batch_stride + head.head * decay.head_stride;
+    // The gradient that enters behind the segment has the decay of the token there.
+    const std::int64_t end = min(std::int64_t{head.end()}, params.problem.forward.T);
     const auto of_token = [&](int offset) {
       const std::int64_t time = std::int64_t{head.begin(n)} + offset;
-      if (decay.data == nullptr || time >= params.problem.forward.T) return 0.0f;
+      if (decay.data == nullptr || time >= end) return 0.0f;
       return own[time * decay.time_stride];
     };
     const int token = 2 * (threadIdx.x % 32);
@@ -191,7 +193,7 @@ struct ReverseDecays {
     const DecayGradient& to = params.problem.d_log_decay;
     if (to.data != nullptr && !to.per_token) {
       sum = sum_warp(sum);
-      if (threadIdx.x % 32 == 0) params.decay_sums[blockIdx.x] = sum;
+      if (threadIdx.x % 32 == 0) params.decay_sums[head.index] = sum;
     }
   }
 };

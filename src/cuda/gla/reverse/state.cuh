@@ -5,6 +5,7 @@
 
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/reverse/products.cuh"
+#include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda::gla {
@@ -78,10 +79,12 @@ struct ReverseState {
 
   __device__ void run() const {
     const GlaBackwardProblem& problem = params.problem;
-    const std::int64_t state = std::int64_t{blockIdx.x} * problem.forward.K * problem.forward.V;
+    const std::int64_t state_size = std::int64_t{problem.forward.K} * problem.forward.V;
     Tile gradient[kTiles] = {};
-    const float* const behind =
-        problem.d_final_state == nullptr ? nullptr : problem.d_final_state + state;
+    const float* const behind = params.entry_gradients == nullptr
+                                    ? nullptr
+                                    : params.entry_gradients + head.index * state_size;
+    if (params.segments > 1) cudaGridDependencySynchronize();  // it comes from this call's kernels
     if (behind != nullptr) {
       for_each_tile([&]<int kTile>() { load_state(gradient[kTile], behind, tile(kTile)); });
     }
@@ -111,16 +114,18 @@ struct ReverseState {
       shared.queries_read[slot].arrive();
       shared.done[slot].arrive();
     }
-    if (problem.d_initial_state != nullptr) {
+    if (problem.d_initial_state != nullptr && head.segment == 0) {
       Item item;
       item.batch = head.batch;
       item.head = head.head;
       item.length = static_cast<int>(problem.forward.T);
       const float factor = first_factor(problem.forward.log_decay, item);
+      float* const to = problem.d_initial_state +
+                        (std::int64_t{head.batch} * problem.forward.H + head.head) * state_size;
       for_each_tile([&]<int kTile>() {
 #pragma unroll
         for (float& value : gradient[kTile]) value *= factor;
-        store_state(gradient[kTile], problem.d_initial_state + state, tile(kTile));
+        store_state(gradient[kTile], to, tile(kTile));
       });
     }
   }

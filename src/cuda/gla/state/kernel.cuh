@@ -25,6 +25,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/common/even_segments.cuh"
 #include "cuda/gla/common/span.cuh"
 #include "cuda/gla/common/tiles.cuh"
 #include "cuda/gla/state/config.h"
@@ -73,7 +74,11 @@ __device__ StateItem find_state_item(const StateParams& params) {
   const std::int64_t n = index % problem.N;
   const int segment = static_cast<int>(index / problem.N);
   set_sequence(found.item, problem, n);
-  keep_segment<Config>(found.item, segment, params.segments);
+  if (params.segment_chunks > 0) {
+    keep_chunks(found.item, segment * params.segment_chunks, params.segment_chunks);
+  } else {
+    keep_segment<Config>(found.item, segment, params.segments);
+  }
   found.segment_index = (n * problem.H + found.item.head) * params.segments + segment;
   found.item.final_state =
       params.states + found.segment_index * (std::int64_t{problem.K} * problem.V);
