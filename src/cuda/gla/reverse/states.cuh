@@ -23,6 +23,7 @@
 #include "cuda/gla/common/even_segments.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/common/tiles.cuh"
+#include "cuda/gla/reverse/entry_state.cuh"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/shared.cuh"
 #include "cuda/parts/ring.cuh"
@@ -133,11 +134,11 @@ struct KeptStatesWalk {
 
   __device__ void walk(int warpgroup) const {
     const GlaForwardProblem& problem = params.problem.forward;
-    float state[Config::kKeyDim / 2] = {};
-    if (params.entry_states != nullptr) {
-      load_state(state, params.entry_states + head.index * problem.K * problem.V,
-                 {problem.K, problem.V, {problem.V, 1}, 0, 64 * warpgroup});
-    }
+    const float* const entry = params.entry_states == nullptr
+                                   ? nullptr
+                                   : params.entry_states + head.index * problem.K * problem.V;
+    float state[Config::kKeyDim / 2];
+    load_entry_state(state, entry, {problem.K, problem.V, {problem.V, 1}, 0, 64 * warpgroup});
     Position at;
     if (head.pairs > 0) keep(state, 0, warpgroup);
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
