@@ -65,6 +65,8 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_reverse_kernel(
       shared.weights_empty[i].init(kRole);
       shared.queries_read[i].init(kRole);
     }
+    shared.entry_loaded.init(1);
+    shared.entry_read.init(kRole);
     shared.state_loaded.init(1);
     shared.state_empty.init(2 * kRole);
     shared.gradient_full.init(kRole);

@@ -45,11 +45,26 @@ struct ReverseCopies {
     }
   }
 
+  /// Has the state role take the gradient behind the segment, through the second chunk's stage.
+  __device__ void enter_gradient() const {
+    if (params.entry_gradients == nullptr) return;
+    follow_stream();  // it comes from this call's kernels
+    const GlaForwardProblem& problem = params.problem.forward;
+    const std::int64_t size = std::int64_t{problem.K} * problem.V;
+    const auto bytes = static_cast<std::uint32_t>(sizeof(float) * size);
+    shared.entry_loaded.arrive_and_expect(bytes);
+    cute::SM90_BULK_COPY_G2S::copy(params.entry_gradients + head.index * size,
+                                   &shared.entry_loaded.word, shared.entry(), bytes);
+    shared.entry_read.wait(0);
+  }
+
   __device__ void run() const {
     for (ReversePosition at; at.n < min(2, head.chunks); at = at.next()) {
+      if (at.n == 1) enter_gradient();
       load_first(at);
       load_others(at);
     }
+    if (head.chunks < 2) enter_gradient();
     for (ReversePosition at; at.n < head.chunks; at = at.next()) {
       const bool more = at.n + 2 < head.chunks;
       shared.done[at.stage()].wait(at.stage_parity());
@@ -97,11 +112,11 @@ struct ReverseDecays {
     const DecayTensor& decay = params.problem.forward.log_decay;
     const float* own = decay.data + head.batch * decay.batch_stride + head.head * decay.head_stride;
     // The gradient that enters behind the segment has the decay of the token there.
-    const std::int64_t end = min(std::int64_t{head.end()}, params.problem.forward.T);
+    const int end = min(head.end(), static_cast<int>(params.problem.forward.T));
     const auto of_token = [&](int offset) {
-      const std::int64_t time = std::int64_t{head.begin(n)} + offset;
+      const int time = head.begin(n) + offset;
       if (decay.data == nullptr || time >= end) return 0.0f;
-      return own[time * decay.time_stride];
+      return own[std::int64_t{time} * decay.time_stride];
     };
     const int token = 2 * (threadIdx.x % 32);
     return {{of_token(token), of_token(token + 1)}, of_token(64)};

@@ -1,6 +1,7 @@
 #include "cuda/gla/reverse/plan.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "cuda/gla/variant_choice.h"
 #include "cuda/runtime/plan.h"
@@ -67,6 +68,13 @@ std::string reason_against_reverse(const GlaBackwardProblem& problem) {
   if (std::max(f.K, f.V) < kNarrowest) {
     return "takes K or V from " + std::to_string(kNarrowest) + " on, got " + std::to_string(f.K) +
            " and " + std::to_string(f.V);
+  }
+  // Bulk copies move 16 bytes.
+  if (std::int64_t{f.K} * f.V % 4 != 0) {
+    return "takes K * V in multiples of 4, got " + std::to_string(std::int64_t{f.K} * f.V);
+  }
+  if (reinterpret_cast<std::uintptr_t>(problem.d_final_state) % 16 != 0) {
+    return "takes d_final_state at a multiple of 16 bytes";
   }
   const std::string reason = width_reason("K", f.K, kWidest);
   return reason.empty() ? width_reason("V", f.V, kWidest) : reason;

@@ -66,6 +66,12 @@ struct ReverseShared {
   alignas(1024) char dv[panel_bytes(64)];                // 64 columns of dv, on their way out
   Tokens tokens[kStages];
 
+  /// The gradient behind the segment, fp32 [K,V], where the second chunk comes later. why not from
+  /// device memory to registers: loads of many at a time make ptxas (13.0) spill dS, and one after
+  /// the other they take 90 us.
+  __device__ float* entry() { return reinterpret_cast<float*>(&stages[1]); }
+  static_assert(sizeof(Stage) >= sizeof(float) * Config::kKeyDim * Config::kValueDim);
+
   // A barrier tells its last two phases apart, no more: what a role waits for must not get further
   // ahead of it than the stages allow.
   // Per stage: filled; done with; weights made; done with; q read by the state role.
@@ -74,6 +80,9 @@ struct ReverseShared {
   Barrier weights_full[kStages];
   Barrier weights_empty[kStages];
   Barrier queries_read[kStages];
+  // Once.
+  Barrier entry_loaded;
+  Barrier entry_read;
   // Per pair.
   Barrier state_loaded;
   Barrier state_empty;

@@ -5,7 +5,6 @@
 
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/reverse/products.cuh"
-#include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda::gla {
@@ -81,12 +80,10 @@ struct ReverseState {
     const GlaBackwardProblem& problem = params.problem;
     const std::int64_t state_size = std::int64_t{problem.forward.K} * problem.forward.V;
     Tile gradient[kTiles] = {};
-    const float* const behind = params.entry_gradients == nullptr
-                                    ? nullptr
-                                    : params.entry_gradients + head.index * state_size;
-    if (params.segments > 1) cudaGridDependencySynchronize();  // it comes from this call's kernels
-    if (behind != nullptr) {
-      for_each_tile([&]<int kTile>() { load_state(gradient[kTile], behind, tile(kTile)); });
+    if (params.entry_gradients != nullptr) {
+      shared.entry_loaded.wait(0);
+      for_each_tile([&]<int kTile>() { load_state(gradient[kTile], shared.entry(), tile(kTile)); });
+      shared.entry_read.arrive();
     }
     for (ReversePosition at; at.n < head.chunks; at = at.next()) {
       const int slot = at.stage();
