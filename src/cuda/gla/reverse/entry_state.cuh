@@ -19,6 +19,7 @@ __device__ void load_entry_state(float (&state)[kCount], const float* from, cons
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int own_key = key + k % 2, own_value = value + k / 2 * 8;
+      state[i + k] = 0.0f;  // what a load that is not made leaves
       const bool exists = from != nullptr && own_key < tile.K && own_value < tile.V;
       cutlass::arch::global_load<float, 4>(
           state[i + k], from + own_key * tile.strides.key + own_value * tile.strides.value, exists);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/environment.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/runtime/plan.h"
 
@@ -86,6 +87,9 @@ ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem,
   const std::int64_t q_bytes = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
   const std::int64_t most_bytes = q_bytes + q_bytes / 10 + (16 << 20);
   ReversePlan best = plan_segments(problem, device, 1);
+  if (const int forced = gla_segments_switch(); forced > 0) {
+    return plan_segments(problem, device, std::clamp(forced, 1, std::max(best.chunks, 1)));
+  }
   const int most = std::min(kMostSegments, best.chunks / kFewestChunks);
   for (int segments = 2; segments <= most; ++segments) {
     const ReversePlan plan = plan_segments(problem, device, segments);
