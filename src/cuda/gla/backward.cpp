@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/gla/decay/gradient.h"
+#include "cuda/gla/state/config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla.h"
@@ -37,7 +38,7 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
           if (!walks) walks = plan_backward(problem, device);
           const double time = one.by_groups   ? predicted_groups_time(problem, device)
                               : one.by_chunks ? predicted_chunks_time(problem, device)
-                                              : predicted_reverse_time(problem, device);
+                                              : plan_reverse_backward(problem, device).time;
           if (time > predicted_walks_time(*walks, device)) {
             reason = "is predicted to be slower than walks";
           }
@@ -122,36 +123,82 @@ void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& var
   sum_decays(problem, params.decay_sums, plan.chunks, stream);
 }
 
+/// Makes the states before, and the gradients behind, the segments of sequences.
+void enter_segments(const GlaBackwardProblem& problem, const BackwardVariant& variant,
+                    const ReversePlan& plan, const ReverseParams& walk,
+                    const ScratchMemory& scratch, void* stream) {
+  const GlaForwardProblem& f = problem.forward;
+  StateParams spans;
+  spans.tma = true;
+  spans.problem = f;
+  spans.segments = plan.segments;
+  spans.segment_chunks = plan.segment_chunks;
+  spans.total_log_decay = scratch.at<float>(plan.log_decay);
+  spans.k_map = walk.k_map;
+  spans.v_map = walk.v_map;
+  spans.states = scratch.at<float>(plan.entry_states);
+  variant.in_reverse.states(variant.name.c_str(), spans, stream);
+  spans.scale = f.scale;
+  spans.k_map = walk.q_map;
+  spans.v_map = walk.d_o_map;
+  spans.states = scratch.at<float>(plan.entry_gradients);
+  variant.in_reverse.gradients(variant.name.c_str(), spans, stream);
+
+  SegmentEntriesParams entries;
+  entries.sequence_heads = f.B * f.H;
+  entries.state_size = std::int64_t{f.K} * f.V;
+  entries.segments = plan.segments;
+  entries.states = scratch.at<float>(plan.entry_states);
+  entries.gradients = scratch.at<float>(plan.entry_gradients);
+  entries.log_decay = spans.total_log_decay;
+  entries.initial_state = f.initial_state;
+  entries.final_gradient = problem.d_final_state;
+  launch_segment_entries(entries, stream);
+}
+
 void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                    const Context& context) {
-  const ReversePlan plan = plan_reverse_backward(problem);
+                    const DeviceProperties& device, const Context& context) {
+  const ReversePlan plan = plan_reverse_backward(problem, device);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
   ReverseParams params{encode_maps(problem), problem};
   params.chunks = plan.chunks;
+  params.segments = plan.segments;
+  params.segment_chunks = plan.segment_chunks;
   params.pairs = plan.pairs;
   params.states = scratch.at<char>(plan.states);
   params.decay_sums = scratch.at<float>(plan.decay_sums);
-  variant.in_reverse(variant.name.c_str(), params, stream);
-  sum_decays(problem, params.decay_sums, 1, stream);
+  params.entry_states = problem.forward.initial_state;
+  params.entry_gradients = problem.d_final_state;
+  if (plan.segments > 1) {
+    enter_segments(problem, variant, plan, params, scratch, stream);
+    params.entry_states = scratch.at<float>(plan.entry_states);
+    params.entry_gradients = scratch.at<float>(plan.entry_gradients);
+  }
+  variant.in_reverse.walk(variant.name.c_str(), params, stream);
+  sum_decays(problem, params.decay_sums, plan.segments, stream);
 }
 
 }  // namespace
 
 const std::vector<BackwardVariant>& backward_variants() {
-  static const std::vector<BackwardVariant> table =
-      table_of_variants<BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
-        const std::string name =
-            std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kChunk);
-        if (tma) {
-          rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
-          rows.push_back({name + ".reverse", dtype, tma, nullptr,
-                          &launch_reverse_backward<Element, 128, 128>});
-          rows.push_back(
-              {name + ".groups", dtype, tma, nullptr, nullptr, &launch_group_backward<Element>});
-        }
-        rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
-      });
+  static const std::vector<BackwardVariant> table = table_of_variants<
+      BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
+    const std::string name =
+        std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kChunk);
+    if (tma) {
+      rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
+      rows.push_back({name + ".reverse",
+                      dtype,
+                      tma,
+                      nullptr,
+                      {&launch_state<StateConfig<Element, 128, 128, false>>,
+                       &launch_state<StateConfig<Element, 128, 128, true>>,
+                       &launch_reverse_backward<Element, 128, 128>}});
+      rows.push_back({name + ".groups", dtype, tma, nullptr, {}, &launch_group_backward<Element>});
+    }
+    rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
+  });
   return table;
 }
 
@@ -191,8 +238,8 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
     gla::run_by_groups(problem, variant, device, context);
   } else if (variant.by_chunks) {
     gla::run_by_chunks(problem, variant, device, context);
-  } else if (variant.in_reverse) {
-    gla::run_in_reverse(problem, variant, context);
+  } else if (variant.in_reverse.walk) {
+    gla::run_in_reverse(problem, variant, device, context);
   } else {
     const ScratchMemory scratch(gla::kOp, context, walks.workspace_bytes);
     gla::run_by_walks(problem, walks, variant.name, variant.tma, scratch, context.stream.handle);
@@ -205,7 +252,7 @@ std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
   const auto [variant, walks] = gla::choose(problem, device, options);
   if (variant.by_groups) return gla::plan_group_backward(problem).workspace_bytes;
   if (variant.by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
-  if (variant.in_reverse) return gla::plan_reverse_backward(problem).workspace_bytes;
+  if (variant.in_reverse.walk) return gla::plan_reverse_backward(problem, device).workspace_bytes;
   return walks.workspace_bytes;
 }
 

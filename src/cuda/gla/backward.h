@@ -8,9 +8,17 @@
 #include "cuda/gla/groups/plan.h"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/plan.h"
+#include "cuda/gla/state/params.h"
 #include "cuda/gla/walk/backward.h"
 
 namespace tandem::cuda::gla {
+
+/// What a reverse walk launches, in this order: the first two where sequences are cut.
+struct ReverseLaunch {
+  StateLaunch states = nullptr;     // of segments
+  StateLaunch gradients = nullptr;  // by the states before segments
+  ReverseBackwardLaunch walk = nullptr;
+};
 
 /// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups
 /// of heads (groups/plan.h), or by a walk per gradient (walk/backward.h), which picks its tiles
@@ -20,10 +28,10 @@ struct BackwardVariant {
   DType dtype;
   bool tma;
   ChunkBackwardLaunch by_chunks = nullptr;  // all null: by walks
-  ReverseBackwardLaunch in_reverse = nullptr;
+  ReverseLaunch in_reverse;
   GroupBackwardLaunch by_groups = nullptr;
 
-  bool by_walks() const { return !by_chunks && !in_reverse && !by_groups; }
+  bool by_walks() const { return !by_chunks && !in_reverse.walk && !by_groups; }
 };
 
 const std::vector<BackwardVariant>& backward_variants();

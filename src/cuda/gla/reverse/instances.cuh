@@ -14,17 +14,17 @@ void launch_reverse_backward(const char* name, const ReverseParams& params, void
   using Gradients = ReverseConfig<Element, kKeyDim, kValueDim>;
   const GlaForwardProblem& problem = params.problem.forward;
   const auto on = static_cast<cudaStream_t>(stream);
-  const auto heads = static_cast<unsigned>(problem.B * problem.H);
-  if (heads == 0) return;
+  const auto segments = static_cast<unsigned>(problem.B * problem.H * params.segments);
+  if (segments == 0) return;
   static_assert(sizeof(KeptStatesShared<States>) <= kSharedMemoryPerBlock);
   static_assert(sizeof(ReverseShared<Gradients>) <= kSharedMemoryPerBlock);
   launch_kernel(name, gla_kept_states_kernel<States>,
-                {.blocks = heads,
+                {.blocks = segments,
                  .threads = States::kThreads,
                  .shared_bytes = sizeof(KeptStatesShared<States>)},
                 on, params);
   launch_kernel(name, gla_reverse_kernel<Gradients>,
-                {.blocks = heads,
+                {.blocks = segments,
                  .threads = Gradients::kThreads,
                  .shared_bytes = sizeof(ReverseShared<Gradients>)},
                 on, params);

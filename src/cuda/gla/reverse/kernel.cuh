@@ -1,6 +1,7 @@
-// gla_reverse_kernel: all gradients of a head, in one walk from its last token to its first.
+// gla_reverse_kernel: all gradients of a segment of a head, in one walk from its last token to its
+// first.
 //
-// A CTA walks one head in chunks of C = 64 tokens. With St before every pair of chunks from
+// A CTA walks one segment in chunks of C = 64 tokens. With St before every pair of chunks from
 // gla_kept_states_kernel, G the inclusive sum of a chunk's decays, D_ij = 2^(G_i - G_j) for j <= i,
 // and f_j the factor from token j to dS behind the chunk (docs/ops/gla_backward.md):
 //   At_ji = scale D_ij (k_j . q_i),  Wt_ji = scale D_ij (v_j . do_i)      [C,C]
@@ -64,6 +65,8 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_reverse_kernel(
       shared.weights_empty[i].init(kRole);
       shared.queries_read[i].init(kRole);
     }
+    shared.entry_loaded.init(1);
+    shared.entry_read.init(kRole);
     shared.state_loaded.init(1);
     shared.state_empty.init(2 * kRole);
     shared.gradient_full.init(kRole);

@@ -45,11 +45,26 @@ struct ReverseCopies {
     }
   }
 
+  /// Has the state role take the gradient behind the segment, through the second chunk's stage.
+  __device__ void enter_gradient() const {
+    if (params.entry_gradients == nullptr) return;
+    follow_stream();  // it comes from this call's kernels
+    const GlaForwardProblem& problem = params.problem.forward;
+    const std::int64_t size = std::int64_t{problem.K} * problem.V;
+    const auto bytes = static_cast<std::uint32_t>(sizeof(float) * size);
+    shared.entry_loaded.arrive_and_expect(bytes);
+    cute::SM90_BULK_COPY_G2S::copy(params.entry_gradients + head.index * size,
+                                   &shared.entry_loaded.word, shared.entry(), bytes);
+    shared.entry_read.wait(0);
+  }
+
   __device__ void run() const {
     for (ReversePosition at; at.n < min(2, head.chunks); at = at.next()) {
+      if (at.n == 1) enter_gradient();
       load_first(at);
       load_others(at);
     }
+    if (head.chunks < 2) enter_gradient();
     for (ReversePosition at; at.n < head.chunks; at = at.next()) {
       const bool more = at.n + 2 < head.chunks;
       shared.done[at.stage()].wait(at.stage_parity());
@@ -71,7 +86,7 @@ struct ReverseStates {
   __device__ void run() const {
     follow_stream();
     const char* from = static_cast<const char*>(params.states) +
-                       (std::int64_t{blockIdx.x} + 1) * head.pairs * Config::kStateBytes;
+                       (head.index * params.pairs + head.pairs) * Config::kStateBytes;
     for (int pair = 0; pair < head.pairs; ++pair) {
       from -= Config::kStateBytes;
       shared.state_empty.wait((pair & 1) ^ 1);
@@ -96,10 +111,12 @@ struct ReverseDecays {
   __device__ LogDecays load(int n) const {
     const DecayTensor& decay = params.problem.forward.log_decay;
     const float* own = decay.data + head.batch * decay.batch_stride + head.head * decay.head_stride;
+    // The gradient that enters behind the segment has the decay of the token there.
+    const int end = min(head.end(), static_cast<int>(params.problem.forward.T));
     const auto of_token = [&](int offset) {
-      const std::int64_t time = std::int64_t{head.begin(n)} + offset;
-      if (decay.data == nullptr || time >= params.problem.forward.T) return 0.0f;
-      return own[time * decay.time_stride];
+      const int time = head.begin(n) + offset;
+      if (decay.data == nullptr || time >= end) return 0.0f;
+      return own[std::int64_t{time} * decay.time_stride];
     };
     const int token = 2 * (threadIdx.x % 32);
     return {{of_token(token), of_token(token + 1)}, of_token(64)};
@@ -191,7 +208,7 @@ struct ReverseDecays {
     const DecayGradient& to = params.problem.d_log_decay;
     if (to.data != nullptr && !to.per_token) {
       sum = sum_warp(sum);
-      if (threadIdx.x % 32 == 0) params.decay_sums[blockIdx.x] = sum;
+      if (threadIdx.x % 32 == 0) params.decay_sums[head.index] = sum;
     }
   }
 };

@@ -10,13 +10,33 @@ namespace tandem::cuda::gla {
 /// What both kernels receive.
 struct ReverseParams : BackwardMaps {
   GlaBackwardProblem problem;
-  int chunks = 0;  // of 64 tokens, per sequence
-  int pairs = 0;   // of chunks, per sequence
-  // [B,H,pairs] states before each pair of chunks, St [V,K] rounded to 16 bits, in the layout of
-  // shared memory: panels of 64 columns of K (parts/panel.cuh).
+  int chunks = 0;          // of 64 tokens, per sequence
+  int segments = 1;        // per sequence, each walked by a CTA
+  int segment_chunks = 0;  // of every segment but the last
+  int pairs = 0;           // of chunks, per segment
+  // [B,H,segments,K,V]: states before segments, gradients by the states behind them; null: 0.
+  const float* entry_states = nullptr;
+  const float* entry_gradients = nullptr;
+  // [B,H,segments,pairs] states before each pair of chunks, St [V,K] rounded to 16 bits, in the
+  // layout of shared memory: panels of 64 columns of K (parts/panel.cuh).
   void* states = nullptr;
-  float* decay_sums = nullptr;  // [B,H], of a constant decay
+  float* decay_sums = nullptr;  // [B,H,segments], of a constant decay
 };
+
+/// What gla_segment_entries_kernel turns, in place, from what each segment adds into what there is
+/// where it begins: before it for states, behind it for gradients.
+struct SegmentEntriesParams {
+  std::int64_t sequence_heads = 0;  // B * H
+  std::int64_t state_size = 0;      // K * V
+  int segments = 1;
+  unsigned slices = 0;                    // of a state, a CTA each; set by the launch
+  float* states = nullptr;                // [B,H,segments,K,V]
+  float* gradients = nullptr;             // [B,H,segments,K,V]
+  const float* log_decay = nullptr;       // [B,H,segments], of whole segments
+  const float* initial_state = nullptr;   // [B,H,K,V] or null
+  const float* final_gradient = nullptr;  // [B,H,K,V] or null
+};
+void launch_segment_entries(SegmentEntriesParams params, void* stream);
 
 /// Launches gla_kept_states_kernel and gla_reverse_kernel; `name` is the variant's, for errors.
 /// Instantiated by reverse/instances.cuh.

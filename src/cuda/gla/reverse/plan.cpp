@@ -1,7 +1,9 @@
 #include "cuda/gla/reverse/plan.h"
 
 #include <algorithm>
+#include <cstdint>
 
+#include "core/environment.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/runtime/plan.h"
 
@@ -13,6 +15,52 @@ constexpr int kWidest = 128;
 // times the wider of q and v.
 constexpr int kNarrowest = 120;
 constexpr std::int64_t kStateBytes = 2 * kWidest * kWidest;
+constexpr int kMostSegments = 64;
+constexpr int kFewestChunks = 4;  // per segment
+
+double predicted_time(const ReversePlan& plan, std::int64_t heads, const DeviceProperties& device) {
+  const DeviceModel::GlaReverse& model = device_model(device).gla_reverse;
+  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
+  const auto round = [&](std::int64_t together) {
+    return std::max(model.chunk, static_cast<double>(together) * model.head);
+  };
+  const std::int64_t walks = heads * plan.segments, last = walks % multiprocessors;
+  const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
+                       (last > 0 ? round(last) : 0.0);
+  const double walk = model.call + plan.segment_chunks * chunk;
+  if (plan.segments == 1) return walk;
+  // Two passes for the states of segments, which read k, v, q and do, and their sums.
+  constexpr int kLaunches = 3;
+  constexpr std::int64_t kChunkBytes = 4 * 2 * kChunk * kWidest;
+  const DeviceModel::GlaWalk& span = device_model(device).gla_walk;
+  return walk + kLaunches * span.call +
+         static_cast<double>(heads * plan.chunks * kChunkBytes) / span.bytes_per_microsecond;
+}
+
+ReversePlan plan_segments(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                          int segments) {
+  const GlaForwardProblem& f = problem.forward;
+  const std::int64_t heads = f.B * f.H;
+  ReversePlan plan;
+  plan.chunks = static_cast<int>(ceil_div(f.T, kChunk));
+  plan.segment_chunks = std::max(static_cast<int>(ceil_div(plan.chunks, segments)), 1);
+  plan.segments = std::max(static_cast<int>(ceil_div(plan.chunks, plan.segment_chunks)), 1);
+  plan.pairs = static_cast<int>(ceil_div(std::min(plan.segment_chunks, plan.chunks), 2));
+  plan.time = predicted_time(plan, heads, device);
+  WorkspaceLayout workspace;
+  plan.states = workspace.add(heads * plan.segments * plan.pairs * kStateBytes);
+  if (plan.segments > 1) {
+    const std::int64_t entries = 4 * heads * plan.segments * f.K * f.V;
+    plan.entry_states = workspace.add(entries);
+    plan.entry_gradients = workspace.add(entries);
+    plan.log_decay = workspace.add(4 * heads * plan.segments);
+  }
+  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
+    plan.decay_sums = workspace.add(4 * heads * plan.segments);
+  }
+  plan.workspace_bytes = workspace.bytes();
+  return plan;
+}
 
 }  // namespace
 
@@ -22,36 +70,35 @@ std::string reason_against_reverse(const GlaBackwardProblem& problem) {
     return "takes K or V from " + std::to_string(kNarrowest) + " on, got " + std::to_string(f.K) +
            " and " + std::to_string(f.V);
   }
+  // States are read 16 bytes at a time.
+  if (std::int64_t{f.K} * f.V % 4 != 0) {
+    return "takes K * V in multiples of 4, got " + std::to_string(std::int64_t{f.K} * f.V);
+  }
+  for (const float* states : {f.initial_state, problem.d_final_state}) {
+    if (reinterpret_cast<std::uintptr_t>(states) % 16 != 0) {
+      return "takes initial_state and d_final_state at multiples of 16 bytes";
+    }
+  }
   const std::string reason = width_reason("K", f.K, kWidest);
   return reason.empty() ? width_reason("V", f.V, kWidest) : reason;
 }
 
-double predicted_reverse_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  const DeviceModel::GlaReverse& model = device_model(device).gla_reverse;
+ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem,
+                                  const DeviceProperties& device) {
   const GlaForwardProblem& f = problem.forward;
-  const std::int64_t heads = f.B * f.H;
-  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const auto round = [&](std::int64_t together) {
-    return std::max(model.chunk, static_cast<double>(together) * model.head);
-  };
-  const std::int64_t last = heads % multiprocessors;
-  const double chunk = static_cast<double>(heads / multiprocessors) * round(multiprocessors) +
-                       (last > 0 ? round(last) : 0.0);
-  return model.call + static_cast<double>(ceil_div(f.T, kChunk)) * chunk;
-}
-
-ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem) {
-  const GlaForwardProblem& f = problem.forward;
-  ReversePlan plan;
-  plan.chunks = static_cast<int>(ceil_div(f.T, kChunk));
-  plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kChunk));
-  WorkspaceLayout workspace;
-  plan.states = workspace.add(f.B * f.H * plan.pairs * kStateBytes);
-  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
-    plan.decay_sums = workspace.add(4 * f.B * f.H);
+  const std::int64_t q_bytes = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
+  const std::int64_t most_bytes = q_bytes + q_bytes / 10 + (16 << 20);
+  ReversePlan best = plan_segments(problem, device, 1);
+  if (const int forced = gla_segments_switch(); forced > 0) {
+    return plan_segments(problem, device, std::clamp(forced, 1, std::max(best.chunks, 1)));
   }
-  plan.workspace_bytes = workspace.bytes();
-  return plan;
+  const int most = std::min(kMostSegments, best.chunks / kFewestChunks);
+  for (int segments = 2; segments <= most; ++segments) {
+    const ReversePlan plan = plan_segments(problem, device, segments);
+    if (static_cast<std::int64_t>(plan.workspace_bytes) > most_bytes) break;
+    if (plan.time < best.time) best = plan;
+  }
+  return best;
 }
 
 }  // namespace tandem::cuda::gla

@@ -9,10 +9,16 @@
 namespace tandem::cuda::gla {
 
 struct ReversePlan {
-  int chunks = 0;
-  int pairs = 0;
+  int chunks = 0;          // of a sequence
+  int segments = 1;        // per sequence
+  int segment_chunks = 0;  // of every segment but the last
+  int pairs = 0;           // of chunks, per segment
+  double time = 0.0;  // microseconds, predicted: right enough to compare with walks (walk/plan.h)
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;
+  std::size_t entry_states = 0;     // fp32 [B,H,segments,K,V] where there are several, as
+  std::size_t entry_gradients = 0;  // these
+  std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
 };
@@ -20,10 +26,9 @@ struct ReversePlan {
 /// Says why a problem's sizes cannot go in one reverse walk; "" when they can.
 std::string reason_against_reverse(const GlaBackwardProblem& problem);
 
-/// Predicts microseconds by the device's model, right enough to compare with those of walks
-/// (walk/plan.h).
-double predicted_reverse_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
-
-ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem);
+/// Plans a call; sequences are cut where that is predicted to be faster and the workspace stays
+/// within 1.1 times the wider of q and v, and 16 MB.
+ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem,
+                                  const DeviceProperties& device);
 
 }  // namespace tandem::cuda::gla

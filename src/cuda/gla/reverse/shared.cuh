@@ -66,6 +66,12 @@ struct ReverseShared {
   alignas(1024) char dv[panel_bytes(64)];                // 64 columns of dv, on their way out
   Tokens tokens[kStages];
 
+  /// The gradient behind the segment, fp32 [K,V], where the second chunk comes later. why not from
+  /// device memory to registers: loads of many at a time make ptxas (13.0) spill dS, and one after
+  /// the other they take 90 us.
+  __device__ float* entry() { return reinterpret_cast<float*>(&stages[1]); }
+  static_assert(sizeof(Stage) >= sizeof(float) * Config::kKeyDim * Config::kValueDim);
+
   // A barrier tells its last two phases apart, no more: what a role waits for must not get further
   // ahead of it than the stages allow.
   // Per stage: filled; done with; weights made; done with; q read by the state role.
@@ -74,6 +80,9 @@ struct ReverseShared {
   Barrier weights_full[kStages];
   Barrier weights_empty[kStages];
   Barrier queries_read[kStages];
+  // Once.
+  Barrier entry_loaded;
+  Barrier entry_read;
   // Per pair.
   Barrier state_loaded;
   Barrier state_empty;
@@ -93,24 +102,37 @@ struct ReversePosition {
   __device__ ReversePosition next() const { return {n + 1}; }
 };
 
-/// The head that a CTA walks.
+/// The segment of a head that a CTA walks.
 struct ReverseHead {
   int batch;
   int head;
+  int segment;
+  int first;  // chunk of the segment
   int chunks;
   int pairs;
+  std::int64_t index;  // into [B,H,segments]
 
-  explicit __device__ ReverseHead(const ReverseParams& params)
-      : batch(static_cast<int>(blockIdx.x / params.problem.forward.H)),
-        head(static_cast<int>(blockIdx.x % params.problem.forward.H)),
-        chunks(params.chunks),
-        pairs(params.pairs) {}
+  explicit __device__ ReverseHead(const ReverseParams& params) {
+    // Heads are innermost: they are neighbours in memory.
+    const int H = params.problem.forward.H;
+    const unsigned of_head = blockIdx.x / H;
+    head = static_cast<int>(blockIdx.x % H);
+    segment = static_cast<int>(of_head % params.segments);
+    batch = static_cast<int>(of_head / params.segments);
+    first = segment * params.segment_chunks;
+    chunks = min(params.segment_chunks, params.chunks - first);
+    pairs = (chunks + 1) / 2;
+    index = (std::int64_t{batch} * H + head) * params.segments + segment;
+  }
 
-  /// The n-th chunk of the walk, counted in time.
+  /// The n-th chunk of the walk, counted in time from the segment's first.
   __device__ int in_time(int n) const { return chunks - 1 - n; }
   /// Whether the n-th chunk of the walk is the second of its pair in time.
   __device__ bool is_second(int n) const { return in_time(n) % 2 == 1; }
-  __device__ int begin(int n) const { return 64 * in_time(n); }
+  /// Its first token.
+  __device__ int begin(int n) const { return 64 * (first + in_time(n)); }
+  /// The token behind the segment.
+  __device__ int end() const { return 64 * (first + chunks); }
   __device__ TileCoordinate tile(int n) const { return {0, head, begin(n), batch}; }
   /// The n-th chunk's pair, counted along the walk.
   __device__ int pair(int n) const { return pairs - 1 - in_time(n) / 2; }

@@ -79,12 +79,12 @@ struct ReverseState {
 
   __device__ void run() const {
     const GlaBackwardProblem& problem = params.problem;
-    const std::int64_t state = std::int64_t{blockIdx.x} * problem.forward.K * problem.forward.V;
+    const std::int64_t state_size = std::int64_t{problem.forward.K} * problem.forward.V;
     Tile gradient[kTiles] = {};
-    const float* const behind =
-        problem.d_final_state == nullptr ? nullptr : problem.d_final_state + state;
-    if (behind != nullptr) {
-      for_each_tile([&]<int kTile>() { load_state(gradient[kTile], behind, tile(kTile)); });
+    if (params.entry_gradients != nullptr) {
+      shared.entry_loaded.wait(0);
+      for_each_tile([&]<int kTile>() { load_state(gradient[kTile], shared.entry(), tile(kTile)); });
+      shared.entry_read.arrive();
     }
     for (ReversePosition at; at.n < head.chunks; at = at.next()) {
       const int slot = at.stage();
@@ -112,16 +112,18 @@ struct ReverseState {
       shared.queries_read[slot].arrive();
       shared.done[slot].arrive();
     }
-    if (problem.d_initial_state != nullptr) {
+    if (problem.d_initial_state != nullptr && head.segment == 0) {
       Item item;
       item.batch = head.batch;
       item.head = head.head;
       item.length = static_cast<int>(problem.forward.T);
       const float factor = first_factor(problem.forward.log_decay, item);
+      float* const to = problem.d_initial_state +
+                        (std::int64_t{head.batch} * problem.forward.H + head.head) * state_size;
       for_each_tile([&]<int kTile>() {
 #pragma unroll
         for (float& value : gradient[kTile]) value *= factor;
-        store_state(gradient[kTile], problem.d_initial_state + state, tile(kTile));
+        store_state(gradient[kTile], to, tile(kTile));
       });
     }
   }

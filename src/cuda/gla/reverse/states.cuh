@@ -1,7 +1,7 @@
 // gla_kept_states_kernel: the state before every pair of chunks, for gla_reverse_kernel.
 //
-// A CTA walks one head from its first token on, in chunks of 64 tokens, and leaves the state that
-// it has before every pair, rounded to 16 bits:
+// A CTA walks one segment of a head from its first token on, in chunks of 64 tokens, and leaves the
+// state that it has before every pair, rounded to 16 bits:
 //   St = 2^G_C St + (Vt 2^(G_C - G_j)) K
 //
 // Role    threads              work
@@ -22,6 +22,7 @@
 #include "cuda/gla/common/decay_stream.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/common/tiles.cuh"
+#include "cuda/gla/reverse/entry_state.cuh"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/shared.cuh"
 #include "cuda/parts/ring.cuh"
@@ -61,27 +62,28 @@ template <class Config>
 struct KeptStatesWalk {
   const ReverseParams& params;
   KeptStatesShared<Config>& shared;
+  const ReverseHead head;
   Item item;
 
   using Element = typename Config::Element;
   using Position = RingPosition<Config::kStages>;
 
   __device__ KeptStatesWalk(const ReverseParams& params, KeptStatesShared<Config>& shared)
-      : params(params), shared(shared) {
-    const GlaForwardProblem& problem = params.problem.forward;
-    item.head = static_cast<int>(blockIdx.x % problem.H);
-    set_sequence(item, problem, blockIdx.x / problem.H);
+      : params(params), shared(shared), head(params) {
+    item.head = head.head;
+    set_sequence(item, params.problem.forward, head.batch);
+    keep_chunks<Config>(item, head.first, head.first + head.chunks);
   }
 
   /// Chunks that come before some pair.
-  __device__ int chunks() const { return 2 * (params.pairs - 1); }
+  __device__ int chunks() const { return 2 * (head.pairs - 1); }
 
   __device__ void load() const {
     Position at;
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
-      const TileCoordinate from{0, item.head, 64 * chunk, item.batch};
+      const TileCoordinate from{0, item.head, item.begin + 64 * chunk, item.batch};
       shared.input.wait_empty(at);
       full.arrive_and_expect(sizeof(stage));
       load_tile(params.k_map, full, stage.k, Config::kKeyDim, from);
@@ -119,7 +121,7 @@ struct KeptStatesWalk {
     sync_warpgroup(1 + warpgroup);
     if (!stores) return;
     char* const to = static_cast<char*>(params.states) +
-                     (std::int64_t{blockIdx.x} * params.pairs + pair) * Config::kStateBytes +
+                     (head.index * params.pairs + pair) * Config::kStateBytes +
                      warpgroup * panel_bytes(64);
 #pragma unroll
     for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
@@ -131,13 +133,13 @@ struct KeptStatesWalk {
 
   __device__ void walk(int warpgroup) const {
     const GlaForwardProblem& problem = params.problem.forward;
-    float state[Config::kKeyDim / 2] = {};
-    if (problem.initial_state != nullptr) {
-      load_state(state, problem.initial_state + std::int64_t{blockIdx.x} * problem.K * problem.V,
-                 {problem.K, problem.V, {problem.V, 1}, 0, 64 * warpgroup});
-    }
+    const float* const entry = params.entry_states == nullptr
+                                   ? nullptr
+                                   : params.entry_states + head.index * problem.K * problem.V;
+    float state[Config::kKeyDim / 2];
+    load_entry_state(state, entry, {problem.K, problem.V, {problem.V, 1}, 0, 64 * warpgroup});
     Position at;
-    if (params.pairs > 0) keep(state, 0, warpgroup);
+    if (head.pairs > 0) keep(state, 0, warpgroup);
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       const auto& stage = shared.stages[at.stage];
       const auto& decay = shared.decay[at.stage];

@@ -77,7 +77,12 @@ __device__ StateItem find_state_item(const StateParams& params) {
   const std::int64_t n = index % problem.N;
   const int segment = static_cast<int>(index / problem.N);
   set_sequence(found.item, problem, n);
-  keep_segment<Config>(found.item, segment, params.segments);
+  if (params.segment_chunks > 0) {
+    keep_chunks<Config>(found.item, segment * params.segment_chunks,
+                        (segment + 1) * params.segment_chunks);
+  } else {
+    keep_segment<Config>(found.item, segment, params.segments);
+  }
   found.segment_index = (n * problem.H + found.item.head) * params.segments + segment;
   found.item.final_state =
       params.states + found.segment_index * (std::int64_t{problem.K} * problem.V);

@@ -17,6 +17,7 @@ struct StateParams {
   GlaRecurrence problem;
   float scale = 1.0f;  // factor of what a reverse walk adds
   int segments = 1;
+  int segment_chunks = 0;  // of every segment but the last, in time; 0: by segment_begin_chunk
   float* states = nullptr;
   float* total_log_decay = nullptr;
 };
@@ -25,6 +26,7 @@ struct StateParams {
 /// state/instances.cuh.
 template <class Config>
 void launch_state(const char* name, const StateParams& params, void* stream);
+using StateLaunch = void (*)(const char* name, const StateParams& params, void* stream);
 
 /// What gla_state_combine_kernel makes of the states of segments.
 struct StateCombineParams {
