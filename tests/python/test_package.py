@@ -151,7 +151,7 @@ class Package(unittest.TestCase):
         self.assertLessEqual({"LICENSE", "NOTICE.md"}, {file.name for file in files if "licenses" in file.parts})
 
     def test_stays_small(self):
-        self.assertLess(LIBRARY.stat().st_size, 144 << 20)  # a quarter of it when zipped
+        self.assertLess(LIBRARY.stat().st_size, 48 << 20)  # as compressed by nvcc
         # The kernels are in the library alone.
         self.assertLess(EXTENSION.stat().st_size, 4 << 20)
         if PROGRAM.exists():
