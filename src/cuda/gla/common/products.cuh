@@ -97,9 +97,9 @@ __device__ void scale_rows(float (&acc)[kCount], const float (&factors)[64], flo
 /// register each.
 __device__ inline std::uint32_t piece_offset(int step) {
   const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-  std::uint32_t offset = panel_offset(row, 2 * (step % 2) + lane / 16);
+  std::uint32_t offset = panel_offset(row, 2 * (step % 4) + lane / 16);
   asm("" : "+r"(offset));
-  return offset ^ step % 4 / 2 * 64;
+  return offset;
 }
 
 /// Loads columns [16*step, 16*step+16) of a tile, `bytes` behind `panels`, as accumulators have

@@ -36,7 +36,7 @@ struct GroupGradients {
 
   __device__ void run() const {
     RingPosition<GroupShared<Config>::kStages> at;
-    for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
+    for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
       float dq[Config::kKeyDim / 2] = {}, dk[Config::kKeyDim / 2] = {};
 #pragma unroll 1
       for (int head = 0; head < params.share; ++head, at.advance()) {

@@ -115,7 +115,7 @@ struct GroupScores {
 
   __device__ void run() const {
     Position at;
-    for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
+    for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
       float keys[32], sum[32] = {};
       shared.full[at.stage].wait(at.parity);
       make_keys(keys);

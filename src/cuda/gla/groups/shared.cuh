@@ -26,10 +26,10 @@ struct GroupConfig {
   // Threads of the roles, and registers per thread after setmaxnreg.
   static constexpr int kThreads = 512;
   static constexpr int kRoleThreads = 128;
-  static constexpr int kMemoryRegisters = 32;
+  static constexpr int kMemoryRegisters = 40;
   static constexpr int kScoreRegisters = 168;
   static constexpr int kGradientRegisters = 192;
-  static constexpr int kStateRegisters = 120;
+  static constexpr int kStateRegisters = 112;
   static_assert(kMemoryRegisters + kScoreRegisters + kGradientRegisters + kStateRegisters <= 512);
 
   // Named barriers.
@@ -105,6 +105,13 @@ struct GroupItem {
 __device__ inline unsigned group_items(const GroupBackwardParams& params) {
   const GlaForwardProblem& problem = params.problem.forward;
   return static_cast<unsigned>(problem.B) * problem.HQ * params.chunks;
+}
+
+/// Returns blockIdx.x. why by assembly: a value that roles have in common is spilled in some.
+__device__ inline unsigned first_item() {
+  unsigned item;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(item));
+  return item;
 }
 
 /// Finds an item. Chunks are innermost: those of a pair read the same states.

@@ -68,7 +68,7 @@ struct GroupState {
 
   __device__ void run() const {
     RingPosition<GroupShared<Config>::kStages> at;
-    for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
+    for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
       const bool is_second = find_item(params, item).is_second();
 #pragma unroll 1
       for (int head = 0; head < params.share; ++head, at.advance()) {
