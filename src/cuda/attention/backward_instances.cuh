@@ -1,6 +1,8 @@
 // Instantiates launch_attention_backward for one dtype.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/attention/backward.cuh"
 #include "cuda/attention/backward_queries.cuh"
 #include "cuda/attention/backward_rows.cuh"
@@ -23,7 +25,7 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   }
   if (items > 0) {
     launch_kernel(name, attention_backward_kernel<Config>,
-                  {.blocks = items,
+                  {.blocks = std::min(items, static_cast<unsigned>(params.multiprocessors)),
                    .threads = Config::kThreads,
                    .shared_bytes = sizeof(BackwardShared<Config>)},
                   on, params);
@@ -48,4 +50,9 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   namespace tandem::cuda::attention {            \
   TANDEM_BACKWARD_OF_DIMS(Element, 96, 96)       \
   TANDEM_BACKWARD_OF_DIMS(Element, 192, 128)     \
+  }
+#define TANDEM_INSTANCES_BACKWARD_WIDE(Element) \
+  namespace tandem::cuda::attention {           \
+  TANDEM_BACKWARD_OF_DIMS(Element, 192, 192)    \
+  TANDEM_BACKWARD_OF_DIMS(Element, 256, 256)    \
   }

@@ -31,14 +31,22 @@ struct BackwardSum {
   BackwardShared<Config>& shared;
 
   __device__ void run() const {
-    const BackwardItem& item = shared.item;
     RingPosition<Config::kSumStages> at;
-    BackwardSteps step(item, heads_per_key_head(params.problem.forward));
-    for (; step.count > 0; step.advance(item), at.advance()) {
+    typename Ring<Config::kItemSlots>::Position item_at;
+    for (;; item_at.advance()) {
+      shared.item_ring.wait_full(item_at);
+      const BackwardItem& item = shared.items[item_at.stage];
+      if (item.key_head == BackwardItem::kNone) return;
+      add_item(item, at);
+      shared.item_ring.empty[item_at.stage].arrive();
+    }
+  }
+
+  __device__ void add_item(const BackwardItem& item, RingPosition<Config::kSumStages>& at) const {
+    for (BackwardStep step(item); step.exists(item); step.advance(item)) {
       const std::int64_t tile =
           std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile;
-      const std::uint32_t turn =
-          item.block - SeenBlocks(item.span, step.tile, Config::kQueries).first;
+      const std::uint32_t turn = item.block - SeenBlocks(item.span, Config::kTile, step.tile).first;
       const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> turns(
           params.turns[tile]);
       shared.sums.wait_full(at);
@@ -46,10 +54,14 @@ struct BackwardSum {
       }
       // why the fences: sums are read and written by the copy engine, turns by threads.
       asm volatile("fence.proxy.async;" ::: "memory");
-      start_sum(params.dq_sums + tile * (Config::kSumBytes / 4), shared.dq[at.stage],
-                Config::kSumBytes, turn == 0);
-      cute::tma_store_wait<0>();  // has read
-      shared.sums.empty[at.stage].arrive();
+#pragma unroll 1
+      for (int part = 0; part < Config::kSumParts; ++part, at.advance()) {
+        shared.sums.wait_full(at);
+        start_sum(params.dq_sums + tile * (Config::kSumBytes / 4) + part * (Config::kPartBytes / 4),
+                  shared.dq[at.stage], Config::kPartBytes, turn == 0);
+        cute::tma_store_wait<0>();  // has read
+        shared.sums.empty[at.stage].arrive();
+      }
       asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");  // has written
       asm volatile("fence.proxy.async;" ::: "memory");
       turns.store(turn + 1, ::cuda::memory_order_release);

@@ -3,7 +3,7 @@
 
 #include "cuda/attention/forward_shared.cuh"
 #include "cuda/attention/forward_softmax.cuh"
-#include "cuda/attention/forward_store.cuh"
+#include "cuda/attention/store_rows.cuh"
 #include "cuda/attention/product_sizes.cuh"
 
 namespace tandem::cuda::attention {
