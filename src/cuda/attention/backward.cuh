@@ -21,8 +21,9 @@
 //
 // Role        threads       registers  work
 //   load        warp 0             24   the next item; K, V, then Q, L and dO, delta through
-//                                       two rings; //                                       zeroes rows behind a sequence's end
-//   sum         warp 1, a thread   24   dQ from shared memory to the sums, in turn
+//                                       two rings; zeroes rows behind a sequence's end
+//   sum         warps 1 to 3       24   dQ from shared memory to the sums, in turn: a thread of
+//                                       each every third step
 //   gradients   2 warpgroups      240   64 keys each; of dQ half of the columns, or of the queries.
 //                                       Wide: half of the columns of dK, dV and dQ, and of the
 //                                       queries for P and dS, which they exchange
@@ -58,7 +59,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     }
   }
   if (threadIdx.x == 0) {
-    shared.item_ring.init(1, Config::kWorkerWarps + 1);
+    shared.item_ring.init(1, Config::kWorkerWarps + Config::kSumThreads);
     shared.keys.init(1, Config::kWorkerWarps);
     shared.values.init(1, Config::kWorkerWarps);
     shared.cut_full.init(1);
@@ -73,8 +74,11 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
   follow_stream_before_own_kernel();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (threadIdx.x < 32) BackwardLoad<Config>{params, shared}.run();
-    if (threadIdx.x == 32) BackwardSum<Config>{params, shared}.run();
+    const unsigned warp = threadIdx.x / 32;
+    if (warp == 0) BackwardLoad<Config>{params, shared}.run();
+    if (warp > 0 && warp <= Config::kSumThreads && threadIdx.x % 32 == 0) {
+      BackwardSum<Config>{params, shared, warp - 1}.run();
+    }
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kWorkerRegisters>();
     BackwardGradients<Config>{params, shared, warpgroup - 1}.run();

@@ -88,6 +88,10 @@ struct BackwardConfig {
   static constexpr int kWorkerWarps = kWorkers / 32;
 #endif
   static constexpr int kItemSlots = 2;
+#ifndef SUMT
+#define SUMT 3
+#endif
+  static constexpr int kSumThreads = SUMT;  // each of a warp of its own
   static constexpr int kMemoryRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
   // why: a warpgroup would wait for ever for registers that the CTA did not begin with.
