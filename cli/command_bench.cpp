@@ -185,7 +185,7 @@ class Bench {
              Device device, const Baseline* baseline) {
     try {
       if (options_.once) {
-        run_once(operation, set, one, device);
+        run_once(operation, set, one, device, baseline != nullptr);
       } else {
         time(operation, set, one, dtype, device, baseline);
       }
@@ -196,10 +196,17 @@ class Bench {
     }
   }
 
-  void run_once(const Operation& operation, const TensorSet& set, const Case& one, Device device) {
+  void run_once(const Operation& operation, const TensorSet& set, const Case& one, Device device,
+                bool is_baseline) {
     Placement placement(set, device);
-    operation.call(set, placement.bases(), device, {});
-    if (device.type == DeviceType::kCuda) gpu::synchronize(device.index);
+    const auto call = [&] {
+      operation.call(set, placement.bases(), device, {});
+      if (device.type == DeviceType::kCuda) gpu::synchronize(device.index);
+    };
+    if (is_baseline) call();  // why: a shape's first products are timed, by launching them
+    if (device.type == DeviceType::kCuda) gpu::profile(device.index, true);
+    call();
+    if (device.type == DeviceType::kCuda) gpu::profile(device.index, false);
     fmt::print("{} {} ran once\n", title(operation), one.name);
   }
 

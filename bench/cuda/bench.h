@@ -24,6 +24,8 @@ int tandem_bench_copy(void* to, const void* from, size_t bytes);
 int tandem_bench_equal(int device, const void* a, const void* b, size_t bytes, int* equal);
 /// Waits for the device and reports what went wrong on it, if anything did.
 int tandem_bench_synchronize(int device);
+/// Begins (on 1) or ends (0) the range that a profiler counts alone with --profile-from-start off.
+int tandem_bench_profile(int device, int on);
 
 /// Enqueues one measured call on `stream` with buffer set `set`. Returns 0, or -1 with its own
 /// message kept by the caller; must be capturable into a CUDA graph.

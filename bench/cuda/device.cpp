@@ -1,4 +1,5 @@
 // Memory, errors, and the state of the device as NVML tells it.
+#include <cuda_profiler_api.h>
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -159,6 +160,13 @@ int tandem_bench_synchronize(int device) {
   return guarded([&] {
     const DeviceScope scope(device);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  });
+}
+
+int tandem_bench_profile(int device, int on) {
+  return guarded([&] {
+    const DeviceScope scope(device);
+    check(on != 0 ? cudaProfilerStart() : cudaProfilerStop(), "cudaProfilerStart");
   });
 }
 

@@ -59,6 +59,8 @@ bool equal(int device, const void* a, const void* b, std::size_t bytes) {
 
 void synchronize(int device) { require(tandem_bench_synchronize(device)); }
 
+void profile(int device, bool on) { require(tandem_bench_profile(device, on ? 1 : 0)); }
+
 std::vector<double> time(int device, const std::function<void(int, void*)>& call, int sets,
                          int replays) {
   std::vector<double> samples(replays);

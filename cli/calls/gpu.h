@@ -33,6 +33,9 @@ bool equal(int device, const void* a, const void* b, std::size_t bytes);
 /// Waits for the device, and throws what went wrong on it, if anything did.
 void synchronize(int device);
 
+/// Begins or ends the range that a profiler counts.
+void profile(int device, bool on);
+
 /// Measures microseconds per call of `call(set, stream)`, one sample per replay of a graph of
 /// `sets` calls.
 std::vector<double> time(int device, const std::function<void(int set, void* stream)>& call,

@@ -17,6 +17,7 @@ void download(void*, const void*, std::size_t) { missing(); }
 void copy(void*, const void*, std::size_t) { missing(); }
 bool equal(int, const void*, const void*, std::size_t) { missing(); }
 void synchronize(int) { missing(); }
+void profile(int, bool) { missing(); }
 std::vector<double> time(int, const std::function<void(int, void*)>&, int, int) { missing(); }
 Ceilings ceilings(int) { missing(); }
 State state(int) { missing(); }

@@ -143,11 +143,13 @@ NcuProfile profile_program(const std::string& ncu, const std::vector<std::string
   const ScratchFolder scratch;
   const std::string file = (scratch.path / "r.ncu-rep").string();
   const auto measure = [&](std::size_t fields) {
-    // why no filter by name or NVTX range: `bench --once` launches the kernels of one call and no
-    // other, and so new kernels need no list. Clocks stay as they are: --clock-control none.
+    // why no filter by name or NVTX range: `bench --once` says where its one call begins and ends,
+    // and so new kernels need no list. Clocks stay as they are: --clock-control none.
     std::vector<std::string> words = {ncu,
                                       "--target-processes",
                                       "all",
+                                      "--profile-from-start",
+                                      "off",
                                       "--replay-mode",
                                       "kernel",
                                       "--cache-control",

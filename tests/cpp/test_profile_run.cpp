@@ -82,6 +82,7 @@ TEST_F(ProfileRun, CountersOfEveryLaunch) {
   const std::string words = read(path("words"));
   EXPECT_NE(words.find("--clock-control none"), std::string::npos) << "clocks are not ours to set";
   EXPECT_NE(words.find("dram__bytes_read.sum"), std::string::npos);
+  EXPECT_NE(words.find("--profile-from-start off"), std::string::npos) << "one call alone counts";
 }
 
 TEST_F(ProfileRun, RefusalIsQuoted) {

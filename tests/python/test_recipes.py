@@ -1,5 +1,5 @@
-"""README.md and docs/recipes.md: every block of Python runs as it stands, and those that ask for torchrun on as many
-ranks."""
+"""README.md, docs/recipes.md and docs/nn.md: every block of Python runs as it stands, and those that ask for torchrun
+on as many ranks."""
 
 import contextlib
 import io
@@ -75,6 +75,11 @@ class Recipes(unittest.TestCase):
             with self.subTest(heading):
                 self.assertRegex(code, r"\bassert", "a recipe compares itself with a definition")
                 self.run_block(heading, code)
+
+    def test_the_model_of_layers_runs(self):
+        ((heading, code),) = blocks((ROOT / "docs/nn.md").read_text())
+        self.assertIn("assert_close", code)
+        self.run_block(heading, code)
 
     def test_a_block_that_is_wrong_fails(self):
         text = "## A\n```python\nassert 1 == 2\n```\ntext\n```sh\nfalse\n```\n"

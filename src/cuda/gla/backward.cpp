@@ -1,5 +1,5 @@
-// gla_backward on CUDA: by chunks, in one reverse walk or by a walk per gradient, and the launches
-// that make up a call.
+// gla_backward on CUDA: by groups of heads, by chunks, in one reverse walk or by a walk per gradient,
+// and the launches that make up a call.
 // Host only.
 //
 // Each gradient is a gated linear attention of other tensors (docs/ops/gla_backward.md):
@@ -150,20 +150,21 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
   const BackwardVariant& variant =
       choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
-        const bool by_walks = !one.by_chunks && !one.in_reverse;
+        const bool by_walks = one.by_walks();
         // The others take no cu_seqlens: packed sequences go by walks, and so must all.
         if (!by_walks && options.batch_invariant) reason = "is not batch-invariant";
         if (reason.empty() && !by_walks && options.variant.empty()) {
           if (!walks) walks = plan_backward(problem, device);
-          const double time = one.by_chunks ? predicted_chunks_time(problem, device)
-                                            : predicted_reverse_time(problem, device);
+          const double time = one.by_groups   ? predicted_groups_time(problem, device)
+                              : one.by_chunks ? predicted_chunks_time(problem, device)
+                                              : predicted_reverse_time(problem, device);
           if (time > predicted_walks_time(*walks, device)) {
             reason = "is predicted to be slower than walks";
           }
         }
         return reason;
       });
-  if (variant.by_chunks || variant.in_reverse) return {variant, {}};
+  if (!variant.by_walks()) return {variant, {}};
   return {variant,
           walks ? *std::move(walks) : plan_backward(problem, device, options.batch_invariant)};
 }
@@ -310,11 +311,15 @@ void run_by_walks(const GlaBackwardProblem& problem, const BackwardVariant& vari
 std::string reason_against_all_at_once(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
   if (f.cu_seqlens != nullptr) return "takes no cu_seqlens";
-  if (f.HQ != f.H) {
-    return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
-  }
   const bool all = problem.dq.data && problem.dk.data && problem.dv.data;
   return all ? "" : "makes dq, dk and dv, of which not all are wanted";
+}
+
+/// The same for one that makes them per head.
+std::string reason_against_heads(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  if (f.HQ == f.H) return "";
+  return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
 }
 
 BackwardMaps encode_maps(const GlaBackwardProblem& problem) {
@@ -356,6 +361,24 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   sum_decays(problem, params.decay_sums, 2 * plan.pairs, stream);
 }
 
+void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& variant,
+                   const DeviceProperties& device, const Context& context) {
+  const GlaForwardProblem& f = problem.forward;
+  const GroupBackwardPlan plan = plan_group_backward(problem);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* const stream = context.stream.handle;
+  GroupBackwardParams params{encode_maps(problem), problem};
+  params.share = f.H / f.HQ;
+  params.chunks = plan.chunks;
+  params.pairs = plan.pairs;
+  params.multiprocessors = device.multiprocessors;
+  params.states = scratch.at<char>(plan.states);
+  params.state_gradients = scratch.at<char>(plan.state_gradients);
+  params.decay_sums = scratch.at<float>(plan.decay_sums);
+  variant.by_groups(variant.name.c_str(), params, stream);
+  sum_decays(problem, params.decay_sums, plan.chunks, stream);
+}
+
 void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& variant,
                     const Context& context) {
   const ReversePlan plan = plan_reverse_backward(problem);
@@ -381,6 +404,8 @@ const std::vector<BackwardVariant>& backward_variants() {
           rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
           rows.push_back({name + ".reverse", dtype, tma, nullptr,
                           &launch_reverse_backward<Element, 128, 128>});
+          rows.push_back(
+              {name + ".groups", dtype, tma, nullptr, nullptr, &launch_group_backward<Element>});
         }
         rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
       });
@@ -401,9 +426,11 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
                            const TilePlans& tiles) {
   const GlaForwardProblem& f = problem.forward;
   std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
-  if (variant.by_chunks || variant.in_reverse) {
+  if (!variant.by_walks()) {
     if (reason.empty()) reason = reason_against_all_at_once(problem);
+    if (reason.empty() && !variant.by_groups) reason = reason_against_heads(problem);
     if (!reason.empty()) return reason;
+    if (variant.by_groups) return reason_against_groups(problem);
     return variant.by_chunks ? reason_against_chunks(problem) : reason_against_reverse(problem);
   }
   if (reason.empty()) reason = width_reason("K", f.K, kWidest);
@@ -497,7 +524,9 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
   const DeviceProperties& device = device_properties(problem.forward.device);
   const auto [variant, walks] = gla::choose(problem, device, options);
   const CallScope scope(variant.name, problem.forward.device.index);
-  if (variant.by_chunks) {
+  if (variant.by_groups) {
+    gla::run_by_groups(problem, variant, device, context);
+  } else if (variant.by_chunks) {
     gla::run_by_chunks(problem, variant, device, context);
   } else if (variant.in_reverse) {
     gla::run_in_reverse(problem, variant, context);
@@ -510,6 +539,7 @@ std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device,
                                          const CallOptions& options) {
   const auto [variant, walks] = gla::choose(problem, device, options);
+  if (variant.by_groups) return gla::plan_group_backward(problem).workspace_bytes;
   if (variant.by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
   if (variant.in_reverse) return gla::plan_reverse_backward(problem).workspace_bytes;
   return walks.workspace_bytes;

@@ -4,19 +4,24 @@
 #include "cuda/gla/chunks/params.h"
 #include "cuda/gla/chunks/plan.h"
 #include "cuda/gla/forward.h"
+#include "cuda/gla/groups/params.h"
+#include "cuda/gla/groups/plan.h"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/plan.h"
 
 namespace tandem::cuda::gla {
 
-/// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), or by a
-/// walk per gradient, each of which picks its tiles by itself.
+/// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups of
+/// heads (groups/plan.h), or by a walk per gradient, each of which picks its tiles by itself.
 struct BackwardVariant {
   std::string name;
   DType dtype;
   bool tma;
-  ChunkBackwardLaunch by_chunks = nullptr;  // both null: by walks
+  ChunkBackwardLaunch by_chunks = nullptr;  // all null: by walks
   ReverseBackwardLaunch in_reverse = nullptr;
+  GroupBackwardLaunch by_groups = nullptr;
+
+  bool by_walks() const { return !by_chunks && !in_reverse && !by_groups; }
 };
 
 const std::vector<BackwardVariant>& backward_variants();

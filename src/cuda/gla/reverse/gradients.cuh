@@ -1,7 +1,8 @@
 // The gradients role of gla_reverse_kernel: dk, then dq.
 #pragma once
 
-#include "cuda/gla/reverse/products.cuh"
+#include "cuda/gla/common/products.cuh"
+#include "cuda/gla/reverse/shared.cuh"
 
 namespace tandem::cuda::gla {
 

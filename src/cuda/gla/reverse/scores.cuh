@@ -1,25 +1,10 @@
 // The scores role of gla_reverse_kernel: the weights between tokens of a chunk, and dv.
 #pragma once
 
-#include "cuda/gla/reverse/products.cuh"
+#include "cuda/gla/common/products.cuh"
+#include "cuda/gla/reverse/shared.cuh"
 
 namespace tandem::cuda::gla {
-
-/// Columns of four that a lane adds to are summed over the eight lanes that have them; each lane
-/// gets one column's sum, that of index 2 * (bit 4 of the lane) + bit 3.
-__device__ inline float sum_columns(const float (&own)[4]) {
-  const int lane = threadIdx.x % 32;
-  const bool upper = lane & 16, right = lane & 8;
-  const auto halve = [](bool keeps_second, float first, float second, int distance) {
-    const float kept = keeps_second ? second : first;
-    const float given = keeps_second ? first : second;
-    return kept + __shfl_xor_sync(0xFFFFFFFFu, given, distance);
-  };
-  const float even = halve(upper, own[0], own[2], 16);
-  const float odd = halve(upper, own[1], own[3], 16);
-  const float sum = halve(right, even, odd, 8);
-  return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
-}
 
 template <class Config>
 struct ReverseScores {

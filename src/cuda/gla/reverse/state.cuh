@@ -3,8 +3,9 @@
 
 #include <utility>
 
+#include "cuda/gla/common/products.cuh"
 #include "cuda/gla/common/state_elements.cuh"
-#include "cuda/gla/reverse/products.cuh"
+#include "cuda/gla/reverse/shared.cuh"
 #include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda::gla {

@@ -1,0 +1,255 @@
+// The copies and decays roles of gla_group_gradients_kernel.
+#pragma once
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cuda/gla/common/tiles.cuh"
+#include "cuda/gla/decay/gradient.cuh"
+#include "cuda/gla/groups/shared.cuh"
+#include "cuda/parts/stream_order.cuh"
+
+namespace tandem::cuda::gla {
+
+/// Copies in, three heads ahead, and dv out, by one thread.
+template <class Config>
+struct GroupCopies {
+  const GroupBackwardParams& params;
+  GroupShared<Config>& shared;
+
+  using Stage = typename GroupShared<Config>::Stage;
+  static constexpr int kStages = GroupShared<Config>::kStages;
+
+  __device__ int head_of(const GroupItem& item, int head) const {
+    return item.group * params.share + head;
+  }
+
+  /// Loads all of a head but v, into panels that no gradient leaves through.
+  __device__ void load(int stage_index, const GroupItem& item, int head) const {
+    Stage& stage = shared.stages[stage_index];
+    Barrier& full = shared.full[stage_index];
+    full.arrive_and_expect(2 * Config::kTileBytes + 3 * panel_bytes(64));
+    const std::int64_t state =
+        (std::int64_t{item.batch} * params.problem.forward.H + head) * params.pairs +
+        item.chunk / 2;
+    const auto load_state = [&](const void* states, char* to) {
+      cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(states) + state * Config::kTileBytes,
+                                     &full.word, to, Config::kTileBytes);
+    };
+    const CUtensorMap& other = item.is_second() ? params.v_map : params.d_o_map;
+    load_panel(other, full, stage.other, {0, head, item.other_begin(), item.batch});
+    // The far state is needed first.
+    if (item.is_second()) load_state(params.states, stage.state);
+    load_state(params.state_gradients, stage.gradient);
+    if (!item.is_second()) load_state(params.states, stage.state);
+    load_panel(params.d_o_map, full, stage.d_o, {0, head, item.begin(), item.batch});
+  }
+  __device__ void load_values(int stage, const GroupItem& item, int head) const {
+    load_panel(params.v_map, shared.full[stage], shared.stages[stage].v,
+               {0, head, item.begin(), item.batch});
+  }
+  /// Loads what all heads of an item read.
+  __device__ void load_inputs(const GroupItem& item) const {
+    shared.inputs.arrive_and_expect(3 * Config::kTileBytes);
+    const TileCoordinate own{0, item.group, item.begin(), item.batch};
+    const TileCoordinate other{0, item.group, item.other_begin(), item.batch};
+    const CUtensorMap& other_map = item.is_second() ? params.k_map : params.q_map;
+    load_tile(other_map, shared.inputs, shared.other, Config::kKeyDim, other);
+    load_tile(params.k_map, shared.inputs, shared.k, Config::kKeyDim, own);
+    load_tile(params.q_map, shared.inputs, shared.q, Config::kKeyDim, own);
+  }
+
+  __device__ void run() const {
+    GroupPosition now, ahead;
+    if (!now.more(params)) return;
+    // why before the stream is followed: the inputs were there before the previous kernel began.
+    load_inputs(find_item(params, now.item));
+    follow_stream();
+#pragma unroll 1
+    for (int stage = 0; stage < kStages && ahead.more(params); ++stage) {
+      const GroupItem item = find_item(params, ahead.item);
+      load(stage, item, head_of(item, ahead.head));
+      load_values(stage, item, head_of(item, ahead.head));
+      ahead.advance(params);
+    }
+    RingPosition<kStages> at;
+    std::uint32_t item_parity = 0;
+    for (; now.more(params); at.advance()) {
+      const GroupItem item = find_item(params, now.item);
+      shared.made[at.stage].wait(at.parity);
+      store_panel(params.dv_map, shared.stages[at.stage].v,
+                  {0, head_of(item, now.head), item.begin(), item.batch});
+      const bool more = ahead.more(params);
+      const GroupItem next = find_item(params, ahead.item);
+      const int next_head = head_of(next, ahead.head);
+      if (more) load(at.stage, next, next_head);
+      wait_stores_read();
+      if (more) {
+        load_values(at.stage, next, next_head);
+        ahead.advance(params);
+      }
+      now.advance(params);
+      if (now.head == 0) {
+        shared.left.wait(item_parity);
+        item_parity ^= 1;
+        if (now.more(params)) load_inputs(find_item(params, now.item));
+      }
+    }
+  }
+};
+
+/// Makes the decay factors of the heads that are copied in. One warp.
+template <class Config>
+struct GroupDecays {
+  const GroupBackwardParams& params;
+  GroupShared<Config>& shared;
+
+  using Tokens = typename GroupShared<Config>::Tokens;
+  static constexpr int kStages = GroupShared<Config>::kStages;
+
+  /// Natural-log decays: this lane's two tokens of a chunk and of the other one of its pair, and of
+  /// the token behind the pair. 0 where there is no token.
+  struct PairDecays {
+    float2 own;
+    float2 other;
+    float behind;
+  };
+
+  __device__ PairDecays load(const GroupPosition& at) const {
+    const DecayTensor& decay = params.problem.forward.log_decay;
+    if (!at.more(params) || decay.data == nullptr) return {};
+    const GroupItem item = find_item(params, at.item);
+    const float* head = decay.data + item.batch * decay.batch_stride +
+                        (item.group * params.share + at.head) * decay.head_stride;
+    const auto of_token = [&](int time) {
+      return time < params.problem.forward.T ? head[time * decay.time_stride] : 0.0f;
+    };
+    const int token = 2 * (threadIdx.x % 32);
+    const int own = item.begin() + token, other = item.other_begin() + token;
+    return {{of_token(own), of_token(own + 1)},
+            {of_token(other), of_token(other + 1)},
+            of_token(max(item.begin(), item.other_begin()) + 64)};
+  }
+
+  /// Sums of a chunk's decays in base 2; factors are as those of parts/decay.cuh.
+  struct Log2Sums {
+    float x, y;   // inclusive, of this lane's tokens
+    float first;  // the first token's decay
+    float total;
+    float end;  // with the token behind
+
+    __device__ Log2Sums(float2 log_decays, float behind) {
+      const auto to_log2 = [](float natural) {
+        const float log2 = natural * kLog2E;
+        return log2 < kForgetLog2 ? kForgetLog2 : log2;  // NaN stays
+      };
+      const float own = to_log2(log_decays.x);
+      y = inclusive_sum(own + to_log2(log_decays.y));
+      x = sum_before(y) + own;
+      first = __shfl_sync(0xFFFFFFFFu, own, 0);
+      total = last_lane(y);
+      end = total + to_log2(behind);
+    }
+  };
+
+  __device__ void prepare(int stage, const PairDecays& log_decays, bool is_second) const {
+    const float scale = params.problem.forward.scale;
+    Tokens& tokens = shared.tokens[stage];
+    GroupDecay& decay = tokens.decay;
+    const auto store = [](float(&to)[64], float x, float y) {
+      *reinterpret_cast<float2*>(&to[2 * (threadIdx.x % 32)]) = {x, y};
+    };
+    const float middle = __shfl_sync(0xFFFFFFFFu, log_decays.other.x, 0);
+    const Log2Sums own(log_decays.own, is_second ? log_decays.behind : middle);
+    const Log2Sums other(log_decays.other, log_decays.behind);
+    store(tokens.log_decay, log_decays.own.x, log_decays.own.y);
+    store(decay.log2_sum, own.x, own.y);
+    store(decay.from_state, scale * fast_exp2(own.x), scale * fast_exp2(own.y));
+    store(decay.from_behind, fast_exp2(own.end - own.x), fast_exp2(own.end - own.y));
+    float2 to_state = {fast_exp2(other.total - other.x), fast_exp2(other.total - other.y)};
+    float state_to_state = fast_exp2(other.total);
+    if (!is_second) {
+      to_state = {scale * fast_exp2(other.x - other.first), scale * fast_exp2(other.y - other.first)};
+      state_to_state = fast_exp2(other.end - other.first);
+    }
+    store(decay.other_to_state, to_state.x, to_state.y);
+    if (threadIdx.x % 32 == 0) {
+      decay.other_state_to_state = state_to_state;
+      decay.through = fast_exp2(own.end);
+    }
+    shared.full[stage].arrive();
+  }
+
+  __device__ void run() const {
+    GroupPosition ahead;
+    PairDecays log_decays = load(ahead);
+    RingPosition<kStages> at;
+    while (ahead.more(params)) {
+      const PairDecays now = log_decays;
+      const bool is_second = find_item(params, ahead.item).is_second();
+      ahead.advance(params);
+      log_decays = load(ahead);
+      // Returns at once in the first turn.
+      shared.sums_read[at.stage].wait(at.parity ^ 1);
+      prepare(at.stage, now, is_second);
+      at.advance();
+    }
+  }
+};
+
+/// Makes the gradient by the decays. One warp.
+template <class Config>
+struct GroupDecayGradients {
+  const GroupBackwardParams& params;
+  GroupShared<Config>& shared;
+
+  using Tokens = typename GroupShared<Config>::Tokens;
+
+  /// Writes d_log_decay of a chunk's tokens, or their sum for a constant decay.
+  __device__ void differentiate(int stage, const GroupPosition& at) const {
+    const DecayGradient& to = params.problem.d_log_decay;
+    const Tokens& tokens = shared.tokens[stage];
+    const GroupItem item = find_item(params, at.item);
+    const int head = item.group * params.share + at.head;
+    const int token = 2 * (threadIdx.x % 32);
+    const auto own = [&](const float(&rows)[64]) {
+      return *reinterpret_cast<const float2*>(&rows[token]);
+    };
+    float2 a = own(tokens.query_state);
+#pragma unroll
+    for (int warp = 0; warp < 4; ++warp) {
+      const float2 intra = own(tokens.query_intra[warp]);
+      a.x += intra.x;
+      a.y += intra.y;
+    }
+    const float2 b = own(tokens.key_state), c = own(tokens.key_intra);
+    const float2 log_decay = own(tokens.log_decay);
+    const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
+                       tokens.decay.through;
+    shared.sums_read[stage].arrive();
+    if (to.data == nullptr) return;
+    const float2 dg =
+        decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
+    const std::int64_t left = params.problem.forward.T - item.begin();
+    const float first = token < left ? unless_forgotten(dg.x, log_decay.x) : 0.0f;
+    const float second = token + 1 < left ? unless_forgotten(dg.y, log_decay.y) : 0.0f;
+    if (to.per_token) {
+      const int time = item.begin() + token;
+      if (token < left) *gradient_at(to, item.batch, time, head) = first;
+      if (token + 1 < left) *gradient_at(to, item.batch, time + 1, head) = second;
+    } else {
+      const float sum = sum_warp(first + second);
+      const std::int64_t of_head = std::int64_t{item.batch} * params.problem.forward.H + head;
+      if (token == 0) params.decay_sums[of_head * params.chunks + item.chunk] = sum;
+    }
+  }
+
+  __device__ void run() const {
+    RingPosition<GroupShared<Config>::kStages> at;
+    for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
+      shared.made[at.stage].wait(at.parity);
+      differentiate(at.stage, now);
+    }
+  }
+};
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,144 @@
+// The scores role of gla_group_gradients_kernel: the weights between tokens of a chunk, and dv.
+#pragma once
+
+#include "cuda/gla/common/products.cuh"
+#include "cuda/gla/groups/shared.cuh"
+#include "cuda/parts/ring.cuh"
+
+namespace tandem::cuda::gla {
+
+template <class Config>
+struct GroupScores {
+  const GroupBackwardParams& params;
+  GroupShared<Config>& shared;
+
+  using Element = typename Config::Element;
+  using Stage = typename GroupShared<Config>::Stage;
+  using Tokens = typename GroupShared<Config>::Tokens;
+  using Position = RingPosition<GroupShared<Config>::kStages>;
+
+  /// Makes scale K Qt of an item, 0 before the diagonal.
+  __device__ void make_keys(float (&keys)[32]) const {
+    wgmma_begin();
+    multiply_rows<Element, Config::kKeySteps>(keys, shared.k, shared.q);
+    wgmma_wait<0>();
+    fence_registers(keys);
+    const float scale = params.problem.forward.scale;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int column = fragment_column(i / 4) + i % 2;
+      keys[i] = column >= fragment_row() + i / 2 % 2 * 8 ? scale * keys[i] : 0.0f;
+    }
+  }
+
+  /// Rounds D (.) keys to At, adds D (.) values to `sum`, and leaves the sums of E = D (.) keys (.)
+  /// values over rows and columns.
+  __device__ static void weigh(const float (&keys)[32], const float (&values)[32], Tokens& tokens,
+                               std::uint32_t (&a)[4][4], float (&sum)[32]) {
+    const float(&log2_sum)[64] = tokens.decay.log2_sum;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const int row = fragment_row();
+    const float own[2] = {log2_sum[row], log2_sum[row + 8]};
+    float rows[2] = {};
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      if (step < warp) {  // queries before all keys of the warp
+#pragma unroll
+        for (std::uint32_t& word : a[step]) word = 0;
+        if (lane < 16) tokens.query_intra[warp][16 * step + lane] = 0.0f;
+        continue;
+      }
+      float of_keys[8], columns[4] = {};
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) {
+        const int half = i / 2 % 2;  // rows `row` and `row + 8`
+        const int column = fragment_column(2 * step + i / 4);
+        const float2 of_column = *reinterpret_cast<const float2*>(&log2_sum[column]);
+        const float difference[2] = {of_column.x - own[half], of_column.y - own[half]};
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int at = 8 * step + i + n;
+          // why selects: 0 * NaN, and factors before the diagonal may be inf.
+          const bool reaches = column + n >= row + 8 * half;
+          const float factor = reaches ? fast_exp2(difference[n]) : 0.0f;
+          const float value = reaches ? values[at] : 0.0f;
+          const float weight = factor * keys[at];
+          of_keys[i + n] = weight;
+          sum[at] += factor * value;
+          rows[half] += weight * value;
+          columns[i / 4 * 2 + n] += weight * value;
+        }
+      }
+      accumulator_to_operand<Element>(of_keys, 0, a[step]);
+      const float column_sum = sum_columns(columns);
+      if ((lane & 4) == 0) {
+        tokens.query_intra[warp][fragment_column(2 * step + lane / 16) + lane / 8 % 2] = column_sum;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = rows[half];
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, 1);
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, 2);
+      if (lane % 4 == 0) tokens.key_intra[row + 8 * half] = total;
+    }
+  }
+
+  /// Makes dv of one head, and adds its weights to `sum`.
+  __device__ void make_head(const Position& at, const float (&keys)[32], float (&sum)[32],
+                            float (&dv)[32]) const {
+    const Stage& stage = shared.stages[at.stage];
+    Tokens& tokens = shared.tokens[at.stage];
+    float values[32], inter[32];
+    std::uint32_t a[4][4];
+    shared.full[at.stage].wait(at.parity);
+    wgmma_begin();
+    multiply_rows<Element, Config::kValueSteps>(values, stage.v, stage.d_o);
+    wgmma_wait<0>();
+    fence_registers(values);
+    weigh(keys, values, tokens, a, sum);
+    shared.state_made[at.stage].wait(at.parity);
+    wgmma_begin();
+    multiply_by_turned_state<Config>(inter, shared.k, stage.gradient);
+    add_tokens<Element, false>(dv, a, stage.d_o);
+    wgmma_wait<1>();
+    fence_registers(inter);
+    scale_rows(inter, tokens.decay.from_behind);
+    sum_rows<Element>(stage.v, inter, tokens.key_state);
+    wgmma_wait<0>();
+    hold_operand(a);
+    fence_registers(dv);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dv[i] += inter[i];
+  }
+
+  __device__ void run() const {
+    Position at;
+    std::uint32_t item_parity = 0;
+    for (unsigned item = blockIdx.x; item < group_items(params); item += gridDim.x) {
+      float keys[32], sum[32] = {};
+      shared.inputs.wait(item_parity);
+      item_parity ^= 1;
+      make_keys(keys);
+#pragma unroll 1
+      for (int head = 0; head < params.share; ++head, at.advance()) {
+        float dv[32];
+        make_head(at, keys, sum, dv);
+        shared.values_read[at.stage].wait(at.parity);
+        sync_warpgroup(Config::kScoresSync);  // no warp reads v any more
+        put_rows<Element>(dv, shared.stages[at.stage].v);
+        fence_shared_for_async_proxy();
+        shared.made[at.stage].arrive();
+      }
+      cutlass::arch::NamedBarrier::sync(2 * Config::kRoleThreads, Config::kOtherRead);
+      const float scale = params.problem.forward.scale;
+#pragma unroll
+      for (float& weight : sum) weight *= scale;
+      put_rows<Element>(sum, shared.other);
+      fence_shared_for_async_proxy();
+      cutlass::arch::NamedBarrier::arrive(2 * Config::kRoleThreads, Config::kWeightsMade);
+    }
+  }
+};
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,135 @@
+// What the roles of gla_group_gradients_kernel share: sizes, shared memory and barriers, and where
+// a CTA is.
+#pragma once
+
+#include "cuda/gla/common/item.cuh"
+#include "cuda/gla/groups/params.h"
+#include "cuda/parts/barrier.cuh"
+#include "cuda/parts/decay.cuh"
+#include "cuda/parts/panel.cuh"
+#include "cuda/parts/ring.cuh"
+#include "cuda/parts/tma.cuh"
+
+namespace tandem::cuda::gla {
+
+template <class ElementT, int kKeyDimT>
+struct GroupConfig {
+  using Element = ElementT;
+  static constexpr int kKeyDim = kKeyDimT;  // columns of q and k, padded with zeros
+  static constexpr int kKeySteps = kKeyDim / 16;
+  static constexpr int kKeyPanels = kKeyDim / kPanelColumns;
+  static constexpr int kValueDim = 64;  // columns of v and d_o
+  static constexpr int kValueSteps = kValueDim / 16;
+  // Of a tile of q or k, and of a state: either has 64 rows.
+  static constexpr int kTileBytes = kKeyPanels * panel_bytes(64);
+
+  // Threads of the roles, and registers per thread after setmaxnreg.
+  static constexpr int kThreads = 512;
+  static constexpr int kRoleThreads = 128;
+  static constexpr int kMemoryRegisters = 40;
+  static constexpr int kScoreRegisters = 168;
+  static constexpr int kGradientRegisters = 192;
+  static constexpr int kStateRegisters = 112;
+  static_assert(kMemoryRegisters + kScoreRegisters + kGradientRegisters + kStateRegisters <= 512);
+
+  // Named barriers.
+  static constexpr int kScoresSync = 1, kGradientsSync = 2, kStateSync = 3;
+  static constexpr int kOtherRead = 4;    // `other` of an item is read: scores and state
+  static constexpr int kWeightsMade = 5;  // Wt of an item is made: scores and gradients
+};
+
+/// Decay factors of one head's chunk; "other" is the other chunk of its pair.
+struct alignas(16) GroupDecay {
+  float log2_sum[64];     // token j reaches token i with factor 2^(log2_sum[i] - log2_sum[j])
+  float from_state[64];   // factor from S before the chunk to token i, and scale
+  float from_behind[64];  // factor from dS behind the chunk to token j
+  float other_to_state[64];  // factor from the other chunk's tokens to the state between both
+  float other_state_to_state;
+  float through;  // factor from S before the chunk to what dS behind it is a gradient of
+};
+
+template <class Config>
+struct GroupShared {
+  static constexpr int kStages = 3;
+  using Tile = char[Config::kTileBytes];
+  using Panel = char[panel_bytes(64)];
+
+  /// What a head adds to a chunk. The state at the pair's far end becomes the one between its
+  /// chunks in place.
+  struct Stage {
+    alignas(1024) Tile state;     // St [V,K] before the chunk, or before its pair
+    alignas(1024) Tile gradient;  // dSt [V,K] behind the chunk, or behind its pair
+    alignas(1024) Panel v;        // then dv
+    alignas(1024) Panel d_o;
+    alignas(1024) Panel other;  // v of the chunk before or d_o of the one behind
+  };
+  /// What it has beside the panels: decays, and sums for the gradient by the decays.
+  struct Tokens {
+    GroupDecay decay;
+    alignas(16) float log_decay[64];
+    alignas(16) float query_state[64];     // a: q . what dq has from S
+    alignas(16) float key_state[64];       // b: k . what dk has from dS
+    alignas(16) float key_intra[64];       // rows of E, over queries
+    alignas(16) float query_intra[4][64];  // columns of E, over a warp's keys
+    float flows[4];                        // a warp's share of <S, dS>
+  };
+
+  Stage stages[kStages];
+  alignas(1024) Tile q;      // of an item; then dq
+  alignas(1024) Tile k;      // then dk
+  alignas(1024) Tile other;  // k of the chunk before or q of the one behind; then Wt
+  Tokens tokens[kStages];
+
+  // Per head: a stage is filled; its state between the chunks is made; v is in registers; dv and
+  // all sums are made; the sums are read.
+  Barrier full[kStages];
+  Barrier state_made[kStages];
+  Barrier values_read[kStages];
+  Barrier made[kStages];
+  Barrier sums_read[kStages];
+  // Per item.
+  Barrier inputs;
+  Barrier left;  // dq and dk have left q and k
+};
+
+/// A chunk of a group of heads.
+struct GroupItem {
+  int batch;
+  int group;
+  int chunk;
+
+  __device__ int begin() const { return 64 * chunk; }
+  /// Whether the chunk is the second one of its pair, which takes S from the first.
+  __device__ bool is_second() const { return chunk % 2 == 1; }
+  __device__ int other_begin() const { return 64 * (chunk ^ 1); }
+};
+
+__device__ inline unsigned group_items(const GroupBackwardParams& params) {
+  const GlaForwardProblem& problem = params.problem.forward;
+  return static_cast<unsigned>(problem.B) * problem.HQ * params.chunks;
+}
+
+/// Finds an item. Chunks are innermost: those of a pair read the same states.
+__device__ inline GroupItem find_item(const GroupBackwardParams& params, unsigned at) {
+  const unsigned chunks = params.chunks, HQ = params.problem.forward.HQ;
+  const unsigned of_chunk = at / chunks, batch = of_chunk / HQ;
+  return {static_cast<int>(batch), static_cast<int>(of_chunk - batch * HQ),
+          static_cast<int>(at - of_chunk * chunks)};
+}
+
+/// Where a role is: the items of a CTA in turn, all heads of each.
+struct GroupPosition {
+  unsigned item = blockIdx.x;
+  int head = 0;  // of the group
+
+  __device__ bool more(const GroupBackwardParams& params) const {
+    return item < group_items(params);
+  }
+  __device__ void advance(const GroupBackwardParams& params) {
+    if (++head < params.share) return;
+    head = 0;
+    item += gridDim.x;
+  }
+};
+
+}  // namespace tandem::cuda::gla
