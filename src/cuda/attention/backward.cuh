@@ -59,15 +59,15 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     }
   }
   if (threadIdx.x == 0) {
-    shared.item_ring.init(1, Config::kWorkerWarps + Config::kSumThreads);
+    shared.item_ring.init(1, Config::kWorkers + Config::kSumThreads);
     shared.keys.init(1, Config::kWorkerWarps);
     shared.values.init(1, Config::kWorkerWarps);
     shared.cut_full.init(1);
     shared.cuts = 0;
-    shared.queries.init(1, Config::kWorkerWarps);
-    shared.gradients.init(1, Config::kWorkerWarps);
+    shared.queries.init(1, Config::kWorkers);
+    shared.gradients.init(1, Config::kWorkers);
     shared.d_scores_empty.init(Config::kWorkerWarps);
-    shared.sums.init(Config::kWorkerWarps, 1);
+    shared.sums.init(Config::kWorkers, 1);
     fence_barriers_initialised();
   }
   __syncthreads();

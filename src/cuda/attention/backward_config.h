@@ -82,12 +82,11 @@ struct BackwardConfig {
   // Threads of the roles, and registers per thread after setmaxnreg.
   static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
-#ifdef ALL_LANES
-  static constexpr int kWorkerWarps = kWorkers;
-#else
   static constexpr int kWorkerWarps = kWorkers / 32;
-#endif
   static constexpr int kItemSlots = 2;
+  // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and its threads.
+  static constexpr int kRowLanes = kValueDim <= 64 ? 8 : kValueDim <= 128 ? 16 : 32;
+  static constexpr int kRowsThreads = kQueries * kRowLanes / 4;
 #ifndef SUMT
 #define SUMT 3
 #endif

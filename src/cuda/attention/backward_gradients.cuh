@@ -23,11 +23,8 @@ __device__ inline void fence_each(float (&registers)[kCount]) {
 template <class Config>
 struct BackwardPosition {
   unsigned step = 0;
-  int tile = 0;  // of queries
 
-  __device__ BackwardPosition next(const BackwardItem& item) const {
-    return {step + 1, tile > item.first_tile ? tile - 1 : item.last_tile};
-  }
+  __device__ BackwardPosition next() const { return {step + 1}; }
   __device__ auto query() const { return ring_position<Config::kQueryStages>(step); }
   __device__ auto gradient() const { return ring_position<Config::kGradientStages>(step); }
   __device__ std::uint32_t d_scores_parity() const { return step & 1 ^ 1; }
@@ -136,7 +133,7 @@ struct BackwardGradients {
       to[of_part * 128] = {four[0], four[1], four[2], four[3]};
       if (of_part == Config::kPartFours - 1) {
         fence_shared_for_async_proxy();
-        arrive_warp(shared.sums.full[at.stage]);
+        shared.sums.full[at.stage].arrive();
       }
     });
   }
@@ -165,7 +162,7 @@ struct BackwardGradients {
       const BackwardItem& item = shared.items[item_at.stage];
       if (item.key_head == BackwardItem::kNone) return;
       compute(item, ring_position<1>(count), at);
-      arrive_warp(shared.item_ring.empty[item_at.stage]);
+      shared.item_ring.empty[item_at.stage].arrive();
     }
   }
 
@@ -179,12 +176,11 @@ struct BackwardGradients {
     Accumulator<typename Config::ValueShare> dv{};
 
     shared.keys.wait_full(keys_at);
-    int left = item.tiles() * (item.end_head - item.first_head);  // steps
+    int left = item.tiles * (item.end_head - item.first_head);  // steps
     if (left > 0) {
       float score[kScores], d_weight[kScores];
       Accumulator<typename Config::SumShare> dq;
       Operand p, d_score;
-      at.tile = item.last_tile;
 
       // Issues S of a step.
       const auto issue_scores = [&](const BackwardPosition<Config>& of) {
@@ -196,7 +192,7 @@ struct BackwardGradients {
       const auto weigh_scores = [&](const BackwardPosition<Config>& of) {
         fence_each(score);
         weigh(score, shared.log_sum_exp[of.query().stage], scale, p);
-        mask(p, item, of.tile);
+        mask(p, item, shared.query_tiles[of.query().stage]);
         if constexpr (Config::kSplitColumns) share(p);
       };
       // Issues dP and dV's share; waits for dP and what was under way before.
@@ -224,7 +220,7 @@ struct BackwardGradients {
         wgmma_wait<0>();
         if constexpr (!Config::kSplitColumns) hold_operand(p);
         sync_workers();
-        arrive_warp(shared.gradients.empty[at.gradient().stage]);
+        shared.gradients.empty[at.gradient().stage].arrive();
         if (!Config::kLastScores && exists) issue_scores(next);
         multiply_scores<Config>(dq, shared.d_scores(), shared.k, warpgroup);
         const char* q = shared.q[at.query().stage];
@@ -256,9 +252,9 @@ struct BackwardGradients {
         // why the loop begins here: only dK of the step before is under way, whose accumulator
         // nobody reads. ptxas serialises products whose results are read in the next turn.
         multiply_gradients();
-        if (last_query >= 0) arrive_warp(shared.queries.empty[last_query]);
+        if (last_query >= 0) shared.queries.empty[last_query].arrive();
         last_query = at.query().stage;
-        const BackwardPosition<Config> next = at.next(item);
+        const BackwardPosition<Config> next = at.next();
         multiply_d_scores(next, true);
         if constexpr (Config::kSumsFirst) {
           take_sums();
@@ -278,7 +274,7 @@ struct BackwardGradients {
         at = next;
       }
       multiply_gradients();
-      if (last_query >= 0) arrive_warp(shared.queries.empty[last_query]);
+      if (last_query >= 0) shared.queries.empty[last_query].arrive();
       arrive_warp(shared.values.empty[0]);
       multiply_d_scores(at, false);
       take_sums();
@@ -288,7 +284,7 @@ struct BackwardGradients {
       if constexpr (!Config::kSharedScores) hold_operand(d_score);
       dk.fence();
       dv.fence();
-      arrive_warp(shared.queries.empty[at.query().stage]);
+      shared.queries.empty[at.query().stage].arrive();
       ++at.step;
     } else {
       shared.values.wait_full(keys_at);

@@ -19,10 +19,8 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   const auto on = static_cast<cudaStream_t>(stream);
   const auto tiles = static_cast<unsigned>(params.query_tiles * problem.H);
   const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV);
-  if (tiles > 0) {
-    launch_kernel(name, attention_backward_rows_kernel<Config>,
-                  {.blocks = tiles, .threads = kRowsThreads}, on, params);
-  }
+  launch_kernel(name, attention_backward_rows_kernel<Config>,
+                {.blocks = std::max(tiles, 1u), .threads = Config::kRowsThreads}, on, params);
   if (items > 0) {
     launch_kernel(name, attention_backward_kernel<Config>,
                   {.blocks = std::min(items, static_cast<unsigned>(params.multiprocessors)),

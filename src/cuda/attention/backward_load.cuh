@@ -7,19 +7,21 @@
 
 namespace tandem::cuda::attention {
 
-/// The steps of an item: the tiles of each head of the group, from the last on.
+/// The steps of an item: the tiles of each head of the group.
 struct BackwardStep {
   int head;  // of the queries
   int tile;  // in its sequence
 
   explicit __device__ BackwardStep(const BackwardItem& item)
-      : head(item.tiles() > 0 ? item.first_head : item.end_head), tile(item.last_tile) {}
+      : head(item.tiles > 0 ? item.first_head : item.end_head), tile(item.begin_tile) {}
 
   __device__ bool exists(const BackwardItem& item) const { return head < item.end_head; }
   __device__ void advance(const BackwardItem& item) {
-    if (--tile < item.first_tile) {
-      tile = item.last_tile;
+    if (tile == item.end_tile) {
+      tile = item.begin_tile;
       ++head;
+    } else {
+      tile += item.direction;
     }
   }
 };
@@ -130,6 +132,7 @@ struct BackwardLoad {
     const auto at = ring_position<Config::kQueryStages>(steps);
     shared.queries.wait_empty(at);
     const int stage = at.stage;
+    if (is_first()) shared.query_tiles[stage] = step.tile;
     load_tile<Config::kKeyPanels>(params.q_map, shared.queries.full[stage], shared.q[stage],
                                   params.log_sum_exp, shared.log_sum_exp[stage], item, step);
   }
@@ -143,7 +146,7 @@ struct BackwardLoad {
   }
 
   __device__ void load_item(const BackwardItem& item) {
-    if (item.tiles() <= 0) {
+    if (item.tiles == 0) {
       shared.keys.wait_empty(ring_position<1>(items));
       shared.values.wait_empty(ring_position<1>(items));
       if (is_first()) {

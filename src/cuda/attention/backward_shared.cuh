@@ -25,6 +25,8 @@ struct BackwardShared {
   alignas(16) float log_sum_exp[Config::kQueryStages][Config::kQueries];
   alignas(16) float row_products[Config::kGradientStages][Config::kQueries];
 
+  int query_tiles[Config::kQueryStages];  // whose q these are
+
   Ring<Config::kItemSlots> item_ring;
   Ring<1> keys;
   Ring<1> values;
@@ -46,13 +48,9 @@ __device__ inline RingPosition<kStages> ring_position(unsigned count) {
   return {static_cast<int>(count % kStages), count / kStages & 1};
 }
 
-/// Arrives once per warp. why: 32 arrivals at one barrier are as many accesses of shared memory,
-/// which is what these kernels are short of.
+/// Arrives once per warp, where only products have read what the barrier guards: racecheck follows
+/// threads, and takes what the other lanes have read for unguarded.
 __device__ inline void arrive_warp(Barrier& barrier) {
-#ifdef ALL_LANES
-  barrier.arrive();
-  return;
-#endif
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier.arrive();
 }
