@@ -83,20 +83,18 @@ struct BackwardConfig {
   static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
   static constexpr int kWorkerWarps = kWorkers / 32;
+  static constexpr int kSumThreads = 3;  // each of a warp of its own
   static constexpr int kItemSlots = 2;
-  // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and its threads.
-  static constexpr int kRowLanes = kValueDim <= 64 ? 8 : kValueDim <= 128 ? 16 : 32;
-  static constexpr int kRowsThreads = kQueries * kRowLanes / 4;
-#ifndef SUMT
-#define SUMT 3
-#endif
-  static constexpr int kSumThreads = SUMT;  // each of a warp of its own
   static constexpr int kMemoryRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
   // why: a warpgroup would wait for ever for registers that the CTA did not begin with.
   static constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;
   static_assert((kThreads - kWorkers) * kMemoryRegisters + kWorkers * kWorkerRegisters <=
                 kThreads * kFirstRegisters);
+
+  // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and threads with 4 rows.
+  static constexpr int kRowLanes = kValueDim <= 64 ? 8 : kValueDim <= 128 ? 16 : 32;
+  static constexpr int kRowsThreads = kQueries * kRowLanes / 4;
 };
 
 }  // namespace tandem::cuda::attention
