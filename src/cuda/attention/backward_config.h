@@ -92,7 +92,8 @@ struct BackwardConfig {
   static_assert((kThreads - kWorkers) * kMemoryRegisters + kWorkers * kWorkerRegisters <=
                 kThreads * kFirstRegisters);
 
-  // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and threads with 4 rows.
+  // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and threads with 4
+  // rows.
   static constexpr int kRowLanes = kValueDim <= 64 ? 8 : kValueDim <= 128 ? 16 : 32;
   static constexpr int kRowsThreads = kQueries * kRowLanes / 4;
 };

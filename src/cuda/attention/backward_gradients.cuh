@@ -1,5 +1,5 @@
-// The role of attention_backward_kernel that multiplies: two warpgroups, each with half of dk and dv
-// of a block of keys in its registers, and with half of dq of every step.
+// The role of attention_backward_kernel that multiplies: two warpgroups, each with half of dk and
+// dv of a block of keys in its registers, and with half of dq of every step.
 #pragma once
 
 #include "cuda/attention/backward_load.cuh"
@@ -93,8 +93,8 @@ struct BackwardGradients {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int pair = 4 * step + i;
-        const float2 product =
-            *reinterpret_cast<const float2*>(&row_products[first_query + fragment_column(pair / 2)]);
+        const float2 product = *reinterpret_cast<const float2*>(
+            &row_products[first_query + fragment_column(pair / 2)]);
         const float2 weight = unpack_pair<Element>(p[step][i]);
         d_score[step][i] = pack_pair<Element>(weight.x * (d_weight[2 * pair] - product.x),
                                               weight.y * (d_weight[2 * pair + 1] - product.y));
@@ -127,8 +127,7 @@ struct BackwardGradients {
       if (of_part == 0) {
         at = ring_position<Config::kSumStages>(step * Config::kSumParts + i / Config::kPartFours);
         shared.sums.wait_empty(at);
-        to = reinterpret_cast<float4*>(shared.dq[at.stage]) +
-             Config::place_of_four(0, warpgroup);
+        to = reinterpret_cast<float4*>(shared.dq[at.stage]) + Config::place_of_four(0, warpgroup);
       }
       to[of_part * 128] = {four[0], four[1], four[2], four[3]};
       if (of_part == Config::kPartFours - 1) {
@@ -176,7 +175,7 @@ struct BackwardGradients {
     Accumulator<typename Config::ValueShare> dv{};
 
     shared.keys.wait_full(keys_at);
-    int left = item.tiles * (item.end_head - item.first_head);  // steps
+    int left = item.tiles() * (item.end_head - item.first_head);  // steps
     if (left > 0) {
       float score[kScores], d_weight[kScores];
       Accumulator<typename Config::SumShare> dq;

@@ -110,7 +110,8 @@ struct BackwardPlace {
   }
 };
 
-/// A block of keys, and the tiles of queries that see any of them, of every head of the group.
+/// A block of keys, and the tiles of queries that see any of them: [first_tile, last_tile] of every
+/// head of the group.
 struct BackwardItem {
   static constexpr int kNone = -1;
 
@@ -120,10 +121,10 @@ struct BackwardItem {
   int end_head;
   int block;
   int tiles_before;  // tiles of the sequences before
-  int tiles;
-  int begin_tile;  // the walk over them: from here to `end_tile`, by `direction`
-  int end_tile;
-  int direction;
+  int first_tile;
+  int last_tile;
+
+  __device__ int tiles() const { return last_tile - first_tile + 1; }
 
   __device__ void set(const AttentionBackwardParams& params, BackwardTile tile,
                       const BackwardPlace& place) {
@@ -132,9 +133,8 @@ struct BackwardItem {
     const int heads = problem.H / problem.HKV;
     first_head = key_head * heads;
     end_head = first_head + heads;
+    block = place.block;
     span.set(problem, place.sequence);
-    const int blocks = (span.key_room + tile.keys - 1) / tile.keys;
-    block = params.ascending && place.block < blocks ? blocks - 1 - place.block : place.block;
     tiles_before = problem.cu_seqlens_q == nullptr
                        ? params.query_tiles / static_cast<int>(problem.N) * place.sequence
                        : span.query_begin / tile.queries + place.sequence;
@@ -144,11 +144,8 @@ struct BackwardItem {
     const int first_query = max(0, begin - span.last);
     const int last_query = min(span.queries - 1, end - 1 - span.first);
     const bool seen = begin < end && first_query <= last_query;
-    const int first_tile = first_query / tile.queries, last_tile = last_query / tile.queries;
-    tiles = seen ? last_tile - first_tile + 1 : 0;
-    begin_tile = params.ascending ? first_tile : last_tile;
-    end_tile = params.ascending ? last_tile : first_tile;
-    direction = params.ascending ? 1 : -1;
+    first_tile = first_query / tile.queries;
+    last_tile = seen ? last_query / tile.queries : first_tile - 1;
   }
 };
 

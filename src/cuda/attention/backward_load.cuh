@@ -1,5 +1,5 @@
-// The loading role of attention_backward_kernel: which block of keys comes next, its keys and values,
-// and the tiles of queries that see it.
+// The loading role of attention_backward_kernel: which block of keys comes next, its keys and
+// values, and the tiles of queries that see it.
 #pragma once
 
 #include "cuda/attention/backward_shared.cuh"
@@ -7,21 +7,19 @@
 
 namespace tandem::cuda::attention {
 
-/// The steps of an item: the tiles of each head of the group.
+/// The steps of an item: the tiles of each head of the group, from the last on.
 struct BackwardStep {
   int head;  // of the queries
   int tile;  // in its sequence
 
   explicit __device__ BackwardStep(const BackwardItem& item)
-      : head(item.tiles > 0 ? item.first_head : item.end_head), tile(item.begin_tile) {}
+      : head(item.tiles() > 0 ? item.first_head : item.end_head), tile(item.last_tile) {}
 
   __device__ bool exists(const BackwardItem& item) const { return head < item.end_head; }
   __device__ void advance(const BackwardItem& item) {
-    if (tile == item.end_tile) {
-      tile = item.begin_tile;
+    if (--tile < item.first_tile) {
+      tile = item.last_tile;
       ++head;
-    } else {
-      tile += item.direction;
     }
   }
 };
@@ -112,9 +110,8 @@ struct BackwardLoad {
 
   /// Loads a tile of q or d_o, and what belongs to its rows.
   template <int kPanels>
-  __device__ void load_tile(const CUtensorMap& map, Barrier& full, char* tile,
-                            const float* of_rows, float* to_rows, const BackwardItem& item,
-                            BackwardStep step) {
+  __device__ void load_tile(const CUtensorMap& map, Barrier& full, char* tile, const float* of_rows,
+                            float* to_rows, const BackwardItem& item, BackwardStep step) {
     const SequenceSpan& span = item.span;
     const int query = step.tile * Config::kQueries;
     load_rows<Config::kQueries, kPanels>(
@@ -140,13 +137,12 @@ struct BackwardLoad {
     const auto at = ring_position<Config::kGradientStages>(steps);
     shared.gradients.wait_empty(at);
     const int stage = at.stage;
-    load_tile<Config::kValuePanels>(params.d_o_map, shared.gradients.full[stage],
-                                    shared.d_o[stage], params.row_products,
-                                    shared.row_products[stage], item, step);
+    load_tile<Config::kValuePanels>(params.d_o_map, shared.gradients.full[stage], shared.d_o[stage],
+                                    params.row_products, shared.row_products[stage], item, step);
   }
 
   __device__ void load_item(const BackwardItem& item) {
-    if (item.tiles == 0) {
+    if (item.tiles() <= 0) {
       shared.keys.wait_empty(ring_position<1>(items));
       shared.values.wait_empty(ring_position<1>(items));
       if (is_first()) {

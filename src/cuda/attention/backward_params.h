@@ -47,7 +47,6 @@ struct AttentionBackwardParams {
   int query_tiles = 0;     // of a head, in all sequences
   int key_blocks = 0;      // of a key head, in all sequences
   int heads_together = 1;  // key heads of sequences that are worked on side by side, if not packed
-  bool ascending = false;  // tiles from the first on, for key blocks from the last on
 
   // The workspace. Per head [H, query_tiles, ...], with the tile's R queries:
   float* log_sum_exp = nullptr;      // [R] in base 2; inf where P is 0

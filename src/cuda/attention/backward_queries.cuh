@@ -30,9 +30,8 @@ __global__ __launch_bounds__(Config::kWorkers) void attention_backward_queries_k
   const int warpgroup = threadIdx.x / 128;
   Accumulator<typename Config::SumShare> sums{};
   if (seen.first <= seen.last) {
-    const auto* from =
-        reinterpret_cast<const float4*>(params.dq_sums + (head * params.query_tiles + tile) *
-                                                             (Config::kSumBytes / 4));
+    const auto* from = reinterpret_cast<const float4*>(
+        params.dq_sums + (head * params.query_tiles + tile) * (Config::kSumBytes / 4));
     sums.for_fours([&](int i, float* four) {
       *reinterpret_cast<float4*>(four) = from[Config::place_of_four(i, warpgroup)];
     });

@@ -44,8 +44,8 @@ __global__ __launch_bounds__(Config::kRowsThreads) void attention_backward_rows_
            head * tensor.head_stride + column;
   };
   const auto exists = [&](int row) { return block * kRows + row < span.queries; };
-  const std::int64_t first = (span.batch * problem.H + head) * problem.TQ + span.query_begin +
-                             std::int64_t{block} * kRows;
+  const std::int64_t first =
+      (span.batch * problem.H + head) * problem.TQ + span.query_begin + std::int64_t{block} * kRows;
   // why all loads first: they are what this kernel waits for.
   Words<Element> o[kOwn], d_o[kOwn];
   float log_sum_exp[kOwn], d_log_sum_exp[kOwn];

@@ -49,8 +49,7 @@ struct BackwardSum {
   __device__ void add(const BackwardItem& item, BackwardStep step, unsigned count) const {
     const std::int64_t tile =
         std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile;
-    const SeenBlocks seen(item.span, Config::kTile, step.tile);
-    const std::uint32_t turn = params.ascending ? seen.last - item.block : item.block - seen.first;
+    const std::uint32_t turn = item.block - SeenBlocks(item.span, Config::kTile, step.tile).first;
     const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> turns(params.turns[tile]);
     float* to = params.dq_sums + tile * (Config::kSumBytes / 4);
     const auto stage_of = [&](int part) {
