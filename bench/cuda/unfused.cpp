@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ops/attention.h"
+#include "ops/attention_weights.h"
 #include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
@@ -111,7 +112,14 @@ const std::vector<Baseline>& baselines() {
           "unfused", "unfused.gate_cublaslt_norm",
           {&gated_output_forward_signature(), &gated_output_backward_signature()}),
       baseline<unfused_attention, unfused_attention_workspace_bytes, AttentionForwardArgs>(
-          "unfused", "unfused.cublaslt_softmax", {&attention_forward_signature()})};
+          "unfused", "unfused.cublaslt_softmax", {&attention_forward_signature()}),
+      baseline<unfused_attention_weights, unfused_attention_weights_workspace_bytes,
+               AttentionWeightsForwardArgs>("unfused", "unfused.cublaslt_softmax",
+                                            {&attention_weights_forward_signature()}),
+      baseline<unfused_attention_weights_backward,
+               unfused_attention_weights_backward_workspace_bytes, AttentionWeightsBackwardArgs>(
+          "unfused", "unfused.softmax_gradient_cublaslt",
+          {&attention_weights_backward_signature()})};
   return all;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/attention_problem.h"
+#include "ops/attention_weights_problem.h"
 #include "ops/gated_output_problem.h"
 #include "ops/gated_scan_problem.h"
 #include "ops/gemm_swiglu_problem.h"
@@ -113,6 +114,17 @@ std::size_t unfused_gated_output_both_workspace_bytes(const GatedOutputForwardPr
 /// 8, rows begin at multiples of 16 bytes; no cu_seqlens or lengths_k.
 void unfused_attention(const AttentionForwardProblem& problem, const Context& context);
 std::size_t unfused_attention_workspace_bytes(const AttentionForwardProblem& problem);
+
+/// The first two of these, and backward the softmax's gradient and two products, of as many heads
+/// of k as of q. w and d_w must have no gaps.
+void unfused_attention_weights(const AttentionWeightsForwardProblem& problem,
+                               const Context& context);
+std::size_t unfused_attention_weights_workspace_bytes(
+    const AttentionWeightsForwardProblem& problem);
+void unfused_attention_weights_backward(const AttentionWeightsBackwardProblem& problem,
+                                        const Context& context);
+std::size_t unfused_attention_weights_backward_workspace_bytes(
+    const AttentionWeightsBackwardProblem& problem);
 
 /// The arguments of a baseline's calls, each the public struct of its table.
 using CallArguments = std::span<const std::shared_ptr<void>>;

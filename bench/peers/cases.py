@@ -8,7 +8,7 @@ import os
 import pathlib
 import subprocess
 
-from . import attention, gated_output, gemm_swiglu, projection, rms_norm_gemm
+from . import attention, causal_conv1d, gated_output, gemm_swiglu, projection, rms_norm_gemm
 
 DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward")
 WITH_GRADIENTS = ("backward", "forward_backward")
@@ -16,6 +16,7 @@ SCANS = ("gated_scan", "linear_scan")
 # Ops with a module of their own.
 PRODUCTS = {
     "attention": attention,
+    "causal_conv1d": causal_conv1d,
     "gated_output": gated_output,
     "gemm_swiglu": gemm_swiglu,
     "projection": projection,
@@ -36,8 +37,8 @@ class NoProgram(RuntimeError):
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    # B, T, H, HQ, K, V; of attention TK and HKV too; of a scan B, T, D and, of linear_scan, d; of products M, d, of
-    # some F or d_in
+    # B, T, H, HQ, K, V; of attention TK and HKV too; of a scan B, T, D and, of linear_scan, d, of
+    # causal_conv1d W; of products M, d, of some F or d_in
     axes: dict
     dtypes: tuple
     decay_kind: str  # none, constant, per_token; of a scan decay, log_decay
@@ -54,6 +55,7 @@ class Case:
     op: str = "gla"
     gate: str = "silu"  # of a scan: silu, none
     decay_dtype: str = "same"  # of a scan: same (as x), fp32
+    weight: str = "same"  # of causal_conv1d: same (as x), fp32
     kept: str = "yes"  # of linear_scan and products of rows: yes, training, no
     segments: tuple = ()  # of projection and rms_norm_gemm
     around: float | None = None  # of products of rows, as all below

@@ -252,6 +252,9 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
   if (object.contains("state_dtype")) {
     one.state_dtype = line.word(object.at("state_dtype"), "state_dtype", kStateDtypes);
   }
+  if (object.contains("weight")) {
+    one.fp32_weight = line.word(object.at("weight"), "weight", kDecayDtypes);
+  }
   if (object.contains("kept")) one.kept = line.word(object.at("kept"), "kept", kKept);
   if (object.contains("strides")) {
     one.strides = line.word(object.at("strides"), "strides", kStrides);
@@ -305,7 +308,8 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   }
   if (has("decay_dtype")) object["decay_dtype"] = word_for(kDecayDtypes, one.fp32_decay);
   if (has("gate")) object["gate"] = word_for(kGates, one.gate);
-  if (schema.is_recurrence()) object["states"] = word_for(kStates, one.states);
+  if (schema.is_recurrence() || has("states")) object["states"] = word_for(kStates, one.states);
+  if (has("weight")) object["weight"] = word_for(kDecayDtypes, one.fp32_weight);
   if (has("state_dtype")) object["state_dtype"] = word_for(kStateDtypes, one.state_dtype);
   if (has("kept")) object["kept"] = word_for(kKept, one.kept);
   object["strides"] = word_for(kStrides, one.strides);

@@ -6,8 +6,9 @@
 //   axes*       gla: B*, T* (absent in a step, which is of one token), H*, K*, V (default K),
 //               HQ (default H); gated_scan: B*, T*, D*; linear_scan: B*, T*, d*, D*;
 //               projection and rms_norm_gemm: M*, d*; gemm_swiglu: M*, d*, F*;
-//               gated_output: M*, d_in*, d*; attention: B*, T* (queries), H*, K*, TK (keys, default
-//               T), HKV (key/value heads, default H), V (default K)
+//               gated_output: M*, d_in*, d*; causal_conv1d: B*, T*, D*, W*; attention: B*, T*
+//               (queries), H*, K*, TK (keys, default T), HKV (key/value heads, default H), V
+//               (default K)
 //   dtype*      a list; every dtype is run under the same name; fp64 on the CPU only
 //   decay       {kind, distribution: see DecayDistribution}, required of recurrences, which alone
 //               have it; kind is none | constant | per_token for gla, decay | log_decay (which
@@ -15,6 +16,7 @@
 //   decay_dtype of the scans: same (as x, default) | fp32
 //   gate        of the scans: silu (default) | none
 //   states      none (default) | initial | final | both | in_place; a step's is always in place
+//   weight      of causal_conv1d: same (as x, default) | fp32
 //   state_dtype of a step's state: fp32 (default) | bf16
 //   cu_seqlens  of recurrences and attention: the offsets themselves, N+1 of them
 //   lengths     instead of them {distribution: equal | log_uniform, sequences, and for log_uniform
@@ -139,8 +141,9 @@ struct Case {
   std::vector<DType> dtypes;
   DecayKind decay = DecayKind::kNone;
   DecayDistribution distribution = DecayDistribution::kNormal;
-  bool fp32_decay = false;  // scans in 16 bits only
-  bool gate = true;         // scans only
+  bool fp32_decay = false;   // scans in 16 bits only
+  bool gate = true;          // scans only
+  bool fp32_weight = false;  // causal_conv1d only
   States states = States::kNone;
   DType state_dtype = DType::kFloat32;
   Strides strides = Strides::kContiguous;

@@ -16,25 +16,6 @@
 namespace tandem::tools {
 namespace {
 
-/// How many pairs of a query and a key that it sees there are, of one head.
-double pair_count(const AttentionSizes& sizes) {
-  double pairs = 0;
-  for (std::int64_t n = 0; n < sizes.N; ++n) {
-    const reference::AttentionSpan span = reference::attention_span(sizes, n);
-    const std::int64_t keys = span.keys(), shift = keys - span.queries();
-    const auto [left, right] = sizes.mask;
-    for (std::int64_t i = 0; i < span.queries(); ++i) {
-      const std::int64_t place = i + shift;
-      const bool all_left = left == AttentionMask::kUnlimited;
-      const bool all_right = right == AttentionMask::kUnlimited;
-      const std::int64_t first = all_left ? 0 : std::max<std::int64_t>(place - left, 0);
-      const std::int64_t end = all_right ? keys : std::min(place + right + 1, keys);
-      pairs += static_cast<double>(std::max<std::int64_t>(end - first, 0));
-    }
-  }
-  return pairs;
-}
-
 /// A pair is K multiply-adds for its score, and V for its value.
 double forward_flops(const TensorSet& set) {
   const auto p =
@@ -90,15 +71,7 @@ void complete(const Line& line, Case& one) {
   if (one.causal && one.window_right.value_or(0) != 0) {
     line.refuse("window_right", "must be 0 beside causal");
   }
-  if (std::ranges::find(kAttentionValues, one.values) == kAttentionValues.end()) {
-    line.refuse("values", fmt::format("must be one of {}, got {}",
-                                      fmt::join(kAttentionValues, ", "), one.values));
-  }
-  if (one.values != "infinite") return;
-  if (one.axis("K") < 2) line.refuse("values", "infinite needs K >= 2");
-  if (one.directions != std::vector<std::string>{"forward"}) {
-    line.refuse("values", "infinite is for forwards");
-  }
+  check_attention_values(line, one);
 }
 
 /// Widths are of 1 to 80, or multiples of 8 up to 256, which the GPU takes.
@@ -144,6 +117,36 @@ bool judgeable(const Case& one) {
 }
 
 }  // namespace
+
+double pair_count(const AttentionSizes& sizes) {
+  double pairs = 0;
+  for (std::int64_t n = 0; n < sizes.N; ++n) {
+    const reference::AttentionSpan span = reference::attention_span(sizes, n);
+    const std::int64_t keys = span.keys(), shift = keys - span.queries();
+    const auto [left, right] = sizes.mask;
+    for (std::int64_t i = 0; i < span.queries(); ++i) {
+      const std::int64_t place = i + shift;
+      const bool all_left = left == AttentionMask::kUnlimited;
+      const bool all_right = right == AttentionMask::kUnlimited;
+      const std::int64_t first = all_left ? 0 : std::max<std::int64_t>(place - left, 0);
+      const std::int64_t end = all_right ? keys : std::min(place + right + 1, keys);
+      pairs += static_cast<double>(std::max<std::int64_t>(end - first, 0));
+    }
+  }
+  return pairs;
+}
+
+void check_attention_values(const Line& line, const Case& one) {
+  if (std::ranges::find(kAttentionValues, one.values) == kAttentionValues.end()) {
+    line.refuse("values", fmt::format("must be one of {}, got {}",
+                                      fmt::join(kAttentionValues, ", "), one.values));
+  }
+  if (one.values != "infinite") return;
+  if (one.axis("K") < 2) line.refuse("values", "infinite needs K >= 2");
+  if (one.directions != std::vector<std::string>{"forward"}) {
+    line.refuse("values", "infinite is for forwards");
+  }
+}
 
 double attention_limit(DType dtype) {
   switch (dtype) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/calls/operation.h"
+#include "cli/cases/case_line.h"
 #include "ops/attention.h"
 
 namespace tandem::tools {
@@ -27,6 +28,12 @@ std::unique_ptr<Expectation> expect_attention_backward(const TensorSet& set, boo
 /// Limits on relative errors: outputs and gradients.
 double attention_limit(DType dtype);
 double attention_gradient_limit(DType dtype);
+
+/// How many pairs of a query and a key that it sees there are, of one head.
+double pair_count(const AttentionSizes& sizes);
+
+/// Refuses values that are none of kAttentionValues, and infinite ones where they do not fit.
+void check_attention_values(const Line& line, const Case& one);
 
 /// At most `wanted` of so many indices, the first, the last and some between.
 std::vector<std::int64_t> spread(std::int64_t count, std::int64_t wanted);

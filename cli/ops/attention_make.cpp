@@ -1,12 +1,16 @@
-// attention's tensors from a case: layouts, random inputs, and what a forward hands its backward.
+// Tensors of attention and attention_weights from a case: layouts, random inputs, and what a
+// forward hands its backward.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cli/calls/arguments.h"
 #include "cli/ops/activations.h"
 #include "cli/ops/attention.h"
+#include "cli/ops/attention_weights.h"
 #include "core/real.h"
 
 namespace tandem::tools {
@@ -19,18 +23,21 @@ class Maker {
 
   void add_inputs() {
     const std::int64_t B = one_.axis("B"), K = one_.axis("K");
-    const Dims q{B, one_.axis("T"), one_.axis("H"), K};
-    const Dims k{B, one_.axis("TK"), one_.axis("HKV"), K};
-    const Dims v{B, one_.axis("TK"), one_.axis("HKV"), one_.axis("V")};
-    if (one_.strides == Strides::kPacked && q[1] == k[1]) {
-      add_packed(set_, dtype_, {{"q", q}, {"k", k}, {"v", v}});
-    } else if (one_.strides == Strides::kPacked) {
-      add_activation("q", q, false);
-      add_packed(set_, dtype_, {{"k", k}, {"v", v}});
+    const PackedTensor q{"q", {B, one_.axis("T"), one_.axis("H"), K}};
+    const PackedTensor k{"k", {B, one_.axis("TK"), one_.axis("HKV"), K}};
+    std::vector<PackedTensor> of_keys = {k};
+    if (one_.axes.count("V") != 0) {
+      of_keys.push_back({"v", {B, one_.axis("TK"), one_.axis("HKV"), one_.axis("V")}});
+    }
+    if (one_.strides != Strides::kPacked) {
+      add_activation(q.name, q.shape, false);
+      for (const PackedTensor& one : of_keys) add_activation(one.name, one.shape, false);
+    } else if (q.shape[1] == k.shape[1]) {
+      of_keys.insert(of_keys.begin(), q);
+      add_packed(set_, dtype_, of_keys);
     } else {
-      add_activation("q", q, false);
-      add_activation("k", k, false);
-      add_activation("v", v, false);
+      add_activation(q.name, q.shape, false);
+      add_packed(set_, dtype_, of_keys);
     }
     fill_inputs();
     if (one_.cu_seqlens) {
@@ -52,10 +59,16 @@ class Maker {
     if (log_sum_exp) add_rows("log_sum_exp", true);
   }
 
+  /// Adds a tensor [B,H,TQ,TK].
+  void add_weights(const char* name, bool output) {
+    const Dims shape{one_.axis("B"), one_.axis("H"), one_.axis("T"), one_.axis("TK")};
+    add_tensor(set_, name, dtype_, shape, weights_strides(shape), output, shift_of(one_));
+    if (!output) fill_normal(set_.get(name), set_.buffers, random(name));
+  }
+
   /// Runs the forward, whose outputs become inputs. why the CPU's and not the definition: it takes
   /// minutes of the large cases. What it keeps wrong, the gradients show.
-  void keep_outputs() {
-    const Signature& forward = attention_forward_signature();
+  void keep_outputs(const Signature& forward) {
     forward.run(arguments(forward, set_, host_bases(set_), Device::cpu()).get(), {}, {});
     for (NamedTensor& tensor : set_.tensors) tensor.output = false;
   }
@@ -67,7 +80,12 @@ class Maker {
       add_rows("d_log_sum_exp", false);
       fill_normal(set_.get("d_log_sum_exp"), set_.buffers, random("d_log_sum_exp"));
     }
+    add_input_gradients();
+  }
+
+  void add_input_gradients() {
     for (const std::string name : {"q", "k", "v"}) {
+      if (set_.find(name) == nullptr) continue;
       const Dims shape = set_.get(name).shape;
       add_activation("d" + name, shape, true);
     }
@@ -76,6 +94,17 @@ class Maker {
   TensorSet take() { return std::move(set_); }
 
  private:
+  Dims weights_strides(const Dims& shape) const {
+    const std::int64_t H = shape[1], TQ = std::max<std::int64_t>(shape[2], 1);
+    const std::int64_t TK = std::max<std::int64_t>(shape[3], 1);
+    const auto gaps = [&](std::int64_t row) { return Dims{H * TQ * row + 8, TQ * row, row, 1}; };
+    switch (one_.strides) {
+      case Strides::kTransposed: return {TQ * H * TK, TK, H * TK, 1};
+      case Strides::kPadded: return gaps(padded_stride(TK, 16));
+      case Strides::kOdd: return gaps(TK + 3);
+      default: return contiguous_strides(shape);
+    }
+  }
   Dims output_shape() const {
     return {one_.axis("B"), one_.axis("T"), one_.axis("H"), one_.axis("V")};
   }
@@ -112,6 +141,7 @@ class Maker {
       fill("q", [](float normal, auto...) { return normal; });
       fill("k", [](float normal, auto...) { return normal; });
     }
+    if (set_.find("v") == nullptr) return;
     const float mean = one_.values == "around_10" ? 10 : 0;
     fill("v", [=](float normal, auto...) { return mean + normal; });
   }
@@ -162,7 +192,7 @@ TensorSet make_attention_backward(const Case& one, DType dtype, std::uint64_t se
   Maker maker(one, dtype, seed);
   maker.add_inputs();
   maker.add_outputs(true);
-  maker.keep_outputs();
+  maker.keep_outputs(attention_forward_signature());
   maker.add_gradients();
   return maker.take();
 }
@@ -172,6 +202,32 @@ TensorSet make_attention_both(const Case& one, DType dtype, std::uint64_t seed) 
   maker.add_inputs();
   maker.add_outputs(true);
   maker.add_gradients();
+  return maker.take();
+}
+
+TensorSet make_attention_weights(const Case& one, DType dtype, std::uint64_t seed) {
+  Maker maker(one, dtype, seed);
+  maker.add_inputs();
+  maker.add_weights("w", true);
+  return maker.take();
+}
+
+TensorSet make_attention_weights_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  Maker maker(one, dtype, seed);
+  maker.add_inputs();
+  maker.add_weights("w", true);
+  maker.keep_outputs(attention_weights_forward_signature());
+  maker.add_weights("d_w", false);
+  maker.add_input_gradients();
+  return maker.take();
+}
+
+TensorSet make_attention_weights_both(const Case& one, DType dtype, std::uint64_t seed) {
+  Maker maker(one, dtype, seed);
+  maker.add_inputs();
+  maker.add_weights("w", true);
+  maker.add_weights("d_w", false);
+  maker.add_input_gradients();
   return maker.take();
 }
 

@@ -19,6 +19,8 @@ std::vector<Operation> rms_norm_gemm_operations();
 std::vector<Operation> gemm_swiglu_operations();
 std::vector<Operation> gated_output_operations();
 std::vector<Operation> attention_operations();
+std::vector<Operation> attention_weights_operations();
+std::vector<Operation> causal_conv1d_operations();
 
 /// Fields of the cases.
 CaseSchema gla_case_schema();
@@ -29,6 +31,8 @@ CaseSchema rms_norm_gemm_case_schema();
 CaseSchema gemm_swiglu_case_schema();
 CaseSchema gated_output_case_schema();
 CaseSchema attention_case_schema();
+CaseSchema attention_weights_case_schema();
+CaseSchema causal_conv1d_case_schema();
 
 /// A generated table of an op's own, between the marks of a page.
 struct PageBlock {

@@ -44,6 +44,12 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
           }};
 }
 
+/// Returns the strides of a tensor [B,T,D] of a case.
+Dims scan_strides(Strides kind, const Dims& shape, bool output);
+
+/// Returns how many elements a case's tensors lie off their alignment.
+std::int64_t scan_shift(const Case& one);
+
 /// Makes a forward call's tensors, inputs filled; `kept`: with what it writes for its backward.
 TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept);

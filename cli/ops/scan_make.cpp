@@ -13,9 +13,6 @@
 
 namespace tandem::tools {
 
-namespace {
-
-/// Returns the strides of a tensor [B,T,D] of a case.
 Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   const std::int64_t B = shape[0], T = std::max<std::int64_t>(shape[1], 1), D = shape[2];
   const auto gaps = [&](std::int64_t token, std::int64_t batch) {
@@ -32,10 +29,11 @@ Dims scan_strides(Strides kind, const Dims& shape, bool output) {
   }
 }
 
-/// Returns how many elements a case's tensors lie off their alignment.
 std::int64_t scan_shift(const Case& one) {
   return one.strides == Strides::kMisaligned || one.strides == Strides::kOdd ? 1 : 0;
 }
+
+namespace {
 
 const char* decay_name(const Case& one) {
   return one.decay == DecayKind::kLogDecay ? "log_decay" : "decay";

@@ -1,10 +1,13 @@
 // Everything Tandem offers.
 #pragma once
 
+#include "tandem/blocks/transformer_block.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
 #include "tandem/error.h"
 #include "tandem/ops/attention.h"
+#include "tandem/ops/attention_weights.h"
+#include "tandem/ops/causal_conv1d.h"
 #include "tandem/ops/gated_output.h"
 #include "tandem/ops/gated_scan.h"
 #include "tandem/ops/gemm_swiglu.h"

@@ -78,6 +78,7 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
         )
     ),
     "attention_forward": lambda given: {"o", "log_sum_exp"},
+    "attention_weights_forward": lambda given: {"w"},
     # Of all gradients, only those by the decay and the gate depend on the states.
     "linear_scan_forward": lambda given: (
         {"x", "states"}

@@ -135,11 +135,12 @@ class Op:
         return vmap(self.table, op, info.batch_size, in_dims, arguments)
 
     def refuse_in_place(self, needs_gradient: bool = False) -> None:
+        whole = f"tandem.ops.{self.table.op.removesuffix('_step')}"
         raise NotImplementedError(
-            f"[{self.table.op}] has no gradient: call it under torch.no_grad(), or train with tandem.ops.gla"
+            f"[{self.table.op}] has no gradient: call it under torch.no_grad(), or train with {whole}"
             if needs_gradient
             else f"[{self.table.op}] updates its {self.table.in_place} in place, which torch.func and forward-mode AD "
-            "cannot follow: let B be the mapped axis, or take tandem.ops.gla"
+            f"cannot follow: let B be the mapped axis, or take {whole}"
         )
 
     def explain(self, error: Exception, arguments: tuple[Any, ...]) -> Exception:

@@ -58,7 +58,9 @@ class Table:
         self.offsets = next((row.name for row in self.rows.values() if row.dtype == "offsets"), None)
         self.in_place = next((row.name for row in self.rows.values() if row.role == "in_place"), None)
         self.flags = [name for name in arguments if name not in self.rows]
-        self.quotients = {axis for row in self.rows.values() for axis in row.axes.split(",") if "/" in axis}
+        axes = {axis for row in self.rows.values() for axis in row.axes.split(",")}
+        self.quotients = {axis for axis in axes if "/" in axis}
+        self.differences = {axis for axis in axes if "-" in axis}
         # One result may stand for gradients by either of two inputs: those share a flag.
         self.results = [
             [row for row in self.rows.values() if row.name == name or (row.flag and row.flag == self.rows[name].flag)]
@@ -115,6 +117,9 @@ class Table:
             divisor = number if number.isdigit() else given[number]
             if divisor:
                 extents[quotient] = -(-extents[axis] // int(divisor))
+        for difference in self.differences:
+            axis, number = difference.split("-")
+            extents[difference] = extents[axis] - int(number)
         return extents
 
 

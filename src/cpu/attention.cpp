@@ -62,7 +62,8 @@ class AttentionForward {
     for_each_block(span.keys_of(item.rows), kKeyBlock, [&](Range keys) {
       blocks_.read_keys(p_.k, span, hkv, keys, p_.K, s.k.data());
       blocks_.read_keys(p_.v, span, hkv, keys, p_.V, s.v.data());
-      blocks_.multiply_by_rows(rows, keys.size(), p_.K, s.q.data(), s.k.data(), s.scores.data());
+      blocks_.multiply_by_rows(rows, keys.size(), p_.K, s.q.data(), s.k.data(), s.scores.data(),
+                               keys.size());
       s.tile.scores = s.scores.data();
       see(span, item.rows, keys, s.tile);
       softmax_tile(s.tile, s.softmax.data(), s.factors.data());

@@ -85,8 +85,8 @@ class AttentionBackward {
   /// Computes a tile's weights, and the gradients of its scores, of the blocks that are read.
   void make_tile(const AttentionSpan& span, int head, Range queries, Range keys, Scratch& s) const {
     const std::int64_t M = queries.size(), N = keys.size();
-    blocks_.multiply_by_rows(M, N, p_.K, s.q.data(), s.k.data(), s.weights.data());
-    blocks_.multiply_by_rows(M, N, p_.V, s.d_o.data(), s.v.data(), s.gradients.data());
+    blocks_.multiply_by_rows(M, N, p_.K, s.q.data(), s.k.data(), s.weights.data(), N);
+    blocks_.multiply_by_rows(M, N, p_.V, s.d_o.data(), s.v.data(), s.gradients.data(), N);
     s.tile.scores = s.weights.data();
     see(span, queries, keys, s.tile);
     const std::int64_t first = blocks_.place(span, head, queries.begin);

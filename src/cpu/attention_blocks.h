@@ -55,12 +55,12 @@ class AttentionBlocks {
 
   const std::vector<AttentionSpan>& spans() const { return spans_; }
 
-  /// Every block of queries, of every head.
-  std::vector<AttentionItem> query_items() const {
+  /// Every block of at most `size` queries, of every head.
+  std::vector<AttentionItem> query_items(std::int64_t size = kQueryBlock) const {
     std::vector<AttentionItem> items;
     for (const AttentionSpan& span : spans_) {
       for (int h = 0; h < p_.H; ++h) {
-        for_each_block({0, span.q.size()}, kQueryBlock, [&](Range block) {
+        for_each_block({0, span.q.size()}, size, [&](Range block) {
           items.push_back({&span, h, block, span.keys_of(block).size()});
         });
       }
@@ -108,20 +108,20 @@ class AttentionBlocks {
                     rows_of(x, span.b, span.k.begin + rows.begin, head));
   }
 
-  /// c [M,N] = a b^T, of a [M,K] and b [N,K].
+  /// c [M,N] = a b^T, of a [M,K] and b [N,K]; rows of c are `c_stride` apart.
   void multiply_by_rows(std::int64_t M, std::int64_t N, std::int64_t K, const Real* a,
-                        const Real* b, Real* c) const {
-    multiply(M, N, K, {a, K}, {b, K, true}, c, false);
+                        const Real* b, Real* c, std::int64_t c_stride) const {
+    multiply(M, N, K, {a, K}, {b, K, true}, c, c_stride, false);
   }
   /// c [M,N] = a b (+ c), of a [M,K] and b [K,N].
   void multiply_by(std::int64_t M, std::int64_t N, std::int64_t K, const Real* a, const Real* b,
                    Real* c, bool accumulate) const {
-    multiply(M, N, K, {a, K}, {b, N}, c, accumulate);
+    multiply(M, N, K, {a, K}, {b, N}, c, N, accumulate);
   }
   /// c [M,N] = a^T b (+ c), of a [K,M] and b [K,N].
   void multiply_columns_by(std::int64_t M, std::int64_t N, std::int64_t K, const Real* a,
                            const Real* b, Real* c, bool accumulate) const {
-    multiply(M, N, K, {a, M, true}, {b, N}, c, accumulate);
+    multiply(M, N, K, {a, M, true}, {b, N}, c, N, accumulate);
   }
 
   /// The place of a query in a [B,H,TQ] tensor.
@@ -140,7 +140,7 @@ class AttentionBlocks {
     rows_to_float({from.dtype, from.data, from.stride}, rows, dim, to, dim);
   }
   void multiply(std::int64_t M, std::int64_t N, std::int64_t K, const MatmulOperand& a,
-                const MatmulOperand& b, Real* c, bool accumulate) const {
+                const MatmulOperand& b, Real* c, std::int64_t c_stride, bool accumulate) const {
     matmul(provider_, {.M = M,
                        .N = N,
                        .K = K,
@@ -148,7 +148,7 @@ class AttentionBlocks {
                        .a = a,
                        .b = b,
                        .c = c,
-                       .c_stride = N,
+                       .c_stride = c_stride,
                        .accumulate = accumulate});
   }
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "ops/attention_heads.h"
 #include "ops/call.h"
-#include "ops/scale.h"
 #include "ops/views.h"
 
 namespace tandem {
@@ -33,16 +33,6 @@ std::vector<Parameter> inputs_table() {
 std::vector<Parameter> joined(std::vector<Parameter> table, const std::vector<Parameter>& more) {
   table.insert(table.end(), more.begin(), more.end());
   return table;
-}
-
-/// Checks that HKV divides H, where there are any.
-template <class Args>
-void check_head_groups(const Signature& signature, const Args& args) {
-  if (args.q.shape.rank() != 4 || args.k.shape.rank() != 4) return;  // refused with its shape
-  const std::int64_t H = args.q.shape[2], HKV = args.k.shape[2];
-  if (HKV < 1 || H < 1 || H % HKV == 0) return;
-  refuse(signature.name(), "k must have a number of heads HKV that divides H = " +
-                               std::to_string(H) + ", got HKV = " + std::to_string(HKV));
 }
 
 /// Checks what lists lengths: both of cu_seqlens or neither, and not lengths_k beside them.
@@ -84,17 +74,9 @@ AttentionForwardProblem inputs_of(const Signature& signature, const Args& args) 
   signature.check(&args);
   check_lengths(signature, args);
   AttentionForwardProblem problem;
-  problem.dtype = args.q.dtype;
-  problem.device = args.q.device;
-  problem.B = args.q.shape[0];
-  problem.TQ = args.q.shape[1];
-  problem.TK = args.k.shape[1];
+  set_sizes(signature, args, problem);
   problem.N = sequence_count(args.cu_seqlens_q, problem.B);
-  problem.H = static_cast<int>(args.q.shape[2]);
-  problem.HKV = static_cast<int>(args.k.shape[2]);
-  problem.K = static_cast<int>(args.q.shape[3]);
   problem.V = static_cast<int>(args.v.shape[3]);
-  set_scale(signature, args.scale, problem);
   problem.mask = mask_of(signature, args);
   problem.cu_seqlens_q = offsets_data(args.cu_seqlens_q);
   problem.cu_seqlens_k = offsets_data(args.cu_seqlens_k);

@@ -30,7 +30,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 /// Whether an axis has its extent from others, not from a tensor that names it.
 bool is_derived(const std::string& axis) {
-  return axis == "N" || axis.find('/') != std::string::npos;
+  return axis == "N" || axis.find_first_of("/-") != std::string::npos;
 }
 
 /// Checks that these innermost extents, which `names` names, are in [1,2^31).
@@ -103,6 +103,9 @@ Signature::Signature(const char* name, std::vector<Parameter> parameters, Backen
     row.axes = parse(row.axes_text);
   }
   for (std::size_t i = 0; i < axes_.size(); ++i) {
+    if (const auto parts = split(axes_[i], '-'); parts.size() == 2) {
+      differences_.push_back({static_cast<int>(i), axis(parts[0]), std::stoll(parts[1])});
+    }
     const std::vector<std::string> parts = split(axes_[i], '/');
     if (parts.size() != 2) continue;
     const Parameter* divisor = find(parts[1]);
@@ -111,7 +114,11 @@ Signature::Signature(const char* name, std::vector<Parameter> parameters, Backen
   }
 }
 
-void Signature::divide(const void* args, std::span<std::int64_t> extents) const {
+void Signature::derive(const void* args, std::span<std::int64_t> extents) const {
+  for (const auto& [axis, minuend, constant] : differences_) {
+    const std::int64_t extent = extents[minuend];
+    extents[axis] = extent >= constant ? extent - constant : kUnknown;
+  }
   for (const auto& [axis, dividend, divisor, constant] : quotients_) {
     const std::int64_t number =
         divisor ? static_cast<std::int64_t>(divisor->value(args).value_or(0)) : constant;
@@ -207,7 +214,7 @@ struct Signature::Check {
       naming[count++] = &row;
     }
     for (std::size_t i = 0; i < count; ++i) check_widths(*naming[i]);
-    signature.divide(args, extents);
+    signature.derive(args, extents);
   }
 
   void check_widths(const Parameter& row) const {
@@ -401,7 +408,7 @@ std::vector<std::int64_t> Signature::extents(const void* args) const {
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     if (axes_[i] == "N") extents[i] = lists ? offsets->shape[0] - 1 : extents[kBatch];
   }
-  divide(args, extents);
+  derive(args, extents);
   return extents;
 }
 

@@ -49,7 +49,7 @@ inline bool is_int32(Element element) {
 
 /// The axes of a tensor by the op's names, "B,T,HQ,K", as indices into Signature::axes(). N is the
 /// number of sequences: B without cu_seqlens. "T/128" and "C0/head_width0" are quotients of an axis
-/// and a number, or a number of the call, rounded up.
+/// and a number, or a number of the call, rounded up; "W-1" is an axis less a number.
 struct Axes {
   std::array<std::int8_t, Dims::kMaxRank> index{};
   int rank = 0;
@@ -185,21 +185,27 @@ class Signature {
 
  private:
   struct Check;
-  /// An axis that no tensor names: the extent of another, divided by a number.
+  /// Axes that no tensor names: the extent of another, divided by a number or less it.
   struct Quotient {
     int axis, dividend;
     const Parameter* divisor;  // a number of the call, or null
     std::int64_t constant;     // else
   };
+  struct Difference {
+    int axis, minuend;
+    std::int64_t constant;
+  };
 
   int axis(const std::string& name);
   std::vector<Axes> parse(const char* text);
-  void divide(const void* args, std::span<std::int64_t> extents) const;
+  /// Sets the axes that no tensor names.
+  void derive(const void* args, std::span<std::int64_t> extents) const;
 
   const char* name_;
   std::vector<Parameter> parameters_;
   std::vector<std::string> axes_;
   std::vector<Quotient> quotients_;
+  std::vector<Difference> differences_;
   Backends backends_;
 };
 

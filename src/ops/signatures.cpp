@@ -1,5 +1,7 @@
 // Every call of the library, and every op's variants.
 #include "ops/attention.h"
+#include "ops/attention_weights.h"
+#include "ops/causal_conv1d.h"
 #include "ops/gated_output.h"
 #include "ops/gated_scan.h"
 #include "ops/gemm_swiglu.h"
@@ -31,7 +33,12 @@ const std::vector<const Signature*>& signatures() {
                                                     &gated_output_forward_signature(),
                                                     &gated_output_backward_signature(),
                                                     &attention_forward_signature(),
-                                                    &attention_backward_signature()};
+                                                    &attention_backward_signature(),
+                                                    &attention_weights_forward_signature(),
+                                                    &attention_weights_backward_signature(),
+                                                    &causal_conv1d_forward_signature(),
+                                                    &causal_conv1d_backward_signature(),
+                                                    &causal_conv1d_step_signature()};
   return all;
 }
 
@@ -57,6 +64,8 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cpu::gemm_swiglu_variants());
     append(cpu::gated_output_variants());
     append(cpu::attention_variants());
+    append(cpu::attention_weights_variants());
+    append(cpu::causal_conv1d_variants());
   }
 #ifdef TANDEM_CUDA
   if (device.type == DeviceType::kCuda) {
@@ -69,6 +78,8 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gemm_swiglu_variants(device));
     append(cuda::gated_output_variants(device));
     append(cuda::attention_variants(device));
+    append(cuda::attention_weights_variants(device));
+    append(cuda::causal_conv1d_variants(device));
   }
 #endif
   return all;

@@ -25,7 +25,7 @@ struct Layout {
 struct Planting {
   const Operation& operation;
   std::vector<const char*> by_token;  // inputs [B,T,H] or [B,T,H,D]; a scan's channels are heads
-  std::vector<const char*> states;    // inputs [N,H] or [N,H,K,V]
+  std::vector<const char*> states;    // inputs [N,H], [N,H,tokens] or [N,H,K,V]
   bool forwards_only;                 // chunks before the token's do not see it
   std::vector<Layout> layouts;
   std::int64_t heads = 3;
@@ -127,6 +127,8 @@ class Planter {
       if (!x.output) continue;
       if (x.name.ends_with("_state")) {
         compare_states(x, dirty, n);
+      } else if (x.shape.rank() < 3) {
+        compare_sums(x, dirty, n);
       } else {
         compare_tokens(x, dirty, n, first);
       }
@@ -135,7 +137,18 @@ class Planter {
 
   /// Returns how many elements one head of a state [N,H,...] has.
   static std::int64_t state_size(const NamedTensor& x) {
-    return x.shape.rank() == 4 ? x.shape[2] * x.shape[3] : 1;
+    std::int64_t size = 1;
+    for (int axis = 2; axis < x.shape.rank(); ++axis) size *= x.shape[axis];
+    return size;
+  }
+
+  /// Sums over all tokens, [H] or [H,...].
+  void compare_sums(const NamedTensor& x, const Buffers& dirty, std::int64_t n) {
+    const std::int64_t size = x.shape.rank() == 2 ? x.shape[1] : 1;
+    for (std::int64_t h = 0; h < planting_.heads; ++h) {
+      if (n != kNoSequence && h == kHead) continue;
+      ASSERT_FALSE(differs(x, h * x.strides[0], size, clean_, dirty)) << x.name << ' ' << h;
+    }
   }
 
   void compare_states(const NamedTensor& x, const Buffers& dirty, std::int64_t n) {

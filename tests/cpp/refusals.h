@@ -31,7 +31,7 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
       {"T", 5},  {"TQ", 5}, {"TK", 6}, {"HKV", 2},
       {"HQ", 2}, {"H", 4},  {"K", 8},  {"V", 16},
       {"d", 12}, {"D", 24}, {"F", 20}, {"d_in", 24},
-      {"W", 8},  {"P", 6},  {"J", 2},  {"d_in/group_width", 3}};
+      {"W", 4},  {"P", 6},  {"J", 2},  {"d_in/group_width", 6}};
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
   if (axis == "M") return 5;
@@ -56,7 +56,7 @@ inline void set_numbers(const Signature& signature, void* args) {
     }
     if (name.starts_with("head_width") && is_even) row.set_value(args, 8);
     if (name.starts_with("rotates") && is_even) row.set_value(args, 1);
-    if (name == "group_width") row.set_value(args, 8);
+    if (name == "group_width") row.set_value(args, 4);
     if (name == "norm") row.set_value(args, static_cast<double>(OutputNorm::kLayerNorm));
   }
 }

@@ -214,7 +214,8 @@ TEST(Cases, ListsExpandToTheCrossProduct) {
 
 /// What Python reads is a table too, of the same cases.
 TEST(Cases, AWrittenTableReadsBackAsItself) {
-  for (const char* op : {"gla", "gated_scan", "linear_scan", "gated_output", "attention"}) {
+  for (const char* op : {"gla", "gated_scan", "linear_scan", "gated_output", "attention",
+                         "attention_weights", "causal_conv1d"}) {
     const std::vector<Case> cases = load_cases(op);
     const std::string table = write_cases(op, cases);
     const std::vector<Case> again = parse_cases(op, table, "f.json");

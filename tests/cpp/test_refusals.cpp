@@ -29,7 +29,7 @@ bool names_axes(const Call& call, const Parameter& row) {
   const Axes& axes = row.axes.front();
   for (int i = 0; i < axes.rank; ++i) {
     const std::string& axis = call.signature().axes()[axes.index[i]];
-    const bool derived = axis == "N" || axis.find('/') != std::string::npos;
+    const bool derived = axis == "N" || axis.find_first_of("/-") != std::string::npos;
     if (!known[axes.index[i]] && !derived) return true;
   }
   return false;

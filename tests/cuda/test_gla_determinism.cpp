@@ -1,8 +1,10 @@
 // gla_forward and gla_backward give the same bits whatever else the GPU does: 100 calls beside a
 // busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that are in memory
-// at that time. A call works in a thread that has not used CUDA before.
+// at that time. A call works in a thread that has not used CUDA before. Walks of two heads, and
+// those that CTAs share, have the bits of whole walks of one head.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "cli/ops/gla.h"
@@ -24,6 +26,9 @@ const std::vector<NamedShape> kShapes = {
     {nullptr, "FewHeads", R"("states": "both", "axes": {"B": 1, "T": 8192, "H": 2, "K": 128})"},
     {nullptr, "NarrowHeads", R"("states": "both", "axes": {"B": 4, "T": 1100, "H": 12, "K": 64})"},
     {nullptr, "CutWalks", R"("axes": {"B": 4, "T": 1100, "H": 12, "K": 64}, "states": "none")"},
+    {nullptr, "SharedWalks", R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 80, "K": 64})"},
+    {nullptr, "PairsOfHeads",
+     R"("states": "both", "axes": {"B": 4, "T": 1100, "H": 80, "HQ": 4, "K": 128, "V": 64})"},
     {nullptr, "ManySequences", R"("states": "both", "axes": {"B": 1, "T": 20000, "H": 4, "K": 64},
         "lengths": {"distribution": "log_uniform", "sequences": 100, "smallest": 1,
                     "largest": 2000})"}};
@@ -52,6 +57,24 @@ TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
   for (const Operation* operation : {&find_operation("gla"), &find_operation("gla", "backward")}) {
     expect_replays_to_go_by_offsets(*operation, one);
   }
+}
+
+TEST(GpuGlaPairs, HaveTheBitsOfAHeadAtATime) {
+  if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  // 320 walks of pairs, of which 56 are shared, and 624 of one head, none of them shared.
+  const Case one = parse(R"("states": "both",
+      "axes": {"B": 8, "T": 1000, "H": 78, "HQ": 2, "K": 128, "V": 64})");
+  const auto call_of = [&](const char* variant) {
+    setenv("TANDEM_VARIANT", variant, 1);
+    DeviceCall call(find_operation("gla"), one);
+    call.poison(nullptr);
+    call.enqueue(nullptr);
+    unsetenv("TANDEM_VARIANT");
+    return call;
+  };
+  DeviceCall pairs = call_of("gla_forward.sm90.bf16.c64_k128_v64.pairs");
+  DeviceCall apart = call_of("gla_forward.sm90.bf16.c64_k128_v64");
+  EXPECT_EQ(find_difference(apart.set(), apart.results(), pairs.results()), "");
 }
 
 TEST(GpuGlaThread, ACallMayBeTheFirstUseOfCudaInItsThread) {

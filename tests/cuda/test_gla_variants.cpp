@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <set>
 
 #include "cuda/gla/backward.h"
 #include "cuda/gla/common/segments.h"
@@ -51,6 +54,26 @@ TEST(GlaVariants, SmallestTileThatHoldsTheWidthsIsFirst) {
             "gla_forward.sm90.bf16.c64_k64_v128");
   EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 136, 256)),
             "gla_forward.sm90.bf16.c64_k256_v64");
+}
+
+/// Which variant an H200 runs.
+std::string chosen(const GlaForwardArgs& args) {
+  std::string name;
+  gla_forward_workspace_bytes(make_problem(args), DeviceProperties::h200(), {.chosen = &name});
+  return name;
+}
+
+TEST(GlaVariants, TwoHeadsTogetherWhereThatIsFaster) {
+  const std::string pairs = "gla_forward.sm90.bf16.c64_k128_v64.pairs";
+  const std::string apart = "gla_forward.sm90.bf16.c64_k128_v64";
+  EXPECT_EQ(chosen(contiguous_args(8, 4096, 1, 80, 128, 64)), pairs);
+  EXPECT_EQ(chosen(contiguous_args(4, 8192, 8, 128, 128, 64)), pairs);
+  // A head at a time has a CTA for each.
+  EXPECT_EQ(chosen(contiguous_args(4, 4096, 1, 32, 128, 64)), apart);
+  EXPECT_EQ(reason_of(pairs, contiguous_args(8, 4096, 1, 80, 128, 72)), "takes V <= 64, got 72");
+  EXPECT_EQ(reason_of(pairs, contiguous_args(8, 4096, 80, 80, 128, 64)),
+            "takes H >= 2 HQ, got 80 and 80");
+  EXPECT_EQ(reason_of(pairs, contiguous_args(8, 4096, 27, 81, 128, 64)), "");
 }
 
 TEST(GlaVariants, WhatTmaCannotReadGoesToGather) {
@@ -234,6 +257,77 @@ TEST(GlaPlan, SegmentsCoverTheSequence) {
         longest = std::max(longest, length);
       }
       EXPECT_LE(longest, 2 * (chunks / segments) + 2) << chunks << " in " << segments;
+    }
+  }
+}
+
+/// Walks are shared where some are left over for less than half of the CTAs.
+TEST(GlaPlan, SharedWalksOnAnH200) {
+  const auto parts = [](std::int64_t B, std::int64_t T, int H, bool packed = false) {
+    GlaForwardArgs args = contiguous_args(B, T, H, H, 64, 64);
+    if (packed) {
+      args.cu_seqlens = TensorView::contiguous(reinterpret_cast<void*>(5ull << 44), DType::kInt32,
+                                               {2}, Device::cuda());
+    }
+    const WalkPlan plan = plan_forward(make_problem(args), 64, 64, DeviceProperties::h200());
+    EXPECT_EQ(plan.workspace_bytes > 0, packed || plan.shares());
+    return plan.shared.parts;
+  };
+  EXPECT_EQ(parts(1, 8192, 160), 4);
+  EXPECT_EQ(parts(1, 8192, 160, true), 0);
+  EXPECT_EQ(parts(1, 8192, 132), 0);
+  EXPECT_EQ(parts(2, 8192, 132), 0);
+  EXPECT_EQ(parts(1, 8192, 133), 32);  // of four chunks
+  EXPECT_EQ(parts(1, 8192, 198), 2);
+  EXPECT_EQ(parts(1, 8192, 199), 0);
+  EXPECT_EQ(parts(1, 256, 160), 0);
+}
+
+/// Every chunk of every walk once, one leg of a walk beginning with the state that the leg before
+/// it ended with; and no CTA waits for one of a higher index.
+TEST(GlaPlan, SharedWalksAreWalkedOnceAndInOrder) {
+  struct Shape {
+    int blocks, items, parts, chunks;
+  };
+  for (const Shape& shape : {Shape{132, 160, 4, 128},
+                             {132, 320, 2, 64},
+                             {132, 133, 7, 15},
+                             {132, 198, 2, 8},
+                             {5, 6, 5, 20},
+                             {5, 16, 5, 7},
+                             {3, 4, 3, 3}}) {
+    const int left = shape.items % shape.blocks;
+    const SharedWalks shared{shape.blocks, left, shape.parts, shape.chunks};
+    ASSERT_LE(left * shape.parts, shape.blocks);
+    std::map<int, std::vector<std::pair<int, Leg>>> legs;  // of each walk, by CTAs
+    for (int block = 0; block < shape.blocks; ++block) {
+      for (int turn = 0;; ++turn) {
+        const Leg leg = shared.leg(block, shape.items / shape.blocks, turn);
+        if (leg.first == leg.last) break;
+        ASSERT_LT(turn, shape.items / shape.blocks + 2);
+        legs[leg.index].push_back({block, leg});
+      }
+    }
+    ASSERT_EQ(static_cast<int>(legs.size()), shape.items);
+    std::set<int> slots;
+    for (auto& [index, of_walk] : legs) {
+      std::stable_sort(of_walk.begin(), of_walk.end(), [](const auto& a, const auto& b) {
+        return a.second.first < b.second.first;
+      });
+      int chunk = 0, slot = Leg::kNoSlot, block = 0;
+      for (const auto& [own, leg] : of_walk) {
+        EXPECT_EQ(leg.first, chunk);
+        EXPECT_EQ(leg.begin_slot, slot);
+        EXPECT_GE(own, block);
+        chunk = leg.last;
+        slot = leg.end_slot;
+        block = own;
+        if (slot == Leg::kNoSlot) continue;
+        EXPECT_TRUE(slots.insert(slot).second) << slot;
+        EXPECT_LT(slot, shared.slots());
+      }
+      EXPECT_EQ(chunk, shape.chunks);
+      EXPECT_EQ(slot, Leg::kNoSlot);
     }
   }
 }

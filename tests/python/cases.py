@@ -29,7 +29,7 @@ def load(op, tag, direction="forward"):
 
 
 def _elements(case):
-    """B*T*H*K*V of a gla, B*T*D(*d) of a scan: what the definition goes through."""
+    """B*T*H*K*V of a gla, B*T*D(*d or W) of the others: what the definition goes through."""
     return math.prod(size for axis, size in case["axes"].items() if axis not in ("HQ", "HKV", "TK"))
 
 
@@ -43,6 +43,8 @@ def _can_be_judged(op, case, direction):
     if op == "attention":
         # Gradients through one key are 0 but for roundings, and normal values are drawn.
         return case["values"] == "normal" and (direction == "forward" or case["axes"]["TK"] != 1)
+    if op == "causal_conv1d":
+        return case["axes"]["D"] >= 8  # gradients of the taps are few numbers
     # Fewer numbers are not judged by their roundings. Autograd of a scan's definition multiplies by exp(-inf).
     numbers = case["axes"]["B"] * case["axes"]["T"] * case["axes"]["D"]
     return not 0 < numbers < 2000 and not (direction == "backward" and case["decay"]["distribution"] in RESETS)
@@ -57,6 +59,9 @@ def binding_path(case, dtype):
         "decay": case["decay"]["kind"] if "decay" in case else None,
         "decay dtype": case.get("decay_dtype"),
         "gate": case.get("gate"),
+        "activation": case.get("activation"),
+        "bias": case.get("bias"),
+        "weight": case.get("weight"),
         "states": case.get("states"),
         "state dtype": case.get("state_dtype"),
         "scale": case.get("scale") is not None,

@@ -62,6 +62,26 @@ def linear_scan(u, weight, **kwargs):
     return gated_scan(u.double() @ weight.double().T, **kwargs)
 
 
+def causal_conv1d(x, weight, bias=None, *, activation=None, initial_state=None, cu_seqlens=None, **_):
+    """out and the final state of tandem.ops.causal_conv1d, in fp64, one sequence at a time."""
+    B, T, D = x.shape
+    W = weight.size(1)
+    # Batch, first token and one past the last of each sequence.
+    spans = [(b, 0, T) for b in range(B)]
+    if cu_seqlens is not None:
+        spans = [(0, begin, end) for begin, end in itertools.pairwise(cu_seqlens.tolist())]
+    out = torch.zeros(B, T, D, dtype=torch.float64, device=x.device)
+    states = []
+    for n, (b, begin, end) in enumerate(spans):
+        before = x.new_zeros(W - 1, D) if initial_state is None else initial_state[n].T
+        tokens = torch.cat((before.double(), x[b, begin:end].double()))
+        states.append(tokens[len(tokens) - (W - 1) :].T)
+        z = sum(weight[:, w].double() * tokens[w : w + end - begin] for w in range(W))
+        z = z if bias is None else z + bias.double()
+        out[b, begin:end] = z if activation is None else torch.nn.functional.silu(z)
+    return out, torch.stack(states) if states else out.new_zeros(0, D, W - 1)
+
+
 def attention(
     q,
     k,

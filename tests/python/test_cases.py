@@ -9,7 +9,11 @@ from cases import DTYPES, binding_path, cover, load
 
 CALLS = (
     *(("gla", direction) for direction in ("forward", "backward", "state", "state_backward", "step")),
-    *((op, direction) for op in ("gated_scan", "linear_scan", "attention") for direction in ("forward", "backward")),
+    *(
+        (op, direction)
+        for op in ("gated_scan", "linear_scan", "attention", "causal_conv1d")
+        for direction in ("forward", "backward")
+    ),
 )
 
 

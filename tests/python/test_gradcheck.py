@@ -113,6 +113,23 @@ class Gla(Fp64Case):
             self.assert_near(got, expected, name)
 
 
+class CausalConv1d(Fp64Case):
+    def test_gradients(self):
+        for W in (2, 3, 4):
+            for activation in (None, "silu"):
+                options = {"activation": activation, "output_final_state": True}
+                tensors = {"x": normal(B, T, D), "weight": normal(D, W), "bias": normal(D)}
+                with self.subTest(W=W, activation=activation):
+                    self.assertTrue(check(tandem.ops.causal_conv1d, options, **tensors))
+                    state = normal(B, D, W - 1)
+                    self.assertTrue(check(tandem.ops.causal_conv1d, options, **tensors, initial_state=state))
+
+    def test_cu_seqlens(self):
+        options = {"activation": "silu", "output_final_state": True, "cu_seqlens": OFFSETS}
+        tensors = {"x": normal(1, T, D), "weight": normal(D, 4), "initial_state": normal(3, D, 3)}
+        self.assertTrue(check(tandem.ops.causal_conv1d, options, **tensors))
+
+
 class GlaState(Fp64Case):
     def test_gradients(self):
         for heads in (2, H):

@@ -14,6 +14,8 @@ and has B > 1; with cu_seqlens, or a weight that differs or needs a gradient per
 """
 
 from tandem.ops.attention import attention
+from tandem.ops.attention_weights import attention_weights
+from tandem.ops.causal_conv1d import causal_conv1d, causal_conv1d_step
 from tandem.ops.gated_output import gated_output
 from tandem.ops.gated_scan import gated_scan
 from tandem.ops.gemm_swiglu import gemm_swiglu
@@ -28,6 +30,9 @@ from tandem.ops.rms_norm_gemm import rms_norm_gemm
 __all__ = [
     "Segment",
     "attention",
+    "attention_weights",
+    "causal_conv1d",
+    "causal_conv1d_step",
     "gated_output",
     "gated_scan",
     "gemm_swiglu",

@@ -38,11 +38,28 @@ _ATTENTION = {
     "seqused_k": "it is lengths_k here, called seqused_k in flash_attn",
     "max_seqlen_q": "lengths are those of cu_seqlens_q alone here",
     "max_seqlen_k": "lengths are those of cu_seqlens_k alone here",
-    "return_attn_probs": "it is return_log_sum_exp here; weights are never made",
+    "return_attn_probs": "it is return_log_sum_exp here, and weights are attention_weights",
     "deterministic": "gradients are bitwise repeatable always here",
+}
+_CONV = {
+    "seq_idx": "packed sequences are cu_seqlens here",
+    "initial_states": "it is initial_state here, called initial_states in causal-conv1d",
+    "return_final_states": "it is output_final_state here, called return_final_states in causal-conv1d",
+    "final_states_out": "it is returned with output_final_state here",
+    "cache": "it is initial_state here, of W-1 tokens, called cache in fla",
+    "residual": "nothing is added to the result here",
+}
+_CONV_STEP = {
+    "conv_state": "it is state here, called conv_state in causal-conv1d",
+    "cache": "it is state here, of W-1 tokens, called cache in fla",
+    "cache_seqlens": "state's last column is always the latest token here",
+    "conv_state_indices": "a state is taken where it lies, by its strides, here",
 }
 _ELSEWHERE = {
     "attention": _ATTENTION,
+    "attention_weights": _ATTENTION,
+    "causal_conv1d": _CONV,
+    "causal_conv1d_step": _CONV_STEP,
     "gla": _FLA_HEADS
     | {
         "initial_states": "it is initial_state here, transposed, called initial_states in mamba-ssm",

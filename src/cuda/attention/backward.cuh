@@ -68,6 +68,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     shared.gradients.init(1, Config::kWorkers);
     shared.d_scores_empty.init(Config::kWorkerWarps);
     shared.sums.init(Config::kWorkers, 1);
+    for (Barrier& begun : shared.begun) begun.init(1);
     fence_barriers_initialised();
   }
   __syncthreads();

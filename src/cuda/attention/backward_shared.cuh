@@ -36,6 +36,7 @@ struct BackwardShared {
   Ring<Config::kGradientStages> gradients;  // d_o and row_products
   Barrier d_scores_empty;
   Ring<Config::kSumStages> sums;
+  Barrier begun[Config::kSumThreads];  // the step before a summing thread's has had its buffers
   BackwardItem items[Config::kItemSlots];
 
   __device__ char* d_scores() { return scores[0]; }

@@ -25,7 +25,9 @@ __device__ inline void start_sum(float* to, const void* from, int bytes, bool fi
 }
 
 /// kSumThreads threads, that take the steps in turn: one alone would be busy longer than a step
-/// takes, mostly waiting for memory.
+/// takes, mostly waiting for memory. A step's thread looks at its buffers once the step before has
+/// had all of its own: a buffer's barrier tells two phases apart, and where a turn is late a thread
+/// would get two ahead of it.
 template <class Config>
 struct BackwardSum {
   const AttentionBackwardParams& params;
@@ -46,6 +48,10 @@ struct BackwardSum {
     }
   }
 
+  __device__ void begin_next(unsigned count) const {
+    shared.begun[(count + 1) % Config::kSumThreads].arrive();
+  }
+
   __device__ void add(const BackwardItem& item, BackwardStep step, unsigned count) const {
     const std::int64_t tile =
         std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile;
@@ -56,7 +62,9 @@ struct BackwardSum {
       return ring_position<Config::kSumStages>(count * Config::kSumParts + part);
     };
     const auto release = [&](int part) { shared.sums.empty[stage_of(part).stage].arrive(); };
+    if (count > 0) shared.begun[thread].wait((count - 1) / Config::kSumThreads & 1);
     shared.sums.wait_full(stage_of(0));
+    if (Config::kSumParts == 1) begin_next(count);
     while (turns.load(::cuda::memory_order_acquire) != turn) {
     }
     // why the fences: sums are read and written by the copy engine, turns by threads.
@@ -64,6 +72,7 @@ struct BackwardSum {
 #pragma unroll 1
     for (int part = 0; part < Config::kSumParts; ++part, to += Config::kPartBytes / 4) {
       shared.sums.wait_full(stage_of(part));
+      if (Config::kSumParts > 1 && part == Config::kSumParts - 1) begin_next(count);
       start_sum(to, shared.dq[stage_of(part).stage], Config::kPartBytes, turn == 0);
       if (part > 0) {
         cute::tma_store_wait<1>();  // has read the part before

@@ -18,9 +18,9 @@ struct SeenKeys {
   int position;
   int keys;
 
-  /// Makes scores of keys that are not seen -inf. `first_key` is the block's.
+  /// Gives keys that are not seen a score of -inf, or another. `first_key` is the block's.
   template <int kCount>
-  __device__ void mask(float (&s)[kCount], int first_key) const {
+  __device__ void mask(float (&s)[kCount], int first_key, float hidden_score = -INFINITY) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int at = position + 8 * row;
@@ -32,7 +32,7 @@ struct SeenKeys {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const bool hidden = (2 * i + n < begin) | (2 * i + n >= end);
-          s[i + 2 * row + n] = hidden ? -INFINITY : s[i + 2 * row + n];
+          s[i + 2 * row + n] = hidden ? hidden_score : s[i + 2 * row + n];
         }
       }
     }
@@ -82,6 +82,11 @@ struct Softmax {
   /// Replaces a block's scores by weights and adds them up, with what raise() returned for them.
   template <int kCount>
   __device__ void weigh(float (&s)[kCount], float2 factor) {
+    weigh(s, factor, [](int, float x) { return fast_exp2(x); });
+  }
+  /// The same with an exp2(i, x) for each i of s.
+  template <int kCount, class Exp2>
+  __device__ void weigh(float (&s)[kCount], float2 factor, const Exp2& exp2) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const float shift = reference[row] == -INFINITY ? 0.0f : -reference[row];
@@ -92,7 +97,7 @@ struct Softmax {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           float& weight = s[2 * row + i + n];
-          weight = fast_exp2(fmaf(weight, log2_scale, shift));
+          weight = exp2(i, fmaf(weight, log2_scale, shift));
           sums[n] += weight;
         }
       }

@@ -8,7 +8,7 @@ namespace tandem::cuda::attention {
 namespace {
 
 bool is_empty(const TileExtents& extents) {
-  return extents.batch == 0 || extents.time == 0 || extents.heads == 0;
+  return extents.batch == 0 || extents.time == 0 || extents.heads == 0 || extents.dim == 0;
 }
 
 /// Columns of a row of 16-bit elements that is a multiple of 16 bytes.

@@ -8,8 +8,8 @@
 namespace tandem::cuda::attention {
 
 std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies) {
-  return std::string(op) + ".sm90." + to_string(dtype) + ".k" + std::to_string(key_dim) + "_v" +
-         std::to_string(value_dim) + (copies ? ".copied" : "");
+  return std::string(op) + ".sm90." + to_string(dtype) + ".k" + std::to_string(key_dim) +
+         (value_dim > 0 ? "_v" + std::to_string(value_dim) : "") + (copies ? ".copied" : "");
 }
 
 std::string reason_against(DType dtype, int key_dim, int value_dim, const AttentionSizes& sizes) {

@@ -20,7 +20,7 @@ struct Variant {
   std::string name;
   DType dtype;
   int key_dim;    // columns of K of a tile
-  int value_dim;  // columns of V of a tile
+  int value_dim;  // columns of V of a tile, 0 of a call without values
   bool copies;    // what the kernels cannot read or write where it lies
   Launch launch;
 };
@@ -30,7 +30,7 @@ using BackwardVariant = Variant<AttentionBackwardLaunch>;
 const std::vector<ForwardVariant>& forward_variants();
 const std::vector<BackwardVariant>& backward_variants();
 
-/// "attention_forward.sm90.bf16.k128_v128", with ".copied".
+/// "attention_forward.sm90.bf16.k128_v128", with ".copied"; ".k128" of a call without values.
 std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies);
 
 /// Fills a table: `add_dims.operator()<Element>(add)` calls add(key_dim, value_dim, launch) for

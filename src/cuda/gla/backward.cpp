@@ -1,6 +1,5 @@
-// gla_backward on CUDA: by groups of heads, by chunks, in one reverse walk or by a walk per gradient,
-// and the launches that make up a call.
-// Host only.
+// gla_backward on CUDA: by groups of heads, by chunks, in one reverse walk or by a walk per
+// gradient, and the launches that make up a call. Host only.
 //
 // Each gradient is a gated linear attention of other tensors (docs/ops/gla_backward.md):
 //   dq_i = scale sum_{j<=i} D_ij (do_i . v_j) k_j      a forward of q: do, k: v, v: k

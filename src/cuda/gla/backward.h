@@ -11,8 +11,8 @@
 
 namespace tandem::cuda::gla {
 
-/// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups of
-/// heads (groups/plan.h), or by a walk per gradient, each of which picks its tiles by itself.
+/// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups
+/// of heads (groups/plan.h), or by a walk per gradient, each of which picks its tiles by itself.
 struct BackwardVariant {
   std::string name;
   DType dtype;

@@ -12,26 +12,75 @@ namespace {
 
 constexpr const char* kOp = "gla_forward";
 
+/// Adds the variants that walk two heads of a group together, which TMA alone loads.
+template <class Element>
+void add_pairs(std::vector<ForwardVariant>& table, DType dtype) {
+  constexpr int kValueDim = 128;
+  const auto add = [&]<int kKeyDim>() {
+    using Whole = WalkConfig<Element, kKeyDim, kValueDim, false, Walk::kOutput, 2>;
+    using Split = WalkConfig<Element, kKeyDim, kValueDim, true, Walk::kOutput, 2>;
+    table.push_back({{variant_name(kOp, dtype, kKeyDim, kValueDim / 2, true) + ".pairs",
+                      dtype,
+                      kKeyDim,
+                      kValueDim,
+                      true,
+                      {&launch_walk<Whole>, &launch_walk<Split>}},
+                     2});
+  };
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<64>();
+#endif
+  add.template operator()<128>();
+}
+
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
+  if (tma) add_pairs<Element>(table, dtype);
   for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
     using Whole = WalkConfig<Element, kKeyDim, kValueDim>;
     using Split = WalkConfig<Element, kKeyDim, kValueDim, true>;
     static_assert(Whole::kChunk == kChunk);
-    table.push_back({variant_name(kOp, dtype, kKeyDim, kValueDim, tma),
-                     dtype,
-                     kKeyDim,
-                     kValueDim,
-                     tma,
-                     {&launch_walk<Whole>, &launch_walk<Split>}});
+    table.push_back({{variant_name(kOp, dtype, kKeyDim, kValueDim, tma),
+                      dtype,
+                      kKeyDim,
+                      kValueDim,
+                      tma,
+                      {&launch_walk<Whole>, &launch_walk<Split>}},
+                     1});
   });
+}
+
+WalkPlan plan_of(const ForwardVariant& variant, const GlaForwardProblem& problem,
+                 const DeviceProperties& device, bool batch_invariant) {
+  return plan_forward(problem, variant.key_dim, variant.value_dim, device, batch_invariant,
+                      variant.heads);
+}
+
+/// Whether a head at a time is predicted to be faster than heads together. Bits do not depend on
+/// it, unless sequences are cut.
+bool is_faster_apart(const ForwardVariant& together, const GlaForwardProblem& problem,
+                     const DeviceProperties& device, bool batch_invariant) {
+  ForwardVariant apart = together;
+  apart.value_dim /= together.heads;
+  apart.heads = 1;
+  return predicted_time(plan_of(apart, problem, device, batch_invariant)) <
+         predicted_time(plan_of(together, problem, device, batch_invariant));
 }
 
 Choice<ForwardVariant, WalkPlan> choose(const GlaForwardProblem& problem,
                                         const DeviceProperties& device,
                                         const CallOptions& options) {
-  return make_choice(kOp, forward_variants(), problem, plan_tiles(problem), device, options,
-                     plan_forward);
+  TilePlans tiles = plan_tiles(problem);
+  const ForwardVariant& variant =
+      choose_variant(kOp, forward_variants(), device, options, [&](const ForwardVariant& one) {
+        std::string reason = reason_against(one, problem, tiles);
+        if (reason.empty() && one.heads > 1 && options.variant.empty() &&
+            is_faster_apart(one, problem, device, options.batch_invariant)) {
+          reason = "is predicted to be slower than a head at a time";
+        }
+        return reason;
+      });
+  return {std::move(tiles), variant, plan_of(variant, problem, device, options.batch_invariant)};
 }
 
 /// Sets the maps of q, k, v and o.
@@ -52,7 +101,7 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
   params.problem = problem;
   params.state_strides = {problem.V, 1};
   if (variant.tma) encode_maps(params, tiles);
-  if (plan.split()) {
+  if (plan.flags > 0) {
     launch_clear(kOp, scratch.at<std::uint32_t>(plan.ready), plan.flags, context.stream.handle);
   }
   run_walk(variant.name, variant.launch, plan, params, scratch, context.stream.handle);
@@ -80,11 +129,19 @@ TilePlans plan_tiles(const GlaForwardProblem& problem, bool with_output) {
 std::string reason_against(const ForwardVariant& variant, const GlaForwardProblem& problem,
                            const TilePlans& tiles) {
   std::string reason = width_reason("K", problem.K, variant.key_dim);
+  if (reason.empty()) reason = common_reason(variant.dtype, variant.tma, problem, tiles);
   if (!reason.empty()) return reason;
+  if (variant.heads > 1) {
+    if (problem.H >= variant.heads * problem.HQ) {
+      return width_reason("V", problem.V, variant.value_dim / variant.heads);
+    }
+    return "takes H >= " + std::to_string(variant.heads) + " HQ, got " + std::to_string(problem.H) +
+           " and " + std::to_string(problem.HQ);
+  }
   // Wider V is several items; a tile of 64 columns leaves them to the wider tile, where there is
   // one.
   if (variant.value_dim == 64 && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
-  return reason.empty() ? common_reason(variant.dtype, variant.tma, problem, tiles) : reason;
+  return reason;
 }
 
 }  // namespace tandem::cuda::gla

@@ -6,7 +6,9 @@
 
 namespace tandem::cuda::gla {
 
-using ForwardVariant = TileVariant<WalkLaunch>;
+struct ForwardVariant : TileVariant<WalkLaunch> {
+  int heads;  // of a group, walked together, each with its share of value_dim
+};
 
 const std::vector<ForwardVariant>& forward_variants();
 

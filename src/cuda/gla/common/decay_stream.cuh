@@ -19,16 +19,18 @@ class DecayStream {
   using Buffer = float[kAhead][68];
 
   /// Starts at the chunk that lies `offset` tokens behind the item's begin; each next one lies
-  /// `step` chunks further. `reach`: tokens from the item's begin that have a decay.
+  /// `step` chunks further. `reach`: tokens from the item's begin that have a decay. `later_head`:
+  /// heads behind the item's first.
   __device__ DecayStream(Buffer& buffer, const DecayTensor& decay, const Item& item, int reach,
-                         int offset, int step)
+                         int offset, int step, int later_head = 0)
       : buffer_(buffer),
         decay_(decay),
         item_(item),
         reach_(reach),
         offset_(offset),
         step_(64 * step) {
-    head_ = decay.data + item.batch * decay.batch_stride + item.head * decay.head_stride +
+    head_ = decay.data + item.batch * decay.batch_stride +
+            (item.head + later_head) * decay.head_stride +
             std::int64_t{item.begin} * decay.time_stride;
     for (int i = 0; i < kAhead; ++i) request(i);
   }

@@ -16,6 +16,7 @@ struct Item {
 
   int batch = kNone;  // kNone: there are no more items
   int head = 0;
+  int last_head = 0;     // of those walked together, from `head` on
   int first_column = 0;  // of V
   int sequence = 0;
   int segment = 0;   // of the sequence, where it is split; in the order of the walk
@@ -26,7 +27,25 @@ struct Item {
   int left = 0;                          // tokens of the sequence from `begin` on
   const float* initial_state = nullptr;  // where the walk begins, [K,V]; null: 0
   float* final_state = nullptr;          // where it ends, [K,V]; null: not wanted
+  // Of each warp of the state role: set when the initial state is there, to be set when the final
+  // one is; null: nobody waits.
+  std::uint32_t* begin_ready = nullptr;
+  std::uint32_t* end_ready = nullptr;
 
+  /// The head that a state warpgroup walks; the last one's again where there is none for it.
+  template <class Config>
+  __device__ int head_of(int warpgroup) const {
+    return Config::kHeads > 1 ? min(head + warpgroup, last_head) : head;
+  }
+  template <class Config>
+  __device__ bool has_head(int warpgroup) const {
+    return Config::kHeads == 1 || head + warpgroup <= last_head;
+  }
+  /// The first of the columns of V that a state warpgroup walks.
+  template <class Config>
+  __device__ int column_of(int warpgroup) const {
+    return first_column + (Config::kHeads > 1 ? 0 : 64 * warpgroup);
+  }
   template <class Config>
   __device__ int chunks() const {
     return (length + Config::kChunk - 1) / Config::kChunk;
@@ -69,23 +88,25 @@ __device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n)
   item.left = item.length;
 }
 
-/// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
-/// (cuda/gla/segments.h).
+/// Keeps chunks [first, last) of the item, in time.
 template <class Config>
-__device__ void keep_segment(Item& item, int index, int segments) {
-  const int chunks = item.chunks<Config>();
-  int first = segment_begin_chunk(chunks, segments, index);
-  int last = segment_begin_chunk(chunks, segments, index + 1);
-  if constexpr (Config::kReverse) {
-    const int from_end = first;
-    first = chunks - last;
-    last = chunks - from_end;
-  }
+__device__ void keep_chunks(Item& item, int first, int last) {
   const int begin = min(first * Config::kChunk, item.length);
   item.length = min(last * Config::kChunk, item.length) - begin;
   item.begin += begin;
   item.before = begin;
   item.left -= begin;
+}
+
+/// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
+/// (cuda/gla/common/segments.h).
+template <class Config>
+__device__ void keep_segment(Item& item, int index, int segments) {
+  const int chunks = item.chunks<Config>();
+  const int first = segment_begin_chunk(chunks, segments, index);
+  const int last = segment_begin_chunk(chunks, segments, index + 1);
+  keep_chunks<Config>(item, Config::kReverse ? chunks - last : first,
+                      Config::kReverse ? chunks - first : last);
 }
 
 /// Returns the factor of an item's first token, 1 without one: what a reverse walk leaves to be

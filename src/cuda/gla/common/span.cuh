@@ -43,7 +43,7 @@ __device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, const 
   float later = 1.0f;
   for (int chunk = item.chunks<Config>() - 1; chunk >= 0; --chunk, at.advance()) {
     auto& stage = shared.stages[at.stage];
-    const auto& decay = shared.decay[at.stage];
+    const auto& decay = shared.decay_of(at.stage, warpgroup);
     shared.input.wait_full(at);
     prepare(stage, chunk);
     std::uint32_t values[kSteps][4];

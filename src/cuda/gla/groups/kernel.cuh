@@ -11,9 +11,9 @@
 //   Wt   += scale D_ij (v_j . do_i)                                 [C,C]
 //   dK   += (f V) dSt,   dQ += (scale 2^G_i dO) St                  [C,K]
 //   dg_t  = F + sum of b before t + sum of a from t on + sum of E_ji over j < t <= i
-// with F = 2^G_C <S, dS>, a = do . (scale 2^G_i Q S) which is q . what dQ has from S, b = v . f (K dS)
-// which is k . what dK has from dS, and E = scale D (.) (K Qt) (.) (V dOt), all in fp32. Behind the
-// last head:
+// with F = 2^G_C <S, dS>, a = do . (scale 2^G_i Q S) which is q . what dQ has from S, b = v . f (K
+// dS) which is k . what dK has from dS, and E = scale D (.) (K Qt) (.) (V dOt), all in fp32. Behind
+// the last head:
 //   dK += Wt Q,  dQ += W K
 //
 // Role       threads          registers  work

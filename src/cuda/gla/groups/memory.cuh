@@ -168,7 +168,8 @@ struct GroupDecays {
     float2 to_state = {fast_exp2(other.total - other.x), fast_exp2(other.total - other.y)};
     float state_to_state = fast_exp2(other.total);
     if (!is_second) {
-      to_state = {scale * fast_exp2(other.x - other.first), scale * fast_exp2(other.y - other.first)};
+      to_state = {scale * fast_exp2(other.x - other.first),
+                  scale * fast_exp2(other.y - other.first)};
       state_to_state = fast_exp2(other.end - other.first);
     }
     store(decay.other_to_state, to_state.x, to_state.y);

@@ -48,6 +48,10 @@ struct StateShared {
   ChunkDecay<Config::kChunk> decay[Config::kStages];
   typename DecayStream<Config::kReverse>::Buffer log_decays;
   InputRing input;
+
+  __device__ const ChunkDecay<Config::kChunk>& decay_of(int stage, int) const {
+    return decay[stage];
+  }
 };
 
 /// The tile of a segment's state that a CTA makes.

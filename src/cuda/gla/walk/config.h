@@ -15,9 +15,10 @@ enum class Walk {
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
 /// or 128; at K = 256 two warpgroups' states do not fit the registers. Wider V is several items.
 /// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
-/// earlier segments.
+/// earlier segments. `kHeads`: heads that a CTA walks together, which share q and k, and so their
+/// scores; each has as many of the columns of V.
 template <class ElementT, int kKeyDimT, int kValueDimT, bool kSplitT = false,
-          Walk kWalk = Walk::kOutput>
+          Walk kWalk = Walk::kOutput, int kHeadsT = 1>
 struct WalkConfig {
   using Element = ElementT;
   static constexpr int kChunk =
@@ -26,6 +27,9 @@ struct WalkConfig {
   static constexpr int kKeyTile = kKeyDim < 128 ? kKeyDim : 128;  // of one product of the state
   static constexpr int kValueDim = kValueDimT;
   static constexpr bool kSplit = kSplitT;
+  static constexpr int kHeads = kHeadsT;
+  // Whether CTAs may share walks, and hand states on to each other.
+  static constexpr bool kRelays = !kSplit && kWalk == Walk::kOutput;
   static constexpr bool kReverse = kWalk != Walk::kOutput && kWalk != Walk::kQuery;
   static constexpr bool kRowSums =
       kWalk == Walk::kQuery || kWalk == Walk::kKey || kWalk == Walk::kKeyValue;  // decay/row_sums.h
@@ -34,7 +38,11 @@ struct WalkConfig {
   // One warpgroup loads, one forms the intra-chunk weights, one per 64 value columns keeps the
   // state.
   static constexpr int kStateWarpgroups = kValueDim / 64;
+  static_assert(kHeads == 1 || kHeads == kStateWarpgroups);
   static constexpr int kThreads = 128 * (2 + kStateWarpgroups);
+  // Whether two state warpgroups take turns at the tensor cores, so that one's arithmetic runs
+  // under the other's products: left alone they fall into step.
+  static constexpr bool kTurns = kStateWarpgroups == 2 && kWalk == Walk::kOutput;
 
   // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
   static constexpr int kKeyBytes = kChunk * kKeyDim * 2;
@@ -58,8 +66,12 @@ struct WalkConfig {
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
   static constexpr bool kTight = kStateWarpgroups == 2 && kKeyDim == 128;
   static constexpr int kLoadRegisters = kTight ? 32 : 40;
-  static constexpr int kIntraRegisters = kTight ? 80 : kStateWarpgroups == 2 ? 88 : 128;
-  static constexpr int kStateRegisters = kTight ? 200 : kStateWarpgroups == 2 ? 192 : 256;
+  static constexpr int kIntraRegisters = kTight                  ? (kHeads > 1 ? 96 : 80)
+                                         : kStateWarpgroups == 2 ? 88
+                                                                 : 128;
+  static constexpr int kStateRegisters = kTight                  ? (kHeads > 1 ? 192 : 200)
+                                         : kStateWarpgroups == 2 ? 192
+                                                                 : 256;
 
   static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
   static_assert(kValueDim == 64 || kValueDim == 128);

@@ -30,6 +30,15 @@
   TANDEM_WALK_TILES(Element, true, Walk::kOutput) \
   }
 
+/// Two heads of a group together.
+#define TANDEM_INSTANCES_OUTPUT_PAIRS(Element)                     \
+  namespace tandem::cuda::gla {                                    \
+  TANDEM_WALK_INSTANCE(Element, 64, 128, false, Walk::kOutput, 2)  \
+  TANDEM_WALK_INSTANCE(Element, 64, 128, true, Walk::kOutput, 2)   \
+  TANDEM_WALK_INSTANCE(Element, 128, 128, false, Walk::kOutput, 2) \
+  TANDEM_WALK_INSTANCE(Element, 128, 128, true, Walk::kOutput, 2)  \
+  }
+
 #define TANDEM_INSTANCES_GRADIENTS(Element) \
   namespace tandem::cuda::gla {             \
   TANDEM_GRADIENT_TILES(Element, false)     \

@@ -32,8 +32,8 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
       wgmma_wait<0>();
       fence_registers(qk);
       const int valid = item.valid_tokens<Config>(chunk);
-      store_intra<Config>(qk, shared.decay[in.stage], params.problem.scale, valid,
-                          shared.p[out.stage]);
+      store_intra<Config, Config::kHeads>(qk, shared.decay[in.stage], params.problem.scale, valid,
+                                          shared.p[out.stage][0]);
       if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
         clear_rows(stage.k, Config::kKeyBytes, valid);
         clear_rows(stage.v, Config::kValueBytes, valid);

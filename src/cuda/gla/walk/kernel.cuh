@@ -8,18 +8,20 @@
 //   St   = 2^G_C St + (Vt 2^(G_C - G_j)) K                 [V,K]   state role
 // With the state transposed, St and Vt are register operands of wgmma, and columns of V are
 // independent: each 64 of them belong to one state warpgroup, which never talks to another.
-// Few heads (Config::kSplit): an item is a segment of a sequence, see segments.cuh.
+// Few heads (Config::kSplit): an item is a segment of a sequence, see segments.cuh. Grouped heads
+// (Config::kHeads): an item is two heads of 64 columns of V, a state warpgroup each, with one Q Kt
+// and a P by each one's decays.
 // A backward (Config's Walk) is this walk over other tensors, for dk and dv from the last token to
 // the first: gla/backward.cpp. One that makes both: key_value.cuh.
 //
 // Role    threads                    registers  work
 //   load  warp 0, one thread             32-40  q, k, v of later chunks by TMA (2-6 stages)
-//         warp 1                                decay factors of later chunks
+//         warp 1                                decay factors of later chunks (warp 2: second head)
 //         warp 3, one thread                    the next items (4 slots)
 //   intra warpgroup 1                   80-128  Q Kt, decay, mask -> P (2 slots)
 //   state warpgroup 2; 3 if V > 64     192-256  Ot, St; o through shared memory and TMA
 // Where TMA cannot read a tensor, warps 0 and 2 copy. Shared memory: 182 KB at K = V = 64, 195 KB
-// at 128, 170 KB at K = 256.
+// at 128, 215 KB with two heads, 170 KB at K = 256.
 //
 // Time chart; '=' tensor cores, '-' arithmetic, '~' asynchronous copies:
 //   load    ~~~ chunk n+2 ~~~  ~~~ chunk n+3 ~~~
@@ -28,7 +30,8 @@
 //           is scaled and stored
 // load waits for input.empty and arrives on input.full; intra waits for input.full and intra.empty
 // and arrives on intra.full; state waits for both full and arrives on both empty.
-// Only the state role is serial in time. With two, one's arithmetic runs under the other's wgmma.
+// Only the state role is serial in time. Two of a forward take turns (recurrence.cuh): one's
+// arithmetic runs under the other's wgmma.
 //
 // Floor: q, k, v read and o written once, (2 HQ K + 2 H V) * 2 bytes per token, and
 // 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200.
@@ -40,6 +43,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/walk/intra.cuh"
+#include "cuda/gla/walk/items.cuh"
 #include "cuda/gla/walk/load.cuh"
 #include "cuda/gla/walk/recurrence.cuh"
 #include "cuda/parts/stream_order.cuh"
@@ -63,7 +67,7 @@ __global__ __launch_bounds__(Config::kThreads,
   }
   if (threadIdx.x == 0) {
     constexpr int kStateThreads = 128 * Config::kStateWarpgroups;
-    constexpr int kDecayThreads = 32;
+    constexpr int kDecayThreads = 32 * Config::kHeads;
     const int copying_threads = params.tma ? 1 : kGatherThreads;
     shared.item_ring.init(1, copying_threads + kDecayThreads + 128 + kStateThreads);
     shared.input.init(copying_threads + kDecayThreads,
@@ -88,7 +92,9 @@ __global__ __launch_bounds__(Config::kThreads,
     if (warp == 3) {
       if (schedules) schedule_items(params, shared);
     } else if (warp == 1) {
-      prepare_decay(params, shared);
+      prepare_decay(params, shared, 0);
+    } else if (Config::kHeads > 1 && warp == 2) {
+      prepare_decay(params, shared, Config::kHeads - 1);
     } else if (!params.tma) {
       load_with_threads(params, shared);
     } else if (threadIdx.x == 0) {

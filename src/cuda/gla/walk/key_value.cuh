@@ -54,14 +54,14 @@ __device__ void make_value(const WalkParams& params, WalkShared<Config>& shared,
                            int chunk, typename WalkShared<Config>::InputRing::Position in,
                            typename WalkShared<Config>::IntraRing::Position at) {
   const auto& stage = shared.stages[in.stage];
-  const auto& decay = shared.decay[in.stage];
+  const auto& decay = shared.decay_of(in.stage, 0);
   float o[32];
   // Others may clear rows of v behind a packed sequence meanwhile: their products are masked.
   multiply_rows<Config>(o, stage.x(), stage.v);
   wgmma_wait<0>();
   fence_registers(o);
-  store_intra<Config>(o, decay, params.problem.scale, item.valid_tokens<Config>(chunk),
-                      shared.value.p);
+  store_intra<Config, 1>(o, &decay, params.problem.scale, item.valid_tokens<Config>(chunk),
+                         shared.value.p);
   fence_shared_for_async_proxy();
   sync_warpgroup(1);
   shared.value.ring.wait_full(at);
@@ -78,8 +78,10 @@ __device__ void make_value(const WalkParams& params, WalkShared<Config>& shared,
     sync_warpgroup(1);
     wgmma_wait<0>();
     fence_registers(o);
-    store_output<Config>(params, {params.value, params.value_map, params.problem.K}, item, chunk,
-                         block, 1, o, shared.value.o);
+    store_output<Config>(params,
+                         {params.value, params.value_map, params.problem.K, item.head,
+                          item.first_column + 64 * block, true},
+                         item, chunk, 1, o, shared.value.o);
   }
   shared.value.ring.empty[at.stage].arrive();
   shared.input.empty[in.stage].arrive();

@@ -22,14 +22,15 @@ __device__ void scale_by_token(float (&o)[kChunk / 2], const float (&from_state)
 /// cannot write. `aligned`: bases and strides are multiples of 16 bytes.
 template <class Element>
 __device__ void store_panel_rows(const char* panel, const StridedTensor& o, const Item& item,
-                                 int time, int rows, int first_column, int columns, bool aligned) {
+                                 int head, int time, int rows, int first_column, int columns,
+                                 bool aligned) {
   constexpr int kPieces = kPanelColumns / 8;
   int i = threadIdx.x % 128;
   asm volatile("" : "+r"(i));  // why: nothing of this rare path is worth a register of the walk
   for (; i < rows * kPieces; i += 128) {
     const int row = i / kPieces;
     const int column = i % kPieces * 8;
-    Element* to = token_row<Element>(o, item.batch, time + row, item.head) + first_column + column;
+    Element* to = token_row<Element>(o, item.batch, time + row, head) + first_column + column;
     const char* from = panel + panel_offset(row, i % kPieces);
     if (aligned && column + 8 <= columns) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
@@ -67,14 +68,16 @@ __device__ void store_wide(const WalkParams& params, const Item& item, int chunk
 struct OutputTensor {
   const StridedTensor& tensor;
   const CUtensorMap& map;  // where TMA is used
-  int columns;
+  int columns;             // of the tensor
+  int head;
+  int first_column;  // of 64
+  bool exists;       // else nothing is stored
 };
 
-/// Stores Ot of one chunk to 64 of the item's columns, through one of the warpgroup's two panels in
-/// turn.
+/// Stores Ot of one chunk to 64 columns, through one of the warpgroup's two panels in turn.
 template <class Config>
 __device__ void store_output(const WalkParams& params, const OutputTensor& to, const Item& item,
-                             int chunk, int block, int barrier, const float (&o)[32], char* panel) {
+                             int chunk, int barrier, const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
@@ -83,19 +86,18 @@ __device__ void store_output(const WalkParams& params, const OutputTensor& to, c
     store_columns(panel, step, packed);
   }
   const int time = item.chunk_begin<Config>(chunk);
-  const int valid = item.valid_tokens<Config>(chunk);
-  const int first_column = item.first_column + 64 * block;
+  const int valid = to.exists ? item.valid_tokens<Config>(chunk) : 0;
   fence_shared_for_async_proxy();
   // why before the barrier: behind it the other panel, which the previous store reads, is free.
   if (threadIdx.x % 128 == 0) wait_stores_read();
   sync_warpgroup(barrier);
   if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
-    if (threadIdx.x % 128 == 0) {
-      store_panel(to.map, panel, {first_column, item.head, time, item.batch});
+    if (threadIdx.x % 128 == 0 && to.exists) {
+      store_panel(to.map, panel, {to.first_column, to.head, time, item.batch});
     }
   } else {
-    store_panel_rows<Element>(panel, to.tensor, item, time, valid, first_column,
-                              to.columns - first_column, params.tma);
+    store_panel_rows<Element>(panel, to.tensor, item, to.head, time, valid, to.first_column,
+                              to.columns - to.first_column, params.tma);
   }
 }
 
@@ -109,8 +111,11 @@ __device__ void store_output(const WalkParams& params, const Item& item, int chu
       return;
     }
   }
-  store_output<Config>(params, {params.problem.o, params.o_map, params.problem.V}, item, chunk,
-                       warpgroup, 2 + warpgroup, o, panel);
+  store_output<Config>(
+      params,
+      {params.problem.o, params.o_map, params.problem.V, item.head_of<Config>(warpgroup),
+       item.column_of<Config>(warpgroup), item.has_head<Config>(warpgroup)},
+      item, chunk, 2 + warpgroup, o, panel);
 }
 
 }  // namespace tandem::cuda::gla

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "cuda/gla/common/segments.h"
 #include "cuda/gla/common/state_strides.h"
 #include "cuda/gla/decay/row_sums.h"
 #include "ops/gla_problem.h"
@@ -24,10 +25,19 @@ struct SegmentExchange {
   std::uint32_t* ready = nullptr;  // [items, warps of the state role]: 0, 1 when both are there
 };
 
-/// Items of a call, (sequence, segment, head, tile of V) from the outermost axis. A CTA begins with
-/// the item of its own index; the next one is `gridDim.x` further, or what the ticket says.
+/// States that CTAs hand on where they share walks.
+struct WalkRelay {
+  float* states = nullptr;         // [slots, heads of an item, K, V]
+  std::uint32_t* ready = nullptr;  // [slots, warps of the state role]: 0, 1 when its share is there
+  SharedWalks shared{};
+};
+
+/// Items of a call, (sequence, segment, head or heads walked together, tile of V) from the
+/// outermost axis. A CTA begins with the item of its own index; the next one is `gridDim.x`
+/// further, or what the ticket says.
 struct WalkSchedule {
   int items = 0;
+  int walks = 0;  // of a sequence, per tile of V: its heads, or how many times heads together
   int value_tiles = 1;
   int segments = 1;  // per sequence of equal length
   // Of packed sequences, [items / H / tiles of V]: each one's segments, when split; then none.
@@ -35,6 +45,7 @@ struct WalkSchedule {
   const std::int32_t* order = nullptr;  // [N] sequences, longest first; null: as they come
   std::uint32_t* ticket = nullptr;      // items taken so far beyond the first of each CTA
   SegmentExchange exchange;             // when split
+  WalkRelay relay;                      // when CTAs share walks
 };
 
 /// One walk. A backward's walks are a forward's over other tensors, some from the last token to the

@@ -17,10 +17,12 @@ double of_width(const double (&values)[3], int key_dim) {
 
 /// Microseconds of one chunk of one CTA, where the memory does not bind.
 double walk_chunk_time(const SplitShape& shape) {
+  constexpr double kSecondHead = 1.6;  // times a chunk of one head
   const double plain = of_width(shape.model->chunk, shape.key_dim);
-  return shape.with_value ? shape.model->with_value * plain
-         : shape.row_sums ? shape.model->with_row_sums * plain
-                          : plain;
+  return shape.with_value  ? shape.model->with_value * plain
+         : shape.row_sums  ? shape.model->with_row_sums * plain
+         : shape.heads > 1 ? kSecondHead * plain
+                           : plain;
 }
 
 /// Microseconds of the slowest CTA's pass over its chunks, where the memory does not bind.
@@ -63,10 +65,37 @@ struct WalkTime {
   double traffic() const { return call + walk_traffic + span_traffic; }
 };
 
+/// Walks of a sequence per tile of V, of so many heads of a group together.
+std::int64_t walks_of_sequence(const GlaForwardProblem& problem, int heads) {
+  return heads == 1 ? problem.H : problem.HQ * ceil_div(problem.H / problem.HQ, heads);
+}
+
 }  // namespace
 
 double predicted_time(const SplitShape& shape, int segments) {
   return WalkTime(shape, segments).total();
+}
+
+double predicted_time(const SplitShape& shape, const SharedWalks& shared) {
+  const WalkTime whole(shape, 1);
+  const std::int64_t chunks =
+      shape.items / shared.blocks * shape.chunks + ceil_div(shape.chunks, shared.parts);
+  const double handed_on = (shared.parts > 2 ? 2 : 1) * shape.model->exchange;
+  return whole.fixed + handed_on +
+         std::max(static_cast<double>(chunks) * walk_chunk_time(shape), whole.walk_traffic);
+}
+
+SharedWalks choose_shared(const GlaForwardProblem& problem, const SplitShape& shape) {
+  if (problem.cu_seqlens != nullptr || shape.items <= shape.multiprocessors) return {};
+  constexpr std::int64_t kLeastChunks = 4;  // of a part
+  const std::int64_t left = shape.items % shape.multiprocessors;
+  if (left == 0) return {};
+  const std::int64_t parts =
+      std::min<std::int64_t>(shape.multiprocessors / left, shape.chunks / kLeastChunks);
+  if (parts < 2 || shape.chunks * parts > kMaxIndex) return {};
+  const SharedWalks shared{shape.multiprocessors, static_cast<int>(left), static_cast<int>(parts),
+                           static_cast<int>(shape.chunks)};
+  return predicted_time(shape, shared) < predicted_time(shape, 1) ? shared : SharedWalks{};
 }
 
 double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
@@ -151,33 +180,44 @@ int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,
 }
 
 SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                       const DeviceProperties& device) {
-  const std::int64_t value_tiles = ceil_div(problem.V, value_dim);
-  return {problem.N * problem.H * value_tiles,
-          ceil_div(problem.T, kChunk),
-          key_dim,
-          value_dim,
-          device.multiprocessors,
-          &device_model(device).gla_walk};
+                       const DeviceProperties& device, int heads) {
+  const std::int64_t value_tiles = ceil_div(problem.V, value_dim / heads);
+  SplitShape shape{problem.N * walks_of_sequence(problem, heads) * value_tiles,
+                   ceil_div(problem.T, kChunk),
+                   key_dim,
+                   value_dim,
+                   device.multiprocessors,
+                   &device_model(device).gla_walk};
+  shape.heads = heads;
+  return shape;
 }
 
-WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments) {
+WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments,
+                   const SharedWalks& shared) {
   WalkPlan plan;
   plan.shape = shape;
-  plan.value_tiles = static_cast<int>(ceil_div(problem.V, shape.value_dim));
+  plan.value_tiles = static_cast<int>(ceil_div(problem.V, shape.value_dim / shape.heads));
+  plan.walks = static_cast<int>(walks_of_sequence(problem, shape.heads));
   plan.segments = segments;
+  plan.shared = shared;
   if (problem.cu_seqlens != nullptr && plan.split()) {
     plan.pieces =
         static_cast<int>(problem.N + problem.T / (std::int64_t{kChunk} * plan.piece_chunks()));
-    plan.items = plan.pieces * problem.H * plan.value_tiles;
+    plan.items = plan.pieces * plan.walks * plan.value_tiles;
   } else {
     plan.items = static_cast<int>(shape.items * segments);
   }
   plan.blocks = static_cast<unsigned>(
       plan.split() ? plan.items : std::min(plan.items, std::max(shape.multiprocessors, 1)));
   WorkspaceLayout workspace;
-  if (plan.split()) {
-    plan.flags = plan.items * (shape.value_dim / 16);  // a warp keeps 16 columns of V
+  const int state_warps = shape.value_dim / 16;  // a warp keeps 16 columns of V
+  if (plan.shares()) {
+    plan.flags = shared.slots() * state_warps;
+    plan.states =
+        workspace.add(std::int64_t{4} * shared.slots() * shape.heads * problem.K * problem.V);
+    plan.ready = workspace.add(std::int64_t{4} * plan.flags);
+  } else if (plan.split()) {
+    plan.flags = plan.items * state_warps;
     plan.states = workspace.add(std::int64_t{4} * plan.items * shape.key_dim * shape.value_dim);
     plan.factors = workspace.add(std::int64_t{4} * plan.flags);
     plan.ready = workspace.add(std::int64_t{4} * plan.flags);
@@ -193,9 +233,16 @@ WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, in
 }
 
 WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                      const DeviceProperties& device, bool batch_invariant) {
-  const SplitShape shape = split_shape(problem, key_dim, value_dim, device);
-  return plan_walk(problem, shape, choose_segments(problem, shape, batch_invariant));
+                      const DeviceProperties& device, bool batch_invariant, int heads) {
+  const SplitShape shape = split_shape(problem, key_dim, value_dim, device, heads);
+  const int segments = choose_segments(problem, shape, batch_invariant);
+  return plan_walk(problem, shape, segments,
+                   segments == 1 ? choose_shared(problem, shape) : SharedWalks{});
+}
+
+double predicted_time(const WalkPlan& plan) {
+  return plan.shares() ? predicted_time(plan.shape, plan.shared)
+                       : predicted_time(plan.shape, plan.segments);
 }
 
 }  // namespace tandem::cuda::gla

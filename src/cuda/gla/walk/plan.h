@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "cuda/gla/common/segments.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla_problem.h"
 
@@ -13,7 +14,7 @@ namespace tandem::cuda::gla {
 
 /// What the choice of segments depends on.
 struct SplitShape {
-  std::int64_t items = 0;   // walks of whole sequences: N * H * tiles of V
+  std::int64_t items = 0;   // walks of whole sequences: N * H * tiles of V, or per heads together
   std::int64_t chunks = 0;  // of 64 tokens, per sequence
   int key_dim = 0;          // padded K
   int value_dim = 0;        // columns of V per walk
@@ -21,6 +22,7 @@ struct SplitShape {
   const DeviceModel::GlaWalk* model = nullptr;
   bool row_sums = false;    // makes row sums, too
   bool with_value = false;  // makes dk and dv
+  int heads = 1;            // walked together
 };
 
 /// Segments per sequence for the shape alone: 1 where a split is not predicted to be clearly
@@ -29,6 +31,11 @@ int choose_segments(const SplitShape& shape);
 
 /// Microseconds of a walk with so many segments, by the device's model: right enough to compare.
 double predicted_time(const SplitShape& shape, int segments);
+/// How CTAs share the walks that are left over, if that is predicted to be faster than whole walks
+/// alone; parts = 0: not. Which it is changes no bit.
+SharedWalks choose_shared(const GlaForwardProblem& problem, const SplitShape& shape);
+/// Microseconds of a walk of which CTAs share some.
+double predicted_time(const SplitShape& shape, const SharedWalks& shared);
 /// Microseconds of two walks side by side, whose CTAs fit on the device together.
 double predicted_pair_time(const SplitShape& a, int a_segments, const SplitShape& b,
                            int b_segments);
@@ -50,38 +57,44 @@ std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t wal
 
 struct WalkPlan {
   int value_tiles = 1;
+  int walks = 0;  // of a sequence, per tile of V
   SplitShape shape;
   int segments = 1;  // per sequence; packed: if all tokens were one
-  int pieces = 0;    // packed and split: segments of all sequences, at most
+  SharedWalks shared{};
+  int pieces = 0;  // packed and split: segments of all sequences, at most
   int items = 0;
-  int flags = 0;        // items times warps of the state role
+  int flags = 0;        // items, or slots of shared walks, times warps of the state role
   unsigned blocks = 0;  // CTAs: one per multiprocessor at most, which take item after item
 
   // Offsets into the workspace, 256-byte aligned.
-  std::size_t states = 0;   // fp32 [items, padded K * columns of V] when split
+  std::size_t states = 0;   // fp32 [items, padded K * columns of V] when split; WalkRelay's
   std::size_t factors = 0;  // fp32 [flags] when split
-  std::size_t ready = 0;    // uint32 [flags] when split
+  std::size_t ready = 0;    // uint32 [flags]
   std::size_t order = 0;    // int32 [N] with cu_seqlens, whole
   std::size_t piece = 0;    // WalkPiece [pieces]
   std::size_t ticket = 0;   // uint32 with cu_seqlens
   std::size_t workspace_bytes = 0;
 
   bool split() const { return segments > 1; }
+  bool shares() const { return shared.parts > 0; }
   /// Chunks of a packed segment, at most.
   int piece_chunks() const { return static_cast<int>(ceil_div(shape.chunks, segments)); }
 };
 
-/// Plans the walk of a forward call.
+/// Plans the walk of a forward call by tiles of `heads` heads together.
 WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                      const DeviceProperties& device, bool batch_invariant = false);
-/// Plans a walk of such a shape, cut into so many segments.
-WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments);
+                      const DeviceProperties& device, bool batch_invariant = false, int heads = 1);
+/// Microseconds of a walk as planned.
+double predicted_time(const WalkPlan& plan);
+/// Plans a walk of such a shape, cut into so many segments, or partly shared.
+WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments,
+                   const SharedWalks& shared = {});
 /// Segments per sequence for a problem: choose_segments of its shape. Packed sequences count as one
 /// of all tokens, and stay whole where one each for a CTA does not leave room for others.
 int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,
                     bool batch_invariant = false);
 /// Shape of the walk over a whole problem.
 SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_dim,
-                       const DeviceProperties& device);
+                       const DeviceProperties& device, int heads = 1);
 
 }  // namespace tandem::cuda::gla

@@ -8,6 +8,24 @@
 
 namespace tandem::cuda::gla {
 
+/// The turns of two state warpgroups at the tensor cores, chunk by chunk. why named barriers: each
+/// counts the 128 threads that hand the turn on and the 128 that take it. Who ends a kernel's last
+/// turn hands it to nobody.
+struct Turns {
+  static constexpr int kFirstBarrier = 4;
+  static constexpr int kThreads = 256;
+
+  static __device__ void begin(int warpgroup) {
+    if (warpgroup == 1) hand_on(warpgroup);
+  }
+  static __device__ void take(int warpgroup) {
+    cutlass::arch::NamedBarrier::sync(kThreads, kFirstBarrier + warpgroup);
+  }
+  static __device__ void hand_on(int warpgroup) {
+    cutlass::arch::NamedBarrier::arrive(kThreads, kFirstBarrier + 1 - warpgroup);
+  }
+};
+
 /// Walks one chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the
 /// ring position of its P, its panel of o and its row sums.
 template <class Config>
@@ -46,18 +64,22 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     row_sums.keep(item, chunk, 0, operand);
     if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
     state.scale(decay.state_to_state);
+    if constexpr (Config::kTurns) Turns::take(warpgroup);
     multiply_state<Config>(o, operand, stage.q, 0);
     multiply_intra<Config>(intra, v_panel, p, false);
     row_sums.prefetch(item, chunk + 1);
     // why in two: registers do not hold all of it beside the state's operand, which the products
     // still read.
-    constexpr int kEarly = !Config::kTight ? kSteps : Config::kRowSums ? 2 : 3;
+    constexpr int kEarly = !Config::kTight                          ? kSteps
+                           : Config::kRowSums || Config::kHeads > 1 ? 2
+                                                                    : 3;
     load_decayed_values<Element, 0, kEarly>(values, v_panel, decay.to_state);
     if constexpr (kEarly < kSteps) {
       wgmma_wait<1>();
       load_decayed_values<Element, kEarly, kSteps>(values, v_panel, decay.to_state);
     }
     update_state<Config>(state, values, stage.k);
+    if constexpr (Config::kTurns) Turns::hand_on(warpgroup);
     wgmma_wait<1>();
     fence_registers(o);
     fence_registers(intra);
@@ -74,12 +96,16 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
   typename WalkShared<Config>::IntraRing::Position p_at;
   RowSumRole<Config> row_sums(params, shared, warpgroup);
   ItemReader<Config> reader(shared);
+  if constexpr (Config::kTurns) Turns::begin(warpgroup);
   while (const Item* next = reader.next()) {
     const Item& item = *next;
     StateRegisters<Config> state;
     if constexpr (Config::kSplit) {
       enter_segment(params, shared, item, state, warpgroup, in);
     } else {
+      if (Config::kRelays && item.begin_ready != nullptr) {
+        wait_ready(item.begin_ready[exchange_word<Config>(0)]);
+      }
       state.begin(params, item, warpgroup);
     }
     row_sums.prefetch(item, 0);
@@ -89,8 +115,9 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       shared.intra.wait_full(p_at);
       float o[32];
       walk_chunk<Config>(state, o, row_sums, item, chunk, p_at, stage,
-                         stage.v + warpgroup * panel_bytes(Config::kChunk), shared.p[p_at.stage],
-                         shared.decay[in.stage], shared, warpgroup);
+                         stage.v + warpgroup * panel_bytes(Config::kChunk),
+                         shared.weights_of(p_at.stage, warpgroup),
+                         shared.decay_of(in.stage, warpgroup), shared, warpgroup);
       // Stores the output while the state's product runs.
       row_sums.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
@@ -103,6 +130,9 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
     }
     if constexpr (Config::kReverse) state.scale(first_factor(params.problem.log_decay, item));
     state.end(params, item, warpgroup);
+    if (Config::kRelays && item.end_ready != nullptr) {
+      set_ready(item.end_ready[exchange_word<Config>(0)]);
+    }
     if constexpr (Config::kSplit) break;  // a segment is all that a CTA walks
   }
   if (threadIdx.x % 128 == 0) wait_stores_read();

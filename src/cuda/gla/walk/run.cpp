@@ -37,11 +37,15 @@ void run_walk(const std::string& name, const WalkLaunch& launch, const WalkPlan&
               WalkParams& params, const ScratchMemory& scratch, void* stream) {
   WalkSchedule& schedule = params.schedule;
   schedule.items = plan.items;
+  schedule.walks = plan.walks;
   schedule.value_tiles = plan.value_tiles;
   schedule.segments = plan.segments;
   if (plan.split()) {
     schedule.exchange = {scratch.at<float>(plan.states), scratch.at<float>(plan.factors),
                          scratch.at<std::uint32_t>(plan.ready)};
+  } else if (plan.shares()) {
+    schedule.relay = {scratch.at<float>(plan.states), scratch.at<std::uint32_t>(plan.ready),
+                      plan.shared};
   }
   if (params.problem.cu_seqlens != nullptr) {
     prepare_packed(params, plan, scratch, stream);

@@ -31,8 +31,8 @@ struct WalkLaunch {
   Function split;
 };
 
-/// Launches a walk; sets `params.schedule`, from the plan and its workspace, where the flags of a
-/// split walk are clear. `name` is the variant's, for errors.
+/// Launches a walk; sets `params.schedule`, from the plan and its workspace, where the flags are
+/// clear. `name` is the variant's, for errors.
 void run_walk(const std::string& name, const WalkLaunch& launch, const WalkPlan& plan,
               WalkParams& params, const ScratchMemory& scratch, void* stream);
 

@@ -40,7 +40,8 @@ struct StateRegisters {
 #pragma unroll
     for (float& value : tile[index]) value = 0.0f;
     if (item.initial_state != nullptr) {
-      load_state(tile[index], item.initial_state, tile_at(params, item, warpgroup, index));
+      load_state(tile[index], item.initial_state + state_offset(params, item, warpgroup),
+                 tile_at(params, item, warpgroup, index));
     }
   }
   __device__ void begin(const WalkParams& params, const Item& item, int warpgroup) {
@@ -49,16 +50,24 @@ struct StateRegisters {
   }
   /// Stores the item's final state, where it is wanted.
   __device__ void end(const WalkParams& params, const Item& item, int warpgroup) const {
-    if (item.final_state == nullptr) return;
+    if (item.final_state == nullptr || !item.has_head<Config>(warpgroup)) return;
 #pragma unroll
     for (int index = 0; index < kTiles; ++index) {
-      store_state(tile[index], item.final_state, tile_at(params, item, warpgroup, index));
+      store_state(tile[index], item.final_state + state_offset(params, item, warpgroup),
+                  tile_at(params, item, warpgroup, index));
     }
+  }
+  /// Elements from the state of the item's first head to the warpgroup's.
+  __device__ static std::int64_t state_offset(const WalkParams& params, const Item& item,
+                                              int warpgroup) {
+    if constexpr (Config::kHeads == 1) return 0;
+    return std::int64_t{item.head_of<Config>(warpgroup) - item.head} * params.problem.K *
+           params.problem.V;
   }
   __device__ static StateTile tile_at(const WalkParams& params, const Item& item, int warpgroup,
                                       int index) {
     return {params.problem.K, params.problem.V, params.state_strides, index * Config::kKeyTile,
-            item.first_column + 64 * warpgroup};
+            item.column_of<Config>(warpgroup)};
   }
 };
 
@@ -82,6 +91,19 @@ __device__ int exchange_word(int index) {
 
 using ReadyFlag = ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device>;
 
+/// Sets the flag of what this warp has stored.
+__device__ inline void set_ready(std::uint32_t& flag) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ReadyFlag(flag).store(1, ::cuda::memory_order_release);
+}
+
+/// Waits for the flag of what the same warp of another CTA stores.
+__device__ inline void wait_ready(std::uint32_t& flag) {
+  const ReadyFlag ready(flag);
+  while (ready.load(::cuda::memory_order_acquire) == 0) {
+  }
+}
+
 /// Publishes what the segment does to the state; leaves in `state` the initial state of the first
 /// segment, else 0.
 template <class Config>
@@ -103,8 +125,7 @@ __device__ void publish_segment(const WalkParams& params, const Item& item,
   const SegmentExchange& exchange = params.schedule.exchange;
   const int word = exchange_word<Config>(blockIdx.x);
   if (threadIdx.x % 32 == 0) exchange.factors[word] = factor;
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) ReadyFlag(exchange.ready[word]).store(1, ::cuda::memory_order_release);
+  set_ready(exchange.ready[word]);
 }
 
 /// Adds up the state before the segment, from what all earlier segments published.
@@ -113,14 +134,12 @@ __device__ void receive_state(const WalkParams& params, const Item& item,
                               StateRegisters<Config>& state, int warpgroup) {
   const SegmentExchange& exchange = params.schedule.exchange;
   // The segments of a sequence follow each other.
-  const int stride = params.problem.H * params.schedule.value_tiles;
+  const int stride = params.schedule.walks * params.schedule.value_tiles;
   float later = 1.0f;  // factor of the segments taken so far, on the next one
   for (int segment = item.segment - 1; segment >= 0; --segment) {
     const int index = blockIdx.x - (item.segment - segment) * stride;
     const int word = exchange_word<Config>(index);
-    const ReadyFlag ready(exchange.ready[word]);
-    while (ready.load(::cuda::memory_order_acquire) == 0) {
-    }
+    wait_ready(exchange.ready[word]);
     const float4* slot = exchange_slot<Config>(params, index, warpgroup);
 #pragma unroll
     for (auto& tile : state.tile) {

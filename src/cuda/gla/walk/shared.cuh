@@ -65,12 +65,12 @@ struct WalkShared {
   using IntraRing = Ring<Config::kIntraStages>;
 
   Stage stages[Config::kStages];
-  alignas(1024) char p[Config::kIntraStages][panel_bytes(Config::kChunk)];  // [C,C]
+  alignas(1024) char p[Config::kIntraStages][Config::kHeads][panel_bytes(Config::kChunk)];  // [C,C]
   alignas(
       1024) char o[Config::kStateWarpgroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
   [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
-  ChunkDecay<Config::kChunk> decay[Config::kStages];
-  typename DecayStream<Config::kReverse>::Buffer log_decays;
+  ChunkDecay<Config::kChunk> decay[Config::kStages][Config::kHeads];
+  typename DecayStream<Config::kReverse>::Buffer log_decays[Config::kHeads];
   Item items[Config::kItemSlots];
   ItemRing item_ring;
   InputRing input;
@@ -78,6 +78,14 @@ struct WalkShared {
   Barrier span_done;  // of a split walk: the state role has read its segment once
   [[no_unique_address]] std::conditional_t<Config::kRowSums, RowSumShared<Config>, NoRowSums>
       row_sums;
+
+  /// The factors of a stage's chunk for one state warpgroup, and the weights of a slot.
+  __device__ const ChunkDecay<Config::kChunk>& decay_of(int stage, int warpgroup) const {
+    return decay[stage][Config::kHeads > 1 ? warpgroup : 0];
+  }
+  __device__ const char* weights_of(int slot, int warpgroup) const {
+    return p[slot][Config::kHeads > 1 ? warpgroup : 0];
+  }
 };
 
 /// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how

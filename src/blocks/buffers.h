@@ -1,0 +1,35 @@
+// The workspace of a block: tensors between its ops, and behind them what the ops themselves need.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tandem/tensor.h"
+
+namespace tandem {
+
+/// An address that no tensor has: a layout there is only looked at. Its views can be checked and
+/// planned with, since neither reads data.
+inline char* nowhere() { return reinterpret_cast<char*>(std::uintptr_t{1} << 62); }
+
+/// Hands out one piece of memory after the other.
+class Buffers {
+ public:
+  Buffers(char* data, Device device) : data_(data), device_(device) {}
+
+  TensorView take(DType dtype, const Dims& shape) {
+    const TensorView view = TensorView::contiguous(data_ + bytes_, dtype, shape, device_);
+    constexpr std::size_t kAlignment = 256;
+    const auto bytes = static_cast<std::size_t>(shape.product() * size_of(dtype));
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return view;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  char* data_;
+  Device device_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,93 @@
+// The variants of attention_weights_forward on CUDA, and the launches that make up a call. Host
+// only.
+#include "cuda/attention/operands.h"
+#include "cuda/attention_weights/variants.h"
+#include "cuda/runtime/call_scope.h"
+
+namespace tandem::cuda::attention_weights {
+namespace {
+
+constexpr const char* kOp = "attention_weights_forward";
+
+attention::Operands operands_of(AttentionWeightsForwardProblem& problem) {
+  const Extents extents(problem);
+  attention::Operands operands(problem.dtype);
+  operands.add_input("q", problem.q, extents.q);
+  operands.add_input("k", problem.k, extents.k);
+  operands.add_output("w", problem.w, extents.w);
+  return operands;
+}
+
+/// How a call runs, and its workspace, which is copies. The problem is the kernel's. Not to be
+/// moved: the operands point into it.
+struct Plan {
+  Plan(const AttentionWeightsForwardProblem& given, const DeviceProperties& device,
+       const CallOptions& options)
+      : problem(given),
+        operands(operands_of(problem)),
+        variant(attention::choose(kOp, forward_variants(), problem, operands.misfit(), device,
+                                  options)) {
+    WorkspaceLayout workspace;
+    if (variant.copies) operands.plan_copies(workspace);
+    workspace_bytes = workspace.bytes();
+  }
+  Plan(const Plan&) = delete;
+
+  AttentionWeightsForwardProblem problem;
+  attention::Operands operands;
+  const ForwardVariant& variant;
+  std::size_t workspace_bytes = 0;
+};
+
+void run(const AttentionWeightsForwardProblem& given, const Context& context,
+         const CallOptions& options) {
+  const DeviceProperties& device = device_properties(given.device);
+  Plan plan(given, device, options);
+  const AttentionWeightsForwardProblem& problem = plan.problem;
+  const ForwardVariant& variant = plan.variant;
+  if (problem.B == 0 || problem.TQ == 0 || problem.TK == 0) return;
+  const CallScope scope(variant.name, problem.device.index);
+  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
+  void* stream = context.stream.handle;
+  plan.operands.copy_inputs(variant.name, scratch, stream);
+  ForwardParams params;
+  params.problem = problem;
+  const Extents extents(problem);
+  const auto map = [&](const StridedTensor& tensor, const TileExtents& of, int rows) {
+    return attention::encode_rows(tensor, problem.dtype, of, rows, problem.q.data);
+  };
+  params.q_map = map(problem.q, extents.q, 64);
+  params.k_map = map(problem.k, extents.k, forward_keys(variant.key_dim));
+  params.strip = choose_strip(problem, device.multiprocessors);
+  variant.launch(variant.name.c_str(), params, stream);
+  plan.operands.copy_outputs(variant.name, stream);
+}
+
+}  // namespace
+
+const std::vector<ForwardVariant>& forward_variants() {
+  static const auto table =
+      attention::make_table<ForwardLaunch>(kOp, []<class Element>(const auto& add) {
+        add(64, 0, &launch_forward<Element, 64>);
+        add(128, 0, &launch_forward<Element, 128>);
+        add(256, 0, &launch_forward<Element, 256>);
+      });
+  return table;
+}
+
+}  // namespace tandem::cuda::attention_weights
+
+namespace tandem::cuda {
+
+void attention_weights_forward(const AttentionWeightsForwardProblem& problem,
+                               const Context& context, const CallOptions& options) {
+  attention_weights::run(problem, context, options);
+}
+
+std::size_t attention_weights_forward_workspace_bytes(const AttentionWeightsForwardProblem& problem,
+                                                      const DeviceProperties& device,
+                                                      const CallOptions& options) {
+  return attention_weights::Plan(problem, device, options).workspace_bytes;
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,57 @@
+// causal_conv1d_forward and causal_conv1d_backward give the same bits whatever else the GPU does:
+// 100 calls beside a busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens
+// that are in memory at that time.
+#include <gtest/gtest.h>
+
+#include "same_bits.h"
+
+namespace tandem::tools {
+namespace {
+
+Case parse(const std::string& fields) {
+  return parse_cases("causal_conv1d",
+                     R"([{"name": "a", "dtype": ["bf16"], "states": "both", "bias": "same",
+                          "tags": [], )" +
+                         fields + "}]",
+                     "test")[0];
+}
+
+const std::vector<NamedShape> kShapes = {
+    {nullptr, "ManyChannels", R"("axes": {"B": 2, "T": 300, "D": 2120, "W": 4})"},
+    {nullptr, "FewChannels", R"("axes": {"B": 1, "T": 8192, "D": 64, "W": 4})"},
+    {nullptr, "OddChannels", R"("axes": {"B": 3, "T": 1000, "D": 77, "W": 4})"},
+    {nullptr, "ManySequences", R"("axes": {"B": 1, "T": 6000, "D": 136, "W": 4}, "lengths": {
+        "distribution": "log_uniform", "sequences": 60, "smallest": 1, "largest": 2000})"}};
+
+class GpuCausalConv1dDeterminism : public GpuSameBits {
+ protected:
+  static RepeatedCall repeated() {
+    return {*GetParam().operation, parse(GetParam().fields), find_operation("causal_conv1d"),
+            parse(R"("axes": {"B": 2, "T": 4096, "D": 512, "W": 4})")};
+  }
+};
+
+TEST_P(GpuCausalConv1dDeterminism, CallsBesideABusyStream) {
+  expect_same_bits_of_calls(repeated());
+}
+TEST_P(GpuCausalConv1dDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
+
+INSTANTIATE_TEST_SUITE_P(Cuda, GpuCausalConv1dDeterminism,
+                         testing::ValuesIn(with_operations({&find_operation("causal_conv1d"),
+                                                            &find_operation("causal_conv1d",
+                                                                            "backward")},
+                                                           kShapes)),
+                         GpuSameBits::name_of);
+
+TEST(GpuCausalConv1dGraph, ReplaysGoByTheOffsetsInMemory) {
+  if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const Case one = parse(R"("axes": {"B": 1, "T": 3000, "D": 136, "W": 4},
+                      "lengths": {"distribution": "equal", "sequences": 6})");
+  for (const Operation* operation :
+       {&find_operation("causal_conv1d"), &find_operation("causal_conv1d", "backward")}) {
+    expect_replays_to_go_by_offsets(*operation, one);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::tools
