@@ -91,8 +91,6 @@ std::map<std::string, std::int64_t> draw_axes(Draw& draw) {
 
 void draw_fields(Draw& draw, Case& one) {
   const std::int64_t T = one.axis("T"), TK = one.axis("TK");
-  // Kernels have no wider gradients yet.
-  if (std::max(one.axis("K"), one.axis("V")) > 128) one.tags.insert("later");
   if (draw.one_in(4)) one.scale = draw.of({0.5, 0.05, -0.25});
   one.causal = draw.one_in(3);
   if (draw.one_in(4)) one.window_left = draw.in(0, TK + 10);

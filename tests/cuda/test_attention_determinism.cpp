@@ -23,7 +23,8 @@ const std::vector<NamedShape> kShapes = {
      R"("causal": "yes", "window_left": 700, "axes": {"B": 2, "T": 3000, "H": 4, "K": 64})"},
     {nullptr, "ManySequences", R"("causal": "yes", "axes": {"B": 1, "T": 6000, "H": 4, "K": 128},
         "lengths": {"distribution": "log_uniform", "sequences": 60, "smallest": 1,
-                    "largest": 2000})"}};
+                    "largest": 2000})"},
+    {nullptr, "Wide", R"("causal": "yes", "axes": {"B": 1, "T": 3000, "H": 8, "K": 256})"}};
 
 class GpuAttentionDeterminism : public GpuSameBits {
  protected:

@@ -65,6 +65,8 @@ TEST(AttentionVariants, HeadDimsChoose) {
   EXPECT_EQ(chosen(backward_args(1, 128, 2, 72, 72)), "attention_backward.sm90.bf16.k96_v96");
   EXPECT_EQ(chosen(backward_args(1, 128, 2, 72, 128)), "attention_backward.sm90.bf16.k128_v128");
   EXPECT_EQ(chosen(backward_args(1, 128, 2, 192, 128)), "attention_backward.sm90.bf16.k192_v128");
+  EXPECT_EQ(chosen(backward_args(1, 128, 2, 64, 136)), "attention_backward.sm90.bf16.k192_v192");
+  EXPECT_EQ(chosen(backward_args(1, 128, 2, 256, 256)), "attention_backward.sm90.bf16.k256_v256");
 }
 
 TEST(AttentionVariants, RefusalsNameTheLimit) {
@@ -74,6 +76,12 @@ TEST(AttentionVariants, RefusalsNameTheLimit) {
   } catch (const Unsupported& error) {
     EXPECT_THAT(error.what(), HasSubstr("k256_v256: takes K <= 256, got 264"));
     EXPECT_THAT(error.what(), HasSubstr("sm90.fp16.k64_v64: takes fp16, got bf16"));
+  }
+  try {
+    chosen(backward_args(1, 128, 2, 64, 264));
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("k256_v256: takes V <= 256, got 264"));
   }
 }
 

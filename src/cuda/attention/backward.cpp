@@ -45,11 +45,13 @@ struct Plan {
         operands(operands_of(problem)),
         variant(
             choose(kOp, backward_variants(), problem.forward, operands.misfit(), device, options)) {
-    WorkspaceLayout workspace(plan_backward_workspace(problem.forward, variant.key_dim).bytes);
+    WorkspaceLayout workspace(plan_backward_workspace(problem.forward, tile()).bytes);
     if (variant.copies) operands.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
   }
   Plan(const Plan&) = delete;
+
+  BackwardTile tile() const { return backward_tile(variant.key_dim, variant.value_dim); }
 
   AttentionBackwardProblem problem;
   Operands operands;
@@ -74,19 +76,19 @@ void clear_outside(const std::string& name, const AttentionBackwardProblem& prob
 }
 
 /// The kernels' maps; of what has no elements nobody reads, so that any address will do.
-void encode_maps(AttentionBackwardParams& params, int key_dim, const void* any) {
+void encode_maps(AttentionBackwardParams& params, const BackwardTile& tile, const void* any) {
   const AttentionForwardProblem& p = params.problem.forward;
   const Extents extents(p);
-  const int queries = backward_queries(key_dim);
-  params.q_map = encode_rows(p.q, p.dtype, extents.q, queries, any);
-  params.k_map = encode_rows(p.k, p.dtype, extents.k, kBackwardKeys, any);
-  params.v_map = encode_rows(p.v, p.dtype, extents.v, kBackwardKeys, any);
-  params.d_o_map = encode_rows(params.problem.d_o, p.dtype, extents.o, queries, any);
+  params.q_map = encode_rows(p.q, p.dtype, extents.q, tile.queries, any);
+  params.k_map = encode_rows(p.k, p.dtype, extents.k, tile.keys, any);
+  params.v_map = encode_rows(p.v, p.dtype, extents.v, tile.keys, any);
+  params.d_o_map = encode_rows(params.problem.d_o, p.dtype, extents.o, tile.queries, any);
 }
 
 void run(const AttentionBackwardProblem& given, const Context& context,
          const CallOptions& options) {
-  Plan plan(given, device_properties(given.forward.device), options);
+  const DeviceProperties& device = device_properties(given.forward.device);
+  Plan plan(given, device, options);
   const AttentionForwardProblem& forward = plan.problem.forward;
   const BackwardVariant& variant = plan.variant;
   if (forward.B == 0 || (forward.TQ == 0 && forward.TK == 0)) return;
@@ -97,8 +99,9 @@ void run(const AttentionBackwardProblem& given, const Context& context,
   if (forward.cu_seqlens_q != nullptr) clear_outside(variant.name, plan.problem, stream);
   if (forward.N > 0) {
     AttentionBackwardParams params;
-    set_backward_params(params, plan.problem, variant.key_dim, scratch.at<void>(0));
-    encode_maps(params, variant.key_dim, scratch.at<void>(0));
+    set_backward_params(params, plan.problem, plan.tile(), device.multiprocessors,
+                        scratch.at<void>(0));
+    encode_maps(params, plan.tile(), scratch.at<void>(0));
     variant.launch(variant.name.c_str(), params, stream);
   }
   plan.operands.copy_outputs(variant.name, stream);
@@ -113,6 +116,8 @@ const std::vector<BackwardVariant>& backward_variants() {
         add(96, 96, &launch_attention_backward<Element, 96, 96>);
         add(128, 128, &launch_attention_backward<Element, 128, 128>);
         add(192, 128, &launch_attention_backward<Element, 192, 128>);
+        add(192, 192, &launch_attention_backward<Element, 192, 192>);
+        add(256, 256, &launch_attention_backward<Element, 256, 256>);
       });
   return table;
 }

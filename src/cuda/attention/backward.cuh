@@ -1,8 +1,9 @@
 // attention_backward_kernel: dk and dv, and sums for dq, bitwise repeatable.
 //
-// A CTA has a block of 128 keys of one key head, and walks over the tiles of R queries that see any
-// of them, of all heads of its group, from the last tile on. With L the row's log-sum-exp in base 2
-// and delta = o . d_o - d_log_sum_exp, both from attention_backward_rows_kernel, per tile:
+// A CTA stays and takes one block of keys (128, or 64 of wide heads) of a key head after another.
+// It walks over the tiles of R queries that see any of them, of all heads of the group, from the
+// last tile on. With L the row's log-sum-exp in base 2 and delta = o . d_o - d_log_sum_exp, both
+// from attention_backward_rows_kernel, per tile:
 //   P  = 2^(scale K Qt - L)      [keys, R]   transposed: keys are rows
 //   dP = V dOt                   [keys, R]
 //   dS = P (.) (dP - delta)      [keys, R]
@@ -13,17 +14,19 @@
 // Order: floating-point sums depend on it, so key blocks add to a tile of dQ one after the other,
 // from the first that sees the tile on. A counter per tile says whose turn it is; the first stores.
 // Waiting ends: an item waits only for items of lower numbers, blocks before it of the same head,
-// and CTAs take numbers in order when they run (`tickets`). The lowest number under way therefore
-// waits for nothing, and some CTA always proceeds, however many run at a time and whichever.
+// and CTAs take numbers in order (`tickets`), the next one while they work on theirs. The lowest
+// number that is not done is therefore under way and waits for nothing, however many CTAs run.
 // Blocks that begin together wait for each other at their first tile and then follow at a distance
 // of one sum, about a step; later ones find their turn come.
 //
 // Role        threads       registers  work
-//   load        warp 0             32   K, V, then Q, L and dO, delta through two rings; zeroes
-//   rows
-//                                       behind a sequence's end
-//   sum         warp 1, a thread   32   dQ from shared memory to the sums, in turn
-//   gradients   2 warpgroups      240   64 keys each; of dQ half of the columns, or of the queries
+//   load        warp 0             24   the next item; K, V, then Q, L and dO, delta through
+//                                       two rings; zeroes rows behind a sequence's end
+//   sum         warps 1 to 3       24   dQ from shared memory to the sums, in turn: a thread of
+//                                       each every third step
+//   gradients   2 warpgroups      240   64 keys each; of dQ half of the columns, or of the queries.
+//                                       Wide: half of the columns of dK, dV and dQ, and of the
+//                                       queries for P and dS, which they exchange
 //
 //   gradients   =dP==dV==       =S next=dQ=====dK====
 //                   - dS - barrier      - P next -   dQ to shared memory
@@ -31,7 +34,8 @@
 // suffice for that. Both warpgroups need all dS for dQ, so they go step by step.
 //
 // Floor: 10 * keys * queries * dim flops per head. What binds beside the tensor cores is shared
-// memory: a step at dim 128 takes 2560 clocks of products and 3070 of shared memory.
+// memory: a step at dim 128 takes 2560 clocks of products and 3070 of shared memory; at 256 with 64
+// keys 2560 and 4350.
 // Numerics: rounded to 16 bits are P and dS; dS is made from the rounded P.
 #pragma once
 
@@ -55,27 +59,27 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     }
   }
   if (threadIdx.x == 0) {
-    shared.keys_full.init(1);
+    shared.item_ring.init(1, Config::kWorkers + Config::kSumThreads);
+    shared.keys.init(1, Config::kWorkerWarps);
+    shared.values.init(1, Config::kWorkerWarps);
     shared.cut_full.init(1);
-    shared.queries.init(1, Config::kWorkerWarps);
-    shared.gradients.init(1, Config::kWorkerWarps);
+    shared.cuts = 0;
+    shared.queries.init(1, Config::kWorkers);
+    shared.gradients.init(1, Config::kWorkers);
     shared.d_scores_empty.init(Config::kWorkerWarps);
-    shared.sums.init(Config::kWorkerWarps, 1);
+    shared.sums.init(Config::kWorkers, 1);
+    for (Barrier& begun : shared.begun) begun.init(1);
     fence_barriers_initialised();
   }
-  follow_stream_before_own_kernel();
-  if (threadIdx.x < 32) {
-    int index = 0;
-    if (threadIdx.x == 0) index = static_cast<int>(atomicAdd(params.tickets, 1u));
-    BackwardItem item;
-    item.set(params, Config::kQueries, __shfl_sync(0xFFFFFFFFu, index, 0));
-    if (threadIdx.x == 0) shared.item = item;
-  }
   __syncthreads();
+  follow_stream_before_own_kernel();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (threadIdx.x < 32) BackwardLoad<Config>{params, shared}.run();
-    if (threadIdx.x == 32) BackwardSum<Config>{params, shared}.run();
+    const unsigned warp = threadIdx.x / 32;
+    if (warp == 0) BackwardLoad<Config>{params, shared}.run();
+    if (warp > 0 && warp <= Config::kSumThreads && threadIdx.x % 32 == 0) {
+      BackwardSum<Config>{params, shared, warp - 1}.run();
+    }
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kWorkerRegisters>();
     BackwardGradients<Config>{params, shared, warpgroup - 1}.run();

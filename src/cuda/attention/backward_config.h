@@ -6,47 +6,76 @@
 
 namespace tandem::cuda::attention {
 
+/// Which of kColumns columns a warpgroup has: all, or half of them. These are whole panels, or half
+/// a panel, or both.
+template <int kColumns, bool kHalf>
+struct ColumnShare {
+  static constexpr int kOwn = kHalf ? kColumns / 2 : kColumns;
+  static constexpr int kRest = kHalf && kOwn > kPanelColumns ? kOwn % kPanelColumns : 0;
+  static constexpr int kMain = kOwn - kRest;
+
+  /// First columns of a warpgroup's two parts.
+  static constexpr int main_column(int warpgroup) {
+    return kHalf ? warpgroup * (kColumns - kMain) : 0;
+  }
+  static constexpr int rest_column(int warpgroup) { return kMain + warpgroup * kRest; }
+};
+
 template <class ElementT, int kKeyDimT, int kValueDimT>
 struct BackwardConfig {
   using Element = ElementT;
   static constexpr int kKeyDim = kKeyDimT;      // columns of q and k, filled up with zeros
   static constexpr int kValueDim = kValueDimT;  // columns of v and d_o
-  static constexpr int kKeys = kBackwardKeys;
-  static constexpr int kQueries = backward_queries(kKeyDim);
-  // Of 192 columns of k, dk and dv leave registers for one tile of scores, and tiles shared memory
-  // for two of q and one of dq: then S waits for all products before it.
-  static constexpr bool kWide = kKeyDim > 128;
-  static constexpr int kQueryStages = kWide ? 2 : 3;  // q: of this step, and those beside it
-  static constexpr int kGradientStages = 2;           // d_o
-  static constexpr int kSumStages = kWide ? 1 : 2;    // dq on its way out
+  static constexpr BackwardTile kTile = backward_tile(kKeyDim, kValueDim);
+  static constexpr int kKeys = kTile.keys;
+  static constexpr int kQueries = kTile.queries;
+  // A warpgroup has dk and dv of half of the keys, all columns, and makes the scores of these. Or,
+  // where registers do not suffice, of all keys half of the columns, and scores of half of the
+  // queries: then the other one needs its P and dS too.
+  static constexpr bool kSplitColumns = kKeys == 64;
+  // 192 columns of k beside 128 keys: dk and dv leave registers for one tile of scores, and tiles
+  // shared memory for two of q and one of dq: then S waits for all products before it.
+  static constexpr bool kWide = kKeyDim > 128 && !kSplitColumns;
+  static constexpr int kQueryStages = kKeyDim > 128 ? 2 : 3;       // q: of this step, and of others
+  static constexpr int kGradientStages = kValueDim > 192 ? 1 : 2;  // d_o
 
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kValueSteps = kValueDim / 16;
   static constexpr int kQuerySteps = kQueries / 16;
   static constexpr int kKeyPanels = (kKeyDim + 63) / kPanelColumns;
   static constexpr int kValuePanels = (kValueDim + 63) / kPanelColumns;
-  static constexpr int kScores = kQueries / 2;  // a thread's, of 64 keys
+  static constexpr int kScoreQueries = kSplitColumns ? kQueries / 2 : kQueries;
+  static constexpr int kScores = kScoreQueries / 2;  // a thread's, of 64 keys
 
-  // dq of a tile, by warpgroup: 64 queries each, or a share of the columns of 64.
-  static constexpr bool kSplitQueries = kQueries == 128;
-  static constexpr int kSumDim = backward_sum_dim(kKeyDim);
-  static constexpr int kSumColumns = kSplitQueries ? kSumDim : kSumDim / 2;
-  // These are columns of whole panels, or half a panel, or both.
-  static constexpr int kSumRest = kSumColumns > 64 ? kSumColumns % 64 : 0;
-  static constexpr int kSumMain = kSumColumns - kSumRest;
-  static constexpr int kSums = kSumColumns / 2;  // a thread's
-
-  /// First columns of a warpgroup's two parts.
-  static constexpr int main_column(int warpgroup) {
-    return kSplitQueries ? 0 : warpgroup * (kSumDim - kSumMain);
+  /// First key and query of the scores that a warpgroup makes.
+  static constexpr int first_key(int warpgroup) { return kSplitColumns ? 0 : 64 * warpgroup; }
+  static constexpr int first_query(int warpgroup) {
+    return kSplitColumns ? kScoreQueries * warpgroup : 0;
   }
-  static constexpr int rest_column(int warpgroup) { return kSumMain + warpgroup * kSumRest; }
-  static constexpr int kSumBytes = kQueries * kSumDim * 4;
+
+  // dq of a tile, by warpgroup: 64 queries each, or a share of the columns of 64. It leaves in
+  // parts, by a ring of these.
+  static constexpr bool kSplitQueries = kQueries == 128;
+  using KeyShare = ColumnShare<kKeyDim, kSplitColumns>;      // of dk
+  using ValueShare = ColumnShare<kValueDim, kSplitColumns>;  // of dv
+  using SumShare = ColumnShare<kTile.sum_columns, !kSplitQueries>;
+  static constexpr int kSums = SumShare::kOwn / 2;  // a thread's
+  static constexpr int kSumBytes = kQueries * kTile.sum_columns * 4;
+  static constexpr int kSumParts = kSplitColumns ? kSums / 16 : 1;
+  static constexpr int kSumStages = kSplitColumns ? 3 : kWide ? 1 : 2;
+  static constexpr int kPartBytes = kSumBytes / kSumParts;
+  static constexpr int kPartFours = kSums / 4 / kSumParts;  // a thread's
+
+  /// Where four of a thread's sums lie in those of a tile, in fours.
+  static __device__ int place_of_four(int i, int warpgroup) {
+    const int part = i / kPartFours;
+    return ((2 * part + warpgroup) * kPartFours + i % kPartFours) * 128 + threadIdx.x % 128;
+  }
 
   // What registers leave room for. dS as dK's operand comes from registers, or, slower, from shared
   // memory. S of the next step is issued with dQ and dK, or once they are done. P of the next step
   // is made while dQ and dK are multiplied, or once dQ is taken.
-  static constexpr bool kSharedScores = kWide;
+  static constexpr bool kSharedScores = kWide || kSplitColumns;
   static constexpr bool kLastScores = kWide;
   static constexpr bool kSumsFirst = kWide || kQueries == 128;
 
@@ -54,12 +83,19 @@ struct BackwardConfig {
   static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
   static constexpr int kWorkerWarps = kWorkers / 32;
+  static constexpr int kSumThreads = 3;  // each of a warp of its own
+  static constexpr int kItemSlots = 2;
   static constexpr int kMemoryRegisters = 24;
   static constexpr int kWorkerRegisters = 240;
   // why: a warpgroup would wait for ever for registers that the CTA did not begin with.
   static constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;
   static_assert((kThreads - kWorkers) * kMemoryRegisters + kWorkers * kWorkerRegisters <=
                 kThreads * kFirstRegisters);
+
+  // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and threads with 4
+  // rows.
+  static constexpr int kRowLanes = kValueDim <= 64 ? 8 : kValueDim <= 128 ? 16 : 32;
+  static constexpr int kRowsThreads = kQueries * kRowLanes / 4;
 };
 
 }  // namespace tandem::cuda::attention

@@ -1,10 +1,10 @@
-// The role of attention_backward_kernel that multiplies: two warpgroups with 64 keys each, whose dk
-// and dv stay in their registers, and with half of dq of every step.
+// The role of attention_backward_kernel that multiplies: two warpgroups, each with half of dk and
+// dv of a block of keys in its registers, and with half of dq of every step.
 #pragma once
 
 #include "cuda/attention/backward_load.cuh"
 #include "cuda/attention/backward_products.cuh"
-#include "cuda/attention/backward_tile.cuh"
+#include "cuda/attention/store_rows.cuh"
 #include "cuda/parts/exp2.cuh"
 
 namespace tandem::cuda::attention {
@@ -19,31 +19,14 @@ __device__ inline void fence_each(float (&registers)[kCount]) {
   (std::make_index_sequence<kCount>{});
 }
 
-/// Where a warpgroup is along the steps. Few registers: there are none to spare.
+/// Where a warpgroup is along the steps of all its items. Few registers: there are none to spare.
 template <class Config>
 struct BackwardPosition {
-  int step = 0;
-  int tile;  // of queries
-  RingPosition<Config::kQueryStages> query;
+  unsigned step = 0;
 
-  explicit __device__ BackwardPosition(const BackwardItem& item) : tile(item.last_tile) {}
-
-  __device__ BackwardPosition next(const BackwardItem& item) const {
-    BackwardPosition next = *this;
-    ++next.step;
-    if (--next.tile < item.first_tile) next.tile = item.last_tile;
-    next.query.advance();
-    return next;
-  }
-  __device__ int last_stage() const {
-    return query.stage == 0 ? Config::kQueryStages - 1 : query.stage - 1;
-  }
-  /// Of a ring of one or two stages.
-  template <int kStages>
-  __device__ RingPosition<kStages> in_ring() const {
-    static_assert(kStages <= 2);
-    return {step % kStages, static_cast<std::uint32_t>(step / kStages & 1)};
-  }
+  __device__ BackwardPosition next() const { return {step + 1}; }
+  __device__ auto query() const { return ring_position<Config::kQueryStages>(step); }
+  __device__ auto gradient() const { return ring_position<Config::kGradientStages>(step); }
   __device__ std::uint32_t d_scores_parity() const { return step & 1 ^ 1; }
 };
 
@@ -54,16 +37,18 @@ struct BackwardGradients {
   const int warpgroup;  // 0 or 1
 
   using Element = typename Config::Element;
-  using Operand = std::uint32_t[Config::kQuerySteps][4];
+  using Operand = std::uint32_t[Config::kScoreQueries / 16][4];
   static constexpr int kScores = Config::kScores;
   static constexpr int kQueries = Config::kQueries;
+  // Of the scores that this warpgroup makes.
+  const int first_key = Config::first_key(warpgroup);
+  const int first_query = Config::first_query(warpgroup);
 
   /// Sets P to 0 where a query does not see a key. why not the scores to -inf: a scale may be 0 or
   /// negative.
-  __device__ void mask(Operand& p, int tile) const {
-    const BackwardItem& item = shared.item;
+  __device__ void mask(Operand& p, const BackwardItem& item, int tile) const {
     const SequenceSpan& span = item.span;
-    const int key = item.first_key(), query = tile * kQueries;
+    const int key = item.block * Config::kKeys, query = tile * kQueries;
     if (key + Config::kKeys <= span.keys && key >= query + kQueries - 1 + span.first &&
         key + Config::kKeys - 1 <= query + span.last) {
       return;
@@ -72,8 +57,8 @@ struct BackwardGradients {
     int low[2], high[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int own = key + 64 * warpgroup + fragment_row() + 8 * half;
-      const int column = own - query - fragment_column(0);
+      const int own = key + first_key + fragment_row() + 8 * half;
+      const int column = own - query - first_query - fragment_column(0);
       low[half] = own < span.keys ? column - span.last : kQueries;
       high[half] = column - span.first;
     }
@@ -92,7 +77,7 @@ struct BackwardGradients {
 #pragma unroll
     for (int pair = 0; pair < kScores / 2; ++pair) {
       const float2 of_query =
-          *reinterpret_cast<const float2*>(&log_sum_exp[fragment_column(pair / 2)]);
+          *reinterpret_cast<const float2*>(&log_sum_exp[first_query + fragment_column(pair / 2)]);
       p[pair / 4][pair % 4] =
           pack_pair<Element>(fast_exp2(fmaf(score[2 * pair], scale, -of_query.x)),
                              fast_exp2(fmaf(score[2 * pair + 1], scale, -of_query.y)));
@@ -102,84 +87,125 @@ struct BackwardGradients {
   /// dS = P (dP - row product), rounded: to registers, and transposed to shared memory.
   __device__ void differentiate(const Operand& p, const float (&d_weight)[kScores],
                                 const float* row_products, Operand& d_score) const {
-    char* panel = shared.d_scores + warpgroup * panel_bytes(kQueries);
+    char* const rows = of_own_keys(shared.d_scores()) + panel_bytes(first_query);
 #pragma unroll
-    for (int step = 0; step < Config::kQuerySteps; ++step) {
+    for (int step = 0; step < Config::kScoreQueries / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int pair = 4 * step + i;
-        const float2 product =
-            *reinterpret_cast<const float2*>(&row_products[fragment_column(pair / 2)]);
+        const float2 product = *reinterpret_cast<const float2*>(
+            &row_products[first_query + fragment_column(pair / 2)]);
         const float2 weight = unpack_pair<Element>(p[step][i]);
         d_score[step][i] = pack_pair<Element>(weight.x * (d_weight[2 * pair] - product.x),
                                               weight.y * (d_weight[2 * pair + 1] - product.y));
       }
-      store_columns(panel, step, d_score[step]);
+      store_columns(rows, step, d_score[step]);
     }
   }
 
-  /// Hands this warpgroup's share of dq to the summing role.
-  __device__ void hand_over(BackwardSums<Config>& dq, RingPosition<Config::kSumStages> at) const {
-    shared.sums.wait_empty(at);
-    auto* to = reinterpret_cast<float4*>(shared.dq[at.stage]) +
-               warpgroup * (Config::kSums / 4) * 128 + threadIdx.x % 128;
-    dq.for_fours([&](int i, const float* four) {
-      to[i * 128] = {four[0], four[1], four[2], four[3]};
-    });
-    fence_shared_for_async_proxy();
-    arrive_warp(shared.sums.full[at.stage]);
+  /// The panel [query, key] of the keys whose scores this warpgroup makes.
+  __device__ char* of_own_keys(char* scores) const {
+    return scores + first_key / 64 * panel_bytes(kQueries);
   }
 
-  /// Stores 64 rows of dk or dv, through the tile that this warpgroup no longer needs.
-  template <int kColumns, int kCount>
-  __device__ void store(const float (&acc)[kCount], float scale, char* panels,
+  /// Gives P to both warpgroups.
+  __device__ void share(const Operand& p) const {
+    char* const rows = of_own_keys(shared.weights()) + panel_bytes(first_query);
+#pragma unroll
+    for (int step = 0; step < Config::kScoreQueries / 16; ++step) {
+      store_columns(rows, step, p[step]);
+    }
+    fence_shared_for_async_proxy();
+  }
+
+  /// Hands this warpgroup's share of dq of a step to the summing role.
+  __device__ void hand_over(Accumulator<typename Config::SumShare>& dq, unsigned step) const {
+    RingPosition<Config::kSumStages> at;
+    float4* to;
+    dq.for_fours([&](int i, const float* four) {
+      const int of_part = i % Config::kPartFours;
+      if (of_part == 0) {
+        at = ring_position<Config::kSumStages>(step * Config::kSumParts + i / Config::kPartFours);
+        shared.sums.wait_empty(at);
+        to = reinterpret_cast<float4*>(shared.dq[at.stage]) + Config::place_of_four(0, warpgroup);
+      }
+      to[of_part * 128] = {four[0], four[1], four[2], four[3]};
+      if (of_part == Config::kPartFours - 1) {
+        fence_shared_for_async_proxy();
+        shared.sums.full[at.stage].arrive();
+      }
+    });
+  }
+
+  /// Stores this warpgroup's share of dk or dv.
+  template <class Share>
+  __device__ void store(Accumulator<Share>& acc, float scale, const BackwardItem& item,
                         const StridedTensor& to, int columns) const {
-    const BackwardItem& item = shared.item;
     if (to.data == nullptr) return;
-    put_tile<Element, Config::kKeys>(acc, scale, panels, 64 * warpgroup, 0);
-    sync_warpgroup(2 + warpgroup);
-    const int first = item.first_key() + 64 * warpgroup;
+    const int first = item.block * Config::kKeys + first_key;
     const std::int64_t time = item.span.key_begin + std::int64_t{first};
-    copy_rows<Element, Config::kKeys, kColumns, 128>(
-        panels + warpgroup * panel_bytes(64),
-        static_cast<Element*>(to.data) + item.span.batch * to.batch_stride + time * to.time_stride +
-            item.key_head * to.head_stride,
-        to.time_stride, min(item.span.key_room - first, 64), columns, threadIdx.x % 128);
+    auto* const rows = static_cast<Element*>(to.data) + item.span.batch * to.batch_stride +
+                       time * to.time_stride + item.key_head * to.head_stride;
+    const float scales[2] = {scale, scale};
+    acc.for_parts(warpgroup, [&](const auto& part, int column) {
+      store_rows<Element>(part, scales, rows + column, to.time_stride, item.span.key_room - first,
+                          columns - column);
+    });
   }
 
   __device__ void run() const {
-    const AttentionForwardProblem& problem = params.problem.forward;
-    const BackwardItem& item = shared.item;
-    const float scale = problem.scale * kLog2E;
-    const char* own_keys = shared.k + warpgroup * panel_bytes(64);
-    const char* own_values = shared.v + warpgroup * panel_bytes(64);
-    float dk[Config::kKeyDim / 2] = {}, dv[Config::kValueDim / 2] = {};
+    BackwardPosition<Config> at;
+    for (unsigned count = 0;; ++count) {
+      const auto item_at = ring_position<Config::kItemSlots>(count);
+      shared.item_ring.wait_full(item_at);
+      const BackwardItem& item = shared.items[item_at.stage];
+      if (item.key_head == BackwardItem::kNone) return;
+      compute(item, ring_position<1>(count), at);
+      shared.item_ring.empty[item_at.stage].arrive();
+    }
+  }
 
-    const int steps = item.tiles() * heads_per_key_head(problem);
-    if (steps > 0) {
+  __device__ void compute(const BackwardItem& item, RingPosition<1> keys_at,
+                          BackwardPosition<Config>& at) const {
+    const AttentionForwardProblem& problem = params.problem.forward;
+    const float scale = problem.scale * kLog2E;
+    const char* own_keys = shared.k + panel_bytes(first_key);
+    const char* own_values = shared.v + panel_bytes(first_key);
+    Accumulator<typename Config::KeyShare> dk{};
+    Accumulator<typename Config::ValueShare> dv{};
+
+    shared.keys.wait_full(keys_at);
+    int left = item.tiles() * (item.end_head - item.first_head);  // steps
+    if (left > 0) {
       float score[kScores], d_weight[kScores];
-      BackwardSums<Config> dq;
+      Accumulator<typename Config::SumShare> dq;
       Operand p, d_score;
-      BackwardPosition<Config> at(item);
 
       // Issues S of a step.
       const auto issue_scores = [&](const BackwardPosition<Config>& of) {
-        shared.queries.wait_full(of.query);
-        multiply_keys<Config, Config::kKeySteps>(score, own_keys, shared.q[of.query.stage]);
+        shared.queries.wait_full(of.query());
+        multiply_keys<Config, Config::kKeySteps>(
+            score, own_keys, shared.q[of.query().stage] + panel_bytes(first_query));
       };
       // P of a step whose S is there.
       const auto weigh_scores = [&](const BackwardPosition<Config>& of) {
         fence_each(score);
-        weigh(score, shared.log_sum_exp[of.query.stage], scale, p);
-        mask(p, of.tile);
+        weigh(score, shared.log_sum_exp[of.query().stage], scale, p);
+        mask(p, item, shared.query_tiles[of.query().stage]);
+        if constexpr (Config::kSplitColumns) share(p);
       };
       // Issues dP and dV's share; waits for dP and what was under way before.
       const auto multiply_gradients = [&] {
-        const auto gradient = at.template in_ring<Config::kGradientStages>();
-        shared.gradients.wait_full(gradient);
-        const char* d_o = shared.d_o[gradient.stage];
-        multiply_keys<Config, Config::kValueSteps>(d_weight, own_values, d_o);
-        add_queries<Config>(dv, p, d_o);
+        shared.gradients.wait_full(at.gradient());
+        const char* d_o = shared.d_o[at.gradient().stage];
+        multiply_keys<Config, Config::kValueSteps>(d_weight, own_values,
+                                                   d_o + panel_bytes(first_query));
+        if constexpr (Config::kSplitColumns) {
+          sync_workers();
+          add_queries_of_shared<Config>(dv, shared.weights(), d_o, warpgroup);
+        } else {
+          add_queries<Config>(dv, p, d_o, warpgroup);
+        }
         wgmma_wait<1>();
         if constexpr (!Config::kSharedScores) hold_operand(d_score);
         fence_each(d_weight);
@@ -187,22 +213,20 @@ struct BackwardGradients {
       // Makes dS, and issues dQ and dK's share.
       const auto multiply_d_scores = [&](const BackwardPosition<Config>& next, bool exists) {
         shared.d_scores_empty.wait(at.d_scores_parity());
-        differentiate(p, d_weight,
-                      shared.row_products[at.template in_ring<Config::kGradientStages>().stage],
-                      d_score);
+        differentiate(p, d_weight, shared.row_products[at.gradient().stage], d_score);
         fence_shared_for_async_proxy();
         // dV is done, or nearly: its operand gives room to what follows.
         wgmma_wait<0>();
-        hold_operand(p);
+        if constexpr (!Config::kSplitColumns) hold_operand(p);
         sync_workers();
-        arrive_warp(shared.gradients.empty[at.template in_ring<Config::kGradientStages>().stage]);
+        shared.gradients.empty[at.gradient().stage].arrive();
         if (!Config::kLastScores && exists) issue_scores(next);
-        dq.multiply(shared.d_scores, shared.k, warpgroup);
+        multiply_scores<Config>(dq, shared.d_scores(), shared.k, warpgroup);
+        const char* q = shared.q[at.query().stage];
         if constexpr (Config::kSharedScores) {
-          add_queries_of_shared<Config>(dk, shared.d_scores + warpgroup * panel_bytes(kQueries),
-                                        shared.q[at.query.stage]);
+          add_queries_of_shared<Config>(dk, of_own_keys(shared.d_scores()), q, warpgroup);
         } else {
-          add_queries<Config>(dk, d_score, shared.q[at.query.stage]);
+          add_queries<Config>(dk, d_score, q, warpgroup);
         }
       };
       // Takes dQ. Only the last product, dK's, may still be under way.
@@ -210,10 +234,8 @@ struct BackwardGradients {
         wgmma_wait<1>();
         dq.fence();
         arrive_warp(shared.d_scores_empty);
-        hand_over(dq, at.template in_ring<Config::kSumStages>());
       };
 
-      shared.keys_full.wait(0);
 #pragma unroll
       for (auto& four : d_score) {
         for (std::uint32_t& word : four) word = 0;
@@ -221,16 +243,21 @@ struct BackwardGradients {
       issue_scores(at);
       wgmma_wait<0>();
       weigh_scores(at);
+      shared.values.wait_full(keys_at);
+      // Of the step before, whose dK is still under way; none before the item's first.
+      int last_query = -1;
 #pragma unroll 1
-      while (at.step + 1 < steps) {
+      while (--left > 0) {
         // why the loop begins here: only dK of the step before is under way, whose accumulator
         // nobody reads. ptxas serialises products whose results are read in the next turn.
         multiply_gradients();
-        if (at.step > 0) arrive_warp(shared.queries.empty[at.last_stage()]);
-        const BackwardPosition<Config> next = at.next(item);
+        if (last_query >= 0) shared.queries.empty[last_query].arrive();
+        last_query = at.query().stage;
+        const BackwardPosition<Config> next = at.next();
         multiply_d_scores(next, true);
         if constexpr (Config::kSumsFirst) {
           take_sums();
+          hand_over(dq, at.step);
         } else {
           wgmma_wait<2>();
         }
@@ -239,20 +266,32 @@ struct BackwardGradients {
           wgmma_wait<0>();
         }
         weigh_scores(next);
-        if constexpr (!Config::kSumsFirst) take_sums();
+        if constexpr (!Config::kSumsFirst) {
+          take_sums();
+          hand_over(dq, at.step);
+        }
         at = next;
       }
       multiply_gradients();
+      if (last_query >= 0) shared.queries.empty[last_query].arrive();
+      arrive_warp(shared.values.empty[0]);
       multiply_d_scores(at, false);
       take_sums();
+      arrive_warp(shared.keys.empty[0]);
+      hand_over(dq, at.step);
       wgmma_wait<0>();
       if constexpr (!Config::kSharedScores) hold_operand(d_score);
-      fence_registers(dk);
-      fence_registers(dv);
-      sync_workers();  // why: dk takes the place of k, which both read for dq
+      dk.fence();
+      dv.fence();
+      shared.queries.empty[at.query().stage].arrive();
+      ++at.step;
+    } else {
+      shared.values.wait_full(keys_at);
+      arrive_warp(shared.values.empty[0]);
+      arrive_warp(shared.keys.empty[0]);
     }
-    store<Config::kValueDim>(dv, 1.0f, shared.v, params.problem.dv, problem.V);
-    store<Config::kKeyDim>(dk, problem.scale, shared.k, params.problem.dk, problem.K);
+    store(dv, 1.0f, item, params.problem.dv, problem.V);
+    store(dk, problem.scale, item, params.problem.dk, problem.K);
   }
 };
 

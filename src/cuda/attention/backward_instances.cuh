@@ -1,6 +1,8 @@
 // Instantiates launch_attention_backward for one dtype.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/attention/backward.cuh"
 #include "cuda/attention/backward_queries.cuh"
 #include "cuda/attention/backward_rows.cuh"
@@ -17,13 +19,11 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   const auto on = static_cast<cudaStream_t>(stream);
   const auto tiles = static_cast<unsigned>(params.query_tiles * problem.H);
   const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV);
-  if (tiles > 0) {
-    launch_kernel(name, attention_backward_rows_kernel<Config>,
-                  {.blocks = tiles, .threads = kRowsThreads}, on, params);
-  }
+  launch_kernel(name, attention_backward_rows_kernel<Config>,
+                {.blocks = std::max(tiles, 1u), .threads = Config::kRowsThreads}, on, params);
   if (items > 0) {
     launch_kernel(name, attention_backward_kernel<Config>,
-                  {.blocks = items,
+                  {.blocks = std::min(items, static_cast<unsigned>(params.multiprocessors)),
                    .threads = Config::kThreads,
                    .shared_bytes = sizeof(BackwardShared<Config>)},
                   on, params);
@@ -48,4 +48,9 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   namespace tandem::cuda::attention {            \
   TANDEM_BACKWARD_OF_DIMS(Element, 96, 96)       \
   TANDEM_BACKWARD_OF_DIMS(Element, 192, 128)     \
+  }
+#define TANDEM_INSTANCES_BACKWARD_WIDE(Element) \
+  namespace tandem::cuda::attention {           \
+  TANDEM_BACKWARD_OF_DIMS(Element, 192, 192)    \
+  TANDEM_BACKWARD_OF_DIMS(Element, 256, 256)    \
   }

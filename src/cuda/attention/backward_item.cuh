@@ -80,25 +80,17 @@ __device__ inline void find_block(const std::int32_t* cu_seqlens, int sequences,
   }
 }
 
-/// A block of keys of one key head, and the tiles of queries that see any of them: [first_tile,
-/// last_tile] of every head of the group.
-struct BackwardItem {
-  SequenceSpan span;
-  int key_head = 0;
-  int block = 0;
-  int tiles_before = 0;  // tiles of the sequences before
-  int first_tile = 0;
-  int last_tile = -1;
+/// A block of keys of one key head.
+struct BackwardPlace {
+  int sequence;
+  int key_head;
+  int block;
 
-  __device__ int first_key() const { return block * kBackwardKeys; }
-  __device__ int tiles() const { return last_tile - first_tile + 1; }
-
-  /// All lanes of a warp. Items are numbered so that blocks of a head follow each other, at a
-  /// distance.
-  __device__ void set(const AttentionBackwardParams& params, int rows, int index) {
+  /// Finds item `index`. All lanes of a warp. Items are numbered so that blocks of a head follow
+  /// each other, at a distance.
+  __device__ BackwardPlace(const AttentionBackwardParams& params, BackwardTile tile, int index) {
     const AttentionForwardProblem& problem = params.problem.forward;
     const int sequences = static_cast<int>(problem.N);
-    int n;
     if (problem.cu_seqlens_k == nullptr) {
       // Heads side by side, block by block, then the next heads.
       const int heads = sequences * problem.HKV, blocks = params.key_blocks / sequences;
@@ -108,23 +100,52 @@ struct BackwardItem {
       index -= begin * blocks;
       block = index / beside;
       const int head = begin + index % beside;
-      n = head / problem.HKV;
+      sequence = head / problem.HKV;
       key_head = head % problem.HKV;
     } else {
       key_head = index % problem.HKV;
-      find_block(problem.cu_seqlens_k, sequences, problem.TK, kBackwardKeys, index / problem.HKV, n,
-                 block);
+      find_block(problem.cu_seqlens_k, sequences, problem.TK, tile.keys, index / problem.HKV,
+                 sequence, block);
     }
-    span.set(problem, n);
-    tiles_before = problem.cu_seqlens_q == nullptr ? params.query_tiles / sequences * n
-                                                   : span.query_begin / rows + n;
+  }
+};
+
+/// A block of keys, and the tiles of queries that see any of them: [first_tile, last_tile] of every
+/// head of the group.
+struct BackwardItem {
+  static constexpr int kNone = -1;
+
+  SequenceSpan span;
+  int key_head;    // kNone: there are no more items
+  int first_head;  // of those that read the key head's
+  int end_head;
+  int block;
+  int tiles_before;  // tiles of the sequences before
+  int first_tile;
+  int last_tile;
+
+  __device__ int tiles() const { return last_tile - first_tile + 1; }
+
+  __device__ void set(const AttentionBackwardParams& params, BackwardTile tile,
+                      const BackwardPlace& place) {
+    const AttentionForwardProblem& problem = params.problem.forward;
+    key_head = place.key_head;
+    const int heads = problem.H / problem.HKV;
+    first_head = key_head * heads;
+    end_head = first_head + heads;
+    block = place.block;
+    span.set(problem, place.sequence);
+    tiles_before = problem.cu_seqlens_q == nullptr
+                       ? params.query_tiles / static_cast<int>(problem.N) * place.sequence
+                       : span.query_begin / tile.queries + place.sequence;
     // Queries that see a key of the block: those from its first key less `last`, to its last key
     // less `first`.
-    const int begin = first_key(), end = min(begin + kBackwardKeys, span.keys);
+    const int begin = block * tile.keys, end = min(begin + tile.keys, span.keys);
     const int first_query = max(0, begin - span.last);
     const int last_query = min(span.queries - 1, end - 1 - span.first);
-    first_tile = first_query / rows;
-    last_tile = begin < end && first_query <= last_query ? last_query / rows : first_tile - 1;
+    const bool seen = begin < end && first_query <= last_query;
+    first_tile = first_query / tile.queries;
+    last_tile = seen ? last_query / tile.queries : first_tile - 1;
   }
 };
 
@@ -133,10 +154,12 @@ struct SeenBlocks {
   int first;
   int last;
 
-  __device__ SeenBlocks(const SequenceSpan& span, int tile, int rows) {
-    const int last_key = span.last_key(min((tile + 1) * rows, span.queries) - 1);
-    first = span.first_key(tile * rows) / kBackwardKeys;
-    last = last_key < span.first_key(tile * rows) ? first - 1 : last_key / kBackwardKeys;
+  __device__ SeenBlocks(const SequenceSpan& span, BackwardTile tile, int index) {
+    const int first_query = index * tile.queries;
+    const int first_key = span.first_key(first_query);
+    const int last_key = span.last_key(min(first_query + tile.queries, span.queries) - 1);
+    first = first_key / tile.keys;
+    last = last_key < first_key ? first - 1 : last_key / tile.keys;
   }
 };
 

@@ -1,5 +1,5 @@
-// The loading role of attention_backward_kernel: a block of keys and values, then the tiles of
-// queries that see it.
+// The loading role of attention_backward_kernel: which block of keys comes next, its keys and
+// values, and the tiles of queries that see it.
 #pragma once
 
 #include "cuda/attention/backward_shared.cuh"
@@ -7,18 +7,16 @@
 
 namespace tandem::cuda::attention {
 
-/// The steps of a CTA: the tiles of each head of the group, from the last on.
-struct BackwardSteps {
-  int count;  // of steps left
-  int head;   // of the queries
-  int tile;   // in its sequence
+/// The steps of an item: the tiles of each head of the group, from the last on.
+struct BackwardStep {
+  int head;  // of the queries
+  int tile;  // in its sequence
 
-  /// `group`: heads per key head.
-  __device__ BackwardSteps(const BackwardItem& item, int group)
-      : count(item.tiles() * group), head(item.key_head * group), tile(item.last_tile) {}
+  explicit __device__ BackwardStep(const BackwardItem& item)
+      : head(item.tiles() > 0 ? item.first_head : item.end_head), tile(item.last_tile) {}
 
+  __device__ bool exists(const BackwardItem& item) const { return head < item.end_head; }
   __device__ void advance(const BackwardItem& item) {
-    --count;
     if (--tile < item.first_tile) {
       tile = item.last_tile;
       ++head;
@@ -26,17 +24,17 @@ struct BackwardSteps {
   }
 };
 
-__device__ inline int heads_per_key_head(const AttentionForwardProblem& problem) {
-  return problem.H / problem.HKV;
-}
-
-/// All lanes of a warp.
+/// All lanes of the first warp.
 template <class Config>
 struct BackwardLoad {
   const AttentionBackwardParams& params;
   BackwardShared<Config>& shared;
+  // So far. why no positions in rings: registers are few.
+  unsigned items = 0, steps = 0;
 
   using Shared = BackwardShared<Config>;
+
+  __device__ static bool is_first() { return threadIdx.x == 0; }
 
   /// Starts loading a tile of kRows rows. One thread.
   template <int kRows, int kPanels>
@@ -62,79 +60,131 @@ struct BackwardLoad {
     }
   }
 
-  /// Loads a tile whose rows from `rows` on are zero or have to be zero; they may be NaN, and enter
-  /// products. `with` bytes and the arrival are another copy's.
+  /// Loads a tile whose rows from `rows` on are zero or have to be zero: they may be NaN, and enter
+  /// products. `full` gets an arrival, and expects `more` bytes of another copy.
   template <int kRows, int kPanels>
   __device__ void load_rows(const CUtensorMap& map, Barrier& full, char* tile, TileCoordinate at,
-                            int rows, std::uint32_t& parity) const {
-    const bool first = threadIdx.x % 32 == 0;
-    if (rows >= kRows) {
-      if (first) load<kRows, kPanels>(map, full, tile, at);
-      return;
+                            int rows, int more) {
+    constexpr int kBytes = kPanels * panel_bytes(kRows);
+    const bool cut = rows < kRows;
+    if (cut) {
+      if (is_first()) {
+        shared.cut_full.arrive_and_expect(kBytes);
+        load<kRows, kPanels>(map, shared.cut_full, tile, at);
+      }
+      __syncwarp();
+      shared.cut_full.wait(shared.cuts & 1);
+      clear_rows<kRows, kPanels>(tile, rows);
+      fence_shared_for_async_proxy();
+      __syncwarp();
+      if (is_first()) ++shared.cuts;
     }
-    if (first) {
-      shared.cut_full.arrive_and_expect(kPanels * panel_bytes(kRows));
-      load<kRows, kPanels>(map, shared.cut_full, tile, at);
+    if (is_first()) {
+      full.arrive_and_expect(more + (cut ? 0 : kBytes));
+      if (!cut) load<kRows, kPanels>(map, full, tile, at);
     }
-    __syncwarp();
-    shared.cut_full.wait(parity);
-    parity ^= 1;
-    clear_rows<kRows, kPanels>(tile, rows);
-    fence_shared_for_async_proxy();
-    __syncwarp();
   }
 
-  __device__ void run() const {
-    const AttentionForwardProblem& problem = params.problem.forward;
-    const BackwardItem& item = shared.item;
+  __device__ bool cuts_queries() const { return params.problem.forward.cu_seqlens_q != nullptr; }
+
+  /// Where a block's keys lie, and how many rows of them are to be read. Rows behind the tensors'
+  /// ends are zero already.
+  __device__ TileCoordinate place_of_keys(const BackwardItem& item) const {
+    return {0, item.key_head, item.span.key_begin + item.block * Config::kKeys, item.span.batch};
+  }
+  __device__ int rows_of_keys(const BackwardItem& item) const {
+    const bool cuts = cuts_queries() || params.problem.forward.lengths_k != nullptr;
+    return cuts ? item.span.keys - item.block * Config::kKeys : Config::kKeys;
+  }
+
+  __device__ void load_keys(const BackwardItem& item) {
+    shared.keys.wait_empty(ring_position<1>(items));
+    load_rows<Config::kKeys, Config::kKeyPanels>(params.k_map, shared.keys.full[0], shared.k,
+                                                 place_of_keys(item), rows_of_keys(item), 0);
+  }
+  __device__ void load_values(const BackwardItem& item) {
+    shared.values.wait_empty(ring_position<1>(items));
+    load_rows<Config::kKeys, Config::kValuePanels>(params.v_map, shared.values.full[0], shared.v,
+                                                   place_of_keys(item), rows_of_keys(item), 0);
+  }
+
+  /// Loads a tile of q or d_o, and what belongs to its rows.
+  template <int kPanels>
+  __device__ void load_tile(const CUtensorMap& map, Barrier& full, char* tile, const float* of_rows,
+                            float* to_rows, const BackwardItem& item, BackwardStep step) {
     const SequenceSpan& span = item.span;
-    BackwardSteps step(item, heads_per_key_head(problem));
-    if (step.count == 0) return;
-    const bool first = threadIdx.x % 32 == 0;
-    // Rows behind the tensors' ends are zero already.
-    const bool cuts_queries = problem.cu_seqlens_q != nullptr;
-    const bool cuts_keys = cuts_queries || problem.lengths_k != nullptr;
-    std::uint32_t parity = 0;
-    const TileCoordinate keys{0, item.key_head, span.key_begin + item.first_key(), span.batch};
-    const int key_rows = cuts_keys ? span.keys - item.first_key() : Config::kKeys;
-    load_rows<Config::kKeys, Config::kKeyPanels>(params.k_map, shared.keys_full, shared.k, keys,
-                                                 key_rows, parity);
-    load_rows<Config::kKeys, Config::kValuePanels>(params.v_map, shared.keys_full, shared.v, keys,
-                                                   key_rows, parity);
-    if (first) {
-      shared.keys_full.arrive_and_expect(
-          key_rows < Config::kKeys ? 0 : sizeof(shared.k) + sizeof(shared.v));
-    }
-    RingPosition<Config::kQueryStages> query;
-    RingPosition<Config::kGradientStages> gradient;
-    for (; step.count > 0; step.advance(item), query.advance(), gradient.advance()) {
-      const TileCoordinate from{0, step.head, span.query_begin + step.tile * Config::kQueries,
-                                span.batch};
+    const int query = step.tile * Config::kQueries;
+    load_rows<Config::kQueries, kPanels>(
+        map, full, tile, {0, step.head, span.query_begin + query, span.batch},
+        cuts_queries() ? span.queries - query : Config::kQueries, Shared::kRowBytes);
+    if (is_first()) {
       const std::int64_t row =
           (std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile) *
           Config::kQueries;
-      const int rows =
-          cuts_queries ? span.queries - step.tile * Config::kQueries : Config::kQueries;
-      const bool cut = rows < Config::kQueries;
-      Barrier& query_full = shared.queries.full[query.stage];
-      shared.queries.wait_empty(query);
-      load_rows<Config::kQueries, Config::kKeyPanels>(params.q_map, query_full,
-                                                      shared.q[query.stage], from, rows, parity);
-      if (first) {
-        query_full.arrive_and_expect(Shared::kRowBytes + (cut ? 0 : Shared::kQueryBytes));
-        cute::SM90_BULK_COPY_G2S::copy(params.log_sum_exp + row, &query_full.word,
-                                       shared.log_sum_exp[query.stage], Shared::kRowBytes);
-      }
-      Barrier& gradient_full = shared.gradients.full[gradient.stage];
-      shared.gradients.wait_empty(gradient);
-      load_rows<Config::kQueries, Config::kValuePanels>(
-          params.d_o_map, gradient_full, shared.d_o[gradient.stage], from, rows, parity);
-      if (first) {
-        gradient_full.arrive_and_expect(Shared::kRowBytes + (cut ? 0 : Shared::kGradientBytes));
-        cute::SM90_BULK_COPY_G2S::copy(params.row_products + row, &gradient_full.word,
-                                       shared.row_products[gradient.stage], Shared::kRowBytes);
-      }
+      cute::SM90_BULK_COPY_G2S::copy(of_rows + row, &full.word, to_rows, Shared::kRowBytes);
     }
+  }
+
+  __device__ void load_queries(const BackwardItem& item, BackwardStep step) {
+    const auto at = ring_position<Config::kQueryStages>(steps);
+    shared.queries.wait_empty(at);
+    const int stage = at.stage;
+    if (is_first()) shared.query_tiles[stage] = step.tile;
+    load_tile<Config::kKeyPanels>(params.q_map, shared.queries.full[stage], shared.q[stage],
+                                  params.log_sum_exp, shared.log_sum_exp[stage], item, step);
+  }
+  __device__ void load_gradients(const BackwardItem& item, BackwardStep step) {
+    const auto at = ring_position<Config::kGradientStages>(steps);
+    shared.gradients.wait_empty(at);
+    const int stage = at.stage;
+    load_tile<Config::kValuePanels>(params.d_o_map, shared.gradients.full[stage], shared.d_o[stage],
+                                    params.row_products, shared.row_products[stage], item, step);
+  }
+
+  __device__ void load_item(const BackwardItem& item) {
+    if (item.tiles() <= 0) {
+      shared.keys.wait_empty(ring_position<1>(items));
+      shared.values.wait_empty(ring_position<1>(items));
+      if (is_first()) {
+        shared.keys.full[0].arrive();
+        shared.values.full[0].arrive();
+      }
+      return;
+    }
+    // In the order in which the block before has done with theirs.
+    BackwardStep step(item);
+    load_queries(item, step);
+    load_values(item);
+    load_gradients(item, step);
+    load_keys(item);
+    for (++steps, step.advance(item); step.exists(item); ++steps, step.advance(item)) {
+      load_queries(item, step);
+      load_gradients(item, step);
+    }
+  }
+
+  /// Finds the next item and writes it down for all roles. Returns whether there is one.
+  __device__ bool find_item() {
+    int index = 0;
+    if (is_first()) index = static_cast<int>(atomicAdd(params.tickets, 1u));
+    index = __shfl_sync(0xFFFFFFFFu, index, 0);
+    const bool exists = index < params.key_blocks * params.problem.forward.HKV;
+    const auto at = ring_position<Config::kItemSlots>(items);
+    shared.item_ring.wait_empty(at);
+    BackwardItem& item = shared.items[at.stage];
+    if (exists) {
+      const BackwardPlace place(params, Config::kTile, index);
+      if (is_first()) item.set(params, Config::kTile, place);
+    } else if (is_first()) {
+      item.key_head = BackwardItem::kNone;
+    }
+    if (is_first()) shared.item_ring.full[at.stage].arrive();
+    __syncwarp();
+    return exists;
+  }
+
+  __device__ void run() {
+    for (; find_item(); ++items) load_item(shared.items[items % Config::kItemSlots]);
   }
 };
 

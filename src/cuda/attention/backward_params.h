@@ -14,18 +14,16 @@
 
 namespace tandem::cuda::attention {
 
-constexpr int kBackwardKeys = 128;  // of a CTA: rows of the boxes of k's and v's maps
+/// What a CTA multiplies in one step.
+struct BackwardTile {
+  int queries;      // rows of the boxes of q's and d_o's maps
+  int keys;         // of a block: rows of the boxes of k's and v's maps
+  int sum_columns;  // of dq's sums: whole panels
+};
 
-/// Queries of a tile: rows of the boxes of q's and d_o's maps.
-constexpr int backward_queries(int key_dim) { return key_dim <= 64 ? 128 : 64; }
-
-/// Columns of the sums for dq: whole panels.
-constexpr int backward_sum_dim(int key_dim) { return (key_dim + 63) / 64 * 64; }
-
-/// Head dims that the kernels have; those of a problem are filled up with zeros.
-constexpr bool backward_has_dims(int key_dim, int value_dim) {
-  return (key_dim == value_dim && (key_dim == 64 || key_dim == 96 || key_dim == 128)) ||
-         (key_dim == 192 && value_dim == 128);
+/// The tile for head dims of K and V, as instantiated.
+constexpr BackwardTile backward_tile(int key_dim, int value_dim) {
+  return {key_dim <= 64 ? 128 : 64, value_dim <= 128 ? 128 : 64, (key_dim + 63) / 64 * 64};
 }
 
 /// Blocks of `rows` tokens in all sequences of `tokens`, at most. A packed sequence n begins with
@@ -36,8 +34,8 @@ inline std::int64_t backward_blocks(std::int64_t tokens, std::int64_t sequences,
 }
 
 struct AttentionBackwardParams {
-  // Boxes of 64 columns (plan_tile); q and d_o by backward_queries() rows, k and v by
-  // kBackwardKeys. Strides and addresses of dq, dk and dv are multiples of 16 bytes.
+  // Boxes of 64 columns (plan_tile) by the tile's rows. Strides and addresses of dq, dk and dv are
+  // multiples of 16 bytes.
   CUtensorMap q_map;
   CUtensorMap k_map;
   CUtensorMap v_map;
@@ -45,16 +43,17 @@ struct AttentionBackwardParams {
   // Window sides that are unlimited, or wider than all tokens, are TQ + TK; these are below 2^29.
   AttentionBackwardProblem problem;
 
+  int multiprocessors = 0;
   int query_tiles = 0;     // of a head, in all sequences
   int key_blocks = 0;      // of a key head, in all sequences
   int heads_together = 1;  // key heads of sequences that are worked on side by side, if not packed
 
-  // The workspace. Per head [H, query_tiles, ...], with R = backward_queries() rows per tile:
+  // The workspace. Per head [H, query_tiles, ...], with the tile's R queries:
   float* log_sum_exp = nullptr;      // [R] in base 2; inf where P is 0
   float* row_products = nullptr;     // [R] o . d_o - d_log_sum_exp
-  float* dq_sums = nullptr;          // [R, backward_sum_dim] in the order of accumulators
+  float* dq_sums = nullptr;          // [R, sum_columns] in the order of accumulators
   std::uint32_t* turns = nullptr;    // key blocks that have added to the tile of dq_sums
-  std::uint32_t* tickets = nullptr;  // CTAs that have begun
+  std::uint32_t* tickets = nullptr;  // items that are taken
 };
 
 /// Offsets of the workspace's parts from its begin, and its size.
@@ -67,17 +66,16 @@ struct BackwardWorkspace {
   std::size_t bytes;
 };
 
-/// `key_dim` is the kernels', not less than the problem's.
 inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& problem,
-                                                 int key_dim) {
-  const int rows = backward_queries(key_dim);
+                                                 const BackwardTile& tile) {
+  const int rows = tile.queries;
   const std::int64_t tiles =
       problem.H * backward_blocks(problem.TQ, problem.N, problem.cu_seqlens_q != nullptr, rows);
   BackwardWorkspace parts{};
   WorkspaceLayout layout;
   parts.log_sum_exp = layout.add(tiles * rows * 4);
   parts.row_products = layout.add(tiles * rows * 4);
-  parts.dq_sums = layout.add(tiles * rows * backward_sum_dim(key_dim) * 4);
+  parts.dq_sums = layout.add(tiles * rows * tile.sum_columns * 4);
   parts.turns = layout.add(tiles * 4);
   parts.tickets = layout.add(4);
   parts.bytes = layout.bytes();
@@ -86,34 +84,34 @@ inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& 
 
 /// Fills in everything but the maps: the problem, counts and pointers into `workspace`.
 inline void set_backward_params(AttentionBackwardParams& params,
-                                const AttentionBackwardProblem& problem, int key_dim,
-                                void* workspace) {
+                                const AttentionBackwardProblem& problem, const BackwardTile& tile,
+                                int multiprocessors, void* workspace) {
   params.problem = problem;
+  params.multiprocessors = multiprocessors;
   AttentionForwardProblem& forward = params.problem.forward;
   const std::int64_t wide = forward.TQ + forward.TK;
   for (std::int64_t* side : {&forward.mask.left, &forward.mask.right}) {
     *side = *side == AttentionMask::kUnlimited ? wide : std::min(*side, wide);
   }
   const bool packed = forward.cu_seqlens_q != nullptr;
-  const int rows = backward_queries(key_dim);
-  params.query_tiles = static_cast<int>(backward_blocks(forward.TQ, forward.N, packed, rows));
-  params.key_blocks =
-      static_cast<int>(backward_blocks(forward.TK, forward.N, packed, kBackwardKeys));
+  params.query_tiles =
+      static_cast<int>(backward_blocks(forward.TQ, forward.N, packed, tile.queries));
+  params.key_blocks = static_cast<int>(backward_blocks(forward.TK, forward.N, packed, tile.keys));
   // Key blocks of one head read q and d_o, and add to dq, one soon behind the other: what one
   // brings into the L2 cache serves the next. So few heads are worked on side by side, but as many
   // as fit the cache, and enough for their blocks not to wait long for their first turn: a step per
   // block before them, of all the steps that a multiprocessor has.
-  constexpr std::int64_t kCacheBytes = 24 << 20, kMultiprocessors = 132, kPatience = 32;
+  constexpr std::int64_t kCacheBytes = 24 << 20, kPatience = 32;
   const std::int64_t group = forward.HKV > 0 ? forward.H / forward.HKV : 1;
   const std::int64_t head_bytes =
-      group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * key_dim);
-  const std::int64_t steps =
-      params.key_blocks * forward.HKV * group * ceil_div(forward.TQ, rows) / kMultiprocessors;
+      group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * tile.sum_columns);
+  const std::int64_t steps = params.key_blocks * forward.HKV * group *
+                             ceil_div(forward.TQ, tile.queries) / multiprocessors;
   params.heads_together = static_cast<int>(std::clamp<std::int64_t>(
       std::max(kCacheBytes / std::max<std::int64_t>(head_bytes, 1),
-               kMultiprocessors * kPatience / std::max<std::int64_t>(steps, 1)),
+               multiprocessors * kPatience / std::max<std::int64_t>(steps, 1)),
       1, kMaxIndex));
-  const BackwardWorkspace parts = plan_backward_workspace(forward, key_dim);
+  const BackwardWorkspace parts = plan_backward_workspace(forward, tile);
   const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
   params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));
   params.row_products = reinterpret_cast<float*>(at(parts.row_products));

@@ -16,7 +16,39 @@ constexpr int k_major_bytes(int step) {
 /// The same of an MN-major operand.
 constexpr int mn_major_bytes(int step) { return step * panel_bytes(16); }
 
-/// acc = A Bt: 64 keys by a tile of queries, contracting kSteps * 16 columns.
+/// Where a column of a tile of kRows rows begins.
+template <int kRows>
+__device__ inline const char* at_column(const char* tile, int column) {
+  return tile + column / kPanelColumns * panel_bytes(kRows) + column % kPanelColumns * 2;
+}
+
+/// A thread's fp32 of 64 rows by a share of the columns.
+template <class Share>
+struct Accumulator {
+  float main[Share::kMain / 2];
+  float rest[std::max(Share::kRest / 2, 1)];
+
+  /// Calls with each part and its first column.
+  template <class Call>
+  __device__ void for_parts(int warpgroup, const Call& call) {
+    call(main, Share::main_column(warpgroup));
+    if constexpr (Share::kRest > 0) call(rest, Share::rest_column(warpgroup));
+  }
+  /// Calls with the index of each four values, and these.
+  template <class Call>
+  __device__ void for_fours(const Call& call) {
+#pragma unroll
+    for (int i = 0; i < Share::kOwn / 8; ++i) {
+      call(i, 4 * i < Share::kMain / 2 ? &main[4 * i] : &rest[4 * i - Share::kMain / 2]);
+    }
+  }
+  __device__ void fence() {
+    fence_registers(main);
+    if constexpr (Share::kRest > 0) fence_registers(rest);
+  }
+};
+
+/// acc = A Bt: 64 keys by queries, contracting kSteps * 16 columns.
 template <class Config, int kSteps>
 __device__ void multiply_keys(float (&acc)[Config::kScores], const char* keys,
                               const char* queries) {
@@ -25,86 +57,69 @@ __device__ void multiply_keys(float (&acc)[Config::kScores], const char* keys,
   wgmma_begin();
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    wgmma_ss<typename Config::Element, Config::kQueries, Major::K, Major::K>(
+    wgmma_ss<typename Config::Element, Config::kScoreQueries, Major::K, Major::K>(
         acc, move_descriptor(a, k_major_bytes<Config::kKeys>(step)),
         move_descriptor(b, k_major_bytes<Config::kQueries>(step)), step > 0);
   }
   wgmma_commit();
 }
 
-/// acc += A B: 64 keys by the columns of a tile of queries, contracting queries.
-template <class Config, int kCount>
-__device__ void add_queries(float (&acc)[kCount], const std::uint32_t (&a)[Config::kQuerySteps][4],
-                            const char* queries) {
-  const std::uint64_t b = mn_major_descriptor<Config::kQueries>(queries, 0);
+/// acc += A B: 64 keys by this warpgroup's columns of a tile of queries, contracting queries.
+template <class Config, class Share>
+__device__ void add_queries(Accumulator<Share>& acc,
+                            const std::uint32_t (&a)[Config::kQuerySteps][4], const char* queries,
+                            int warpgroup) {
   wgmma_begin();
+  acc.for_parts(warpgroup, [&]<int kCount>(float(&part)[kCount], int column) {
+    const std::uint64_t b =
+        mn_major_descriptor<Config::kQueries>(at_column<Config::kQueries>(queries, column), 0);
 #pragma unroll
-  for (int step = 0; step < Config::kQuerySteps; ++step) {
-    wgmma_rs<typename Config::Element, 2 * kCount, Major::MN>(
-        acc, a[step], move_descriptor(b, mn_major_bytes(step)), true);
-  }
+    for (int step = 0; step < Config::kQuerySteps; ++step) {
+      wgmma_rs<typename Config::Element, 2 * kCount, Major::MN>(
+          part, a[step], move_descriptor(b, mn_major_bytes(step)), true);
+    }
+  });
   wgmma_commit();
 }
 
 /// The same with A transposed in shared memory, a panel.
-template <class Config, int kCount>
-__device__ void add_queries_of_shared(float (&acc)[kCount], const char* a, const char* queries) {
+template <class Config, class Share>
+__device__ void add_queries_of_shared(Accumulator<Share>& acc, const char* a, const char* queries,
+                                      int warpgroup) {
   const std::uint64_t of_a = mn_major_descriptor<Config::kQueries>(a, 0);
-  const std::uint64_t b = mn_major_descriptor<Config::kQueries>(queries, 0);
   wgmma_begin();
+  acc.for_parts(warpgroup, [&]<int kCount>(float(&part)[kCount], int column) {
+    const std::uint64_t b =
+        mn_major_descriptor<Config::kQueries>(at_column<Config::kQueries>(queries, column), 0);
 #pragma unroll
-  for (int step = 0; step < Config::kQuerySteps; ++step) {
-    wgmma_ss<typename Config::Element, 2 * kCount, Major::MN, Major::MN>(
-        acc, move_descriptor(of_a, mn_major_bytes(step)), move_descriptor(b, mn_major_bytes(step)),
-        true);
-  }
+    for (int step = 0; step < Config::kQuerySteps; ++step) {
+      wgmma_ss<typename Config::Element, 2 * kCount, Major::MN, Major::MN>(
+          part, move_descriptor(of_a, mn_major_bytes(step)),
+          move_descriptor(b, mn_major_bytes(step)), true);
+    }
+  });
   wgmma_commit();
 }
 
-/// acc = dS K: `columns` of dq for 64 queries, contracting all keys of the block. Does not commit.
-template <class Config, int kCount>
-__device__ void multiply_scores(float (&acc)[kCount], const char* d_scores, const char* keys,
-                                int column) {
-  constexpr int kRows = Config::kQueries;
-  const std::uint64_t a = k_major_descriptor<kRows>(d_scores, 0);
-  const std::uint64_t b = mn_major_descriptor<Config::kKeys>(
-      keys + column / kPanelColumns * panel_bytes(Config::kKeys) + column % kPanelColumns * 2, 0);
-  wgmma_begin();
-#pragma unroll
-  for (int step = 0; step < Config::kKeys / 16; ++step) {
-    wgmma_ss<typename Config::Element, 2 * kCount, Major::K, Major::MN>(
-        acc, move_descriptor(a, k_major_bytes<kRows>(step)),
-        move_descriptor(b, mn_major_bytes(step)), step > 0);
-  }
-}
-
-/// A thread's share of dq of a tile.
+/// acc = dS K: this warpgroup's share of dq, contracting all keys of the block.
 template <class Config>
-struct BackwardSums {
-  float main[Config::kSumMain / 2];
-  float rest[std::max(Config::kSumRest / 2, 1)];
-
-  /// Issues dS K, this warpgroup's share.
-  __device__ void multiply(const char* d_scores, const char* keys, int warpgroup) {
-    d_scores += Config::kSplitQueries ? warpgroup * panel_bytes(64) : 0;
-    multiply_scores<Config>(main, d_scores, keys, Config::main_column(warpgroup));
-    if constexpr (Config::kSumRest > 0) {
-      multiply_scores<Config>(rest, d_scores, keys, Config::rest_column(warpgroup));
-    }
-    wgmma_commit();
-  }
-  __device__ void fence() {
-    fence_registers(main);
-    if constexpr (Config::kSumRest > 0) fence_registers(rest);
-  }
-  /// Calls with the index of each four values, and these.
-  template <class Call>
-  __device__ void for_fours(const Call& call) {
+__device__ void multiply_scores(Accumulator<typename Config::SumShare>& acc, const char* d_scores,
+                                const char* keys, int warpgroup) {
+  constexpr int kRows = Config::kQueries;
+  d_scores += Config::kSplitQueries ? warpgroup * panel_bytes(64) : 0;
+  const std::uint64_t a = k_major_descriptor<kRows>(d_scores, 0);
+  wgmma_begin();
+  acc.for_parts(warpgroup, [&]<int kCount>(float(&part)[kCount], int column) {
+    const std::uint64_t b =
+        mn_major_descriptor<Config::kKeys>(at_column<Config::kKeys>(keys, column), 0);
 #pragma unroll
-    for (int i = 0; i < Config::kSums / 4; ++i) {
-      call(i, 4 * i < Config::kSumMain / 2 ? &main[4 * i] : &rest[4 * i - Config::kSumMain / 2]);
+    for (int step = 0; step < Config::kKeys / 16; ++step) {
+      wgmma_ss<typename Config::Element, 2 * kCount, Major::K, Major::MN>(
+          part, move_descriptor(a, k_major_bytes<kRows>(step)),
+          move_descriptor(b, mn_major_bytes(step)), step > 0);
     }
-  }
-};
+  });
+  wgmma_commit();
+}
 
 }  // namespace tandem::cuda::attention

@@ -14,26 +14,43 @@ struct BackwardShared {
   static constexpr int kGradientBytes = Config::kValuePanels * panel_bytes(Config::kQueries);
   static constexpr int kRowBytes = Config::kQueries * 4;
 
-  alignas(1024) char k[Config::kKeyPanels * panel_bytes(Config::kKeys)];    // then dk
-  alignas(1024) char v[Config::kValuePanels * panel_bytes(Config::kKeys)];  // then dv
+  alignas(1024) char k[Config::kKeyPanels * panel_bytes(Config::kKeys)];
+  alignas(1024) char v[Config::kValuePanels * panel_bytes(Config::kKeys)];
   alignas(1024) char q[Config::kQueryStages][kQueryBytes];
   alignas(1024) char d_o[Config::kGradientStages][kGradientBytes];
-  alignas(1024) char d_scores[Config::kKeys / 64 * panel_bytes(Config::kQueries)];  // [query, key]
-  alignas(1024) char dq[Config::kSumStages][Config::kSumBytes];
+  // dS, and P where the warpgroups need each other's: [query, key].
+  alignas(1024) char scores[1 + Config::kSplitColumns]
+                           [Config::kKeys / 64 * panel_bytes(Config::kQueries)];
+  alignas(1024) char dq[Config::kSumStages][Config::kPartBytes];
   alignas(16) float log_sum_exp[Config::kQueryStages][Config::kQueries];
   alignas(16) float row_products[Config::kGradientStages][Config::kQueries];
 
-  Barrier keys_full;
+  int query_tiles[Config::kQueryStages];  // whose q these are
+
+  Ring<Config::kItemSlots> item_ring;
+  Ring<1> keys;
+  Ring<1> values;
   Barrier cut_full;  // a tile whose rows behind a sequence's end are still to be cleared
+  unsigned cuts;     // of these so far: the load role has no register to spare
   Ring<Config::kQueryStages> queries;       // q and log_sum_exp
   Ring<Config::kGradientStages> gradients;  // d_o and row_products
   Barrier d_scores_empty;
   Ring<Config::kSumStages> sums;
-  BackwardItem item;
+  Barrier begun[Config::kSumThreads];  // the step before a summing thread's has had its buffers
+  BackwardItem items[Config::kItemSlots];
+
+  __device__ char* d_scores() { return scores[0]; }
+  __device__ char* weights() { return scores[Config::kSplitColumns]; }
 };
 
-/// Arrives once per warp. why: 32 arrivals at one barrier are as many accesses of shared memory,
-/// which is what these kernels are short of.
+/// Where the `count`th use of a ring lies.
+template <int kStages>
+__device__ inline RingPosition<kStages> ring_position(unsigned count) {
+  return {static_cast<int>(count % kStages), count / kStages & 1};
+}
+
+/// Arrives once per warp, where only products have read what the barrier guards: racecheck follows
+/// threads, and takes what the other lanes have read for unguarded.
 __device__ inline void arrive_warp(Barrier& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier.arrive();

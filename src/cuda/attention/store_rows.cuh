@@ -1,7 +1,6 @@
-// How a warpgroup's 64 rows of o and of the log-sum-exp leave its registers.
+// How 64 rows of a warpgroup leave its registers for memory.
 #pragma once
 
-#include "cuda/attention/forward_items.cuh"
 #include "cuda/parts/fragment.cuh"
 
 namespace tandem::cuda::attention {
