@@ -8,6 +8,7 @@ import tandem
 import torch
 from reference import relative_rms
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
@@ -239,23 +240,27 @@ class Torch(NnCase):
 
     def test_fully_sharded(self):
         """Of one rank: whether parameters are there when a layer reads them, its own and its norm's."""
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        backend = "gloo" if self.device == "cpu" else "nccl"
+        torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
         self.addCleanup(torch.distributed.destroy_process_group)
+        mesh = init_device_mesh(self.device, (1,))
         attention = tandem.nn.Attention(64, 4, rotary=tandem.nn.RotaryEmbedding(16, 64), qk_norm=True)
-        whole = tandem.nn.TransformerBlock(attention, tandem.nn.GatedMLP(64, 96), 64)
-        sharded = copy.deepcopy(whole)
-        for module in (sharded.self_attn, sharded.mlp, sharded):
-            fully_shard(module)
-        for block in (whole, sharded):
-            block(self.x).square().sum().backward()
-        for (name, expected), got in zip(whole.named_parameters(), sharded.parameters(), strict=True):
-            self.assertTrue(torch.equal(got.grad.full_tensor(), expected.grad), name)
+        block = tandem.nn.TransformerBlock(attention, tandem.nn.GatedMLP(64, 96), 64).to(self.device, self.dtype)
+        for name, whole in [("block", block), *((name, layer) for name, layer, _ in self.each())]:
+            sharded = copy.deepcopy(whole)
+            for module in (sharded.self_attn, sharded.mlp, sharded) if whole is block else (sharded,):
+                fully_shard(module, mesh=mesh)
+            for layer in (whole, sharded):
+                layer(self.x).square().sum().backward()
+            for (key, expected), got in zip(whole.named_parameters(), sharded.parameters(), strict=True):
+                self.assertTrue(torch.equal(got.grad.full_tensor(), expected.grad), f"{name} {key}")
 
     def test_autocast_keeps_a_wide_residual(self):
         norm = tandem.nn.RMSNorm(64).to(self.device)
         for name, layer, _ in self.each():
             layer, x = layer.float(), self.x.float()
-            expected = layer(x, norm=norm)
+            on_cpu = [copy.deepcopy(module).cpu() for module in (layer, norm)]  # a GPU has no ops of fp32
+            expected = on_cpu[0](x.cpu(), norm=on_cpu[1]).to(self.device)
             with torch.autocast(self.device, torch.bfloat16):
                 got, with_residual = layer(x, norm=norm), layer(x, norm=norm, residual=1000 * x)
             self.assertEqual((got.dtype, with_residual.dtype), (torch.bfloat16, torch.float32), name)
