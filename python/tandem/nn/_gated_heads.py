@@ -5,10 +5,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tandem.nn._along_time import recurrence
 from tandem.nn.caches import StateCache
 from tandem.nn.convolution import ShortConvolution, new_history
 from tandem.nn.linear import Linear, output, xavier
 from tandem.nn.norm import RMSNorm
+from tandem.nn.padding import Padding
 
 
 class GatedHeads(nn.Module):
@@ -62,6 +64,21 @@ class GatedHeads(nn.Module):
     def convolutions(self) -> tuple[ShortConvolution, ...]:
         """Those of queries, keys and values, or none."""
         return tuple(one for one in (self.q_conv1d, self.k_conv1d, self.v_conv1d) if one is not None)
+
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_decay: Tensor,
+        *,
+        padding: Padding | None,
+        cu_seqlens: Tensor | None,
+        cache: StateCache | None,
+    ) -> Tensor:
+        """o [B,T,H,V] of q and k [B,T,H,K], v [B,T,H,V], log_decay [B,T,H] or [H]. A subclass may find it otherwise:
+        over several GPUs by :func:`tandem.distributed.gla`."""
+        return recurrence(q, k, v, log_decay, padding=padding, cu_seqlens=cu_seqlens, cache=cache)
 
     def shared(self, heads: Tensor) -> Tensor:
         """[B,T,HKV,K] as [B,T,H,K], each head for its neighbours."""

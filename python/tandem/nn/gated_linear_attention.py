@@ -5,7 +5,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import tandem.ops
-from tandem.nn._along_time import recurrence
 from tandem.nn._gated_heads import GatedHeads
 from tandem.nn.caches import StateCache
 from tandem.nn.convolution import convolved
@@ -103,7 +102,7 @@ class GatedLinearAttention(GatedHeads):
             q, k = feature_map(q), feature_map(k)
         q, k = (y.unflatten(-1, (-1, self.head_k_dim)) for y in (q, k))
         k, v = self.shared(k), self.shared(v.unflatten(-1, (-1, self.head_v_dim)))
-        o = recurrence(q, k, v, log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
+        o = self.mix(q, k, v, log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
         return self.end(o, gate, residual)
 
 

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from tandem.nn._along_time import recurrence
 from tandem.nn._constants import Constants
 from tandem.nn._gated_heads import GatedHeads
 from tandem.nn._heads import Heads, heads_of
@@ -94,7 +93,7 @@ class MultiScaleRetention(GatedHeads):
             q, k, v = (y.unflatten(-1, one.shape[-2:]) for y, one in zip(flat, (q, k, v), strict=True))
             q, k = (self.rotary(y, positions, sequences) for y in (q, k))
         k, v = self.shared(k), self.shared(v)
-        o = recurrence(q, k, v, self.decay.log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
+        o = self.mix(q, k, v, self.decay.log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
         return self.end(o, gate.flatten(-2), residual)
 
 
