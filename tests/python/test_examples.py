@@ -191,6 +191,19 @@ class Decode(InFolder):
             self.assertEqual(got.tolist(), expected.tolist(), mixing)
 
 
+class TrainingSpeed(InFolder):
+    def test_all_layers_train_alike(self):
+        out = self.folder / "speed.json"
+        done = run("training_speed.py", "--tiny", "--device", "cpu", "--json", out)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        tandem, compiled = json.loads(out.read_text())["rows"]
+        self.assertEqual((tandem["layers"], compiled["layers"]), ("tandem", "compile"))
+        for a, b in zip(tandem["losses"], compiled["losses"], strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-3)
+        self.assertLess(tandem["losses"][-1], tandem["losses"][0] - 0.05)
+        self.assertGreater(tandem["tokens_per_second"], 0)
+
+
 class Documented(unittest.TestCase):
     @unittest.skipUnless(MEASURED.exists(), "not measured yet")
     def test_docs_training_md_is_what_was_measured(self):
