@@ -1,4 +1,4 @@
-"""A small byte-level language model of gated linear attention, its text, and who computes the attention."""
+"""A small byte-level language model of tandem.nn's gated linear attention, its text, and who mixes its tokens."""
 
 import dataclasses
 import importlib
@@ -6,6 +6,7 @@ import importlib.metadata
 import pathlib
 from collections.abc import Callable
 
+import tandem.nn
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,8 +46,6 @@ def recurrence(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
 
 
 def _tandem(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    import tandem
-
     return tandem.ops.gla(q, k, v, log_decay)[0]
 
 
@@ -62,12 +61,12 @@ OPS: dict[str, Op] = {"tandem": _tandem, "recurrence": recurrence, "fla": _fla}
 
 def missing(name: str, device: str) -> str:
     """Why the op cannot run here, "" when it can."""
-    module = {"tandem": "tandem", "fla": "fla.ops.simple_gla"}.get(name)
-    if name == "fla" and device == "cpu":
+    if name != "fla":
+        return ""
+    if device == "cpu":
         return "it needs a GPU"
     try:
-        if module:
-            importlib.import_module(module)
+        importlib.import_module("fla.ops.simple_gla")
     except Exception as error:  # a package that is broken for this torch or Triton may raise anything
         return f"{type(error).__name__}: {error}"
     return ""
@@ -83,33 +82,27 @@ def versions() -> dict[str, str]:
     return found
 
 
-class GatedLinearAttention(nn.Module):
-    def __init__(self, width: int, heads: int, op: Op):
-        super().__init__()
-        self.heads, self.op = heads, op
-        self.query, self.key, self.value, self.gate, self.out = (nn.Linear(width, width, bias=False) for _ in range(5))
-        self.decay = nn.Linear(width, heads)
-        self.norm = nn.RMSNorm(width // heads)
+class GatedLinearAttention(tandem.nn.GatedLinearAttention):
+    """tandem.nn's, but for who mixes the tokens."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (layer(x).unflatten(-1, (self.heads, -1)) for layer in (self.query, self.key, self.value))
-        log_decay = F.logsigmoid(self.decay(x).float()) / 16
-        o = self.norm(self.op(q, k, v, log_decay).to(x.dtype)).flatten(-2)
-        return self.out(o * F.silu(self.gate(x)))
+    def __init__(self, width: int, heads: int, op: Op):
+        super().__init__(width, heads)
+        self.op = op
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, **_: None) -> Tensor:
+        return self.op(q, k, v, log_decay).to(v.dtype)
 
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int, op: Op):
         super().__init__()
-        self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention_norm, self.mlp_norm = tandem.nn.RMSNorm(width), tandem.nn.RMSNorm(width)
         self.attention = GatedLinearAttention(width, heads, op)
-        self.up, self.mlp_gate = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
-        self.down = nn.Linear(2 * width, width, bias=False)
+        self.mlp = tandem.nn.GatedMLP(width, 2 * width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        y = self.mlp_norm(x)
-        return x + self.down(self.up(y) * F.silu(self.mlp_gate(y)))
+        x = self.attention(x, norm=self.attention_norm, residual=x)
+        return self.mlp(x, norm=self.mlp_norm, residual=x)
 
 
 class LanguageModel(nn.Module):
@@ -117,8 +110,8 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, config.width)
         self.blocks = nn.Sequential(*(Block(config.width, config.heads, op) for _ in range(config.layers)))
-        self.norm = nn.RMSNorm(config.width)
-        self.head = nn.Linear(config.width, 256, bias=False)
+        self.norm = tandem.nn.RMSNorm(config.width)
+        self.head = tandem.nn.Linear(config.width, 256)
 
     def forward(self, text: Tensor) -> Tensor:
         """The mean loss, in nats per byte, of predicting text [B,T+1] from its beginning."""

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains a small byte-level language model on this repository's own documents and sources.
 
-Two layers of width 512, each gated linear attention and a gated MLP. `--op` says who computes the attention: Tandem,
-the recurrence in plain PyTorch and fp32 (slow; what the other two must agree with), or flash-linear-attention.
+Two layers of width 512, each gated linear attention and a gated MLP of tandem.nn. `--op` says who mixes the tokens:
+Tandem, the recurrence in plain PyTorch and fp32 (slow; what the other two must agree with), or flash-linear-attention.
 
     python examples/train_gla_lm.py                              # 300 steps, on a GPU where there is one
     python examples/train_gla_lm.py --op recurrence --seeds 1

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import unittest
 
+import torch
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "bench/results/nvidia-h200/training/gla_lm.json"
 
@@ -156,6 +158,50 @@ class OnRanks(InFolder):
             output = "".join(lines)
         self.assertNotEqual(running.returncode, 0)
         self.assertIn("SIGKILL", output)
+
+
+class Decode(InFolder):
+    def test_every_mixing_is_timed(self):
+        out, picture = self.folder / "decode.json", self.folder / "decode.svg"
+        plot = ("--plot", picture) if importlib.util.find_spec("matplotlib") else ()
+        done = run("decode.py", "--tiny", "--device", "cpu", "--json", out, *plot)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows = json.loads(out.read_text())["rows"]
+        mixings = ("attention", "gla", "mamba2", "hgrn")
+        expected = [(mixing, prompt) for mixing in mixings for prompt in (32, 128)]
+        self.assertEqual([(row["mixing"], row["prompt"]) for row in rows], expected)
+        self.assertTrue(all(row["token_milliseconds"] > 0 and row["prompt_milliseconds"] > 0 for row in rows))
+        if plot:
+            self.assertTrue(all(f"<!-- {mixing} -->" in picture.read_text() for mixing in mixings))
+
+    def test_tokens_are_those_of_the_text_as_a_whole(self):
+        spec = importlib.util.spec_from_file_location("decode", ROOT / "examples/decode.py")
+        example = importlib.util.module_from_spec(spec)
+        sys.modules["decode"] = example  # for dataclasses, which look their module up
+        self.addCleanup(sys.modules.pop, "decode")
+        spec.loader.exec_module(example)
+        torch.manual_seed(0)
+        prompt = torch.randint(256, (2, 20))
+        for mixing in example.MIXINGS:
+            model = example.LanguageModel(example.TINY, mixing)
+            got, _, _ = example.decode(model, prompt, 8)
+            text = torch.cat((prompt, got), 1)
+            with torch.no_grad():
+                expected = torch.cat([model(text[:, : 20 + t]) for t in range(8)], 1)
+            self.assertEqual(got.tolist(), expected.tolist(), mixing)
+
+
+class TrainingSpeed(InFolder):
+    def test_all_layers_train_alike(self):
+        out = self.folder / "speed.json"
+        done = run("training_speed.py", "--tiny", "--device", "cpu", "--json", out)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        tandem, compiled = json.loads(out.read_text())["rows"]
+        self.assertEqual((tandem["layers"], compiled["layers"]), ("tandem", "compile"))
+        for a, b in zip(tandem["losses"], compiled["losses"], strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-3)
+        self.assertLess(tandem["losses"][-1], tandem["losses"][0] - 0.05)
+        self.assertGreater(tandem["tokens_per_second"], 0)
 
 
 class Documented(unittest.TestCase):

@@ -8,6 +8,7 @@ import tandem
 import torch
 from reference import relative_rms
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
@@ -20,8 +21,16 @@ def layers():
     yield "attention of half rotated heads", tandem.nn.Attention(64, 4, rotary=part_of_a_head, output_bias=True)
     yield "attention without positions", tandem.nn.Attention(64, 4, 1, 24)
     yield "GLA", tandem.nn.GatedLinearAttention(64, 4, 2, expand_k=0.5, feature_map="silu")
+    yield "GLA with convolutions", tandem.nn.GatedLinearAttention(64, 4, feature_map="sigmoid", conv_size=4)
     yield "retention", tandem.nn.MultiScaleRetention(64, 4, 2, rotary=rotary)
+    yield (
+        "retention with convolutions",
+        tandem.nn.MultiScaleRetention(64, 4, 2, rotary=rotary, conv_size=3, conv_bias=True),
+    )
     yield "lightning attention", tandem.nn.LightningAttention(64, 4, layer_idx=2, num_layers=8)
+    yield "Mamba-2", tandem.nn.Mamba2(64, 4, 16, state_size=24, n_groups=2, bias=True)
+    yield "HGRN", tandem.nn.HGRN(64, 2)
+    yield "HGRN with convolutions", tandem.nn.HGRN(64, conv_size=2, conv_bias=True)
 
 
 class NnCase(unittest.TestCase):
@@ -87,7 +96,7 @@ class Layers(NnCase):
                 got = layer(x, attention_mask=given)
                 for i, place in enumerate(places):
                     self.assert_near(got[i : i + 1, place], expected[i], name)
-            out = layer.out_proj if isinstance(layer, tandem.nn.LightningAttention) else layer.o_proj
+            out = layer.out_proj if hasattr(layer, "out_proj") else layer.o_proj
             (wanted,) = torch.autograd.grad(sum(y.square().sum() for y in expected), out.weight)
             loss = (layer(self.x, attention_mask=mask)[mask[:, 10:] == 1]).square().sum()
             self.assert_near(torch.autograd.grad(loss, out.weight)[0], wanted, name)
@@ -113,6 +122,38 @@ class Layers(NnCase):
         self.assertEqual(layer.gk_proj.bias.abs().max(), 0)
         layer.q_proj.reset_parameters()
         self.assertLess(layer.q_proj.weight.abs().max(), bound)
+
+    def test_mamba2_begins_as_in_the_paper(self):
+        layer = tandem.nn.Mamba2(64, 1000, 1, state_size=16, dt_range=(0.01, 1.0))
+        for values, low, high in (
+            (nn.functional.softplus(layer.dt_bias), 0.01, 1),
+            (layer.A_log.exp(), 1, 16),
+            (layer.conv1d.weight, -0.5, 0.5),
+            (layer.in_proj.weight, -(64**-0.5), 64**-0.5),
+        ):
+            self.assertLess(abs(values.min() - low), 0.05 * abs(high))
+            self.assertLess(abs(values.max() - high), 0.05 * abs(high))
+            self.assertTrue(low <= values.min() and values.max() <= high + 1e-6)
+        self.assertLess(abs(nn.functional.softplus(layer.dt_bias).log10().mean() + 1), 0.1)
+        self.assertTrue(torch.equal(layer.D, torch.ones(1000)))
+        late = copy.deepcopy(layer).to("meta").to_empty(device="cpu")
+        late.reset_parameters()
+        self.assertLess(abs(late.A_log.exp().max() - 16), 0.5)
+
+    def test_a_lower_bound_is_one_of_the_forget_gate(self):
+        layer = tandem.nn.HGRN(64)
+        nn.init.constant_(layer.f_proj.weight, -100)
+        x = self.x.float().cpu().abs()  # so that all is forgotten, but for the bound
+        bound = torch.rand(64)
+        with torch.no_grad():
+            state = torch.zeros(3, 64)
+            for t in range(40):
+                i = nn.functional.silu(layer.i_proj(x[:, t]))
+                state = bound * state + (1 - bound) * i
+            gate = nn.functional.silu(layer.g_proj(x[:, -1]))
+            expected = layer.o_proj(layer.g_norm(state) * gate)
+            got = layer(x, lower_bound=bound)[:, -1]
+        self.assertLess(relative_rms(got, expected.double()), 1e-5)
 
 
 class Generation(NnCase):
@@ -158,7 +199,7 @@ class Generation(NnCase):
             self.assertEqual(places, {key: vars(cache)[key].data_ptr() for key in places}, name)
 
     def test_one_graph_of_all_steps(self):
-        for name, layer, cache in self.each("attention", "GLA", "retention"):
+        for name, layer, cache in self.each("attention", "GLA", "retention", "Mamba-2", "HGRN with convolutions"):
             torch._dynamo.reset()
             with torch.no_grad():
                 expected = [layer(part, cache=cache) for part in self.x.split([37, 1, 1, 1], 1)][1:]
@@ -176,7 +217,7 @@ class Torch(NnCase):
         mask = torch.ones(3, 40, dtype=torch.long, device=self.device)
         mask[1, 9:] = 0
         norm = tandem.nn.RMSNorm(64).to(self.device, self.dtype)
-        for name, layer, _ in self.each("attention", "GLA", "retention"):
+        for name, layer, _ in self.each("attention", "GLA", "retention", "Mamba-2", "HGRN with convolutions"):
             torch._dynamo.reset()
             parameters = [*norm.parameters(), *layer.parameters()]
 
@@ -199,23 +240,27 @@ class Torch(NnCase):
 
     def test_fully_sharded(self):
         """Of one rank: whether parameters are there when a layer reads them, its own and its norm's."""
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        backend = "gloo" if self.device == "cpu" else "nccl"
+        torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
         self.addCleanup(torch.distributed.destroy_process_group)
+        mesh = init_device_mesh(self.device, (1,))
         attention = tandem.nn.Attention(64, 4, rotary=tandem.nn.RotaryEmbedding(16, 64), qk_norm=True)
-        whole = tandem.nn.TransformerBlock(attention, tandem.nn.GatedMLP(64, 96), 64)
-        sharded = copy.deepcopy(whole)
-        for module in (sharded.self_attn, sharded.mlp, sharded):
-            fully_shard(module)
-        for block in (whole, sharded):
-            block(self.x).square().sum().backward()
-        for (name, expected), got in zip(whole.named_parameters(), sharded.parameters(), strict=True):
-            self.assertTrue(torch.equal(got.grad.full_tensor(), expected.grad), name)
+        block = tandem.nn.TransformerBlock(attention, tandem.nn.GatedMLP(64, 96), 64).to(self.device, self.dtype)
+        for name, whole in [("block", block), *((name, layer) for name, layer, _ in self.each())]:
+            sharded = copy.deepcopy(whole)
+            for module in (sharded.self_attn, sharded.mlp, sharded) if whole is block else (sharded,):
+                fully_shard(module, mesh=mesh)
+            for layer in (whole, sharded):
+                layer(self.x).square().sum().backward()
+            for (key, expected), got in zip(whole.named_parameters(), sharded.parameters(), strict=True):
+                self.assertTrue(torch.equal(got.grad.full_tensor(), expected.grad), f"{name} {key}")
 
     def test_autocast_keeps_a_wide_residual(self):
         norm = tandem.nn.RMSNorm(64).to(self.device)
         for name, layer, _ in self.each():
             layer, x = layer.float(), self.x.float()
-            expected = layer(x, norm=norm)
+            on_cpu = [copy.deepcopy(module).cpu() for module in (layer, norm)]  # a GPU has no ops of fp32
+            expected = on_cpu[0](x.cpu(), norm=on_cpu[1]).to(self.device)
             with torch.autocast(self.device, torch.bfloat16):
                 got, with_residual = layer(x, norm=norm), layer(x, norm=norm, residual=1000 * x)
             self.assertEqual((got.dtype, with_residual.dtype), (torch.bfloat16, torch.float32), name)
@@ -262,6 +307,12 @@ class Torch(NnCase):
                 ValueError,
                 "num_kv_heads must divide expand_k * d = 62, got 4",
                 lambda: tandem.nn.GatedLinearAttention(62, 4),
+            ),
+            (ValueError, "n_groups must divide num_heads = 4, got 3", lambda: tandem.nn.Mamba2(64, 4, n_groups=3)),
+            (
+                ValueError,
+                "feature_map must be one of None, silu, sigmoid, got relu",
+                lambda: tandem.nn.GatedLinearAttention(64, 4, feature_map="relu"),
             ),
         ):
             with self.assertRaises(error) as caught:

@@ -7,11 +7,12 @@ from unittest import mock
 
 import tandem
 import torch
-from reference import gla, relative_rms
+from reference import causal_conv1d, gated_scan, gla, relative_rms
 from torch import nn
 from torch.nn.functional import rms_norm, silu
 
 try:
+    import fla.layers.hgrn as fla_hgrn
     import fla.layers.multiscale_retention as fla_retention
     import fla.layers.simple_gla as fla_gla
 except Exception as error:  # a package that is broken for this torch or Triton may raise anything
@@ -44,13 +45,27 @@ def plain_norm(self, x, gate):
     return rms_norm(x, self.weight.shape, self.weight, self.eps) * silu(gate)
 
 
+def plain_convolution(self, x, mask=None, cu_seqlens=None, **options):
+    x = x if mask is None else x * mask[..., None]
+    weight = self.weight.squeeze(1)
+    out, _ = causal_conv1d(x, weight, self.bias, activation=self.activation, cu_seqlens=cu_seqlens)
+    return out.to(x.dtype), None
+
+
+def plain_scan(x, g, **options):
+    return gated_scan(x, log_decay=g)[0].to(x.dtype), None
+
+
 @contextlib.contextmanager
 def plain_definitions():
     with contextlib.ExitStack() as stack:
         for module, name, definition in (
             (fla_gla, "chunk_simple_gla", plain_gla),
             (fla_retention, "chunk_retention", plain_gla),
+            (fla_hgrn, "chunk_hgrn", plain_scan),
+            (fla_hgrn, "swiglu", lambda x, y: silu(x) * y),
             (fla_gla.FusedRMSNormGated, "forward", plain_norm),
+            (fla_gla.ShortConvolution, "forward", plain_convolution),
             (fla_retention.RotaryEmbedding, "forward", plain_rotary),
         ):
             stack.enter_context(mock.patch.object(module, name, definition))
@@ -62,15 +77,26 @@ def pairs():
     rotary = tandem.nn.RotaryEmbedding(16, 64)
     simple, retention = fla_gla.SimpleGatedLinearAttention, fla_retention.MultiScaleRetention
     sizes = {"hidden_size": 64, "num_heads": 4}
-    for options in ({}, {"num_kv_heads": 2, "expand_k": 0.5, "expand_v": 2.0, "gate_logit_normalizer": 4}):
+    convolutions = {"conv_size": 3, "conv_bias": True}
+    for options in (
+        {},
+        {"num_kv_heads": 2, "expand_k": 0.5, "expand_v": 2.0, "gate_logit_normalizer": 4},
+        {"conv_size": 4},
+        {"num_kv_heads": 2, "expand_v": 2.0, **convolutions},
+    ):
         ours = tandem.nn.GatedLinearAttention(**sizes, **options)
-        yield f"GLA {options}", simple(**sizes, **options, use_short_conv=False), ours
-    theirs, ours = simple(**sizes, use_short_conv=False), tandem.nn.GatedLinearAttention(**sizes, feature_map="silu")
-    theirs.feature_map_fn = silu  # its own is a kernel
-    yield "GLA with a feature map", theirs, ours
-    for options in ({}, {"num_kv_heads": 2, "expand_v": 1.0}):
+        yield f"GLA {options}", simple(**sizes, **options, use_short_conv="conv_size" in options), ours
+    for options in ({}, {"conv_size": 4}):
+        theirs = simple(**sizes, **options, use_short_conv="conv_size" in options)
+        theirs.feature_map_fn = silu  # its own is a kernel
+        ours = tandem.nn.GatedLinearAttention(**sizes, **options, feature_map="silu")
+        yield f"GLA with a feature map {options}", theirs, ours
+    for options in ({}, {"num_kv_heads": 2, "expand_v": 1.0}, {"num_kv_heads": 2, **convolutions}):
         ours = tandem.nn.MultiScaleRetention(**sizes, **options, rotary=rotary)
-        yield f"retention {options}", retention(**sizes, **options), ours
+        yield f"retention {options}", retention(**sizes, **options, use_short_conv="conv_size" in options), ours
+    for options in ({}, {"expand_ratio": 2, **convolutions}):
+        theirs = fla_hgrn.HGRNAttention(hidden_size=64, **options, use_short_conv="conv_size" in options)
+        yield f"HGRN {options}", theirs, tandem.nn.HGRN(64, **options)
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -95,7 +121,9 @@ class Fla(unittest.TestCase):
     def test_outputs_and_gradients(self):
         for name, theirs, ours in pairs():
             with self.subTest(name):
-                nn.init.normal_(theirs.g_norm_swish_gate.weight)
+                for parameter in theirs.parameters():  # norms and biases begin with ones and zeros
+                    if parameter.dim() == 1:
+                        nn.init.normal_(parameter)
                 ours.load_state_dict(theirs.state_dict(), strict=True)
                 with plain_definitions():
                     expected = theirs(self.x)[0]
@@ -105,6 +133,14 @@ class Fla(unittest.TestCase):
                 got.square().sum().backward()
                 for key, parameter in theirs.named_parameters():
                     self.assertLess(relative_rms(ours.get_parameter(key).grad, parameter.grad.double()), 1e-4, key)
+
+    def test_lower_bound(self):
+        theirs, ours = fla_hgrn.HGRNAttention(hidden_size=64, layer_idx=1), tandem.nn.HGRN(64)
+        ours.load_state_dict(theirs.state_dict(), strict=True)
+        bound = torch.rand(64)
+        with plain_definitions():
+            expected = theirs(self.x, lower_bound=bound)[0]
+        self.assertLess(relative_rms(ours(self.x, lower_bound=bound), expected.double()), 1e-5)
 
     def test_padding_on_the_left(self):
         for name, theirs, ours in pairs():

@@ -24,9 +24,12 @@ fp32 stays fp32.
 
 from tandem.nn.attention import Attention
 from tandem.nn.caches import KeyValueCache, StateCache
+from tandem.nn.convolution import ShortConvolution
 from tandem.nn.gated_linear_attention import GatedLinearAttention
+from tandem.nn.hgrn import HGRN
 from tandem.nn.lightning_attention import LightningAttention
 from tandem.nn.linear import Linear
+from tandem.nn.mamba2 import Mamba2
 from tandem.nn.mlp import GatedMLP
 from tandem.nn.norm import RMSNorm
 from tandem.nn.padding import Padding
@@ -35,16 +38,19 @@ from tandem.nn.rotary import RotaryEmbedding
 from tandem.nn.transformer import TransformerBlock
 
 __all__ = [
+    "HGRN",
     "Attention",
     "GatedLinearAttention",
     "GatedMLP",
     "KeyValueCache",
     "LightningAttention",
     "Linear",
+    "Mamba2",
     "MultiScaleRetention",
     "Padding",
     "RMSNorm",
     "RotaryEmbedding",
+    "ShortConvolution",
     "StateCache",
     "TransformerBlock",
 ]

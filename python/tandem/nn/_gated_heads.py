@@ -1,15 +1,21 @@
 """What GatedLinearAttention and MultiScaleRetention have in common."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
+from tandem.nn._along_time import recurrence
 from tandem.nn.caches import StateCache
+from tandem.nn.convolution import ShortConvolution, new_history
 from tandem.nn.linear import Linear, output, xavier
 from tandem.nn.norm import RMSNorm
+from tandem.nn.padding import Padding
 
 
 class GatedHeads(nn.Module):
-    """The parameters of fla's layers: queries, keys, values, a gate, a norm of each head, the product at the end."""
+    """The parameters of fla's layers: queries, keys, values and their short convolutions, a gate, a norm of each head,
+    the product at the end."""
 
     def __init__(
         self,
@@ -18,6 +24,8 @@ class GatedHeads(nn.Module):
         num_kv_heads: int | None,
         expand_k: float,
         expand_v: float,
+        conv_size: int | None,
+        conv_bias: bool,
         eps: float,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
@@ -37,13 +45,40 @@ class GatedHeads(nn.Module):
         self.k_proj = Linear(hidden_size, key_width // self.groups, init=xavier, **where)
         self.v_proj = Linear(hidden_size, value_width // self.groups, init=xavier, **where)
         self.g_proj = Linear(hidden_size, value_width, init=xavier, **where)
+        self.q_conv1d = self.k_conv1d = self.v_conv1d = None
+        if conv_size is not None:
+            convolution = partial(ShortConvolution, taps=conv_size, bias=conv_bias, activation="silu", **where)
+            self.q_conv1d = convolution(self.q_proj.out_features)
+            self.k_conv1d = convolution(self.k_proj.out_features)
+            self.v_conv1d = convolution(self.v_proj.out_features)
         self.g_norm_swish_gate = RMSNorm(self.head_v_dim, eps, **where)
         self.o_proj = Linear(value_width, hidden_size, init=xavier, **where)
 
     def new_cache(self, batch: int, dtype: torch.dtype = torch.float32) -> StateCache:
         """An empty cache of `batch` rows, on the weights' device."""
         widths = (self.num_heads, self.head_k_dim, self.head_v_dim)
-        return StateCache(batch, *widths, device=self.q_proj.weight.device, dtype=dtype)
+        history = new_history(batch, self.convolutions)
+        return StateCache(batch, *widths, history=history, device=self.q_proj.weight.device, dtype=dtype)
+
+    @property
+    def convolutions(self) -> tuple[ShortConvolution, ...]:
+        """Those of queries, keys and values, or none."""
+        return tuple(one for one in (self.q_conv1d, self.k_conv1d, self.v_conv1d) if one is not None)
+
+    def mix(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_decay: Tensor,
+        *,
+        padding: Padding | None,
+        cu_seqlens: Tensor | None,
+        cache: StateCache | None,
+    ) -> Tensor:
+        """o [B,T,H,V] of q and k [B,T,H,K], v [B,T,H,V], log_decay [B,T,H] or [H]. A subclass may find it otherwise:
+        over several GPUs by :func:`tandem.distributed.gla`."""
+        return recurrence(q, k, v, log_decay, padding=padding, cu_seqlens=cu_seqlens, cache=cache)
 
     def shared(self, heads: Tensor) -> Tensor:
         """[B,T,HKV,K] as [B,T,H,K], each head for its neighbours."""

@@ -83,30 +83,33 @@ class KeyValueCache(_Cache):
 
 
 class StateCache(_Cache):
-    """The state of a recurrence, fp32 [B,H,K,V], overwritten in place.
+    """The state of a recurrence, overwritten in place.
+
+    state: [B,*widths], which is [B,H,K,V] of gated linear attention, [B,D] of HGRN.
+    history: None, or the last tokens as the layer's short convolutions saw them, [B,channels,W-1].
 
     Args:
         batch: B.
-        heads: H.
-        key_width: K.
-        value_width: V.
+        widths: the other axes of the state.
+        history: zeros for the convolutions.
         dtype: of the state: fp32, or bf16 for steps of one token alone, which halves their time and rounds.
     """
 
     def __init__(
         self,
         batch: int,
-        heads: int,
-        key_width: int,
-        value_width: int,
-        *,
+        *widths: int,
+        history: Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(batch, device)
-        self.state = torch.zeros(batch, heads, key_width, value_width, device=device, dtype=dtype)
+        self.state = torch.zeros(batch, *widths, device=device, dtype=dtype)
+        self.history = history
 
     def reset(self) -> None:
         """Forgets all tokens."""
         super().reset()
         self.state.zero_()
+        if self.history is not None:
+            self.history.zero_()

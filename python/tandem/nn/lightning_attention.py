@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import tandem.ops
+from tandem.nn._along_time import recurrence
 from tandem.nn._constants import Constants
-from tandem.nn._recurrence import recurrence
 from tandem.nn.caches import StateCache
 from tandem.nn.linear import Linear, output
 from tandem.nn.norm import RMSNorm

@@ -12,6 +12,7 @@ import tandem.ops
 Initializer = Callable[[Tensor], Any]
 normal: Initializer = partial(nn.init.normal_, std=0.02)  # transformers' initializer_range
 xavier: Initializer = partial(nn.init.xavier_uniform_, gain=2**-2.5)  # of RetNet and GLA
+kaiming: Initializer = partial(nn.init.kaiming_uniform_, a=5**0.5)  # of torch's own layers, and so of Mamba-2
 
 
 class Linear(nn.Linear):

@@ -6,8 +6,8 @@ from torch import Tensor
 from tandem.nn._constants import Constants
 from tandem.nn._gated_heads import GatedHeads
 from tandem.nn._heads import Heads, heads_of
-from tandem.nn._recurrence import recurrence
 from tandem.nn.caches import StateCache
+from tandem.nn.convolution import convolved
 from tandem.nn.norm import RMSNorm
 from tandem.nn.padding import Padding, checked_sequences
 from tandem.nn.rotary import RotaryEmbedding
@@ -17,7 +17,8 @@ class MultiScaleRetention(GatedHeads):
     """Queries and keys are rotated, head h decays by 1 - 2^(-5-h) per token, and each head is normed and gated.
     Parameters as fla's MultiScaleRetention, with H heads, HKV key and value heads, Dk = expand_k * d and
     Dv = expand_v * d: q_proj.weight [Dk,d], k_proj.weight [Dk*HKV/H,d], v_proj.weight [Dv*HKV/H,d], g_proj.weight
-    [Dv,d], g_norm_swish_gate.weight [Dv/H], o_proj.weight [d,Dv].
+    [Dv,d], g_norm_swish_gate.weight [Dv/H], o_proj.weight [d,Dv]; with conv_size also q_conv1d, k_conv1d and v_conv1d,
+    :class:`ShortConvolution` with silu.
 
     Args:
         hidden_size: d, width of the tokens.
@@ -26,6 +27,8 @@ class MultiScaleRetention(GatedHeads):
         rotary: RoPE of queries and keys, which layers may share: of all Dk / H columns of a head in fla.
         expand_k: Dk / d.
         expand_v: Dv / d.
+        conv_size: taps of the short convolutions of queries, keys and values; None is without them.
+        conv_bias: whether these have a bias.
         eps: of the heads' norm.
 
     Example::
@@ -47,11 +50,14 @@ class MultiScaleRetention(GatedHeads):
         rotary: RotaryEmbedding,
         expand_k: float = 1.0,
         expand_v: float = 2.0,
+        conv_size: int | None = None,
+        conv_bias: bool = False,
         eps: float = 1e-5,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(hidden_size, num_heads, num_kv_heads, expand_k, expand_v, eps, device, dtype)
+        sizes = (hidden_size, num_heads, num_kv_heads, expand_k, expand_v, conv_size, conv_bias)
+        super().__init__(*sizes, eps, device, dtype)
         self.rotary = rotary
         self.decay = RetentionDecay(num_heads, device=device)
 
@@ -73,15 +79,21 @@ class MultiScaleRetention(GatedHeads):
         if cache is not None:
             cache.count(x.shape[1], self.rotary.positions)
             positions = cache.positions(x.shape[1], padding)
+        rotates = not self.convolutions  # which come before RoPE
         products = (
-            Heads(self.q_proj, self.head_k_dim, rotates=True),
-            Heads(self.k_proj, self.head_k_dim, rotates=True),
+            Heads(self.q_proj, self.head_k_dim, rotates=rotates),
+            Heads(self.k_proj, self.head_k_dim, rotates=rotates),
             Heads(self.v_proj, self.head_v_dim),
             Heads(self.g_proj, self.head_v_dim),
         )
         q, k, v, gate = heads_of(x, norm, products, self.rotary, positions, sequences)
+        if self.convolutions:
+            flat = [y.flatten(-2) for y in (q, k, v)]
+            flat = convolved(flat, self.convolutions, padding, sequences, cache)
+            q, k, v = (y.unflatten(-1, one.shape[-2:]) for y, one in zip(flat, (q, k, v), strict=True))
+            q, k = (self.rotary(y, positions, sequences) for y in (q, k))
         k, v = self.shared(k), self.shared(v)
-        o = recurrence(q, k, v, self.decay.log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
+        o = self.mix(q, k, v, self.decay.log_decay, padding=padding, cu_seqlens=sequences, cache=cache)
         return self.end(o, gate.flatten(-2), residual)
 
 
