@@ -64,7 +64,7 @@ struct BackwardSum {
     const auto release = [&](int part) { shared.sums.empty[stage_of(part).stage].arrive(); };
     if (count > 0) shared.begun[thread].wait((count - 1) / Config::kSumThreads & 1);
     shared.sums.wait_full(stage_of(0));
-    if (Config::kSumParts == 1) begin_next(count);
+    if constexpr (Config::kSumParts == 1) begin_next(count);
     while (turns.load(::cuda::memory_order_acquire) != turn) {
     }
     // why the fences: sums are read and written by the copy engine, turns by threads.
