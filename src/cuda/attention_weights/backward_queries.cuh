@@ -21,7 +21,7 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
-#include "cuda/attention/forward_store.cuh"
+#include "cuda/attention/store_rows.cuh"
 #include "cuda/attention_weights/backward_shared.cuh"
 #include "cuda/parts/stream_order.cuh"
 
