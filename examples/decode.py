@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import tandem.nn
 import torch
+from gla_lm import commit, versions
 from torch import Tensor, nn
 
 
@@ -151,6 +152,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=pathlib.Path, help="write the times to this file")
     parser.add_argument("--plot", type=pathlib.Path, help="draw them, as an SVG")
+    parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="models small enough for a CPU")
     arguments = parser.parse_args()
     config = TINY if arguments.tiny else Config()
@@ -159,7 +161,8 @@ def main() -> int:
     rows = [row for mixing in arguments.mixings for row in measure(config, mixing, arguments.device)]
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
     if arguments.json:
-        results = {"device": device, "torch": torch.__version__, "config": dataclasses.asdict(config), "rows": rows}
+        facts = {"device": device, "commit": arguments.commit or commit(), "versions": versions()}
+        results = {**facts, "config": dataclasses.asdict(config), "rows": rows}
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")
     if arguments.plot:
         title = f"{config.layers} layers of width {config.width}, {config.batch} rows, {device}"

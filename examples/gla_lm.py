@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import pathlib
+import subprocess
 from collections.abc import Callable
 
 import tandem.nn
@@ -80,6 +81,19 @@ def versions() -> dict[str, str]:
         except Exception:  # as above
             pass
     return found
+
+
+def commit() -> str:
+    """The commit of the checkout, as cmake/write_commit.cmake says it."""
+
+    def git(*arguments: str) -> str:
+        try:
+            return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
+        except OSError:  # no git here
+            return ""
+
+    changes = git("status", "--porcelain", "--", ":/", ":!/bench/results", ":!/docs", ":!/README.md")
+    return (git("rev-parse", "--short=7", "HEAD") or "unknown") + ("-dirty" if changes else "")
 
 
 class GatedLinearAttention(tandem.nn.GatedLinearAttention):

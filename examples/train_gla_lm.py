@@ -24,12 +24,11 @@ import os
 import pathlib
 import shlex
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
-from gla_lm import OPS, ROOT, TINY, Config, LanguageModel, missing, read_text, versions
+from gla_lm import OPS, ROOT, TINY, Config, LanguageModel, commit, missing, read_text, versions
 from gla_lm_step import Step, free, make_step, synchronize
 from torch import Tensor
 
@@ -106,19 +105,6 @@ def measure(config: Config, ops: list[str], device: str, text: Tensor, rounds: i
         results.append({"op": op, **shape, **rates})
         print(f"{op} B{config.batch} T{config.tokens}: {rates['tokens_per_second']} tokens per second", flush=True)
     return results
-
-
-def commit() -> str:
-    """The commit of the checkout, as cmake/write_commit.cmake says it."""
-
-    def git(*arguments: str) -> str:
-        try:
-            return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True).stdout.strip()
-        except OSError:  # no git here
-            return ""
-
-    changes = git("status", "--porcelain", "--", ":/", ":!/bench/results", ":!/docs", ":!/README.md")
-    return (git("rev-parse", "--short=7", "HEAD") or "unknown") + ("-dirty" if changes else "")
 
 
 def write(path: pathlib.Path | None, results: dict) -> None:

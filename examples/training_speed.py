@@ -20,7 +20,7 @@ import sys
 import time
 
 import torch
-from gla_lm import versions
+from gla_lm import commit, versions
 from speed_layers import BLOCKS, missing
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -123,11 +123,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5, help="how long each is measured")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
+    parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model small enough for a CPU")
     arguments = parser.parse_args()
     config, device = TINY if arguments.tiny else SIZES[arguments.size], arguments.device
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    results = {"device": name, "versions": versions(), "size": "tiny" if arguments.tiny else arguments.size, "rows": []}
+    facts = {"device": name, "commit": arguments.commit or commit(), "versions": versions()}
+    results = {**facts, "size": "tiny" if arguments.tiny else arguments.size, "rows": []}
     for layers in arguments.layers:
         if why := missing(layers, device):
             print(f"{layers} is not here: {why}", flush=True)

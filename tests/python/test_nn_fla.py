@@ -157,7 +157,10 @@ class FlaOnGpu(unittest.TestCase):
     def test_outputs(self):
         torch.manual_seed(0)
         x = torch.randn(3, 200, 64, device="cuda", dtype=torch.bfloat16)
+        compiled = ("GLA {'conv_size': 4}", "retention {}", "HGRN {}")  # which takes half a minute each
         for name, theirs, ours in pairs():
+            if name not in compiled:
+                continue
             with self.subTest(name):
                 ours.load_state_dict(theirs.state_dict(), strict=True)
                 got, expected = (layer.to(x.device, x.dtype)(x) for layer in (ours, theirs))

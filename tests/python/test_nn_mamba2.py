@@ -1,6 +1,7 @@
 """tandem.nn.Mamba2 beside transformers' own model: state dicts, logits, gradients, greedy tokens. On the CPU, with
 small random models."""
 
+import inspect
 import unittest
 
 import tandem
@@ -10,8 +11,12 @@ from torch import nn
 
 try:
     import transformers
+    from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 except ImportError:
     transformers = None
+    GROUPS = 1
+else:  # of which each has its norm, as in mamba_ssm; older versions of transformers norm them all together
+    GROUPS = 2 if "group_size" in inspect.signature(MambaRMSNormGated).parameters else 1
 
 SIZES = {
     "vocab_size": 97,
@@ -19,7 +24,7 @@ SIZES = {
     "num_heads": 8,
     "head_dim": 16,
     "state_size": 24,
-    "n_groups": 2,
+    "n_groups": GROUPS,
     "num_hidden_layers": 2,
     "chunk_size": 16,
     "pad_token_id": 0,
