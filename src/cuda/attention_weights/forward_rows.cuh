@@ -3,7 +3,7 @@
 
 #include "cuda/attention/forward_softmax.cuh"
 #include "cuda/attention_weights/forward_exp2.cuh"
-#include "cuda/attention_weights/store_rows.cuh"
+#include "cuda/attention_weights/forward_store.cuh"
 #include "cuda/parts/wgmma.cuh"
 
 namespace tandem::cuda::attention_weights {
