@@ -16,7 +16,7 @@ summed as DDP and FSDP sum all others.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -81,6 +81,10 @@ def gla(
         refuse("gla", others)
     q, k, v = autocast(q, k, v)
     parts = _Parts("gla", v, cu_seqlens, start, group)
+    pieces = 1 if parts.ranks == 1 or cu_seqlens is not None else _pieces(q, k, v, log_decay)
+    if pieces > 1:
+        q, k, v = (_cut(x, pieces) for x in (q, k, v))
+        log_decay = log_decay if log_decay is None or log_decay.dim() == 1 else _cut(log_decay, pieces)
     call = partial(ops.gla, q, k, v, log_decay, scale=scale, cu_seqlens=parts.cu_seqlens)
 
     def end_state() -> tuple[Tensor, Tensor]:
@@ -90,7 +94,7 @@ def gla(
     def by_state_before(d_o: Tensor, q: Tensor, log_decay: Tensor | None) -> Tensor:
         return ops.gla_state_backward(q, d_o, log_decay, scale=scale, cu_seqlens=parts.cu_seqlens)[0]
 
-    recurrence = _Recurrence(parts, call, end_state, by_state_before, (q, log_decay))
+    recurrence = _Recurrence(parts, call, end_state, by_state_before, (q, log_decay), pieces)
     return recurrence.run(initial_state, output_final_state)
 
 
@@ -242,17 +246,79 @@ def _like(mask: Tensor, values: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (values.dim() - 1))
 
 
-def _faded(factor: Tensor, state: Tensor) -> Tensor:
-    """What a decay leaves of a state. why not the product: a decay of 0 forgets NaN and inf, too."""
-    return torch.where(factor == 0, 0, factor * state)
+def _joined(added: Tensor, factor: Tensor, state: Tensor) -> Tensor:
+    """What a decay leaves of a state, and what is added. why not the product alone: a decay of 0 forgets NaN and
+    inf, too."""
+    return torch.addcmul(added, factor, torch.where(factor == 0, 0, state))
 
 
 def _combine(states: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor | int:
     """The state behind parts that begin with none."""
     carry: Tensor | int = 0
     for state, factor in zip(states, factors, strict=True):
-        carry = state if isinstance(carry, int) else _faded(factor, carry) + state
+        carry = state if isinstance(carry, int) else _joined(state, factor, carry)
     return carry
+
+
+_FEWEST_TOKENS = 512  # of a piece, or what pieces pass takes longer than they do
+
+
+def _pieces(q: Any, k: Any, v: Any, log_decay: Any) -> int:
+    """Into how many pieces a part is cut, so that its few heads fill a GPU. Their states are needed then, and the
+    part's follows from them: nothing is read twice for what the ranks exchange."""
+    tensors = [x for x in (q, k, v, log_decay) if isinstance(x, Tensor) and x.dim() > 1]
+    if len(tensors) < 3 or any(x.dim() < 3 for x in tensors) or v.device.type != "cuda":
+        return 1
+    B, T, H, V = v.shape
+    one_view = all(B == 1 or x.stride(0) == T * x.stride(1) for x in tensors)
+    if not one_view or B * T * H == 0 or any(x.shape[:2] != v.shape[:2] for x in tensors):
+        return 1  # or refused by the op
+    walks = B * H * -(-V // 128)
+    most = min(_multiprocessors(v.device.index) // walks, T // _FEWEST_TOKENS)
+    return next((pieces for pieces in range(most, 1, -1) if T % pieces == 0), 1)
+
+
+@cache
+def _multiprocessors(device: int | None) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _cut(x: Tensor, pieces: int) -> Tensor:
+    """[B,T,...] as [B * pieces, T / pieces, ...]."""
+    return x.unflatten(1, (pieces, x.size(1) // pieces)).flatten(0, 1)
+
+
+class _Passed(NamedTuple):
+    """What pieces one behind the other make of a state: factor * state + added before each and behind the last."""
+
+    factors: Tensor  # [B,pieces,...]
+    added: Tensor
+    factor: Tensor  # [B,...]
+    end: Tensor
+
+    @staticmethod
+    def of(states: Tensor, factors: Tensor, pieces: int, reverse: bool = False) -> "_Passed":
+        """By what each piece adds and keeps, [B * pieces,...]; in reverse from the last one on."""
+        added, kept = (list(x.unflatten(0, (-1, pieces)).unbind(1)) for x in (states, factors))
+        if reverse:
+            added, kept = added[::-1], kept[::-1]
+        before, through = [torch.zeros_like(added[0])], [torch.ones_like(kept[0])]
+        for state, factor in zip(added, kept, strict=True):
+            before.append(_joined(state, factor, before[-1]))
+            through.append(factor * through[-1])
+        end, factor = before.pop(), through.pop()
+        if reverse:
+            before, through = before[::-1], through[::-1]
+        return _Passed(torch.stack(through, 1), torch.stack(before, 1), factor, end)
+
+    def before(self, begin: Tensor) -> Tensor:
+        """The states before the pieces, [B * pieces,...], where that before the first is `begin`."""
+        if self.factors.size(1) == 1:
+            return begin
+        return _joined(self.added, self.factors, begin[:, None]).flatten(0, 1)
+
+    def behind(self, begin: Tensor) -> Tensor:
+        return _joined(self.end, self.factor, begin)
 
 
 class _Recurrence(NamedTuple):
@@ -260,55 +326,74 @@ class _Recurrence(NamedTuple):
 
     parts: _Parts
     call: Callable[..., tuple[Tensor, Tensor]]  # takes initial_state and output_final_state
-    end_state: Callable[[], tuple[Tensor, Tensor]]  # from 0, and the product of decays; by sequence
-    # Of the gradient by the outputs and of `saved`: what it adds to that by the states before the part.
+    end_state: Callable[[], tuple[Tensor, Tensor]]  # from 0, and the product of decays; by sequence or piece
+    # Of the gradient by the outputs and of `saved`: what it adds to that by the states before.
     by_state_before: Callable[..., Tensor]
     saved: tuple[Tensor | None, ...]
+    pieces: int = 1  # that the op takes the part in, as more sequences
 
     def run(self, initial_state: Tensor | None, output_final_state: bool) -> tuple[Tensor, Tensor | None]:
         parts = self.parts
         if parts.ranks == 1:
             return self.call(initial_state=initial_state, output_final_state=output_final_state)
         with torch.no_grad():
-            state, factor = self.end_state()
-            if isinstance(initial_state, Tensor) and initial_state.shape != state.shape:
-                shapes = f"{list(state.shape)}, got {list(initial_state.shape)}"
+            states, factors = self.end_state()
+            shape = (states.size(0) // self.pieces, *states.shape[1:])
+            if isinstance(initial_state, Tensor) and initial_state.shape != shape:
+                shapes = f"{list(shape)}, got {list(initial_state.shape)}"
                 raise ValueError(f"[{parts.op}] initial_state must have shape {shapes}")
-            nothing = torch.zeros_like(state)
-            state = state + _faded(factor, parts.begin(nothing, initial_state))
-            states, factors = parts.gather(*parts.leaving(state, factor))
-            carry = _combine(states[: parts.rank], factors[: parts.rank])
+            nothing = states.new_zeros(shape)
+            passed = _Passed.of(states, factors, self.pieces)
+            end = passed.behind(parts.begin(nothing, initial_state))
+            end_of_rank, factor_of_rank = parts.gather(*parts.leaving(end, passed.factor))
+            carry = _combine(end_of_rank[: parts.rank], factor_of_rank[: parts.rank])
         begin = parts.begin(carry + nothing, initial_state)
-        out, final_state = self.call(initial_state=begin, output_final_state=True)
-        out, final_state = _Joined.apply(self, factor, factors, out, final_state, *self.saved)
+        before = self.before_pieces(passed, begin)
+        out, final_states = self.call(initial_state=before, output_final_state=True)
+        out, final_state = _Joined.apply(self, factors, factor_of_rank, out, final_states, *self.saved)
         return out, final_state if output_final_state else None
+
+    def before_pieces(self, passed: _Passed, begin: Tensor) -> Tensor:
+        """The states before every piece; the first one's alone has a gradient here, the others' are `_Joined`'s."""
+        with torch.no_grad():
+            before = passed.before(begin)
+        if not begin.requires_grad:
+            return before
+        rest = before.unflatten(0, (-1, self.pieces))[:, 1:]
+        return torch.cat([begin[:, None], rest], 1).flatten(0, 1)
 
 
 class _Joined(torch.autograd.Function):
-    """The outputs as they are. In the backward the gradient by the final states gets what the ranks behind add."""
+    """The outputs as they are, of pieces one behind the other. In the backward the gradients by the states behind
+    pieces get what the pieces and ranks behind add."""
 
     @staticmethod
     def forward(
         ctx: Any,
         recurrence: _Recurrence,
-        factor: Tensor,
-        factors: list[Tensor],
+        factors: Tensor,
+        factor_of_rank: list[Tensor],
         out: Tensor,
-        final_state: Tensor,
+        final_states: Tensor,
         *saved: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.parts, ctx.by_state_before = recurrence.parts, recurrence.by_state_before
-        ctx.factor, ctx.factors = factor, factors
+        ctx.pieces, ctx.factors, ctx.factor_of_rank = recurrence.pieces, factors, factor_of_rank
         ctx.save_for_backward(*saved)
-        return out.view_as(out), final_state.view_as(final_state)
+        if ctx.pieces == 1:
+            return out.view_as(out), final_states.view_as(final_states)
+        out = out.unflatten(0, (-1, ctx.pieces)).flatten(1, 2)
+        return out, final_states.unflatten(0, (-1, ctx.pieces))[:, -1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_final_state: Tensor) -> tuple[Tensor | None, ...]:
-        parts = ctx.parts
-        d_state = ctx.by_state_before(d_out, *ctx.saved_tensors) + _faded(ctx.factor, d_final_state)
-        (d_states,) = parts.gather(parts.entering(d_state))
+        parts, pieces = ctx.parts, ctx.pieces
+        d_out = _cut(d_out, pieces) if pieces > 1 else d_out
+        d_states = ctx.by_state_before(d_out, *ctx.saved_tensors)
+        passed = _Passed.of(d_states, ctx.factors, pieces, reverse=True)
+        (d_begins,) = parts.gather(parts.entering(passed.behind(d_final_state)))
         behind = slice(-1, parts.rank, -1)
-        d_carry = _combine(d_states[behind], ctx.factors[behind]) + torch.zeros_like(d_states[0])
-        d_final_state = d_final_state + parts.end(d_carry)
-        return None, None, None, d_out, d_final_state, *[None] * len(ctx.saved_tensors)
+        d_carry = _combine(d_begins[behind], ctx.factor_of_rank[behind]) + torch.zeros_like(d_begins[0])
+        d_final_states = passed.before(d_final_state + parts.end(d_carry))
+        return None, None, None, d_out, d_final_states, *[None] * len(ctx.saved_tensors)

@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 import traceback
 import unittest
+import unittest.mock
 
 import tandem.distributed
 import torch
@@ -215,22 +216,37 @@ def check_nan_stays(rank, ranks):
         assert x[:, others].isfinite().all()
 
 
-def rank_of(rank, ranks, folder, checks):
+def check_pieces(rank, ranks):
+    """gla of parts cut into pieces, as a GPU takes few heads."""
+
+    def pieces(q, k, v, log_decay):
+        return next(n for n in (4, 5, 3, 1) if (v.size(1) % n == 0 and v.size(1) >= 8) or n == 1)
+
+    cut = {2: (0, 32, T), 3: (0, 33, 40, T)}[ranks]
+    with unittest.mock.patch("tandem.distributed._pieces", pieces):
+        for case in itertools.islice(cases(), 4):
+            check(case, cut, rank)
+        check_compiled(rank, ranks)
+
+
+def rank_of(rank, ranks, folder, checks, backend):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     try:
         checks(rank, ranks)
     except Exception:
         (pathlib.Path(folder) / f"{rank}.txt").write_text(traceback.format_exc())
-        raise
-    finally:
-        dist.destroy_process_group()
+        raise  # at once: NCCL would have the others come to the end first
+    dist.destroy_process_group()
 
 
 def all_checks(rank, ranks):
     for case in cases():
         for cut in CUTS[ranks]:
             check(case, cut, rank)
+    check_pieces(rank, ranks)
     check_dtypes(rank, ranks)
     check_compiled(rank, ranks)
     check_refusals(rank, ranks)
@@ -243,17 +259,19 @@ def one_raises(rank, ranks):
 
 
 class Ranks(unittest.TestCase):
+    BACKEND = "gloo"
+
     def run_ranks(self, ranks, checks):
         """The errors of ranks, by rank."""
         with tempfile.TemporaryDirectory() as folder:
             try:
-                mp.spawn(rank_of, (ranks, folder, checks), ranks)
+                mp.spawn(rank_of, (ranks, folder, checks, self.BACKEND), ranks)
             except mp.ProcessRaisedException:
                 pass
             return {int(path.stem): path.read_text() for path in pathlib.Path(folder).glob("*.txt")}
 
-    def check_ranks(self, ranks):
-        errors = self.run_ranks(ranks, all_checks)
+    def check_ranks(self, ranks, checks=all_checks):
+        errors = self.run_ranks(ranks, checks)
         self.assertFalse(errors, "".join(f"rank {rank}: {text}" for rank, text in errors.items()))
 
     def test_two(self):
