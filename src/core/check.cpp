@@ -23,9 +23,8 @@ class SignificantAxes {
  public:
   explicit SignificantAxes(const TensorView& view) : element_(size_of(view.dtype)) {
     for (int i = 0; i < view.shape.rank(); ++i) {
-      if (view.shape[i] > 1) axes_[count_++] = {view.shape[i], view.strides[i] * element_};
+      if (view.shape[i] > 1) insert({view.shape[i], view.strides[i] * element_});
     }
-    std::sort(begin(), end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
   }
 
   std::size_t size() const { return count_; }
@@ -41,8 +40,11 @@ class SignificantAxes {
   }
 
  private:
-  Axis* begin() { return axes_.data(); }
-  Axis* end() { return axes_.data() + count_; }
+  void insert(const Axis& axis) {
+    std::size_t at = count_++;
+    for (; at > 0 && axes_[at - 1].stride > axis.stride; --at) axes_[at] = axes_[at - 1];
+    axes_[at] = axis;
+  }
 
   std::array<Axis, Dims::kMaxRank> axes_;
   std::size_t count_ = 0;

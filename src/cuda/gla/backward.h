@@ -28,7 +28,7 @@ struct BackwardVariant {
   DType dtype;
   bool tma;
   ChunkBackwardLaunch by_chunks = nullptr;  // all null: by walks
-  ReverseLaunch in_reverse;
+  ReverseLaunch in_reverse = {};
   GroupBackwardLaunch by_groups = nullptr;
 
   bool by_walks() const { return !by_chunks && !in_reverse.walk && !by_groups; }
