@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "cli/calls/backend.h"
@@ -29,9 +30,9 @@ struct SideStream {
 /// A call on tensors and scratch memory of its own.
 class DeviceCall {
  public:
-  DeviceCall(const Operation& operation, const Case& one)
+  DeviceCall(const Operation& operation, const Case& one, std::uint64_t seed = 1)
       : operation_(operation),
-        set_(operation.make(one, DType::kBFloat16, 1)),
+        set_(operation.make(one, DType::kBFloat16, seed)),
         placement_(set_, Device::cuda()),
         workspace_bytes_(operation.workspace_bytes(set_, placement_.bases(), placement_.device())),
         workspace_(0, std::max<std::size_t>(workspace_bytes_, 256)) {}
@@ -54,6 +55,16 @@ class DeviceCall {
   void replace(const char* name, const TensorSet& from) {
     const std::size_t i = set_.get(name).buffer;
     gpu::upload(placement_.bases()[i], from.buffers[i].data(), from.buffers[i].size());
+  }
+
+  /// Copies another call's inputs over its own, on a stream.
+  void take_inputs(DeviceCall& from, cudaStream_t stream) {
+    for (const NamedTensor& tensor : set_.tensors) {
+      if (tensor.output) continue;
+      require(cudaMemcpyAsync(placement_.bases()[tensor.buffer],
+                              from.placement_.bases()[tensor.buffer],
+                              set_.buffers[tensor.buffer].size(), cudaMemcpyDefault, stream));
+    }
   }
 
   Buffers results() { return placement_.download(); }  // waits for every stream
