@@ -41,8 +41,7 @@ class DecayExpectation : public Expectation {
     const ChannelJudge judge(channels_.problem, set, after, channels_.indices);
     const auto& defined = channels_.defined;
     return {judge.lines(
-                "before", [&](std::size_t i) -> auto& { return defined[i].before; },
-                product_limit),
+                "before", [&](std::size_t i) -> auto& { return defined[i].before; }, product_limit),
             judge.states(
                 "total", [&](std::size_t i) { return defined[i].total; }, product_limit)};
   }

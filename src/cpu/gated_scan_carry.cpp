@@ -1,5 +1,5 @@
-// gated_scan_decay and gated_scan_carry on the CPU: products of decays by chunks, all chunks side by
-// side, and what they leave of a state added to outputs.
+// gated_scan_decay and gated_scan_carry on the CPU: products of decays by chunks, all chunks side
+// by side, and what they leave of a state added to outputs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -13,10 +13,9 @@
 //
 // Floor: `before` and the carry read; of chunks that are corrected out, decay and gate read, out
 // written once each.
-// Numerics: fp32. A state below 2^-126 before a chunk becomes 0, a decay of 0 makes 0 of everything,
-// and where the state is 0 out keeps its bits: silu(gate) of inf or NaN does not count. out is
-// rounded to its dtype a second time.
-// Limits: T below 2^31 - 2^20, a grid of 2^31 - 1 CTAs.
+// Numerics: fp32. A state below 2^-126 before a chunk becomes 0, a decay of 0 makes 0 of
+// everything, and where the state is 0 out keeps its bits: silu(gate) of inf or NaN does not count.
+// out is rounded to its dtype a second time. Limits: T below 2^31 - 2^20, a grid of 2^31 - 1 CTAs.
 #pragma once
 
 #include "cuda/gated_scan/chunk_place.cuh"

@@ -87,7 +87,8 @@ __device__ inline void unpack_decay(const TokenChannels<Decay, kChannels>& token
   for (float& value : values) value = exp_flushed<sizeof(Decay) == 4>(value);
 }
 
-/// What a decay, or a product of some, leaves of a value: nothing of inf and NaN, too, where it is 0.
+/// What a decay, or a product of some, leaves of a value: nothing of inf and NaN, too, where it is
+/// 0.
 __device__ inline float kept(float decay, float value) { return apply({decay, 0.0f}, value); }
 
 }  // namespace tandem::cuda::gated_scan
