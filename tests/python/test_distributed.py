@@ -223,11 +223,12 @@ def check_nan_stays(rank, ranks):
 
 
 def check_scan_dtypes(rank, ranks):
-    """gated_scan in 16 bits, over parts of several chunks, which round twice where the state before them counts."""
+    """gated_scan in other dtypes, over parts of several chunks: within the op's limits where decays die out, and a
+    factor of root 2 wider where all outputs are rounded twice."""
     tokens = 500
     mine = tandem.distributed.part(tokens)
     limits = {torch.bfloat16: 2e-3, torch.float16: 3e-4, torch.float32: 1e-6}
-    for (dtype, limit), memory in itertools.product(limits.items(), (3, 1000)):
+    for (dtype, limit), (memory, roundings) in itertools.product(limits.items(), ((3, 1), (1000, 2))):
         x, gate = (drawn(B, tokens, D, dtype=dtype, seed=i) for i in (1, 2))
         log_decay = (-drawn(B, tokens, D, seed=3).abs() / memory).to(dtype)
         begin = drawn(B, D, dtype=torch.float32, seed=4)
@@ -242,7 +243,7 @@ def check_scan_dtypes(rank, ranks):
         out, state = run(tandem.distributed, mine)
         assert (out.dtype, state.dtype) == (dtype, torch.float32)
         error = (out.double() - expected[:, mine]).norm() / expected[:, mine].norm()
-        assert error < limit, f"{dtype}: {error}"
+        assert error < limit * roundings**0.5, f"{dtype}, memory {memory}: {error}"
         if rank == ranks - 1:
             torch.testing.assert_close(state.double(), final, rtol=1e-4, atol=1e-4)
 
