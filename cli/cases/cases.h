@@ -215,8 +215,9 @@ struct CaseSchema {
 /// Every op's, in cli/ops/ops.cpp.
 const std::vector<CaseSchema>& case_schemas();
 
-/// forward, backward, forward_backward (the two in turn, as in training), step (one token) and
-/// state (only what a span leaves behind).
+/// forward, backward, forward_backward (the two in turn, as in training), step (one token), state
+/// and state_backward (only what a span leaves behind), and of a scan decay and carry (what a state
+/// before its first token gives, without and with sequences' outputs).
 const std::vector<std::string>& direction_names();
 
 /// check, bench...

@@ -50,6 +50,10 @@ void draw_fields(Draw& draw, const CaseSchema& schema, Case& one) {
   if (schema.draw_fields != nullptr) schema.draw_fields(draw, one);
 }
 
+bool may_be_packed(const std::string& direction) {
+  return direction != "step" && direction != "decay" && direction != "carry";
+}
+
 bool is_empty(const Case& one) {
   return std::ranges::any_of(one.axes, [](const auto& axis) { return axis.second == 0; }) ||
          (one.cu_seqlens && token_count(one) == 0);
@@ -76,15 +80,14 @@ Case draw_case(const std::string& op, const std::string& direction, DType dtype,
       return std::ranges::count(schema->axes, axis.first) == 0 &&
              std::ranges::count(schema->optional_axes, axis.first) == 0;
     });
-    const bool is_step = direction == "step";
-    if (is_step) one.axes["T"] = 1;
+    if (direction == "step") one.axes["T"] = 1;
     std::int64_t size = 1;
     for (const auto& [axis, extent] : one.axes) {
       if (multiplies(axis)) size *= std::max<std::int64_t>(extent, 1);
     }
     if (size > largest) continue;
     draw_fields(draw, *schema, one);
-    if (schema->is_recurrence() && !is_step && draw.one_in(2)) {
+    if (schema->is_recurrence() && may_be_packed(direction) && draw.one_in(2)) {
       one.axes["B"] = 1;
       one.cu_seqlens = draw_offsets(draw, one.axis("T"), draw.in(0, 5));
     }

@@ -12,9 +12,11 @@ CaseSchema gated_scan_case_schema() { return scan_case_schema("gated_scan", {"B"
 
 std::vector<Operation> gated_scan_operations() {
   const auto no_flops = [](const TensorSet&) { return 0.0; };  // bytes bind
-  const auto shape = [](const TensorSet& set) {
-    const Dims x = set.get("x").shape;
-    return fmt::format("B{} T{} D{}", x[0], x[1], x[2]);
+  const auto shape_of = [](const char* tokens) {
+    return [tokens](const TensorSet& set) {
+      const Dims x = set.get(tokens).shape;
+      return fmt::format("B{} T{} D{}", x[0], x[1], x[2]);
+    };
   };
   const Operation forward = {.name = "gated_scan",
                              .direction = "forward",
@@ -22,7 +24,7 @@ std::vector<Operation> gated_scan_operations() {
                              .make = make_gated_scan,
                              .expect = expect_gated_scan,
                              .flops = no_flops,
-                             .shape = shape,
+                             .shape = shape_of("x"),
                              .fp32_on_cuda = true};
   const Operation backward = {.name = "gated_scan",
                               .direction = "backward",
@@ -35,9 +37,20 @@ std::vector<Operation> gated_scan_operations() {
                                   },
                               .expect = expect_gated_scan_backward,
                               .flops = no_flops,
-                              .shape = shape,
+                              .shape = shape_of("x"),
                               .fp32_on_cuda = true};
-  return {forward, backward, forward_then_backward(forward, backward)};
+  Operation decay = forward, carry = forward;
+  decay.direction = "decay";
+  decay.calls = {&gated_scan_decay_signature()};
+  decay.make = make_gated_scan_decay;
+  decay.expect = expect_gated_scan_decay;
+  decay.shape = shape_of("decay");
+  carry.direction = "carry";
+  carry.calls = {&gated_scan_carry_signature()};
+  carry.make = make_gated_scan_carry;
+  carry.expect = expect_gated_scan_carry;
+  carry.shape = shape_of("out");
+  return {forward, backward, forward_then_backward(forward, backward), decay, carry};
 }
 
 }  // namespace tandem::tools

@@ -33,7 +33,7 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
             // Where decays are strong, few of so many values carry the sum.
             constexpr std::int64_t kEnough = 6000;
             const std::int64_t tokens = token_count(one), D = one.axis("D");
-            if (tokens == 0) return true;
+            if (tokens == 0 || one.has_direction("decay")) return true;  // products do not cancel
             // Of a few states in fp32, one that cancels carries the error.
             constexpr std::int64_t kFewestStates = 40;
             const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1 : one.axis("B");
@@ -52,6 +52,8 @@ std::int64_t scan_shift(const Case& one);
 
 /// Makes a forward call's tensors, inputs filled; `kept`: with what it writes for its backward.
 TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept);
 
 /// Turns a forward's tensors into those of its backward.
@@ -60,6 +62,8 @@ TensorSet differentiate_scan(TensorSet set, const Signature& backward, const Cas
 
 std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
+std::unique_ptr<Expectation> expect_gated_scan_decay(const TensorSet& set, bool sampled);
+std::unique_ptr<Expectation> expect_gated_scan_carry(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan_backward(const TensorSet& set, bool sampled);
 

@@ -54,6 +54,12 @@ inline double rounded_x_limit(DType dtype, DType activations) {
   return scan_limit(dtype, activations);
 }
 
+/// Limit of products of decays, whose relative errors add up along time.
+inline double product_limit(DType dtype, DType decays) {
+  if (dtype == DType::kFloat64) return 1e-13;
+  return decays == DType::kFloat32 ? 5e-6 : 2e-5;
+}
+
 /// Compares outputs channel by channel.
 class ChannelJudge {
  public:
@@ -109,15 +115,31 @@ class ChannelJudge {
     return judge(name, of_channels(x, add), scan_limit(x.dtype, scan_.dtype));
   }
 
+  /// Compares a tensor [B,lines,D] of dense sequences: expected(i) holds the lines of channel i.
+  template <class Expected>
+  OutputError lines(const char* name, const Expected& expected,
+                    double (*limit)(DType, DType)) const {
+    const NamedTensor& x = set_.get(name);
+    const auto add = [&](Squares& squares, std::size_t i) {
+      const auto [n, d] = channels_[i];
+      const std::vector<double>& values = expected(i);
+      for (std::int64_t line = 0; line < x.shape[1]; ++line) {
+        squares.add(value(x, n * x.strides[0] + line * x.strides[1] + d), values[line]);
+      }
+    };
+    return judge(name, of_channels(x, add), limit(x.dtype, scan_.dtype));
+  }
+
   /// Compares a state [N,D]: expected(i) is channel i's.
   template <class Expected>
-  OutputError states(const char* name, const Expected& expected) const {
+  OutputError states(const char* name, const Expected& expected,
+                     double (*limit)(DType, DType) = scan_limit) const {
     const NamedTensor& x = set_.get(name);
     const auto add = [&](Squares& squares, std::size_t i) {
       const auto [n, d] = channels_[i];
       squares.add(value(x, n * scan_.D + d), expected(i));
     };
-    return judge(name, of_channels(x, add), scan_limit(x.dtype, scan_.dtype));
+    return judge(name, of_channels(x, add), limit(x.dtype, scan_.dtype));
   }
 
  private:

@@ -9,7 +9,7 @@
 #include "cli/cases/decay_values.h"
 #include "cli/ops/scan.h"
 #include "core/real.h"
-#include "ops/gated_scan_problem.h"
+#include "ops/gated_scan.h"
 
 namespace tandem::tools {
 
@@ -119,10 +119,60 @@ TensorSet make_scan(const Case& one, DType dtype, std::uint64_t seed, bool with_
   return set;
 }
 
+/// Makes the tensors of dense sequences without x and states: decays, gate and out.
+TensorSet make_dense(Case one, DType dtype, std::uint64_t seed) {
+  one.cu_seqlens.reset();
+  one.states = States::kNone;
+  return make_scan(one, dtype, seed, false);
+}
+
+/// Adds a contiguous tensor of fp32, of an op in fp64 of that.
+NamedTensor add_real(TensorSet& set, const Case& one, const char* name, DType dtype,
+                     const Dims& shape, bool output) {
+  return add_tensor(set, name, real_dtype(dtype), shape, contiguous_strides(shape), output,
+                    scan_shift(one));
+}
+
+/// Adds what gated_scan_decay makes of a set's `decay`, whose name and logs it has.
+void add_products(TensorSet& set, const Case& one, DType dtype) {
+  const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
+  const std::int64_t chunks = (shape[1] + kGatedScanChunk - 1) / kGatedScanChunk;
+  add_real(set, one, "before", dtype, {shape[0], chunks, shape[2]}, true);
+  add_real(set, one, "total", dtype, {shape[0], shape[2]}, true);
+  set.scalars["is_log"] = one.decay == DecayKind::kLogDecay ? 1 : 0;
+}
+
 }  // namespace
 
 TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
   return make_scan(one, dtype, seed, true);
+}
+
+TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_dense(one, dtype, seed);
+  NamedTensor decay = set.get(decay_name(one));
+  decay.name = "decay";
+  set.tensors = {decay};
+  add_products(set, one, dtype);
+  return set;
+}
+
+TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet products = make_gated_scan_decay(one, dtype, seed);
+  const Signature& decay = gated_scan_decay_signature();
+  const auto args = arguments(decay, products, host_bases(products), Device::cpu());
+  decay.run(args.get(), {}, {});
+  TensorSet set = make_dense(one, dtype, seed);
+  fill_normal(set.get("out"), set.buffers, RandomStream(seed + one.seed, "out"));
+  const NamedTensor& from = products.get("before");
+  const NamedTensor before = add_real(set, one, "before", dtype, from.shape, false);
+  std::memcpy(set.buffers[before.buffer].data() + before.offset,
+              products.buffers[from.buffer].data() + from.offset,
+              static_cast<std::size_t>(before.shape.product() * size_of(before.dtype)));
+  const NamedTensor carry =
+      add_real(set, one, "carry", dtype, {one.axis("B"), one.axis("D")}, false);
+  fill_normal(carry, set.buffers, RandomStream(seed + one.seed, "carry"));
+  return set;
 }
 
 /// Makes gated_scan's tensors with u and the weight instead of x, such that x = u W^T has its usual

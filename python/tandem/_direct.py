@@ -100,6 +100,6 @@ def direct(table: Table) -> Callable[[tuple[Any, ...]], Any]:
                     return NotImplemented
         if call(*arguments, *outputs) is NotImplemented:
             return NotImplemented
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return table.as_returned(tuple(outputs))
 
     return run

@@ -16,7 +16,7 @@ def register_fake(table: Table) -> None:
         check(table, given)
         extents = table.extents(given)
         results = tuple(result(table, rows, given, extents) for rows in table.results)
-        return results[0] if len(results) == 1 else results
+        return table.as_returned(results)
 
     torch.library.register_fake(f"tandem::{table.name}", fake)
 

@@ -135,7 +135,7 @@ class Op:
         return vmap(self.table, op, info.batch_size, in_dims, arguments)
 
     def refuse_in_place(self, needs_gradient: bool = False) -> None:
-        whole = f"tandem.ops.{self.table.op.removesuffix('_step')}"
+        whole = f"tandem.ops.{self.table.op.removesuffix('_step').removesuffix('_carry')}"
         raise NotImplementedError(
             f"[{self.table.op}] has no gradient: call it under torch.no_grad(), or train with {whole}"
             if needs_gradient

@@ -72,7 +72,8 @@ class Table:
         return (results,) if len(self.results) == 1 else results
 
     def as_returned(self, results: tuple[Any, ...]) -> Any:
-        return results[0] if len(self.results) == 1 else results
+        """What a call of these results returns: None of none."""
+        return (results or None) if len(self.results) != 1 else results[0]
 
     def given(self, arguments: Any) -> dict[str, Any]:
         return dict(zip(self.arguments, arguments, strict=True))

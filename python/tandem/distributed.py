@@ -115,12 +115,19 @@ def gated_scan(
     """:func:`tandem.ops.gated_scan` of a sequence over a group, each rank with the next part of it.
 
     Args: those of :func:`tandem.ops.gated_scan`, of this rank's tokens; initial_state, output_final_state, cu_seqlens,
-    start and group as in :func:`gla`. Two scans more find the state that the part leaves and the product of its decays.
+    start and group as in :func:`gla`. Where the state before the part still counts, out is rounded twice to its dtype.
+    Of packed sequences two scans more find the state that the part leaves and the product of its decays.
     """
     if others:
         refuse("gated_scan", others)
     x, gate = autocast(x, gate)
     parts = _Parts("gated_scan", x, cu_seqlens, start, group)
+    if parts.ranks > 1 and parts.cu_seqlens is None:
+        if isinstance(x, Tensor):
+            parts.check_state(initial_state, [*x.shape[:1], *x.shape[2:]])
+        given = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state)
+        out, final_state = _CarriedScan.apply(parts, *given)
+        return out, final_state if output_final_state else None
     return _scan(parts, partial(ops.gated_scan, x), decay, log_decay, gate, initial_state, output_final_state)
 
 
@@ -182,6 +189,55 @@ def _scan(
     return recurrence.run(initial_state, output_final_state)
 
 
+class _CarriedScan(torch.autograd.Function):
+    """gated_scan without packed sequences. Each rank scans its part once, as if nothing was before it, and adds what
+    the state from the ranks in front gives as soon as that is there. Between the ranks it is a scan again, with a part
+    for a token."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        parts: "_Parts",
+        x: Tensor,
+        decay: Tensor | None,
+        log_decay: Tensor | None,
+        gate: Tensor | None,
+        initial_state: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        begin = initial_state if parts.rank == 0 else None
+        out, state = OPS["gated_scan_forward"](x, decay, log_decay, gate, begin, True, None)
+        before, factor = OPS["gated_scan_decay"](log_decay if decay is None else decay, float(decay is None))
+        states, factors = parts.gathered(torch.stack((state, factor))).transpose(0, 2).unbind(1)  # [B,ranks,D] each
+        after, _ = OPS["gated_scan_forward"](states, factors, None, None, None, False, None)
+        if parts.rank > 0:
+            begin = after[:, parts.rank - 1].contiguous()
+            OPS["gated_scan_carry"](out, decay, log_decay, gate, before, begin)
+        ctx.parts = parts
+        ctx.save_for_backward(x, decay, log_decay, gate, begin, factors)
+        return out, after[:, parts.rank].contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, d_final_state: Tensor) -> tuple[Tensor | None, ...]:
+        parts = ctx.parts
+        *inputs, factors = ctx.saved_tensors
+        call = partial(OPS["gated_scan_backward"], *inputs, None, d_out)
+        if parts.rank > 0:
+            *_, d_state = call(d_final_state, False, False, False, True)
+        else:  # nobody is in front
+            d_state = torch.zeros_like(d_final_state)
+        d_states = parts.gathered(d_state).transpose(0, 1)[:, parts.rank + 1 :]
+        if d_states.size(1) > 0:
+            # A scan's gradient by its x. why these factors: token t's decay is that of the part before it.
+            given = (d_states, factors[:, parts.rank : -1], None, None, None, None, d_states, None)
+            d_behind, *_ = OPS["gated_scan_backward"](*given, True, False, False, False)
+            d_final_state = d_final_state + d_behind[:, 0]
+        _, by_x, by_decay, by_log_decay, by_gate, by_state = ctx.needs_input_grad
+        wants = (by_x, by_decay or by_log_decay, by_gate, by_state and parts.rank == 0)
+        dx, d_decay, d_gate, d_initial_state = call(d_final_state, *wants)
+        return None, dx, d_decay if by_decay else None, d_decay if by_log_decay else None, d_gate, d_initial_state
+
+
 class _Parts:
     """Where this rank's tokens lie: among the ranks, and among packed sequences, of which one at most crosses the
     border on either side. Nothing is read on the host."""
@@ -232,14 +288,22 @@ class _Parts:
 
     def gather(self, *tensors: Tensor) -> list[list[Tensor]]:
         """All ranks' tensors: for each given one a list by rank."""
-        mine = torch.cat([x.flatten() for x in tensors])
-        everyone = mine.new_empty(self.ranks * mine.numel())
-        dist.all_gather_into_tensor(everyone, mine, group=self.group)
         by_rank = [
             [piece.view_as(x) for piece, x in zip(row.split([x.numel() for x in tensors]), tensors, strict=True)]
-            for row in everyone.view(self.ranks, -1)
+            for row in self.gathered(torch.cat([x.flatten() for x in tensors]))
         ]
         return [list(of_ranks) for of_ranks in zip(*by_rank, strict=True)]
+
+    def gathered(self, mine: Tensor) -> Tensor:
+        """All ranks' tensors, along an axis in front."""
+        everyone = mine.new_empty(self.ranks * mine.numel())
+        dist.all_gather_into_tensor(everyone, mine.flatten(), group=self.group)
+        return everyone.view(self.ranks, *mine.shape)
+
+    def check_state(self, initial_state: Any, shape: Sequence[int]) -> None:
+        if isinstance(initial_state, Tensor) and list(initial_state.shape) != list(shape):
+            got = list(initial_state.shape)
+            raise ValueError(f"[{self.op}] initial_state must have shape {list(shape)}, got {got}")
 
 
 def _like(mask: Tensor, values: Tensor) -> Tensor:
@@ -339,9 +403,7 @@ class _Recurrence(NamedTuple):
         with torch.no_grad():
             states, factors = self.end_state()
             shape = (states.size(0) // self.pieces, *states.shape[1:])
-            if isinstance(initial_state, Tensor) and initial_state.shape != shape:
-                shapes = f"{list(shape)}, got {list(initial_state.shape)}"
-                raise ValueError(f"[{parts.op}] initial_state must have shape {shapes}")
+            parts.check_state(initial_state, shape)
             nothing = states.new_zeros(shape)
             passed = _Passed.of(states, factors, self.pieces)
             end = passed.behind(parts.begin(nothing, initial_state))

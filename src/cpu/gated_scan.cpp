@@ -21,7 +21,9 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const CallOption
 
 std::vector<VariantInfo> gated_scan_variants() {
   return {{"gated_scan", "gated_scan_forward.cpu", ""},
-          {"gated_scan", "gated_scan_backward.cpu", ""}};
+          {"gated_scan", "gated_scan_backward.cpu", ""},
+          {"gated_scan", "gated_scan_decay.cpu", ""},
+          {"gated_scan", "gated_scan_carry.cpu", ""}};
 }
 
 }  // namespace tandem::cpu

@@ -29,7 +29,7 @@ TANDEM_ROW exponentiate_row(int columns, Real* __restrict x) {
 }
 
 TANDEM_ROW multiply_row(int columns, const Real* __restrict decay, Real* __restrict total) {
-  for (int j = 0; j < columns; ++j) total[j] *= decay[j];
+  for (int j = 0; j < columns; ++j) total[j] = kept(decay[j], total[j]);
 }
 
 /// after = decay before + x.
@@ -58,6 +58,15 @@ TANDEM_ROW gradient_row(int columns, const Real* __restrict decay, Real* __restr
 
 TANDEM_ROW gate_row(int columns, const Real* __restrict gate, Real* __restrict x) {
   for (int j = 0; j < columns; ++j) x[j] *= gate[j] * sigmoid(gate[j]);
+}
+
+/// out += silu(gate) state where that is not 0; a null gate is none.
+TANDEM_ROW add_row(int columns, const Real* __restrict gate, const Real* __restrict state,
+                   Real* __restrict out) {
+  for (int j = 0; j < columns; ++j) {
+    const Real sum = out[j] + (gate ? gate[j] * sigmoid(gate[j]) : Real{1}) * state[j];
+    out[j] = state[j] == 0 ? out[j] : sum;
+  }
 }
 
 TANDEM_ROW gate_gradient_row(int columns, const Real* __restrict gate, const Real* __restrict state,
@@ -126,6 +135,15 @@ TANDEM_ALWAYS_INLINE void gate_rows(TileShape shape, const Real* gate, Real* x) 
 }
 
 template <typename Real>
+TANDEM_ALWAYS_INLINE void add_rows(TileShape shape, const Real* gate, const Real* states,
+                                   Real* out) {
+  for (int i = 0; i < shape.rows; ++i) {
+    const int at = i * kScanColumns;
+    add_row(shape.columns, gate ? gate + at : gate, states + at, out + at);
+  }
+}
+
+template <typename Real>
 TANDEM_ALWAYS_INLINE void gate_gradient_rows(TileShape shape, const Real* gate, const Real* states,
                                              const Real* d_out, Real* d_gate) {
   for (int i = 0; i < shape.rows; ++i) {
@@ -164,6 +182,8 @@ TANDEM_FOR_EACH_ISA(gradient, (TileShape shape, const float* decay, float* d, fl
 TANDEM_FOR_EACH_ISA(pass, (int columns, const float* total, const float* before, float* after),
                     pass_on_row(columns, total, before, after))
 TANDEM_FOR_EACH_ISA(gate, (TileShape shape, const float* gate, float* x), gate_rows(shape, gate, x))
+TANDEM_FOR_EACH_ISA(add, (TileShape shape, const float* gate, const float* states, float* out),
+                    add_rows(shape, gate, states, out))
 TANDEM_FOR_EACH_ISA(gate_gradient,
                     (TileShape shape, const float* gate, const float* states, const float* d_out,
                      float* d_gate),
@@ -247,6 +267,16 @@ void apply_gate(TileShape shape, const float* gate, float* x) {
 template <>
 void apply_gate(TileShape shape, const double* gate, double* x) {
   gate_rows(shape, gate, x);
+}
+
+template <>
+void add_states(TileShape shape, const float* gate, const float* states, float* out) {
+  TANDEM_CALL_FOR_ISA(isa(), add, shape, gate, states, out)
+}
+
+template <>
+void add_states(TileShape shape, const double* gate, const double* states, double* out) {
+  add_rows(shape, gate, states, out);
 }
 
 template <>

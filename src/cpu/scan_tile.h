@@ -49,6 +49,10 @@ void pass_on(int columns, const Real* total, const Real* before, Real* after);
 template <typename Real>
 void apply_gate(TileShape shape, const Real* gate, Real* x);
 
+/// out += silu(gate) states, or states where gate is null; where a state is 0 out stays.
+template <typename Real>
+void add_states(TileShape shape, const Real* gate, const Real* states, Real* out);
+
 /// d_gate = silu'(gate) states d_out.
 template <typename Real>
 void differentiate_gate(TileShape shape, const Real* gate, const Real* states, const Real* d_out,

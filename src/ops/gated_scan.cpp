@@ -9,6 +9,11 @@ namespace {
 
 using Forward = GatedScanForwardArgs;
 using Backward = GatedScanBackwardArgs;
+using Decay = GatedScanDecayArgs;
+using Carry = GatedScanCarryArgs;
+
+constexpr const char* kBeforeAxes = "B,T/64,D";
+static_assert(kGatedScanChunk == 64);
 
 /// The problem of x and all that a forward and its backward read beside it.
 template <class Args>
@@ -17,6 +22,15 @@ GatedScanForwardProblem inputs_of(const Args& args) {
   static_cast<ScanRecurrence&>(problem) = scan_recurrence(args, args.x, args.x.shape[2]);
   problem.x = token_tensor(args.x);
   return problem;
+}
+
+/// The axes of sequences without cu_seqlens; `tokens` is [B,T,D].
+void set_axes(const TensorView& tokens, ScanRecurrence& scan) {
+  scan.dtype = tokens.dtype;
+  scan.device = tokens.device;
+  scan.B = scan.N = tokens.shape[0];
+  scan.T = tokens.shape[1];
+  scan.D = static_cast<int>(tokens.shape[2]);
 }
 
 }  // namespace
@@ -40,6 +54,30 @@ const Signature& gated_scan_backward_signature() {
   return signature;
 }
 
+const Signature& gated_scan_decay_signature() {
+  static const Signature signature = make_signature<Decay>(
+      "gated_scan_decay",
+      {input<&Decay::decay>("decay", "B,T,D", Element::kAny),
+       choice_of_two<&Decay::is_log>("is_log"),
+       output<&Decay::before>("before", kBeforeAxes, Element::kFp32, Layout::kContiguous),
+       output<&Decay::total>("total", "B,D", Element::kFp32, Layout::kContiguous)},
+      {cpu::gated_scan_decay, TANDEM_CUDA_ENTRY(gated_scan_decay)});
+  return signature;
+}
+
+const Signature& gated_scan_carry_signature() {
+  static const Signature signature = make_signature<Carry>(
+      "gated_scan_carry",
+      {in_place<&Carry::out>("out", "B,T,D", Element::kAny),
+       input<&Carry::decay>("decay", "B,T,D", Element::kSameOrFp32),
+       input<&Carry::log_decay>("log_decay", "B,T,D", Element::kSameOrFp32).instead("decay"),
+       input<&Carry::gate>("gate", "B,T,D"),
+       input<&Carry::before>("before", kBeforeAxes, Element::kFp32, Layout::kContiguous),
+       input<&Carry::carry>("carry", "B,D", Element::kFp32, Layout::kContiguous)},
+      {cpu::gated_scan_carry, TANDEM_CUDA_ENTRY(gated_scan_carry)});
+  return signature;
+}
+
 GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args) {
   gated_scan_forward_signature().check(&args);
   GatedScanForwardProblem problem = inputs_of(args);
@@ -54,6 +92,30 @@ GatedScanBackwardProblem make_problem(const GatedScanBackwardArgs& args) {
   problem.forward = inputs_of(args);
   static_cast<ScanGradients&>(problem) = scan_gradients(args);
   problem.dx = token_tensor(args.dx);
+  return problem;
+}
+
+GatedScanDecayProblem make_problem(const GatedScanDecayArgs& args) {
+  gated_scan_decay_signature().check(&args);
+  GatedScanDecayProblem problem;
+  set_axes(args.decay, problem);
+  problem.decay_dtype = args.decay.dtype;
+  problem.log_decay = args.is_log;
+  problem.decay = token_tensor(args.decay);
+  problem.before = state_data(args.before);
+  problem.total = state_data(args.total);
+  return problem;
+}
+
+GatedScanCarryProblem make_problem(const GatedScanCarryArgs& args) {
+  gated_scan_carry_signature().check(&args);
+  GatedScanCarryProblem problem;
+  set_axes(args.out, problem);
+  set_decay(args, problem);
+  problem.gate = token_tensor(args.gate);
+  problem.out = token_tensor(args.out);
+  problem.before = state_data(args.before);
+  problem.carry = state_data(args.carry);
   return problem;
 }
 
@@ -75,6 +137,14 @@ std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& arg
                                                 const DeviceProperties& device,
                                                 bool batch_invariant) {
   return workspace_bytes(gated_scan_backward_signature(), &args, device, batch_invariant);
+}
+
+void gated_scan_decay(const GatedScanDecayArgs& args, const Context& context) {
+  run(gated_scan_decay_signature(), &args, context);
+}
+
+void gated_scan_carry(const GatedScanCarryArgs& args, const Context& context) {
+  run(gated_scan_carry_signature(), &args, context);
 }
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/call_options.h"
+#include "ops/gated_scan_carry_problem.h"
 #include "ops/gated_scan_problem.h"
 #include "ops/signature.h"
 #include "tandem/context.h"
@@ -16,15 +17,21 @@ namespace tandem {
 /// Makes the checked problem; throws InvalidArgument when the arguments do not fit together.
 GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args);
 GatedScanBackwardProblem make_problem(const GatedScanBackwardArgs& args);
+GatedScanDecayProblem make_problem(const GatedScanDecayArgs& args);
+GatedScanCarryProblem make_problem(const GatedScanCarryArgs& args);
 
 /// The tables of the calls.
 const Signature& gated_scan_forward_signature();
 const Signature& gated_scan_backward_signature();
+const Signature& gated_scan_decay_signature();
+const Signature& gated_scan_carry_signature();
 
 namespace cpu {
 /// Runs the op; throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
 void gated_scan_forward(const GatedScanForwardProblem& problem, const CallOptions& options = {});
 void gated_scan_backward(const GatedScanBackwardProblem& problem, const CallOptions& options = {});
+void gated_scan_decay(const GatedScanDecayProblem& problem, const CallOptions& options = {});
+void gated_scan_carry(const GatedScanCarryProblem& problem, const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants();
 }  // namespace cpu
 
@@ -39,7 +46,12 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
 std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options = {});
+void gated_scan_decay(const GatedScanDecayProblem& problem, const Context& context,
+                      const CallOptions& options = {});
+void gated_scan_carry(const GatedScanCarryProblem& problem, const Context& context,
+                      const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device);
+std::vector<VariantInfo> gated_scan_carry_variants(const DeviceProperties& device);
 }  // namespace cuda
 
 }  // namespace tandem

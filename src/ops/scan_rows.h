@@ -54,6 +54,14 @@ std::vector<Parameter> scan_backward_table(std::vector<Parameter> first,
   return table;
 }
 
+template <class Args>
+void set_decay(const Args& args, ScanRecurrence& scan) {
+  scan.log_decay = args.log_decay.has_value();
+  const TensorView& decay = scan.log_decay ? *args.log_decay : *args.decay;
+  scan.decay_dtype = decay.dtype;
+  scan.decay = token_tensor(decay);
+}
+
 /// The recurrence of checked arguments; `tokens` is [B,T,...].
 template <class Args>
 ScanRecurrence scan_recurrence(const Args& args, const TensorView& tokens, std::int64_t D) {
@@ -64,10 +72,7 @@ ScanRecurrence scan_recurrence(const Args& args, const TensorView& tokens, std::
   scan.T = tokens.shape[1];
   scan.N = sequence_count(args.cu_seqlens, scan.B);
   scan.D = static_cast<int>(D);
-  scan.log_decay = args.log_decay.has_value();
-  const TensorView& decay = scan.log_decay ? *args.log_decay : *args.decay;
-  scan.decay_dtype = decay.dtype;
-  scan.decay = token_tensor(decay);
+  set_decay(args, scan);
   scan.gate = token_tensor(args.gate);
   scan.initial_state = state_data(args.initial_state);
   scan.cu_seqlens = offsets_data(args.cu_seqlens);

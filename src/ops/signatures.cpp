@@ -22,6 +22,8 @@ const std::vector<const Signature*>& signatures() {
                                                     &gla_step_signature(),
                                                     &gated_scan_forward_signature(),
                                                     &gated_scan_backward_signature(),
+                                                    &gated_scan_decay_signature(),
+                                                    &gated_scan_carry_signature(),
                                                     &linear_scan_forward_signature(),
                                                     &linear_scan_backward_signature(),
                                                     &projection_forward_signature(),
@@ -72,6 +74,7 @@ std::vector<VariantInfo> variants(const DeviceProperties& device) {
     append(cuda::gla_variants(device));
     append(cuda::gla_step_variants(device));
     append(cuda::gated_scan_variants(device));
+    append(cuda::gated_scan_carry_variants(device));
     append(cuda::linear_scan_variants(device));
     append(cuda::projection_variants(device));
     append(cuda::rms_norm_gemm_variants(device));

@@ -35,7 +35,7 @@ inline std::int64_t extent(const std::string& axis, bool lists) {
   if (axis == "B") return lists ? 1 : 2;
   if (axis == "N") return lists ? 3 : 2;
   if (axis == "M") return 5;
-  if (axis == "T/128") return 1;
+  if (axis == "T/128" || axis == "T/64") return 1;
   const std::int64_t segment = axis.back() - '0';
   if (axis == "C" + std::to_string(segment)) return 16 + 8 * segment;
   if (axis == "W" + std::to_string(segment)) return 8;

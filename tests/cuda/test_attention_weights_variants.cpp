@@ -96,15 +96,18 @@ TEST(AttentionWeightsPlan, ABackwardKeepsAMeanForEachRowOfWholeTiles) {
   EXPECT_EQ(workspace_bytes(backward_args(2, 129, 96, 3, 64)), 2u * 3 * 256 * 4);
 }
 
-/// A strip is as long as leaves no multiprocessor without one.
+/// A strip is as long as leaves no multiprocessor without one; under a mask one turn.
 TEST(AttentionWeightsPlan, StripsFillTheDevice) {
-  const auto strip = [](std::int64_t B, std::int64_t T, std::int64_t H) {
-    return choose_strip(make_problem(forward_args(B, T, T, H, 64)), 132);
+  const auto strip = [](std::int64_t B, std::int64_t T, std::int64_t H, bool causal = false) {
+    AttentionWeightsForwardArgs args = forward_args(B, T, T, H, 64);
+    args.causal = causal;
+    return choose_strip(make_problem(args), 132);
   };
   EXPECT_EQ(strip(1, 128, 1), 1);
-  EXPECT_EQ(strip(4, 1024, 16), 2);  // 128 CTAs
-  EXPECT_EQ(strip(1, 4096, 32), 4);  // 128 CTAs
-  EXPECT_EQ(strip(64, 8192, 16), 16);
+  EXPECT_EQ(strip(4, 1024, 16), 2);   // 128 CTAs
+  EXPECT_EQ(strip(1, 4096, 32), 4);   // 128 CTAs
+  EXPECT_EQ(strip(64, 8192, 16), 1);  // 249 turns; with longer strips more
+  EXPECT_EQ(strip(4, 1024, 16, true), 1);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// gated_scan_forward and gated_scan_backward give the same bits whatever else the GPU does: 100
-// calls beside a busy stream, 100 replays of a captured graph. A replay goes by the cu_seqlens that
-// are in memory at that time.
+// gated_scan's calls give the same bits whatever else the GPU does: 100 calls beside a busy stream,
+// 100 replays of a captured graph. A replay goes by the cu_seqlens that are in memory at that time.
 #include <gtest/gtest.h>
 
 #include "same_bits.h"
@@ -37,7 +36,8 @@ TEST_P(GpuGatedScanDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(r
 INSTANTIATE_TEST_SUITE_P(Cuda, GpuGatedScanDeterminism,
                          testing::ValuesIn(with_operations({&find_operation("gated_scan"),
                                                             &find_operation("gated_scan",
-                                                                            "backward")},
+                                                                            "backward"),
+                                                            &find_operation("gated_scan", "decay")},
                                                            kShapes)),
                          GpuSameBits::name_of);
 

@@ -5,6 +5,7 @@ import unittest
 
 import tandem
 import test_gated_scan
+import test_gated_scan_carry
 import test_linear_scan
 import torch
 from reference import relative_rms
@@ -43,6 +44,10 @@ class GatedScanAutograd(OnGpu, test_gated_scan.Autograd):
 
 
 class GatedScanTorch(OnGpu, test_gated_scan.Torch):
+    pass
+
+
+class GatedScanCarry(OnGpu, test_gated_scan_carry.Carry):
     pass
 
 

@@ -83,6 +83,8 @@ def cases():
     weight = drawn(D, WIDTH, seed=14)
     yield Case("gated_scan", scan(decay="decay"), (x, a, gate), state=begin)
     yield Case("gated_scan of log_decay", scan(decay="log_decay"), (x, a.log()), state=begin)
+    yield Case("gated_scan without decay", scan(decay="decay"), (x, torch.ones_like(a), gate), state=begin)
+    yield Case("gated_scan that grows, from nothing", scan(decay="log_decay"), (x, gate.abs() / 20))
     yield Case("gated_scan packed", scan(decay="decay"), (x[:1], a[:1], gate[:1]), state=begins, packed=True)
     yield Case("linear_scan", linear, (u, a.log(), gate), (weight,), begin)
     yield Case("linear_scan packed", linear, (u[:1], a.log()[:1], gate[:1]), (weight,), begins, packed=True)
@@ -171,19 +173,24 @@ def check_dtypes(rank, ranks):
 def check_compiled(rank, ranks):
     """One graph, with the collectives of both directions, gives the same bits."""
     mine = tandem.distributed.part(T)
-    args = leaves(*(x[:, mine] for x in next(cases()).timed))
+    all_cases = {case.name: case for case in cases()}
 
-    def run(*args):
+    def gla(*args):
         return tandem.distributed.gla(*args)[0]
 
-    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    def gated_scan(x, a, gate):
+        return tandem.distributed.gated_scan(x, decay=a, gate=gate)[0]
 
-    def values(call):
-        out = call(*args)
-        return [out, *gradients(out.square().sum(), *args)]
+    for run in (gla, gated_scan):
+        args = leaves(*(x[:, mine] for x in all_cases[run.__name__].timed))
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
 
-    for got, same in zip(values(compiled), values(run), strict=True):
-        assert torch.equal(got, same)
+        def values(call, args=args):
+            out = call(*args)
+            return [out, *gradients(out.square().sum(), *args)]
+
+        for got, same in zip(values(compiled), values(run), strict=True):
+            assert torch.equal(got, same), run.__name__
 
 
 def check_refusals(rank, ranks):
@@ -229,6 +236,49 @@ def check_pieces(rank, ranks):
         check_compiled(rank, ranks)
 
 
+def check_scan_dtypes(rank, ranks):
+    """gated_scan in other dtypes, over parts of several chunks: within the op's limits where decays die out, and a
+    factor of root 2 wider where all outputs are rounded twice."""
+    tokens = 500
+    mine = tandem.distributed.part(tokens)
+    limits = {torch.bfloat16: 2e-3, torch.float16: 3e-4, torch.float32: 1e-6}
+    for (dtype, limit), (memory, roundings) in itertools.product(limits.items(), ((3, 1), (1000, 2))):
+        x, gate = (drawn(B, tokens, D, dtype=dtype, seed=i) for i in (1, 2))
+        log_decay = (-drawn(B, tokens, D, seed=3).abs() / memory).to(dtype)
+        begin = drawn(B, D, dtype=torch.float32, seed=4)
+
+        def run(module, part, x=x, gate=gate, log_decay=log_decay, begin=begin):
+            timed = [one[:, part] for one in (x, log_decay, gate)]
+            options = {"log_decay": timed[1], "gate": timed[2], "initial_state": begin, "output_final_state": True}
+            return module.gated_scan(timed[0], **options)
+
+        fp64 = {"x": x.double(), "gate": gate.double(), "log_decay": log_decay.double(), "begin": begin.double()}
+        expected, final = run(tandem.ops, slice(None), **fp64)
+        out, state = run(tandem.distributed, mine)
+        assert (out.dtype, state.dtype) == (dtype, torch.float32)
+        error = (out.double() - expected[:, mine]).norm() / expected[:, mine].norm()
+        assert error < limit * roundings**0.5, f"{dtype}, memory {memory}: {error}"
+        if rank == ranks - 1:
+            torch.testing.assert_close(state.double(), final, rtol=1e-4, atol=1e-4)
+
+
+def check_scan_nan_stays(rank, ranks):
+    """NaN in a channel of gated_scan reaches no other, and nothing behind a decay of 0 on any rank."""
+    mine = tandem.distributed.part(T)
+    x, gate = drawn(1, T, D, seed=1), drawn(1, T, D, seed=2)
+    a = torch.full((1, T, D), 0.9, dtype=DTYPE)
+    x[:, 5, ::2] = torch.nan
+    a[:, T - 10, ::4] = 0
+    args = leaves(*(one[:, mine] for one in (x, a, gate)))
+    out, _ = tandem.distributed.gated_scan(args[0], decay=args[1], gate=args[2])
+    reached = torch.zeros(T, D, dtype=torch.bool)
+    reached[5:, ::2] = True
+    reached[T - 10 :, ::4] = False
+    assert torch.equal(out[0].isnan(), reached[mine])
+    for d in gradients(out[..., 1::2].sum(), *args):
+        assert d[..., 1::2].isfinite().all()
+
+
 def rank_of(rank, ranks, folder, checks, backend):
     torch.set_num_threads(1)
     if backend == "nccl":
@@ -251,6 +301,8 @@ def all_checks(rank, ranks):
     check_compiled(rank, ranks)
     check_refusals(rank, ranks)
     check_nan_stays(rank, ranks)
+    check_scan_dtypes(rank, ranks)
+    check_scan_nan_stays(rank, ranks)
 
 
 def one_raises(rank, ranks):

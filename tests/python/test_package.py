@@ -34,6 +34,9 @@ SCHEMAS = (
     "gated_scan_backward(Tensor x, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor? initial_state, "
     "Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_dx, bool wants_d_decay, bool wants_d_gate, "
     "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
+    "gated_scan_decay(Tensor decay, float? is_log) -> (Tensor, Tensor)",
+    "gated_scan_carry(Tensor(a!) out, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor before, Tensor carry) "
+    "-> ()",
     "linear_scan_forward(Tensor u, Tensor weight, Tensor? decay, Tensor? log_decay, Tensor? gate, "
     "Tensor? initial_state, bool output_final_state, Tensor? cu_seqlens, bool output_x, bool output_states) "
     "-> (Tensor, Tensor?, Tensor?, Tensor?)",

@@ -92,4 +92,44 @@ std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& arg
                                                 const DeviceProperties& device,
                                                 bool batch_invariant = false);
 
+/// Tokens of a chunk of gated_scan_decay and gated_scan_carry.
+constexpr int kGatedScanChunk = 64;
+
+/// What decays make of the state that a sequence begins with: their products over time.
+///
+///   before_c = a_1 a_2 ... a_{64 c}        of chunk c, tokens [64 c, 64 (c + 1)); before_0 = 1
+///   total    = a_1 a_2 ... a_T             1 without tokens
+///
+/// A product with a decay of 0 is 0, whatever the decays before it are; what is below 2^-126 (of
+/// fp64, the smallest normal number) may be. No output may overlap an input or another output.
+struct GatedScanDecayArgs {
+  TensorView decay;     ///< [B,T,D], bf16, fp16 or fp32, on the CPU also fp64; rows as x's
+  bool is_log = false;  ///< whether `decay` holds the natural logs
+  TensorView before;    ///< out fp32 [B,ceil(T/64),D], contiguous
+  TensorView total;     ///< out fp32 [B,D], contiguous
+};
+
+/// Runs and throws as gated_scan_forward does; reads the decays once, needs no workspace.
+void gated_scan_decay(const GatedScanDecayArgs& args, const Context& context = {});
+
+/// Adds to outputs of gated_scan_forward, in place, what a state before their first token gives, if
+/// they were computed from a state of 0 there:
+///
+///   out_t = out_t + silu(gate_t) (a_1 a_2 ... a_t) carry
+///
+/// Where what is left of the carry is 0 in fp32, or below 2^-126 before a chunk, out keeps its
+/// bits: of the chunks behind nothing else is read. A decay of 0 ends a carry of inf or NaN, too.
+/// out is rounded once more, to its dtype.
+struct GatedScanCarryArgs {
+  TensorView out;                                      ///< in and out [B,T,D], as in the forward
+  std::optional<TensorView> decay = std::nullopt;      ///< as in GatedScanForwardArgs
+  std::optional<TensorView> log_decay = std::nullopt;  ///< as in GatedScanForwardArgs
+  std::optional<TensorView> gate = std::nullopt;       ///< as in GatedScanForwardArgs
+  TensorView before;                                   ///< of gated_scan_decay
+  TensorView carry;                                    ///< fp32 [B,D], contiguous
+};
+
+/// Runs and throws as gated_scan_forward does; needs no workspace.
+void gated_scan_carry(const GatedScanCarryArgs& args, const Context& context = {});
+
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/gated_scan/config.h"
+#include "cuda/gated_scan/layout.h"
 #include "cuda/gated_scan/row_maps.h"
 #include "cuda/gated_scan/variants.h"
 #include "cuda/runtime/plan.h"
@@ -85,24 +86,6 @@ void add_backward_16(std::vector<BackwardVariant>& table, DType dtype) {
   add_sequences_backward<Element, Element, false>(table, dtype, dtype);
   add_sequences_backward<Element, float, true>(table, dtype, DType::kFloat32);
   add_sequences_backward<Element, float, false>(table, dtype, DType::kFloat32);
-}
-
-/// Says why a tensor cannot be read or written 16 bytes at a time, "" when it can.
-std::string layout_problem(const char* name, const TokenTensor& tensor, DType dtype,
-                           const ScanRecurrence& problem) {
-  const std::string argument = name;
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
-    return argument + " does not start at a multiple of 16 bytes";
-  }
-  const auto check = [&](const char* axis, std::int64_t extent, std::int64_t stride) {
-    const std::int64_t bytes = stride * size_of(dtype);
-    return extent <= 1 || bytes % 16 == 0
-               ? ""
-               : argument + " has a " + axis + " stride of " + std::to_string(bytes) +
-                     " bytes, not a multiple of 16";
-  };
-  const std::string reason = check("batch", problem.B, tensor.batch_stride);
-  return reason.empty() ? check("time", problem.T, tensor.time_stride) : reason;
 }
 
 /// Says why a variant of either direction cannot read what the recurrence reads, x included; ""
