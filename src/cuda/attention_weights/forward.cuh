@@ -1,19 +1,15 @@
 // attention_weights_forward_kernel: w = softmax(scale q kt + mask), in memory.
 //
 // A CTA has a strip of queries of one head. Each of its four warpgroups takes tiles of 64 of them,
-// one after the other, and goes through the keys twice for each, block by block, with
+// one in each turn, and goes through the keys twice for each, block by block, with
 // c = scale log2 e (the softmax is attention's, cuda/attention/forward_softmax.cuh):
 //   sums      S = Q Kt,  m = c max_j S,  l = sum_j 2^(c S - m); of the last block also the weights
 //   weights   S = Q Kt,  w = 2^(c S - m) / l, rounded and stored; zeros behind what the tile sees
 // Scores are made twice because they do not fit: 64 rows of 1024 keys are all registers of a
 // multiprocessor.
 //
-// All warpgroups follow one stream of keys. Two of them are a pass behind the others: at any time
-// half make sums, which need no memory, and half store.
-//
-//   pass        0            1            2            3            4
-//   rows 0, 2   sums 0       weights 0    sums 4       weights 4
-//   rows 1, 3                sums 1       weights 1    sums 5       weights 5
+// All warpgroups follow one stream of keys, as far apart as its stages allow: while some take
+// exponentials, others multiply.
 //
 // Role   threads                  registers  work
 //   load   one                           24  q and k by TMA

@@ -1,5 +1,5 @@
-// The load role of attention_weights_forward_kernel: each pass's keys, and queries where a tile
-// begins.
+// The load role of attention_weights_forward_kernel: queries where a turn begins, and its keys,
+// twice.
 #pragma once
 
 #include "cuda/attention_weights/forward_shared.cuh"
@@ -28,23 +28,25 @@ struct ForwardLoad {
     const int key_head = shared.strip.head / (params.problem.H / params.problem.HKV);
     typename Ring<Config::kStages>::Position keys_at;
 #pragma unroll 1
-    for (int pass = 0; pass < shared.strip.passes(); ++pass) {
+    for (int turn = 0; turn < shared.strip.turns(); ++turn) {
+      const auto at = shared.strip.queries(turn);
 #pragma unroll 1
       for (int group = 0; group < Config::kGroups; ++group) {
-        const auto turn = shared.strip.turn(group, pass);
-        if (!turn.works || turn.stores) continue;
+        if (!shared.strip.works(group, turn)) continue;
         auto& ring = shared.queries[group];
-        const int stage = turn.queries.stage;
-        ring.wait_empty(turn.queries);
-        load_tile(params.q_map, ring.full[stage], shared.q[group][stage], 64,
-                  {0, shared.strip.head, turn.query, shared.strip.batch});
+        ring.wait_empty(at);
+        load_tile(params.q_map, ring.full[at.stage], shared.q[group][at.stage], 64,
+                  {0, shared.strip.head, shared.strip.query(group, turn), shared.strip.batch});
       }
-      const int blocks = shared.strip.blocks(pass);
 #pragma unroll 1
-      for (int block = 0; block < blocks; ++block, keys_at.advance()) {
-        shared.keys.wait_empty(keys_at);
-        load_tile(params.k_map, shared.keys.full[keys_at.stage], shared.k[keys_at.stage],
-                  Config::kKeys, {0, key_head, block * Config::kKeys, shared.strip.batch});
+      for (int pass = 0; pass < 2; ++pass) {
+        const int blocks = shared.strip.blocks(turn, pass == 1);
+#pragma unroll 1
+        for (int block = 0; block < blocks; ++block, keys_at.advance()) {
+          shared.keys.wait_empty(keys_at);
+          load_tile(params.k_map, shared.keys.full[keys_at.stage], shared.k[keys_at.stage],
+                    Config::kKeys, {0, key_head, block * Config::kKeys, shared.strip.batch});
+        }
       }
     }
   }

@@ -24,16 +24,18 @@ inline std::int64_t count_strips(const AttentionSizes& sizes, int strip) {
   return ceil_div(sizes.TQ, 64 * kForwardGroups * strip) * sizes.B * sizes.H;
 }
 
-/// Chooses ForwardParams::strip: so that the passes that a multiprocessor makes are fewest. A strip
-/// makes two for each tile of a warpgroup, and begins and ends with one in which half of them rest.
-inline int choose_strip(const AttentionSizes& sizes, int multiprocessors) {
+/// Chooses ForwardParams::strip: the one with which a multiprocessor has the fewest turns, the
+/// longer of two. Strips of unequal length, as a mask makes them, are one turn long, so that the
+/// device evens them out.
+inline int choose_strip(const AttentionWeightsForwardProblem& problem, int multiprocessors) {
   constexpr int kMost = 16;
-  const auto passes = [&](int strip) {
-    return ceil_div(count_strips(sizes, strip), multiprocessors) * (2 * strip + 1);
+  if (problem.mask.right >= 0) return 1;
+  const auto turns = [&](int strip) {
+    return ceil_div(count_strips(problem, strip), multiprocessors) * strip;
   };
   int best = 1;
   for (int strip = 2; strip <= kMost; ++strip) {
-    if (passes(strip) < passes(best)) best = strip;
+    if (turns(strip) <= turns(best)) best = strip;
   }
   return best;
 }

@@ -50,7 +50,7 @@ struct ForwardRows {
     }
   }
 
-  /// Goes past blocks that the other warpgroup sees.
+  /// Goes past blocks that other warpgroups see.
   __device__ void skip(int blocks) {
 #pragma unroll 1
     for (; blocks > 0; --blocks) {
@@ -72,6 +72,44 @@ struct ForwardRows {
             shared.strip.seen_blocks(query)};
   }
 
+  /// What is added to exponents. In a row that sees nothing these are -inf.
+  __device__ static float shift(const attention::Softmax& softmax, int row) {
+    return softmax.reference[row] == -INFINITY ? 0.0f : -softmax.reference[row];
+  }
+
+  /// The sums of a block's weights, this thread's share of them.
+  __device__ static float2 add_up(const Scores& s, const attention::Softmax& softmax) {
+    float sums[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < Config::kKeys / 2; ++i) {
+      const int row = i / 2 % 2;
+      sums[row][i % 2] += shared_exp2(i, fmaf(s[i], softmax.log2_scale, shift(softmax, row)));
+    }
+    return {sums[0][0] + sums[0][1], sums[1][0] + sums[1][1]};
+  }
+
+  /// Adds a block's weights to the rows' sums. References are the first block's largest scores, and
+  /// raised where weights come near what fp32 holds: to look for each block's largest would take as
+  /// long as the weights do.
+  __device__ static void add_block(const Scores& s, attention::Softmax& softmax, bool first) {
+    constexpr float kMost = 0x1p96f;
+    const auto any = [](bool row) { return __any_sync(0xFFFFFFFFu, row) != 0; };
+    bool raises = first || any(fminf(softmax.reference[0], softmax.reference[1]) == -INFINITY);
+    float2 added;
+#pragma unroll 1
+    for (bool done = false; !done; raises = true) {
+      if (raises) {
+        const float2 factor = softmax.raise(s);
+        softmax.sum[0] *= factor.x;
+        softmax.sum[1] *= factor.y;
+      }
+      added = add_up(s, softmax);
+      done = raises || !any(fmaxf(added.x, added.y) > kMost);
+    }
+    softmax.sum[0] += added.x;
+    softmax.sum[1] += added.y;
+  }
+
   /// The first pass: finds what the rows' weights are measured by, and stores those of the last
   /// block, which are there.
   __device__ void find_sums(int query, attention::Softmax& softmax) {
@@ -81,8 +119,9 @@ struct ForwardRows {
     for (int block = 0; block < sees.blocks; ++block) {
       multiply(s);
       if (block >= sees.whole_blocks) sees.keys.mask(s, block * Config::kKeys);
-      softmax.weigh(s, softmax.raise(s), shared_exp2);
+      if (block < sees.blocks - 1) add_block(s, softmax, block == 0);
     }
+    if (sees.blocks > 0) softmax.weigh(s, softmax.raise(s), shared_exp2);
 #pragma unroll
     for (float& sum : softmax.sum) {
       sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
@@ -102,10 +141,7 @@ struct ForwardRows {
       multiply(s);
 #pragma unroll
       for (int i = 0; i < Config::kKeys / 2; ++i) {
-        // Of a row that sees nothing: exponents are -inf then.
-        const float reference = softmax.reference[i / 2 % 2];
-        const float shift = reference == -INFINITY ? 0.0f : -reference;
-        s[i] = shared_exp2(i, fmaf(s[i], softmax.log2_scale, shift));
+        s[i] = shared_exp2(i, fmaf(s[i], softmax.log2_scale, shift(softmax, i / 2 % 2)));
       }
       store(s, softmax, sees, query, block);
     }
@@ -128,22 +164,23 @@ struct ForwardRows {
     // why not 0: times -inf it is NaN.
     const attention::Softmax empty{.log2_scale =
                                        fmaxf(fabsf(params.problem.scale) * kLog2E, 1e-30f)};
-    attention::Softmax softmax = empty;
 #pragma unroll 1
-    for (int pass = 0; pass < shared.strip.passes(); ++pass) {
-      const auto turn = shared.strip.turn(group, pass);
-      if (turn.works) {
-        if (!turn.stores) {
-          shared.queries[group].wait_full(turn.queries);
-          queries_stage = turn.queries.stage;
-          softmax = empty;
-          find_sums(turn.query, softmax);
-        } else {
-          store_weights(turn.query, softmax);
-          shared.queries[group].empty[queries_stage].arrive();
-        }
+    for (int turn = 0; turn < shared.strip.turns(); ++turn) {
+      const bool works = shared.strip.works(group, turn);
+      const int query = shared.strip.query(group, turn);
+      attention::Softmax softmax = empty;
+      if (works) {
+        const auto at = shared.strip.queries(turn);
+        shared.queries[group].wait_full(at);
+        queries_stage = at.stage;
+        find_sums(query, softmax);
       }
-      skip(shared.strip.blocks(pass) - shared.strip.own_blocks(turn));
+      skip(shared.strip.blocks(turn, false) - shared.strip.own_blocks(group, turn, false));
+      if (works) {
+        store_weights(query, softmax);
+        shared.queries[group].empty[queries_stage].arrive();
+      }
+      skip(shared.strip.blocks(turn, true) - shared.strip.own_blocks(group, turn, true));
     }
   }
 };

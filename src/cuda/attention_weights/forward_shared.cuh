@@ -7,9 +7,8 @@
 
 namespace tandem::cuda::attention_weights {
 
-/// Tiles of 64 queries of a head. Each warpgroup takes one after the other, and goes through the
-/// keys twice for it: for the sums, and for the weights. Every other warpgroup is one pass behind,
-/// so that sums are found while weights are stored.
+/// Tiles of 64 queries of a head. Each warpgroup takes one in each turn, and goes through the keys
+/// twice for it: for the sums, and for the weights.
 template <class Config>
 struct ForwardStrip {
   int batch;
@@ -35,47 +34,34 @@ struct ForwardStrip {
     right = attention::Reach(problem.mask).right;
   }
 
-  static __device__ int lag(int group) { return group % 2; }
-  __device__ int passes() const {
-    const auto behind = [&](int group) {  // its last pass
-      const int own = (tiles - group + Config::kGroups - 1) / Config::kGroups;
-      return own > 0 ? lag(group) + 2 * own : 0;
-    };
-    return max(behind(0), behind(1));
+  __device__ int turns() const { return (tiles + Config::kGroups - 1) / Config::kGroups; }
+  /// A warpgroup's tile in a turn: whether there is one, its first query, where its queries lie.
+  __device__ bool works(int group, int turn) const {
+    return turn * Config::kGroups + group < tiles;
   }
-
-  /// A warpgroup's tile in a pass, as its first query.
-  struct Turn {
-    bool works;
-    bool stores;  // the weights; else it finds sums
-    int query;
-    RingPosition<Config::kQueryStages> queries;
-  };
-  __device__ Turn turn(int group, int pass) const {
-    const int own = pass - lag(group);
-    const int turn = own / 2, tile = turn * Config::kGroups + group;
+  __device__ int query(int group, int turn) const {
+    return first_query + 64 * (turn * Config::kGroups + group);
+  }
+  static __device__ RingPosition<Config::kQueryStages> queries(int turn) {
     constexpr int kStages = Config::kQueryStages;
-    return {own >= 0 && tile < tiles,
-            own % 2 == 1,
-            first_query + 64 * tile,
-            {turn % kStages, static_cast<std::uint32_t>(turn / kStages & 1)}};
+    return {turn % kStages, static_cast<std::uint32_t>(turn / kStages & 1)};
   }
   /// Blocks of keys that a tile sees.
   __device__ int seen_blocks(int query) const {
     const int end = min(query + 64 + distance + right, keys);
     return (max(end, 0) + Config::kKeys - 1) / Config::kKeys;
   }
-  /// Blocks of keys that a warpgroup multiplies: the weights of the last one are there with the
-  /// sums.
-  __device__ int own_blocks(const Turn& turn) const {
-    return turn.works ? max(seen_blocks(turn.query) - (turn.stores ? 1 : 0), 0) : 0;
+  /// Blocks of keys that a warpgroup multiplies in a turn: the weights of the last one are there
+  /// with the sums.
+  __device__ int own_blocks(int group, int turn, bool stores) const {
+    return works(group, turn) ? max(seen_blocks(query(group, turn)) - (stores ? 1 : 0), 0) : 0;
   }
-  /// Blocks that come by in a pass.
-  __device__ int blocks(int pass) const {
+  /// Blocks that come by.
+  __device__ int blocks(int turn, bool stores) const {
     int most = 0;
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
-      most = max(most, own_blocks(turn(group, pass)));
+      most = max(most, own_blocks(group, turn, stores));
     }
     return most;
   }
