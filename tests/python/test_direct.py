@@ -138,12 +138,13 @@ class Direct(unittest.TestCase):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             OPS["gla_forward"](*inputs())
         self.assertIn("tandem::gla_forward", {event.name for event in profile.events()})
+        arguments = inputs()
         for seen in (Nothing(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])):
             with seen:
-                self.assertIs(OPS["gla_forward"].run_directly(*inputs()), NotImplemented)
+                self.assertIs(OPS["gla_forward"].run_directly(*arguments), NotImplemented)
 
         def mapped(q):
-            self.assertIs(OPS["gla_forward"].run_directly(*inputs()), NotImplemented)
+            self.assertIs(OPS["gla_forward"].run_directly(*arguments), NotImplemented)
             return q
 
         torch.vmap(mapped)(draw(2, K))
