@@ -214,7 +214,7 @@ def refusal_of_backward(table: Table, backward: Table) -> Callable[[tuple[Any, .
 
     def refuse(arguments: tuple[Any, ...]) -> None:
         wide = arguments[place]
-        if not isinstance(wide, Tensor) or wide.size(-1) <= widest:
+        if not isinstance(wide, Tensor) or wide.shape[-1] <= widest:
             return
         given = {**table.given(arguments), cotangent: wide}
         given |= {row.flag: True for row in backward.rows.values() if row.flag and given[row.source] is not None}

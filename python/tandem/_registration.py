@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import Function, forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.compiler import is_compiling
 
 from tandem._batch import vmap
 from tandem._extension import direct_call, error_of
@@ -21,7 +22,6 @@ from tandem._tables import TABLES, Table
 # Torch's own custom ops are made of these.
 _any_requires_grad = torch._C._any_requires_grad
 _below_autograd = torch._C._AutoDispatchBelowAutograd
-_is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._are_functorch_transforms_active
 
 _library = torch.library.Library("tandem", "IMPL")
@@ -50,7 +50,7 @@ class Op:
         torch.library.register_vmap(f"tandem::{table.name}", self.packed_vmap)
 
     def __call__(self, *arguments: Any) -> Any:
-        if _is_compiling():
+        if is_compiling():
             self.refuse_gradients_by_numbers(arguments)
             return self.raw(*arguments)
         try:
