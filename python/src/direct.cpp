@@ -123,11 +123,16 @@ bool set(Call& call, const Binding& binding, PyObject* const* objects) {
       binding.arguments, [&](const Argument& argument) { return set(call, argument, *objects++); });
 }
 
-/// Makes objects of a call's outputs: one alone, else a tuple.
+/// Makes an object of an output, None of one that is not there.
+PyObject* object_of(const OptionalTensor& output) {
+  if (!output) return new_reference(_Py_NoneStruct);
+  PyObject* const object = python.object_of(output->get());
+  if (object == nullptr) throw std::runtime_error("[tandem] torch failed to return a tensor");
+  return object;
+}
+
+/// One result alone, else a tuple of them.
 PyObject* results_of(const std::vector<OptionalTensor>& outputs) {
-  const auto object_of = [](const OptionalTensor& output) {
-    return output ? python.object_of(output->get()) : new_reference(_Py_NoneStruct);
-  };
   if (outputs.size() == 1) return object_of(outputs[0]);
   PyObject* const results = PyTuple_New(std::ssize(outputs));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -190,9 +195,6 @@ PyObject* (*find_object_of())(AtenTensorHandle) {
 
 }  // namespace
 }  // namespace tandem::extension
-
-// Python calls these through ctypes, with its lock held.
-#define TANDEM_FOR_PYTHON extern "C" __attribute__((visibility("default")))
 
 /// Says what direct calls take of torch, before the first tandem_direct(): torch.Tensor's
 /// __dlpack_c_exchange_api__, classes, and functions that say whether something looks on. Null with

@@ -5,6 +5,9 @@
 
 #include <cstddef>
 
+/// Of functions that Python calls through ctypes.
+#define TANDEM_FOR_PYTHON extern "C" __attribute__((visibility("default")))
+
 extern "C" {
 
 struct PyObject {
