@@ -65,6 +65,11 @@ inline ScalarType scalar_type(DType dtype) {
   return ScalarType::Float;
 }
 
+/// Torch failed to make a tensor, which it does where memory is out.
+struct OutOfMemory : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 /// Makes a contiguous tensor. why not new_empty: torch looks that up by its name at every call.
 inline Tensor empty(const Dims& shape, ScalarType type, Device device) {
   const Dims strides = TensorView::contiguous(nullptr, DType::kFloat32, shape).strides;
@@ -74,8 +79,8 @@ inline Tensor empty(const Dims& shape, ScalarType type, Device device) {
           shape.rank(), shape.begin(), strides.begin(), static_cast<std::int32_t>(type),
           on_cpu ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(), device.index,
           &handle) != AOTI_TORCH_SUCCESS) {
-    throw std::runtime_error("[tandem] torch failed to make a tensor " + to_string(shape) + " on " +
-                             to_string(device));
+    throw OutOfMemory("[tandem] torch failed to make a tensor " + to_string(shape) + " on " +
+                      to_string(device));
   }
   return Tensor(handle);
 }
@@ -182,15 +187,6 @@ class Call {
     row.set_view(args_.get(), view);
     return true;
   }
-  /// Sets a given output: of inputs that stand for each other, to that which is there.
-  bool set_output(const Result& result, const TensorView& view) {
-    for (const auto& [row, source] : result.choices) {
-      if (source != nullptr && source->view(args_.get()) == nullptr) continue;
-      row->set_view(args_.get(), view);
-      return true;
-    }
-    return false;
-  }
   void set(const Parameter& row, const Described& value) {
     if (!value.given) return;
     if (row.number) return row.set_value(args_.get(), value.number);
@@ -207,19 +203,18 @@ class Call {
     row.set_view(args_.get(), view);
   }
 
-  /// Makes an output and sets it; in a call of described tensors there is nothing behind it. A
-  /// gradient there is only with its input.
-  OptionalTensor output(const Result& result, bool fp32) {
-    for (const auto& [row, source] : result.choices) {
-      if (source == nullptr) {
-        if (row->made_with && !signature_.find(row->made_with)->view(args_.get())) continue;
-        const DType dtype = signature_.dtype(*row, args_.get());
-        return make(*row, shape_of(*row), fp32 ? real_dtype(dtype) : dtype);
-      }
-      const TensorView* input = source->view(args_.get());
-      if (input != nullptr) return make(*row, input->shape, input->dtype);
+  /// Makes the outputs that are asked for and sets them; in a call of described tensors there is
+  /// nothing behind them. `is_set` says of an argument's place whether it is a flag that is set.
+  template <class IsSet>
+  std::vector<OptionalTensor> outputs(const Binding& binding, const IsSet& is_set) {
+    std::vector<OptionalTensor> made;
+    made.reserve(binding.results.size());
+    for (const Result& result : binding.results) {
+      const bool wanted = result.flag < 0 || is_set(result.flag);
+      const bool fp32 = result.fp32_flag >= 0 && is_set(result.fp32_flag);
+      made.push_back(wanted ? output(result, fp32) : std::nullopt);
     }
-    return std::nullopt;
+    return made;
   }
 
   /// Runs the call on torch's stream, with a workspace from torch.
@@ -316,6 +311,20 @@ class Call {
     refuse(row, "be on the CPU or a CUDA device");
   }
 
+  /// A gradient there is only with its input.
+  OptionalTensor output(const Result& result, bool fp32) {
+    for (const auto& [row, source] : result.choices) {
+      if (source == nullptr) {
+        if (row->made_with && !signature_.find(row->made_with)->view(args_.get())) continue;
+        const DType dtype = signature_.dtype(*row, args_.get());
+        return make(*row, shape_of(*row), fp32 ? real_dtype(dtype) : dtype);
+      }
+      const TensorView* input = source->view(args_.get());
+      if (input != nullptr) return make(*row, input->shape, input->dtype);
+    }
+    return std::nullopt;
+  }
+
   Dims shape_of(const Parameter& output) {
     if (extents_.empty()) extents_ = signature_.extents(args_.get());
     // Without a shape the inputs have ranks that the library refuses.
@@ -354,13 +363,8 @@ inline void make_call(const Binding& binding, StableIValue* stack, std::uint64_t
     const auto& [row, flag] = binding.arguments[i];
     if (flag.empty()) call.set(*row, values[i]);
   }
-  std::vector<OptionalTensor> outputs;
-  outputs.reserve(results);
-  const auto is_set = [&](int flag) { return flag >= 0 && values[flag].flag; };
-  for (const Result& result : binding.results) {
-    const bool wanted = result.flag < 0 || is_set(result.flag);
-    outputs.push_back(wanted ? call.output(result, is_set(result.fp32_flag)) : std::nullopt);
-  }
+  const std::vector<OptionalTensor> outputs =
+      call.outputs(binding, [&](int place) { return values[place].flag; });
   call.run();
   for (std::size_t i = 0; i < results; ++i) {
     const bool optional = binding.results[i].row().optional;
@@ -375,10 +379,7 @@ inline void check_call(const Binding& binding, const Described* arguments) {
   for (std::size_t i = 0; i < binding.arguments.size(); ++i) {
     if (binding.arguments[i].flag.empty()) call.set(*binding.arguments[i].row, arguments[i]);
   }
-  const auto is_set = [&](int flag) { return flag >= 0 && arguments[flag].flag != 0; };
-  for (const Result& result : binding.results) {
-    if (result.flag < 0 || is_set(result.flag)) call.output(result, is_set(result.fp32_flag));
-  }
+  call.outputs(binding, [&](int place) { return arguments[place].flag != 0; });
   call.check();
 }
 
@@ -392,6 +393,8 @@ void with_class(const Function& function) {
     throw std::runtime_error(std::string("ValueError: ") + error.what());
   } catch (const Unsupported& error) {
     throw std::runtime_error(std::string("NotImplementedError: ") + error.what());
+  } catch (const OutOfMemory& error) {
+    throw std::runtime_error(std::string("OutOfMemoryError: ") + error.what());
   }
 }
 

@@ -1,10 +1,15 @@
 // A call from Python past torch's dispatcher, whose arguments and results alone take as long as the
-// rest of a small call. Tensors are read through torch's DLPack exchange API.
+// rest of a small call. Tensors are read through torch's DLPack exchange API; those that are made
+// are torch's own.
 #include <string_view>
 
 #include "call.h"
 #include "dlpack.h"
 #include "python.h"
+
+/// Of torch's stable ABI from 2.14 on.
+extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTensorHandle tensor,
+                                                                         void* type, void** object);
 
 namespace tandem::extension {
 namespace {
@@ -16,9 +21,18 @@ struct Imported {
   const DLPackExchangeAPI* api = nullptr;
   PyObject* tensor_type = nullptr;
   PyObject* parameter_type = nullptr;
-  PyObject* is_neg = nullptr;  // the method's name
+  PyObject* out_of_memory = nullptr;  // torch's class of errors
+  std::vector<PyObject*> watchers;    // functions that say whether something looks on
+  PyObject* is_neg = nullptr;         // the method's name
+  PyObject* requires_grad = nullptr;  // the attribute's
+  PyObject* (*object_of)(AtenTensorHandle) = nullptr;
 };
 Imported python;
+
+PyObject* new_reference(PyObject& object) {
+  Py_IncRef(&object);
+  return &object;
+}
 
 bool has_type(PyObject* object, PyObject* type) {
   PyObject* const own = PyObject_Type(object);
@@ -26,15 +40,40 @@ bool has_type(PyObject* object, PyObject* type) {
   return own == type;
 }
 
-/// Whether it may be a tensor whose signs torch flips only when they are read: a part of a complex
-/// conjugate, which bf16 cannot be.
-bool flips_signs(PyObject* tensor, DType dtype) {
-  if (dtype == DType::kBFloat16) return false;
-  PyObject* const answer = PyObject_CallMethodObjArgs(tensor, python.is_neg, nullptr);
-  if (answer == nullptr) return true;
-  const bool flips = PyObject_IsTrue(answer) != 0;
-  Py_DecRef(answer);
-  return flips;
+bool is_plain(PyObject* object) {
+  return has_type(object, python.tensor_type) || has_type(object, python.parameter_type);
+}
+
+bool is_true(PyObject* answer) {
+  if (answer == nullptr) PyErr_Clear();
+  const bool is = answer == nullptr || PyObject_IsTrue(answer) != 0;
+  if (answer != nullptr) Py_DecRef(answer);
+  return is;
+}
+
+/// Whether a mode, a profiler, a tracer or a transform is to see the call.
+bool is_watched() {
+  return std::ranges::any_of(
+      python.watchers, [](PyObject* watcher) { return is_true(PyObject_CallNoArgs(watcher)); });
+}
+
+/// Whether a plain tensor among the arguments is to have a gradient.
+bool wants_gradient(const Binding& binding, PyObject* const* objects) {
+  if (!aoti_torch_grad_mode_is_enabled()) return false;
+  return std::ranges::any_of(binding.arguments, [&](const Argument& argument) {
+    PyObject* const object = *objects++;
+    return argument.flag.empty() && argument.row->is_tensor() && is_plain(object) &&
+           is_true(PyObject_GetAttr(object, python.requires_grad));
+  });
+}
+
+/// Whether signs are flipped only when they are read: of a part of a complex conjugate, which is
+/// every other number.
+bool flips_signs(PyObject* tensor, const DLTensor& view) {
+  for (int axis = 0; axis < view.ndim; ++axis) {
+    if (view.shape[axis] > 1 && view.strides[axis] % 2 != 0) return false;
+  }
+  return is_true(PyObject_CallMethodObjArgs(tensor, python.is_neg, nullptr));
 }
 
 std::optional<DType> dtype_of(const DLDataType& type) {
@@ -48,15 +87,13 @@ std::optional<DType> dtype_of(const DLDataType& type) {
 
 /// The view of a tensor; none of what is no plain tensor of torch or what the library refuses.
 std::optional<TensorView> view_of(PyObject* object) {
-  if (!has_type(object, python.tensor_type) && !has_type(object, python.parameter_type)) {
-    return std::nullopt;
-  }
+  if (!is_plain(object)) return std::nullopt;
   DLTensor tensor;
   if (python.api->dltensor_from_py_object_no_sync(object, &tensor) != 0) return std::nullopt;
   const std::optional<DType> dtype = dtype_of(tensor.dtype);
   const bool on_cuda = tensor.device.device_type == kDLCUDA;
   if (!dtype || tensor.ndim > Dims::kMaxRank || (!on_cuda && tensor.device.device_type != kDLCPU) ||
-      flips_signs(object, *dtype)) {
+      flips_signs(object, tensor)) {
     return std::nullopt;
   }
   const auto dims = [&](const std::int64_t* values) {
@@ -69,7 +106,7 @@ std::optional<TensorView> view_of(PyObject* object) {
 
 /// Sets an argument; false where it needs what torch's dispatcher does, or is to be refused.
 bool set(Call& call, const Argument& argument, PyObject* object) {
-  if (!argument.flag.empty()) return true;  // the output itself is given, or None
+  if (!argument.flag.empty()) return object == &_Py_TrueStruct || object == &_Py_FalseStruct;
   const Parameter& row = *argument.row;
   if (object == &_Py_NoneStruct) return row.optional || row.number;
   if (row.number) {
@@ -81,18 +118,27 @@ bool set(Call& call, const Argument& argument, PyObject* object) {
   return view && call.set_readable(row, *view);
 }
 
-/// Sets the arguments of torch's schema, and behind them its results, None where not wanted.
 bool set(Call& call, const Binding& binding, PyObject* const* objects) {
-  for (const Argument& argument : binding.arguments) {
-    if (!set(call, argument, *objects++)) return false;
+  return std::ranges::all_of(
+      binding.arguments, [&](const Argument& argument) { return set(call, argument, *objects++); });
+}
+
+/// Makes an object of an output, None of one that is not there.
+PyObject* object_of(const OptionalTensor& output) {
+  if (!output) return new_reference(_Py_NoneStruct);
+  PyObject* const object = python.object_of(output->get());
+  if (object == nullptr) throw std::runtime_error("[tandem] torch failed to return a tensor");
+  return object;
+}
+
+/// One result alone, else a tuple of them.
+PyObject* results_of(const std::vector<OptionalTensor>& outputs) {
+  if (outputs.size() == 1) return object_of(outputs[0]);
+  PyObject* const results = PyTuple_New(std::ssize(outputs));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    PyTuple_SetItem(results, static_cast<std::ptrdiff_t>(i), object_of(outputs[i]));
   }
-  for (const Result& result : binding.results) {
-    PyObject* const object = *objects++;
-    if (object == &_Py_NoneStruct) continue;
-    const std::optional<TensorView> view = view_of(object);
-    if (!view || !call.set_output(result, *view)) return false;
-  }
-  return true;
+  return results;
 }
 
 PyObject* error_of(const std::exception& error, PyObject* type) {
@@ -104,40 +150,59 @@ PyObject* call_directly(PyObject* self, PyObject* const* objects, std::ptrdiff_t
   const auto& binding = *static_cast<const Binding*>(PyCapsule_GetPointer(self, kCapsule));
   PyThreadState* released = nullptr;
   try {
-    if (count != std::ssize(binding.arguments) + std::ssize(binding.results)) {
-      throw std::runtime_error("[tandem] a direct call takes the arguments and results of " +
-                               binding.schema());
+    if (count != std::ssize(binding.arguments)) {
+      throw std::runtime_error("[tandem] a direct call takes the arguments of " + binding.schema());
     }
+    if (wants_gradient(binding, objects)) return new_reference(_Py_NoneStruct);
+    if (python.object_of == nullptr || is_watched()) return new_reference(_Py_NotImplementedStruct);
     Call call(*binding.signature);
     if (!set(call, binding, objects)) {
       PyErr_Clear();
-      Py_IncRef(&_Py_NotImplementedStruct);
-      return &_Py_NotImplementedStruct;
+      return new_reference(_Py_NotImplementedStruct);
     }
     released = PyEval_SaveThread();
+    const std::vector<OptionalTensor> outputs =
+        call.outputs(binding, [&](int place) { return objects[place] == &_Py_TrueStruct; });
     call.run();
     PyEval_RestoreThread(released);
-    Py_IncRef(&_Py_NoneStruct);
-    return &_Py_NoneStruct;
+    released = nullptr;
+    return results_of(outputs);
   } catch (const std::exception& error) {
     if (released != nullptr) PyEval_RestoreThread(released);
     if (dynamic_cast<const InvalidArgument*>(&error)) return error_of(error, PyExc_ValueError);
     if (dynamic_cast<const Unsupported*>(&error)) return error_of(error, PyExc_NotImplementedError);
+    if (dynamic_cast<const OutOfMemory*>(&error)) return error_of(error, python.out_of_memory);
     return error_of(error, PyExc_RuntimeError);
   }
+}
+
+/// Makes a Python object of a tensor, torch's own way; null where this torch has none.
+PyObject* object_by_abi(AtenTensorHandle tensor) {
+  void* object = nullptr;
+  if (torch_tensor_to_pyobject(tensor, nullptr, &object) != AOTI_TORCH_SUCCESS) return nullptr;
+  return static_cast<PyObject*>(object);
+}
+
+/// Finds what makes a Python object of a tensor: of torch's ABI or, where that has none yet, the
+/// function behind it, whose C++ name is that of all releases from 2.10 on. Null without either.
+PyObject* (*find_object_of())(AtenTensorHandle) {
+  if (torch_tensor_to_pyobject != nullptr) return &object_by_abi;
+  void* const library = dlopen("libtorch_python.so", RTLD_NOW | RTLD_NOLOAD);
+  // THPVariable_Wrap(const at::TensorBase&): a handle is a pointer to a tensor.
+  void* const wrap = library ? dlsym(library, "_Z16THPVariable_WrapRKN2at10TensorBaseE") : nullptr;
+  return reinterpret_cast<PyObject* (*)(AtenTensorHandle)>(wrap);
 }
 
 }  // namespace
 }  // namespace tandem::extension
 
-/// Returns a function that makes the call `name` directly. It takes the arguments of torch's schema
-/// and then its results, contiguous tensors or None; returns NotImplemented, having done nothing,
-/// where torch's dispatcher is needed. `api` is torch.Tensor's __dlpack_c_exchange_api__. Null with
-/// Python's error set where there is no such call.
-extern "C" __attribute__((visibility("default"))) PyObject* tandem_direct(
-    const char* name, PyObject* api, PyObject* tensor_type, PyObject* parameter_type) {
+/// Says what direct calls take of torch, before the first tandem_direct(): torch.Tensor's
+/// __dlpack_c_exchange_api__, classes, and functions that say whether something looks on. Null with
+/// Python's error set where it will not do.
+TANDEM_FOR_PYTHON PyObject* tandem_import(PyObject* api, PyObject* tensor_type,
+                                          PyObject* parameter_type, PyObject* out_of_memory,
+                                          PyObject* watchers) {
   using namespace tandem::extension;
-  static PyMethodDef method{"call", &call_directly, METH_FASTCALL, nullptr};
   const auto* table =
       static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(api, "dlpack_exchange_api"));
   if (table == nullptr) return nullptr;
@@ -145,7 +210,26 @@ extern "C" __attribute__((visibility("default"))) PyObject* tandem_direct(
     PyErr_SetString(PyExc_RuntimeError, "[tandem] torch's DLPack exchange API is another one");
     return nullptr;
   }
-  python = {table, tensor_type, parameter_type, PyUnicode_InternFromString("is_neg")};
+  python.api = table;
+  python.tensor_type = new_reference(*tensor_type);
+  python.parameter_type = new_reference(*parameter_type);
+  python.out_of_memory = new_reference(*out_of_memory);
+  for (std::ptrdiff_t i = 0; i < PyTuple_Size(watchers); ++i) {
+    python.watchers.push_back(new_reference(*PyTuple_GetItem(watchers, i)));
+  }
+  python.is_neg = PyUnicode_InternFromString("is_neg");
+  python.requires_grad = PyUnicode_InternFromString("requires_grad");
+  python.object_of = find_object_of();
+  return new_reference(_Py_NoneStruct);
+}
+
+/// Returns a function that makes the call `name` directly. It takes the arguments of torch's schema
+/// and returns its results; having done nothing, None where torch is to differentiate, and
+/// NotImplemented where its dispatcher is needed. Null with Python's error set where there is no
+/// such call.
+TANDEM_FOR_PYTHON PyObject* tandem_direct(const char* name) {
+  using namespace tandem::extension;
+  static PyMethodDef method{"call", &call_directly, METH_FASTCALL, nullptr};
   for (const Binding& binding : bindings()) {
     if (std::string_view(binding.signature->name()) != name) continue;
     PyObject* const self = PyCapsule_New(const_cast<Binding*>(&binding), kCapsule, nullptr);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "call.h"
+#include "python.h"
 
 namespace tandem::extension {
 namespace {
@@ -38,9 +39,6 @@ STABLE_TORCH_LIBRARY(tandem, m) {
 STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, m) { tandem::extension::add_functions(m); }
 
 STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, m) { tandem::extension::add_functions(m); }
-
-// Python calls these through ctypes.
-#define TANDEM_FOR_PYTHON extern "C" __attribute__((visibility("default")))
 
 /// Says why no CUDA device can be used, "" where one can.
 TANDEM_FOR_PYTHON const char* tandem_cuda_unavailable_reason() {

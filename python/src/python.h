@@ -5,6 +5,9 @@
 
 #include <cstddef>
 
+/// Of functions that Python calls through ctypes.
+#define TANDEM_FOR_PYTHON extern "C" __attribute__((visibility("default")))
+
 extern "C" {
 
 struct PyObject {
@@ -25,6 +28,8 @@ constexpr int METH_FASTCALL = 0x80;
 
 extern TANDEM_OF_PYTHON PyObject _Py_NoneStruct;
 extern TANDEM_OF_PYTHON PyObject _Py_NotImplementedStruct;
+extern TANDEM_OF_PYTHON PyObject _Py_FalseStruct;
+extern TANDEM_OF_PYTHON PyObject _Py_TrueStruct;
 extern TANDEM_OF_PYTHON PyObject PyFloat_Type;
 extern TANDEM_OF_PYTHON PyObject* PyExc_NotImplementedError;
 extern TANDEM_OF_PYTHON PyObject* PyExc_RuntimeError;
@@ -34,7 +39,13 @@ TANDEM_OF_PYTHON void Py_IncRef(PyObject*);
 TANDEM_OF_PYTHON void Py_DecRef(PyObject*);
 TANDEM_OF_PYTHON PyObject* PyObject_Type(PyObject*);
 TANDEM_OF_PYTHON int PyObject_IsTrue(PyObject*);
+TANDEM_OF_PYTHON PyObject* PyObject_GetAttr(PyObject*, PyObject* name);
+TANDEM_OF_PYTHON PyObject* PyObject_CallNoArgs(PyObject*);
 TANDEM_OF_PYTHON PyObject* PyObject_CallMethodObjArgs(PyObject*, PyObject* name, ...);
+TANDEM_OF_PYTHON std::ptrdiff_t PyTuple_Size(PyObject*);
+TANDEM_OF_PYTHON PyObject* PyTuple_GetItem(PyObject*, std::ptrdiff_t);
+TANDEM_OF_PYTHON PyObject* PyTuple_New(std::ptrdiff_t);
+TANDEM_OF_PYTHON int PyTuple_SetItem(PyObject*, std::ptrdiff_t, PyObject* item);  // takes it
 TANDEM_OF_PYTHON PyObject* PyUnicode_InternFromString(const char*);
 TANDEM_OF_PYTHON double PyFloat_AsDouble(PyObject*);
 TANDEM_OF_PYTHON PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject* self, PyObject* module);

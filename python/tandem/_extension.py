@@ -9,7 +9,11 @@ from typing import Any
 import torch
 
 _PATH = pathlib.Path(__file__).parent / "libtandem_torch.so"
-_ERRORS = {"ValueError": ValueError, "NotImplementedError": NotImplementedError}
+_ERRORS = {
+    "ValueError": ValueError,
+    "NotImplementedError": NotImplementedError,
+    "OutOfMemoryError": torch.OutOfMemoryError,
+}
 _MOST_AXES = 6  # one more than the library takes, so that it sees what it refuses
 # c10::ScalarType, which torch's ABI keeps. What is not here has the number of none.
 _SCALAR_TYPES = {
@@ -52,7 +56,23 @@ torch.ops.load_library(str(_PATH))
 _library = ctypes.CDLL(str(_PATH))
 _with_interpreter = ctypes.PyDLL(str(_PATH))
 _with_interpreter.tandem_direct.restype = ctypes.py_object
-_with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p, *[ctypes.py_object] * 3]
+_with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p]
+_with_interpreter.tandem_import.restype = ctypes.py_object
+_with_interpreter.tandem_import.argtypes = [ctypes.py_object] * 5
+_with_interpreter.tandem_import(
+    torch.Tensor.__dlpack_c_exchange_api__,
+    torch.Tensor,
+    torch.nn.Parameter,
+    torch.OutOfMemoryError,
+    # Each says whether something is to see a call: modes, a profiler, a tracer, a transform.
+    (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._is_torch_function_mode_enabled,
+        torch._C._autograd._profiler_enabled,
+        torch._C._get_tracing_state,
+        torch._C._are_functorch_transforms_active,
+    ),
+)
 _library.tandem_cuda_unavailable_reason.restype = ctypes.c_char_p
 _library.tandem_set_batch_invariant.argtypes = [ctypes.c_bool]
 _library.tandem_set_batch_invariant.restype = None
@@ -107,10 +127,10 @@ def is_batch_invariant() -> bool:
 
 
 def direct_call(name: str) -> Callable[..., Any]:
-    """A call past torch's dispatcher: takes the arguments of torch's schema and then its results, contiguous tensors or
-    None. NotImplemented, with nothing done, where the dispatcher is needed."""
-    api = torch.Tensor.__dlpack_c_exchange_api__
-    call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode(), api, torch.Tensor, torch.nn.Parameter)
+    """A call past torch's dispatcher, which takes longer than the rest of a small call. It takes the arguments of
+    torch's schema. With nothing done it returns None where a plain tensor among them is to have a gradient, and
+    NotImplemented where something would look on, and for what is no plain tensor as the kernels take it."""
+    call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode())
     return call
 
 

@@ -1,6 +1,7 @@
 """Gradients and tangents of the calls, from their tables, as torch.autograd.Function wants them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NoReturn
 
@@ -178,6 +179,15 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         made: Tensor = given[table.first].new_zeros([extents[axis] for axis in output.axes.split(",")])
         return made
 
+    @lru_cache
+    def wanted(needs: tuple[bool, ...]) -> tuple[list[bool], Callable[..., tuple[Tensor | None, ...]]]:
+        """By the arguments that need a gradient: the flags, and what takes the gradients out of the results and a None
+        behind them."""
+        wants = [any([needs[place] for place in places]) for places in sources]
+        none = len(wants)
+        places = [i if i is not None and needed else none for i, needed in zip(slots, needs, strict=True)]
+        return wants, itemgetter(*places)
+
     def gradients(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         values, given = saved.values(ctx), list(cotangents)
         if not required and all(x is None for x in given):
@@ -188,10 +198,8 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         for place, kept in stand_ins:
             if values[place] is None:
                 values[place] = values[kept]
-        needs = ctx.needs_input_grad
-        wants = [any([needs[place] for place in places]) for places in sources]
-        found = op(*arrange([*values, *given, *wants]))
-        return tuple([found[i] if i is not None and needed else None for i, needed in zip(slots, needs, strict=True)])
+        wants, gradients_of = wanted(ctx.needs_input_grad)
+        return gradients_of((*op(*arrange([*values, *given, *wants])), None))
 
     return gradients
 
@@ -206,7 +214,7 @@ def refusal_of_backward(table: Table, backward: Table) -> Callable[[tuple[Any, .
 
     def refuse(arguments: tuple[Any, ...]) -> None:
         wide = arguments[place]
-        if not isinstance(wide, Tensor) or wide.size(-1) <= widest:
+        if not isinstance(wide, Tensor) or wide.shape[-1] <= widest:
             return
         given = {**table.given(arguments), cotangent: wide}
         given |= {row.flag: True for row in backward.rows.values() if row.flag and given[row.source] is not None}

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import Function, forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.compiler import is_compiling
 
 from tandem._batch import vmap
-from tandem._direct import direct
-from tandem._extension import error_of
+from tandem._extension import direct_call, error_of
 from tandem._fakes import register_fake
 from tandem._gradients import Saved, formula, no_formula, refusal_of_backward, tangents_of
 from tandem._tables import TABLES, Table
@@ -42,7 +42,7 @@ class Op:
         self.raw = (lambda *arguments: raw(*table.pack(arguments))) if table.is_packed else raw
         self.numbers = [table.arguments.index(name) for name in table.numbers]
         self.saved = Saved(table)
-        self.run_directly = direct(table)
+        self.run_directly = direct_call(table.name)
         self.refuse_by_backward: Callable[[tuple[Any, ...]], None] = lambda arguments: None
         self.differentiate_by(no_formula(table))
         register_fake(table)
@@ -50,16 +50,16 @@ class Op:
         torch.library.register_vmap(f"tandem::{table.name}", self.packed_vmap)
 
     def __call__(self, *arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             self.refuse_gradients_by_numbers(arguments)
             return self.raw(*arguments)
         try:
+            results = self.run_directly(*arguments) if forward_ad._current_level < 0 else NotImplemented
+            if results is not NotImplemented and results is not None:
+                return results
             if _is_transformed():
                 return self.transform(arguments)
-            if forward_ad._current_level >= 0 or (torch.is_grad_enabled() and _any_requires_grad(*arguments)):
-                self.refuse_gradients_by_numbers(arguments)
-                return self.autograd_kernel(*arguments)
-            return self.run(*arguments)
+            return self.autograd_kernel(*arguments) if results is not None else self.differentiate(arguments)
         except Exception as error:
             raise self.explain(error, arguments) from None
 
@@ -80,33 +80,38 @@ class Op:
         needs_gradient = torch.is_grad_enabled() and _any_requires_grad(*arguments)
         if not needs_gradient and not may_have_tangents():
             return self.run(*arguments)
+        with enable_single_level_autograd_function() if _is_transformed() else nullcontext():
+            return self.differentiate(arguments, needs_gradient)
+
+    def differentiate(self, arguments: tuple[Any, ...], needs_gradient: bool = True) -> Any:
+        self.refuse_gradients_by_numbers(arguments)
         if self.table.in_place:
             self.refuse_in_place(needs_gradient)
         if needs_gradient:
             self.refuse_by_backward(arguments)
-        with enable_single_level_autograd_function() if _is_transformed() else nullcontext():
-            return self.differentiated(*arguments)
+        return self.differentiated(*arguments)
 
     def packed_kernel(self, *passed: Any) -> Any:
         return self.autograd_kernel(*self.table.unpack(passed))
 
     def run(self, *arguments: Any) -> Any:
-        results = self.run_directly(arguments)
-        if results is not NotImplemented:
-            return results
-        with _below_autograd():
-            return self.raw(*arguments)
+        results = self.run_directly(*arguments)
+        if results is None or results is NotImplemented:
+            with _below_autograd():
+                return self.raw(*arguments)
+        return results
 
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            results = self.run(*self.saved.keeping(arguments))
-            self.save(ctx, arguments, results)
-            return self.saved.asked(arguments, results)
+            saved = self.saved
+            results = self.run(*(saved.keeping(arguments) if saved.outputs else arguments))
+            saved.save(ctx, arguments, results, may_have_tangents())
+            return saved.asked(arguments, results) if saved.outputs else results
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            self.save(ctx, inputs, output)
+            self.saved.save(ctx, inputs, output, may_have_tangents())
 
         def function(base: type, op: Callable[..., Any], **methods: Callable[..., Any]) -> Any:
             methods |= {"backward": backward, "jvp": tangents_of(self.table, self.saved, op)}
@@ -118,9 +123,6 @@ class Op:
         self.transformed = function(
             Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)
         )
-
-    def save(self, ctx: Any, arguments: tuple[Any, ...], results: Any) -> None:
-        self.saved.save(ctx, arguments, results, may_have_tangents())
 
     def packed_vmap(self, info: Any, in_dims: Any, *passed: Any) -> Any:
         arguments = self.table.unpack(passed)

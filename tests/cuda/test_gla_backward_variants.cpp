@@ -10,6 +10,7 @@
 
 #include "cuda/gla/common/segments.h"
 #include "cuda/gla/walk/plan.h"
+#include "cuda/runtime/plan.h"
 #include "ops/gla.h"
 #include "tandem/tandem.h"
 #include "tests/cuda/gla_args.h"
@@ -150,6 +151,20 @@ TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   EXPECT_TRUE(chosen(backward_args(1, 8192, 16, 16, 64, 64)));
   EXPECT_TRUE(chosen(backward_args(1, 32768, 8, 8, 64, 64)));
   EXPECT_FALSE(chosen(backward_args(1, 32768, 4, 4, 64, 64)));
+  EXPECT_TRUE(chosen(backward_args(1, 64, 4, 4, 64, 64)));  // two launches, where walks are four
+}
+
+TEST(GlaBackwardPlan, WalksSideBySideTakeTimeForTheDecaysToo) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto plan_of = [&](bool decays) {
+    GlaBackwardArgs args = backward_args(1, 64, 4, 4, 64, 64);
+    if (!decays) args.d_log_decay.reset();
+    return plan_backward(make_problem(args), device);
+  };
+  const BackwardPlan with = plan_of(true), without = plan_of(false);
+  EXPECT_TRUE(with.walks[1].beside_walk);
+  EXPECT_GT(predicted_walks_time(with, device),
+            predicted_walks_time(without, device) + device_model(device).gla_backward.decays);
 }
 
 TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {

@@ -54,24 +54,39 @@ class Direct(unittest.TestCase):
                 self.assertTrue(torch.equal(result, other))
 
     def test_plain_tensors_go_directly(self):
-        for arguments in (inputs(), packed()):
-            results = OPS["gla_forward"].run_directly(tuple(arguments))
+        without_state = inputs()
+        without_state[5] = None  # no input is like the final state
+        for arguments in (inputs(), without_state, packed()):
+            results = OPS["gla_forward"].run_directly(*arguments)
             self.assertIsNot(results, NotImplemented)
             self.assert_same(results, OPS["gla_forward"].raw(*arguments))
 
     def test_gradients_go_directly(self):
         q, k, v, log_decay, scale, state, _, offsets = inputs()
         arguments = (q, k, v, log_decay, scale, state, offsets, draw(B, T, H, V), None, True, False, True, True, True)
-        results = OPS["gla_backward"].run_directly(arguments)
+        results = OPS["gla_backward"].run_directly(*arguments)
         self.assertIsNot(results, NotImplemented)
         self.assert_same(results, OPS["gla_backward"].raw(*arguments))
+
+    def test_what_is_to_be_differentiated_is_left_alone(self):
+        arguments = inputs()
+        arguments[1].requires_grad_()
+        self.assertIsNone(OPS["gla_forward"].run_directly(*arguments))
+        with torch.no_grad():
+            self.assertIsNotNone(OPS["gla_forward"].run_directly(*arguments))
+
+    def test_memory_that_is_out(self):
+        q, v = (draw(1, 1, 1, width).expand(1, 1 << 46, 1, width) for width in (K, V))
+        for looks_on in (torch.no_grad(), SeesCalls()):
+            with self.assertRaisesRegex(torch.OutOfMemoryError, r"^\[tandem\] torch failed to make a tensor"), looks_on:
+                OPS["gla_forward"](q, q, v, None, None, None, False, None)
 
     def test_a_parameter_and_a_view_go_directly(self):
         arguments = inputs()
         arguments[0] = torch.nn.Parameter(arguments[0])
         arguments[2] = draw(T, B, H, 2 * V).transpose(0, 1)[..., :V]
         with torch.no_grad():
-            results = OPS["gla_forward"].run_directly(tuple(arguments))
+            results = OPS["gla_forward"].run_directly(*arguments)
         self.assertIsNot(results, NotImplemented)
         self.assertTrue(results[0].is_contiguous())
         self.assert_same(results, OPS["gla_forward"].raw(*[x.detach() if torch.is_tensor(x) else x for x in arguments]))
@@ -83,7 +98,6 @@ class Direct(unittest.TestCase):
             "strides to be copied": (1, draw(B, T, K, H).transpose(2, 3)),
             "signs flipped lazily": (3, whole.conj().imag),
             "a scale that is no float": (4, 1),
-            "a final state like no input": (5, None),
             "int64 offsets": (7, torch.tensor([0, T])),
             "fp64": (2, draw(B, T, H, V, dtype=torch.float64)),
         }
@@ -91,7 +105,7 @@ class Direct(unittest.TestCase):
             arguments = inputs()
             arguments[place] = value
             with self.subTest(what):
-                self.assertIs(OPS["gla_forward"].run_directly(tuple(arguments)), NotImplemented)
+                self.assertIs(OPS["gla_forward"].run_directly(*arguments), NotImplemented)
 
     def test_signs_that_are_flipped_lazily(self):
         arguments = inputs()
@@ -124,8 +138,16 @@ class Direct(unittest.TestCase):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             OPS["gla_forward"](*inputs())
         self.assertIn("tandem::gla_forward", {event.name for event in profile.events()})
-        with Nothing():
-            self.assertIs(OPS["gla_forward"].run_directly(tuple(inputs())), NotImplemented)
+        arguments = inputs()
+        for seen in (Nothing(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])):
+            with seen:
+                self.assertIs(OPS["gla_forward"].run_directly(*arguments), NotImplemented)
+
+        def mapped(q):
+            self.assertIs(OPS["gla_forward"].run_directly(*arguments), NotImplemented)
+            return q
+
+        torch.vmap(mapped)(draw(2, K))
 
     def test_inference_mode(self):
         with torch.inference_mode():

@@ -570,7 +570,7 @@ class Direct(GatedOutputCase):
 
     def assert_direct(self, name, arguments):
         op = OPS[name]
-        results = op.run_directly(arguments)
+        results = op.run_directly(*arguments)
         self.assertIsNot(results, NotImplemented)
         for one, other in zip(results, op.raw(*arguments), strict=True):
             self.assertEqual(one is None, other is None)

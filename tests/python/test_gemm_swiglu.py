@@ -337,7 +337,7 @@ class Direct(GemmSwigluCase):
         x, weight, norm_weight = self.draw(5, dtype=torch.bfloat16)
         for keeps in (False, True):
             given = (x, *weight.chunk(2), 2.0, norm_weight, None, None, keeps, keeps, keeps)
-            results = op.run_directly(given)
+            results = op.run_directly(*given)
             self.assertIsNot(results, NotImplemented)
             for one, other in zip(results, op.raw(*given), strict=True):
                 self.assertEqual(one is None, other is None)

@@ -336,7 +336,7 @@ class Direct(ProjectionCase):
         given = {name: False if name in table.flags else None for name in table.arguments}
         given |= {"x": x, "weight0": weight[:16], "weight1": weight[16:], "fp32_out0": True}
         given |= {"activation1": 5.0, "head_width1": 8.0, "output_inverse_norm1": True}
-        results = op.run_directly(tuple(given.values()))
+        results = op.run_directly(*given.values())
         self.assertIsNot(results, NotImplemented)
         for one, other in zip(results, op.raw(*given.values()), strict=True):
             self.assertEqual(one is None, other is None)

@@ -466,7 +466,7 @@ class Heads(RmsNormGemmCase):
         given |= {"head_norm_weight0": rest[-1], "output_pre_norm0": True, "output_head_rstd0": True}
         given |= {"rope_positions": torch.arange(6, dtype=torch.int32), **self.tables()}
         arguments = tuple(given.values())
-        results = op.run_directly(arguments)
+        results = op.run_directly(*arguments)
         self.assertIsNot(results, NotImplemented)
         for one, expected in zip(results, op.raw(*arguments), strict=True):
             self.assertEqual(one is None, expected is None)
@@ -512,7 +512,7 @@ class Direct(RmsNormGemmCase):
         given |= {"x": x, "norm_weight": norm_weight, "weight0": weight, "weight1": other, "fp32_out0": True}
         for more in ({"output_kept_rstd": True}, {"rstd": torch.rand(5)}, {"eps": 0.5}):
             arguments = tuple({**given, **more}.values())
-            results = op.run_directly(arguments)
+            results = op.run_directly(*arguments)
             self.assertIsNot(results, NotImplemented)
             for one, expected in zip(results, op.raw(*arguments), strict=True):
                 self.assertEqual(one is None, expected is None)

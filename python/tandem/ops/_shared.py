@@ -7,7 +7,8 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-_is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # a quarter of a question by the device's name
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # a quarter of a question by the device's name
+_FP32, _FP64 = torch.float32, torch.float64
 
 # What callers who come from fla, mamba-ssm, flash_attn or torch pass, by its name there (docs/recipes.md).
 _FLA = {"g": "it is log_decay here, called g in fla"}
@@ -101,7 +102,7 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
 
     By hand: torch.library.register_autocast would cast log_decay and states too.
     """
-    if not _is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return tensors
     first = tensors[0]
     if not isinstance(first, Tensor):
@@ -119,8 +120,9 @@ def widened(first: Tensor, log_decay: Tensor | None) -> Tensor | None:
     refused."""
     if not isinstance(log_decay, Tensor):
         return log_decay
-    dtype = torch.float64 if isinstance(first, Tensor) and first.dtype == torch.float64 else torch.float32
-    return log_decay if log_decay.dtype == dtype or not log_decay.is_floating_point() else log_decay.to(dtype)
+    given = log_decay.dtype
+    dtype = _FP64 if isinstance(first, Tensor) and first.dtype == _FP64 else _FP32
+    return log_decay.to(dtype) if given != dtype and given.is_floating_point else log_decay
 
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:

@@ -5,7 +5,7 @@ from typing import NoReturn
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, refuse, scan_decay
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse, scan_decay
 
 
 @closed
@@ -77,6 +77,7 @@ def gated_scan(
     """
     if others:
         refuse("gated_scan", others)
-    x, gate = autocast(x, gate)
+    if is_any_autocast_enabled():
+        x, gate = autocast(x, gate)
     arguments = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state, output_final_state, cu_seqlens)
     return OPS["gated_scan_forward"](*arguments)

@@ -4,9 +4,10 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, refuse, widened
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse, widened
 
 _increment_version = torch._C._increment_version  # torch.autograd.graph's, which looks whether it is given one tensor
 
@@ -76,7 +77,8 @@ def gla_step(
         refuse("gla_step", others)
     if state is None or (isinstance(log_decay, Tensor) and log_decay.dim() == 4):
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
-    q, k, v = autocast(q, k, v)
+    if is_any_autocast_enabled():
+        q, k, v = autocast(q, k, v)
     log_decay = widened(q, log_decay)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
     with_time = isinstance(v, Tensor) and v.dim() == 4 and v.size(1) == 1
@@ -85,6 +87,6 @@ def gla_step(
         if isinstance(log_decay, Tensor) and log_decay.dim() == 3:
             log_decay = log_decay.squeeze(1)
     o = OPS["gla_step"](q, k, v, log_decay, scale, state)
-    if not torch.compiler.is_compiling():  # a graph knows from the schema
+    if not is_compiling():  # a graph knows from the schema
         _increment_version((state,))
     return o.unsqueeze(1) if with_time else o

@@ -236,7 +236,8 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
 
 double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& device) {
   const DeviceModel::GlaBackward& model = device_model(device).gla_backward;
-  double time = plan.walks.empty() || !plan.walks.front().row_sums ? 0.0 : model.decays;
+  const bool decays = std::ranges::any_of(plan.walks, &BackwardWalk::row_sums);
+  double time = decays ? model.decays : 0.0;
   for (std::size_t i = 0; i < plan.walks.size(); ++i) {
     const WalkPlan& own = plan.walks[i].plan;
     if (own.shape.items == 0) continue;
