@@ -17,10 +17,12 @@ namespace {
 /// Arguments of a call with all that it can be given, with these extents of B and T.
 struct EmptyCall {
   EmptyCall(const Signature& signature, std::int64_t B, std::int64_t T)
-      : args(signature.make_args()),
-        extents{
-            {"B", B},  {"T", T},  {"T/128", T > 0}, {"N", B},   {"M", B * T},           {"J", 2},
-            {"TQ", T}, {"TK", T}, {"W", 4},         {"W-1", 3}, {"d_in/group_width", 4}} {
+      : args(signature.make_args()), extents{{"B", B},        {"T", T},
+                                             {"T/64", T > 0}, {"T/128", T > 0},
+                                             {"N", B},        {"M", B * T},
+                                             {"J", 2},        {"TQ", T},
+                                             {"TK", T},       {"W", 4},
+                                             {"W-1", 3},      {"d_in/group_width", 4}} {
     set_numbers(signature, args.get());
     const auto& rows = signature.parameters();
     memory.reserve(rows.size());  // views point into it
