@@ -12,14 +12,20 @@ namespace tandem {
 /// planned with, since neither reads data.
 inline char* nowhere() { return reinterpret_cast<char*>(std::uintptr_t{1} << 62); }
 
+/// The same memory in another shape.
+inline TensorView reshaped(const TensorView& view, const Dims& shape) {
+  return TensorView::contiguous(view.data, view.dtype, shape, view.device);
+}
+
 /// Hands out one piece of memory after the other.
 class Buffers {
  public:
+  static constexpr std::size_t kAlignment = 256;
+
   Buffers(char* data, Device device) : data_(data), device_(device) {}
 
   TensorView take(DType dtype, const Dims& shape) {
     const TensorView view = TensorView::contiguous(data_ + bytes_, dtype, shape, device_);
-    constexpr std::size_t kAlignment = 256;
     const auto bytes = static_cast<std::size_t>(shape.product() * size_of(dtype));
     bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return view;
