@@ -147,6 +147,27 @@ Call gla_block_token(Tensors& tensors, const Shape& s) {
           [step](const Context& context) { gla_block_step(step, context); }};
 }
 
+/// With a state of 128 and heads of 64 columns, twice as wide as the tokens, as Mamba-2's models.
+Call mamba2_block(Tensors& tensors, const Shape& s) {
+  const std::int64_t inner = 2 * s.d, H = inner / 64, channels = inner + 2 * 128;
+  const Dims tokens = {s.B, s.T, s.d};
+  Mamba2Block block;
+  block.heads = H;
+  block.input_norm = tensors.random({s.d}, 0.1F, 1);
+  block.in_proj = tensors.matrix(inner + channels + H, s.d);
+  block.conv1d_weight = tensors.random({channels, 4}, 0.5F);
+  block.conv1d_bias = tensors.random({channels}, 0.1F);
+  block.dt_bias = tensors.random({H}, 1, -3);
+  block.A_log = tensors.random({H}, 0.5F, 1);
+  block.D = tensors.random({H}, 0.1F, 1);
+  block.norm = tensors.random({inner}, 0.1F, 1);
+  block.out_proj = tensors.matrix(s.d, inner);
+  const Mamba2BlockForwardArgs forward = {
+      .block = block, .x = tensors.random(tokens, 1), .out = tensors.empty(tokens)};
+  return {mamba2_block_forward_workspace_bytes(forward, device_properties(Device::cuda())),
+          [forward](const Context& context) { mamba2_block_forward(forward, context); }};
+}
+
 Call transformer_block(Tensors& tensors, const Shape& s) {
   const std::int64_t K = s.d / s.H, F = 4 * s.d;
   const Dims tokens = {s.B, s.T, s.d};
@@ -179,6 +200,7 @@ int run(int count, char** arguments) {
   report("gla_block forward + backward",
          [&](Tensors& to) { return gla_block(to, s, Pass::kBoth); });
   report("gla_block one token", [&](Tensors& to) { return gla_block_token(to, s); });
+  report("mamba2_block forward", [&](Tensors& to) { return mamba2_block(to, s); });
   report("transformer_block forward", [&](Tensors& to) { return transformer_block(to, s); });
   return 0;
 }

@@ -17,6 +17,21 @@ inline TensorView reshaped(const TensorView& view, const Dims& shape) {
   return TensorView::contiguous(view.data, view.dtype, shape, view.device);
 }
 
+/// [B,T,...] as the rows of a matrix.
+inline TensorView as_rows(const TensorView& view) {
+  const Dims& shape = view.shape;
+  const std::int64_t columns = shape.rank() == 4 ? shape[2] * shape[3] : shape[2];
+  return reshaped(view, {shape[0] * shape[1], columns});
+}
+
+/// [B,1,...] without its time.
+inline TensorView as_token(const TensorView& view) {
+  const auto without_time = [](const Dims& all) {
+    return all.rank() == 4 ? Dims{all[0], all[2], all[3]} : Dims{all[0], all[2]};
+  };
+  return {view.data, view.dtype, without_time(view.shape), without_time(view.strides), view.device};
+}
+
 /// Hands out one piece of memory after the other.
 class Buffers {
  public:

@@ -1,7 +1,9 @@
 // What blocks check themselves: of tensors that reach no op, and across ops.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,10 +15,11 @@
 
 namespace tandem {
 
-/// Checks the weight of a norm of x [B,T,d], or its gradient.
-inline void check_norm_vector(const Argument& vector, const TensorView& x) {
+/// Checks a vector of weights, or the gradient of one, beside x.
+inline void check_vector(const Argument& vector, const char* axes, std::int64_t size,
+                         const TensorView& x) {
   const DType real = real_dtype(x.dtype), dtype = vector.view.dtype;
-  check_shape(vector, "[d]", {x.shape[2]});
+  check_shape(vector, axes, {size});
   if (dtype != real && dtype != x.dtype) {
     refuse(vector.op, std::string(vector.name) + " must have dtype " + to_string(x.dtype) +
                           (real == x.dtype ? "" : " or fp32") + ", got " + to_string(dtype));
@@ -33,6 +36,17 @@ inline void check_tokens(const Argument& tokens, const char* axes, int rank) {
   check_data(tokens);
   check_alignment(tokens);
   check_contiguous(tokens);
+}
+
+/// Checks the tokens of a step, [B,d], and returns them as [B,1,d].
+inline TensorView checked_token(const Argument& token) {
+  check_tokens(token, "[B,d]", 2);
+  return reshaped(token.view, {token.view.shape[0], 1, token.view.shape[1]});
+}
+
+inline void check_eps(const char* call, double eps) {
+  if (std::isfinite(eps) && eps >= 0) return;
+  refuse(call, "eps must be finite and not negative, got " + std::to_string(eps));
 }
 
 /// Checks memory that a forward saves `bytes` in, and returns it as a tensor.

@@ -2,7 +2,6 @@
 #include "tandem/blocks/gla_block.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -58,10 +57,8 @@ Sizes sizes_of(const char* call, const GlaBlock& block, const TensorView& x) {
                    .H = block.heads,
                    .K = head_width("q_proj", block.q_proj, "[H*K,d]"),
                    .V = head_width("v_proj", block.v_proj, "[H*V,d]")};
-  check_norm_vector({call, "attn_norm", block.attn_norm}, x);
-  if (!(block.eps >= 0) || !std::isfinite(block.eps)) {
-    refuse(call, "eps must be finite and not negative, got " + std::to_string(block.eps));
-  }
+  check_vector({call, "attn_norm", block.attn_norm}, "[d]", n.d, x);
+  check_eps(call, block.eps);
   const Activation f = block.feature_map;
   if (f != Activation::kNone && f != Activation::kSilu && f != Activation::kSigmoid) {
     refuse(call, "feature_map must be 0 (none), 1 (silu) or 2 (sigmoid), got " +
@@ -100,20 +97,6 @@ std::size_t saved_bytes(const Sizes& n, const GlaBlock& block, const TensorView&
   Buffers buffers(nowhere(), x.device);
   const Kept kept(buffers, n, block, x.dtype, true);
   return buffers.bytes();
-}
-
-/// [B,T,...] as the rows of a matrix.
-TensorView as_rows(const TensorView& view) {
-  const Dims& shape = view.shape;
-  const std::int64_t columns = shape.rank() == 4 ? shape[2] * shape[3] : shape[2];
-  return reshaped(view, {shape[0] * shape[1], columns});
-}
-
-/// [B,1,...] without its time.
-TensorView as_token(const TensorView& view) {
-  const Dims& shape = view.shape;
-  return shape.rank() == 4 ? reshaped(view, {shape[0], shape[2], shape[3]})
-                           : reshaped(view, {shape[0], shape[2]});
 }
 
 /// A forward or a step. x and out are [B,T,d], of a step with T = 1.
@@ -307,7 +290,7 @@ TensorView check_backward(const BackwardCall& call, const Sizes& n) {
     check_device(dx, args.x.device);
   }
   if (args.gradients.attn_norm) {
-    check_norm_vector(is("gradients.attn_norm", *args.gradients.attn_norm), args.x);
+    check_vector(is("gradients.attn_norm", *args.gradients.attn_norm), "[d]", n.d, args.x);
   }
   check_apart(outputs, inputs);
   return saved;
@@ -428,14 +411,10 @@ BackwardCall call_of(const GlaBlockBackwardArgs& args) {
 
 ForwardCall call_of(const GlaBlockStepArgs& args) {
   constexpr const char* kName = "gla_block_step";
-  const auto with_time = [](const char* name, const TensorView& view) {
-    check_tokens({kName, name, view}, "[B,d]", 2);
-    return reshaped(view, {view.shape[0], 1, view.shape[1]});
-  };
   return {.name = kName,
           .block = args.block,
-          .x = with_time("x", args.x),
-          .out = with_time("out", args.out),
+          .x = checked_token({kName, "x", args.x}),
+          .out = checked_token({kName, "out", args.out}),
           .state = args.state};
 }
 
