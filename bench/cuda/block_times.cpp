@@ -148,7 +148,7 @@ Call gla_block_token(Tensors& tensors, const Shape& s) {
 }
 
 /// With a state of 128 and heads of 64 columns, twice as wide as the tokens, as Mamba-2's models.
-Call mamba2_block(Tensors& tensors, const Shape& s) {
+Call mamba2_block(Tensors& tensors, const Shape& s, Pass pass) {
   const std::int64_t inner = 2 * s.d, H = inner / 64, channels = inner + 2 * 128;
   const Dims tokens = {s.B, s.T, s.d};
   Mamba2Block block;
@@ -162,10 +162,31 @@ Call mamba2_block(Tensors& tensors, const Shape& s) {
   block.D = tensors.random({H}, 0.1F, 1);
   block.norm = tensors.random({inner}, 0.1F, 1);
   block.out_proj = tensors.matrix(s.d, inner);
-  const Mamba2BlockForwardArgs forward = {
+  Mamba2BlockForwardArgs forward = {
       .block = block, .x = tensors.random(tokens, 1), .out = tensors.empty(tokens)};
-  return {mamba2_block_forward_workspace_bytes(forward, device_properties(Device::cuda())),
-          [forward](const Context& context) { mamba2_block_forward(forward, context); }};
+  const DeviceProperties& device = device_properties(Device::cuda());
+  if (pass == Pass::kForward) {
+    return {mamba2_block_forward_workspace_bytes(forward, device),
+            [forward](const Context& context) { mamba2_block_forward(forward, context); }};
+  }
+  const std::size_t bytes = mamba2_block_saved_bytes(forward);
+  forward.saved = {tensors.memory(static_cast<std::int64_t>(bytes)), bytes};
+  const auto like = [&](const TensorView& view) { return tensors.empty(view.shape); };
+  const Mamba2BlockBackwardArgs backward = {
+      .block = block,
+      .x = forward.x,
+      .saved = *forward.saved,
+      .d_out = tensors.random(tokens, 1),
+      .dx = tensors.empty(tokens),
+      .gradients = {like(block.input_norm), like(block.in_proj), like(block.conv1d_weight),
+                    like(*block.conv1d_bias), like(block.dt_bias), like(block.A_log), like(block.D),
+                    like(block.norm), like(block.out_proj)}};
+  return {std::max(mamba2_block_forward_workspace_bytes(forward, device),
+                   mamba2_block_backward_workspace_bytes(backward, device)),
+          [forward, backward](const Context& context) {
+            mamba2_block_forward(forward, context);
+            mamba2_block_backward(backward, context);
+          }};
 }
 
 Call transformer_block(Tensors& tensors, const Shape& s) {
@@ -200,7 +221,9 @@ int run(int count, char** arguments) {
   report("gla_block forward + backward",
          [&](Tensors& to) { return gla_block(to, s, Pass::kBoth); });
   report("gla_block one token", [&](Tensors& to) { return gla_block_token(to, s); });
-  report("mamba2_block forward", [&](Tensors& to) { return mamba2_block(to, s); });
+  report("mamba2_block forward", [&](Tensors& to) { return mamba2_block(to, s, Pass::kForward); });
+  report("mamba2_block forward + backward",
+         [&](Tensors& to) { return mamba2_block(to, s, Pass::kBoth); });
   report("transformer_block forward", [&](Tensors& to) { return transformer_block(to, s); });
   return 0;
 }

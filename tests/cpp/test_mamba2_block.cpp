@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,6 +74,100 @@ TEST(Mamba2Block, TakesPackedSequences) {
   EXPECT_LT(difference(values_of(after.state), expected.state), 1e-12);
 }
 
+/// The loss whose gradient a backward makes, by the definition.
+double loss(const Mamba2BlockTraining& call, const std::vector<std::int64_t>& begins) {
+  const auto made = reference::mamba2_block(call.forward.block, call.forward.x,
+                                            call.forward.initial_states, begins);
+  double sum = 0;
+  const auto add = [&](const TensorView& gradient, const std::vector<double>& values) {
+    const std::vector<double> factors = values_of(gradient);
+    for (std::size_t i = 0; i < factors.size(); ++i) sum += factors[i] * values[i];
+  };
+  add(call.backward.d_out, made.out);
+  add(call.backward.d_final_states->conv, made.conv);
+  add(call.backward.d_final_states->state, made.state);
+  return sum;
+}
+
+void expect_derivatives(const Mamba2BlockTraining& call, const std::vector<std::int64_t>& begins) {
+  const auto expect = [&](const char* name, const TensorView& of, const TensorView& gradient) {
+    constexpr double kStep = 1e-5;
+    auto* values = static_cast<double*>(of.data);
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < of.shape.product(); ++i) {
+      const double value = values[i];
+      values[i] = value + kStep;
+      const double above = loss(call, begins);
+      values[i] = value - kStep;
+      const double below = loss(call, begins);
+      values[i] = value;
+      expected.push_back((above - below) / (2 * kStep));
+    }
+    EXPECT_LT(difference(values_of(gradient), expected), 1e-8) << name;
+  };
+  mamba2_block_forward(call.forward);
+  mamba2_block_backward(call.backward);
+  const Mamba2Block& block = call.forward.block;
+  for_each_mamba2_parameter([&](const char* name, auto weight, auto gradient) {
+    const std::optional<TensorView> parameter = block.*weight;
+    if (parameter) expect(name, *parameter, *(call.backward.gradients.*gradient));
+  });
+  expect("x", call.forward.x, *call.backward.dx);
+  const Mamba2States& states = *call.backward.d_initial_states;
+  expect("conv", call.forward.initial_states->conv, states.conv);
+  expect("state", call.forward.initial_states->state, states.state);
+}
+
+TEST(Mamba2Block, GradientsAreTheDerivativesOfTheDefinition) {
+  for (const Mamba2BlockSizes& sizes :
+       {Mamba2BlockSizes{.d = 6, .H = 2, .P = 3, .G = 1, .N = 4},
+        Mamba2BlockSizes{.d = 5, .H = 4, .P = 2, .G = 2, .N = 3, .W = 3, .conv_bias = false}}) {
+    RandomMamba2Block random(DType::kFloat64, sizes, 7);
+    expect_derivatives(make_training(random, 2, 5), {});
+    const std::vector<std::int64_t> begins = {0, 3, 3, 8};
+    const TensorView cu_seqlens = random.zeros(DType::kInt32, {4});
+    for (std::int64_t i = 0; i < 4; ++i) set_value(cu_seqlens, i, static_cast<double>(begins[i]));
+    expect_derivatives(make_training(random, 1, 8, cu_seqlens), begins);
+  }
+}
+
+TEST(Mamba2Block, GradientsInEveryDtypeAreThoseOfFp64) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Mamba2BlockSizes& sizes : kSizes) {
+      RandomMamba2Block random(dtype, sizes, 9);
+      random.block.dt_max = 0.4;
+      const Mamba2BlockTraining call = make_training(random, 2, 70);
+      const Mamba2BlockTraining exact = widened(random, call);
+      for (const Mamba2BlockTraining& one : {call, exact}) {
+        mamba2_block_forward(one.forward);
+        mamba2_block_backward(one.backward);
+      }
+      for_each_output(
+          call, exact, [&](const char* name, const TensorView& got, const TensorView& right) {
+            EXPECT_LT(difference(values_of(got), values_of(right)), 3 * tolerance(dtype))
+                << to_string(dtype) << " " << name;
+          });
+    }
+  }
+}
+
+TEST(Mamba2Block, GradientsMayBeLeftOut) {
+  RandomMamba2Block random(DType::kFloat64, {}, 11);
+  const Mamba2BlockTraining call = make_training(random, 2, 9);
+  mamba2_block_forward(call.forward);
+  mamba2_block_backward(call.backward);
+  for_each_mamba2_parameter([&](const char* name, auto, auto gradient) {
+    Mamba2BlockBackwardArgs alone = call.backward;
+    alone.dx.reset();
+    alone.d_initial_states.reset();
+    alone.gradients = {};
+    const TensorView& whole = *(call.backward.gradients.*gradient);
+    alone.gradients.*gradient = random.zeros(whole.shape);
+    mamba2_block_backward(alone);
+    EXPECT_EQ(values_of(*(alone.gradients.*gradient)), values_of(whole)) << name;
+  });
+}
+
 TEST(Mamba2Block, AStepIsTheNextTokenOfTheSequence) {
   constexpr std::int64_t kPrompt = 4, kTokens = 9;
   for (const Mamba2BlockSizes& sizes : kSizes) {
@@ -103,18 +198,26 @@ TEST(Mamba2Block, TakesNoTokens) {
   EXPECT_EQ(values_of(after.state), values_of(before.state));
 }
 
-TEST(Mamba2Block, RunsInTheWorkspaceItAsksFor) {
+TEST(Mamba2Block, RunsInTheMemoryItAsksFor) {
   RandomMamba2Block random(DType::kFloat32, {}, 1);
-  const TensorView x = random.normal({1, 7, 48}, 0, 1), out = random.zeros(x.shape);
-  const Mamba2BlockForwardArgs args = {.block = random.block, .x = x, .out = out};
-  const std::size_t bytes = mamba2_block_forward_workspace_bytes(args, DeviceProperties::cpu());
-  mamba2_block_forward(args);
-  const auto expected = values_of(out);
-  char* const memory = random.aligned(bytes + 1);
-  memory[bytes] = 7;
-  mamba2_block_forward(args, {.workspace = {memory, bytes}});
-  EXPECT_EQ(values_of(out), expected);
-  EXPECT_EQ(memory[bytes], 7);
+  const Mamba2BlockTraining call = make_training(random, 1, 7);
+  Mamba2BlockForwardArgs unsaved = call.forward;
+  unsaved.saved.reset();
+  unsaved.out = random.zeros(call.forward.out.shape);
+  mamba2_block_forward(unsaved);
+  const DeviceProperties cpu = DeviceProperties::cpu();
+  const auto run_in = [&](std::size_t bytes, const auto& work) {
+    char* const memory = random.aligned(bytes + 1);
+    memory[bytes] = 7;
+    work(Context{.workspace = {memory, bytes}});
+    EXPECT_EQ(memory[bytes], 7);
+  };
+  const std::size_t bytes = mamba2_block_forward_workspace_bytes(call.forward, cpu);
+  EXPECT_LT(bytes, mamba2_block_forward_workspace_bytes(unsaved, cpu));
+  run_in(bytes, [&](const Context& context) { mamba2_block_forward(call.forward, context); });
+  EXPECT_EQ(values_of(call.forward.out), values_of(unsaved.out)) << "saved or not, the same bits";
+  run_in(mamba2_block_backward_workspace_bytes(call.backward, cpu),
+         [&](const Context& context) { mamba2_block_backward(call.backward, context); });
 }
 
 TEST(Mamba2Block, RefusesWhatItCannotRunAndWritesNothing) {
@@ -167,6 +270,16 @@ TEST(Mamba2Block, RefusesWhatItCannotRunAndWritesNothing) {
     EXPECT_THAT(values_of(after.state), testing::Each(0.0)) << text;
   }
   RandomMamba2Block random(DType::kFloat32, {}, 2);
+  Mamba2BlockBackwardArgs backward = make_training(random, 1, 7).backward;
+  backward.gradients.in_proj->shape[0] -= 1;
+  try {
+    mamba2_block_backward(backward);
+    ADD_FAILURE() << "was not refused";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::StartsWith("[mamba2_block_backward] gradients.in_proj must "
+                                                  "have shape in_proj's = [164,48], got [163,48]"));
+  }
+  EXPECT_THAT(values_of(*backward.dx), testing::Each(0.0));
   const TensorView x = random.normal({3, 48}, 0, 1), out = random.zeros(x.shape);
   Mamba2BlockStepArgs step = {
       .block = random.block, .x = x, .states = random.states(2, 0), .out = out};

@@ -7,7 +7,7 @@
 //
 // Parameters are named and shaped as in transformers' Mamba2Mixer and mamba_ssm's Mamba2 without
 // biases of the products, and as in Python's tandem.nn.Mamba2; input_norm is the norm in front of
-// it. docs/blocks.md lists the launches. There is no backward yet.
+// it. docs/blocks.md lists the launches.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include <limits>
 #include <optional>
 
+#include "tandem/blocks/saved.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
 #include "tandem/tensor.h"
@@ -57,6 +58,8 @@ struct Mamba2BlockForwardArgs {
   std::optional<Mamba2States> initial_states = std::nullopt;  ///< absent: 0
   /// Out; its `state` may be the initial one, its `conv` not.
   std::optional<Mamba2States> final_states = std::nullopt;
+  /// Out, for mamba2_block_backward: mamba2_block_saved_bytes(args) bytes.
+  std::optional<SavedMemory> saved = std::nullopt;
   TensorView out;  ///< out [B,T,d]
 };
 
@@ -64,14 +67,56 @@ struct Mamba2BlockForwardArgs {
 /// the CPU it returns when done. What lies between two ops is rounded to x's dtype, dt and the
 /// decay are fp32. It can be captured in a graph. No output may overlap an input or another output.
 /// Throws InvalidArgument, Unsupported or CudaError, as the ops do, which name themselves, before
-/// anything but the workspace is written.
+/// anything but the workspace and what is saved is written.
 void mamba2_block_forward(const Mamba2BlockForwardArgs& args, const Context& context = {});
 
 /// Bytes of workspace that mamba2_block_forward(args) needs on a device with these properties, on
-/// the CPU too; reads no tensor data. Throws as mamba2_block_forward does.
+/// the CPU too; less with args.saved, where what is saved lies. Reads no tensor data. Throws as
+/// mamba2_block_forward does.
 std::size_t mamba2_block_forward_workspace_bytes(const Mamba2BlockForwardArgs& args,
                                                  const DeviceProperties& device,
                                                  bool batch_invariant = false);
+
+/// Bytes that mamba2_block_forward(args) saves, whatever args.saved is.
+std::size_t mamba2_block_saved_bytes(const Mamba2BlockForwardArgs& args);
+
+/// The gradients by a block's parameters, those that are wanted: shaped as these. Those of the
+/// convolution have its dtypes, the others x's or fp32.
+struct Mamba2BlockGradients {
+  std::optional<TensorView> input_norm = std::nullopt;
+  std::optional<TensorView> in_proj = std::nullopt;
+  std::optional<TensorView> conv1d_weight = std::nullopt;
+  std::optional<TensorView> conv1d_bias = std::nullopt;
+  std::optional<TensorView> dt_bias = std::nullopt;
+  std::optional<TensorView> A_log = std::nullopt;
+  std::optional<TensorView> D = std::nullopt;
+  std::optional<TensorView> norm = std::nullopt;
+  std::optional<TensorView> out_proj = std::nullopt;
+};
+
+/// The gradient of a scalar loss through mamba2_block_forward, of which block, x, cu_seqlens,
+/// initial_states and what it saved are as they were. Gradients between two ops are rounded to x's
+/// dtype. No output may overlap an input or another output.
+struct Mamba2BlockBackwardArgs {
+  Mamba2Block block;
+  TensorView x;                                                 ///< [B,T,d]
+  std::optional<TensorView> cu_seqlens = std::nullopt;          ///< as the forward had it
+  std::optional<Mamba2States> initial_states = std::nullopt;    ///< as the forward had them
+  SavedMemory saved;                                            ///< as the forward filled it
+  TensorView d_out;                                             ///< [B,T,d], contiguous
+  std::optional<Mamba2States> d_final_states = std::nullopt;    ///< absent: 0
+  std::optional<TensorView> dx = std::nullopt;                  ///< out [B,T,d], contiguous
+  std::optional<Mamba2States> d_initial_states = std::nullopt;  ///< out
+  Mamba2BlockGradients gradients = {};                          ///< out
+};
+
+/// Runs and throws as mamba2_block_forward does.
+void mamba2_block_backward(const Mamba2BlockBackwardArgs& args, const Context& context = {});
+
+/// As mamba2_block_forward_workspace_bytes.
+std::size_t mamba2_block_backward_workspace_bytes(const Mamba2BlockBackwardArgs& args,
+                                                  const DeviceProperties& device,
+                                                  bool batch_invariant = false);
 
 /// One more token of each sequence, for decoding. A captured step may be replayed token by token.
 struct Mamba2BlockStepArgs {

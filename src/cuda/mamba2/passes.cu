@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/mamba2/weight.cuh"
 #include "cuda/parts/eight.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/call_scope.h"
@@ -36,12 +37,6 @@ struct Columns {
     return static_cast<Element*>(matrix.data) + row * matrix.row_stride + head * P + first;
   }
 };
-
-template <class Element>
-__device__ float weight_at(const WeightVector& vector, int i) {
-  if (vector.dtype == DType::kFloat32) return static_cast<const float*>(vector.data)[i];
-  return static_cast<float>(static_cast<const Element*>(vector.data)[i]);
-}
 
 template <class Element>
 __global__ __launch_bounds__(kThreads) void discretize_kernel(
