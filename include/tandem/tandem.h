@@ -1,6 +1,9 @@
 // Everything Tandem offers.
 #pragma once
 
+#include "tandem/blocks/gla_block.h"
+#include "tandem/blocks/mamba2_block.h"
+#include "tandem/blocks/saved.h"
 #include "tandem/blocks/transformer_block.h"
 #include "tandem/context.h"
 #include "tandem/device.h"

@@ -5,10 +5,9 @@
 #include <string>
 
 #include "blocks/buffers.h"
+#include "blocks/run.h"
 #include "core/check.h"
-#include "ops/call.h"
 #include "ops/key_value_cache.h"
-#include "ops/scratch.h"
 #include "tandem/ops/attention.h"
 #include "tandem/ops/gated_output.h"
 #include "tandem/ops/rms_norm_gemm.h"
@@ -96,11 +95,6 @@ Sizes sizes_of(const Call& call) {
   check_disjoint(lengths, k);
   check_disjoint(lengths, v);
   return n;
-}
-
-/// The same memory in another shape.
-TensorView reshaped(const TensorView& view, const Dims& shape) {
-  return TensorView::contiguous(view.data, view.dtype, shape, view.device);
 }
 
 /// The block's ops in their order, on tensors of the caller and in a workspace at `data`.
@@ -217,26 +211,6 @@ void Sequence::run(const Context& context) const {
   gated_output_forward(mlp_output, context);
 }
 
-std::size_t bytes_of(const Call& call, const DeviceProperties& device, bool batch_invariant) {
-  const Sequence sequence(call, nowhere());
-  return sequence.bytes + sequence.op_bytes(device, batch_invariant);
-}
-
-void run(const Call& call, const Context& context) {
-  const Device device = call.x.device;
-  const std::size_t bytes = bytes_of(call, device_properties(device), context.batch_invariant);
-  const UseScratch use = [&](char* data) {
-    const Sequence sequence(call, data);
-    Context inner = context;
-    inner.workspace = {data + sequence.bytes, bytes - sequence.bytes};
-    sequence.run(inner);
-  };
-  if (device.type == DeviceType::kCpu) return cpu::with_scratch(call.name, context, bytes, use);
-#ifdef TANDEM_CUDA
-  cuda::with_scratch(call.name, device, context, bytes, use);
-#endif
-}
-
 Call call_of(const TransformerBlockForwardArgs& args) {
   return {"transformer_block_forward", args.block, args.x, args.out, args.cache, false};
 }
@@ -256,23 +230,23 @@ Call call_of(const TransformerBlockStepArgs& args) {
 }  // namespace
 
 void transformer_block_forward(const TransformerBlockForwardArgs& args, const Context& context) {
-  run(call_of(args), context);
+  run_block<Sequence>(call_of(args), context);
 }
 
 std::size_t transformer_block_forward_workspace_bytes(const TransformerBlockForwardArgs& args,
                                                       const DeviceProperties& device,
                                                       bool batch_invariant) {
-  return bytes_of(call_of(args), device, batch_invariant);
+  return block_bytes<Sequence>(call_of(args), device, batch_invariant);
 }
 
 void transformer_block_step(const TransformerBlockStepArgs& args, const Context& context) {
-  run(call_of(args), context);
+  run_block<Sequence>(call_of(args), context);
 }
 
 std::size_t transformer_block_step_workspace_bytes(const TransformerBlockStepArgs& args,
                                                    const DeviceProperties& device,
                                                    bool batch_invariant) {
-  return bytes_of(call_of(args), device, batch_invariant);
+  return block_bytes<Sequence>(call_of(args), device, batch_invariant);
 }
 
 }  // namespace tandem

@@ -9,6 +9,7 @@
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
 #include "cpu/projection_tile.h"
+#include "ops/rms_norm.h"
 
 namespace tandem::cpu {
 namespace {
@@ -120,7 +121,7 @@ void forward(DType dtype, std::int64_t M, int d, const MatrixTensor& x, const Rm
 
 template <typename Real>
 void backward(DType dtype, std::int64_t M, int d, const MatrixTensor& x, const RmsNorm& norm,
-              const MatrixTensor& dn, const MatrixTensor& dx,
+              const MatrixTensor& dn, const MatrixTensor& addend, const MatrixTensor& dx,
               const RmsNormWeightGradient& d_weight) {
   const std::vector<Real> weight = weight_of<Real>(norm, d);
   const std::int64_t bands = (M + kRows - 1) / kRows;
@@ -140,6 +141,10 @@ void backward(DType dtype, std::int64_t M, int d, const MatrixTensor& x, const R
       weigh_row(d, rstd, weight.data(), m, g, sums.data() + band * d);
       if (!dx.data) continue;
       project_row(d, rstd, dot(d, m, g) / d, m, g);
+      if (addend.data) {
+        load_row(dtype, addend, row, d, m);
+        add_rows(1, d, m, g);
+      }
       store_row(g, d, dtype, dx, row);
     }
   });
@@ -163,10 +168,20 @@ void rms_norm_forward(DType dtype, std::int64_t M, int d, const MatrixTensor& x,
 }
 
 void rms_norm_backward(DType dtype, std::int64_t M, int d, const MatrixTensor& x,
-                       const RmsNorm& norm, const MatrixTensor& dn, const MatrixTensor& dx,
-                       const RmsNormWeightGradient& d_weight) {
-  run_with_real(dtype,
-                [&]<typename Real>() { backward<Real>(dtype, M, d, x, norm, dn, dx, d_weight); });
+                       const RmsNorm& norm, const MatrixTensor& dn, const MatrixTensor& addend,
+                       const MatrixTensor& dx, const RmsNormWeightGradient& d_weight) {
+  run_with_real(dtype, [&]<typename Real>() {
+    backward<Real>(dtype, M, d, x, norm, dn, addend, dx, d_weight);
+  });
+}
+
+void rms_norm_forward(const RmsNormForwardProblem& p) {
+  rms_norm_forward(p.dtype, p.M, p.d, p.x, p.norm, p.n, p.kept_rstd);
+}
+
+void rms_norm_backward(const RmsNormBackwardProblem& p) {
+  rms_norm_backward(p.dtype, p.M, p.d, p.x, p.norm, p.dn, p.addend, p.dx,
+                    {p.d_weight.dtype, p.d_weight.data, p.accumulate});
 }
 
 }  // namespace tandem::cpu

@@ -26,11 +26,11 @@ struct RmsNormWeightGradient {
 /// Computes dx [M,d], of `dtype` or null, and the weight's gradient from x and dn [M,d], both of
 /// `dtype`; norm.rstd must be given. With m = x rstd:
 ///
-///   dx = rstd (dn weight - m mean of (dn weight m))      d_weight = sum over rows of dn m
+///   dx = addend + rstd (dn weight - m mean of (dn weight m))    d_weight = sum over rows of dn m
 ///
-/// The sum has one order, whatever the number of threads.
+/// A null addend is 0. The sum has one order, whatever the number of threads.
 void rms_norm_backward(DType dtype, std::int64_t M, int d, const MatrixTensor& x,
-                       const RmsNorm& norm, const MatrixTensor& dn, const MatrixTensor& dx,
-                       const RmsNormWeightGradient& d_weight);
+                       const RmsNorm& norm, const MatrixTensor& dn, const MatrixTensor& addend,
+                       const MatrixTensor& dx, const RmsNormWeightGradient& d_weight);
 
 }  // namespace tandem::cpu

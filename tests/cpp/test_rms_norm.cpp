@@ -105,7 +105,7 @@ class Rows {
     auto* const kept = reinterpret_cast<float*>(rstd.data());
     cpu::rms_norm_forward(dtype, M, d, {x.data(), stride}, norm, {n.data(), stride}, kept);
     norm.rstd = kept;
-    cpu::rms_norm_backward(dtype, M, d, {x.data(), stride}, norm, {dn.data(), stride},
+    cpu::rms_norm_backward(dtype, M, d, {x.data(), stride}, norm, {dn.data(), stride}, {},
                            {dx.data(), stride}, {real(), d_weight.data(), accumulate});
   }
 

@@ -48,13 +48,9 @@ TEST(TransformerBlock, IsItsDefinition) {
 }
 
 /// Token t of x [B,T,d], as a step takes it.
-TensorView token(RandomTransformerBlock& random, const TensorView& x, std::int64_t t) {
-  const std::int64_t B = x.shape[0], T = x.shape[1], d = x.shape[2];
-  const TensorView one = random.zeros({B, d});
-  for (std::int64_t i = 0; i < B * d; ++i) {
-    static_cast<double*>(one.data)[i] = static_cast<double*>(x.data)[(i / d * T + t) * d + i % d];
-  }
-  return one;
+TensorView token(RandomTensors& memory, const TensorView& x, std::int64_t t) {
+  const TensorView one = tokens_of(memory, x, t, 1);
+  return TensorView::contiguous(one.data, one.dtype, {x.shape[0], x.shape[2]});
 }
 
 TEST(TransformerBlock, AStepIsTheNextTokenOfTheSequence) {
@@ -66,12 +62,7 @@ TEST(TransformerBlock, AStepIsTheNextTokenOfTheSequence) {
     transformer_block_forward({.block = random.block, .x = x, .out = out});
 
     const KeyValueCache cache = random.cache(2, kTokens);
-    const TensorView prompt = random.zeros({2, kPrompt, sizes.d}), end = random.zeros(prompt.shape);
-    for (std::int64_t i = 0; i < prompt.shape.product(); ++i) {
-      const std::int64_t row = i / (kPrompt * sizes.d), inside = i % (kPrompt * sizes.d);
-      static_cast<double*>(prompt.data)[i] =
-          static_cast<double*>(x.data)[row * kTokens * sizes.d + inside];
-    }
+    const TensorView prompt = tokens_of(random, x, 0, kPrompt), end = random.zeros(prompt.shape);
     transformer_block_forward({.block = random.block, .x = prompt, .cache = cache, .out = end});
     for (std::int64_t t = kPrompt; t < kTokens; ++t) {
       const TensorView one = token(random, x, t), got = random.zeros(one.shape);

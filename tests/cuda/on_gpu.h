@@ -1,0 +1,93 @@
+// A block on a GPU: copies of host tensors there, and its call as a graph.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "device_call.h"
+#include "tandem/context.h"
+#include "tandem/device.h"
+#include "tandem/tensor.h"
+
+namespace tandem::tools {
+
+class OnHopper : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << cuda_unavailable_reason();
+    if (device_properties(Device::cuda()).compute_major != 9) GTEST_SKIP() << "no Hopper GPU";
+  }
+};
+
+/// Copies of host tensors, and other memory, on the GPU.
+class OnGpu {
+ public:
+  OnGpu() = default;
+  ~OnGpu() {
+    for (void* one : memory_) cudaFree(one);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  TensorView operator()(const TensorView& host) {
+    const auto bytes = static_cast<std::size_t>(host.shape.product() * size_of(host.dtype));
+    void* const data = memory(bytes);
+    require(cudaMemcpy(data, host.data, bytes, cudaMemcpyDefault));
+    return TensorView::contiguous(data, host.dtype, host.shape, Device::cuda());
+  }
+  std::optional<TensorView> operator()(const std::optional<TensorView>& host) {
+    return host ? std::optional((*this)(*host)) : std::nullopt;
+  }
+  void* memory(std::size_t bytes) {
+    void*& data = memory_.emplace_back(nullptr);
+    require(cudaMalloc(&data, bytes));
+    return data;
+  }
+  Workspace workspace(std::size_t bytes) { return {memory(bytes), bytes}; }
+
+ private:
+  std::deque<void*> memory_;
+};
+
+/// Fills a tensor from another one's values, once the GPU is done; either may be on the GPU.
+inline void copy(const TensorView& to, const TensorView& from) {
+  require(cudaDeviceSynchronize());
+  const auto bytes = static_cast<std::size_t>(to.shape.product() * size_of(to.dtype));
+  require(cudaMemcpy(to.data, from.data, bytes, cudaMemcpyDefault));
+}
+
+/// A call of a block, made once and then captured on the same stream.
+class CapturedCall {
+ public:
+  template <class Call>
+  CapturedCall(const SideStream& stream, const Call& call) : stream_(stream.handle) {
+    call();  // loads the kernels, which a capture must not
+    require(cudaStreamSynchronize(stream_));
+    require(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    call();
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamEndCapture(stream_, &graph));
+    require(cudaGraphGetNodes(graph, nullptr, &launches_));
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    require(status);
+  }
+  ~CapturedCall() { cudaGraphExecDestroy(executable_); }
+  CapturedCall(const CapturedCall&) = delete;
+  CapturedCall& operator=(const CapturedCall&) = delete;
+
+  std::size_t launches() const { return launches_; }
+  void replay() const { require(cudaGraphLaunch(executable_, stream_)); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+  std::size_t launches_ = 0;
+};
+
+}  // namespace tandem::tools
