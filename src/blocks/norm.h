@@ -8,14 +8,16 @@
 
 namespace tandem {
 
-inline void rms_norm_forward(const RmsNormForwardProblem& problem, const Context& context) {
+inline void rms_norm_forward(const RmsNormForwardProblem& problem,
+                             [[maybe_unused]] const Context& context) {
   if (problem.device.type == DeviceType::kCpu) return cpu::rms_norm_forward(problem);
 #ifdef TANDEM_CUDA
   cuda::rms_norm_forward(problem, context);
 #endif
 }
 
-inline void rms_norm_backward(const RmsNormBackwardProblem& problem, const Context& context) {
+inline void rms_norm_backward(const RmsNormBackwardProblem& problem,
+                              [[maybe_unused]] const Context& context) {
   if (problem.device.type == DeviceType::kCpu) return cpu::rms_norm_backward(problem);
 #ifdef TANDEM_CUDA
   cuda::rms_norm_backward(problem, context);
