@@ -310,10 +310,10 @@ def _like(mask: Tensor, values: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (values.dim() - 1))
 
 
-def _joined(added: Tensor, factor: Tensor, state: Tensor) -> Tensor:
+def _joined(added: Tensor, factor: Tensor, state: Tensor, forgets: Tensor | None = None) -> Tensor:
     """What a decay leaves of a state, and what is added. why not the product alone: a decay of 0 forgets NaN and
-    inf, too."""
-    return torch.addcmul(added, factor, torch.where(factor == 0, 0, state))
+    inf, too. `forgets` is factor == 0."""
+    return torch.addcmul(added, factor, torch.where(factor == 0 if forgets is None else forgets, 0, state))
 
 
 def _combine(states: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor | int:
@@ -363,17 +363,18 @@ class _Passed(NamedTuple):
     @staticmethod
     def of(states: Tensor, factors: Tensor, pieces: int, reverse: bool = False) -> "_Passed":
         """By what each piece adds and keeps, [B * pieces,...]; in reverse from the last one on."""
-        added, kept = (list(x.unflatten(0, (-1, pieces)).unbind(1)) for x in (states, factors))
+        added, kept = (x.unflatten(0, (-1, pieces)) for x in (states, factors))
         if reverse:
-            added, kept = added[::-1], kept[::-1]
-        before, through = [torch.zeros_like(added[0])], [torch.ones_like(kept[0])]
-        for state, factor in zip(added, kept, strict=True):
-            before.append(_joined(state, factor, before[-1]))
-            through.append(factor * through[-1])
-        end, factor = before.pop(), through.pop()
+            added, kept = added.flip(1), kept.flip(1)
+        through = torch.cat([torch.ones_like(kept[:, :1]), kept], 1).cumprod(1)
+        before = [torch.zeros_like(added[:, 0])]
+        for state, factor, forgets in zip(*(x.unbind(1) for x in (added, kept, kept == 0)), strict=True):
+            before.append(_joined(state, factor, before[-1], forgets))
+        end, factor = before.pop(), through[:, -1]
+        through, all_before = through[:, :-1], torch.stack(before, 1)
         if reverse:
-            before, through = before[::-1], through[::-1]
-        return _Passed(torch.stack(through, 1), torch.stack(before, 1), factor, end)
+            through, all_before = through.flip(1), all_before.flip(1)
+        return _Passed(through, all_before, factor, end)
 
     def before(self, begin: Tensor) -> Tensor:
         """The states before the pieces, [B * pieces,...], where that before the first is `begin`."""

@@ -93,7 +93,7 @@ def check(case, bounds, rank):
         if i < sum(x is not None for x in case.timed):
             close(f"gradient {i}", got, right[:, begin:end])
         else:  # this rank's share
-            total = got.float()
+            total = got.float().clone()  # float() alone is the tensor itself where that is fp32
             dist.all_reduce(total)
             close(f"gradient {i}", total, right)
     for got, same in zip((out, final_here, *found), (*again[:2], *again[2]), strict=True):
