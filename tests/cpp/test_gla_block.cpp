@@ -348,7 +348,7 @@ TEST(GlaBlock, RefusesAStepThatItCannotRunAndWritesNothing) {
        },
        "[gla_block_step] x must have shape [B,d], got [3,1,48]"},
       {[](Args& args) { args.state.shape[3] = 23; }, "[gla_step] state must have shape"},
-      {[](Args& args) { args.state.data = args.out.data; },
+      {[](Args& args) { args.out.data = args.state.data; },
        "[gla_block_step] state must not overlap out, got views that share memory"}};
   const auto make = [&] {
     return Args{.block = random.block, .x = x, .state = random.states(3, 0), .out = out};
