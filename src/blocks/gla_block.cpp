@@ -7,10 +7,9 @@
 
 #include "blocks/buffers.h"
 #include "blocks/check.h"
-#include "blocks/norm.h"
 #include "blocks/run.h"
-#include "ops/call.h"
 #include "ops/gla.h"
+#include "ops/rms_norm.h"
 #include "tandem/ops/gated_output.h"
 #include "tandem/ops/gla.h"
 
@@ -226,7 +225,7 @@ std::size_t Forward::op_bytes(const DeviceProperties& device, bool batch_invaria
 }
 
 void Forward::run(const Context& context) const {
-  rms_norm_forward(norm, context);
+  run_pass(norm, context, cpu::rms_norm_forward, TANDEM_CUDA_ENTRY(rms_norm_forward));
   projection_forward(projection, context);
   if (step) {
     gla_step(*step, context);
@@ -383,15 +382,15 @@ std::size_t Backward::op_bytes(const DeviceProperties& device, bool batch_invari
   return std::max({gated_output_backward_workspace_bytes(output, device, batch_invariant),
                    gla_backward_workspace_bytes(gla, device, batch_invariant),
                    projection_backward_workspace_bytes(projection, device, batch_invariant),
-                   rms_norm_backward_workspace_bytes(norm)});
+                   pass_bytes(norm, TANDEM_CUDA_ENTRY(rms_norm_backward_workspace_bytes))});
 }
 
 void Backward::run(const Context& context) const {
   gated_output_backward(output, context);
   gla_backward(gla, context);
-  rms_norm_forward(norm_again, context);
+  run_pass(norm_again, context, cpu::rms_norm_forward, TANDEM_CUDA_ENTRY(rms_norm_forward));
   projection_backward(projection, context);
-  rms_norm_backward(norm, context);
+  run_pass(norm, context, cpu::rms_norm_backward, TANDEM_CUDA_ENTRY(rms_norm_backward));
 }
 
 ForwardCall call_of(const GlaBlockForwardArgs& args) {

@@ -8,12 +8,11 @@
 
 #include "blocks/buffers.h"
 #include "blocks/check.h"
-#include "blocks/norm.h"
 #include "blocks/run.h"
-#include "ops/call.h"
 #include "ops/causal_conv1d.h"
 #include "ops/gla.h"
 #include "ops/mamba2.h"
+#include "ops/rms_norm.h"
 #include "tandem/ops/gated_output.h"
 #include "tandem/ops/projection.h"
 
@@ -335,51 +334,21 @@ std::size_t Forward::op_bytes(const DeviceProperties& device, bool batch_invaria
                    gated_output_forward_workspace_bytes(output, device, batch_invariant)});
 }
 
-void discretize(const DiscretizeProblem& problem, const Context& context) {
-  if (problem.device.type == DeviceType::kCpu) return cpu::discretize(problem);
-#ifdef TANDEM_CUDA
-  cuda::discretize(problem, context.stream);
-#endif
-}
-
-void add_skip(const SkipProblem& problem, const Context& context) {
-  if (problem.device.type == DeviceType::kCpu) return cpu::add_skip(problem);
-#ifdef TANDEM_CUDA
-  cuda::add_skip(problem, context.stream);
-#endif
-}
-
-void mamba2_backward(const Mamba2BackwardProblem& problem, const Context& context) {
-  if (problem.device.type == DeviceType::kCpu) return cpu::mamba2_backward(problem);
-#ifdef TANDEM_CUDA
-  cuda::mamba2_backward(problem, context);
-#endif
-}
-
-std::size_t mamba2_backward_workspace_bytes(const Mamba2BackwardProblem& problem) {
-  if (problem.device.type == DeviceType::kCpu) return 0;
-#ifdef TANDEM_CUDA
-  return cuda::mamba2_backward_workspace_bytes(problem);
-#else
-  return 0;
-#endif
-}
-
 void Forward::run(const Context& context) const {
-  rms_norm_forward(norm, context);
+  run_pass(norm, context, cpu::rms_norm_forward, TANDEM_CUDA_ENTRY(rms_norm_forward));
   projection_forward(projection, context);
   if (convolution_step) {
     causal_conv1d_step(*convolution_step, context);
   } else {
     causal_conv1d_forward(convolution, context);
   }
-  discretize(discretized, context);
+  run_pass(discretized, context, cpu::discretize, TANDEM_CUDA_ENTRY(discretize));
   if (step) {
     gla_step(*step, context);
   } else {
     gla_forward(gla, context);
   }
-  add_skip(skip, context);
+  run_pass(skip, context, cpu::add_skip, TANDEM_CUDA_ENTRY(add_skip));
   gated_output_forward(output, context);
 }
 
@@ -571,20 +540,20 @@ Backward::Backward(const BackwardCall& call, char* data) {
 std::size_t Backward::op_bytes(const DeviceProperties& device, bool batch_invariant) const {
   return std::max({gated_output_backward_workspace_bytes(output, device, batch_invariant),
                    gla_backward_workspace_bytes(gla, device, batch_invariant),
-                   mamba2_backward_workspace_bytes(passes),
+                   pass_bytes(passes, TANDEM_CUDA_ENTRY(mamba2_backward_workspace_bytes)),
                    causal_conv1d_backward_workspace_bytes(convolution, device, batch_invariant),
                    projection_backward_workspace_bytes(projection, device, batch_invariant),
-                   rms_norm_backward_workspace_bytes(norm)});
+                   pass_bytes(norm, TANDEM_CUDA_ENTRY(rms_norm_backward_workspace_bytes))});
 }
 
 void Backward::run(const Context& context) const {
   gated_output_backward(output, context);
   gla_backward(gla, context);
-  mamba2_backward(passes, context);
+  run_pass(passes, context, cpu::mamba2_backward, TANDEM_CUDA_ENTRY(mamba2_backward));
   causal_conv1d_backward(convolution, context);
-  rms_norm_forward(norm_again, context);
+  run_pass(norm_again, context, cpu::rms_norm_forward, TANDEM_CUDA_ENTRY(rms_norm_forward));
   projection_backward(projection, context);
-  rms_norm_backward(norm, context);
+  run_pass(norm, context, cpu::rms_norm_backward, TANDEM_CUDA_ENTRY(rms_norm_backward));
 }
 
 ForwardCall call_of(const Mamba2BlockForwardArgs& args) {

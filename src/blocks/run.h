@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "blocks/buffers.h"
+#include "ops/call.h"
 #include "ops/scratch.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
@@ -34,6 +36,22 @@ void run_block(const Call& call, const Context& context) {
 #ifdef TANDEM_CUDA
   cuda::with_scratch(call.name, device, context, bytes, use);
 #endif
+}
+
+/// Runs a pass of a block that is no op on its tensors' device; its cuda is TANDEM_CUDA_ENTRY's.
+template <class Problem>
+void run_pass(const Problem& problem, const Context& context,
+              std::type_identity_t<void (*)(const Problem&)> cpu,
+              std::type_identity_t<void (*)(const Problem&, const Context&)> cuda) {
+  if (problem.device.type == DeviceType::kCpu) return cpu(problem);
+  cuda(problem, context);  // ops have refused a device that the library is not built for
+}
+
+/// Bytes of workspace that run_pass needs.
+template <class Problem>
+std::size_t pass_bytes(const Problem& problem,
+                       std::type_identity_t<std::size_t (*)(const Problem&)> cuda) {
+  return problem.device.type == DeviceType::kCpu ? 0 : cuda(problem);
 }
 
 }  // namespace tandem

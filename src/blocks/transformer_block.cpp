@@ -197,13 +197,7 @@ std::size_t Sequence::op_bytes(const DeviceProperties& device, bool batch_invari
 void Sequence::run(const Context& context) const {
   rms_norm_gemm_forward(heads, context);
   if (append) {
-    if (append->device.type == DeviceType::kCpu) {
-      cpu::append_to_cache(*append);
-    } else {
-#ifdef TANDEM_CUDA
-      cuda::append_to_cache(*append, context.stream);
-#endif
-    }
+    run_pass(*append, context, cpu::append_to_cache, TANDEM_CUDA_ENTRY(append_to_cache));
   }
   attention_forward(attention, context);
   gated_output_forward(attention_output, context);

@@ -28,7 +28,7 @@ void append_to_cache(const AppendProblem& problem);
 }
 
 namespace cuda {
-void append_to_cache(const AppendProblem& problem, const Stream& stream);
+void append_to_cache(const AppendProblem& problem, const Context& context);
 }
 
 }  // namespace tandem

@@ -62,8 +62,8 @@ namespace cuda {
 /// In context.workspace, which the block gives.
 void mamba2_backward(const Mamba2BackwardProblem& problem, const Context& context);
 std::size_t mamba2_backward_workspace_bytes(const Mamba2BackwardProblem& problem);
-void discretize(const DiscretizeProblem& problem, const Stream& stream);
-void add_skip(const SkipProblem& problem, const Stream& stream);
+void discretize(const DiscretizeProblem& problem, const Context& context);
+void add_skip(const SkipProblem& problem, const Context& context);
 }  // namespace cuda
 
 }  // namespace tandem

@@ -292,7 +292,7 @@ TEST(GlaBlock, RefusesWhatItCannotRunAndWritesNothing) {
        "[projection_forward] divisor4 must be positive"},
       {[](Args& args) { args.block.head_eps = -1; }, "[gated_output_forward] group_eps"},
       {[](Args& args) { args.block.o_proj.shape[1] = 47; }, "[gated_output_forward] weight"},
-      {[](Args& args) { args.final_state->shape[1] = 3; }, "[gla_forward] final_state"},
+      {[](Args& args) { args.final_state->shape[1] = 1; }, "[gla_forward] final_state"},
       {[](Args& args) { args.out.shape[1] = 6; },
        "[gla_block_forward] out must have shape x's = [1,7,48], got [1,6,48]"},
       {[](Args& args) { args.out = args.x; },
@@ -327,9 +327,9 @@ TEST(GlaBlock, RefusesABackwardThatItCannotRunAndWritesNothing) {
        "[gla_block_backward] gradients.o_proj must not overlap o_proj"},
       {[](Args& args) { args.gradients.attn_norm->shape[0] = 3; },
        "[gla_block_backward] gradients.attn_norm must have shape [d] = [48], got [3]"},
-      {[](Args& args) { args.gradients.gk_bias->shape[0] = 3; },
+      {[](Args& args) { args.gradients.gk_bias->shape[0] = 1; },
        "[projection_backward] d_bias4 must have shape"},
-      {[](Args& args) { args.d_final_state->shape[0] = 2; }, "[gla_backward] d_final_state"}};
+      {[](Args& args) { args.d_final_state->shape[1] = 1; }, "[gla_backward] d_final_state"}};
   expect_refusals<Args>(
       spoilt, [&] { return call.backward; }, gla_block_backward);
   EXPECT_THAT(values_of(*call.backward.dx), testing::Each(0.0));
@@ -348,7 +348,7 @@ TEST(GlaBlock, RefusesAStepThatItCannotRunAndWritesNothing) {
        },
        "[gla_block_step] x must have shape [B,d], got [3,1,48]"},
       {[](Args& args) { args.state.shape[3] = 23; }, "[gla_step] state must have shape"},
-      {[](Args& args) { args.state.data = args.out.data; },
+      {[](Args& args) { args.out.data = args.state.data; },
        "[gla_block_step] state must not overlap out, got views that share memory"}};
   const auto make = [&] {
     return Args{.block = random.block, .x = x, .state = random.states(3, 0), .out = out};

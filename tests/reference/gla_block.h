@@ -16,13 +16,13 @@ struct GlaBlockResult {
   Row final_state;  // [N,H,K,V]
 };
 
-inline double silu(double z) { return z / (1 + std::exp(-z)); }
+inline double activated(Activation activation, double z) {
+  if (activation == Activation::kSilu) return z / (1 + std::exp(-z));
+  return activation == Activation::kSigmoid ? 1 / (1 + std::exp(-z)) : z;
+}
 
-inline Row mapped(Activation activation, Row z) {
-  for (double& one : z) {
-    if (activation == Activation::kSilu) one = silu(one);
-    if (activation == Activation::kSigmoid) one = 1 / (1 + std::exp(-one));
-  }
+inline Row activated(Activation activation, Row z) {
+  for (double& one : z) one = activated(activation, one);
   return z;
 }
 
@@ -46,8 +46,8 @@ inline GlaBlockResult gla_block(const GlaBlock& block, const TensorView& x,
     }
     for (std::int64_t t = offsets[n]; t < offsets[n + 1]; ++t) {
       const Row x_t = read_row(rows, t, 0, d), normed = norm(block.attn_norm, block.eps, x_t);
-      const Row q = mapped(block.feature_map, product(block.q_proj, std::nullopt, normed));
-      const Row k = mapped(block.feature_map, product(block.k_proj, std::nullopt, normed));
+      const Row q = activated(block.feature_map, product(block.q_proj, std::nullopt, normed));
+      const Row k = activated(block.feature_map, product(block.k_proj, std::nullopt, normed));
       const Row v = product(block.v_proj, std::nullopt, normed);
       const Row gate = product(block.g_proj, std::nullopt, normed);
       const Row z = product(block.gk_proj, block.gk_bias, normed);
@@ -63,7 +63,8 @@ inline GlaBlockResult gla_block(const GlaBlock& block, const TensorView& x,
           }
         }
         o = rms_norm_row(o, rms_norm_rstd(o, block.head_eps), head_weight);
-        for (std::int64_t j = 0; j < V; ++j) a.push_back(o[j] * silu(gate[h * V + j]));
+        for (std::int64_t j = 0; j < V; ++j)
+          a.push_back(o[j] * activated(Activation::kSilu, gate[h * V + j]));
       }
       const Row mixed = product(block.o_proj, std::nullopt, a);
       for (std::int64_t i = 0; i < d; ++i) result.out.push_back(x_t[i] + mixed[i]);

@@ -45,14 +45,14 @@ __global__ __launch_bounds__(kThreads) void append_to_cache_kernel(
 
 }  // namespace
 
-void append_to_cache(const AppendProblem& problem, const Stream& stream) {
+void append_to_cache(const AppendProblem& problem, const Context& context) {
   constexpr const char* kName = "append_to_cache";
   const std::int64_t tokens = problem.B * problem.T;
   if (tokens == 0) return;
   const CallScope scope(kName, problem.device.index);
   launch_kernel(kName, append_to_cache_kernel,
                 {.blocks = static_cast<unsigned>(tokens), .threads = kThreads},
-                static_cast<cudaStream_t>(stream.handle), problem);
+                static_cast<cudaStream_t>(context.stream.handle), problem);
 }
 
 }  // namespace tandem::cuda

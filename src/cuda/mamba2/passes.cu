@@ -69,24 +69,24 @@ __global__ __launch_bounds__(kThreads) void add_skip_kernel(const __grid_constan
 
 /// A block's products have refused any dtype but these two.
 template <class Problem>
-void launch(const char* name, const Problem& p, const Stream& stream, void (*bf16)(Problem),
+void launch(const char* name, const Problem& p, const Context& context, void (*bf16)(Problem),
             void (*fp16)(Problem)) {
   const std::int64_t threads = p.M * p.H * ceil_div(p.P, 8);
   if (threads == 0) return;
   const CallScope scope(name, p.device.index);
   launch_kernel(name, p.dtype == DType::kBFloat16 ? bf16 : fp16,
                 {.blocks = static_cast<unsigned>(ceil_div(threads, kThreads)), .threads = kThreads},
-                static_cast<cudaStream_t>(stream.handle), p);
+                static_cast<cudaStream_t>(context.stream.handle), p);
 }
 
 }  // namespace
 
-void discretize(const DiscretizeProblem& p, const Stream& stream) {
-  launch("discretize", p, stream, discretize_kernel<__nv_bfloat16>, discretize_kernel<__half>);
+void discretize(const DiscretizeProblem& p, const Context& context) {
+  launch("discretize", p, context, discretize_kernel<__nv_bfloat16>, discretize_kernel<__half>);
 }
 
-void add_skip(const SkipProblem& p, const Stream& stream) {
-  launch("add_skip", p, stream, add_skip_kernel<__nv_bfloat16>, add_skip_kernel<__half>);
+void add_skip(const SkipProblem& p, const Context& context) {
+  launch("add_skip", p, context, add_skip_kernel<__nv_bfloat16>, add_skip_kernel<__half>);
 }
 
 }  // namespace tandem::cuda
