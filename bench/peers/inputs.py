@@ -38,7 +38,6 @@ def log_decay(distribution, shape, generator, device="cpu"):
         "strong": lambda: -2 - 18 * draw("rand"),
         "reset": lambda: normal().masked_fill(special(), -math.inf),
         "reset_edges": lambda: normal().masked_fill((time() % 64 == 0) | (time() % 64 == 63), -math.inf),
-        "reset_often": lambda: normal().masked_fill(time() % 3 == 0, -math.inf),
         "all_reset": lambda: full(-math.inf),
         "minus20": lambda: full(-20.0),
         "minus100": lambda: full(-100.0),

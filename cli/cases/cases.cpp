@@ -26,7 +26,6 @@ const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::k
                                                  {"strong", DecayDistribution::kStrong},
                                                  {"reset", DecayDistribution::kReset},
                                                  {"reset_edges", DecayDistribution::kResetEdges},
-                                                 {"reset_often", DecayDistribution::kResetOften},
                                                  {"all_reset", DecayDistribution::kAllReset},
                                                  {"minus20", DecayDistribution::kMinus20},
                                                  {"minus100", DecayDistribution::kMinus100},

@@ -91,7 +91,6 @@ enum class DecayDistribution {
   kStrong,       // uniform in [-20,-2]
   kReset,        // normal, and -inf at one token in 16
   kResetEdges,   // normal, and -inf at the first and last token of every chunk of 64
-  kResetOften,   // normal, and -inf at one token in 3: packed documents of 3 tokens
   kAllReset,     // -inf everywhere
   kMinus20,      // -20 everywhere
   kMinus100,     // -100 everywhere: nothing in fp32

@@ -23,7 +23,6 @@ float log_decay_value(DecayDistribution distribution, const RandomStream& random
     case DecayDistribution::kStrong: return -2 - 18 * uniform;
     case DecayDistribution::kReset: return special ? -kInf : normal;
     case DecayDistribution::kResetEdges: return t % 64 == 0 || t % 64 == 63 ? -kInf : normal;
-    case DecayDistribution::kResetOften: return t % 3 == 0 ? -kInf : normal;
     case DecayDistribution::kAllReset: return -kInf;
     case DecayDistribution::kMinus20: return -20;
     case DecayDistribution::kMinus100: return -100;

@@ -1,8 +1,6 @@
 // The products role of gla_chunk_gradients_kernel: a chunk's gradients, from its panels into them.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/gla/chunks/shared.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/parts/fragment.cuh"
@@ -17,22 +15,21 @@ using PackedRows = std::uint32_t[4][4];
 
 /// Rounds scale D (.) both score tiles [j][i]: to At in registers, to Wt in a panel. Has no
 /// branches, since it runs beside a product.
-template <class Element, bool kInParts>
+template <class Element>
 __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
-                             const RowDifferences<64>& from_rows, float scale, PackedRows& a,
-                             char* w) {
+                             const float (&log2_sum)[64], float scale, PackedRows& a, char* w) {
   const int row = fragment_row();
+  const float sum[2] = {log2_sum[row], log2_sum[row + 8]};
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    float difference[8], of_keys[8], of_values[8];
-    from_rows.take(step, difference);
-    if constexpr (kInParts) from_rows.add_wholes(step, difference);
+    float of_keys[8], of_values[8];
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       const int half = i / 2 % 2;  // rows `row` and `row + 8`
       const int column = fragment_column(2 * step + i / 4);
-      const float factor[2] = {scale * fast_exp2(difference[i]),
-                               scale * fast_exp2(difference[i + 1])};
+      const float2 sum_i = *reinterpret_cast<const float2*>(&log2_sum[column]);
+      const float factor[2] = {scale * fast_exp2(sum_i.x - sum[half]),
+                               scale * fast_exp2(sum_i.y - sum[half])};
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         // why a select of the product: 0 * NaN, and factors before the diagonal may be inf.
@@ -202,21 +199,13 @@ struct ChunkProducts {
     fence_registers(keys);
     fence_registers(values);
     fence_registers(state);
-    const RowDifferences from_rows(tokens.decay.sums);
-    const auto finish = [&](auto in_parts) {
-      wgmma_begin();
-      multiply_tokens<Element>(state, decayed, which == 0 ? own.k : own.q, true);
-      weigh_scores<Element, in_parts>(keys, values, from_rows, params.problem.forward.scale, a,
-                                      weights());
-      wgmma_wait<0>();
-      hold_operand(decayed);
-      fence_registers(state);
-    };
-    if (from_rows.in_parts) {
-      finish(std::true_type{});
-    } else {
-      finish(std::false_type{});
-    }
+    wgmma_begin();
+    multiply_tokens<Element>(state, decayed, which == 0 ? own.k : own.q, true);
+    weigh_scores<Element>(keys, values, tokens.decay.log2_sum, params.problem.forward.scale, a,
+                          weights());
+    wgmma_wait<0>();
+    hold_operand(decayed);
+    fence_registers(state);
     put_rows<Element>(state, to);
     fence_shared_for_async_proxy();
     cutlass::arch::NamedBarrier::sync(ChunkGradientsConfig::kProducts, 3);

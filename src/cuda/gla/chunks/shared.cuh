@@ -27,8 +27,8 @@ struct ChunkGradientsShared {
   };
   /// What a chunk has beside its panels: decays and row sums.
   struct Tokens {
-    ChunkDecay<64> decay;           // from S to tokens, and into the next S
-    StateFactors<64> decay_behind;  // from dS to tokens, and into the dS before
+    ChunkDecay<64> decay;         // from S to tokens, and into the next S
+    ChunkDecay<64> decay_behind;  // from dS to tokens, and into the dS before
     alignas(16) float log_decay[64];
     float query_rows[64];      // a
     float key_state_rows[64];  // b

@@ -52,7 +52,7 @@ struct ChunkStatesShared {
   };
   Stage stages[kStages];
   alignas(1024) char panels[kPanels][panel_bytes(64)];
-  StateFactors<64> decay[kStages];
+  ChunkDecay<64> decay[kStages];
   DecayStream<false>::Buffer log_decays;
   Ring<kStages> input;
 };
@@ -134,7 +134,7 @@ struct ChunkStatesWalk {
     for (int chunk = begin; chunk < end; ++chunk, at.advance()) {
       const LogDecays own = decays.next();
       shared.input.wait_empty(at);
-      compute_decay<Config::kReverse>(ChunkSums(own), problem.scale, shared.decay[at.stage]);
+      compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage]);
       shared.input.full[at.stage].arrive();
     }
   }

@@ -32,7 +32,7 @@
 //
 // Floor: v, do read twice (once from the L2), two states of 2 K V bytes read and dv written, per
 // head and 64 tokens. Numerics: rounded to 16 bits are At, the sum of Wt, S, dS and the decayed V
-// and dO. Shared memory: 227 KB at 128 columns, all there is.
+// and dO. Shared memory: 226 KB at 128 columns.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>

@@ -133,17 +133,41 @@ struct GroupDecays {
             of_token(max(item.begin(), item.other_begin()) + 64)};
   }
 
+  /// Sums of a chunk's decays in base 2; factors are as those of parts/decay.cuh.
+  struct Log2Sums {
+    float x, y;   // inclusive, of this lane's tokens
+    float first;  // the first token's decay
+    float total;
+    float end;  // with the token behind
+
+    __device__ Log2Sums(float2 log_decays, float behind) {
+      const auto to_log2 = [](float natural) {
+        const float log2 = natural * kLog2E;
+        return log2 < kForgetLog2 ? kForgetLog2 : log2;  // NaN stays
+      };
+      const float own = to_log2(log_decays.x);
+      y = inclusive_sum(own + to_log2(log_decays.y));
+      x = sum_before(y) + own;
+      first = __shfl_sync(0xFFFFFFFFu, own, 0);
+      total = last_lane(y);
+      end = total + to_log2(behind);
+    }
+  };
+
   __device__ void prepare(int stage, const PairDecays& log_decays, bool is_second) const {
     const float scale = params.problem.forward.scale;
     Tokens& tokens = shared.tokens[stage];
     GroupDecay& decay = tokens.decay;
+    const auto store = [](float(&to)[64], float x, float y) {
+      *reinterpret_cast<float2*>(&to[2 * (threadIdx.x % 32)]) = {x, y};
+    };
     const float middle = __shfl_sync(0xFFFFFFFFu, log_decays.other.x, 0);
-    const ChunkSums own({log_decays.own, is_second ? log_decays.behind : middle});
-    const ChunkSums other({log_decays.other, log_decays.behind});
-    store_two(tokens.log_decay, log_decays.own.x, log_decays.own.y);
-    decay.sums.store(own.x, own.y);
-    store_two(decay.from_state, scale * fast_exp2(own.x), scale * fast_exp2(own.y));
-    store_two(decay.from_behind, fast_exp2(own.end - own.x), fast_exp2(own.end - own.y));
+    const Log2Sums own(log_decays.own, is_second ? log_decays.behind : middle);
+    const Log2Sums other(log_decays.other, log_decays.behind);
+    store(tokens.log_decay, log_decays.own.x, log_decays.own.y);
+    store(decay.log2_sum, own.x, own.y);
+    store(decay.from_state, scale * fast_exp2(own.x), scale * fast_exp2(own.y));
+    store(decay.from_behind, fast_exp2(own.end - own.x), fast_exp2(own.end - own.y));
     float2 to_state = {fast_exp2(other.total - other.x), fast_exp2(other.total - other.y)};
     float state_to_state = fast_exp2(other.total);
     if (!is_second) {
@@ -151,7 +175,7 @@ struct GroupDecays {
                   scale * fast_exp2(other.y - other.first)};
       state_to_state = fast_exp2(other.end - other.first);
     }
-    store_two(decay.other_to_state, to_state.x, to_state.y);
+    store(decay.other_to_state, to_state.x, to_state.y);
     if (threadIdx.x % 32 == 0) {
       decay.other_state_to_state = state_to_state;
       decay.through = fast_exp2(own.end);

@@ -35,9 +35,11 @@ struct GroupScores {
   /// values over rows and columns.
   __device__ static void weigh(const float (&keys)[32], const float (&values)[32], Tokens& tokens,
                                std::uint32_t (&a)[4][4], float (&sum)[32]) {
+    const float(&log2_sum)[64] = tokens.decay.log2_sum;
     const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x % 128 / 32, 0);
     const int row = fragment_row();
+    const float own[2] = {log2_sum[row], log2_sum[row + 8]};
     float rows[2] = {};
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -47,20 +49,19 @@ struct GroupScores {
         if (lane < 16) tokens.query_intra[warp][16 * step + lane] = 0.0f;
         continue;
       }
-      float difference[8], of_keys[8], columns[4] = {};
-      const RowDifferences from_rows(tokens.decay.sums);  // why here: held, it would be spilled
-      from_rows.take(step, difference);
-      if (from_rows.in_parts) from_rows.add_wholes(step, difference);
+      float of_keys[8], columns[4] = {};
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int half = i / 2 % 2;  // rows `row` and `row + 8`
         const int column = fragment_column(2 * step + i / 4);
+        const float2 of_column = *reinterpret_cast<const float2*>(&log2_sum[column]);
+        const float difference[2] = {of_column.x - own[half], of_column.y - own[half]};
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const int at = 8 * step + i + n;
           // why selects: 0 * NaN, and factors before the diagonal may be inf.
           const bool reaches = column + n >= row + 8 * half;
-          const float factor = reaches ? fast_exp2(difference[i + n]) : 0.0f;
+          const float factor = reaches ? fast_exp2(difference[n]) : 0.0f;
           const float value = reaches ? values[at] : 0.0f;
           const float weight = factor * keys[at];
           of_keys[i + n] = weight;

@@ -40,7 +40,7 @@ struct GroupConfig {
 
 /// Decay factors of one head's chunk; "other" is the other chunk of its pair.
 struct alignas(16) GroupDecay {
-  TokenSums<64> sums;        // token j reaches token i with factor 2^(G_i - G_j)
+  float log2_sum[64];        // token j reaches token i with factor 2^(log2_sum[i] - log2_sum[j])
   float from_state[64];      // factor from S before the chunk to token i, and scale
   float from_behind[64];     // factor from dS behind the chunk to token j
   float other_to_state[64];  // factor from the other chunk's tokens to the state between both

@@ -59,7 +59,7 @@ struct GroupStatesShared {
   };
   Stage stages[kStages];
   alignas(1024) char states[kHeads][Group::kTileBytes];  // on their way out
-  StateFactors<64> decay[kStages][kHeads];
+  ChunkDecay<64> decay[kStages][kHeads];
   Ring<kStages> input;
 };
 
@@ -157,8 +157,8 @@ struct GroupStatesWalk {
       shared.input.wait_empty(at);
 #pragma unroll
       for (int head = 0; head < kHeads; ++head) {
-        compute_decay<Config::kReverse>(ChunkSums(own[head]), params.problem.forward.scale,
-                                        shared.decay[at.stage][head]);
+        compute_chunk_decay<Config::kReverse>(own[head], params.problem.forward.scale,
+                                              shared.decay[at.stage][head]);
         own[head] = next[head];
       }
       shared.input.full[at.stage].arrive();

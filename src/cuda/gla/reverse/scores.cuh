@@ -19,9 +19,10 @@ struct ReverseScores {
   /// sums of E = scale D (.) (K Qt) (.) (V dOt) over rows and columns.
   __device__ void weigh(const float (&keys)[32], const float (&values)[32], Tokens& tokens,
                         std::uint32_t (&a)[4][4], char* w) const {
-    const RowDifferences from_rows(tokens.decay.sums);
+    const float(&log2_sum)[64] = tokens.decay.log2_sum;
     const float scale = params.problem.forward.scale;
     const int row = fragment_row(), lane = threadIdx.x % 32;
+    const float sum[2] = {log2_sum[row], log2_sum[row + 8]};
     float rows[2] = {};
     const int warp = threadIdx.x % 128 / 32;
 #pragma unroll
@@ -34,15 +35,14 @@ struct ReverseScores {
         if (lane < 16) tokens.query_intra[warp][16 * step + lane] = 0.0f;
         continue;
       }
-      float difference[8], of_keys[8], of_values[8], columns[4] = {};
-      from_rows.take(step, difference);
-      if (from_rows.in_parts) from_rows.add_wholes(step, difference);
+      float of_keys[8], of_values[8], columns[4] = {};
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int half = i / 2 % 2;  // rows `row` and `row + 8`
         const int column = fragment_column(2 * step + i / 4);
-        const float factor[2] = {scale * fast_exp2(difference[i]),
-                                 scale * fast_exp2(difference[i + 1])};
+        const float2 sum_i = *reinterpret_cast<const float2*>(&log2_sum[column]);
+        const float factor[2] = {scale * fast_exp2(sum_i.x - sum[half]),
+                                 scale * fast_exp2(sum_i.y - sum[half])};
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           // why selects of products: 0 * NaN, and factors before the diagonal may be inf.

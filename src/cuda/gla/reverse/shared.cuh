@@ -49,8 +49,8 @@ struct ReverseShared {
   };
   /// What a chunk has beside its tiles: decays, and sums for the gradient by the decays.
   struct Tokens {
-    ChunkDecay<64> decay;           // from S to tokens, and into the next S
-    StateFactors<64> decay_behind;  // from dS to tokens, and into the dS before
+    ChunkDecay<64> decay;         // from S to tokens, and into the next S
+    ChunkDecay<64> decay_behind;  // from dS to tokens, and into the dS before
     alignas(16) float log_decay[64];
     alignas(16) float query_state[64];     // a: q . what dq has from S
     alignas(16) float key_state[64];       // b: k . what dk has from dS

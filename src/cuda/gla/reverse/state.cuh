@@ -57,7 +57,7 @@ struct ReverseState {
 
   /// Adds a chunk's queries to dS.
   __device__ void advance_gradient(Tile (&gradient)[kTiles], const Stage& stage,
-                                   const StateFactors<64>& decay) const {
+                                   const ChunkDecay<64>& decay) const {
     std::uint32_t values[kTiles][4][4];
     const float factor = decay.state_to_state;
     for_each_tile([&]<int kTile>() {

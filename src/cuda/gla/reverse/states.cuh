@@ -53,7 +53,7 @@ struct KeptStatesShared {
   };
   Stage stages[Config::kStages];
   alignas(1024) char states[2][Config::kStateBytes];  // one made while the other is stored
-  StateFactors<64> decay[Config::kStages];
+  ChunkDecay<64> decay[Config::kStages];
   DecayStream<false>::Buffer log_decays;
   Ring<Config::kStages> input;
 };
@@ -99,7 +99,7 @@ struct KeptStatesWalk {
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       const LogDecays own = decays.next();
       shared.input.wait_empty(at);
-      compute_decay<false>(ChunkSums(own), problem.scale, shared.decay[at.stage]);
+      compute_chunk_decay<false>(own, problem.scale, shared.decay[at.stage]);
       shared.input.full[at.stage].arrive();
     }
   }

@@ -45,11 +45,11 @@ struct StateShared {
   using InputRing = Ring<Config::kStages>;
 
   Stage stages[Config::kStages];
-  StateFactors<Config::kChunk> decay[Config::kStages];
+  ChunkDecay<Config::kChunk> decay[Config::kStages];
   typename DecayStream<Config::kReverse>::Buffer log_decays;
   InputRing input;
 
-  __device__ const StateFactors<Config::kChunk>& decay_of(int stage, int) const {
+  __device__ const ChunkDecay<Config::kChunk>& decay_of(int stage, int) const {
     return decay[stage];
   }
 };
@@ -143,7 +143,7 @@ __device__ void prepare_span_decay(const StateParams& params, StateShared<Config
   for (int chunk = last; chunk >= 0; --chunk, at.advance()) {
     const LogDecays log_decay = decays.next();
     shared.input.wait_empty(at);
-    compute_decay<Config::kReverse>(ChunkSums(log_decay), params.scale, shared.decay[at.stage]);
+    compute_chunk_decay<Config::kReverse>(log_decay, params.scale, shared.decay[at.stage]);
     shared.input.full[at.stage].arrive();
     total += forget_to_infinity(log_decay.own.x) + forget_to_infinity(log_decay.own.y);
   }

@@ -99,8 +99,7 @@ __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shar
       for (int i = 0; i < chunks; ++i, at.advance()) {
         const LogDecays own = decays.next();
         shared.input.wait_empty(at);
-        compute_decay<Config::kReverse>(ChunkSums(own), problem.scale,
-                                        shared.decay[at.stage][head]);
+        compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage][head]);
         shared.input.full[at.stage].arrive();
       }
     };

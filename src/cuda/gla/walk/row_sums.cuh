@@ -102,13 +102,11 @@ __device__ void collect_row_sums(const WalkParams& params, WalkShared<Config>& s
     if (!wants_row_sums<Config>(params)) return;
     const auto place = shared.row_sums.places[at.stage][at.parity ^ 1];
     int thread = threadIdx.x % 128;
-    float* sums_to = params.row_sums.rows;
-    // why: what follows from these would stay in registers all along.
-    asm volatile("" : "+r"(thread), "+l"(sums_to));
+    asm volatile("" : "+r"(thread));  // why: what follows from it would stay in registers all along
     const int token = thread % 64, kind = thread / 64;
     if (token >= place.tokens || kind >= Sums::kKinds) return;
     const std::int64_t of_panel = params.problem.B * params.problem.H * params.problem.T;
-    float* to = (kind == 0 ? sums_to : params.row_sums.state_rows) + place.row + token;
+    float* to = (kind == 0 ? params.row_sums.rows : params.row_sums.state_rows) + place.row + token;
 #pragma unroll
     for (int warpgroup = 0; warpgroup < Config::kStateWarpgroups; ++warpgroup, to += of_panel) {
       const auto& rows = shared.row_sums.rows[warpgroup][at.stage];

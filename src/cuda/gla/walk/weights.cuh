@@ -28,28 +28,26 @@ __device__ void store_intra(const float (&qk)[32], const ChunkDecay<Config::kChu
   const int row = fragment_row();
   const int own_step =
       threadIdx.x % 128 / 32;  // the 16 columns on the diagonal of this warp's rows
-  using Differences = RowDifferences<Config::kChunk>;
-  const Differences first(decay[0].sums);
-  const Differences from_rows[2] = {first,
-                                    kHeads > 1 ? Differences(decay[kHeads - 1].sums) : first};
+  float sum[kHeads][2];
+#pragma unroll
+  for (int head = 0; head < kHeads; ++head) {
+    sum[head][0] = decay[head].log2_sum[row];
+    sum[head][1] = decay[head].log2_sum[row + 8];
+  }
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[kHeads][4] = {};
     if (Config::kReverse ? step >= own_step : step <= own_step) {
-      float weighted[kHeads][8], difference[kHeads][8];
-#pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-        from_rows[head].take(step, difference[head]);
-        if (from_rows[head].in_parts) from_rows[head].add_wholes(step, difference[head]);
-      }
+      float weighted[kHeads][8];
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int half = i / 2 % 2;  // rows `row` and `row + 8`
         const int j = fragment_column(2 * step + i / 4);
 #pragma unroll
         for (int head = 0; head < kHeads; ++head) {
-          const float factor[2] = {fast_exp2(-difference[head][i]),
-                                   fast_exp2(-difference[head][i + 1])};
+          const float2 sum_j = *reinterpret_cast<const float2*>(&decay[head].log2_sum[j]);
+          const float factor[2] = {fast_exp2(sum[head][half] - sum_j.x),
+                                   fast_exp2(sum[head][half] - sum_j.y)};
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
             // why a select of the product: 0 * NaN. A token that the walk meets after i may hold
