@@ -42,7 +42,8 @@ class Op:
         self.raw = (lambda *arguments: raw(*table.pack(arguments))) if table.is_packed else raw
         self.numbers = [table.arguments.index(name) for name in table.numbers]
         self.saved = Saved(table)
-        self.run_directly = direct_call(table.name)
+        # Without results there is nothing that tells a call which was made from one that was not.
+        self.run_directly = direct_call(table.name) if table.results else lambda *arguments: NotImplemented
         self.refuse_by_backward: Callable[[tuple[Any, ...]], None] = lambda arguments: None
         self.differentiate_by(no_formula(table))
         register_fake(table)
