@@ -10,7 +10,17 @@ import subprocess
 
 from . import attention, causal_conv1d, gated_output, gemm_swiglu, projection, rms_norm_gemm
 
-DIRECTIONS = ("forward", "backward", "forward_backward", "step", "state", "state_backward", "decay", "carry")
+DIRECTIONS = (
+    "forward",
+    "backward",
+    "forward_backward",
+    "step",
+    "state",
+    "state_backward",
+    "decay",
+    "carry",
+    "carry_backward",
+)
 WITH_GRADIENTS = ("backward", "forward_backward")
 SCANS = ("gated_scan", "linear_scan")
 # Ops with a module of their own.

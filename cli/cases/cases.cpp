@@ -372,7 +372,7 @@ std::int64_t token_count(const Case& one) {
 const std::vector<std::string>& direction_names() {
   static const std::vector<std::string> names = {"forward", "backward", "forward_backward",
                                                  "step",    "state",    "state_backward",
-                                                 "decay",   "carry"};
+                                                 "decay",   "carry",    "carry_backward"};
   return names;
 }
 

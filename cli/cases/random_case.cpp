@@ -51,7 +51,7 @@ void draw_fields(Draw& draw, const CaseSchema& schema, Case& one) {
 }
 
 bool may_be_packed(const std::string& direction) {
-  return direction != "step" && direction != "decay" && direction != "carry";
+  return direction != "step" && direction != "decay" && !direction.starts_with("carry");
 }
 
 bool is_empty(const Case& one) {

@@ -39,7 +39,7 @@ std::vector<Operation> gated_scan_operations() {
                               .flops = no_flops,
                               .shape = shape_of("x"),
                               .fp32_on_cuda = true};
-  Operation decay = forward, carry = forward;
+  Operation decay = forward, carry = forward, carry_backward = forward;
   decay.direction = "decay";
   decay.calls = {&gated_scan_decay_signature()};
   decay.make = make_gated_scan_decay;
@@ -50,7 +50,13 @@ std::vector<Operation> gated_scan_operations() {
   carry.make = make_gated_scan_carry;
   carry.expect = expect_gated_scan_carry;
   carry.shape = shape_of("out");
-  return {forward, backward, forward_then_backward(forward, backward), decay, carry};
+  carry_backward.direction = "carry_backward";
+  carry_backward.calls = {&gated_scan_carry_backward_signature()};
+  carry_backward.make = make_gated_scan_carry_backward;
+  carry_backward.expect = expect_gated_scan_carry_backward;
+  carry_backward.shape = shape_of("d_out");
+  return {forward, backward, forward_then_backward(forward, backward),
+          decay,   carry,    carry_backward};
 }
 
 }  // namespace tandem::tools

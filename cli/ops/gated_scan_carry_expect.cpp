@@ -1,4 +1,4 @@
-// gated_scan_decay's and gated_scan_carry's outputs against the fp64 definition.
+// The outputs of gated_scan_decay, gated_scan_carry and its backward against the fp64 definition.
 #include <vector>
 
 #include "cli/calls/arguments.h"
@@ -66,6 +66,26 @@ class CarryExpectation : public Expectation {
   Channels<GatedScanCarryProblem, std::vector<double>> channels_;
 };
 
+class CarryBackwardExpectation : public Expectation {
+ public:
+  CarryBackwardExpectation(const TensorSet& set, bool sampled)
+      : channels_(gated_scan_carry_backward_signature(), set, sampled,
+                  reference::gated_scan_carry_backward_one,
+                  static_cast<GatedScanCarryBackwardArgs*>(nullptr)) {}
+
+  std::vector<OutputError> compare(const TensorSet& set, const Buffers& after) const override {
+    const ChannelJudge judge(channels_.problem, set, after, channels_.indices);
+    const auto& defined = channels_.defined;
+    return {judge.lines(
+                "sums", [&](std::size_t i) -> auto& { return defined[i].sums; }, product_limit),
+            judge.states(
+                "d_carry", [&](std::size_t i) { return defined[i].d_carry; }, product_limit)};
+  }
+
+ private:
+  Channels<GatedScanCarryBackwardProblem, reference::CarryGradient> channels_;
+};
+
 }  // namespace
 
 std::unique_ptr<Expectation> expect_gated_scan_decay(const TensorSet& set, bool sampled) {
@@ -74,6 +94,10 @@ std::unique_ptr<Expectation> expect_gated_scan_decay(const TensorSet& set, bool 
 
 std::unique_ptr<Expectation> expect_gated_scan_carry(const TensorSet& set, bool sampled) {
   return std::make_unique<CarryExpectation>(set, sampled);
+}
+
+std::unique_ptr<Expectation> expect_gated_scan_carry_backward(const TensorSet& set, bool sampled) {
+  return std::make_unique<CarryBackwardExpectation>(set, sampled);
 }
 
 }  // namespace tandem::tools

@@ -37,7 +37,8 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
             // Of a few states in fp32, one that cancels carries the error.
             constexpr std::int64_t kFewestStates = 40;
             const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1 : one.axis("B");
-            if (one.states != States::kNone && N * D < kFewestStates) return false;
+            const bool states = one.states != States::kNone || one.has_direction("carry_backward");
+            if (states && N * D < kFewestStates) return false;
             if (tokens * D < kEnough || one.has_direction("forward")) return tokens * D >= kEnough;
             const auto d = one.axes.find("d");  // du [tokens,d] and d_weight [D,d]
             return d == one.axes.end() || d->second * std::min(tokens, D) >= kEnough;
@@ -54,6 +55,7 @@ std::int64_t scan_shift(const Case& one);
 TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gated_scan_carry_backward(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept);
 
 /// Turns a forward's tensors into those of its backward.
@@ -64,6 +66,7 @@ std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sample
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_decay(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_carry(const TensorSet& set, bool sampled);
+std::unique_ptr<Expectation> expect_gated_scan_carry_backward(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_linear_scan_backward(const TensorSet& set, bool sampled);
 

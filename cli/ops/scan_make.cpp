@@ -157,21 +157,42 @@ TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed
   return set;
 }
 
-TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed) {
+namespace {
+
+/// Makes dense sequences' tensors and what is before their chunks. `tokens` is what out is called.
+TensorSet make_carried(const Case& one, DType dtype, std::uint64_t seed, const char* tokens) {
   TensorSet products = make_gated_scan_decay(one, dtype, seed);
   const Signature& decay = gated_scan_decay_signature();
   const auto args = arguments(decay, products, host_bases(products), Device::cpu());
   decay.run(args.get(), {}, {});
   TensorSet set = make_dense(one, dtype, seed);
-  fill_normal(set.get("out"), set.buffers, RandomStream(seed + one.seed, "out"));
+  NamedTensor& out =
+      *std::ranges::find(set.tensors, std::string("out"), [](auto& tensor) { return tensor.name; });
+  out.name = tokens;
+  out.output = out.name == "out";
+  fill_normal(out, set.buffers, RandomStream(seed + one.seed, tokens));
   const NamedTensor& from = products.get("before");
   const NamedTensor before = add_real(set, one, "before", dtype, from.shape, false);
   std::memcpy(set.buffers[before.buffer].data() + before.offset,
               products.buffers[from.buffer].data() + from.offset,
               static_cast<std::size_t>(before.shape.product() * size_of(before.dtype)));
+  return set;
+}
+
+}  // namespace
+
+TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_carried(one, dtype, seed, "out");
   const NamedTensor carry =
       add_real(set, one, "carry", dtype, {one.axis("B"), one.axis("D")}, false);
   fill_normal(carry, set.buffers, RandomStream(seed + one.seed, "carry"));
+  return set;
+}
+
+TensorSet make_gated_scan_carry_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_carried(one, dtype, seed, "d_out");
+  add_real(set, one, "sums", dtype, set.get("before").shape, true);
+  add_real(set, one, "d_carry", dtype, {one.axis("B"), one.axis("D")}, true);
   return set;
 }
 

@@ -163,7 +163,7 @@ OPS = {name: Op(table) for name, table in TABLES.items()}
 
 for op in OPS.values():
     backward = OPS.get(op.table.op + "_backward")
-    # gla_state_backward gives no gradients: it is no derivative of gla_state.
+    # gla_state_backward and gated_scan_carry_backward give no gradients by a tensor of the op's.
     if backward is not None and any(row.source for row in backward.table.rows.values()):
         op.saved = Saved(op.table, backward.table)
         op.refuse_by_backward = refusal_of_backward(op.table, backward.table)

@@ -213,17 +213,18 @@ class _CarriedScan(torch.autograd.Function):
             begin = after[:, parts.rank - 1].contiguous()
             OPS["gated_scan_carry"](out, decay, log_decay, gate, before, begin)
         ctx.parts = parts
-        ctx.save_for_backward(x, decay, log_decay, gate, begin, factors)
+        ctx.save_for_backward(x, decay, log_decay, gate, begin, factors, before if parts.rank > 0 else None)
         return out, after[:, parts.rank].contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_final_state: Tensor) -> tuple[Tensor | None, ...]:
         parts = ctx.parts
-        *inputs, factors = ctx.saved_tensors
+        *inputs, factors, before = ctx.saved_tensors
         call = partial(OPS["gated_scan_backward"], *inputs, None, d_out)
         if parts.rank > 0:
-            *_, d_state = call(d_final_state, False, False, False, True)
+            _, d_carry = OPS["gated_scan_carry_backward"](d_out, *inputs[1:4], before)
+            d_state = _joined(d_carry, factors[:, parts.rank], d_final_state)
         else:  # nobody is in front
             d_state = torch.zeros_like(d_final_state)
         d_states = parts.gathered(d_state).transpose(0, 1)[:, parts.rank + 1 :]

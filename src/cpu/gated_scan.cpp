@@ -23,7 +23,8 @@ std::vector<VariantInfo> gated_scan_variants() {
   return {{"gated_scan", "gated_scan_forward.cpu", ""},
           {"gated_scan", "gated_scan_backward.cpu", ""},
           {"gated_scan", "gated_scan_decay.cpu", ""},
-          {"gated_scan", "gated_scan_carry.cpu", ""}};
+          {"gated_scan", "gated_scan_carry.cpu", ""},
+          {"gated_scan", "gated_scan_carry_backward.cpu", ""}};
 }
 
 }  // namespace tandem::cpu

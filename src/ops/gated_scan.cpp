@@ -11,6 +11,7 @@ using Forward = GatedScanForwardArgs;
 using Backward = GatedScanBackwardArgs;
 using Decay = GatedScanDecayArgs;
 using Carry = GatedScanCarryArgs;
+using CarryBackward = GatedScanCarryBackwardArgs;
 
 constexpr const char* kBeforeAxes = "B,T/64,D";
 static_assert(kGatedScanChunk == 64);
@@ -22,6 +23,18 @@ GatedScanForwardProblem inputs_of(const Args& args) {
   static_cast<ScanRecurrence&>(problem) = scan_recurrence(args, args.x, args.x.shape[2]);
   problem.x = token_tensor(args.x);
   return problem;
+}
+
+/// A call of what is between a carry and a part's outputs, `tokens`.
+template <class Args>
+std::vector<Parameter> carry_table(Parameter tokens, const std::vector<Parameter>& states) {
+  std::vector<Parameter> table = {
+      std::move(tokens), input<&Args::decay>("decay", "B,T,D", Element::kSameOrFp32),
+      input<&Args::log_decay>("log_decay", "B,T,D", Element::kSameOrFp32).instead("decay"),
+      input<&Args::gate>("gate", "B,T,D"),
+      input<&Args::before>("before", kBeforeAxes, Element::kFp32, Layout::kContiguous)};
+  table.insert(table.end(), states.begin(), states.end());
+  return table;
 }
 
 /// The axes of sequences without cu_seqlens; `tokens` is [B,T,D].
@@ -68,13 +81,21 @@ const Signature& gated_scan_decay_signature() {
 const Signature& gated_scan_carry_signature() {
   static const Signature signature = make_signature<Carry>(
       "gated_scan_carry",
-      {in_place<&Carry::out>("out", "B,T,D", Element::kAny),
-       input<&Carry::decay>("decay", "B,T,D", Element::kSameOrFp32),
-       input<&Carry::log_decay>("log_decay", "B,T,D", Element::kSameOrFp32).instead("decay"),
-       input<&Carry::gate>("gate", "B,T,D"),
-       input<&Carry::before>("before", kBeforeAxes, Element::kFp32, Layout::kContiguous),
-       input<&Carry::carry>("carry", "B,D", Element::kFp32, Layout::kContiguous)},
+      carry_table<Carry>(
+          in_place<&Carry::out>("out", "B,T,D", Element::kAny),
+          {input<&Carry::carry>("carry", "B,D", Element::kFp32, Layout::kContiguous)}),
       {cpu::gated_scan_carry, TANDEM_CUDA_ENTRY(gated_scan_carry)});
+  return signature;
+}
+
+const Signature& gated_scan_carry_backward_signature() {
+  static const Signature signature = make_signature<CarryBackward>(
+      "gated_scan_carry_backward",
+      carry_table<CarryBackward>(
+          input<&CarryBackward::d_out>("d_out", "B,T,D", Element::kAny),
+          {output<&CarryBackward::sums>("sums", kBeforeAxes, Element::kFp32, Layout::kContiguous),
+           output<&CarryBackward::d_carry>("d_carry", "B,D", Element::kFp32, Layout::kContiguous)}),
+      {cpu::gated_scan_carry_backward, TANDEM_CUDA_ENTRY(gated_scan_carry_backward)});
   return signature;
 }
 
@@ -119,6 +140,19 @@ GatedScanCarryProblem make_problem(const GatedScanCarryArgs& args) {
   return problem;
 }
 
+GatedScanCarryBackwardProblem make_problem(const GatedScanCarryBackwardArgs& args) {
+  gated_scan_carry_backward_signature().check(&args);
+  GatedScanCarryBackwardProblem problem;
+  set_axes(args.d_out, problem);
+  set_decay(args, problem);
+  problem.gate = token_tensor(args.gate);
+  problem.d_out = token_tensor(args.d_out);
+  problem.before = state_data(args.before);
+  problem.sums = state_data(args.sums);
+  problem.d_carry = state_data(args.d_carry);
+  return problem;
+}
+
 void gated_scan_forward(const GatedScanForwardArgs& args, const Context& context) {
   run(gated_scan_forward_signature(), &args, context);
 }
@@ -145,6 +179,10 @@ void gated_scan_decay(const GatedScanDecayArgs& args, const Context& context) {
 
 void gated_scan_carry(const GatedScanCarryArgs& args, const Context& context) {
   run(gated_scan_carry_signature(), &args, context);
+}
+
+void gated_scan_carry_backward(const GatedScanCarryBackwardArgs& args, const Context& context) {
+  run(gated_scan_carry_backward_signature(), &args, context);
 }
 
 }  // namespace tandem

@@ -19,12 +19,14 @@ GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args);
 GatedScanBackwardProblem make_problem(const GatedScanBackwardArgs& args);
 GatedScanDecayProblem make_problem(const GatedScanDecayArgs& args);
 GatedScanCarryProblem make_problem(const GatedScanCarryArgs& args);
+GatedScanCarryBackwardProblem make_problem(const GatedScanCarryBackwardArgs& args);
 
 /// The tables of the calls.
 const Signature& gated_scan_forward_signature();
 const Signature& gated_scan_backward_signature();
 const Signature& gated_scan_decay_signature();
 const Signature& gated_scan_carry_signature();
+const Signature& gated_scan_carry_backward_signature();
 
 namespace cpu {
 /// Runs the op; throws InvalidArgument for cu_seqlens that decrease or leave [0,T].
@@ -32,6 +34,8 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const CallOption
 void gated_scan_backward(const GatedScanBackwardProblem& problem, const CallOptions& options = {});
 void gated_scan_decay(const GatedScanDecayProblem& problem, const CallOptions& options = {});
 void gated_scan_carry(const GatedScanCarryProblem& problem, const CallOptions& options = {});
+void gated_scan_carry_backward(const GatedScanCarryBackwardProblem& problem,
+                               const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants();
 }  // namespace cpu
 
@@ -50,6 +54,8 @@ void gated_scan_decay(const GatedScanDecayProblem& problem, const Context& conte
                       const CallOptions& options = {});
 void gated_scan_carry(const GatedScanCarryProblem& problem, const Context& context,
                       const CallOptions& options = {});
+void gated_scan_carry_backward(const GatedScanCarryBackwardProblem& problem, const Context& context,
+                               const CallOptions& options = {});
 std::vector<VariantInfo> gated_scan_variants(const DeviceProperties& device);
 std::vector<VariantInfo> gated_scan_carry_variants(const DeviceProperties& device);
 }  // namespace cuda

@@ -1,5 +1,5 @@
-// What gated_scan_decay's and gated_scan_carry's kernels are called with: arguments after every
-// check.
+// What the kernels of gated_scan_decay, gated_scan_carry and its backward are called with:
+// arguments after every check.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,14 @@ struct GatedScanCarryProblem : ScanDecays {
   TokenTensor out;
   const float* before = nullptr;  // [B,chunks,D]
   const float* carry = nullptr;   // [B,D]
+};
+
+/// GatedScanCarryBackwardArgs after every check.
+struct GatedScanCarryBackwardProblem : ScanDecays {
+  TokenTensor d_out;
+  const float* before = nullptr;  // [B,chunks,D]
+  float* sums = nullptr;          // [B,chunks,D]
+  float* d_carry = nullptr;       // [B,D]
 };
 
 }  // namespace tandem

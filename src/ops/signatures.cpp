@@ -24,6 +24,7 @@ const std::vector<const Signature*>& signatures() {
                                                     &gated_scan_backward_signature(),
                                                     &gated_scan_decay_signature(),
                                                     &gated_scan_carry_signature(),
+                                                    &gated_scan_carry_backward_signature(),
                                                     &linear_scan_forward_signature(),
                                                     &linear_scan_backward_signature(),
                                                     &projection_forward_signature(),

@@ -1,6 +1,6 @@
-// gated_scan_decay and gated_scan_carry where their cases do not reach (test_every_case.cpp): a
-// scan from a state against one from nothing with the state added, what NaN and inf reach, exact
-// zeros.
+// gated_scan_decay, gated_scan_carry and its backward where their cases do not reach
+// (test_every_case.cpp): a scan from a state against one from nothing with the state added, and its
+// gradient, what NaN and inf reach, exact zeros.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,8 @@ struct Parts {
     decay.resize(T * D);
     for (std::int64_t i = 0; i < T * D; ++i) decay[i] = decay_of(i / D, i % D);
     before.assign(kChunks * D, -7);
-    total = state = final = std::vector<float>(D, -7);
+    sums = before;
+    total = state = final = d_carry = std::vector<float>(D, -7);
     out = whole = std::vector<float>(T * D, -7);
   }
 
@@ -43,19 +44,29 @@ struct Parts {
     return TensorView::contiguous(values.data(), DType::kFloat32, {1, D});
   }
 
+  static TensorView lines(std::vector<float>& values) {
+    return TensorView::contiguous(values.data(), DType::kFloat32, {1, kChunks, D});
+  }
+
   void multiply() {
-    gated_scan_decay(
-        {.decay = tokens(decay),
-         .before = TensorView::contiguous(before.data(), DType::kFloat32, {1, kChunks, D}),
-         .total = line(total)});
+    gated_scan_decay({.decay = tokens(decay), .before = lines(before), .total = line(total)});
   }
   void add_carry() {
-    gated_scan_carry(
-        {.out = tokens(out),
-         .decay = tokens(decay),
-         .gate = tokens(gate),
-         .before = TensorView::contiguous(before.data(), DType::kFloat32, {1, kChunks, D}),
-         .carry = line(carry)});
+    gated_scan_carry({.out = tokens(out),
+                      .decay = tokens(decay),
+                      .gate = tokens(gate),
+                      .before = lines(before),
+                      .carry = line(carry)});
+  }
+  /// Takes x for the outputs' gradients.
+  void sum_outputs() {
+    multiply();
+    gated_scan_carry_backward({.d_out = tokens(x),
+                               .decay = tokens(decay),
+                               .gate = tokens(gate),
+                               .before = lines(before),
+                               .sums = lines(sums),
+                               .d_carry = line(d_carry)});
   }
 
   /// Scans from the carry into `whole` and `final`, and from nothing into `out` and `state`, adding
@@ -77,7 +88,8 @@ struct Parts {
     add_carry();
   }
 
-  std::vector<float> x, gate, decay, carry, before, total, out, alone, whole, state, final;
+  std::vector<float> x, gate, decay, carry, before, total, out, alone, whole, state, final, sums,
+      d_carry;
 };
 
 void expect_close(const std::vector<float>& got, const std::vector<float>& expected) {
@@ -104,6 +116,44 @@ TEST(GatedScanCarry, GivesWhatAScanFromTheStateGives) {
       parts.state[d] += parts.total[d] * parts.carry[d];
     }
     expect_close(parts.state, parts.final);
+    parts.sum_outputs();
+    std::vector<float> by_scan(Parts::D), nothing(Parts::D);
+    gated_scan_backward({.x = Parts::tokens(parts.x),
+                         .decay = Parts::tokens(parts.decay),
+                         .gate = Parts::tokens(parts.gate),
+                         .initial_state = Parts::line(nothing),
+                         .d_out = Parts::tokens(parts.x),
+                         .d_initial_state = Parts::line(by_scan)});
+    expect_close(parts.d_carry, by_scan);
+  }
+}
+
+TEST(GatedScanCarry, NothingBehindADecayOf0AddsToTheGradient) {
+  const auto zero_at = [](std::int64_t d) { return d % 3 == 0 ? 0 : 5 * d; };
+  Parts parts([&](std::int64_t t, std::int64_t d) { return t == zero_at(d) ? 0.0f : 0.99f; });
+  std::vector<float> expected(Parts::D);
+  for (std::int64_t i = 0; i < Parts::T * Parts::D; ++i) {
+    if (i / Parts::D >= zero_at(i % Parts::D)) parts.x[i] = 0;
+  }
+  parts.sum_outputs();
+  expected = parts.d_carry;
+  for (std::int64_t i = 0; i < Parts::T * Parts::D; ++i) {
+    if (i / Parts::D < zero_at(i % Parts::D)) continue;
+    parts.x[i] = i % 2 ? kNaN : kInf;
+    parts.gate[i] = -kInf;
+  }
+  parts.sum_outputs();
+  EXPECT_EQ(parts.d_carry, expected);
+  EXPECT_EQ(parts.d_carry[3], 0.0f);
+  EXPECT_NE(parts.d_carry[1], 0.0f);
+}
+
+TEST(GatedScanCarry, WhatIsNotFiniteReachesTheGradientOfItsChannel) {
+  Parts parts([](std::int64_t, std::int64_t d) { return d % 2 ? 1.0f : 0.01f; });
+  for (std::int64_t d = 0; d < Parts::D; ++d) parts.x[150 * Parts::D + d] = kNaN;
+  parts.sum_outputs();
+  for (std::int64_t d = 0; d < Parts::D; ++d) {
+    EXPECT_EQ(std::isfinite(parts.d_carry[d]), d % 2 == 0) << d;  // of 0.01^150 nothing is left
   }
 }
 

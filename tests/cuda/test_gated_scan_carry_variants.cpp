@@ -1,5 +1,5 @@
-// The host side of gated_scan_decay and gated_scan_carry on CUDA: which variant a problem gets and
-// why others are passed over. Needs no GPU.
+// The host side of gated_scan_decay, gated_scan_carry and its backward on CUDA: which variant a
+// problem gets and why others are passed over. Needs no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,6 +33,15 @@ GatedScanCarryArgs carry_args(const Dims& shape, DType dtype = DType::kBFloat16,
           .carry = view(5, {shape[0], shape[2]}, DType::kFloat32)};
 }
 
+GatedScanCarryBackwardArgs backward_args(const Dims& shape, DType dtype = DType::kBFloat16,
+                                         DType decay_dtype = DType::kBFloat16) {
+  return {.d_out = view(1, shape, dtype),
+          .decay = view(2, shape, decay_dtype),
+          .before = view(3, before_shape(shape), DType::kFloat32),
+          .sums = view(4, before_shape(shape), DType::kFloat32),
+          .d_carry = view(5, {shape[0], shape[2]}, DType::kFloat32)};
+}
+
 template <class Args>
 std::string name_of(const Args& args) {
   return choose(make_problem(args), DeviceProperties::h200()).name;
@@ -43,6 +52,8 @@ std::string reason_of(const Args& args) {
   const auto problem = make_problem(args);
   if constexpr (std::is_same_v<Args, GatedScanDecayArgs>) {
     return reason_against(decay_variants().front(), problem);
+  } else if constexpr (std::is_same_v<Args, GatedScanCarryBackwardArgs>) {
+    return reason_against(carry_backward_variants().front(), problem);
   } else {
     return reason_against(carry_variants().front(), problem);
   }
@@ -58,6 +69,9 @@ TEST(GatedScanCarryVariants, DtypesChoose) {
   EXPECT_EQ(name_of(carry_args(shape, kBFloat16, kFloat32)),
             "gated_scan_carry.sm90.bf16.decay_fp32.vector");
   EXPECT_EQ(name_of(carry_args(shape, kFloat32, kFloat32)), "gated_scan_carry.sm90.fp32.vector");
+  EXPECT_EQ(name_of(backward_args(shape)), "gated_scan_carry_backward.sm90.bf16.vector");
+  EXPECT_EQ(name_of(backward_args(shape, kFloat16, kFloat32)),
+            "gated_scan_carry_backward.sm90.fp16.decay_fp32.vector");
 }
 
 TEST(GatedScanCarryVariants, WhatIsNotAlignedGoesToScalar) {
@@ -76,6 +90,15 @@ TEST(GatedScanCarryVariants, WhatIsNotAlignedGoesToScalar) {
   args = carry_args({2, 100, 64});
   args.out.strides = {6600, 66, 1};
   EXPECT_EQ(reason_of(args), "out has a time stride of 132 bytes, not a multiple of 16");
+  EXPECT_EQ(name_of(backward_args({2, 100, 7})), "gated_scan_carry_backward.sm90.bf16.scalar");
+  GatedScanCarryBackwardArgs backward = backward_args({2, 100, 64});
+  moved(backward.sums);
+  EXPECT_EQ(reason_of(backward), "sums does not start at a multiple of 16 bytes");
+  backward = backward_args({2, 100, 64});
+  moved(backward.d_carry);
+  EXPECT_EQ(reason_of(backward), "");
+  backward.d_out.strides = {6600, 66, 1};
+  EXPECT_EQ(reason_of(backward), "d_out has a time stride of 132 bytes, not a multiple of 16");
   GatedScanDecayArgs decay = decay_args({2, 100, 64});
   moved(decay.decay);
   EXPECT_EQ(reason_of(decay), "decay does not start at a multiple of 16 bytes");
@@ -97,6 +120,7 @@ TEST(GatedScanCarryVariants, OldDevicesAreRefused) {
   device.compute_major = 8;
   EXPECT_THROW(choose(make_problem(decay_args({1, 8, 8})), device), Unsupported);
   EXPECT_THROW(choose(make_problem(carry_args({1, 8, 8})), device), Unsupported);
+  EXPECT_THROW(choose(make_problem(backward_args({1, 8, 8})), device), Unsupported);
 }
 
 }  // namespace

@@ -28,9 +28,9 @@ def leaves(*tensors):
     return [None if x is None else x.detach().clone().requires_grad_(x.is_floating_point()) for x in tensors]
 
 
-def gradients(loss, *tensors):
+def gradients(loss, *tensors, **options):
     given = [x for x in tensors if x is not None]
-    found = torch.autograd.grad(loss, given, allow_unused=True)
+    found = torch.autograd.grad(loss, given, allow_unused=True, **options)
     return [torch.zeros_like(x) if d is None else d for x, d in zip(given, found, strict=True)]
 
 
@@ -260,6 +260,13 @@ def check_scan_dtypes(rank, ranks):
         assert error < limit * roundings**0.5, f"{dtype}, memory {memory}: {error}"
         if rank == ranks - 1:
             torch.testing.assert_close(state.double(), final, rtol=1e-4, atol=1e-4)
+        d_out = drawn(B, tokens, D, dtype=dtype, seed=5)
+        (wide,) = leaves(fp64["x"])
+        (wanted,) = gradients((run(tandem.ops, slice(None), **(fp64 | {"x": wide}))[0] * d_out).sum(), wide)
+        (narrow,) = leaves(x)
+        (dx,) = gradients((run(tandem.distributed, mine, x=narrow)[0] * d_out[:, mine]).sum(), narrow)
+        error = (dx.double() - wanted)[:, mine].norm() / wanted[:, mine].norm()
+        assert error < limit, f"dx, {dtype}, memory {memory}: {error}"
 
 
 def check_scan_nan_stays(rank, ranks):
@@ -275,8 +282,14 @@ def check_scan_nan_stays(rank, ranks):
     reached[5:, ::2] = True
     reached[T - 10 :, ::4] = False
     assert torch.equal(out[0].isnan(), reached[mine])
-    for d in gradients(out[..., 1::2].sum(), *args):
+    for d in gradients(out[..., 1::2].sum(), *args, retain_graph=True):
         assert d[..., 1::2].isfinite().all()
+    weight = torch.zeros(T, D, dtype=DTYPE)
+    weight[T - 1] = torch.nan
+    (dx,) = gradients((out * weight[mine]).sum(), args[0])
+    reached[:] = True
+    reached[: T - 10, ::4] = False
+    assert torch.equal(dx[0].isnan(), reached[mine])
 
 
 def rank_of(rank, ranks, folder, checks, backend):

@@ -37,6 +37,8 @@ SCHEMAS = (
     "gated_scan_decay(Tensor decay, float? is_log) -> (Tensor, Tensor)",
     "gated_scan_carry(Tensor(a!) out, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor before, Tensor carry) "
     "-> ()",
+    "gated_scan_carry_backward(Tensor d_out, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor before) "
+    "-> (Tensor, Tensor)",
     "linear_scan_forward(Tensor u, Tensor weight, Tensor? decay, Tensor? log_decay, Tensor? gate, "
     "Tensor? initial_state, bool output_final_state, Tensor? cu_seqlens, bool output_x, bool output_states) "
     "-> (Tensor, Tensor?, Tensor?, Tensor?)",

@@ -1,5 +1,5 @@
-// The fp64 definitions of gated_scan_decay and gated_scan_carry: one channel of one sequence, one
-// token at a time. Tests trust them; nothing else should use them.
+// The fp64 definitions of gated_scan_decay, gated_scan_carry and its backward: one channel of one
+// sequence, one token at a time. Tests trust them; nothing else should use them.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,13 @@ inline DecayProducts gated_scan_decay_one(const GatedScanDecayProblem& p, std::i
   return products;
 }
 
-/// Returns out; each chunk begins with what `before`, as it is given, leaves of the carry.
-inline std::vector<double> gated_scan_carry_one(const GatedScanCarryProblem& p, std::int64_t b,
-                                                int d) {
-  const Span span = span_of(p, b);
+/// Calls visit(t, factor) at every token, out's factor of `carry`; each chunk begins with what
+/// `before`, as it is given, leaves of it.
+template <class Problem, class Visit>
+void for_each_factor(const Problem& p, std::int64_t b, int d, double carry, const Visit& visit) {
   const std::vector<double> decays = decays_of(p, b, d);
-  std::vector<double> out = read_channel(p.dtype, p.out, span, d), gate;
-  if (p.gate.data) gate = read_channel(p.dtype, p.gate, span, d);
-  const double carry = real(p.dtype, p.carry, b * p.D + d);
+  std::vector<double> gate;
+  if (p.gate.data) gate = read_channel(p.dtype, p.gate, span_of(p, b), d);
   double state = 0;
   for (std::int64_t t = 0; t < p.T; ++t) {
     if (t % kGatedScanChunk == 0) {
@@ -47,9 +46,33 @@ inline std::vector<double> gated_scan_carry_one(const GatedScanCarryProblem& p, 
       state = before == 0 ? 0 : before * carry;
     }
     state = decays[t] == 0 ? 0 : decays[t] * state;
-    out[t] += (gate.empty() ? 1 : silu(gate[t])) * state;
+    visit(t, (gate.empty() ? 1 : silu(gate[t])) * state);
   }
+}
+
+/// Returns out.
+inline std::vector<double> gated_scan_carry_one(const GatedScanCarryProblem& p, std::int64_t b,
+                                                int d) {
+  std::vector<double> out = read_channel(p.dtype, p.out, span_of(p, b), d);
+  for_each_factor(p, b, d, real(p.dtype, p.carry, b * p.D + d),
+                  [&](std::int64_t t, double added) { out[t] += added; });
   return out;
+}
+
+struct CarryGradient {
+  std::vector<double> sums;  // of each chunk
+  double d_carry = 0;
+};
+
+inline CarryGradient gated_scan_carry_backward_one(const GatedScanCarryBackwardProblem& p,
+                                                   std::int64_t b, int d) {
+  const std::vector<double> d_out = read_channel(p.dtype, p.d_out, span_of(p, b), d);
+  CarryGradient gradient{std::vector<double>(p.chunks())};
+  for_each_factor(p, b, d, 1, [&](std::int64_t t, double factor) {
+    gradient.sums[t / kGatedScanChunk] += factor * d_out[t];
+    gradient.d_carry += factor * d_out[t];
+  });
+  return gradient;
 }
 
 }  // namespace tandem::reference

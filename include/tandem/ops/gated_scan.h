@@ -92,7 +92,7 @@ std::size_t gated_scan_backward_workspace_bytes(const GatedScanBackwardArgs& arg
                                                 const DeviceProperties& device,
                                                 bool batch_invariant = false);
 
-/// Tokens of a chunk of gated_scan_decay and gated_scan_carry.
+/// Tokens of a chunk of gated_scan_decay, gated_scan_carry and its backward.
 constexpr int kGatedScanChunk = 64;
 
 /// What decays make of the state that a sequence begins with: their products over time.
@@ -131,5 +131,26 @@ struct GatedScanCarryArgs {
 
 /// Runs and throws as gated_scan_forward does; needs no workspace.
 void gated_scan_carry(const GatedScanCarryArgs& args, const Context& context = {});
+
+/// What outputs add to the gradient by the state before their first token, chunk by chunk:
+///
+///   sums_c  = sum over chunk c of (a_1 a_2 ... a_t) silu(gate_t) d_out_t
+///   d_carry = sums_0 + sums_1 + ...
+///
+/// Where the product of the decays is 0 in fp32, or below 2^-126 before a chunk, tokens add 0,
+/// whatever d_out and gate are: of the chunks behind nothing else is read. No output may overlap an
+/// input or another output.
+struct GatedScanCarryBackwardArgs {
+  TensorView d_out;                                    ///< [B,T,D], as out in the forward
+  std::optional<TensorView> decay = std::nullopt;      ///< as in GatedScanForwardArgs
+  std::optional<TensorView> log_decay = std::nullopt;  ///< as in GatedScanForwardArgs
+  std::optional<TensorView> gate = std::nullopt;       ///< as in GatedScanForwardArgs
+  TensorView before;                                   ///< of gated_scan_decay
+  TensorView sums;                                     ///< out, as before
+  TensorView d_carry;                                  ///< out fp32 [B,D], contiguous
+};
+
+/// Runs and throws as gated_scan_forward does; bitwise repeatable, too; needs no workspace.
+void gated_scan_carry_backward(const GatedScanCarryBackwardArgs& args, const Context& context = {});
 
 }  // namespace tandem

@@ -18,7 +18,7 @@ from tandem.ops.attention_weights import attention_weights
 from tandem.ops.causal_conv1d import causal_conv1d, causal_conv1d_step
 from tandem.ops.gated_output import gated_output
 from tandem.ops.gated_scan import gated_scan
-from tandem.ops.gated_scan_carry import gated_scan_carry, gated_scan_decay
+from tandem.ops.gated_scan_carry import gated_scan_carry, gated_scan_carry_backward, gated_scan_decay
 from tandem.ops.gemm_swiglu import gemm_swiglu
 from tandem.ops.gla import gla
 from tandem.ops.gla_state import gla_state
@@ -37,6 +37,7 @@ __all__ = [
     "gated_output",
     "gated_scan",
     "gated_scan_carry",
+    "gated_scan_carry_backward",
     "gated_scan_decay",
     "gemm_swiglu",
     "gla",

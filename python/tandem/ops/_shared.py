@@ -76,6 +76,7 @@ _ELSEWHERE = {
     "gla_state_backward": _FLA_HEADS | {"do": "it is d_o here, called do in fla"},
     "gated_scan": _FLA | _MAMBA_SCAN,
     "gated_scan_carry": _FLA,
+    "gated_scan_carry_backward": _FLA,
     "gated_scan_decay": _FLA,
     "linear_scan": _FLA | _MAMBA_SCAN,
 }

@@ -89,3 +89,52 @@ def gated_scan_carry(
     OPS["gated_scan_carry"](out, scan_decay(out, decay), scan_decay(out, log_decay), gate, before, carry)
     if not torch.compiler.is_compiling():  # a graph knows from the schema
         _increment_version((out,))
+
+
+@closed
+def gated_scan_carry_backward(
+    d_out: Tensor,
+    before: Tensor,
+    *,
+    decay: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    gate: Tensor | None = None,
+    **others: NoReturn,
+) -> Tensor:
+    """What outputs of a gated scan add to the gradient by the state before their first token::
+
+        d_carry = sum_t (a_1 a_2 ... a_t) silu(gate_t) d_out_t
+
+    The counterpart of :func:`gated_scan_carry` in the backward pass: the gradient by the state before a part is
+    total * (the gradient by the state behind it) + d_carry. Costs next to nothing where decays die out, likewise.
+
+    Args:
+        d_out: [B,T,D], the loss's gradient by out; bf16, fp16 or fp32, on the CPU also fp64.
+        before: what :func:`gated_scan_decay` returned of the same decays.
+        decay, log_decay, gate: as in :func:`tandem.ops.gated_scan`, the same as there.
+
+    Returns:
+        d_carry [B,D], fp32 (of fp64 fp64). Behind a decay of 0 nothing adds to it, whatever d_out is.
+
+    Raises what :func:`tandem.ops.gated_scan` raises. Also NotImplementedError from ``backward()``: it has no gradient.
+
+    Example::
+
+        >>> import torch
+        >>> import tandem
+        >>> x, gate, d_out = torch.randn(3, 1, 300, 64).unbind()
+        >>> g, state = -torch.rand(1, 300, 64), torch.zeros(1, 64, requires_grad=True)
+        >>> before, total = tandem.ops.gated_scan_decay(log_decay=g)
+        >>> d_carry = tandem.ops.gated_scan_carry_backward(d_out, before, log_decay=g, gate=gate)
+        >>> out, final_state = tandem.ops.gated_scan(
+        ...     x, log_decay=g, gate=gate, initial_state=state, output_final_state=True
+        ... )
+        >>> (d_state,) = torch.autograd.grad([out, final_state], state, [d_out, torch.ones_like(state)])
+        >>> torch.allclose(d_carry + total, d_state, atol=1e-5)
+        True
+    """
+    if others:
+        refuse("gated_scan_carry_backward", others)
+    decays = scan_decay(d_out, decay), scan_decay(d_out, log_decay)
+    _, d_carry = OPS["gated_scan_carry_backward"](d_out, *decays, gate, before)
+    return d_carry

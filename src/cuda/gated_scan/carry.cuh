@@ -18,7 +18,7 @@
 // out is rounded to its dtype a second time. Limits: T below 2^31 - 2^20, a grid of 2^31 - 1 CTAs.
 #pragma once
 
-#include "cuda/gated_scan/chunk_place.cuh"
+#include "cuda/gated_scan/chunk_states.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
@@ -28,21 +28,15 @@ namespace tandem::cuda::gated_scan {
 template <int kChannels>
 __device__ bool carry_to_chunk(const GatedScanCarryProblem& p, const ChunkPlace& place,
                                float (&state)[kChannels]) {
-  constexpr float kSmallest = 1.17549435e-38f;
   TokenChannels<float, kChannels> loaded_before, loaded_carry;
   loaded_before.load(p.before + place.line * p.D + place.channel);
   loaded_carry.load(p.carry + place.b * p.D + place.channel);
   float before[kChannels];
   loaded_before.unpack(before);
   loaded_carry.unpack(state);
-  bool any = false;
 #pragma unroll
-  for (int j = 0; j < kChannels; ++j) {
-    state[j] = kept(before[j], state[j]);
-    if (fabsf(state[j]) < kSmallest) state[j] = 0.0f;
-    any |= state[j] != 0.0f;
-  }
-  return any;
+  for (int j = 0; j < kChannels; ++j) state[j] = kept(before[j], state[j]);
+  return drop_smallest(state);
 }
 
 template <class Element, class Decay, int kChannels>
@@ -53,37 +47,15 @@ __global__ __launch_bounds__(kChunkThreads) void gated_scan_carry_kernel(
   if (!place.exists(p)) return;
   float state[kChannels];
   if (!carry_to_chunk(p, place, state)) return;
-  const bool has_gate = p.gate.data != nullptr;
-  Element* out = place.template first<Element>(p.out);
-  const Decay* decay = place.template first<const Decay>(p.decay);
-  const Element* gate = has_gate ? place.template first<const Element>(p.gate) : nullptr;
-#pragma unroll 1
-  for (int t = 0; t < place.tokens; t += kGroupTokens) {
-    TokenChannels<Element, kChannels> outs[kGroupTokens], gates[kGroupTokens];
-    TokenChannels<Decay, kChannels> decays[kGroupTokens];
+  for_each_state<Element, Decay>(
+      p, place, p.out, state,
+      [&](Element* out, float(&sum)[kChannels], const float(&factors)[kChannels]) {
 #pragma unroll
-    for (int i = 0; i < kGroupTokens; ++i) {
-      if (t + i >= place.tokens) continue;
-      outs[i].load(out + (t + i) * p.out.time_stride);
-      decays[i].load(decay + (t + i) * p.decay.time_stride);
-      if (has_gate) gates[i].load(gate + (t + i) * p.gate.time_stride);
-    }
-#pragma unroll
-    for (int i = 0; i < kGroupTokens; ++i) {
-      if (t + i >= place.tokens) break;
-      float a[kChannels], sum[kChannels], z[kChannels];
-      unpack_decay(decays[i], p.log_decay, a);
-      outs[i].unpack(sum);
-      if (has_gate) gates[i].unpack(z);
-#pragma unroll
-      for (int j = 0; j < kChannels; ++j) {
-        state[j] = kept(a[j], state[j]);
-        const float factor = has_gate ? z[j] * logistic<sizeof(Element) == 4>(z[j]) : 1.0f;
-        if (state[j] != 0.0f) sum[j] = fmaf(factor, state[j], sum[j]);
-      }
-      store_token(out + (t + i) * p.out.time_stride, sum);
-    }
-  }
+        for (int j = 0; j < kChannels; ++j) {
+          if (state[j] != 0.0f) sum[j] = fmaf(factors[j], state[j], sum[j]);
+        }
+        store_token(out, sum);
+      });
 }
 
 template <class Element, class Decay, int kChannels>

@@ -1,5 +1,5 @@
-// The variants of gated_scan_decay and gated_scan_carry on CUDA, in the order in which they are
-// tried. Host only.
+// The variants of gated_scan_decay, gated_scan_carry and its backward on CUDA, in the order in
+// which they are tried. Host only.
 #include "cuda/gated_scan/carry_variants.h"
 
 #include <cuda_bf16.h>
@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kDecay = "gated_scan_decay";
 constexpr const char* kCarry = "gated_scan_carry";
+constexpr const char* kCarryBackward = "gated_scan_carry_backward";
 constexpr std::int64_t kMostTokens = kMaxIndex - (1 << 20) + 1;
 
 /// Calls add(dtype, Element) with every dtype that there are kernels of.
@@ -26,6 +27,17 @@ void for_each_dtype(const Add& add) {
   add.template operator()<__half>(DType::kFloat16);
 #endif
   add.template operator()<float>(DType::kFloat32);
+}
+
+/// The same with the decays' dtypes: add(dtype, decay_dtype), Element, Decay.
+template <class Add>
+void for_each_decay(const Add& add) {
+  for_each_dtype([&]<class Element>(DType dtype) {
+    add.template operator()<Element, Element>(dtype, dtype);
+    if constexpr (sizeof(Element) == 2) {
+      add.template operator()<Element, float>(dtype, DType::kFloat32);
+    }
+  });
 }
 
 std::string name_of(const char* call, DType dtype, DType decay_dtype, int channels) {
@@ -55,6 +67,22 @@ void add_carry(std::vector<CarryVariant>& table, DType dtype, DType decay_dtype)
   add(1, &launch_carry<Element, Decay, 1>);
 }
 
+template <class Element, class Decay>
+void add_carry_backward(std::vector<CarryBackwardVariant>& table, DType dtype, DType decay_dtype) {
+  constexpr int kChannels = kVectorChannels<Element>;
+  const auto add = [&](int channels, auto launch) {
+    table.push_back({name_of(kCarryBackward, dtype, decay_dtype, channels), dtype, decay_dtype,
+                     channels, launch});
+  };
+  add(kChannels, &launch_carry_backward<Element, Decay, kChannels>);
+  add(1, &launch_carry_backward<Element, Decay, 1>);
+}
+
+std::string start_problem(const char* name, const float* data) {
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 == 0) return "";
+  return std::string(name) + " does not start at a multiple of 16 bytes";
+}
+
 template <class Problem>
 std::string common_problem(const ChunkVariant<Problem>& variant, const Problem& p) {
   if (p.dtype != variant.dtype) {
@@ -80,8 +108,7 @@ std::string common_problem(const ChunkVariant<Problem>& variant, const Problem& 
   }
   std::string reason =
       layout_problem(p.log_decay ? "log_decay" : "decay", p.decay, p.decay_dtype, p);
-  if (!reason.empty() || reinterpret_cast<std::uintptr_t>(p.before) % 16 == 0) return reason;
-  return "before does not start at a multiple of 16 bytes";
+  return reason.empty() ? start_problem("before", p.before) : reason;
 }
 
 template <class Problem>
@@ -116,9 +143,19 @@ const std::vector<DecayVariant>& decay_variants() {
 const std::vector<CarryVariant>& carry_variants() {
   static const auto table = [] {
     std::vector<CarryVariant> rows;
-    for_each_dtype([&]<class Element>(DType dtype) {
-      add_carry<Element, Element>(rows, dtype, dtype);
-      if constexpr (sizeof(Element) == 2) add_carry<Element, float>(rows, dtype, DType::kFloat32);
+    for_each_decay([&]<class Element, class Decay>(DType dtype, DType decay_dtype) {
+      add_carry<Element, Decay>(rows, dtype, decay_dtype);
+    });
+    return rows;
+  }();
+  return table;
+}
+
+const std::vector<CarryBackwardVariant>& carry_backward_variants() {
+  static const auto table = [] {
+    std::vector<CarryBackwardVariant> rows;
+    for_each_decay([&]<class Element, class Decay>(DType dtype, DType decay_dtype) {
+      add_carry_backward<Element, Decay>(rows, dtype, decay_dtype);
     });
     return rows;
   }();
@@ -134,8 +171,16 @@ std::string reason_against(const CarryVariant& variant, const GatedScanCarryProb
   if (!reason.empty() || !variant.aligned()) return reason;
   reason = layout_problem("out", problem.out, problem.dtype, problem);
   if (reason.empty()) reason = layout_problem("gate", problem.gate, problem.dtype, problem);
-  if (!reason.empty() || reinterpret_cast<std::uintptr_t>(problem.carry) % 16 == 0) return reason;
-  return "carry does not start at a multiple of 16 bytes";
+  return reason.empty() ? start_problem("carry", problem.carry) : reason;
+}
+
+std::string reason_against(const CarryBackwardVariant& variant,
+                           const GatedScanCarryBackwardProblem& problem) {
+  std::string reason = common_problem(variant, problem);
+  if (!reason.empty() || !variant.aligned()) return reason;
+  reason = layout_problem("d_out", problem.d_out, problem.dtype, problem);
+  if (reason.empty()) reason = layout_problem("gate", problem.gate, problem.dtype, problem);
+  return reason.empty() ? start_problem("sums", problem.sums) : reason;
 }
 
 const DecayVariant& choose(const GatedScanDecayProblem& problem, const DeviceProperties& device,
@@ -146,6 +191,11 @@ const DecayVariant& choose(const GatedScanDecayProblem& problem, const DevicePro
 const CarryVariant& choose(const GatedScanCarryProblem& problem, const DeviceProperties& device,
                            const CallOptions& options) {
   return choose_from(kCarry, carry_variants(), problem, device, options);
+}
+
+const CarryBackwardVariant& choose(const GatedScanCarryBackwardProblem& problem,
+                                   const DeviceProperties& device, const CallOptions& options) {
+  return choose_from(kCarryBackward, carry_backward_variants(), problem, device, options);
 }
 
 }  // namespace tandem::cuda::gated_scan
@@ -162,6 +212,11 @@ void gated_scan_carry(const GatedScanCarryProblem& problem, const Context& conte
   gated_scan::run(problem, context, options);
 }
 
+void gated_scan_carry_backward(const GatedScanCarryBackwardProblem& problem, const Context& context,
+                               const CallOptions& options) {
+  gated_scan::run(problem, context, options);
+}
+
 std::vector<VariantInfo> gated_scan_carry_variants(const DeviceProperties& device) {
   std::vector<VariantInfo> infos;
   const auto append = [&](const auto& table) {
@@ -171,6 +226,7 @@ std::vector<VariantInfo> gated_scan_carry_variants(const DeviceProperties& devic
   };
   append(gated_scan::decay_variants());
   append(gated_scan::carry_variants());
+  append(gated_scan::carry_backward_variants());
   return infos;
 }
 

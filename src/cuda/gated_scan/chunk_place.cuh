@@ -1,5 +1,6 @@
-// Where a thread of gated_scan_decay and gated_scan_carry works: some neighbouring channels of one
-// chunk, whose tokens it reads from global memory a group at a time.
+// Where a thread of gated_scan_decay, gated_scan_carry and its backward works: some neighbouring
+// channels of one chunk, whose tokens it reads from global memory a group at a time; or one channel
+// of a share of a sequence's chunks.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,30 @@ template <int kChannels>
 unsigned chunk_blocks(const ScanDecays& p) {
   return static_cast<unsigned>(
       ceil_div(p.B * p.chunks() * ceil_div(p.D, kChannels), kChunkThreads));
+}
+
+constexpr int kShareWarps = 32;
+
+/// Of CTAs of 32 channels of a sequence, in which each warp has a share of neighbouring chunks.
+struct ChunkShare {
+  std::int64_t b, first, begin, end;  // `first`: where the channel's first line of `before` is
+  int channel, lane, warp;
+  bool exists;
+
+  template <int kWarps>
+  static __device__ ChunkShare of_thread(const ScanDecays& p) {
+    const int blocks = (p.D + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const std::int64_t b = blockIdx.x / blocks, chunks = p.chunks();
+    const int channel = static_cast<int>(blockIdx.x % blocks) * 32 + lane;
+    const bool exists = channel < p.D;
+    const std::int64_t share = (chunks + kWarps - 1) / kWarps, begin = warp * share;
+    const std::int64_t end = exists ? min(begin + share, chunks) : begin;
+    return {b, b * chunks * p.D + channel, begin, end, channel, lane, warp, exists};
+  }
+};
+
+inline unsigned share_blocks(const ScanDecays& p) {
+  return static_cast<unsigned>(p.B * ceil_div(p.D, 32));
 }
 
 /// A thread's channels of one token as they are stored.

@@ -56,8 +56,6 @@ __global__ __launch_bounds__(kChunkThreads) void gated_scan_chunk_decay_kernel(
   store_token(p.before + place.line * p.D + place.channel, product);
 }
 
-constexpr int kBeforeWarps = 32;
-
 /// Walks over lines [c,end), D apart: multiplies `product` by each, and hands visit(line, product)
 /// the product before it. Reads 8 lines ahead of what visit may write.
 template <class Visit>
@@ -81,20 +79,16 @@ __global__ __launch_bounds__(32 * kWarps) void gated_scan_before_kernel(
     const __grid_constant__ GatedScanDecayProblem p) {
   __shared__ float shares[kWarps][32];
   follow_stream();
-  const int blocks = (p.D + 31) / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const std::int64_t b = blockIdx.x / blocks, chunks = p.chunks();
-  const int channel = static_cast<int>(blockIdx.x % blocks) * 32 + lane;
-  const bool exists = channel < p.D;
-  float* lines = p.before + b * chunks * p.D + channel;
-  const std::int64_t share = (chunks + kWarps - 1) / kWarps;
-  const std::int64_t begin = warp * share, end = exists ? min(begin + share, chunks) : begin;
-  shares[warp][lane] = multiply_lines(lines, begin, end, p.D, 1.0f, [](float*, float) {});
+  const auto share = ChunkShare::of_thread<kWarps>(p);
+  float* lines = p.before + share.first;
+  shares[share.warp][share.lane] =
+      multiply_lines(lines, share.begin, share.end, p.D, 1.0f, [](float*, float) {});
   __syncthreads();
   float product = 1.0f;
-  for (int w = 0; w < warp; ++w) product = kept(shares[w][lane], product);
-  product = multiply_lines(lines, begin, end, p.D, product,
+  for (int w = 0; w < share.warp; ++w) product = kept(shares[w][share.lane], product);
+  product = multiply_lines(lines, share.begin, share.end, p.D, product,
                            [](float* line, float before) { *line = before; });
-  if (exists && warp == kWarps - 1) p.total[b * p.D + channel] = product;
+  if (share.exists && share.warp == kWarps - 1) p.total[share.b * p.D + share.channel] = product;
 }
 
 template <class Decay, int kChannels>
@@ -105,10 +99,8 @@ void launch_decay(const char* name, const GatedScanDecayProblem& problem, void* 
                   {.blocks = chunk_blocks<kChannels>(problem), .threads = kChunkThreads}, on,
                   problem);
   }
-  launch_kernel(name, gated_scan_before_kernel<kBeforeWarps>,
-                {.blocks = static_cast<unsigned>(problem.B * ceil_div(problem.D, 32)),
-                 .threads = 32 * kBeforeWarps},
-                on, problem);
+  launch_kernel(name, gated_scan_before_kernel<kShareWarps>,
+                {.blocks = share_blocks(problem), .threads = 32 * kShareWarps}, on, problem);
 }
 
 }  // namespace tandem::cuda::gated_scan
