@@ -181,7 +181,7 @@ def table(paths: list[pathlib.Path]) -> list[str]:
                 f"{row['median_us']:.4g} | {ratio:.2f} | {one['eager_us']:.4g}, {row['eager_us']:.4g} |"
             )
         software = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-        lines += ["", f"{run['date']}, commit {run['commit']}, {software}: `{run['command']}`", ""]
+        lines += ["", f"{run['date']}, commit {run['commit']}, {software}:", f"`{run['command']}`", ""]
     return lines[:-1]
 
 
