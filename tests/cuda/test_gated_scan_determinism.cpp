@@ -33,13 +33,13 @@ class GpuGatedScanDeterminism : public GpuSameBits {
 TEST_P(GpuGatedScanDeterminism, CallsBesideABusyStream) { expect_same_bits_of_calls(repeated()); }
 TEST_P(GpuGatedScanDeterminism, ReplaysOfAGraph) { expect_same_bits_of_replays(repeated()); }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, GpuGatedScanDeterminism,
-                         testing::ValuesIn(with_operations({&find_operation("gated_scan"),
-                                                            &find_operation("gated_scan",
-                                                                            "backward"),
-                                                            &find_operation("gated_scan", "decay")},
-                                                           kShapes)),
-                         GpuSameBits::name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, GpuGatedScanDeterminism,
+    testing::ValuesIn(with_operations(
+        {&find_operation("gated_scan"), &find_operation("gated_scan", "backward"),
+         &find_operation("gated_scan", "decay"), &find_operation("gated_scan", "carry_backward")},
+        kShapes)),
+    GpuSameBits::name_of);
 
 TEST(GpuGatedScanGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
