@@ -111,7 +111,7 @@ TEST_F(Cli, WrongCommandLinesExitWith2) {
     expect("run gla --in a --out b --direction " + direction, 2, "--direction");
   }
   expect("run gated_scan --in a --out b --direction step", 2,
-         "--direction: gated_scan has forward, backward, decay, carry, got step\n");
+         "--direction: gated_scan has forward, backward, decay, carry, carry_backward, got step\n");
   expect("check --tag fast", 2, "--tag");
   expect("check --backend tpu", 2, "--backend");
   for (const std::string seed : {"few", "-1", "99999999999999999999", "1.5", "' 1'"}) {
