@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -90,7 +91,11 @@ TEST_F(GpuCallScope, EveryCallIsARangeOfItsVariantsName) {
   for (const Operation& operation : operations()) {
     SCOPED_TRACE(title(operation));
     std::vector<Case> cases = select_cases(load_cases(operation.name), "", "sanitizer");
-    std::erase_if(cases, [&](const Case& one) { return !one.has_direction(operation.direction); });
+    // A call without elements launches nothing.
+    std::erase_if(cases, [&](const Case& one) {
+      return !one.has_direction(operation.direction) ||
+             std::ranges::any_of(one.axes, [](const auto& axis) { return axis.second == 0; });
+    });
     DeviceCall call(operation, cases.at(0));
     recorded = {};
     call.enqueue(nullptr);
