@@ -70,6 +70,14 @@ void expect_training(DType dtype, const Mamba2BlockSizes& sizes, std::int64_t B,
                                                 host.forward.initial_states, begins);
   EXPECT_LT(difference(values_of(exact.forward.out), expected.out), 1e-12) << which;
 
+  // What the dtype's roundings alone do: a group whose norm is small makes much of them.
+  mamba2_block_forward(host.forward);
+  mamba2_block_backward(host.backward);
+  std::vector<double> on_cpu;
+  for_each_output(host, exact, [&](const char*, const TensorView& got, const TensorView& right) {
+    on_cpu.push_back(difference(values_of(got), values_of(right)));
+  });
+
   OnGpu gpu;
   const Mamba2BlockTraining there = on_gpu(gpu, host);
   const Workspace workspace = workspace_of(gpu, there);
@@ -89,9 +97,11 @@ void expect_training(DType dtype, const Mamba2BlockSizes& sizes, std::int64_t B,
     copy(to, from);
     first.push_back(values_of(to));
   });
+  auto rounded = on_cpu.begin();
   for_each_output(host, exact,
                   [&](const char* name, const TensorView& got, const TensorView& right) {
-                    EXPECT_LT(difference(values_of(got), values_of(right)), tolerance(name))
+                    EXPECT_LT(difference(values_of(got), values_of(right)),
+                              std::max(tolerance(name), 2 * *rounded++))
                         << which << " " << name;
                   });
   for_each_output(there, there, [](const char*, const TensorView& to, const TensorView&) {
