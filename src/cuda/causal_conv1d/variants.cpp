@@ -7,6 +7,7 @@
 #include "cuda/gemm/convert.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/dtype_table.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/causal_conv1d.h"
@@ -17,17 +18,6 @@ namespace {
 constexpr const char* kForward = "causal_conv1d_forward";
 constexpr const char* kBackward = "causal_conv1d_backward";
 constexpr const char* kStep = "causal_conv1d_step";
-constexpr std::int64_t kMostTokens = kMaxIndex - (1 << 20) + 1;
-
-/// Calls add(dtype, Element) with every dtype that there are kernels of.
-template <class Add>
-void for_each_dtype(const Add& add) {
-  add.template operator()<__nv_bfloat16>(DType::kBFloat16);
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<__half>(DType::kFloat16);
-#endif
-  add.template operator()<float>(DType::kFloat32);
-}
 
 std::string name_of(const char* call, DType dtype, int channels) {
   return std::string(call) + ".sm90." + to_string(dtype) + (channels > 1 ? ".vector" : ".scalar");
@@ -59,9 +49,7 @@ std::string convolution_problem(const Variant<Params>& variant, const CausalConv
   if (p.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(p.dtype);
   }
-  if (p.T > kMostTokens) {
-    return "takes T up to " + std::to_string(kMostTokens) + ", got " + std::to_string(p.T);
-  }
+  if (std::string reason = length_problem(p.T); !reason.empty()) return reason;
   if (p.N > kMaxIndex) {
     return "takes up to " + std::to_string(kMaxIndex) + " sequences, got " + std::to_string(p.N);
   }

@@ -2,12 +2,10 @@
 // which they are tried. Host only.
 #include "cuda/gated_scan/carry_variants.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/gated_scan/layout.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
+#include "cuda/runtime/dtype_table.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gated_scan.h"
 
@@ -17,17 +15,6 @@ namespace {
 constexpr const char* kDecay = "gated_scan_decay";
 constexpr const char* kCarry = "gated_scan_carry";
 constexpr const char* kCarryBackward = "gated_scan_carry_backward";
-constexpr std::int64_t kMostTokens = kMaxIndex - (1 << 20) + 1;
-
-/// Calls add(dtype, Element) with every dtype that there are kernels of.
-template <class Add>
-void for_each_dtype(const Add& add) {
-  add.template operator()<__nv_bfloat16>(DType::kBFloat16);
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<__half>(DType::kFloat16);
-#endif
-  add.template operator()<float>(DType::kFloat32);
-}
 
 /// The same with the decays' dtypes: add(dtype, decay_dtype), Element, Decay.
 template <class Add>
@@ -92,9 +79,7 @@ std::string common_problem(const ChunkVariant<Problem>& variant, const Problem& 
     return "takes decays in " + to_string(variant.decay_dtype) + ", got " +
            to_string(p.decay_dtype);
   }
-  if (p.T > kMostTokens) {
-    return "takes T up to " + std::to_string(kMostTokens) + ", got " + std::to_string(p.T);
-  }
+  if (std::string reason = length_problem(p.T); !reason.empty()) return reason;
   const std::int64_t vectors = ceil_div(p.D, variant.channels);
   const std::int64_t lines = kMaxIndex / vectors;  // of chunks; one at least, for total
   if (p.B > lines / (p.chunks() + 1)) {

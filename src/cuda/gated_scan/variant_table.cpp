@@ -7,13 +7,12 @@
 #include "cuda/gated_scan/layout.h"
 #include "cuda/gated_scan/row_maps.h"
 #include "cuda/gated_scan/variants.h"
+#include "cuda/runtime/dtype_table.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/scan/plan.h"
 
 namespace tandem::cuda::gated_scan {
 namespace {
-
-constexpr std::int64_t kMostTokens = kMaxIndex - (1 << 20) + 1;
 
 template <class Config, class Kernel>
 VariantOf<Kernel> describe(const char* direction, DType dtype, DType decay_dtype,
@@ -100,9 +99,7 @@ std::string recurrence_problem(const VariantOf<Kernel>& variant,
     return "takes decays in " + to_string(variant.decay_dtype) + ", got " +
            to_string(problem.decay_dtype);
   }
-  if (problem.T > kMostTokens) {
-    return "takes T up to " + std::to_string(kMostTokens) + ", got " + std::to_string(problem.T);
-  }
+  if (std::string reason = length_problem(problem.T); !reason.empty()) return reason;
   const int width = variant.kernel.width;
   const std::int64_t blocks = ceil_div(problem.D, width);
   const std::int64_t rows = variant.per_sequence ? problem.N : problem.B;
