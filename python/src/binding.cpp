@@ -90,7 +90,7 @@ std::string json_of(const Binding& binding) {
 Binding::Binding(const Signature& signature) : signature(&signature) {
   std::vector<Argument> wanted;
   for (const Parameter& row : signature.parameters()) {
-    if (row.is_flag) continue;
+    if (row.is_flag || row.cpp_alone) continue;
     if (!is_result(row)) {
       arguments.push_back({&row, ""});
       continue;

@@ -168,7 +168,7 @@ void gemm_swiglu_backward(const GemmSwigluBackwardProblem& problem, const CallOp
   if (needs_n) rms_norm_forward(dtype, M, d, problem.x, problem.norm, n.matrix, nullptr);
   projection_backward(products, options);
   if (needs_dn) {
-    rms_norm_backward(dtype, M, d, problem.x, problem.norm, dn.matrix, {}, problem.dx,
+    rms_norm_backward(dtype, M, d, problem.x, problem.norm, dn.matrix, problem.addend, problem.dx,
                       {problem.d_norm_weight_dtype, problem.d_norm_weight, problem.accumulate});
   }
 }

@@ -73,7 +73,7 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Cal
   if (wants_norm) product.dx = dn.emplace(p).matrix();
   projection_backward(product, options);
   if (!wants_norm) return;
-  rms_norm_backward(p.dtype, p.M, p.d, p.x, problem.norm, dn->matrix(), {}, p.dx,
+  rms_norm_backward(p.dtype, p.M, p.d, p.x, problem.norm, dn->matrix(), problem.addend, p.dx,
                     {problem.d_norm_weight_dtype, problem.d_norm_weight, p.accumulate});
 }
 

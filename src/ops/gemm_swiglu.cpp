@@ -46,6 +46,7 @@ std::vector<Parameter> backward_table() {
           gradient<&Backward::d_gate_weight>("d_gate_weight", "gate_weight").also_fp32(),
           gradient<&Backward::d_up_weight>("d_up_weight", "up_weight").also_fp32(),
           gradient<&Backward::d_norm_weight>("d_norm_weight", "norm_weight").also_fp32(),
+          input<&Backward::addend>("addend", "M,d").in_cpp_alone(),
           flag<&Backward::accumulate>("accumulate")};
 }
 
@@ -156,6 +157,7 @@ GemmSwigluBackwardProblem make_problem(const GemmSwigluBackwardArgs& args) {
   const bool normalizes = args.norm_weight.has_value();
   needs("rstd", args.rstd.has_value(), "norm_weight", normalizes);
   needs("norm_weight", normalizes, "rstd", args.rstd.has_value());
+  needs("addend", args.addend.has_value(), "norm_weight", normalizes);
   GemmSwigluBackwardProblem problem;
   set_inputs(problem, args);
   problem.norm = norm_of(args.norm_weight, args.rstd, 0);
@@ -167,6 +169,7 @@ GemmSwigluBackwardProblem make_problem(const GemmSwigluBackwardArgs& args) {
   problem.d_up_weight = matrix_tensor(args.d_up_weight);
   if (args.d_norm_weight) problem.d_norm_weight_dtype = args.d_norm_weight->dtype;
   problem.d_norm_weight = args.d_norm_weight ? args.d_norm_weight->data : nullptr;
+  problem.addend = matrix_tensor(args.addend);
   problem.accumulate = args.accumulate;
   return problem;
 }

@@ -51,6 +51,7 @@ struct GemmSwigluBackwardProblem {
   MatrixTensor d_up_weight;
   DType d_norm_weight_dtype = DType::kFloat32;
   void* d_norm_weight = nullptr;  // [d]
+  MatrixTensor addend;            // [M,d], of dx, with a norm
   bool accumulate = false;        // weights' gradients are added to what is there
 };
 

@@ -89,6 +89,7 @@ std::vector<Parameter> backward_table(std::index_sequence<segments...>) {
       input<&Backward::rstd>("rstd", "M", Element::kFp32).or_kept("kept_rstd"),
       gradient<&Backward::dx>("dx", "x"),
       gradient<&Backward::d_norm_weight>("d_norm_weight", "norm_weight").also_fp32(),
+      input<&Backward::addend>("addend", "M,d").in_cpp_alone(),
       flag<&Backward::accumulate>("accumulate")};
   append_rope<Backward>(table);
   (append_backward_rows<segments>(table), ...);
@@ -335,6 +336,7 @@ RmsNormGemmBackwardProblem make_problem(const RmsNormGemmBackwardArgs& args) {
   problem.norm.rstd = state_data(args.rstd);
   if (args.d_norm_weight) problem.d_norm_weight_dtype = args.d_norm_weight->dtype;
   problem.d_norm_weight = data_of(args.d_norm_weight);
+  problem.addend = matrix_tensor(args.addend);
   return problem;
 }
 

@@ -20,6 +20,7 @@ struct RmsNormGemmBackwardProblem {
   RmsNorm norm;                          // with rstd
   DType d_norm_weight_dtype = DType::kFloat32;
   void* d_norm_weight = nullptr;  // [d] or null
+  MatrixTensor addend;            // [M,d], of dx, or null
 };
 
 }  // namespace tandem

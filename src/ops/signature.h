@@ -79,6 +79,7 @@ struct Parameter {
   /// made for the call, do not have it.
   bool is_flag = false;
   bool is_choice_of_two = false;  // of a number: any but 0 is 1; torch and files have it
+  bool cpp_alone = false;         // an input that torch does not have
   bool in_tiles = false;          // an input that CUDA kernels copy by TMA, or several times slower
   std::vector<Axes> axes = {};    // the choices of axes_text; filled by Signature
 
@@ -116,6 +117,10 @@ struct Parameter {
   }
   Parameter also_fp32() && {
     or_fp32 = true;
+    return std::move(*this);
+  }
+  Parameter in_cpp_alone() && {
+    cpp_alone = true;
     return std::move(*this);
   }
   Parameter tiled() && {

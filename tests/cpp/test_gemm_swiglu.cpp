@@ -275,6 +275,19 @@ TEST(GemmSwiglu, AccumulateAddsToWhatIsThere) {
 }
 
 /// Rows of a weight that are one row are as good as copies of it.
+TEST(GemmSwiglu, AnAddendIsAddedToDxAlone) {
+  Call plain(130), added(130);
+  plain.run();
+  gemm_swiglu_forward(added.forward());
+  GemmSwigluBackwardArgs args = added.backward();
+  args.addend = plain.rows(plain.x, Call::kInput);
+  gemm_swiglu_backward(args);
+  for (std::size_t i = 0; i < plain.dx.size(); ++i) {
+    ASSERT_NEAR(added.dx[i], plain.dx[i] + plain.x[i], 1e-4);
+  }
+  for (const auto sum : kSums) EXPECT_EQ(added.*sum, plain.*sum);
+}
+
 TEST(GemmSwiglu, WeightsMayBeExpanded) {
   Call expanded(70), copied(70);
   for (std::size_t i = 0; i < copied.up_weight.size(); ++i) {
@@ -345,6 +358,14 @@ TEST(GemmSwigluRefusals, BackwardArguments) {
         a.d_norm_weight.reset();
       },
       "rstd needs norm_weight");
+  refused(
+      [](Args& a) {
+        a.addend = a.x;
+        a.norm_weight.reset();
+        a.d_norm_weight.reset();
+        a.rstd.reset();
+      },
+      "addend needs norm_weight");
 }
 
 /// More columns than an int can count of both weights: refused before any is looked at.

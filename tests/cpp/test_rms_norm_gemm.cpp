@@ -305,6 +305,20 @@ TEST(RmsNormGemm, AccumulateAddsToWhatIsThere) {
   }
 }
 
+TEST(RmsNormGemm, AnAddendIsAddedToDxAlone) {
+  Call plain(130), added(130);
+  plain.run();
+  rms_norm_gemm_forward(added.forward());
+  RmsNormGemmBackwardArgs args = added.backward();
+  args.addend = plain.rows(plain.x, Call::kInput);
+  rms_norm_gemm_backward(args);
+  for (std::size_t i = 0; i < plain.dx.size(); ++i) {
+    ASSERT_NEAR(added.dx[i], plain.dx[i] + plain.x[i], 1e-4);
+  }
+  EXPECT_EQ(added.d_norm_weight, plain.d_norm_weight);
+  EXPECT_EQ(added.d_weight[0], plain.d_weight[0]);
+}
+
 TEST(RmsNormGemmRefusals, ForwardArguments) {
   const auto refused = [](const std::function<void(RmsNormGemmForwardArgs&)>& change,
                           const std::string& text) {

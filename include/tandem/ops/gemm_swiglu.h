@@ -71,8 +71,9 @@ std::size_t gemm_swiglu_forward_workspace_bytes(const GemmSwigluForwardArgs& arg
 ///
 ///   dg = d_out gate_slope     du = d_out up_slope     dn = dg Wg + du Wu
 ///   d_gate_weight = dg^T n    d_up_weight = du^T n
-///   with a norm, m = x rstd:  dx = rstd (dn norm_weight - m mean of (dn norm_weight m))
-///                             d_norm_weight = sum over rows of dn m
+///   with a norm, m = x rstd:
+///   dx = addend + rstd (dn norm_weight - m mean of (dn norm_weight m))
+///   d_norm_weight = sum over rows of dn m
 ///
 /// dg and du are rounded to x's dtype, with a norm also n and dn. Sums have one order. No output
 /// may overlap an input or another output.
@@ -89,6 +90,9 @@ struct GemmSwigluBackwardArgs {
   std::optional<TensorView> d_gate_weight = std::nullopt;  ///< out [F,d], x's dtype or fp32
   std::optional<TensorView> d_up_weight = std::nullopt;    ///< out [F,d], x's dtype or fp32
   std::optional<TensorView> d_norm_weight = std::nullopt;  ///< out [d], x's dtype or fp32
+  /// [M,d], x's dtype: what reaches x beside n, as by a residual; absent: 0. It needs norm_weight.
+  /// In C++ alone.
+  std::optional<TensorView> addend = std::nullopt;
   /// Whether the weights' gradients are added to what the given buffers hold, in fp32; dx is not.
   bool accumulate = false;
 };

@@ -118,7 +118,7 @@ struct RmsNormGemmSegmentGradient {
 ///        dz = head_rstd (dy head_norm_weight - mh mean of (dy head_norm_weight mh))
 ///        d_head_norm_weight = sum over rows and heads of dy mh
 ///   dn = sum over the segments of dz W    d_weight = dz^T n    d_bias = sum over rows of dz
-///   with m = x rstd:  dx = rstd (dn norm_weight - m mean of (dn norm_weight m))
+///   with m = x rstd:  dx = addend + rstd (dn norm_weight - m mean of (dn norm_weight m))
 ///                     d_norm_weight = sum over rows of dn m
 ///
 /// n, dn and, where it is not d_out, dz are rounded to x's dtype. Sums have one order. No output
@@ -136,6 +136,8 @@ struct RmsNormGemmBackwardArgs {
   std::vector<RmsNormGemmSegmentGradient> segments;        ///< 1 to 8
   std::optional<TensorView> dx = std::nullopt;             ///< out, as x
   std::optional<TensorView> d_norm_weight = std::nullopt;  ///< out [d], x's dtype or fp32
+  /// [M,d], x's dtype: what reaches x beside n, as by a residual; absent: 0. In C++ alone.
+  std::optional<TensorView> addend = std::nullopt;
   /// Whether all gradients but dx are added to what the given buffers hold, in fp32.
   bool accumulate = false;
 };

@@ -61,6 +61,7 @@ RmsNormGemmBackwardProblem products_of(const GemmSwigluBackwardProblem& problem)
   made.norm = problem.norm;
   made.d_norm_weight_dtype = problem.d_norm_weight_dtype;
   made.d_norm_weight = problem.d_norm_weight;
+  made.addend = problem.addend;
   return made;
 }
 

@@ -190,6 +190,7 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Con
     row_norm::GradientParams params;
     static_cast<row_norm::Rows&>(params) = rows;
     params.dn = products.dx;
+    params.addend = problem.addend;
     if (wants_n(problem)) params.n = products.x;
     params.dx = projection.dx;
     params.d_weight = {problem.d_norm_weight, problem.d_norm_weight_dtype};
