@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,20 @@ inline TensorView checked_token(const Argument& token) {
   return reshaped(token.view, {token.view.shape[0], 1, token.view.shape[1]});
 }
 
+/// Checks the tokens of a backward, [B,T,d]: d_out, and dx where it is wanted.
+inline void check_token_gradients(const char* call, const TensorView& x, const TensorView& d_out,
+                                  const std::optional<TensorView>& dx) {
+  const Argument given = {call, "d_out", d_out};
+  check_tokens(given, "[B,T,d]", 3);
+  check_shape(given, "x's", x.shape);
+  if (!dx) return;
+  const Argument wanted = {call, "dx", *dx};
+  check_tokens(wanted, "[B,T,d]", 3);
+  check_shape(wanted, "x's", x.shape);
+  check_dtype(wanted, x.dtype);
+  check_device(wanted, x.device);
+}
+
 inline void check_eps(const char* call, double eps) {
   if (std::isfinite(eps) && eps >= 0) return;
   refuse(call, "eps must be finite and not negative, got " + std::to_string(eps));
@@ -64,6 +79,22 @@ inline TensorView checked_saved(const char* call, const SavedMemory& saved, std:
   check_data({call, "saved", view});
   return view;
 }
+
+/// Tensors by their names, as a call's checks take them.
+class Arguments {
+ public:
+  explicit Arguments(const char* call) : call_(call) {}
+
+  void add(const char* name, const TensorView& view) { all_.push_back({call_, name, view}); }
+  void add(const char* name, const std::optional<TensorView>& view) {
+    if (view) add(name, *view);
+  }
+  const std::vector<Argument>& all() const { return all_; }
+
+ private:
+  const char* call_;
+  std::vector<Argument> all_;
+};
 
 /// Checks that outputs share no memory with each other nor with inputs.
 inline void check_apart(const std::vector<Argument>& outputs, const std::vector<Argument>& inputs) {

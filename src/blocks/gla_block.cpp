@@ -7,6 +7,7 @@
 
 #include "blocks/buffers.h"
 #include "blocks/check.h"
+#include "blocks/norm_in_front.h"
 #include "blocks/run.h"
 #include "ops/gla.h"
 #include "ops/rms_norm.h"
@@ -279,15 +280,7 @@ TensorView check_backward(const BackwardCall& call, const Sizes& n) {
   add(inputs, "d_final_state", args.d_final_state);
   add(outputs, "dx", args.dx);
   add(outputs, "d_initial_state", args.d_initial_state);
-  check_tokens(is("d_out", args.d_out), "[B,T,d]", 3);
-  check_shape(is("d_out", args.d_out), "x's", args.x.shape);
-  if (args.dx) {
-    const Argument dx = is("dx", *args.dx);
-    check_tokens(dx, "[B,T,d]", 3);
-    check_shape(dx, "x's", args.x.shape);
-    check_dtype(dx, args.x.dtype);
-    check_device(dx, args.x.device);
-  }
+  check_token_gradients(call.name, args.x, args.d_out, args.dx);
   if (args.gradients.attn_norm) {
     check_vector(is("gradients.attn_norm", *args.gradients.attn_norm), "[d]", n.d, args.x);
   }
@@ -312,16 +305,18 @@ Backward::Backward(const BackwardCall& call, char* data) {
   const TensorView dk = like(kept.k), dv = like(kept.v), d_log_decay = like(kept.log_decay);
   bytes = buffers.bytes();
 
-  const TensorView x = as_rows(args.x), d_out = as_rows(args.d_out);
-  const RmsNorm given = {block.attn_norm.data, block.attn_norm.dtype, 0,
-                         static_cast<const float*>(kept.rstd->data)};
-  norm_again = {.dtype = dtype,
-                .device = device,
-                .M = n.rows(),
-                .d = static_cast<int>(n.d),
-                .x = {x.data, n.d},
-                .norm = given,
-                .n = {normed.data, n.d}};
+  const TensorView d_out = as_rows(args.d_out);
+  const NormInFront in_front = {.x = as_rows(args.x),
+                                .weight = block.attn_norm,
+                                .rstd = *kept.rstd,
+                                .n = normed,
+                                .dn = d_normed,
+                                .d_residual = d_out,
+                                .dx = args.dx,
+                                .d_weight = gradients.attn_norm,
+                                .accumulate = args.accumulate};
+  norm_again = in_front.again();
+  norm = in_front.gradient();
   output = {.o = as_rows(kept.o),
             .gate = kept.gate,
             .gate_activation = OutputGate::kSilu,
@@ -365,17 +360,6 @@ Backward::Backward(const BackwardCall& call, char* data) {
                 .accumulate = args.accumulate};
   projection.segments.back().bias = block.gk_bias;
   projection.segments.back().d_bias = gradients.gk_bias;
-  norm = {.dtype = dtype,
-          .device = device,
-          .M = n.rows(),
-          .d = static_cast<int>(n.d),
-          .x = {x.data, n.d},
-          .norm = given,
-          .dn = {d_normed.data, n.d},
-          .addend = {d_out.data, n.d},
-          .accumulate = args.accumulate};
-  if (args.dx) norm.dx = {args.dx->data, n.d};
-  if (gradients.attn_norm) norm.d_weight = {gradients.attn_norm->data, gradients.attn_norm->dtype};
 }
 
 std::size_t Backward::op_bytes(const DeviceProperties& device, bool batch_invariant) const {

@@ -4,6 +4,7 @@
 #include "blocks/buffers.h"
 #include "blocks/check.h"
 #include "blocks/mamba2_parts.h"
+#include "blocks/norm_in_front.h"
 #include "blocks/run.h"
 #include "ops/causal_conv1d.h"
 #include "ops/gla.h"
@@ -47,15 +48,7 @@ TensorView check_backward(const BackwardCall& call, const Sizes& n) {
   };
   const TensorView saved =
       checked_saved(call.name, args.saved, saved_bytes(n, args.x), args.x.device);
-  check_tokens(is("d_out", args.d_out), "[B,T,d]", 3);
-  check_shape(is("d_out", args.d_out), "x's", args.x.shape);
-  if (args.dx) {
-    const Argument dx = is("dx", *args.dx);
-    check_tokens(dx, "[B,T,d]", 3);
-    check_shape(dx, "x's", args.x.shape);
-    check_dtype(dx, args.x.dtype);
-    check_device(dx, args.x.device);
-  }
+  check_token_gradients(call.name, args.x, args.d_out, args.dx);
   const auto vector = [&](const char* name, const char* axes, std::int64_t size,
                           const std::optional<TensorView>& view) {
     if (view) check_vector(is(name, *view), axes, size, args.x);
@@ -101,16 +94,17 @@ Backward::Backward(const BackwardCall& call, char* data) {
   const TensorView d_log_decay = like(kept.log_decay);
   bytes = buffers.bytes();
 
-  const TensorView x = as_rows(args.x), d_out = as_rows(args.d_out);
-  const RmsNorm given = {block.input_norm.data, block.input_norm.dtype, 0,
-                         static_cast<const float*>(kept.rstd->data)};
-  norm_again = {.dtype = dtype,
-                .device = device,
-                .M = n.rows(),
-                .d = static_cast<int>(n.d),
-                .x = {x.data, n.d},
-                .norm = given,
-                .n = {normed.data, n.d}};
+  const TensorView d_out = as_rows(args.d_out);
+  const NormInFront in_front = {.x = as_rows(args.x),
+                                .weight = block.input_norm,
+                                .rstd = *kept.rstd,
+                                .n = normed,
+                                .dn = d_normed,
+                                .d_residual = d_out,
+                                .dx = args.dx,
+                                .d_weight = gradients.input_norm};
+  norm_again = in_front.again();
+  norm = in_front.gradient();
   output = {.o = as_rows(kept.o),
             .gate = kept.z,
             .gate_activation = OutputGate::kSilu,
@@ -187,18 +181,6 @@ Backward::Backward(const BackwardCall& call, char* data) {
   steps.bias = block.dt_bias;
   steps.slope = kept.dt_slope;
   steps.d_bias = gradients.dt_bias;
-  norm = {.dtype = dtype,
-          .device = device,
-          .M = n.rows(),
-          .d = static_cast<int>(n.d),
-          .x = {x.data, n.d},
-          .norm = given,
-          .dn = {d_normed.data, n.d},
-          .addend = {d_out.data, n.d}};
-  if (args.dx) norm.dx = {args.dx->data, n.d};
-  if (gradients.input_norm) {
-    norm.d_weight = {gradients.input_norm->data, gradients.input_norm->dtype};
-  }
 }
 
 std::size_t Backward::op_bytes(const DeviceProperties& device, bool batch_invariant) const {

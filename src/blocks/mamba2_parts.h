@@ -107,15 +107,10 @@ inline std::size_t saved_bytes(const Sizes& n, const TensorView& x) {
   return buffers.bytes();
 }
 
-/// Tensors by their names, as a call's checks take them.
-class Arguments {
+class Arguments : public tandem::Arguments {
  public:
-  explicit Arguments(const char* call) : call_(call) {}
+  using tandem::Arguments::Arguments, tandem::Arguments::add;
 
-  void add(const char* name, const TensorView& view) { all_.push_back({call_, name, view}); }
-  void add(const char* name, const std::optional<TensorView>& view) {
-    if (view) add(name, *view);
-  }
   void add(const char* conv, const char* state, const std::optional<Mamba2States>& states) {
     if (states) add(conv, states->conv), add(state, states->state);
   }
@@ -123,11 +118,6 @@ class Arguments {
     for (const Parameter& one : kParameters) add(one.name, block.*one.weight);
     add("conv1d_bias", block.conv1d_bias);
   }
-  const std::vector<Argument>& all() const { return all_; }
-
- private:
-  const char* call_;
-  std::vector<Argument> all_;
 };
 
 /// Rows [first, first + count) of a matrix.
