@@ -1,5 +1,6 @@
 // transformer_block on the CPU: against its definition, in steps, in place, and what it refuses.
-// tests/cuda/test_transformer_block_graph.cpp runs it on a GPU.
+// Its backward: test_transformer_block_backward.cpp; on a GPU:
+// tests/cuda/test_transformer_block_graph.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +45,19 @@ TEST(TransformerBlock, IsItsDefinition) {
       transformer_block_forward({.block = random.block, .x = x, .out = x});
       EXPECT_EQ(values_of(x), values_of(out)) << "in place";
     }
+  }
+}
+
+TEST(TransformerBlock, TakesPackedSequences) {
+  const std::vector<std::int64_t> begins = {0, 5, 5, 40, 47};
+  for (const BlockSizes& sizes : kSizes) {
+    RandomTransformerBlock random(DType::kFloat64, sizes, 3);
+    random.block.window = 20;
+    const TensorView x = random.normal({1, 47, sizes.d}, 0, 1), out = random.zeros(x.shape);
+    transformer_block_forward(
+        {.block = random.block, .x = x, .cu_seqlens = random.cu_seqlens(begins), .out = out});
+    EXPECT_LT(difference(values_of(out), reference::transformer_block(random.block, x, begins)),
+              1e-12);
   }
 }
 
@@ -118,6 +132,10 @@ TEST(TransformerBlock, RefusesWhatItCannotRunAndWritesNothing) {
        "[transformer_block_forward] cache.lengths must have dtype int32, got fp32"},
       {[](Args& args) { args.cache->v = args.cache->k; },
        "[transformer_block_forward] cache.k must not overlap cache.v, got views that share memory"},
+      {[](Args& args) { args.cu_seqlens = args.cache->lengths; },
+       "[transformer_block_forward] cu_seqlens must not be given beside cache"},
+      {[](Args& args) { args.x.shape[1] = args.out.shape[1] = 0; },
+       "[transformer_block_forward] T must be positive, got 0"},
       {[](Args& args) { args.block.down_proj.shape[1] = 95; }, "[gated_output_forward] weight"},
       {[](Args& args) { args.block.eps = -1; }, "[rms_norm_gemm_forward] eps"}};
   for (const auto& [spoil, text] : spoilt) {

@@ -41,16 +41,22 @@ inline Row heads(const TransformerBlock& block, Row z, const std::optional<Tenso
   return out;
 }
 
-/// out [B,T,d] of x [B,T,d], on the host.
-inline Row transformer_block(const TransformerBlock& block, const TensorView& x) {
+/// out [B,T,d] of x [B,T,d], on the host; `offsets` are where packed sequences begin, and the end
+/// of the last.
+inline Row transformer_block(const TransformerBlock& block, const TensorView& x,
+                             std::vector<std::int64_t> offsets = {}) {
   const std::int64_t B = x.shape[0], T = x.shape[1], d = x.shape[2], H = block.heads;
   const std::int64_t K = block.q_proj.shape[0] / H, group = H / block.key_value_heads;
+  if (offsets.empty()) {
+    for (std::int64_t b = 0; b <= B; ++b) offsets.push_back(b * T);
+  }
   const TensorView rows = TensorView::contiguous(x.data, x.dtype, {B * T, d});
   Row out;
-  for (std::int64_t b = 0; b < B; ++b) {
+  for (std::size_t sequence = 0; sequence + 1 < offsets.size(); ++sequence) {
+    const std::int64_t begin = offsets[sequence], length = offsets[sequence + 1] - begin;
     std::vector<Row> k, v;
-    for (std::int64_t t = 0; t < T; ++t) {
-      Row h = read_row(rows, b * T + t, 0, d);
+    for (std::int64_t t = 0; t < length; ++t) {
+      Row h = read_row(rows, begin + t, 0, d);
       const Row n = norm(block.input_layernorm, block.eps, h);
       const Row q = heads(block, product(block.q_proj, block.q_bias, n), block.q_norm, K, t);
       k.push_back(heads(block, product(block.k_proj, block.k_bias, n), block.k_norm, K, t));

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "tandem/blocks/saved.h"
 #include "tandem/context.h"
 #include "tandem/device.h"
 #include "tandem/ops/gemm_swiglu.h"
@@ -55,27 +56,81 @@ struct KeyValueCache {
   TensorView lengths;  ///< int32 [B]
 };
 
-/// x and out are contiguous: bf16 or fp16, on the CPU also fp32 and fp64.
+/// x and out are contiguous: bf16 or fp16, on the CPU also fp32 and fp64. T may be 0 without a
+/// cache.
 struct TransformerBlockForwardArgs {
   TransformerBlock block;
   TensorView x;  ///< [B,T,d]: sequences that begin here, T at most P
+  /// int32 [N+1], B = 1, not beside a cache: sequence n is tokens [cu_seqlens[n], cu_seqlens[n+1]),
+  /// as attention takes it. None may be longer than P.
+  std::optional<TensorView> cu_seqlens = std::nullopt;
   /// Takes the sequences' keys and values in the place of what it holds; T at most its capacity.
   std::optional<KeyValueCache> cache = std::nullopt;
-  TensorView out;  ///< out [B,T,d]; may be x
+  /// Out, for transformer_block_backward: transformer_block_saved_bytes(args) bytes.
+  std::optional<SavedMemory> saved = std::nullopt;
+  TensorView out;  ///< out [B,T,d]; may be x where nothing is saved
 };
 
 /// Runs on the device of the tensors, on `context.stream` there, without synchronising the host; on
 /// the CPU it returns when done. What lies between two ops is rounded to x's dtype. It can be
 /// captured in a graph. Throws InvalidArgument, Unsupported or CudaError, as the ops do, which name
-/// themselves, before anything but the workspace is written.
+/// themselves, before anything but the workspace and what is saved is written.
 void transformer_block_forward(const TransformerBlockForwardArgs& args,
                                const Context& context = {});
 
 /// Bytes of workspace that transformer_block_forward(args) needs on a device with these properties,
-/// on the CPU too; reads no tensor data. Throws as transformer_block_forward does.
+/// on the CPU too; less with args.saved, where what is saved lies. Reads no tensor data. Throws as
+/// transformer_block_forward does.
 std::size_t transformer_block_forward_workspace_bytes(const TransformerBlockForwardArgs& args,
                                                       const DeviceProperties& device,
                                                       bool batch_invariant = false);
+
+/// Bytes that transformer_block_forward(args) saves, whatever args.saved is.
+std::size_t transformer_block_saved_bytes(const TransformerBlockForwardArgs& args);
+
+/// The gradients by a block's parameters, those that are wanted: shaped as these, of x's dtype or
+/// fp32.
+struct TransformerBlockGradients {
+  std::optional<TensorView> input_layernorm = std::nullopt;
+  std::optional<TensorView> q_proj = std::nullopt;
+  std::optional<TensorView> k_proj = std::nullopt;
+  std::optional<TensorView> v_proj = std::nullopt;
+  std::optional<TensorView> q_bias = std::nullopt;
+  std::optional<TensorView> k_bias = std::nullopt;
+  std::optional<TensorView> v_bias = std::nullopt;
+  std::optional<TensorView> q_norm = std::nullopt;
+  std::optional<TensorView> k_norm = std::nullopt;
+  std::optional<TensorView> o_proj = std::nullopt;
+  std::optional<TensorView> o_bias = std::nullopt;
+  std::optional<TensorView> post_attention_layernorm = std::nullopt;
+  std::optional<TensorView> gate_proj = std::nullopt;
+  std::optional<TensorView> up_proj = std::nullopt;
+  std::optional<TensorView> down_proj = std::nullopt;
+};
+
+/// The gradient of a scalar loss through transformer_block_forward's out, of which block, x,
+/// cu_seqlens and what it saved are as they were. Gradients between two ops are rounded to x's
+/// dtype. No output may overlap an input or another output.
+struct TransformerBlockBackwardArgs {
+  TransformerBlock block;
+  TensorView x;                                         ///< [B,T,d]
+  std::optional<TensorView> cu_seqlens = std::nullopt;  ///< as the forward had it
+  SavedMemory saved;                                    ///< as the forward filled it
+  TensorView d_out;                                     ///< [B,T,d], contiguous
+  std::optional<TensorView> dx = std::nullopt;          ///< out [B,T,d], contiguous
+  TransformerBlockGradients gradients = {};             ///< out
+  /// Whether `gradients` are added to what is in them, in fp32.
+  bool accumulate = false;
+};
+
+/// Runs and throws as transformer_block_forward does.
+void transformer_block_backward(const TransformerBlockBackwardArgs& args,
+                                const Context& context = {});
+
+/// As transformer_block_forward_workspace_bytes.
+std::size_t transformer_block_backward_workspace_bytes(const TransformerBlockBackwardArgs& args,
+                                                       const DeviceProperties& device,
+                                                       bool batch_invariant = false);
 
 /// One more token of each sequence, for decoding: it stands at lengths[b], and lengths[b] grows by
 /// one. A captured step may be replayed token by token. A sequence that fills the capacity keeps
