@@ -189,7 +189,7 @@ Call mamba2_block(Tensors& tensors, const Shape& s, Pass pass) {
           }};
 }
 
-Call transformer_block(Tensors& tensors, const Shape& s) {
+Call transformer_block(Tensors& tensors, const Shape& s, Pass pass) {
   const std::int64_t K = s.d / s.H, F = 4 * s.d;
   const Dims tokens = {s.B, s.T, s.d};
   TransformerBlock block;
@@ -205,10 +205,37 @@ Call transformer_block(Tensors& tensors, const Shape& s) {
   block.gate_proj = tensors.matrix(F, s.d);
   block.up_proj = tensors.matrix(F, s.d);
   block.down_proj = tensors.matrix(s.d, F);
-  const TransformerBlockForwardArgs forward = {
+  TransformerBlockForwardArgs forward = {
       .block = block, .x = tensors.random(tokens, 1), .out = tensors.empty(tokens)};
-  return {transformer_block_forward_workspace_bytes(forward, device_properties(Device::cuda())),
-          [forward](const Context& context) { transformer_block_forward(forward, context); }};
+  const DeviceProperties& device = device_properties(Device::cuda());
+  if (pass == Pass::kForward) {
+    return {transformer_block_forward_workspace_bytes(forward, device),
+            [forward](const Context& context) { transformer_block_forward(forward, context); }};
+  }
+  const std::size_t bytes = transformer_block_saved_bytes(forward);
+  forward.saved = {tensors.memory(static_cast<std::int64_t>(bytes)), bytes};
+  const auto like = [&](const TensorView& view) { return tensors.empty(view.shape); };
+  const TransformerBlockBackwardArgs backward = {
+      .block = block,
+      .x = forward.x,
+      .saved = *forward.saved,
+      .d_out = tensors.random(tokens, 1),
+      .dx = tensors.empty(tokens),
+      .gradients = {.input_layernorm = like(block.input_layernorm),
+                    .q_proj = like(block.q_proj),
+                    .k_proj = like(block.k_proj),
+                    .v_proj = like(block.v_proj),
+                    .o_proj = like(block.o_proj),
+                    .post_attention_layernorm = like(block.post_attention_layernorm),
+                    .gate_proj = like(block.gate_proj),
+                    .up_proj = like(block.up_proj),
+                    .down_proj = like(block.down_proj)}};
+  return {std::max(transformer_block_forward_workspace_bytes(forward, device),
+                   transformer_block_backward_workspace_bytes(backward, device)),
+          [forward, backward](const Context& context) {
+            transformer_block_forward(forward, context);
+            transformer_block_backward(backward, context);
+          }};
 }
 
 int run(int count, char** arguments) {
@@ -224,7 +251,10 @@ int run(int count, char** arguments) {
   report("mamba2_block forward", [&](Tensors& to) { return mamba2_block(to, s, Pass::kForward); });
   report("mamba2_block forward + backward",
          [&](Tensors& to) { return mamba2_block(to, s, Pass::kBoth); });
-  report("transformer_block forward", [&](Tensors& to) { return transformer_block(to, s); });
+  report("transformer_block forward",
+         [&](Tensors& to) { return transformer_block(to, s, Pass::kForward); });
+  report("transformer_block forward + backward",
+         [&](Tensors& to) { return transformer_block(to, s, Pass::kBoth); });
   return 0;
 }
 
