@@ -3,11 +3,13 @@
 attention with short convolutions and gated MLPs, whose layers are tandem.nn's, fla's, or plain PyTorch, compiled.
 
     python examples/training_speed.py --size 150M --json speed.json
-    python examples/training_speed.py --size 1.3B --layers tandem fla
+    python examples/training_speed.py --size 1.3B --layers fla --json speed.json    # beside what the file has
+    python examples/training_speed.py --json speed.json --render docs/training.md
     python examples/training_speed.py --tiny                # on a CPU, where nothing is compiled
 
 All have the same parameters, by the same names, and the same text: their losses are printed side by side. The embedding
-and the loss are PyTorch's, compiled for all of them.
+and the loss are PyTorch's, compiled for all of them. What is not ready to be measured within --patience is left out;
+run again, it goes on from what Triton's and PyTorch's caches kept.
 """
 
 import argparse
@@ -24,6 +26,11 @@ from gla_lm import commit, versions
 from speed_layers import BLOCKS, missing
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from bench.peers import tuning
+
+BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
 
 
 @dataclasses.dataclass
@@ -81,10 +88,8 @@ def make_model(config: Config, layers: str, device: str) -> LanguageModel:
     return model.to(torch.bfloat16) if device == "cuda" else model
 
 
-def measure(config: Config, layers: str, device: str, seconds: float) -> dict:
-    model = make_model(config, layers, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    text = torch.randint(config.vocabulary, (config.batch, config.tokens + 1), device=device)
+def measure(config: Config, layers: str, device: str, seconds: float, patience: float) -> dict:
+    """Raises TimeoutError where the layers are not ready after `patience` seconds."""
 
     def step() -> float:
         begin = time.perf_counter()
@@ -97,8 +102,13 @@ def measure(config: Config, layers: str, device: str, seconds: float) -> dict:
 
     losses: list[float] = []
     begin = time.perf_counter()
-    for _ in range(3):  # compile, tune, allocate
-        step()
+    with tuning.limited(patience):
+        model = make_model(config, layers, device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        text = torch.randint(config.vocabulary, (config.batch, config.tokens + 1), device=device)
+        for _ in range(3):  # compile, tune, allocate
+            step()
+            print(f"{layers:8} a step after {time.perf_counter() - begin:.1f} s", flush=True)
     prepared = time.perf_counter() - begin
     times = [step()]
     while len(times) < 5 or sum(times) < seconds:
@@ -122,26 +132,66 @@ def main() -> int:
     parser.add_argument("--layers", choices=tuple(BLOCKS), nargs="+", default=list(BLOCKS))
     parser.add_argument("--seconds", type=float, default=5, help="how long each is measured")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
+    parser.add_argument("--patience", type=float, default=300, help="seconds for each to compile and tune")
+    parser.add_argument("--json", type=pathlib.Path, help="merge the results into this file")
+    parser.add_argument("--render", type=pathlib.Path, help="write the table of that file into this page")
     parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model small enough for a CPU")
     arguments = parser.parse_args()
+    if arguments.render:
+        render(json.loads(arguments.json.read_text())["rows"], arguments.render)
+        return 0
     config, device = TINY if arguments.tiny else SIZES[arguments.size], arguments.device
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     facts = {"device": name, "commit": arguments.commit or commit(), "versions": versions()}
-    results = {**facts, "size": "tiny" if arguments.tiny else arguments.size, "rows": []}
+    facts = {"size": "tiny" if arguments.tiny else arguments.size, **facts}
+    if device == "cuda":
+        tuning.compile_side_by_side()
+    rows = []
     for layers in arguments.layers:
         if why := missing(layers, device):
             print(f"{layers} is not here: {why}", flush=True)
             continue
-        results["rows"].append(measure(config, layers, device, 0 if arguments.tiny else arguments.seconds))
+        seconds = 0 if arguments.tiny else arguments.seconds
+        try:
+            rows.append(facts | measure(config, layers, device, seconds, arguments.patience))
+        except (TimeoutError, RuntimeError) as error:  # fla refuses some versions of Triton
+            print(f"{layers} is left out: {str(error).splitlines()[0]}", flush=True)
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         if arguments.json:
-            arguments.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0 if results["rows"] else 1
+            merge(rows, arguments.json)
+    return 0 if rows else 1
+
+
+def merge(rows: list[dict], path: pathlib.Path) -> None:
+    """A row takes the place of an earlier one of the same layers, size and device."""
+    of = {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    of |= {key(row): row for row in rows}
+    path.write_text(json.dumps({"rows": list(of.values())}, indent=1) + "\n")
+
+
+def key(row: dict) -> tuple[str, str, str]:
+    return row["device"], row["size"], row["layers"]
+
+
+def render(rows: list[dict], page: pathlib.Path) -> None:
+    """Rates beside each other, and what each was measured with: in the page between two marks."""
+    lines = ["| parameters | layers | tokens per second | tandem.nn's over it | GiB |", "|---|---|---:|---:|---:|"]
+    ours = {key(row)[:2]: row["tokens_per_second"] for row in rows if row["layers"] == "tandem"}
+    software: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: key(row)[:2]):
+        rate = row["tokens_per_second"]
+        ratio = f"{ours[key(row)[:2]] / rate:.2f}" if key(row)[:2] in ours else ""
+        lines.append(f"| {row['size']} | {row['layers']} | {rate:,} | {ratio} | {row['gibibytes']:.1f} |")
+        with_what = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
+        told = f"{row['device']}, commit {row['commit']}; {with_what}"
+        software.setdefault(told, []).append(f"{row['layers']} of {row['size']}")
+    lines += ["", *(f"{', '.join(names)}: {told}." for told, names in software.items())]
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text("\n".join([before + BEGIN, *lines, END]) + rest.split(END)[1])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""python -m bench.peers <op>, or host: see --help."""
+"""python -m bench.peers <op>, or host, or blocks: see --help."""
 
 import argparse
 import contextlib
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from . import cases, host, library, provider, results
+from . import blocks, cases, host, library, provider, results, tuning
 from .side_by_side import SideBySide, progress
 
 NOTHING_TO_MEASURE = 3
@@ -25,7 +25,8 @@ def arguments(argv):
         prog="python -m bench.peers",
         description="Times Tandem and other libraries side by side on one GPU: the same inputs, one CUDA-graph timer, "
         "every result checked against fp64. What a peer needs installed: docs/measuring.md. `python -m "
-        "bench.peers host` times the host's share of eager calls instead, and has a --help of its own.",
+        "bench.peers host` times the host's share of eager calls instead, `python -m bench.peers blocks` whole layers; "
+        "both have a --help of their own.",
         epilog="exit codes: 0 measured; 1 Tandem or a baseline failed; 2 wrong usage; 3 no GPU, torch or library here",
     )
     parser.add_argument("op", choices=sorted(path.stem for path in (cases.ROOT / "cases").glob("*.json")))
@@ -212,7 +213,8 @@ def measure(options, argv):
     return 1 if ours_failed else 0
 
 
-def describe_host_run(options, argv, device, ready, missing):
+def describe_other_run(name, timer, options, argv, device, ready, missing):
+    """Of what has no floors, and runs on a CPU too."""
     import torch
 
     state = {"name": platform.processor() or platform.machine()}
@@ -223,8 +225,8 @@ def describe_host_run(options, argv, device, ready, missing):
     run = {
         "device": state,
         "commit": commit(options),
-        "command": results.recorded_command("python -m bench.peers host", argv, cases.ROOT),
-        "timer": {"method": host.TIMER, "l2": "warm", "rounds": options.rounds},
+        "command": results.recorded_command(f"python -m bench.peers {name}", argv, cases.ROOT),
+        "timer": {**timer, "rounds": options.rounds},
         "versions": versions(ready),
     }
     return {**run, "missing": missing} if missing else run
@@ -245,18 +247,64 @@ def measure_host(options, argv):
     for line in host.table(rows):
         print(line)
     if options.json:
-        file = results.ResultsFile(options.json, describe_host_run(options, argv, device, ready, missing), options.run)
+        timer = {"method": host.TIMER, "l2": "warm"}
+        run = describe_other_run("host", timer, options, argv, device, ready, missing)
+        file = results.ResultsFile(options.json, run, options.run)
         for row in rows:
             file.add(row)
     return int(any("failure" in row for row in rows if row["provider"].startswith("tandem")))
 
 
+def measure_blocks(options, argv):
+    if options.render:
+        blocks.render(options.render[:-1], options.render[-1])
+        return 0
+    if importlib.util.find_spec("torch") is None:
+        raise CannotMeasure("torch is not installed")
+    import torch
+
+    device = torch.device("cpu") if options.device == "cpu" else require_gpu()
+    ready, missing = {}, {}
+    for block, known in blocks.known_providers(options).items():
+        ready[block], why = provider.available(known)
+        missing |= {f"{name} of {block}": text for name, text in why.items()}
+    for name, why in missing.items():
+        progress(f"{name} is not here: {why}")
+    if not any(ready.values()):
+        raise CannotMeasure("none of the providers is here")
+    if device.type == "cuda" and (why := tuning.compile_side_by_side()):
+        progress(f"Triton tunes one setting after the other: {why}")
+    file = None
+    if options.json:
+        every = {f"{block} {name}": one for block, ones in ready.items() for name, one in ones.items()}
+        timer = {"method": blocks.TIMER, "l2": "cold", "repeats": options.repeats}
+        run = describe_other_run("blocks", timer, options, argv, device, every, missing)
+        file = results.ResultsFile(options.json, run, options.run)
+    together, failed = blocks.Blocks(device, options, progress), False
+    extra = list(blocks.from_cpp(options.cpp.read_text())) if options.cpp else []
+    for case in blocks.selected(options):
+        progress(f"{case.block} {case.direction} {case.name}")
+        rows = together.run(case, ready[case.block])
+        rows += [row for row in extra if all(row[key] == getattr(case, of) for key, of in blocks.OF_CASE.items())]
+        for row in rows:
+            print(blocks.line_of(row, rows), flush=True)
+            if file:
+                file.add(row)
+            failed |= row["provider"] == "tandem" and "failure" in row
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return int(failed)
+
+
+OTHERS = {"host": (host.arguments, measure_host), "blocks": (blocks.arguments, measure_blocks)}
+
+
 def main(argv):
-    of_host = argv[:1] == ["host"]
-    argv = argv[1:] if of_host else argv
-    options = host.arguments(argv) if of_host else arguments(argv)
+    read, run = OTHERS.get(argv[0] if argv else "", (arguments, measure))
+    argv = argv[1:] if run is not measure else argv
+    options = read(argv)
     try:
-        return (measure_host if of_host else measure)(options, argv)
+        return run(options, argv)
     except cases.CaseError as error:
         progress(f"bench.peers: {error}")
         return 2

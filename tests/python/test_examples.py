@@ -200,6 +200,20 @@ class TrainingSpeed(InFolder):
             self.assertAlmostEqual(a, b, delta=1e-3)
         self.assertLess(tandem["losses"][-1], tandem["losses"][0] - 0.05)
         self.assertGreater(tandem["tokens_per_second"], 0)
+        # One of them again, in time and not: the other's row stays.
+        again = ("--tiny", "--device", "cpu", "--layers", "tandem", "--json", out)
+        self.assertEqual(run("training_speed.py", *again, "--commit", "abc").returncode, 0)
+        late = run("training_speed.py", *again, "--patience", "0.01")
+        self.assertEqual(late.returncode, 1, late.stderr)
+        self.assertIn("tandem is left out: not ready", late.stdout)
+        rows = json.loads(out.read_text())["rows"]
+        self.assertEqual([(row["layers"], row["size"]) for row in rows], [("tandem", "tiny"), ("compile", "tiny")])
+        self.assertEqual((rows[0]["commit"], rows[1]), ("abc", compiled))
+        page = self.folder / "speed.md"
+        page.write_text("before\n<!-- speed:begin -->\n<!-- speed:end -->\nafter\n")
+        self.assertEqual(run("training_speed.py", "--json", out, "--render", page).returncode, 0)
+        self.assertIn(f"| tiny | tandem | {rows[0]['tokens_per_second']:,} | 1.00 |", page.read_text())
+        self.assertTrue(page.read_text().endswith("<!-- speed:end -->\nafter\n"))
 
 
 class Documented(unittest.TestCase):

@@ -1,6 +1,8 @@
 """Tests of bench/peers' attention on CPU tensors: cases, costs, the fp64 reference, torch's, calls."""
 
 import dataclasses
+import itertools
+import types
 import unittest
 
 import torch
@@ -85,6 +87,34 @@ class Peers(unittest.TestCase):
         self.assertEqual(peer.refusal(case_of(), "bf16"), "")
         self.assertEqual(peer.refusal(case_of(window_left=3), "bf16"), "no windows")
         self.assertIn("first key", peer.refusal(case_of(causal="yes", axes={"TK": 50}), "bf16"))
+
+    def test_fa3(self):
+        def attend(q, k, v, softmax_scale, causal):
+            return definition(q, k, v, scale=softmax_scale, causal=causal)[0].to(q.dtype)
+
+        def packed(q, k, v, starts_q, starts_k, longest_q, longest_k, **named):
+            self.assertEqual((starts_q.dtype, longest_q, longest_k), (torch.int32, 33, 33))
+            pairs = zip(itertools.pairwise(starts_q), itertools.pairwise(starts_k), strict=True)
+            parts = [attend(q[None, a:b], k[None, c:d], v[None, c:d], **named)[0] for (a, b), (c, d) in pairs]
+            return torch.cat(parts)
+
+        peer = provider.discover("attention")["fa3"]
+        peer._interface = types.SimpleNamespace(flash_attn_func=attend, flash_attn_varlen_func=packed)
+        for changed in ({}, {"causal": "yes"}, {"axes": {"B": 1}, "cu_seqlens": (0, 7, 7, 40)}):
+            case = case_of(**changed)
+            self.assertEqual(peer.refusal(case, "bf16"), "")
+            found = self.errors(case, lambda tensors, case=case: peer.prepare(case, "fp32", tensors, "")())
+            self.assertLess(found["o"], 1e-5, changed)
+
+    def test_what_fa3s_wheel_is_not_compiled_for(self):
+        peer = provider.discover("attention")["fa3"]
+        self.assertEqual(peer.directions, ("forward",))
+        self.assertIn("bf16 alone", peer.refusal(case_of(), "fp16"))
+        self.assertIn("without windows", peer.refusal(case_of(window_left=3), "bf16"))
+        self.assertIn("up to 256", peer.refusal(case_of(axes={"K": 264, "V": 264}), "bf16"))
+        self.assertIn("some sequence", peer.refusal(case_of(cu_seqlens=(0, 30)), "bf16"))
+        self.assertIn("K = 128 with V = 64", peer.refusal(case_of(axes={"K": 128, "V": 64}), "bf16"))
+        self.assertEqual(peer.refusal(case_of(axes={"K": 192, "V": 128}), "bf16"), "")
 
     def test_tandem(self):
         try:

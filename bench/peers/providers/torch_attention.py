@@ -77,6 +77,16 @@ class SdpaFlash(SdpaCudnn):
         return {"torch": self._torch.__version__}
 
 
+def offsets(case, device):
+    """The starts of sequences, int32, of queries and of keys, and the longest of each."""
+    import torch
+
+    of_queries = case.cu_seqlens or (0, case.T)
+    of_keys = case.cu_seqlens_k or case.cu_seqlens or (0, case.TK)
+    starts = [torch.tensor(x, dtype=torch.int32, device=device) for x in (of_queries, of_keys)]
+    return starts, [max(b - a for a, b in itertools.pairwise(x)) for x in (of_queries, of_keys)]
+
+
 class VarlenFlash(Provider):
     """Packed sequences and windows, which scaled_dot_product_attention has not."""
 
@@ -97,18 +107,14 @@ class VarlenFlash(Provider):
         return "" if case.B == 1 else "one batch row, as packed sequences are"
 
     def prepare(self, case, dtype, tensors, setting):
-        device = tensors["q"].device
-        of_queries = case.cu_seqlens or (0, case.T)
-        of_keys = case.cu_seqlens_k or case.cu_seqlens or (0, case.TK)
-        offsets = [self._torch.tensor(x, dtype=self._torch.int32, device=device) for x in (of_queries, of_keys)]
-        longest = [max(b - a for a, b in itertools.pairwise(x)) for x in (of_queries, of_keys)]
+        starts, longest = offsets(case, tensors["q"].device)
         right = 0 if case.causal == "yes" else case.window_right
         window = tuple(-1 if side is None else side for side in (case.window_left, right))
 
         def forward(inputs):
             q, k, v = (inputs[name][0] for name in "qkv")
             named = {"scale": case.softmax_scale, "window_size": window, "enable_gqa": case.H != case.HKV}
-            return {"o": self._varlen.varlen_attn(q, k, v, *offsets, *longest, **named)[None]}
+            return {"o": self._varlen.varlen_attn(q, k, v, *starts, *longest, **named)[None]}
 
         if case.direction == "forward":
             return lambda: forward(tensors)
