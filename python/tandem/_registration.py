@@ -14,7 +14,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_compiling
 
 from tandem._batch import vmap
-from tandem._extension import direct_call, error_of
+from tandem._extension import direct_call, error_of, increment_version
 from tandem._fakes import register_fake
 from tandem._gradients import Saved, formula, no_formula, refusal_of_backward, tangents_of
 from tandem._tables import TABLES, Table
@@ -41,6 +41,7 @@ class Op:
         raw = getattr(torch.ops.tandem, table.name).default
         self.raw = (lambda *arguments: raw(*table.pack(arguments))) if table.is_packed else raw
         self.numbers = [table.arguments.index(name) for name in table.numbers]
+        self.in_place = table.arguments.index(table.in_place) if table.in_place else -1
         self.saved = Saved(table)
         # Without results there is nothing that tells a call which was made from one that was not.
         self.run_directly = direct_call(table.name) if table.results else lambda *arguments: NotImplemented
@@ -99,7 +100,9 @@ class Op:
         results = self.run_directly(*arguments)
         if results is None or results is NotImplemented:
             with _below_autograd():
-                return self.raw(*arguments)
+                results = self.raw(*arguments)
+            if self.table.in_place:
+                increment_version((arguments[self.in_place],))
         return results
 
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
