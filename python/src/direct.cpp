@@ -92,7 +92,10 @@ std::optional<DType> dtype_of(const DLDataType& type) {
 std::optional<TensorView> view_of(PyObject* object) {
   if (!is_plain(object)) return std::nullopt;
   DLTensor tensor;
-  if (python.api->dltensor_from_py_object_no_sync(object, &tensor) != 0) return std::nullopt;
+  if (python.api->dltensor_from_py_object_no_sync(object, &tensor) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
   const std::optional<DType> dtype = dtype_of(tensor.dtype);
   const bool on_cuda = tensor.device.device_type == kDLCUDA;
   if (!dtype || tensor.ndim > Dims::kMaxRank || (!on_cuda && tensor.device.device_type != kDLCPU) ||
@@ -110,6 +113,20 @@ std::optional<TensorView> view_of(PyObject* object) {
 /// Whether the op converts a tensor of this dtype.
 bool is_to_widen(const Parameter& row, DType dtype) {
   return row.element == Element::kFp32 && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
+}
+
+/// Whether nothing is to be done to the arguments before torch differentiates: no number is a
+/// tensor, and the op converts none.
+bool is_ready(const Binding& binding, PyObject* const* objects) {
+  return std::ranges::all_of(binding.arguments, [&](const Argument& argument) {
+    PyObject* const object = *objects++;
+    const Parameter& row = *argument.row;
+    if (!argument.flag.empty() || object == &_Py_NoneStruct) return true;
+    if (row.number) return type_of(object) == &PyFloat_Type;
+    if (row.element != Element::kFp32) return true;
+    const std::optional<TensorView> view = view_of(object);
+    return view && !is_to_widen(row, view->dtype);
+  });
 }
 
 /// Sets an argument; false where it needs what the op or torch's dispatcher does, or is to be
@@ -180,13 +197,12 @@ PyObject* call_directly(PyObject* self, PyObject* const* objects, std::ptrdiff_t
     if (count != std::ssize(binding.arguments)) {
       throw std::runtime_error("[tandem] a direct call takes the arguments of " + binding.schema());
     }
-    if (wants_gradient(binding, objects)) return new_reference(_Py_NoneStruct);
+    if (wants_gradient(binding, objects)) {
+      return new_reference(is_ready(binding, objects) ? _Py_NoneStruct : _Py_NotImplementedStruct);
+    }
     if (python.object_of == nullptr || is_watched()) return new_reference(_Py_NotImplementedStruct);
     Call call(*binding.signature);
-    if (!set(call, binding, objects)) {
-      PyErr_Clear();
-      return new_reference(_Py_NotImplementedStruct);
-    }
+    if (!set(call, binding, objects)) return new_reference(_Py_NotImplementedStruct);
     released = PyEval_SaveThread();
     const std::vector<OptionalTensor> outputs =
         call.outputs(binding, [&](int place) { return objects[place] == &_Py_TrueStruct; });

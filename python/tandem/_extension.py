@@ -131,8 +131,8 @@ def is_batch_invariant() -> bool:
 def direct_call(name: str) -> Callable[..., Any]:
     """A call past torch's dispatcher, which takes longer than the rest of a small call. It takes the arguments of
     torch's schema; a step's tensors may have the time axis, of one token, and then its output has it. With nothing done
-    it returns None where a plain tensor among them is to have a gradient, and NotImplemented where something would look
-    on, and for what is no plain tensor as the kernels take it."""
+    it returns None where a plain tensor among them is to have a gradient and nothing is to be converted before, and
+    NotImplemented where something would look on, and for what is no plain tensor as the kernels take it."""
     call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode())
     return call
 

@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse, widened
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
 
 _directly = OPS["gla_step"].run_directly
 
@@ -84,7 +84,6 @@ def gla_step(
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     if is_any_autocast_enabled():
         q, k, v = autocast(q, k, v)
-    log_decay = widened(q, log_decay)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
     with_time = isinstance(v, Tensor) and v.dim() == 4 and v.size(1) == 1
     if with_time:
