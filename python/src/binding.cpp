@@ -87,7 +87,8 @@ std::string json_of(const Binding& binding) {
 
 }  // namespace
 
-Binding::Binding(const Signature& signature) : signature(&signature) {
+Binding::Binding(const Signature& signature)
+    : signature(&signature), is_step(std::string_view(signature.name()).ends_with("_step")) {
   std::vector<Argument> wanted;
   for (const Parameter& row : signature.parameters()) {
     if (row.is_flag || row.cpp_alone) continue;

@@ -43,6 +43,7 @@ struct Binding {
   std::string schema() const;
 
   const Signature* signature;
+  bool is_step;  // of one token: called directly, its tensors may have the whole op's time axis
   std::vector<Argument> arguments;
   std::vector<Result> results;
 };

@@ -152,6 +152,18 @@ inline std::vector<Value> take_values(const Binding& binding, const StableIValue
   return values;
 }
 
+/// Shapes or strides with a time axis of one token behind B, and without it.
+inline Dims with_time_axis(const Dims& dims) {
+  std::array<std::int64_t, Dims::kMaxRank + 1> values{dims[0], 1};
+  std::copy(dims.begin() + 1, dims.end(), values.begin() + 2);
+  return Dims(std::span<const std::int64_t>(values.data(), dims.rank() + 1));
+}
+inline Dims without_time_axis(const Dims& dims) {
+  std::array<std::int64_t, Dims::kMaxRank> values{dims[0]};
+  std::copy(dims.begin() + 2, dims.end(), values.begin() + 1);
+  return Dims(std::span<const std::int64_t>(values.data(), dims.rank() - 1));
+}
+
 /// What is known of an argument without data: a compiler traces with such. tandem/_extension.py has
 /// the same members.
 struct Described {
@@ -186,6 +198,24 @@ class Call {
     }
     row.set_view(args_.get(), view);
     return true;
+  }
+  /// Takes the time axis of one token off an input of a step, whose outputs then get it. False
+  /// where the table has no such rank, or some inputs have the axis and others do not.
+  bool take_time_axis(const Parameter& row, TensorView& view) {
+    const int rank = view.shape.rank();
+    for (const Axes& axes : row.axes) {
+      const bool is_batched = signature_.axes()[axes.index[0]] == "B";
+      const bool has = is_batched && rank == axes.rank + 1 && view.shape[1] == 1;
+      if (!has && rank != axes.rank) continue;
+      if (!is_batched) return true;
+      if (has) {
+        view.shape = without_time_axis(view.shape);
+        view.strides = without_time_axis(view.strides);
+      }
+      if (!has_time_axis_) has_time_axis_ = has;
+      return has == *has_time_axis_;
+    }
+    return false;
   }
   void set(const Parameter& row, const Described& value) {
     if (!value.given) return;
@@ -334,7 +364,10 @@ class Call {
   OptionalTensor make(const Parameter& output, const Dims& shape, DType dtype) {
     const Device device = signature_.device(args_.get());
     OptionalTensor tensor;
-    if (described_ == 0) tensor = empty(shape, scalar_type(dtype), device);
+    if (described_ == 0) {
+      const bool has_time_axis = has_time_axis_.value_or(false);
+      tensor = empty(has_time_axis ? with_time_axis(shape) : shape, scalar_type(dtype), device);
+    }
     void* data = tensor ? tensor->data_ptr() : nowhere();
     output.set_view(args_.get(), TensorView::contiguous(data, dtype, shape, device));
     return tensor;
@@ -349,6 +382,7 @@ class Call {
   std::shared_ptr<void> args_;
   std::vector<std::int64_t> extents_;
   std::vector<Tensor> kept_;
+  std::optional<bool> has_time_axis_;  // of a step's inputs, once one is there
   std::uintptr_t described_ = 0;
 };
 

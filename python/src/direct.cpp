@@ -21,10 +21,11 @@ struct Imported {
   const DLPackExchangeAPI* api = nullptr;
   PyObject* tensor_type = nullptr;
   PyObject* parameter_type = nullptr;
-  PyObject* out_of_memory = nullptr;  // torch's class of errors
-  std::vector<PyObject*> watchers;    // functions that say whether something looks on
-  PyObject* is_neg = nullptr;         // the method's name
-  PyObject* requires_grad = nullptr;  // the attribute's
+  PyObject* out_of_memory = nullptr;      // torch's class of errors
+  PyObject* increment_version = nullptr;  // takes a tuple of tensors
+  std::vector<PyObject*> watchers;        // functions that say whether something looks on
+  PyObject* is_neg = nullptr;             // the method's name
+  PyObject* requires_grad = nullptr;      // the attribute's
   PyObject* (*object_of)(AtenTensorHandle) = nullptr;
 };
 Imported python;
@@ -34,14 +35,16 @@ PyObject* new_reference(PyObject& object) {
   return &object;
 }
 
-bool has_type(PyObject* object, PyObject* type) {
-  PyObject* const own = PyObject_Type(object);
-  Py_DecRef(own);
-  return own == type;
+/// The class, which the object keeps alive.
+PyObject* type_of(PyObject* object) {
+  PyObject* const type = PyObject_Type(object);
+  Py_DecRef(type);
+  return type;
 }
 
 bool is_plain(PyObject* object) {
-  return has_type(object, python.tensor_type) || has_type(object, python.parameter_type);
+  PyObject* const type = type_of(object);
+  return type == python.tensor_type || type == python.parameter_type;
 }
 
 bool is_true(PyObject* answer) {
@@ -89,7 +92,10 @@ std::optional<DType> dtype_of(const DLDataType& type) {
 std::optional<TensorView> view_of(PyObject* object) {
   if (!is_plain(object)) return std::nullopt;
   DLTensor tensor;
-  if (python.api->dltensor_from_py_object_no_sync(object, &tensor) != 0) return std::nullopt;
+  if (python.api->dltensor_from_py_object_no_sync(object, &tensor) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
   const std::optional<DType> dtype = dtype_of(tensor.dtype);
   const bool on_cuda = tensor.device.device_type == kDLCUDA;
   if (!dtype || tensor.ndim > Dims::kMaxRank || (!on_cuda && tensor.device.device_type != kDLCPU) ||
@@ -104,23 +110,61 @@ std::optional<TensorView> view_of(PyObject* object) {
                     on_cuda ? Device::cuda(tensor.device.device_id) : Device::cpu()};
 }
 
-/// Sets an argument; false where it needs what torch's dispatcher does, or is to be refused.
-bool set(Call& call, const Argument& argument, PyObject* object) {
+/// Whether the op converts a tensor of this dtype.
+bool is_to_widen(const Parameter& row, DType dtype) {
+  return row.element == Element::kFp32 && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
+}
+
+/// Whether nothing is to be done to the arguments before torch differentiates: no number is a
+/// tensor, and the op converts none.
+bool is_ready(const Binding& binding, PyObject* const* objects) {
+  return std::ranges::all_of(binding.arguments, [&](const Argument& argument) {
+    PyObject* const object = *objects++;
+    const Parameter& row = *argument.row;
+    if (!argument.flag.empty() || object == &_Py_NoneStruct) return true;
+    if (row.number) return type_of(object) == &PyFloat_Type;
+    if (row.element != Element::kFp32) return true;
+    const std::optional<TensorView> view = view_of(object);
+    return view && !is_to_widen(row, view->dtype);
+  });
+}
+
+/// Sets an argument; false where it needs what the op or torch's dispatcher does, or is to be
+/// refused.
+bool set(Call& call, const Binding& binding, const Argument& argument, PyObject* object) {
   if (!argument.flag.empty()) return object == &_Py_TrueStruct || object == &_Py_FalseStruct;
   const Parameter& row = *argument.row;
   if (object == &_Py_NoneStruct) return row.optional || row.number;
   if (row.number) {
-    if (!has_type(object, &PyFloat_Type)) return false;
+    if (type_of(object) != &PyFloat_Type) return false;
     call.set(row, PyFloat_AsDouble(object));
     return true;
   }
-  const std::optional<TensorView> view = view_of(object);
-  return view && call.set_readable(row, *view);
+  std::optional<TensorView> view = view_of(object);
+  if (!view || is_to_widen(row, view->dtype)) return false;
+  if (binding.is_step && row.role == Role::kInput && !call.take_time_axis(row, *view)) return false;
+  return call.set_readable(row, *view);
 }
 
 bool set(Call& call, const Binding& binding, PyObject* const* objects) {
-  return std::ranges::all_of(
-      binding.arguments, [&](const Argument& argument) { return set(call, argument, *objects++); });
+  return std::ranges::all_of(binding.arguments, [&](const Argument& argument) {
+    return set(call, binding, argument, *objects++);
+  });
+}
+
+/// Lets autograd know of the tensors that were written to. False with Python's error set where it
+/// will not.
+bool increment_versions(const Binding& binding, PyObject* const* objects) {
+  return std::ranges::all_of(binding.arguments, [&](const Argument& argument) {
+    PyObject* const object = *objects++;
+    if (argument.row->role != Role::kInPlace) return true;
+    PyObject* const tensors = PyTuple_New(1);
+    PyTuple_SetItem(tensors, 0, new_reference(*object));
+    PyObject* const done = PyObject_CallFunctionObjArgs(python.increment_version, tensors, nullptr);
+    Py_DecRef(tensors);
+    if (done != nullptr) Py_DecRef(done);
+    return done != nullptr;
+  });
 }
 
 /// Makes an object of an output, None of one that is not there.
@@ -153,20 +197,19 @@ PyObject* call_directly(PyObject* self, PyObject* const* objects, std::ptrdiff_t
     if (count != std::ssize(binding.arguments)) {
       throw std::runtime_error("[tandem] a direct call takes the arguments of " + binding.schema());
     }
-    if (wants_gradient(binding, objects)) return new_reference(_Py_NoneStruct);
+    if (wants_gradient(binding, objects)) {
+      return new_reference(is_ready(binding, objects) ? _Py_NoneStruct : _Py_NotImplementedStruct);
+    }
     if (python.object_of == nullptr || is_watched()) return new_reference(_Py_NotImplementedStruct);
     Call call(*binding.signature);
-    if (!set(call, binding, objects)) {
-      PyErr_Clear();
-      return new_reference(_Py_NotImplementedStruct);
-    }
+    if (!set(call, binding, objects)) return new_reference(_Py_NotImplementedStruct);
     released = PyEval_SaveThread();
     const std::vector<OptionalTensor> outputs =
         call.outputs(binding, [&](int place) { return objects[place] == &_Py_TrueStruct; });
     call.run();
     PyEval_RestoreThread(released);
     released = nullptr;
-    return results_of(outputs);
+    return increment_versions(binding, objects) ? results_of(outputs) : nullptr;
   } catch (const std::exception& error) {
     if (released != nullptr) PyEval_RestoreThread(released);
     if (dynamic_cast<const InvalidArgument*>(&error)) return error_of(error, PyExc_ValueError);
@@ -197,11 +240,12 @@ PyObject* (*find_object_of())(AtenTensorHandle) {
 }  // namespace tandem::extension
 
 /// Says what direct calls take of torch, before the first tandem_direct(): torch.Tensor's
-/// __dlpack_c_exchange_api__, classes, and functions that say whether something looks on. Null with
-/// Python's error set where it will not do.
+/// __dlpack_c_exchange_api__, classes, what tells autograd of tensors that were written to, and
+/// functions that say whether something looks on. Null with Python's error set where it will not
+/// do.
 TANDEM_FOR_PYTHON PyObject* tandem_import(PyObject* api, PyObject* tensor_type,
                                           PyObject* parameter_type, PyObject* out_of_memory,
-                                          PyObject* watchers) {
+                                          PyObject* increment_version, PyObject* watchers) {
   using namespace tandem::extension;
   const auto* table =
       static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(api, "dlpack_exchange_api"));
@@ -214,6 +258,7 @@ TANDEM_FOR_PYTHON PyObject* tandem_import(PyObject* api, PyObject* tensor_type,
   python.tensor_type = new_reference(*tensor_type);
   python.parameter_type = new_reference(*parameter_type);
   python.out_of_memory = new_reference(*out_of_memory);
+  python.increment_version = new_reference(*increment_version);
   for (std::ptrdiff_t i = 0; i < PyTuple_Size(watchers); ++i) {
     python.watchers.push_back(new_reference(*PyTuple_GetItem(watchers, i)));
   }

@@ -41,6 +41,7 @@ TANDEM_OF_PYTHON PyObject* PyObject_Type(PyObject*);
 TANDEM_OF_PYTHON int PyObject_IsTrue(PyObject*);
 TANDEM_OF_PYTHON PyObject* PyObject_GetAttr(PyObject*, PyObject* name);
 TANDEM_OF_PYTHON PyObject* PyObject_CallNoArgs(PyObject*);
+TANDEM_OF_PYTHON PyObject* PyObject_CallFunctionObjArgs(PyObject*, ...);
 TANDEM_OF_PYTHON PyObject* PyObject_CallMethodObjArgs(PyObject*, PyObject* name, ...);
 TANDEM_OF_PYTHON std::ptrdiff_t PyTuple_Size(PyObject*);
 TANDEM_OF_PYTHON PyObject* PyTuple_GetItem(PyObject*, std::ptrdiff_t);

@@ -31,6 +31,7 @@ _SCALAR_TYPES = {
     torch.bfloat16: 15,
 }
 _UNDEFINED = 46
+increment_version = torch._C._increment_version  # torch.autograd.graph's looks whether it is given one tensor
 
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
     raise ImportError(f"tandem needs torch 2.10 or later, got {torch.__version__}")
@@ -58,12 +59,13 @@ _with_interpreter = ctypes.PyDLL(str(_PATH))
 _with_interpreter.tandem_direct.restype = ctypes.py_object
 _with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p]
 _with_interpreter.tandem_import.restype = ctypes.py_object
-_with_interpreter.tandem_import.argtypes = [ctypes.py_object] * 5
+_with_interpreter.tandem_import.argtypes = [ctypes.py_object] * 6
 _with_interpreter.tandem_import(
     torch.Tensor.__dlpack_c_exchange_api__,
     torch.Tensor,
     torch.nn.Parameter,
     torch.OutOfMemoryError,
+    increment_version,
     # Each says whether something is to see a call: modes, a profiler, a tracer, a transform.
     (
         torch._C._len_torch_dispatch_stack,
@@ -128,7 +130,8 @@ def is_batch_invariant() -> bool:
 
 def direct_call(name: str) -> Callable[..., Any]:
     """A call past torch's dispatcher, which takes longer than the rest of a small call. It takes the arguments of
-    torch's schema. With nothing done it returns None where a plain tensor among them is to have a gradient, and
+    torch's schema; a step's tensors may have the time axis, of one token, and then its output has it. With nothing done
+    it returns None where a plain tensor among them is to have a gradient and nothing is to be converted before, and
     NotImplemented where something would look on, and for what is no plain tensor as the kernels take it."""
     call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode())
     return call

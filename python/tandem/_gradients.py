@@ -167,14 +167,15 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
     arrange = pick(backward.arguments, [*saved.names, *cotangents, *flags])
     place_of = saved.names.index
     stand_ins = [(place_of(row.name), place_of(row.kept_as)) for row in backward.rows.values() if row.kept_as]
+    nothing = (None,) * len(slots)
     required = [
-        (i, rows[0])
+        (len(saved.names) + i, rows[0])
         for i, rows in enumerate(table.results)
         if cotangents[i] in backward.rows and not backward.rows[cotangents[i]].optional
     ]
 
     def zeros(values: list[Any], output: Row) -> Tensor:
-        given = dict(zip(saved.names, values, strict=True))
+        given = dict(zip(saved.names, values, strict=False))
         extents = table.extents(given)
         made: Tensor = given[table.first].new_zeros([extents[axis] for axis in output.axes.split(",")])
         return made
@@ -189,17 +190,17 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         return wants, itemgetter(*places)
 
     def gradients(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        values, given = saved.values(ctx), list(cotangents)
-        if not required and all(x is None for x in given):
-            return (None,) * len(slots)
-        for i, output in required:
-            if given[i] is None:
-                given[i] = zeros(values, output)
+        if cotangents[0] is None and not required and all([x is None for x in cotangents]):
+            return nothing
+        wants, gradients_of = wanted(ctx.needs_input_grad)
+        values = [*ctx.saved_tensors, *ctx.rest, *cotangents, *wants]
+        for place, output in required:
+            if values[place] is None:
+                values[place] = zeros(values, output)
         for place, kept in stand_ins:
             if values[place] is None:
                 values[place] = values[kept]
-        wants, gradients_of = wanted(ctx.needs_input_grad)
-        return gradients_of((*op(*arrange([*values, *given, *wants])), None))
+        return gradients_of((*op(*arrange(values)), None))
 
     return gradients
 

@@ -14,7 +14,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_compiling
 
 from tandem._batch import vmap
-from tandem._extension import direct_call, error_of
+from tandem._extension import direct_call, error_of, increment_version
 from tandem._fakes import register_fake
 from tandem._gradients import Saved, formula, no_formula, refusal_of_backward, tangents_of
 from tandem._tables import TABLES, Table
@@ -32,6 +32,16 @@ def may_have_tangents() -> bool:
     return forward_ad._current_level >= 0 or _is_transformed()
 
 
+def widened(first: Tensor, log_decay: Tensor | None) -> Tensor | None:
+    """A decay in fp32, beside a first tensor of fp64 in fp64; what is not of a floating dtype is left alone, and
+    refused."""
+    if not isinstance(log_decay, Tensor):
+        return log_decay
+    given = log_decay.dtype
+    dtype = torch.float64 if isinstance(first, Tensor) and first.dtype == torch.float64 else torch.float32
+    return log_decay.to(dtype) if given != dtype and given.is_floating_point else log_decay
+
+
 class Op:
     """One call. `raw` is what graphs hold; torch finds its gradient through the dispatcher, which takes 10 us in
     Python: without a gradient the kernel is called below it, and past it where nothing looks on."""
@@ -41,10 +51,16 @@ class Op:
         raw = getattr(torch.ops.tandem, table.name).default
         self.raw = (lambda *arguments: raw(*table.pack(arguments))) if table.is_packed else raw
         self.numbers = [table.arguments.index(name) for name in table.numbers]
+        self.in_place = table.arguments.index(table.in_place) if table.in_place else -1
+        is_fp32 = "log_decay" in table.rows and table.rows["log_decay"].dtype == "fp32"
+        self.log_decay = table.arguments.index("log_decay") if is_fp32 else None
         self.saved = Saved(table)
         # Without results there is nothing that tells a call which was made from one that was not.
         self.run_directly = direct_call(table.name) if table.results else lambda *arguments: NotImplemented
-        self.refuse_by_backward: Callable[[tuple[Any, ...]], None] = lambda arguments: None
+        # Raises why a call of these arguments has no gradient.
+        self.refuse_gradients: Callable[[tuple[Any, ...]], None] = lambda arguments: None
+        if table.in_place:
+            self.refuse_gradients = lambda arguments: self.refuse_in_place(needs_gradient=True)
         self.differentiate_by(no_formula(table))
         register_fake(table)
         _library.impl(table.name, self.packed_kernel if table.is_packed else self.autograd_kernel, "Autograd")
@@ -52,17 +68,26 @@ class Op:
 
     def __call__(self, *arguments: Any) -> Any:
         if is_compiling():
+            arguments = self.widened(arguments)
             self.refuse_gradients_by_numbers(arguments)
             return self.raw(*arguments)
         try:
             results = self.run_directly(*arguments) if forward_ad._current_level < 0 else NotImplemented
-            if results is not NotImplemented and results is not None:
+            if results is None and not _is_transformed():
+                self.refuse_gradients(arguments)
+                return self.differentiated(*arguments)
+            if results is not None and results is not NotImplemented:
                 return results
-            if _is_transformed():
-                return self.transform(arguments)
-            return self.autograd_kernel(*arguments) if results is not None else self.differentiate(arguments)
+            arguments = self.widened(arguments)
+            return self.transform(arguments) if _is_transformed() else self.autograd_kernel(*arguments)
         except Exception as error:
             raise self.explain(error, arguments) from None
+
+    def widened(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        place = self.log_decay
+        if place is None:
+            return arguments
+        return (*arguments[:place], widened(arguments[0], arguments[place]), *arguments[place + 1 :])
 
     def transform(self, arguments: tuple[Any, ...]) -> Any:
         self.refuse_gradients_by_numbers(arguments)
@@ -82,37 +107,41 @@ class Op:
         if not needs_gradient and not may_have_tangents():
             return self.run(*arguments)
         with enable_single_level_autograd_function() if _is_transformed() else nullcontext():
-            return self.differentiate(arguments, needs_gradient)
-
-    def differentiate(self, arguments: tuple[Any, ...], needs_gradient: bool = True) -> Any:
-        self.refuse_gradients_by_numbers(arguments)
-        if self.table.in_place:
-            self.refuse_in_place(needs_gradient)
-        if needs_gradient:
-            self.refuse_by_backward(arguments)
-        return self.differentiated(*arguments)
+            self.refuse_gradients_by_numbers(arguments)
+            if self.table.in_place:
+                self.refuse_in_place(needs_gradient)
+            if needs_gradient:
+                self.refuse_gradients(arguments)
+            return self.differentiated(*arguments)
 
     def packed_kernel(self, *passed: Any) -> Any:
         return self.autograd_kernel(*self.table.unpack(passed))
 
     def run(self, *arguments: Any) -> Any:
         results = self.run_directly(*arguments)
-        if results is None or results is NotImplemented:
-            with _below_autograd():
-                return self.raw(*arguments)
+        return self.run_below(*arguments) if results is None or results is NotImplemented else results
+
+    def run_below(self, *arguments: Any) -> Any:
+        with _below_autograd():
+            results = self.raw(*arguments)
+        if self.table.in_place:
+            increment_version((arguments[self.in_place],))
         return results
 
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
+        saved, directly = self.saved, self.run_directly
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            saved = self.saved
-            results = self.run(*(saved.keeping(arguments) if saved.outputs else arguments))
+            given = saved.keeping(arguments) if saved.outputs else arguments
+            results = directly(*given)
+            if results is NotImplemented:
+                results = self.run_below(*given)
             saved.save(ctx, arguments, results, may_have_tangents())
             return saved.asked(arguments, results) if saved.outputs else results
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            self.saved.save(ctx, inputs, output, may_have_tangents())
+            saved.save(ctx, inputs, output, may_have_tangents())
 
         def function(base: type, op: Callable[..., Any], **methods: Callable[..., Any]) -> Any:
             methods |= {"backward": backward, "jvp": tangents_of(self.table, self.saved, op)}
@@ -166,5 +195,5 @@ for op in OPS.values():
     # gla_state_backward and gated_scan_carry_backward give no gradients by a tensor of the op's.
     if backward is not None and any(row.source for row in backward.table.rows.values()):
         op.saved = Saved(op.table, backward.table)
-        op.refuse_by_backward = refusal_of_backward(op.table, backward.table)
+        op.refuse_gradients = refusal_of_backward(op.table, backward.table)
         op.differentiate_by(formula(op.table, op.saved, backward.table, backward))

@@ -74,6 +74,14 @@ class Direct(unittest.TestCase):
         self.assertIsNone(OPS["gla_forward"].run_directly(*arguments))
         with torch.no_grad():
             self.assertIsNotNone(OPS["gla_forward"].run_directly(*arguments))
+        for what, place, value in (
+            ("a decay to be widened", 3, arguments[3].bfloat16()),
+            ("a decay without strides", 3, arguments[3].to_sparse()),
+            ("a scale to be refused", 4, torch.tensor(0.5, requires_grad=True)),
+        ):
+            with self.subTest(what):
+                given = [*arguments[:place], value, *arguments[place + 1 :]]
+                self.assertIs(OPS["gla_forward"].run_directly(*given), NotImplemented)
 
     def test_memory_that_is_out(self):
         q, v = (draw(1, 1, 1, width).expand(1, 1 << 46, 1, width) for width in (K, V))

@@ -5,6 +5,7 @@ import unittest
 import tandem
 import torch
 from reference import TOLERANCE, gla, relative_rms
+from tandem._registration import OPS
 
 from cases import DTYPES, cover, gla_inputs
 
@@ -74,6 +75,28 @@ class Arguments(StepCase):
         self.assertEqual(got.shape, (3, 1, 4, 40))
         self.assertTrue(torch.equal(got[:, 0], expected) and torch.equal(other, state))
 
+    def test_what_goes_past_the_dispatcher_gives_the_same(self):
+        q, k, v, g, state = self.inputs()
+        with_time = [x[:, None] for x in (q, k, v)]
+        for what, is_direct, decay, arguments in (
+            ("no time axis", True, g, (q, k, v, g)),
+            ("a time axis", True, g, (*with_time, g[:, None])),
+            ("a constant decay", True, g[0], (*with_time, g[0])),
+            ("no decay", True, None, (*with_time, None)),
+            ("a decay without the axis", False, g, (*with_time, g)),
+            ("a k without it", False, g, (with_time[0], k, with_time[2], g)),
+            ("a decay to be widened", False, g.bfloat16().float(), (*with_time, g[:, None].bfloat16())),
+        ):
+            with self.subTest(what):
+                expected_state, new_state, third = state.clone(), state.clone(), state.clone()
+                expected = OP(q, k, v, decay, None, expected_state)
+                got = tandem.ops.gla_step(*arguments, new_state)
+                self.assertEqual(got.shape, arguments[2].shape)
+                self.assertTrue(torch.equal(got.view_as(expected), expected) and torch.equal(new_state, expected_state))
+                self.assertEqual(new_state._version, third._version + 1)
+                direct = OPS["gla_step"].run_directly(*arguments, None, third)
+                self.assertEqual(direct is not NotImplemented, is_direct)
+
     def test_a_slice_of_a_cache(self):
         q, k, v, g, state = self.inputs()
         cache = torch.full((3, 5, 4, 64, 48), 7.0, device=self.device)
@@ -122,6 +145,14 @@ class Arguments(StepCase):
             (ValueError, "state must have dtype fp32 or bf16, got fp64", (q, k, v, g, state.double())),
             (ValueError, "log_decay must have shape [B,H] = [3,4], got [3,2]", (q, k, v, g[:, :2], state)),
             (ValueError, "state must not overlap itself", (q, k, v, g, state[:1].expand(3, 4, 64, 40))),
+            (
+                ValueError,
+                "[gla_step] k must have shape [B,HQ,K] = [3,2,64], got [3,2,63]",
+                (q[:, None], k[:, None, :, :63], v[:, None], g[:, None], state),
+            ),
+            (ValueError, "q must have shape [B,HQ,K], got [3,1,2,64]", (q[:, None], k[:, None], v, g, state)),
+            (TypeError, "[gla_step] the order is gla_step(q, k, v, log_decay, state)", (q, k, v, state, g)),
+            (TypeError, "[gla_step] k must be a torch.Tensor, got list", (q, [], v, g, state)),
             (NotImplementedError, "[gla_step] has no gradient", (q, k, v, g.clone().requires_grad_(), state)),
         ):
             with self.subTest(text), self.assertRaises(error) as caught:

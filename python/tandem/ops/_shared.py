@@ -7,8 +7,9 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
+from tandem._registration import widened
+
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled  # a quarter of a question by the device's name
-_FP32, _FP64 = torch.float32, torch.float64
 
 # What callers who come from fla, mamba-ssm, flash_attn or torch pass, by its name there (docs/recipes.md).
 _FLA = {"g": "it is log_decay here, called g in fla"}
@@ -114,16 +115,6 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
     # fp64 is left alone, as torch's own ops leave it.
     dtype = torch.get_autocast_dtype(device)
     return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype != torch.float64 else x for x in tensors)
-
-
-def widened(first: Tensor, log_decay: Tensor | None) -> Tensor | None:
-    """A decay in fp32, beside a first tensor of fp64 in fp64; what is not of a floating dtype is left alone, and
-    refused."""
-    if not isinstance(log_decay, Tensor):
-        return log_decay
-    given = log_decay.dtype
-    dtype = _FP64 if isinstance(first, Tensor) and first.dtype == _FP64 else _FP32
-    return log_decay.to(dtype) if given != dtype and given.is_floating_point else log_decay
 
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:

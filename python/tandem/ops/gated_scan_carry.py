@@ -9,8 +9,6 @@ from torch import Tensor
 from tandem._registration import OPS
 from tandem.ops._shared import closed, refuse, scan_decay, widened
 
-_increment_version = torch._C._increment_version
-
 
 @closed
 def gated_scan_decay(
@@ -87,8 +85,6 @@ def gated_scan_carry(
     if others:
         refuse("gated_scan_carry", others)
     OPS["gated_scan_carry"](out, scan_decay(out, decay), scan_decay(out, log_decay), gate, before, carry)
-    if not torch.compiler.is_compiling():  # a graph knows from the schema
-        _increment_version((out,))
 
 
 @closed

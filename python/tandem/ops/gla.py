@@ -5,7 +5,7 @@ from typing import NoReturn
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse, widened
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
 
 
 @closed
@@ -91,5 +91,4 @@ def gla(
         refuse("gla", others)
     if is_any_autocast_enabled():
         q, k, v = autocast(q, k, v)
-    arguments = (q, k, v, widened(q, log_decay), scale, initial_state, output_final_state, cu_seqlens)
-    return OPS["gla_forward"](*arguments)
+    return OPS["gla_forward"](q, k, v, log_decay, scale, initial_state, output_final_state, cu_seqlens)

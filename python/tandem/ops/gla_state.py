@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, refuse, widened
+from tandem.ops._shared import autocast, closed, refuse
 
 
 @closed
@@ -75,7 +75,7 @@ def gla_state(
     if others:
         refuse("gla_state", others)
     k, v = autocast(k, v)
-    return OPS["gla_state_forward"](k, v, widened(k, log_decay), cu_seqlens)
+    return OPS["gla_state_forward"](k, v, log_decay, cu_seqlens)
 
 
 def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None) -> tuple[Tensor | None, ...]:

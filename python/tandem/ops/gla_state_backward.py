@@ -5,7 +5,7 @@ from typing import NoReturn
 from torch import Tensor
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, refuse, widened
+from tandem.ops._shared import autocast, closed, refuse
 
 
 @closed
@@ -80,4 +80,4 @@ def gla_state_backward(
     if others:
         refuse("gla_state_backward", others)
     q, d_o = autocast(q, d_o)
-    return OPS["gla_state_backward"](q, d_o, widened(q, log_decay), scale, cu_seqlens)
+    return OPS["gla_state_backward"](q, d_o, log_decay, scale, cu_seqlens)

@@ -1,15 +1,15 @@
 """One token of gated linear attention, for decoding."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse, widened
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
 
-_increment_version = torch._C._increment_version  # torch.autograd.graph's, which looks whether it is given one tensor
+_directly = OPS["gla_step"].run_directly
 
 
 @closed
@@ -73,13 +73,17 @@ def gla_step(
         >>> torch.allclose(state, final_state, rtol=0.02, atol=0.02)
         True
     """
+    # What decoding calls at every token: all that follows takes longer than the rest of the call.
+    if not (others or is_compiling() or is_any_autocast_enabled() or forward_ad._current_level >= 0):
+        o: Any = _directly(q, k, v, log_decay, scale, state)
+        if o is not None and o is not NotImplemented:
+            return o
     if others:
         refuse("gla_step", others)
     if state is None or (isinstance(log_decay, Tensor) and log_decay.dim() == 4):
         raise TypeError("[gla_step] the order is gla_step(q, k, v, log_decay, state): log_decay before state")
     if is_any_autocast_enabled():
         q, k, v = autocast(q, k, v)
-    log_decay = widened(q, log_decay)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
     with_time = isinstance(v, Tensor) and v.dim() == 4 and v.size(1) == 1
     if with_time:
@@ -87,6 +91,4 @@ def gla_step(
         if isinstance(log_decay, Tensor) and log_decay.dim() == 3:
             log_decay = log_decay.squeeze(1)
     o = OPS["gla_step"](q, k, v, log_decay, scale, state)
-    if not is_compiling():  # a graph knows from the schema
-        _increment_version((state,))
     return o.unsqueeze(1) if with_time else o
