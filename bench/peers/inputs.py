@@ -37,6 +37,7 @@ def log_decay(distribution, shape, generator, device="cpu"):
         "normal_bench": lambda: log_sigmoid(2),
         "strong": lambda: -2 - 18 * draw("rand"),
         "reset": lambda: normal().masked_fill(special(), -math.inf),
+        "reset_half": lambda: normal().masked_fill(draw("rand") < 0.5, -math.inf),
         "reset_edges": lambda: normal().masked_fill((time() % 64 == 0) | (time() % 64 == 63), -math.inf),
         "all_reset": lambda: full(-math.inf),
         "minus20": lambda: full(-20.0),

@@ -25,6 +25,7 @@ const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::k
                                                  {"normal_bench", DecayDistribution::kNormalBench},
                                                  {"strong", DecayDistribution::kStrong},
                                                  {"reset", DecayDistribution::kReset},
+                                                 {"reset_half", DecayDistribution::kResetHalf},
                                                  {"reset_edges", DecayDistribution::kResetEdges},
                                                  {"all_reset", DecayDistribution::kAllReset},
                                                  {"minus20", DecayDistribution::kMinus20},

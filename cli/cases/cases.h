@@ -90,6 +90,7 @@ enum class DecayDistribution {
   kNormalBench,  // log_sigmoid(N(0,1) + 2): what a trained gate gives
   kStrong,       // uniform in [-20,-2]
   kReset,        // normal, and -inf at one token in 16
+  kResetHalf,    // normal, and -inf at one token in 2
   kResetEdges,   // normal, and -inf at the first and last token of every chunk of 64
   kAllReset,     // -inf everywhere
   kMinus20,      // -20 everywhere

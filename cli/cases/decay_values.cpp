@@ -22,6 +22,7 @@ float log_decay_value(DecayDistribution distribution, const RandomStream& random
     case DecayDistribution::kNormalBench: return log_sigmoid(random.normal(2 * i) + 2);
     case DecayDistribution::kStrong: return -2 - 18 * uniform;
     case DecayDistribution::kReset: return special ? -kInf : normal;
+    case DecayDistribution::kResetHalf: return uniform < 0.5f ? -kInf : normal;
     case DecayDistribution::kResetEdges: return t % 64 == 0 || t % 64 == 63 ? -kInf : normal;
     case DecayDistribution::kAllReset: return -kInf;
     case DecayDistribution::kMinus20: return -20;

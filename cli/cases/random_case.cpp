@@ -25,8 +25,8 @@ void draw_recurrence(Draw& draw, const CaseSchema& schema, Case& one) {
   one.decay = schema.decay_kinds[draw.in(0, std::ssize(schema.decay_kinds) - 1)].second;
   if (one.decay != DecayKind::kNone) {
     using enum DecayDistribution;
-    one.distribution = draw.of({kNormal, kNormalBench, kStrong, kReset, kResetEdges, kMinus20,
-                                kHuge, kZero, kAlternating, kPositive});
+    one.distribution = draw.of({kNormal, kNormalBench, kStrong, kReset, kResetHalf, kResetEdges,
+                                kMinus20, kHuge, kZero, kAlternating, kPositive});
     // Growth over more tokens than these leaves fp16's range, and fp32's digits.
     constexpr std::int64_t kMostGrowing = 300;
     const bool grows = one.distribution == kPositive && one.axis("T") > kMostGrowing;

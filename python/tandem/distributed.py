@@ -16,7 +16,7 @@ summed as DDP and FSDP sum all others.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -339,13 +339,9 @@ def _pieces(q: Any, k: Any, v: Any, log_decay: Any) -> int:
     if not one_view or B * T * H == 0 or any(x.shape[:2] != v.shape[:2] for x in tensors):
         return 1  # or refused by the op
     walks = B * H * -(-V // 128)
-    most = min(_multiprocessors(v.device.index) // walks, T // _FEWEST_TOKENS)
+    multiprocessors = torch.cuda.get_device_properties(v.device).multi_processor_count
+    most = min(multiprocessors // walks, T // _FEWEST_TOKENS)
     return next((pieces for pieces in range(most, 1, -1) if T % pieces == 0), 1)
-
-
-@cache
-def _multiprocessors(device: int | None) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _cut(x: Tensor, pieces: int) -> Tensor:

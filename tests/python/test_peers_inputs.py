@@ -32,6 +32,7 @@ class Inputs(unittest.TestCase):
         self.assertAlmostEqual(decays("normal").mean().item() * 16, -0.806, delta=0.02)
         self.assertAlmostEqual(decays("normal_bench").mean().item(), -0.178, delta=0.01)
         self.assertAlmostEqual(torch.isinf(decays("reset")).float().mean().item(), 1 / 16, delta=0.01)
+        self.assertAlmostEqual(torch.isinf(decays("reset_half")).float().mean().item(), 1 / 2, delta=0.02)
         strong = decays("strong")
         self.assertTrue(-20 <= strong.min() and strong.max() <= -2)
         q = inputs.make(wide, "bf16", 1, "cpu")["q"].float()

@@ -37,9 +37,8 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
   const int begin = pair.begin + 64 * which;
   const float2 a = own(tokens.query_rows), b = own(tokens.key_state_rows);
   const float2 c = own(tokens.key_rows), log_decay = own(tokens.log_decay);
-  const auto& behind = tokens.decay_behind;
   const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
-                     (behind.state_to_state * fast_exp2(-behind.log2_sum[0]));
+                     tokens.decay_behind.through;
   const float2 dg =
       decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
   const std::int64_t left = params.problem.forward.T - begin;
@@ -168,8 +167,7 @@ struct ChunkDecays {
     for (int i = 0; i < 2; ++i) {
       auto& tokens = stage.tokens[i];
       *reinterpret_cast<float2*>(&tokens.log_decay[2 * (threadIdx.x % 32)]) = log_decay[i].own;
-      compute_chunk_decay<false>(log_decay[i], scale, tokens.decay);
-      compute_chunk_decay<true>(log_decay[i], scale, tokens.decay_behind);
+      compute_chunk_decays(log_decay[i], scale, tokens.decay, tokens.decay_behind);
     }
     stage.inputs.arrive();
   }

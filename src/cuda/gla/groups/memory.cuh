@@ -133,54 +133,34 @@ struct GroupDecays {
             of_token(max(item.begin(), item.other_begin()) + 64)};
   }
 
-  /// Sums of a chunk's decays in base 2; factors are as those of parts/decay.cuh.
-  struct Log2Sums {
-    float x, y;   // inclusive, of this lane's tokens
-    float first;  // the first token's decay
-    float total;
-    float end;  // with the token behind
-
-    __device__ Log2Sums(float2 log_decays, float behind) {
-      const auto to_log2 = [](float natural) {
-        const float log2 = natural * kLog2E;
-        return log2 < kForgetLog2 ? kForgetLog2 : log2;  // NaN stays
-      };
-      const float own = to_log2(log_decays.x);
-      y = inclusive_sum(own + to_log2(log_decays.y));
-      x = sum_before(y) + own;
-      first = __shfl_sync(0xFFFFFFFFu, own, 0);
-      total = last_lane(y);
-      end = total + to_log2(behind);
-    }
-  };
-
-  __device__ void prepare(int stage, const PairDecays& log_decays, bool is_second) const {
+  template <bool kStrong>
+  __device__ void prepare(Tokens& tokens, const PairDecays& log_decays, bool is_second) const {
     const float scale = params.problem.forward.scale;
-    Tokens& tokens = shared.tokens[stage];
     GroupDecay& decay = tokens.decay;
     const auto store = [](float(&to)[64], float x, float y) {
       *reinterpret_cast<float2*>(&to[2 * (threadIdx.x % 32)]) = {x, y};
     };
     const float middle = __shfl_sync(0xFFFFFFFFu, log_decays.other.x, 0);
-    const Log2Sums own(log_decays.own, is_second ? log_decays.behind : middle);
-    const Log2Sums other(log_decays.other, log_decays.behind);
+    const ChunkSums<kStrong> own(log_decays.own), other(log_decays.other);
+    using Sum = LogSum<kStrong>;
+    const Sum own_end = own.total + Sum::of(is_second ? log_decays.behind : middle);
+    const float2 centred = own.centred();
     store(tokens.log_decay, log_decays.own.x, log_decays.own.y);
-    store(decay.log2_sum, own.x, own.y);
-    store(decay.from_state, scale * fast_exp2(own.x), scale * fast_exp2(own.y));
-    store(decay.from_behind, fast_exp2(own.end - own.x), fast_exp2(own.end - own.y));
-    float2 to_state = {fast_exp2(other.total - other.x), fast_exp2(other.total - other.y)};
-    float state_to_state = fast_exp2(other.total);
+    store(decay.log2_sum, centred.x, centred.y);
+    store(decay.from_state, scale * own.x.factor(), scale * own.y.factor());
+    store(decay.from_behind, (own_end - own.x).factor(), (own_end - own.y).factor());
+    float2 to_state = {(other.total - other.x).factor(), (other.total - other.y).factor()};
+    float state_to_state = other.total.factor();
     if (!is_second) {
-      to_state = {scale * fast_exp2(other.x - other.first),
-                  scale * fast_exp2(other.y - other.first)};
-      state_to_state = fast_exp2(other.end - other.first);
+      to_state = {scale * (other.x - other.first).factor(),
+                  scale * (other.y - other.first).factor()};
+      state_to_state = (other.total + Sum::of(log_decays.behind) - other.first).factor();
     }
     store(decay.other_to_state, to_state.x, to_state.y);
     if (threadIdx.x % 32 == 0) {
       decay.other_state_to_state = state_to_state;
-      decay.through = fast_exp2(own.end);
+      decay.through = own_end.factor();
     }
-    shared.full[stage].arrive();
   }
 
   __device__ void run() const {
@@ -194,7 +174,9 @@ struct GroupDecays {
       log_decays = load(ahead);
       // Returns at once in the first turn.
       shared.sums_read[at.stage].wait(at.parity ^ 1);
-      prepare(at.stage, now, is_second);
+      by_strength(any_strong(now.own) || any_strong(now.other),
+                  [&]<bool kStrong> { prepare<kStrong>(shared.tokens[at.stage], now, is_second); });
+      shared.full[at.stage].arrive();
       at.advance();
     }
   }

@@ -126,8 +126,7 @@ struct ReverseDecays {
     Tokens& tokens = shared.tokens[at.stage()];
     *reinterpret_cast<float2*>(&tokens.log_decay[2 * (threadIdx.x % 32)]) = log_decay.own;
     const float scale = params.problem.forward.scale;
-    compute_chunk_decay<false>(log_decay, scale, tokens.decay);
-    compute_chunk_decay<true>(log_decay, scale, tokens.decay_behind);
+    compute_chunk_decays(log_decay, scale, tokens.decay, tokens.decay_behind);
     shared.full[at.stage()].arrive();
   }
 
@@ -177,9 +176,8 @@ struct ReverseDecays {
 
   /// Returns the flow through a pair's first chunk.
   __device__ static float first_flow(const Tokens& tokens) {
-    const auto& behind = tokens.decay_behind;
     return (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
-           (behind.state_to_state * fast_exp2(-behind.log2_sum[0]));
+           tokens.decay_behind.through;
   }
 
   __device__ void run() const {

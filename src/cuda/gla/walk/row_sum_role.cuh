@@ -58,8 +58,7 @@ class RowSumRole {
             flow += pair.y * tile[first + 2 * j + 1];
           }
         }
-        const auto& decay = shared_.decay_of(in.stage, warpgroup_);
-        flow *= decay.state_to_state * fast_exp2(-decay.log2_sum[0]);
+        flow *= shared_.decay_of(in.stage, warpgroup_).through;
         params_.row_sums.flows[slot(item, chunk) * 128 + thread()] = flow;
         return;
       }
