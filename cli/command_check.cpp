@@ -133,10 +133,13 @@ nlohmann::ordered_json to_json(const Operation& operation, const CheckResult& re
 /// What came of all checks so far.
 class Report {
  public:
-  explicit Report(const CheckOptions& options) : options_(options) {}
+  /// With `as_lines`, of --json, somebody else prints every result as it comes.
+  explicit Report(const CheckOptions& options, bool as_lines = false)
+      : options_(options), as_lines_(as_lines) {}
 
   void add(const Operation& operation, const CheckResult& result, Progress& progress) {
     ++counts_[static_cast<int>(result.outcome)];
+    if (as_lines_) return;
     if (options_.json) {
       results_.push_back(to_json(operation, result).dump());
       return;
@@ -152,7 +155,7 @@ class Report {
 
   /// Tells all of it; ends the program where Ctrl-C was pressed, and throws where a check failed.
   void end() const {
-    options_.json ? print_json() : print_text();
+    if (!as_lines_) options_.json ? print_json() : print_text();
     if (g_stopped) end_as_stopped();
     if (counts_[1] > 0) throw Failed{};
   }
@@ -172,6 +175,7 @@ class Report {
   }
 
   const CheckOptions& options_;
+  bool as_lines_;
   Tallies tallies_;
   std::vector<std::string> results_;  // as JSON
   int counts_[3] = {};
@@ -214,6 +218,17 @@ void check_table(const CheckOptions& options, const std::vector<Device>& devices
   report.end();
 }
 
+/// Prints a random case's result as a line of JSON; of a failed one with the case.
+void print_line(const Operation& operation, const CheckResult& result, const Case& one,
+                std::uint64_t seed) {
+  nlohmann::ordered_json json = to_json(operation, result);
+  json["seed"] = seed;
+  if (result.outcome == Outcome::kFailed) {
+    json["cases"] = nlohmann::ordered_json::parse(write_cases(operation.name, {one}));
+  }
+  fmt::print("{}\n", json.dump());
+}
+
 /// Checks random cases, one entry after the other in turn, until the time is over.
 void check_random(const CheckOptions& options, const std::vector<Device>& devices) {
   std::vector<const Operation*> selected;
@@ -226,14 +241,13 @@ void check_random(const CheckOptions& options, const std::vector<Device>& device
   if (selected.empty()) throw CLI::ValidationError("--random", "there is no such entry");
   std::vector<DType> dtypes = {DType::kBFloat16, DType::kFloat16};
   if (devices.front().type == DeviceType::kCpu) dtypes.push_back(DType::kFloat32);
-  constexpr std::int64_t kLargest = std::int64_t{1} << 22;  // a definition of some 10 ms
   const RandomStream seeds(options.seed, "check");
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   stop_behind_a_case();
-  Report report(options);
+  Report report(options, options.json);
   Progress progress(60 * options.random_minutes);
   for (std::uint64_t i = 0;
        (i < selected.size() || seconds() < 60 * options.random_minutes) && !g_stopped; ++i) {
@@ -241,13 +255,16 @@ void check_random(const CheckOptions& options, const std::vector<Device>& device
     const std::uint64_t seed = seeds.bits(i) >> 32;
     progress.show(seconds(), fmt::format("{} random cases", i), title(operation));
     const DType dtype = dtypes[i / selected.size() % dtypes.size()];
-    const Case one = draw_case(operation.name, operation.direction, dtype, kLargest, seed);
+    const Case one =
+        draw_case(operation.name, operation.direction, dtype, kLargestRandomCase, seed);
     bool failed = false;
     for (const CheckResult& result : check_case(operation, one, dtype, devices, options.seed)) {
       report.add(operation, result, progress);
+      if (options.json) print_line(operation, result, one, options.seed);
       failed = failed || result.outcome == Outcome::kFailed;
     }
-    if (failed) {
+    if (options.json) std::fflush(stdout);
+    if (failed && !options.json) {
       fmt::print("  again: tandem check {} --cases FILE --seed {}, with this in FILE:\n{}",
                  operation.name, options.seed, write_cases(operation.name, {one}));
     }
@@ -284,7 +301,10 @@ void add_check(CLI::App& app) {
       ->excludes("--tag");
   CLI::Option* verbose = command->add_flag("--verbose", options->verbose,
                                            "a line for every result, not only for failures");
-  command->add_flag("--json", options->json, "every result, as JSON, on standard output at the end")
+  command
+      ->add_flag("--json", options->json,
+                 "every result, as JSON, on standard output at the end; with --random a line each "
+                 "as it comes")
       ->excludes(verbose);
   command
       ->add_option(
@@ -292,7 +312,7 @@ void add_check(CLI::App& app) {
           "instead of the table's, random cases by the seed for so many minutes; a failure "
           "prints the case")
       ->check(CLI::PositiveNumber)
-      ->excludes("--case", "--tag", "--cases", "--quick", "--all", "--list", "--json");
+      ->excludes("--case", "--tag", "--cases", "--quick", "--all", "--list");
   command->footer(
       "Exits with 1 when a result failed. Ctrl-C ends it behind the case under way and tells what "
       "came of\nthose before; a second one ends it at once.\n"

@@ -12,16 +12,26 @@ extern "C" {
 
 const char* tandem_bench_last_error(void);
 
+/// Takes memory from the device's pool, which keeps what is given back for the next one.
 int tandem_bench_allocate(int device, size_t bytes, void** data);
-int tandem_bench_free(void* data);
+/// Waits for the device first.
+int tandem_bench_free(int device, void* data);
+/// Enqueues a copy on the default stream. The host's memory may go when it returns; who goes on on
+/// a stream that does not wait for the default one calls tandem_bench_synchronize() first.
 int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes);
 int tandem_bench_download(void* host_data, const void* device_data, size_t bytes);
 /// Sets every byte.
 int tandem_bench_fill(void* device_data, int byte, size_t bytes);
-/// Copies between two places of a device.
+/// Enqueues a copy between two places of a device, as tandem_bench_upload() does.
 int tandem_bench_copy(void* to, const void* from, size_t bytes);
-/// Sets *equal to whether all bytes of two places of a device agree; a multiple of 16 bytes.
-int tandem_bench_equal(int device, const void* a, const void* b, size_t bytes, int* equal);
+/// Two places of a device, each a multiple of 16 bytes.
+typedef struct {
+  const void *a, *b;
+  size_t bytes;
+} tandem_bench_pair;
+/// Waits for the device and sets *equal to whether all bytes of each pair agree. Not to be called
+/// by two threads at a time.
+int tandem_bench_equal(int device, const tandem_bench_pair* pairs, size_t count, int* equal);
 /// Waits for the device and reports what went wrong on it, if anything did.
 int tandem_bench_synchronize(int device);
 /// Begins (on 1) or ends (0) the range that a profiler counts alone with --profile-from-start off.

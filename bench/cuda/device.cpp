@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -90,6 +91,19 @@ class Nvml {
   void* device_ = nullptr;
 };
 
+/// Lets the device's pool keep what is freed. why: a check allocates dozens of times a second, and
+/// to map and unmap memory each time costs more than its kernels.
+void keep_pool(int device) {
+  static thread_local int kept = -1;
+  if (kept == device) return;
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  std::uint64_t all = UINT64_MAX;
+  check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all),
+        "cudaMemPoolSetAttribute");
+  kept = device;
+}
+
 }  // namespace
 
 void set_last_error(const char* text) noexcept {
@@ -105,26 +119,32 @@ void set_last_error(const char* text) noexcept {
 using tandem::bench::check;
 using tandem::bench::DeviceScope;
 using tandem::bench::guarded;
+using tandem::bench::keep_pool;
 
 const char* tandem_bench_last_error(void) { return tandem::bench::last_error.c_str(); }
 
 int tandem_bench_allocate(int device, size_t bytes, void** data) {
   return guarded([&] {
     const DeviceScope scope(device);
-    check(cudaMalloc(data, bytes), "cudaMalloc");
+    keep_pool(device);
+    check(cudaMallocAsync(data, bytes, nullptr), "cudaMallocAsync");
+    check(cudaStreamSynchronize(nullptr), "cudaMallocAsync");  // for other streams, too
   });
 }
 
-int tandem_bench_free(void* data) {
-  return guarded([&] { check(cudaFree(data), "cudaFree"); });
+int tandem_bench_free(int device, void* data) {
+  return guarded([&] {
+    const DeviceScope scope(device);
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    check(cudaFreeAsync(data, nullptr), "cudaFreeAsync");
+  });
 }
 
 int tandem_bench_upload(void* device_data, const void* host_data, size_t bytes) {
   return guarded([&] {
-    check(cudaMemcpy(device_data, host_data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    // why: from pageable memory it returns before the last bytes have arrived, and callers go on on
-    // streams that do not wait for the default one.
-    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    // From pageable memory, which is read before this returns.
+    check(cudaMemcpyAsync(device_data, host_data, bytes, cudaMemcpyHostToDevice, nullptr),
+          "cudaMemcpyAsync");
   });
 }
 
@@ -144,15 +164,14 @@ int tandem_bench_fill(void* device_data, int byte, size_t bytes) {
 
 int tandem_bench_copy(void* to, const void* from, size_t bytes) {
   return guarded([&] {
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice), "cudaMemcpy");
-    check(cudaStreamSynchronize(nullptr), "cudaMemcpy");  // as tandem_bench_fill
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr), "cudaMemcpyAsync");
   });
 }
 
-int tandem_bench_equal(int device, const void* a, const void* b, size_t bytes, int* equal) {
+int tandem_bench_equal(int device, const tandem_bench_pair* pairs, size_t count, int* equal) {
   return guarded([&] {
     const DeviceScope scope(device);
-    *equal = tandem::bench::equal(a, b, bytes) ? 1 : 0;
+    *equal = tandem::bench::equal({pairs, count}) ? 1 : 0;
   });
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
-#include <cstddef>
+#include <span>
+
+#include "bench.h"
 
 namespace tandem::bench {
 
-/// Returns whether all bytes of two places of the current device agree. Waits for the device;
-/// `bytes` is a multiple of 16, and so are both addresses.
-bool equal(const void* a, const void* b, std::size_t bytes);
+/// Returns whether all bytes of each pair of places of the current device agree. Waits for the
+/// device, once; sizes and addresses are multiples of 16.
+bool equal(std::span<const tandem_bench_pair> pairs);
 
 }  // namespace tandem::bench

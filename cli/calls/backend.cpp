@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "tandem/error.h"
 
@@ -43,18 +45,31 @@ std::string device_name(Device device) {
   return fmt::format("{}, {} threads", name, omp_get_max_threads());
 }
 
-Placement::Placement(const TensorSet& set, Device device) : device_(device) {
-  for (const HostBuffer& buffer : set.buffers) sizes_.push_back(buffer.size());
-  if (device.type == DeviceType::kCpu) {
-    host_ = clone(set.buffers);
-    for (HostBuffer& buffer : host_) bases_.push_back(buffer.data());
-    return;
-  }
-  for (const HostBuffer& buffer : set.buffers) {
-    memory_.emplace_back(device.index, buffer.size());
-    bases_.push_back(memory_.back().data());
-  }
+namespace {
+
+std::vector<std::size_t> sizes_of(const TensorSet& set) {
+  std::vector<std::size_t> sizes;
+  for (const HostBuffer& buffer : set.buffers) sizes.push_back(buffer.size());
+  return sizes;
+}
+
+}  // namespace
+
+Placement::Placement(const TensorSet& set, Device device) : Placement(sizes_of(set), device) {
   upload(set.buffers);
+}
+
+Placement::Placement(std::vector<std::size_t> sizes, Device device)
+    : sizes_(std::move(sizes)), device_(device) {
+  for (const std::size_t bytes : sizes_) {
+    if (device.type == DeviceType::kCpu) {
+      host_.push_back(HostBuffer::uninitialized(bytes));
+      bases_.push_back(host_.back().data());
+    } else {
+      memory_.emplace_back(device.index, bytes);
+      bases_.push_back(memory_.back().data());
+    }
+  }
 }
 
 void Placement::upload(const Buffers& buffers) {
@@ -65,6 +80,8 @@ void Placement::upload(const Buffers& buffers) {
       gpu::upload(bases_[i], buffers[i].data(), buffers[i].size());
     }
   }
+  // Callers go on on streams that do not wait for the default one.
+  if (!memory_.empty()) gpu::synchronize(device_.index);
 }
 
 Buffers Placement::download() const {
@@ -91,10 +108,14 @@ void Placement::copy(const Placement& from) {
   }
 }
 
-bool Placement::equal(const Placement& other, std::size_t buffer) const {
-  const void *a = bases_[buffer], *b = other.bases_[buffer];
-  return memory_.empty() ? std::memcmp(a, b, sizes_[buffer]) == 0
-                         : gpu::equal(device_.index, a, b, sizes_[buffer]);
+bool Placement::equal(const Placement& other, const std::vector<bool>& marked) const {
+  std::vector<gpu::Pair> pairs;
+  for (std::size_t i = 0; i < bases_.size(); ++i) {
+    if (marked[i]) pairs.push_back({bases_[i], other.bases_[i], sizes_[i]});
+  }
+  if (!memory_.empty()) return gpu::equal(device_.index, pairs);
+  return std::ranges::all_of(
+      pairs, [](const gpu::Pair& pair) { return std::memcmp(pair.a, pair.b, pair.bytes) == 0; });
 }
 
 std::vector<std::string> available_variants(const Operation& operation, Device device) {

@@ -31,23 +31,28 @@ std::string device_name(Device device);
 class Placement {
  public:
   Placement(const TensorSet& set, Device device);
+  /// Room for buffers of these sizes, not filled.
+  Placement(std::vector<std::size_t> sizes, Device device);
 
   void upload(const Buffers& buffers);
   /// Copies the buffers back, after waiting for the device.
   Buffers download() const;
   HostBuffer download(std::size_t buffer) const;
 
-  /// Between placements of one set on one device, without passing through the host.
+  /// Between placements of one set on one device, without passing through the host. A copy on a GPU
+  /// is enqueued on the default stream.
   void copy(const Placement& from);
-  bool equal(const Placement& other, std::size_t buffer) const;
+  /// Compares the buffers that are marked.
+  bool equal(const Placement& other, const std::vector<bool>& marked) const;
+  const std::vector<std::size_t>& sizes() const { return sizes_; }
   const std::vector<void*>& bases() const { return bases_; }
   Device device() const { return device_; }
 
  private:
+  std::vector<std::size_t> sizes_;
   Device device_;
   Buffers host_;
   std::vector<gpu::Memory> memory_;
-  std::vector<std::size_t> sizes_;
   std::vector<void*> bases_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "cli/calls/backend.h"
@@ -10,6 +11,15 @@
 
 namespace tandem::tools {
 namespace {
+
+/// Allows an output of a random case for its few values. A limit is on the RMS of many rounding
+/// errors. Each is uniform, its square scatters by sqrt(4/5) of its mean, the mean of n squares by
+/// sqrt(4/5 / n), and the RMS by half of that: 0.45 / sqrt(n). Of 10^5 draws the worst is some 4.5
+/// of these off. Tables of cases have no such chance: their inputs were chosen once.
+void allow_for_few_values(OutputError& error) {
+  error.limit *= 1 + 2 / std::sqrt(error.carriers);
+  error.passed = error.value <= error.limit && error.worst_head <= error.head_limit();
+}
 
 /// Names a tensor of the set that no call of the entry has, or an output that was not compared; ""
 /// when there is none.
@@ -31,21 +41,27 @@ std::string find_forgotten(const Operation& operation, const TensorSet& set,
 class TwoRuns {
  public:
   TwoRuns(const TensorSet& set, Device device)
-      : set_(set), original_(set, device), first_(set, device), second_(set, device) {
+      : set_(set),
+        original_(set, device),
+        first_(original_.sizes(), device),
+        second_(original_.sizes(), device) {
     for (std::size_t i = 0; i < set.buffers.size(); ++i) {
       const auto writes = [&](const NamedTensor& tensor) {
         return tensor.output && tensor.buffer == i;
       };
       written_.push_back(std::ranges::any_of(set.tensors, writes));
+      read_.push_back(!written_[i]);
       erased_.push_back(written_[i] ? set.buffers[i].clone() : HostBuffer::uninitialized(0));
     }
     erase_outputs(set, erased_);
   }
 
   /// Says what is wrong with the entry's variant, "" when nothing is. Throws Unsupported when it
-  /// refuses.
-  std::string check(const Operation& operation, const Expectation& expectation,
+  /// refuses. `drawn`: by chance.
+  std::string check(const Operation& operation, const Expectation& expectation, bool drawn,
                     std::vector<OutputError>& errors) {
+    // why first: a variant that refuses then costs no copies, and most do.
+    if (!operation.instead) operation.workspace_bytes(set_, first_.bases(), first_.device());
     run(operation, first_);
     run(operation, second_);
     Buffers after;
@@ -53,13 +69,14 @@ class TwoRuns {
       after.push_back(written_[i] ? second_.download(i) : HostBuffer::uninitialized(0));
     }
     errors = expectation.compare(set_, after);
+    if (drawn) std::ranges::for_each(errors, allow_for_few_values);
     if (std::string forgotten = find_forgotten(operation, set_, errors); !forgotten.empty()) {
       return forgotten;
     }
-    if (differ(first_, second_, true)) {
+    if (!first_.equal(second_, written_)) {
       return find_difference(set_, first_.download(), second_.download());
     }
-    if (differ(original_, second_, false)) {
+    if (!original_.equal(second_, read_)) {
       Buffers before = clone(set_.buffers), now = second_.download();
       erase_outputs(set_, before);
       erase_outputs(set_, now);
@@ -77,18 +94,10 @@ class TwoRuns {
     operation.call(set_, placement.bases(), placement.device(), {});
   }
 
-  /// Whether some buffer that the call writes, or else one that it only reads, differs.
-  bool differ(const Placement& a, const Placement& b, bool written) const {
-    for (std::size_t i = 0; i < written_.size(); ++i) {
-      if (written_[i] == written && !a.equal(b, i)) return true;
-    }
-    return false;
-  }
-
   const TensorSet& set_;
   Placement original_, first_, second_;
-  std::vector<bool> written_;  // by buffer
-  Buffers erased_;             // the written ones before a call, the outputs erased; the rest empty
+  std::vector<bool> written_, read_;  // by buffer: whether the call writes it, or only reads it
+  Buffers erased_;  // the written ones before a call, the outputs erased; the rest empty
 };
 
 }  // namespace
@@ -129,7 +138,8 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
       try {
         if (!expectation) expectation = operation.expect(set, one.tagged("large"));
         if (!runs) runs.emplace(set, device);
-        result.detail = runs->check(with_variant(operation, variant), *expectation, result.errors);
+        result.detail = runs->check(with_variant(operation, variant), *expectation,
+                                    one.tagged("random"), result.errors);
         result.outcome = result.detail.empty() ? Outcome::kPassed : Outcome::kFailed;
       } catch (const Unsupported& error) {
         refusals = error.what();

@@ -31,12 +31,12 @@ int enqueue(void* user, int set, void* stream) {
 
 }  // namespace
 
-Memory::Memory(int device, std::size_t bytes) {
+Memory::Memory(int device, std::size_t bytes) : device_(device) {
   require(tandem_bench_allocate(device, bytes, &data_));
 }
 
 Memory::~Memory() {
-  if (data_ != nullptr) tandem_bench_free(data_);
+  if (data_ != nullptr) tandem_bench_free(device_, data_);
 }
 
 void upload(void* device_data, const void* host_data, std::size_t bytes) {
@@ -51,9 +51,12 @@ void copy(void* to, const void* from, std::size_t bytes) {
   require(tandem_bench_copy(to, from, bytes));
 }
 
-bool equal(int device, const void* a, const void* b, std::size_t bytes) {
+bool equal(int device, const std::vector<Pair>& pairs) {
+  std::vector<tandem_bench_pair> all;
+  all.reserve(pairs.size());
+  for (const Pair& pair : pairs) all.push_back({pair.a, pair.b, pair.bytes});
   int equal = 0;
-  require(tandem_bench_equal(device, a, b, bytes, &equal));
+  require(tandem_bench_equal(device, all.data(), all.size(), &equal));
   return equal != 0;
 }
 

@@ -15,20 +15,28 @@ class Memory {
  public:
   Memory(int device, std::size_t bytes);
   ~Memory();  // NOLINT(performance-trivially-destructible): frees, in a build with CUDA
-  Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Memory(Memory&& other) noexcept
+      : device_(other.device_), data_(std::exchange(other.data_, nullptr)) {}
   Memory& operator=(Memory&&) = delete;
 
   void* data() const { return data_; }
 
  private:
+  int device_;
   void* data_ = nullptr;
 };
 
+/// Enqueued on the default stream, as copy(): synchronize() before another one reads it.
 void upload(void* device_data, const void* host_data, std::size_t bytes);
 void download(void* host_data, const void* device_data, std::size_t bytes);
 void copy(void* to, const void* from, std::size_t bytes);  // on the device
-/// Returns whether two places of a device agree, after waiting for it.
-bool equal(int device, const void* a, const void* b, std::size_t bytes);
+/// Two places of a device.
+struct Pair {
+  const void *a, *b;
+  std::size_t bytes;
+};
+/// Returns whether the places of each pair agree, after waiting for the device.
+bool equal(int device, const std::vector<Pair>& pairs);
 
 /// Waits for the device, and throws what went wrong on it, if anything did.
 void synchronize(int device);

@@ -9,6 +9,7 @@ namespace tandem::tools {
 void Squares::add(double value, double expected) {
   wrong += (value - expected) * (value - expected);
   right += expected * expected;
+  fourth += expected * expected * expected * expected;
   ++count;
 }
 
@@ -23,9 +24,11 @@ OutputError judge(const char* output, const std::vector<Squares>& heads, double 
   for (const Squares& head : heads) {
     all.wrong += head.wrong;
     all.right += head.right;
+    all.fourth += head.fourth;
     all.count += head.count;
   }
-  OutputError error{output, all.relative(all.right), 0, limit, false};
+  OutputError error{output, all.relative(all.right), 0, limit, false, 1};
+  if (all.fourth > 0) error.carriers = std::max(all.right / all.fourth * all.right, 1.0);
   for (const Squares& head : heads) {
     const double average =
         all.right * static_cast<double>(head.count) / std::max<double>(all.count, 1);

@@ -11,6 +11,7 @@ namespace tandem::tools {
 /// Sums of squares of a difference and of what is right; NaN in a value stays.
 struct Squares {
   double wrong = 0, right = 0;
+  double fourth = 0;  // powers of what is right
   std::int64_t count = 0;
 
   void add(double value, double expected);

@@ -31,6 +31,8 @@ struct OutputError {
   double worst_head = 0;  // relative RMS over the worst single sequence and head
   double limit = 0;
   bool passed = false;
+  /// Of how many values of one size the output might be: (sum x^2)^2 / sum x^4.
+  double carriers = 1;
 
   /// Limit on the worst head, which may be a little worse than the whole: rounding errors of few
   /// values average out less.

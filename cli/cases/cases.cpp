@@ -378,8 +378,8 @@ const std::vector<std::string>& direction_names() {
 }
 
 const std::vector<std::string>& tag_names() {
-  static const std::vector<std::string> names = {"check", "bench", "front",     "large",
-                                                 "huge",  "host",  "sanitizer", "later"};
+  static const std::vector<std::string> names = {"check", "bench",     "front", "large", "huge",
+                                                 "host",  "sanitizer", "later", "random"};
   return names;
 }
 

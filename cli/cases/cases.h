@@ -63,7 +63,8 @@
 //   tags*       check, bench, front (beside bench: on the front page), large (checked on sampled
 //   heads), host (small: `bench --host` times what the host does for it), sanitizer, later (kernels
 //   may still
-//               refuse it), huge (beside large: tens of GB, only --tag huge selects it)
+//               refuse it), huge (beside large: tens of GB, only --tag huge selects it), random
+//               (drawn: limits allow for outputs of few values)
 //   seed        default 0
 // An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
 // activation, around, norm, eps, head_eps, rope*, rstd, rows, kept, gradients, accumulate, the

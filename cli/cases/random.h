@@ -27,22 +27,29 @@ class RandomStream {
 
   /// Returns numbers 2 * pair and 2 * pair + 1 of a N(0,1) sequence (Box-Muller).
   void normal_pair(std::uint64_t pair, float values[2]) const {
+    const Polar at = polar(pair);
+    values[0] = at.radius * std::cos(at.angle);
+    values[1] = at.radius * std::sin(at.angle);
+  }
+
+  float normal(std::uint64_t index) const {
+    const Polar at = polar(index / 2);
+    return at.radius * (index % 2 == 0 ? std::cos(at.angle) : std::sin(at.angle));
+  }
+
+ private:
+  struct Polar {
+    float radius, angle;
+  };
+
+  Polar polar(std::uint64_t pair) const {
     const std::uint64_t random = bits(pair);
     const float u = (static_cast<float>(random >> 32) + 0.5f) * 0x1p-32f;
     const float angle =
         static_cast<float>(random & 0xffffffu) * (2 * std::numbers::pi_v<float> * 0x1p-24f);
-    const float radius = std::sqrt(-2.0f * std::log(std::fmin(u, 1.0f)));
-    values[0] = radius * std::cos(angle);
-    values[1] = radius * std::sin(angle);
+    return {std::sqrt(-2.0f * std::log(std::fmin(u, 1.0f))), angle};
   }
 
-  float normal(std::uint64_t index) const {
-    float values[2];
-    normal_pair(index / 2, values);
-    return values[index % 2];
-  }
-
- private:
   /// The finaliser of splitmix64.
   static std::uint64_t mix(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -74,6 +74,7 @@ Case draw_case(const std::string& op, const std::string& direction, DType dtype,
     one.name = fmt::format("random_{}", seed);
     one.directions = {direction};
     one.dtypes = {dtype};
+    one.tags = {"random"};
     one.seed = static_cast<std::uint64_t>(draw.in(0, 1 << 30));
     one.axes = schema->draw_axes(draw);
     std::erase_if(one.axes, [&](const auto& axis) {

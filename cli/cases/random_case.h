@@ -8,6 +8,9 @@
 
 namespace tandem::tools {
 
+/// What bounds random cases: a definition of some milliseconds.
+inline constexpr std::int64_t kLargestRandomCase = std::int64_t{1} << 20;
+
 /// Draws a case of an op in one of its directions: shapes, layouts, decays, states and packed
 /// sequences that nobody chose, the same for the same seed. `largest` bounds the product of its
 /// axes. Such cases can be written into a table (write_cases) and read back.

@@ -229,7 +229,7 @@ class BackwardExpectation : public Expectation {
       std::vector<std::vector<double>> weight(columns);  // [columns][chosen]
       for (std::int64_t j = 0; j < columns; ++j) {
         for (const std::int64_t k : chosen_) {
-          weight[j].push_back(reference::read_row(segment.weight, j, k, 1).front());
+          weight[j].push_back(reference::element_at(segment.weight, j, k));
         }
       }
 #pragma omp parallel for schedule(static)
@@ -244,7 +244,7 @@ class BackwardExpectation : public Expectation {
     for (std::size_t k = 0; k < chosen_.size(); ++k) {
       double sum = sum_before(args_.d_norm_weight, args_.accumulate, 0, chosen_[k], 1).front();
       for (std::int64_t row = 0; row < M; ++row) {
-        const double x = reference::read_row(args_.x, row, chosen_[k], 1).front();
+        const double x = reference::element_at(args_.x, row, chosen_[k]);
         sum += rows[row][k] * x * rows_.rstd[row];
       }
       sums.push_back(sum);

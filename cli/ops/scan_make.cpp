@@ -148,24 +148,27 @@ TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
   return make_scan(one, dtype, seed, true);
 }
 
-TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed) {
-  TensorSet set = make_dense(one, dtype, seed);
-  NamedTensor decay = set.get(decay_name(one));
+namespace {
+
+/// Makes gated_scan_decay's tensors of a dense call's, which keeps its own.
+TensorSet decay_products(const TensorSet& dense, const Case& one, DType dtype) {
+  NamedTensor decay = dense.get(decay_name(one));
+  TensorSet set;
+  set.buffers.push_back(dense.buffers[decay.buffer].clone());
   decay.name = "decay";
+  decay.buffer = 0;
   set.tensors = {decay};
   add_products(set, one, dtype);
   return set;
 }
 
-namespace {
-
 /// Makes dense sequences' tensors and what is before their chunks. `tokens` is what out is called.
 TensorSet make_carried(const Case& one, DType dtype, std::uint64_t seed, const char* tokens) {
-  TensorSet products = make_gated_scan_decay(one, dtype, seed);
+  TensorSet set = make_dense(one, dtype, seed);
+  TensorSet products = decay_products(set, one, dtype);
   const Signature& decay = gated_scan_decay_signature();
   const auto args = arguments(decay, products, host_bases(products), Device::cpu());
   decay.run(args.get(), {}, {});
-  TensorSet set = make_dense(one, dtype, seed);
   NamedTensor& out =
       *std::ranges::find(set.tensors, std::string("out"), [](auto& tensor) { return tensor.name; });
   out.name = tokens;
@@ -180,6 +183,10 @@ TensorSet make_carried(const Case& one, DType dtype, std::uint64_t seed, const c
 }
 
 }  // namespace
+
+TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed) {
+  return decay_products(make_dense(one, dtype, seed), one, dtype);
+}
 
 TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_carried(one, dtype, seed, "out");

@@ -16,11 +16,9 @@
 namespace tandem::tools {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 20;
-
 TEST(DrawCase, TheSeedDecides) {
   const auto draw = [](std::uint64_t seed) {
-    return draw_case("gla", "backward", DType::kFloat16, kLargest, seed);
+    return draw_case("gla", "backward", DType::kFloat16, kLargestRandomCase, seed);
   };
   EXPECT_EQ(draw(7), draw(7));
   Case other = draw(8);
@@ -32,14 +30,14 @@ TEST(DrawCase, TheSeedDecides) {
 TEST(DrawCase, CasesCanBeWrittenAndReadBack) {
   for (const Operation& operation : operations()) {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
-      const Case one =
-          draw_case(operation.name, operation.direction, DType::kBFloat16, kLargest, seed);
+      const Case one = draw_case(operation.name, operation.direction, DType::kBFloat16,
+                                 kLargestRandomCase, seed);
       const std::string table = write_cases(operation.name, {one});
       EXPECT_EQ(parse_cases(operation.name, table, "drawn"), std::vector{one}) << table;
       std::int64_t size = 1;
       for (const auto& [axis, extent] : one.axes)
         size *= multiplies(axis) ? std::max<std::int64_t>(extent, 1) : 1;
-      EXPECT_LE(size, kLargest) << table;
+      EXPECT_LE(size, kLargestRandomCase) << table;
     }
   }
 }
@@ -53,7 +51,8 @@ void check(const Operation& operation, const std::vector<DType>& dtypes, Device 
   int passed = 0;
   for (const DType dtype : dtypes) {
     for (std::uint64_t seed = 0; seed < count; ++seed) {
-      const Case one = draw_case(operation.name, operation.direction, dtype, kLargest, seed);
+      const Case one =
+          draw_case(operation.name, operation.direction, dtype, kLargestRandomCase, seed);
       for (const CheckResult& result : check_case(operation, one, dtype, {device}, 1)) {
         EXPECT_NE(result.outcome, Outcome::kFailed)
             << title(operation) << " " << to_string(dtype) << " " << result.variant << ": "

@@ -55,6 +55,7 @@ class DeviceCall {
   void replace(const char* name, const TensorSet& from) {
     const std::size_t i = set_.get(name).buffer;
     gpu::upload(placement_.bases()[i], from.buffers[i].data(), from.buffers[i].size());
+    gpu::synchronize(placement_.device().index);
   }
 
   /// Copies another call's inputs over its own, on a stream.

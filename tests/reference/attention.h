@@ -77,22 +77,30 @@ struct AttentionHead {
     return scale * dot(&q[i * K], &k[j * K], K);
   }
 
-  /// -inf without a score that is not.
-  double log_sum_exp(std::int64_t i) const {
-    constexpr double kNothing = -std::numeric_limits<double>::infinity();
+  /// Those of query i, [keys].
+  std::vector<double> scores(std::int64_t i) const {
     std::vector<double> s(span.keys());
     for (std::int64_t j = 0; j < span.keys(); ++j) s[j] = score(i, j);
+    return s;
+  }
+
+  /// -inf without a score that is not.
+  static double log_sum_exp(const std::vector<double>& s) {
+    constexpr double kNothing = -std::numeric_limits<double>::infinity();
     const double most = s.empty() ? kNothing : *std::max_element(s.begin(), s.end());
     if (most == kNothing) return kNothing;
     double sum = 0;
     for (const double one : s) sum += std::exp(one - most);
     return most + std::log(sum);
   }
+  double log_sum_exp(std::int64_t i) const { return log_sum_exp(scores(i)); }
 
   /// 0 where query i does not see key j; `log_sum_exp` is the query's.
+  static double weight(double score, double log_sum_exp) {
+    return std::isinf(score) ? 0.0 : std::exp(score - log_sum_exp);
+  }
   double weight(std::int64_t i, std::int64_t j, double log_sum_exp) const {
-    const double s = score(i, j);
-    return std::isinf(s) ? 0.0 : std::exp(s - log_sum_exp);
+    return weight(score(i, j), log_sum_exp);
   }
 
   /// Returns o of query i, [V].
@@ -135,9 +143,10 @@ struct AttentionHeadBackward : AttentionHead {
   /// Adds the gradient by query i, [K], whose outputs are these. Returns the squares of what is
   /// summed, each difference as its two terms: rounding errors are measured by those.
   double add_dq(std::int64_t i, double log_sum_exp, const double* o, double* dq) const {
+    const double off = mean(i, o);
     double terms = 0;
     for (std::int64_t j = 0; j < span.keys(); ++j) {
-      terms += add(i, j, log_sum_exp, mean(i, o), &k[j * K], dq);
+      terms += add(i, j, scale * weight(i, j, log_sum_exp), off, &k[j * K], dq);
     }
     return terms;
   }
@@ -150,16 +159,15 @@ struct AttentionHeadBackward : AttentionHead {
     for (std::int64_t i = 0; i < span.queries(); ++i) {
       const double p = weight(i, j, log_sum_exp[i]);
       for (int c = 0; c < V && p != 0; ++c) dv[c] += p * d_o[i * V + c];
-      terms += add(i, j, log_sum_exp[i], mean(i, &o[i * V]), &q[i * K], dk);
+      terms += add(i, j, scale * p, mean(i, &o[i * V]), &q[i * K], dk);
     }
     return terms;
   }
 
  private:
-  /// sum [K] += the gradient by the score of query i and key j times x [K].
-  double add(std::int64_t i, std::int64_t j, double log_sum_exp, double mean, const double* x,
+  /// sum [K] += the gradient by the score of query i and key j times x [K]; p is the scaled weight.
+  double add(std::int64_t i, std::int64_t j, double p, double mean, const double* x,
              double* sum) const {
-    const double p = scale * weight(i, j, log_sum_exp);
     if (p == 0) return 0;
     const double d = by_weight(i, j);
     for (int c = 0; c < K; ++c) sum[c] += p * (d - mean) * x[c];

@@ -21,9 +21,9 @@ inline AttentionHead weights_head(const AttentionWeightsForwardProblem& p, std::
 
 /// Returns the weights of query i, [keys].
 inline std::vector<double> weights_of(const AttentionHead& head, std::int64_t i) {
-  const double log_sum_exp = head.log_sum_exp(i);
-  std::vector<double> w;
-  for (std::int64_t j = 0; j < head.span.keys(); ++j) w.push_back(head.weight(i, j, log_sum_exp));
+  std::vector<double> w = head.scores(i);
+  const double log_sum_exp = AttentionHead::log_sum_exp(w);
+  for (double& one : w) one = AttentionHead::weight(one, log_sum_exp);
   return w;
 }
 

@@ -31,18 +31,24 @@ inline double rounded(DType dtype, double value) {
   }
 }
 
+inline double element_at(const TensorView& x, std::int64_t row, std::int64_t column) {
+  return element(x.dtype, x.data, row * x.strides[0] + column);
+}
+
 /// Reads columns [first, first + count) of a row of a matrix.
 inline std::vector<double> read_row(const TensorView& x, std::int64_t row, std::int64_t first,
                                     std::int64_t count) {
   std::vector<double> values;
+  values.reserve(count);
   for (std::int64_t i = first; i < first + count; ++i) {
-    values.push_back(element(x.dtype, x.data, row * x.strides[0] + i));
+    values.push_back(element_at(x, row, i));
   }
   return values;
 }
 
 inline std::vector<double> read_vector(const TensorView& x) {
   std::vector<double> values;
+  values.reserve(x.shape[0]);
   for (std::int64_t i = 0; i < x.shape[0]; ++i) values.push_back(element(x.dtype, x.data, i));
   return values;
 }

@@ -17,6 +17,7 @@ inline double rms_norm_rstd(const std::vector<double>& x, double eps) {
 inline std::vector<double> rms_norm_row(const std::vector<double>& x, double rstd,
                                         const std::vector<double>& weight) {
   std::vector<double> n;
+  n.reserve(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) n.push_back(x[i] * rstd * weight[i]);
   return n;
 }

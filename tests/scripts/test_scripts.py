@@ -522,5 +522,46 @@ class SkipReasons(unittest.TestCase):
             )
 
 
+class RandomChecks(unittest.TestCase):
+    PROGRAM = """\
+#!/usr/bin/env python3
+import json, sys
+seed = int(sys.argv[sys.argv.index("--seed") + 1])
+for case, value in ("a", 0.001), ("a", 0.002), ("b", 0.003 + 0.001 * {failing}):
+    bad = value > 0.003
+    print(json.dumps({{"op": "gla", "direction": "forward", "case": case, "dtype": "bf16", "variant": "v",
+        "outcome": "failed" if bad else "passed", "detail": "", "seed": seed, "cases": {{"of": case}},
+        "errors": [{{"output": "out2", "value": value, "limit": 0.003, "worst_head": 0, "head_limit": 1}}]}}))
+print("cut of", end="")
+sys.exit(1 if {failing} else {status})
+"""
+
+    def run_with(self, failing=False, status=0):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "tandem"
+            program.write_text(self.PROGRAM.format(failing=failing, status=status))
+            program.chmod(0o755)
+            command = [ROOT / "scripts/random_checks", "--jobs", "2", "--seed", "5", "--program", program]
+            return subprocess.run(command, capture_output=True, text=True)
+
+    def test_sums_up_all_processes(self):
+        done = self.run_with()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("4 cases, 6 checks, 0 failed", done.stdout)
+        self.assertIn("| gla | forward | 4 | 6 | 0 | out | 3.0e-03 of 3.0e-03 |", done.stdout)
+
+    def test_failures_are_told_with_what_repeats_them(self):
+        done = self.run_with(failing=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("| gla | forward | 4 | 6 | 2 | out | 4.0e-03 of 3.0e-03 |", done.stdout)
+        self.assertIn("again: tandem check gla --cases FILE --seed 6", done.stdout)
+        self.assertIn('{"of": "b"}', done.stdout)
+
+    def test_a_process_that_breaks_off_fails(self):
+        done = self.run_with(status=3)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("seed 5 ended with 3", done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
