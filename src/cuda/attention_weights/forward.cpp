@@ -57,7 +57,7 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
     return attention::encode_rows(tensor, problem.dtype, of, rows, problem.q.data);
   };
   params.q_map = map(problem.q, extents.q, 64);
-  params.k_map = map(problem.k, extents.k, forward_keys(variant.key_dim));
+  params.k_map = map(problem.k, extents.k, forward_stage_keys(variant.key_dim));
   params.strip = choose_strip(problem, device.multiprocessors);
   variant.launch(variant.name.c_str(), params, stream);
   plan.operands.copy_outputs(variant.name, stream);

@@ -8,22 +8,23 @@
 // Scores are made twice because they do not fit: 64 rows of 1024 keys are all registers of a
 // multiprocessor.
 //
-// All warpgroups follow one stream of keys, as far apart as its stages allow: while some take
-// exponentials, others multiply.
+// All warpgroups follow one stream of keys, as far apart as its stages allow. A block's two halves
+// are products of their own: while one half's exponentials are taken, the other half multiplies.
 //
 // Role   threads                  registers  work
 //   load   one                           24  q and k by TMA
 //   rows   warpgroups 1 to 4            112  64 queries each: products, softmax, stores
 // Weights leave through a warp's own part of shared memory, as whole rows of a block.
 //
-// What binds: exponentials, two for each weight, and the memory. One exponential in eight is a
-// polynomial on the unit that multiplies and adds (forward_exp2.cuh), in both passes the same ones.
+// What binds: waiting, for products and for exponentials, of which each weight has two, by the four
+// warps that a scheduler has registers for.
 //
-// Floor: w once. Numerics: all fp32, w is rounded once; a row's weights and its sum have the same
-// exponentials and the same m, so that their sum misses 1 by their own roundings. A NaN in q stays
-// in its row, one in k reaches the rows that see it. Weights that a query does not see are 0, also
-// then. Nothing is added up across warpgroups: how queries are cut into strips leaves bits alone.
-// Shared memory: 192 KB at 64 columns, 160 KB at 128, 224 KB at 256.
+// Floor: w once. Numerics: all fp32, w is rounded once; the logarithm of a row's sum is part of its
+// weights' exponent, and what rounding takes from that a factor where it may be seen, so that their
+// sum misses 1 by their own roundings. A NaN in q stays in its row, one in k reaches the rows that
+// see it. Weights that a query does not see are 0, also then. Nothing is added up across
+// warpgroups: how queries are cut into strips leaves bits alone.
+// Shared memory: 192 KB at 64 and 128 columns, 224 KB at 256.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>

@@ -42,10 +42,11 @@ struct ForwardLoad {
       for (int pass = 0; pass < 2; ++pass) {
         const int blocks = shared.strip.blocks(turn, pass == 1);
 #pragma unroll 1
-        for (int block = 0; block < blocks; ++block, keys_at.advance()) {
+        for (int key = 0; key < blocks * Config::kKeys; key += Config::kStageKeys) {
           shared.keys.wait_empty(keys_at);
           load_tile(params.k_map, shared.keys.full[keys_at.stage], shared.k[keys_at.stage],
-                    Config::kKeys, {0, key_head, block * Config::kKeys, shared.strip.batch});
+                    Config::kStageKeys, {0, key_head, key, shared.strip.batch});
+          keys_at.advance();
         }
       }
     }

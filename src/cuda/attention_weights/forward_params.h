@@ -9,8 +9,8 @@
 
 namespace tandem::cuda::attention_weights {
 
-/// The maps are plan_tile's: q's with 64 rows, k's with forward_keys(...). Columns past their dims
-/// read as zero. w starts at a multiple of 16 bytes, its strides and TK are multiples of 8
+/// The maps are plan_tile's: q's with 64 rows, k's with forward_stage_keys(...). Columns past their
+/// dims read as zero. w starts at a multiple of 16 bytes, its strides and TK are multiples of 8
 /// elements. Tokens are below 2^29, tiles of 64 queries of all heads below 2^31, none is 0.
 struct ForwardParams {
   AttentionWeightsForwardProblem problem;

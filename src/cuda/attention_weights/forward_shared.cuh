@@ -71,7 +71,7 @@ template <class Config>
 struct ForwardShared {
   alignas(1024) char q[Config::kGroups][Config::kQueryStages][Config::kQueryBytes];
   alignas(1024) char k[Config::kStages][Config::kKeyBytes];
-  alignas(1024) char w[Config::kGroups][Config::kKeys / 64][panel_bytes(64)];
+  alignas(1024) char w[Config::kGroups][Config::kStoredHalves][panel_bytes(64)];
   Ring<Config::kQueryStages> queries[Config::kGroups];
   Ring<Config::kStages> keys;
   ForwardStrip<Config> strip;  // why here: registers are few

@@ -11,60 +11,77 @@ template <class Config>
 class StoredRows {
  public:
   using Element = typename Config::Element;
+  using Panel = char[panel_bytes(64)];
 
   __device__ StoredRows(const AttentionWeightsForwardProblem& problem,
                         const ForwardStrip<Config>& strip, int query)
       : stride_(problem.w.time_stride), keys_(strip.keys) {
     const int first = query + threadIdx.x % 128 / 32 * 16;
     rows_ = static_cast<int>(problem.TQ) - first;
+    const int lane = threadIdx.x % 32;
     to_ = static_cast<Element*>(problem.w.data) + strip.batch * problem.w.batch_stride +
-          strip.head * problem.w.head_stride + first * stride_;
+          strip.head * problem.w.head_stride + (first + lane / kPieces) * stride_ +
+          lane % kPieces * 8;
   }
 
-  /// Rounds and stores a block of weights whose first key is `key`, by way of panels of the
-  /// warpgroup. why not by TMA: pieces of 128 bytes of a row cost a fifth of the memory's rate,
-  /// those of 256 bytes a twentieth.
-  __device__ void store(const float (&weights)[Config::kKeys / 2],
-                        char (&panels)[Config::kKeys / 64][panel_bytes(64)], int key) const {
-    __syncwarp();  // the block before has left
+  /// Rounds 64 weights of each row into a panel of the warpgroup.
+  __device__ static void put(const float (&weights)[32], Panel& panel) {
 #pragma unroll
-    for (int step = 0; step < Config::kKeys / 16; ++step) {
+    for (int step = 0; step < 4; ++step) {
       std::uint32_t packed[4];
       accumulator_to_operand<Element>(weights, step, packed);
-      store_rows(panels[step / 4], step % 4, packed);
+      store_rows(panel, step, packed);
     }
+  }
+
+  /// Stores what the warp has put into the panels, whose first key is `key`. why not by TMA: pieces
+  /// of 128 bytes of a row cost a fifth of the memory's rate, those of 256 bytes a twentieth.
+  /// Streaming stores leave the cache at once instead of all together.
+  __device__ void store(const Panel (&panels)[Config::kStoredHalves], int key) const {
     __syncwarp();
-    const int first = threadIdx.x % 128 / 32 * 16;
-    for_pieces(key, [&](int row, int piece) {
+    const int first = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / kPieces;
+    const int piece = threadIdx.x % kPieces;
+    for_rows(key, [&](int row) {
       return *reinterpret_cast<const uint4*>(panels[piece / 8] +
                                              panel_offset(first + row, piece % 8));
     });
+    __syncwarp();  // before the next weights are put there
   }
 
   /// Stores zeros for all keys from `key` on.
   __device__ void store_zeros(int key) const {
-    for (; key < keys_; key += Config::kKeys) {
-      for_pieces(key, [](int, int) { return uint4{}; });
+    for (; key < keys_; key += kColumns) {
+      for_rows(key, [](int) { return uint4{}; });
     }
   }
 
  private:
-  /// Stores what `value` says of each row and its 16 bytes, neighbours by neighbouring lanes.
+  static constexpr int kColumns = 64 * Config::kStoredHalves, kPieces = kColumns / 8;
+  static constexpr int kRowsAtOnce = 32 / kPieces;
+
+  /// Stores what `value` says of each row's 16 bytes, neighbours by neighbouring lanes.
   template <class Value>
-  __device__ void for_pieces(int key, const Value& value) const {
-    constexpr int kPieces = Config::kKeys / 8, kRowsAtOnce = 32 / kPieces;
-    const int lane = threadIdx.x % 32, piece = lane % kPieces, first = lane / kPieces;
-    Element* to = to_ + first * stride_ + key + 8 * piece;
-    const bool exists = key + 8 * piece < keys_;
+  __device__ void for_rows(int key, const Value& value) const {
+    Element* to = to_ + key;
+    if (rows_ >= 16 && key + kColumns <= keys_) {
 #pragma unroll
+      for (int row = 0; row < 16; row += kRowsAtOnce) {
+        __stcs(reinterpret_cast<uint4*>(to + row * stride_), value(row));
+      }
+      return;
+    }
+    const int lane = threadIdx.x % 32;
+    const bool exists = key + 8 * (lane % kPieces) < keys_;
+#pragma unroll 1
     for (int row = 0; row < 16; row += kRowsAtOnce) {
-      const uint4 words = value(first + row, piece);
-      if (exists && first + row < rows_) *reinterpret_cast<uint4*>(to) = words;
-      to += kRowsAtOnce * stride_;
+      const uint4 words = value(row);
+      if (exists && row + lane / kPieces < rows_) {
+        *reinterpret_cast<uint4*>(to + row * stride_) = words;
+      }
     }
   }
 
-  Element* to_;
+  Element* to_;  // this lane's first row and piece
   std::int64_t stride_;
   int rows_;
   int keys_;
