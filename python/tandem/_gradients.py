@@ -205,13 +205,19 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
     return gradients
 
 
+def limit_of_backward(table: Table) -> tuple[int, int]:
+    """By WIDEST the place of the argument, -1 for none, and the last extent."""
+    name, _, widest = WIDEST.get(table.name, ("", "", 0))
+    return table.arguments.index(name) if name else -1, widest
+
+
 def refusal_of_backward(table: Table, backward: Table) -> Callable[[tuple[Any, ...]], None]:
     """A function of the call's arguments that raises what the backward call would, before anything runs. It asks for
     tensors wider than WIDEST alone: asking takes longer than a small call."""
     if table.name not in WIDEST:
         return lambda arguments: None
-    name, cotangent, widest = WIDEST[table.name]
-    place = table.arguments.index(name)
+    _, cotangent, _ = WIDEST[table.name]
+    place, widest = limit_of_backward(table)
 
     def refuse(arguments: tuple[Any, ...]) -> None:
         wide = arguments[place]
