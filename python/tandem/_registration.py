@@ -136,15 +136,22 @@ class Op:
 
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
-        saved, directly = self.saved, self.run_directly
+        saved, directly, tensors, rest = self.saved, self.run_directly, self.saved.tensors, self.saved.rest
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            given = saved.keeping(arguments) if saved.outputs else arguments
-            results = directly(*given)
+            results = directly(*arguments)
             if results is NotImplemented:
-                results = self.run_below(*given)
+                results = self.run_below(*arguments)
+            # Saved.save() by the attributes that torch's methods set: each frame here is a percent of the call.
+            ctx.to_save, ctx.rest, ctx.materialize_grads = tensors(arguments), rest(arguments), False
+            if forward_ad._current_level >= 0 or _is_transformed():
+                ctx.save_for_forward(*ctx.to_save)
+            return results
+
+        def keeping_forward(ctx: Any, *arguments: Any) -> Any:
+            results = self.run(*saved.keeping(arguments))
             saved.save(ctx, arguments, results, may_have_tangents())
-            return saved.asked(arguments, results) if saved.outputs else results
+            return saved.asked(arguments, results)
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             saved.save(ctx, inputs, output, may_have_tangents())
@@ -155,7 +162,9 @@ class Op:
             return made.apply
 
         # why two: for one with a setup_context, which torch.func wants, torch takes 40 us more per call.
-        self.differentiated = function(_SingleLevelFunction, self.raw, forward=forward)
+        self.differentiated = function(
+            _SingleLevelFunction, self.raw, forward=keeping_forward if saved.outputs else forward
+        )
         self.transformed = function(
             Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)
         )
@@ -202,4 +211,4 @@ for op in OPS.values():
     if backward is not None and any(row.source for row in backward.table.rows.values()):
         op.saved = Saved(op.table, backward.table)
         op.refuse_gradients = refusal_of_backward(op.table, backward.table)
-        op.differentiate_by(formula(op.table, op.saved, backward.table, backward))
+        op.differentiate_by(formula(op.table, op.saved, backward.table, backward, backward.run_directly))
