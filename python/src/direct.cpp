@@ -1,6 +1,7 @@
 // A call from Python past torch's dispatcher, whose arguments and results alone take as long as the
 // rest of a small call. Tensors are read through torch's DLPack exchange API; those that are made
 // are torch's own.
+#include <deque>
 #include <string_view>
 
 #include "call.h"
@@ -15,6 +16,13 @@ namespace tandem::extension {
 namespace {
 
 constexpr const char* kCapsule = "tandem.direct";
+
+/// A call, and which of its arguments its backward takes only up to a last extent; null: none.
+struct Direct {
+  const Binding& binding;
+  const Argument* limited;
+  std::int64_t widest;
+};
 
 /// What the calls of a process share, of torch and of Python.
 struct Imported {
@@ -115,17 +123,21 @@ bool is_to_widen(const Parameter& row, DType dtype) {
   return row.element == Element::kFp32 && (dtype == DType::kBFloat16 || dtype == DType::kFloat16);
 }
 
-/// Whether nothing is to be done to the arguments before torch differentiates: no number is a
-/// tensor, and the op converts none.
-bool is_ready(const Binding& binding, PyObject* const* objects) {
-  return std::ranges::all_of(binding.arguments, [&](const Argument& argument) {
+/// Whether torch can differentiate with the arguments as they are: no number is a tensor, the op
+/// converts none and updates none in place, and the backward takes them all.
+bool is_ready(const Direct& direct, PyObject* const* objects) {
+  return std::ranges::all_of(direct.binding.arguments, [&](const Argument& argument) {
     PyObject* const object = *objects++;
     const Parameter& row = *argument.row;
+    if (row.role == Role::kInPlace) return false;
     if (!argument.flag.empty() || object == &_Py_NoneStruct) return true;
     if (row.number) return type_of(object) == &PyFloat_Type;
-    if (row.element != Element::kFp32) return true;
+    const bool is_limited = &argument == direct.limited;
+    if (row.element != Element::kFp32 && !is_limited) return true;
     const std::optional<TensorView> view = view_of(object);
-    return view && !is_to_widen(row, view->dtype);
+    if (!view || is_to_widen(row, view->dtype)) return false;
+    return !is_limited || view->shape.rank() == 0 ||
+           view->shape[view->shape.rank() - 1] <= direct.widest;
   });
 }
 
@@ -191,14 +203,15 @@ PyObject* error_of(const std::exception& error, PyObject* type) {
 }
 
 PyObject* call_directly(PyObject* self, PyObject* const* objects, std::ptrdiff_t count) {
-  const auto& binding = *static_cast<const Binding*>(PyCapsule_GetPointer(self, kCapsule));
+  const auto& direct = *static_cast<const Direct*>(PyCapsule_GetPointer(self, kCapsule));
+  const Binding& binding = direct.binding;
   PyThreadState* released = nullptr;
   try {
     if (count != std::ssize(binding.arguments)) {
       throw std::runtime_error("[tandem] a direct call takes the arguments of " + binding.schema());
     }
     if (wants_gradient(binding, objects)) {
-      return new_reference(is_ready(binding, objects) ? _Py_NoneStruct : _Py_NotImplementedStruct);
+      return new_reference(is_ready(direct, objects) ? _Py_NoneStruct : _Py_NotImplementedStruct);
     }
     if (python.object_of == nullptr || is_watched()) return new_reference(_Py_NotImplementedStruct);
     Call call(*binding.signature);
@@ -270,14 +283,17 @@ TANDEM_FOR_PYTHON PyObject* tandem_import(PyObject* api, PyObject* tensor_type,
 
 /// Returns a function that makes the call `name` directly. It takes the arguments of torch's schema
 /// and returns its results; having done nothing, None where torch is to differentiate, and
-/// NotImplemented where its dispatcher is needed. Null with Python's error set where there is no
-/// such call.
-TANDEM_FOR_PYTHON PyObject* tandem_direct(const char* name) {
+/// NotImplemented where its dispatcher is needed, or the argument at place `limited` (-1: none) is
+/// wider than its backward takes. Null with Python's error set where there is no such call.
+TANDEM_FOR_PYTHON PyObject* tandem_direct(const char* name, int limited, std::int64_t widest) {
   using namespace tandem::extension;
   static PyMethodDef method{"call", &call_directly, METH_FASTCALL, nullptr};
+  static std::deque<Direct> made;  // as long as the process, as the functions may be
   for (const Binding& binding : bindings()) {
     if (std::string_view(binding.signature->name()) != name) continue;
-    PyObject* const self = PyCapsule_New(const_cast<Binding*>(&binding), kCapsule, nullptr);
+    const Argument* const argument = limited < 0 ? nullptr : &binding.arguments.at(limited);
+    made.push_back({binding, argument, widest});
+    PyObject* const self = PyCapsule_New(&made.back(), kCapsule, nullptr);
     PyObject* const function = PyCFunction_NewEx(&method, self, nullptr);
     Py_DecRef(self);
     return function;

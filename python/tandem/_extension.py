@@ -57,7 +57,7 @@ torch.ops.load_library(str(_PATH))
 _library = ctypes.CDLL(str(_PATH))
 _with_interpreter = ctypes.PyDLL(str(_PATH))
 _with_interpreter.tandem_direct.restype = ctypes.py_object
-_with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p]
+_with_interpreter.tandem_direct.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int64]
 _with_interpreter.tandem_import.restype = ctypes.py_object
 _with_interpreter.tandem_import.argtypes = [ctypes.py_object] * 6
 _with_interpreter.tandem_import(
@@ -128,12 +128,13 @@ def is_batch_invariant() -> bool:
     return text == "1"
 
 
-def direct_call(name: str) -> Callable[..., Any]:
+def direct_call(name: str, limited: int = -1, widest: int = 0) -> Callable[..., Any]:
     """A call past torch's dispatcher, which takes longer than the rest of a small call. It takes the arguments of
     torch's schema; a step's tensors may have the time axis, of one token, and then its output has it. With nothing done
-    it returns None where a plain tensor among them is to have a gradient and nothing is to be converted before, and
-    NotImplemented where something would look on, and for what is no plain tensor as the kernels take it."""
-    call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode())
+    it returns None where a plain tensor among them is to have a gradient and torch can differentiate at once: nothing
+    is to be converted before, nor to be refused, as one at the place `limited` of a last extent above `widest` may be.
+    It returns NotImplemented where something would look on, and for what is no plain tensor as the kernels take it."""
+    call: Callable[..., Any] = _with_interpreter.tandem_direct(name.encode(), limited, widest)
     return call
 
 

@@ -1,11 +1,12 @@
 """Gradients and tangents of the calls, from their tables, as torch.autograd.Function wants them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from operator import itemgetter
 from typing import Any, NoReturn
 
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tandem._fakes import refusal_of
 from tandem._tables import Row, Table
@@ -112,7 +113,7 @@ class Saved:
         self.constants = [name for name in self.outputs if f"d_{name}" not in cotangents]
         self._constant = [results.index(name) for name in self.constants]
         self._flags = {self.table.arguments.index(row.flag): row.name for row in table.rows.values() if row.flag}
-        self._tensors, self._rest = pick(table.tensors, table.arguments), pick(rest, table.arguments)
+        self.tensors, self.rest = pick(table.tensors, table.arguments), pick(rest, table.arguments)
 
     def kept(self, arguments: Sequence[Any]) -> set[str]:
         """The names of the outputs that the backward takes of this call."""
@@ -136,7 +137,7 @@ class Saved:
         return self.table.as_returned(tuple(asked))
 
     def save(self, ctx: Any, arguments: tuple[Any, ...], results: Any, has_tangents: bool) -> None:
-        tensors = self._tensors(arguments)
+        tensors = self.tensors(arguments)
         if self.outputs:
             results = self.table.as_tuple(results)
             kept = self.kept(arguments)
@@ -147,7 +148,7 @@ class Saved:
         ctx.save_for_backward(*tensors)
         if has_tangents:
             ctx.save_for_forward(*tensors)
-        ctx.rest = self._rest(arguments)
+        ctx.rest = self.rest(arguments)
         ctx.set_materialize_grads(False)  # an output that the loss does not use costs nothing
 
     def values(self, ctx: Any) -> list[Any]:
@@ -155,16 +156,18 @@ class Saved:
         return [*ctx.saved_tensors, *ctx.rest]
 
 
-def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[..., tuple[Tensor | None, ...]]:
-    """The gradients of a call by its backward call, which takes the same inputs, d_<output> of each output, and a flag
-    for each gradient."""
+def formula(
+    table: Table, saved: Saved, backward: Table, op: Op, directly: Op
+) -> Callable[..., tuple[Tensor | None, ...]]:
+    """The gradients of a call by its backward call, which takes the same inputs, d_<output> of each output, and then a
+    flag for each gradient: past the op's frame in Python where it goes directly."""
     cotangents = ["d_" + rows[0].name for rows in table.results]
-    flags = [rows[0].flag or "" for rows in backward.results]
     # Of each flag and each argument: the other side's places.
     sources = [[table.arguments.index(row.source or "") for row in rows] for rows in backward.results]
     gradient_of = {place: index for index, places in enumerate(sources) for place in places}
     slots = [gradient_of.get(place) for place in range(len(table.arguments))]
-    arrange = pick(backward.arguments, [*saved.names, *cotangents, *flags])
+    inputs = [name for name in backward.arguments if name not in backward.flags]
+    arrange = pick(inputs, [*saved.names, *cotangents])
     place_of = saved.names.index
     stand_ins = [(place_of(row.name), place_of(row.kept_as)) for row in backward.rows.values() if row.kept_as]
     nothing = (None,) * len(slots)
@@ -180,7 +183,7 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         made: Tensor = given[table.first].new_zeros([extents[axis] for axis in output.axes.split(",")])
         return made
 
-    @lru_cache
+    @cache
     def wanted(needs: tuple[bool, ...]) -> tuple[list[bool], Callable[..., tuple[Tensor | None, ...]]]:
         """By the arguments that need a gradient: the flags, and what takes the gradients out of the results and a None
         behind them."""
@@ -193,16 +196,26 @@ def formula(table: Table, saved: Saved, backward: Table, op: Op) -> Callable[...
         if cotangents[0] is None and not required and all([x is None for x in cotangents]):
             return nothing
         wants, gradients_of = wanted(ctx.needs_input_grad)
-        values = [*ctx.saved_tensors, *ctx.rest, *cotangents, *wants]
+        values = [*ctx.saved_tensors, *ctx.rest, *cotangents]
         for place, output in required:
             if values[place] is None:
                 values[place] = zeros(values, output)
         for place, kept in stand_ins:
             if values[place] is None:
                 values[place] = values[kept]
-        return gradients_of((*op(*arrange(values)), None))
+        given = arrange(values)
+        results = directly(*given, *wants) if forward_ad._current_level < 0 else NotImplemented
+        if results is None or results is NotImplemented:
+            results = op(*given, *wants)
+        return gradients_of((*results, None))
 
     return gradients
+
+
+def limit_of_backward(table: Table) -> tuple[int, int]:
+    """By WIDEST the place of the argument, -1 for none, and the last extent."""
+    name, _, widest = WIDEST.get(table.name, ("", "", 0))
+    return table.arguments.index(name) if name else -1, widest
 
 
 def refusal_of_backward(table: Table, backward: Table) -> Callable[[tuple[Any, ...]], None]:
@@ -210,8 +223,8 @@ def refusal_of_backward(table: Table, backward: Table) -> Callable[[tuple[Any, .
     tensors wider than WIDEST alone: asking takes longer than a small call."""
     if table.name not in WIDEST:
         return lambda arguments: None
-    name, cotangent, widest = WIDEST[table.name]
-    place = table.arguments.index(name)
+    _, cotangent, _ = WIDEST[table.name]
+    place, widest = limit_of_backward(table)
 
     def refuse(arguments: tuple[Any, ...]) -> None:
         wide = arguments[place]

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import Function, forward_ad
 from torch.autograd.function import _SingleLevelFunction
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from tandem._batch import vmap
 from tandem._extension import direct_call, error_of, increment_version
 from tandem._fakes import register_fake
-from tandem._gradients import Saved, formula, no_formula, refusal_of_backward, tangents_of
+from tandem._gradients import Saved, formula, limit_of_backward, no_formula, refusal_of_backward, tangents_of
 from tandem._tables import TABLES, Table
 
 # Torch's own custom ops are made of these.
@@ -56,7 +56,9 @@ class Op:
         self.log_decay = table.arguments.index("log_decay") if is_fp32 else None
         self.saved = Saved(table)
         # Without results there is nothing that tells a call which was made from one that was not.
-        self.run_directly = direct_call(table.name) if table.results else lambda *arguments: NotImplemented
+        self.run_directly: Callable[..., Any] = lambda *arguments: NotImplemented
+        if table.results:
+            self.run_directly = direct_call(table.name, *limit_of_backward(table))
         # Raises why a call of these arguments has no gradient.
         self.refuse_gradients: Callable[[tuple[Any, ...]], None] = lambda arguments: None
         if table.in_place:
@@ -67,21 +69,25 @@ class Op:
         torch.library.register_vmap(f"tandem::{table.name}", self.packed_vmap)
 
     def __call__(self, *arguments: Any) -> Any:
-        if is_compiling():
-            arguments = self.widened(arguments)
-            self.refuse_gradients_by_numbers(arguments)
-            return self.raw(*arguments)
+        if is_dynamo_compiling():  # others that compile pass tensors that no call takes directly
+            return self.in_graph(arguments)
         try:
             results = self.run_directly(*arguments) if forward_ad._current_level < 0 else NotImplemented
             if results is None and not _is_transformed():
-                self.refuse_gradients(arguments)
                 return self.differentiated(*arguments)
             if results is not None and results is not NotImplemented:
                 return results
+            if is_compiling():
+                return self.in_graph(arguments)
             arguments = self.widened(arguments)
             return self.transform(arguments) if _is_transformed() else self.autograd_kernel(*arguments)
         except Exception as error:
             raise self.explain(error, arguments) from None
+
+    def in_graph(self, arguments: tuple[Any, ...]) -> Any:
+        arguments = self.widened(arguments)
+        self.refuse_gradients_by_numbers(arguments)
+        return self.raw(*arguments)
 
     def widened(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         place = self.log_decay
@@ -130,15 +136,22 @@ class Op:
 
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
-        saved, directly = self.saved, self.run_directly
+        saved, directly, tensors, rest = self.saved, self.run_directly, self.saved.tensors, self.saved.rest
 
         def forward(ctx: Any, *arguments: Any) -> Any:
-            given = saved.keeping(arguments) if saved.outputs else arguments
-            results = directly(*given)
+            results = directly(*arguments)
             if results is NotImplemented:
-                results = self.run_below(*given)
+                results = self.run_below(*arguments)
+            # Saved.save() by the attributes that torch's methods set: each frame here is a percent of the call.
+            ctx.to_save, ctx.rest, ctx.materialize_grads = tensors(arguments), rest(arguments), False
+            if forward_ad._current_level >= 0 or _is_transformed():
+                ctx.save_for_forward(*ctx.to_save)
+            return results
+
+        def keeping_forward(ctx: Any, *arguments: Any) -> Any:
+            results = self.run(*saved.keeping(arguments))
             saved.save(ctx, arguments, results, may_have_tangents())
-            return saved.asked(arguments, results) if saved.outputs else results
+            return saved.asked(arguments, results)
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             saved.save(ctx, inputs, output, may_have_tangents())
@@ -149,7 +162,9 @@ class Op:
             return made.apply
 
         # why two: for one with a setup_context, which torch.func wants, torch takes 40 us more per call.
-        self.differentiated = function(_SingleLevelFunction, self.raw, forward=forward)
+        self.differentiated = function(
+            _SingleLevelFunction, self.raw, forward=keeping_forward if saved.outputs else forward
+        )
         self.transformed = function(
             Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)
         )
@@ -196,4 +211,4 @@ for op in OPS.values():
     if backward is not None and any(row.source for row in backward.table.rows.values()):
         op.saved = Saved(op.table, backward.table)
         op.refuse_gradients = refusal_of_backward(op.table, backward.table)
-        op.differentiate_by(formula(op.table, op.saved, backward.table, backward))
+        op.differentiate_by(formula(op.table, op.saved, backward.table, backward, backward.run_directly))

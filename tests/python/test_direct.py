@@ -78,10 +78,42 @@ class Direct(unittest.TestCase):
             ("a decay to be widened", 3, arguments[3].bfloat16()),
             ("a decay without strides", 3, arguments[3].to_sparse()),
             ("a scale to be refused", 4, torch.tensor(0.5, requires_grad=True)),
+            ("more than the backward takes on a GPU", 2, draw(B, T, H, 257)),
         ):
             with self.subTest(what):
                 given = [*arguments[:place], value, *arguments[place + 1 :]]
                 self.assertIs(OPS["gla_forward"].run_directly(*given), NotImplemented)
+
+    def test_a_step_that_is_to_be_refused(self):
+        q, k, v, log_decay, _, state, *_ = inputs()
+        q, k, v, log_decay = (x[:, 0].contiguous() for x in (q, k, v, log_decay))
+        q.requires_grad_()
+        self.assertIs(OPS["gla_step"].run_directly(q, k, v, log_decay, None, state), NotImplemented)
+        with self.assertRaisesRegex(NotImplementedError, "has no gradient"):
+            OPS["gla_step"](q, k, v, log_decay, None, state)
+
+    def test_torch_keeps_what_is_saved(self):
+        leaves = [x.requires_grad_() for x in inputs()[:4]]
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x.clone()) or x, lambda x: x):
+            o, _ = tandem.ops.gla(*leaves)
+        self.assert_same(packed, leaves)
+        first = torch.autograd.grad(o.sum(), leaves, retain_graph=True)
+        self.assert_same(torch.autograd.grad(o.sum(), leaves), first)
+        with self.assertRaisesRegex(RuntimeError, "a second time"):
+            torch.autograd.grad(o.sum(), leaves)
+        o, _ = tandem.ops.gla(*leaves)
+        with torch.no_grad():
+            leaves[2].zero_()
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            torch.autograd.grad(o.sum(), leaves)
+
+    def test_outputs_that_the_loss_does_not_use(self):
+        leaves = [x.requires_grad_() for x in inputs()[:4]]
+        o, state = tandem.ops.gla(*leaves, output_final_state=True)
+        for output, other in ((o, state), (state, o)):
+            whole = torch.autograd.grad(output.sum() + 0 * other.sum(), leaves[1:], retain_graph=True)
+            self.assert_same(torch.autograd.grad(output.sum(), leaves[1:], retain_graph=True), whole)
 
     def test_memory_that_is_out(self):
         q, v = (draw(1, 1, 1, width).expand(1, 1 << 46, 1, width) for width in (K, V))

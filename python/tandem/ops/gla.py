@@ -7,6 +7,8 @@ from torch import Tensor
 from tandem._registration import OPS
 from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
 
+_call = OPS["gla_forward"].__call__  # by its type's slot it takes 0.2 us longer
+
 
 @closed
 def gla(
@@ -91,4 +93,4 @@ def gla(
         refuse("gla", others)
     if is_any_autocast_enabled():
         q, k, v = autocast(q, k, v)
-    return OPS["gla_forward"](q, k, v, log_decay, scale, initial_state, output_final_state, cu_seqlens)
+    return _call(q, k, v, log_decay, scale, initial_state, output_final_state, cu_seqlens)
