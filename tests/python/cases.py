@@ -16,7 +16,8 @@ from bench.peers.inputs import log_decay  # noqa: E402
 
 # fp64 has its tests in test_gradcheck.py.
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_half", "reset_edges", "huge")  # exp of these is 0 or nearly
+# exp of these is 0 or nearly.
+RESETS = ("minus20", "minus100", "all_reset", "reset", "reset_half", "reset_edges", "huge")
 
 
 def load(op, tag, direction="forward"):

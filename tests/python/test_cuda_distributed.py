@@ -107,8 +107,8 @@ def check_graph(rank, ranks):
 
     def run():
         out, _ = tandem.distributed.gla(*args)
-        # why: a graph of autograd that outlives its call keeps the leaves at that call's stream, and torch then waits for
-        # it in the capture.
+        # why: a graph of autograd that outlives its call keeps the leaves at that call's stream, and torch then waits
+        # for it in the capture.
         return [out.detach(), *torch.autograd.grad(out, args, torch.ones_like(out))]
 
     for _ in range(3):
