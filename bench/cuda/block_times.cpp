@@ -43,6 +43,7 @@ class Tensors {
     for (BFloat16& one : host) one = from_float<BFloat16>(mean + deviation * values(generator_));
     const TensorView view = empty(shape);
     gpu::upload(view.data, host.data(), host.size() * sizeof(BFloat16));
+    gpu::synchronize(0);  // the blocks' stream does not wait for the default one
     return view;
   }
   TensorView matrix(std::int64_t rows, std::int64_t columns) {

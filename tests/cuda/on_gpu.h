@@ -24,6 +24,13 @@ class OnHopper : public testing::Test {
   }
 };
 
+/// Copies to or from the GPU. why more than cudaMemcpy: from pageable memory that returns before the
+/// last bytes have arrived, and calls go on on streams that do not wait for the default one.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  require(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  require(cudaStreamSynchronize(nullptr));
+}
+
 /// Copies of host tensors, and other memory, on the GPU.
 class OnGpu {
  public:
@@ -37,7 +44,7 @@ class OnGpu {
   TensorView operator()(const TensorView& host) {
     const auto bytes = static_cast<std::size_t>(host.shape.product() * size_of(host.dtype));
     void* const data = memory(bytes);
-    require(cudaMemcpy(data, host.data, bytes, cudaMemcpyDefault));
+    copy_bytes(data, host.data, bytes);
     return TensorView::contiguous(data, host.dtype, host.shape, Device::cuda());
   }
   std::optional<TensorView> operator()(const std::optional<TensorView>& host) {
@@ -58,7 +65,7 @@ class OnGpu {
 inline void copy(const TensorView& to, const TensorView& from) {
   require(cudaDeviceSynchronize());
   const auto bytes = static_cast<std::size_t>(to.shape.product() * size_of(to.dtype));
-  require(cudaMemcpy(to.data, from.data, bytes, cudaMemcpyDefault));
+  copy_bytes(to.data, from.data, bytes);
 }
 
 /// A call of a block, made once and then captured on the same stream.

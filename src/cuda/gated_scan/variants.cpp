@@ -81,6 +81,12 @@ std::int64_t state_rows(const ScanRecurrence& problem, bool per_sequence) {
                                                        : ceil_div(problem.T, kStateTokens);
 }
 
+/// States by sequence, null where there is none: the chain of what lies outside would take its own
+/// for the first one's.
+float* of_sequences(const ScanRecurrence& problem, const float* states) {
+  return problem.N > 0 ? const_cast<float*>(states) : nullptr;
+}
+
 template <class Kernel>
 ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& kernel,
                          bool per_sequence, const DeviceProperties& device) {
@@ -93,7 +99,7 @@ ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& k
       .x = problem.x,
       .decay = problem.decay,
       .gate = problem.gate,
-      .initial_state = problem.initial_state,
+      .initial_state = of_sequences(problem, problem.initial_state),
       .states = nullptr,
       .state_rows = 0};
 }
@@ -169,7 +175,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   static_cast<ChainParams&>(params) =
       chain_params(problem, variant.kernel, variant.per_sequence, device);
   params.out = problem.out;
-  params.final_state = problem.final_state;
+  params.final_state = of_sequences(problem, problem.final_state);
   launch(variant, variant.kernel, problem, params, context);
 }
 
@@ -201,11 +207,11 @@ void gated_scan_backward(const GatedScanBackwardProblem& problem, const Context&
   params.states_given = given;
   params.state_rows = state_rows(forward, variant.per_sequence);
   params.d_out = problem.d_out;
-  params.d_final_state = problem.d_final_state;
+  params.d_final_state = of_sequences(forward, problem.d_final_state);
   params.dx = problem.dx;
   params.d_decay = problem.d_decay;
   params.d_gate = problem.d_gate;
-  params.d_initial_state = problem.d_initial_state;
+  params.d_initial_state = of_sequences(forward, problem.d_initial_state);
   launch(variant, variant.kernel, forward, params, context);
 }
 
