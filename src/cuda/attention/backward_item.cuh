@@ -67,7 +67,8 @@ __device__ inline int find_sequence(const std::int32_t* cu_seqlens, int sequence
 }
 
 /// Sets `n` and the block's index in its sequence, given its index among those of all sequences.
-/// All lanes of a warp.
+/// The index is negative for blocks of the tokens in front of the first sequence. All lanes of a
+/// warp.
 __device__ inline void find_block(const std::int32_t* cu_seqlens, int sequences, std::int64_t T,
                                   int rows, int f, int& n, int& block) {
   if (cu_seqlens == nullptr) {
@@ -143,7 +144,7 @@ struct BackwardItem {
     const int begin = block * tile.keys, end = min(begin + tile.keys, span.keys);
     const int first_query = max(0, begin - span.last);
     const int last_query = min(span.queries - 1, end - 1 - span.first);
-    const bool seen = begin < end && first_query <= last_query;
+    const bool seen = 0 <= begin && begin < end && first_query <= last_query;
     first_tile = first_query / tile.queries;
     last_tile = seen ? last_query / tile.queries : first_tile - 1;
   }

@@ -24,7 +24,7 @@ __global__ __launch_bounds__(Config::kWorkers) void attention_backward_queries_k
   SequenceSpan span;
   span.set(problem, n);
   const int rows = min(span.queries - block * kRows, kRows);
-  if (rows <= 0) return;
+  if (block < 0 || rows <= 0) return;
   const SeenBlocks seen(span, Config::kTile, block);
 
   const int warpgroup = threadIdx.x / 128;

@@ -28,6 +28,7 @@ __global__ __launch_bounds__(Config::kRowsThreads) void attention_backward_rows_
   int n, block;
   find_block(problem.cu_seqlens_q, static_cast<int>(problem.N), problem.TQ, kRows,
              static_cast<int>(tile), n, block);
+  if (block < 0) return;
   SequenceSpan span;
   span.set(problem, n);
   const std::int64_t index = head * params.query_tiles + tile;
