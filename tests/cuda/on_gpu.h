@@ -24,8 +24,8 @@ class OnHopper : public testing::Test {
   }
 };
 
-/// Copies to or from the GPU. why more than cudaMemcpy: from pageable memory that returns before the
-/// last bytes have arrived, and calls go on on streams that do not wait for the default one.
+/// Copies to or from the GPU. why more than cudaMemcpy: from pageable memory that returns before
+/// the last bytes have arrived, and calls go on on streams that do not wait for the default one.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   require(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
   require(cudaStreamSynchronize(nullptr));
