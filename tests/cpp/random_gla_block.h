@@ -138,4 +138,16 @@ inline GlaBlockTraining widened(RandomTensors& to, const GlaBlockTraining& from)
   return made;
 }
 
+/// Calls visit(name, a's, b's) for each output of the two calls.
+template <class Visit>
+void for_each_output(const GlaBlockTraining& a, const GlaBlockTraining& b, const Visit& visit) {
+  visit("out", a.forward.out, b.forward.out);
+  visit("final_state", *a.forward.final_state, *b.forward.final_state);
+  visit("dx", *a.backward.dx, *b.backward.dx);
+  visit("d_initial_state", *a.backward.d_initial_state, *b.backward.d_initial_state);
+  for_each_parameter([&](const char* name, auto, auto gradient) {
+    visit(name, *(a.backward.gradients.*gradient), *(b.backward.gradients.*gradient));
+  });
+}
+
 }  // namespace tandem::tools

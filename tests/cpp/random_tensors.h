@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -70,6 +71,14 @@ class RandomTensors {
   }
   TensorView matrix(std::int64_t rows, std::int64_t columns) {
     return normal({rows, columns}, 0, 1 / std::sqrt(static_cast<double>(columns)));
+  }
+  /// The offsets of packed sequences; of none: absent.
+  std::optional<TensorView> cu_seqlens(const std::vector<std::int64_t>& begins) {
+    if (begins.empty()) return std::nullopt;
+    const auto count = static_cast<std::int64_t>(begins.size());
+    const TensorView view = zeros(DType::kInt32, {count});
+    for (std::int64_t i = 0; i < count; ++i) set_value(view, i, static_cast<double>(begins[i]));
+    return view;
   }
   /// The values of another tensor, rounded to a dtype.
   TensorView copy(DType dtype, const TensorView& from) {

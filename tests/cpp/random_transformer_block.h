@@ -82,15 +82,6 @@ class RandomTransformerBlock : public RandomTensors {
     return {zeros(shape), zeros(shape), zeros(DType::kInt32, {B})};
   }
 
-  /// The offsets of packed sequences; of none: absent.
-  std::optional<TensorView> cu_seqlens(const std::vector<std::int64_t>& begins) {
-    if (begins.empty()) return std::nullopt;
-    const auto count = static_cast<std::int64_t>(begins.size());
-    const TensorView view = zeros(DType::kInt32, {count});
-    for (std::int64_t i = 0; i < count; ++i) set_value(view, i, static_cast<double>(begins[i]));
-    return view;
-  }
-
   TransformerBlock block;
 
  private:

@@ -31,14 +31,6 @@ const std::vector<GlaBlockSizes> kSizes = {
     {.d = 40, .H = 3, .K = 8, .V = 16, .feature_map = Activation::kSilu},
     {.d = 24, .H = 1, .K = 24, .V = 8, .feature_map = Activation::kSigmoid}};
 
-TensorView offsets(RandomTensors& memory, const std::vector<std::int64_t>& values) {
-  const TensorView view = memory.zeros(DType::kInt32, {static_cast<std::int64_t>(values.size())});
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    set_value(view, static_cast<std::int64_t>(i), static_cast<double>(values[i]));
-  }
-  return view;
-}
-
 TEST(GlaBlock, IsItsDefinition) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     unsigned seed = 1;
@@ -65,7 +57,7 @@ TEST(GlaBlock, TakesPackedSequences) {
   const std::vector<std::int64_t> begins = {0, 5, 5, 40, 47};
   RandomGlaBlock random(DType::kFloat64, {}, 3);
   const GlaBlockTraining call =
-      make_training(random, 1, begins.back(), true, offsets(random, begins));
+      make_training(random, 1, begins.back(), true, random.cu_seqlens(begins));
   gla_block_forward(call.forward);
   const auto expected =
       reference::gla_block(random.block, call.forward.x, call.forward.initial_state, begins);
@@ -142,7 +134,7 @@ TEST(GlaBlock, GradientsAreTheDerivativesOfTheDefinition) {
   }
   const std::vector<std::int64_t> begins = {0, 3, 3, 8};
   RandomGlaBlock random(DType::kFloat64, sizes, 8);
-  expect_derivatives(make_training(random, 1, 8, true, offsets(random, begins)), begins);
+  expect_derivatives(make_training(random, 1, 8, true, random.cu_seqlens(begins)), begins);
 }
 
 TEST(GlaBlock, GradientsInEveryDtypeAreThoseOfFp64) {

@@ -58,13 +58,11 @@ TEST(Mamba2Block, IsItsDefinition) {
 TEST(Mamba2Block, TakesPackedSequences) {
   const std::vector<std::int64_t> begins = {0, 5, 5, 40, 47};
   RandomMamba2Block random(DType::kFloat64, {}, 3);
-  const TensorView cu_seqlens = random.zeros(DType::kInt32, {5});
-  for (std::int64_t i = 0; i < 5; ++i) set_value(cu_seqlens, i, static_cast<double>(begins[i]));
   const TensorView x = random.normal({1, 47, 48}, 0, 1), out = random.zeros(x.shape);
   const Mamba2States before = random.states(4, 0.5), after = random.states(4, 0);
   mamba2_block_forward({.block = random.block,
                         .x = x,
-                        .cu_seqlens = cu_seqlens,
+                        .cu_seqlens = random.cu_seqlens(begins),
                         .initial_states = before,
                         .final_states = after,
                         .out = out});
@@ -125,9 +123,7 @@ TEST(Mamba2Block, GradientsAreTheDerivativesOfTheDefinition) {
     RandomMamba2Block random(DType::kFloat64, sizes, 7);
     expect_derivatives(make_training(random, 2, 5), {});
     const std::vector<std::int64_t> begins = {0, 3, 3, 8};
-    const TensorView cu_seqlens = random.zeros(DType::kInt32, {4});
-    for (std::int64_t i = 0; i < 4; ++i) set_value(cu_seqlens, i, static_cast<double>(begins[i]));
-    expect_derivatives(make_training(random, 1, 8, cu_seqlens), begins);
+    expect_derivatives(make_training(random, 1, 8, random.cu_seqlens(begins)), begins);
   }
 }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "block_outputs.h"
 #include "cpp/random_gla_block.h"
 #include "on_gpu.h"
 #include "reference/gla_block.h"
@@ -44,18 +44,6 @@ GlaBlockTraining on_gpu(OnGpu& gpu, const GlaBlockTraining& host) {
   return made;
 }
 
-/// Calls visit(name, a's, b's) for each output of the two calls.
-template <class Visit>
-void for_each_output(const GlaBlockTraining& a, const GlaBlockTraining& b, const Visit& visit) {
-  visit("out", a.forward.out, b.forward.out);
-  visit("final_state", *a.forward.final_state, *b.forward.final_state);
-  visit("dx", *a.backward.dx, *b.backward.dx);
-  visit("d_initial_state", *a.backward.d_initial_state, *b.backward.d_initial_state);
-  for_each_parameter([&](const char* name, auto, auto gradient) {
-    visit(name, *(a.backward.gradients.*gradient), *(b.backward.gradients.*gradient));
-  });
-}
-
 class GpuGlaBlock : public OnHopper {};
 
 const std::vector<GlaBlockSizes> kSizes = {
@@ -73,15 +61,8 @@ void expect_training(DType dtype, const GlaBlockSizes& sizes, const Shape& shape
   const std::string which = to_string(dtype) + " d" + std::to_string(sizes.d) + " T" +
                             std::to_string(shape.T) + (shape.begins.empty() ? "" : " packed");
   RandomGlaBlock random(dtype, sizes, seed);
-  std::optional<TensorView> cu_seqlens;
-  if (!shape.begins.empty()) {
-    const auto count = static_cast<std::int64_t>(shape.begins.size());
-    cu_seqlens = random.zeros(DType::kInt32, {count});
-    for (std::int64_t i = 0; i < count; ++i) {
-      set_value(*cu_seqlens, i, static_cast<double>(shape.begins[i]));
-    }
-  }
-  const GlaBlockTraining host = make_training(random, shape.B, shape.T, true, cu_seqlens);
+  const GlaBlockTraining host =
+      make_training(random, shape.B, shape.T, true, random.cu_seqlens(shape.begins));
   const GlaBlockTraining exact = widened(random, host);
   gla_block_forward(exact.forward);
   gla_block_backward(exact.backward);
@@ -105,26 +86,7 @@ void expect_training(DType dtype, const GlaBlockSizes& sizes, const Shape& shape
   const auto tolerance = [&](const std::string& name) {
     return (dtype == DType::kFloat16 ? 3e-3 : 2.4e-2) * (name.starts_with("gk_") ? 4 : 1);
   };
-  std::vector<std::vector<double>> first;
-  for_each_output(host, there, [&](const char*, const TensorView& to, const TensorView& from) {
-    copy(to, from);
-    first.push_back(values_of(to));
-  });
-  for_each_output(host, exact,
-                  [&](const char* name, const TensorView& got, const TensorView& right) {
-                    EXPECT_LT(difference(values_of(got), values_of(right)), tolerance(name))
-                        << which << " " << name;
-                  });
-  for_each_output(there, there, [](const char*, const TensorView& to, const TensorView&) {
-    require(cudaMemset(to.data, 0xff, to.shape.product() * size_of(to.dtype)));
-  });
-  require(cudaDeviceSynchronize());
-  training.replay();
-  auto one = first.begin();
-  for_each_output(host, there, [&](const char* name, const TensorView& to, const TensorView& from) {
-    copy(to, from);
-    EXPECT_EQ(values_of(to), *one++) << which << " " << name << ", replayed";
-  });
+  expect_outputs(which, training, host, there, exact, tolerance);
 }
 
 TEST_F(GpuGlaBlock, ForwardAndBackwardAreThoseOfFp64) {

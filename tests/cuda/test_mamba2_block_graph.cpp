@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "block_outputs.h"
 #include "cpp/random_mamba2_block.h"
 #include "on_gpu.h"
 #include "reference/mamba2_block.h"
@@ -54,15 +54,7 @@ void expect_training(DType dtype, const Mamba2BlockSizes& sizes, std::int64_t B,
                      const std::vector<std::int64_t>& begins, unsigned seed) {
   const std::string which = to_string(dtype) + " " + std::to_string(seed);
   RandomMamba2Block random(dtype, sizes, seed);
-  std::optional<TensorView> cu_seqlens;
-  if (!begins.empty()) {
-    const auto count = static_cast<std::int64_t>(begins.size());
-    cu_seqlens = random.zeros(DType::kInt32, {count});
-    for (std::int64_t i = 0; i < count; ++i) {
-      set_value(*cu_seqlens, i, static_cast<double>(begins[i]));
-    }
-  }
-  const Mamba2BlockTraining host = make_training(random, B, T, cu_seqlens);
+  const Mamba2BlockTraining host = make_training(random, B, T, random.cu_seqlens(begins));
   const Mamba2BlockTraining exact = widened(random, host);
   mamba2_block_forward(exact.forward);
   mamba2_block_backward(exact.backward);
@@ -73,10 +65,7 @@ void expect_training(DType dtype, const Mamba2BlockSizes& sizes, std::int64_t B,
   // What the dtype's roundings alone do: a group whose norm is small makes much of them.
   mamba2_block_forward(host.forward);
   mamba2_block_backward(host.backward);
-  std::vector<double> on_cpu;
-  for_each_output(host, exact, [&](const char*, const TensorView& got, const TensorView& right) {
-    on_cpu.push_back(difference(values_of(got), values_of(right)));
-  });
+  const std::vector<double> on_cpu = errors_of(host, exact);
 
   OnGpu gpu;
   const Mamba2BlockTraining there = on_gpu(gpu, host);
@@ -92,28 +81,10 @@ void expect_training(DType dtype, const Mamba2BlockSizes& sizes, std::int64_t B,
     const bool of_head = name == "A_log" || name == "dt_bias" || name == "D";
     return (dtype == DType::kFloat16 ? 3e-3 : 2.4e-2) * (of_head ? 3 : 1);
   };
-  std::vector<std::vector<double>> first;
-  for_each_output(host, there, [&](const char*, const TensorView& to, const TensorView& from) {
-    copy(to, from);
-    first.push_back(values_of(to));
-  });
-  auto rounded = on_cpu.begin();
-  for_each_output(host, exact,
-                  [&](const char* name, const TensorView& got, const TensorView& right) {
-                    EXPECT_LT(difference(values_of(got), values_of(right)),
-                              std::max(tolerance(name), 2 * *rounded++))
-                        << which << " " << name;
-                  });
-  for_each_output(there, there, [](const char*, const TensorView& to, const TensorView&) {
-    require(cudaMemset(to.data, 0xff, to.shape.product() * size_of(to.dtype)));
-  });
-  require(cudaDeviceSynchronize());
-  training.replay();
-  auto one = first.begin();
-  for_each_output(host, there, [&](const char* name, const TensorView& to, const TensorView& from) {
-    copy(to, from);
-    EXPECT_EQ(values_of(to), *one++) << which << " " << name << ", replayed";
-  });
+  expect_outputs(which, training, host, there, exact,
+                 [&, rounded = on_cpu.begin()](const std::string& name) mutable {
+                   return std::max(tolerance(name), 2 * *rounded++);
+                 });
 }
 
 TEST_F(GpuMamba2Block, ForwardAndBackwardAreThoseOfFp64) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "block_outputs.h"
 #include "cpp/random_transformer_block.h"
 #include "on_gpu.h"
 #include "reference/transformer_block.h"
@@ -77,10 +78,7 @@ void expect_training(DType dtype, const BlockSizes& sizes, std::int64_t B, std::
   // What the dtype's roundings alone do: gradients of q and k are small where few keys are seen.
   transformer_block_forward(host.forward);
   transformer_block_backward(host.backward);
-  std::vector<double> on_cpu;
-  for_each_output(host, exact, [&](const char*, const TensorView& got, const TensorView& right) {
-    on_cpu.push_back(difference(values_of(got), values_of(right)));
-  });
+  const std::vector<double> on_cpu = errors_of(host, exact);
 
   OnGpu gpu;
   const TransformerBlockTraining there = on_gpu(gpu, host);
@@ -91,28 +89,11 @@ void expect_training(DType dtype, const BlockSizes& sizes, std::int64_t B, std::
     transformer_block_forward(there.forward, context);
     transformer_block_backward(there.backward, context);
   });
-  std::vector<std::vector<double>> first;
-  for_each_output(host, there, [&](const char*, const TensorView& to, const TensorView& from) {
-    copy(to, from);
-    first.push_back(values_of(to));
-  });
   const double tolerance = dtype == DType::kFloat16 ? 3e-3 : 2.4e-2;
-  auto rounded = on_cpu.begin();
-  for_each_output(
-      host, exact, [&](const char* name, const TensorView& got, const TensorView& right) {
-        EXPECT_LT(difference(values_of(got), values_of(right)), std::max(tolerance, 2 * *rounded++))
-            << which << " " << name;
-      });
-  for_each_output(there, there, [](const char*, const TensorView& to, const TensorView&) {
-    require(cudaMemset(to.data, 0xff, to.shape.product() * size_of(to.dtype)));
-  });
-  require(cudaDeviceSynchronize());
-  training.replay();
-  auto one = first.begin();
-  for_each_output(host, there, [&](const char* name, const TensorView& to, const TensorView& from) {
-    copy(to, from);
-    EXPECT_EQ(values_of(to), *one++) << which << " " << name << ", replayed";
-  });
+  expect_outputs(which, training, host, there, exact,
+                 [&, rounded = on_cpu.begin()](const char*) mutable {
+                   return std::max(tolerance, 2 * *rounded++);
+                 });
 }
 
 TEST_F(GpuTransformerBlock, ForwardAndBackwardAreThoseOfFp64) {

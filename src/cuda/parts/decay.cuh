@@ -31,8 +31,8 @@ struct LogSum {
     const float whole = log2 < kLeastStrong ? rintf(log2) : 0.0f;
     return {log2 - whole, whole};
   }
-  /// Whether a natural-log decay is strong: sums of 64 others are fp32 with some 10 bits behind the
-  /// point.
+  /// Whether a natural-log decay is strong: sums of 64 others are fp32 with 13 bits or more behind
+  /// the point.
   __device__ static bool is_strong(float natural) { return natural * kLog2E < kLeastStrong; }
 
   __device__ friend LogSum operator+(LogSum a, LogSum b) {
