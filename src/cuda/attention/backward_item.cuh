@@ -49,7 +49,7 @@ struct SequenceSpan {
 };
 
 /// Finds the sequence of block f: the last whose first block, cu_seqlens[n] / rows + n, is not
-/// behind it. All lanes of a warp.
+/// behind it, or 0 for blocks in front of all. All lanes of a warp.
 __device__ inline int find_sequence(const std::int32_t* cu_seqlens, int sequences, std::int64_t T,
                                     int rows, int f) {
   int n = 0;
@@ -59,7 +59,7 @@ __device__ inline int find_sequence(const std::int32_t* cu_seqlens, int sequence
     const int offset = lane * step;
     const bool begun =
         offset < count && clamped_boundary(cu_seqlens, n + offset, T) / rows + n + offset <= f;
-    const int before = (__popc(__ballot_sync(0xFFFFFFFFu, begun)) - 1) * step;
+    const int before = max(__popc(__ballot_sync(0xFFFFFFFFu, begun)) - 1, 0) * step;
     n += before;
     count = min(step, count - before);
   }
