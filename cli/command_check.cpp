@@ -22,6 +22,8 @@ namespace {
 struct CheckOptions : CaseOptions {
   bool quick = false;
   bool all = false;
+  std::string dtype;
+  bool once = false;
   double random_minutes = 0;
   bool verbose = false;
   bool json = false;
@@ -192,7 +194,15 @@ std::vector<Selected> selected(const CheckOptions& options, const std::vector<De
     fmt::print(stderr,
                "on the CPU alone: only the cases tagged check; --all takes the large ones too\n");
   }
-  return selection.select();
+  std::vector<Selected> cases = selection.select();
+  if (options.dtype.empty()) return cases;
+  for (Selected& selected : cases) {
+    std::erase_if(selected.one.dtypes,
+                  [&](DType dtype) { return to_string(dtype) != options.dtype; });
+  }
+  std::erase_if(cases, [](const Selected& selected) { return selected.one.dtypes.empty(); });
+  if (cases.empty()) throw CLI::ValidationError("--dtype", "no case in " + options.dtype);
+  return cases;
 }
 
 void check_table(const CheckOptions& options, const std::vector<Device>& devices) {
@@ -209,7 +219,8 @@ void check_table(const CheckOptions& options, const std::vector<Device>& devices
                   fmt::format("{} {}", title(*operation), one.name));
     done += work_of(one);
     for (const DType dtype : one.dtypes) {
-      for (const CheckResult& result : check_case(*operation, one, dtype, devices, options.seed)) {
+      for (const CheckResult& result :
+           check_case(*operation, one, dtype, devices, options.seed, options.once)) {
         report.add(*operation, result, progress);
       }
     }
@@ -299,6 +310,10 @@ void add_check(CLI::App& app) {
   command->add_flag("--all", options->all, "the large cases too (default with a GPU)")
       ->excludes(quick)
       ->excludes("--tag");
+  command->add_option("--dtype", options->dtype, "only this dtype (default: all of each case)")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32", "fp64"}));
+  command->add_flag("--once", options->once,
+                    "each call once, so that equal bits are not checked: for slow tools around it");
   CLI::Option* verbose = command->add_flag("--verbose", options->verbose,
                                            "a line for every result, not only for failures");
   command
@@ -312,7 +327,7 @@ void add_check(CLI::App& app) {
           "instead of the table's, random cases by the seed for so many minutes; a failure "
           "prints the case")
       ->check(CLI::PositiveNumber)
-      ->excludes("--case", "--tag", "--cases", "--quick", "--all", "--list");
+      ->excludes("--case", "--tag", "--cases", "--quick", "--all", "--list", "--dtype", "--once");
   command->footer(
       "Exits with 1 when a result failed. Ctrl-C ends it behind the case under way and tells what "
       "came of\nthose before; a second one ends it at once.\n"

@@ -29,9 +29,11 @@ struct CheckResult {
 /// kernel of the entry yet, and failed otherwise.
 ///
 /// A variant passes when outputs are within their limits of the definition, all that was not to be
-/// written (inputs, guards, gaps) is untouched, and a second run gives the same bits.
+/// written (inputs, guards, gaps) is untouched, and a second run gives the same bits; with `once`
+/// there is no second run.
 std::vector<CheckResult> check_case(const Operation& operation, const Case& one, DType dtype,
-                                    const std::vector<Device>& devices, std::uint64_t seed);
+                                    const std::vector<Device>& devices, std::uint64_t seed,
+                                    bool once = false);
 
 /// Describes `errors` beside their limits: "o 2.1e-03 <= 3.0e-03 (worst head 4.0e-03 <= 1.2e-02)".
 std::string describe(const std::vector<OutputError>& errors);

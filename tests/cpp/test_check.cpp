@@ -62,12 +62,12 @@ void faulty_call(bench::CallArguments arguments, const Context& context) {
 
 Baseline faulty() { return {"faulty", "faulty", {&gla_forward_signature()}, faulty_call, nullptr}; }
 
-CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}) {
+CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}, bool once = false) {
   const Operation operation = with_baseline(find_operation("gla"), faulty());
   g_fault = fault;
   Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
   one.tags = std::move(tags);
-  return check_case(operation, one, DType::kFloat16, {Device::cpu()}, 1).front();
+  return check_case(operation, one, DType::kFloat16, {Device::cpu()}, 1, once).front();
 }
 
 TEST(Check, AGoodCallPasses) {
@@ -95,6 +95,14 @@ TEST(Check, EveryFaultIsFound) {
     EXPECT_EQ(result.outcome, Outcome::kFailed) << text;
     EXPECT_NE(result.detail.find(text), std::string::npos) << text << " not in " << result.detail;
   }
+}
+
+TEST(Check, OneRunFindsAllButItsRepeatability) {
+  const auto outcome = [](Fault fault) { return check_with(fault, {"check"}, true).outcome; };
+  for (const Fault fault : {Fault::kWritesNothing, Fault::kTooLarge, Fault::kGap, Fault::kInput}) {
+    EXPECT_EQ(outcome(fault), Outcome::kFailed);
+  }
+  EXPECT_EQ(outcome(Fault::kUnrepeatable), Outcome::kPassed);
 }
 
 TEST(Check, EveryOutputMustBeCompared) {

@@ -371,6 +371,13 @@ TEST_F(Cli, CheckOnACpuIsQuick) {
   expect("check gla --backend cpu --list --cases " + path("cases.json"), 0, "untagged");
 }
 
+TEST_F(Cli, CheckOfOneDtype) {
+  const std::string only = "check gla --backend cpu --case t63_h1_d64 --direction forward ";
+  expect(only + "--dtype bf16 --once", 0, " passed, 0 failed, 0 skipped");
+  expect(only + "--dtype bf8", 2, "--dtype");
+  expect("check gla --backend cpu --case t63_h1_d64 --dtype fp64", 2, "no case in fp64");
+}
+
 TEST_F(Cli, CheckAsJson) {
   const Result result = run("check gla --backend cpu --case t63_h1_d64 --direction forward --json");
   EXPECT_EQ(result.exit_code, 0);
