@@ -20,7 +20,7 @@ std::string result_text(const Contest& contest) {
   const ReportRow* fastest = nullptr;
   for (const ReportRow* peer : contest.peers) {
     const bool faster = fastest == nullptr || *peer->median_us < *fastest->median_us;
-    if (!is_yardstick(peer->provider) && faster) fastest = peer;
+    if (!is_yardstick(peer->op, peer->provider) && faster) fastest = peer;
   }
   std::string text = three_digits(ours.median_us) + " us";
   if (fastest != nullptr) {

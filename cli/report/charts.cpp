@@ -82,7 +82,9 @@ std::string OpCharts::legend() const {
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     Svg mark(22, 12, "");
     mark.mark(11, 6, i, "");
-    const char* what = is_yardstick(peers_[i]) ? ", softmax attention: a yardstick" : "";
+    const char* what = is_yardstick(place_.sections.front().op, peers_[i])
+                           ? ", softmax attention: a yardstick"
+                           : "";
     html += legend_item(mark.body(), peers_[i] + what);
   }
   return html + "</ul>\n";

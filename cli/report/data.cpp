@@ -148,7 +148,9 @@ std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files) {
   return texts;
 }
 
-bool is_yardstick(const std::string& peer) { return peer.starts_with("sdpa"); }
+bool is_yardstick(const std::string& op, const std::string& peer) {
+  return op != "attention" && peer.starts_with("sdpa");
+}
 
 std::vector<Json> read_log(const std::string& path) {
   std::vector<Json> lines;
@@ -182,7 +184,7 @@ std::map<std::string, std::vector<Json>> load_iterations(const std::string& fold
 const PeerCell* CaseLine::fastest_peer() const {
   const PeerCell* fastest = nullptr;
   for (const PeerCell& peer : peers) {
-    if (!peer.ratio || is_yardstick(peer.row->provider)) continue;
+    if (!peer.ratio || is_yardstick(peer.row->op, peer.row->provider)) continue;
     if (fastest == nullptr || *peer.ratio < *fastest->ratio) fastest = &peer;
   }
   return fastest;

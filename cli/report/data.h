@@ -58,8 +58,9 @@ std::vector<ReportFile> load_results(const std::string& folder);
 /// and in gated_scan.json".
 std::vector<std::string> repeated_runs(const std::vector<ReportFile>& files);
 
-/// Tells whether a peer computes something else of the same shape: softmax attention beside gla.
-bool is_yardstick(const std::string& peer);
+/// Tells whether a peer of an op computes something else of the same shape: softmax attention
+/// beside gla.
+bool is_yardstick(const std::string& op, const std::string& peer);
 
 /// Reads the lines of a tuning log. Throws std::runtime_error naming the file, the line and the
 /// field.

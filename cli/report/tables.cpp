@@ -222,6 +222,7 @@ std::string shape_text(const Case& one, const std::string& left_out) {
         "{} columns",
         std::accumulate(one.segments.begin(), one.segments.end(), std::int64_t{0}, add)));
   }
+  if (one.causal) axes.push_back("causal");
   std::string text = fmt::format("{}", fmt::join(axes, " "));
   if (!one.cu_seqlens) return text;
   return fmt::format("{}, {} sequences", text, one.cu_seqlens->size() - 1);
