@@ -8,6 +8,7 @@ import zlib
 import tandem
 import torch
 from reference import causal_conv1d, relative_rms
+from tandem._registration import OPS
 
 from cases import DTYPES, cover
 
@@ -165,6 +166,29 @@ class Arguments(ConvCase):
             got = tandem.ops.causal_conv1d_step(token, cache[..., 2:], weight, bias, activation="silu")
             self.assertTrue(torch.equal(got.reshape(2, 40), out[:, t]))
         self.assertTrue(torch.equal(cache[..., 2:], final) and (cache[..., :2] == 7).all())
+
+    def test_what_goes_past_the_dispatcher_gives_the_same(self):
+        x, weight, bias, state = self.draw(dtype=torch.bfloat16)
+        token, two = x[:, :1], x[:, :2]
+        for what, is_direct, arguments in (
+            ("no time axis", True, (token[:, 0], weight, bias)),
+            ("a time axis", True, (token, weight, bias)),
+            ("no bias, an fp32 weight", True, (token, weight.float(), None)),
+            ("two tokens", False, (two, weight, bias)),
+        ):
+            with self.subTest(what):
+                direct = OPS["causal_conv1d_step"].run_directly(*arguments, 1.0, state.clone())
+                self.assertEqual(direct is not NotImplemented, is_direct)
+                if not is_direct:
+                    continue
+                expected = STEP(token[:, 0], *arguments[1:], 1.0, state.clone())
+                self.assertEqual(direct.shape, arguments[0].shape)
+                self.assertTrue(torch.equal(direct.view_as(expected), expected))
+        version = state._version
+        tandem.ops.causal_conv1d_step(token, state, weight)
+        self.assertEqual(state._version, version + 1)
+        with self.assertRaisesRegex(ValueError, r"x must have shape \[B,D\], got \[2,2,40\]"):
+            tandem.ops.causal_conv1d_step(two, state, weight)
 
     def test_a_step_has_no_gradient(self):
         x, weight, _, state = self.draw()

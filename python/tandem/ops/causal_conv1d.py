@@ -1,11 +1,15 @@
 """Depthwise causal convolution along time, and one token of it."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, refuse
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
+
+_step_directly = OPS["causal_conv1d_step"].run_directly
 
 
 @closed
@@ -134,6 +138,11 @@ def causal_conv1d_step(
     if others:
         refuse("causal_conv1d_step", others)
     silu = _is_silu("causal_conv1d_step", activation)
+    # What decoding calls at every token: all that follows takes longer than the rest of the call.
+    if not (is_compiling() or is_any_autocast_enabled() or forward_ad._current_level >= 0):
+        direct: Any = _step_directly(x, weight, bias, silu, state)
+        if direct is not None and direct is not NotImplemented:
+            return direct
     (x,) = autocast(x)
     # A time axis that is not of one token stays, and is refused with the shape that the caller gave.
     with_time = isinstance(x, Tensor) and x.dim() == 3 and x.size(1) == 1
