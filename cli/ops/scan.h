@@ -34,13 +34,18 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
             constexpr std::int64_t kEnough = 6000;
             const std::int64_t tokens = token_count(one), D = one.axis("D");
             if (tokens == 0 || one.has_direction("decay")) return true;  // products do not cancel
-            // Of a few states in fp32, one that cancels carries the error.
+            const auto d = one.axes.find("d");
+            // Of a few states in fp32, one that cancels carries the error; channels of fewer inputs
+            // cancel together, and so do sequences of the same tokens.
             constexpr std::int64_t kFewestStates = 40;
-            const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1 : one.axis("B");
+            const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1
+                                   : one.strides == Strides::kBroadcast ? 1
+                                                                        : one.axis("B");
+            const std::int64_t independent = d == one.axes.end() ? D : std::min(D, d->second);
             const bool states = one.states != States::kNone || one.has_direction("carry_backward");
-            if (states && N * D < kFewestStates) return false;
+            if (states && N * independent < kFewestStates) return false;
             if (tokens * D < kEnough || one.has_direction("forward")) return tokens * D >= kEnough;
-            const auto d = one.axes.find("d");  // du [tokens,d] and d_weight [D,d]
+            // du [tokens,d] and d_weight [D,d]
             return d == one.axes.end() || d->second * std::min(tokens, D) >= kEnough;
           }};
 }

@@ -86,6 +86,15 @@ TEST_F(Report, TheFrontPageHasOneLineForEachCaseTaggedFront) {
   EXPECT_EQ(front_block(files(Json::array({row(kNew, "tandem", 20)}))), "No measurements yet.\n");
 }
 
+TEST_F(Report, SoftmaxAttentionIsAPeerOfAttention) {
+  Json rows = {row(kNew, "tandem", 20, "b2_h16_s8192_d128_causal"),
+               row(kNew, "sdpa_flash", 50, "b2_h16_s8192_d128_causal")};
+  for (Json& one : rows) one["op"] = "attention";
+  EXPECT_THAT(
+      front_block(files(rows, "attention")),
+      HasSubstr("| attention | B2 H16 T8192 D128 causal | 20.0 | 1.27 | sdpa_flash 2.50x |"));
+}
+
 TEST_F(Report, ARefusalIsNoFailure) {
   const Json refused = failed(kNew, "tfla", "refused: dense batches only");
   const std::string text = markdown_block(files({row(kNew, "tandem", 20), refused}));
