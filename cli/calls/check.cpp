@@ -40,9 +40,9 @@ std::string find_forgotten(const Operation& operation, const TensorSet& set,
 
 /// A set on a device, and what two runs of a call, or one, make of it. What need not be seen on the
 /// host stays there: of sets of gigabytes, copies would be most of a check's time.
-class TwoRuns {
+class Runs {
  public:
-  TwoRuns(const TensorSet& set, Device device, bool once)
+  Runs(const TensorSet& set, Device device, bool once)
       : set_(set),
         once_(once),
         original_(set, device),
@@ -136,7 +136,7 @@ std::vector<CheckResult> check_case(const Operation& operation, const Case& one,
     }
     bool accepted = false;
     std::string refusals;
-    std::optional<TwoRuns> runs;
+    std::optional<Runs> runs;
     for (const std::string& variant : available_variants(operation, device)) {
       result.variant = variant;
       result.errors.clear();

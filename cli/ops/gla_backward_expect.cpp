@@ -63,12 +63,13 @@ class GlaBackwardExpectation : public Expectation {
         judge("dk", compare_shared(set.get("dk"), after, &Group::dk), limit),
         judge("dv", compare_dv(set.get("dv"), after), limit)};
     if (const NamedTensor* decay = set.find("d_log_decay")) {
+      const double decay_limit = 2 * limit;
       const bool complete = std::ssize(groups_) == p_.N * p_.HQ;
       if (decay->shape.rank() == 3) {
-        errors.push_back(judge("d_log_decay", compare_decay(*decay, after), 2 * limit));
+        errors.push_back(judge("d_log_decay", compare_decay(*decay, after), decay_limit));
       } else if (complete) {
         errors.push_back(
-            judge("d_log_decay", compare_constant(*decay, after, 2 * limit), 2 * limit));
+            judge("d_log_decay", compare_constant(*decay, after, decay_limit), decay_limit));
       }
     }
     if (const NamedTensor* state = set.find("d_initial_state")) {

@@ -6,6 +6,8 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from tandem._registration import widened
 
@@ -82,6 +84,12 @@ _ELSEWHERE = {
     "linear_scan": _FLA | _MAMBA_SCAN,
 }
 _Op = TypeVar("_Op", bound=Callable[..., Any])
+
+
+def needs_more_than_a_kernel() -> bool:
+    """Whether a compiler, autocast or forward mode looks on. Where none does, a step calls its kernel first: what
+    others need takes longer than the rest of a token's call. What tensors need, a direct call sees itself."""
+    return is_compiling() or is_any_autocast_enabled() or forward_ad._current_level >= 0
 
 
 def closed(op: _Op) -> _Op:

@@ -3,11 +3,9 @@
 from typing import Any, NoReturn
 
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
+from tandem.ops._shared import autocast, closed, needs_more_than_a_kernel, refuse
 
 _step_directly = OPS["causal_conv1d_step"].run_directly
 
@@ -138,8 +136,7 @@ def causal_conv1d_step(
     if others:
         refuse("causal_conv1d_step", others)
     silu = _is_silu("causal_conv1d_step", activation)
-    # What decoding calls at every token: all that follows takes longer than the rest of the call.
-    if not (is_compiling() or is_any_autocast_enabled() or forward_ad._current_level >= 0):
+    if not needs_more_than_a_kernel():
         direct: Any = _step_directly(x, weight, bias, silu, state)
         if direct is not None and direct is not NotImplemented:
             return direct

@@ -3,11 +3,9 @@
 from typing import Any, NoReturn
 
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 
 from tandem._registration import OPS
-from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, refuse
+from tandem.ops._shared import autocast, closed, is_any_autocast_enabled, needs_more_than_a_kernel, refuse
 
 _directly = OPS["gla_step"].run_directly
 
@@ -73,8 +71,7 @@ def gla_step(
         >>> torch.allclose(state, final_state, rtol=0.02, atol=0.02)
         True
     """
-    # What decoding calls at every token: all that follows takes longer than the rest of the call.
-    if not (others or is_compiling() or is_any_autocast_enabled() or forward_ad._current_level >= 0):
+    if not (others or needs_more_than_a_kernel()):
         o: Any = _directly(q, k, v, log_decay, scale, state)
         if o is not None and o is not NotImplemented:
             return o
