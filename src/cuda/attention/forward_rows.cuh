@@ -193,16 +193,15 @@ struct ForwardRows {
       const float2 factor = softmax.raise(s);
       softmax.weigh(s, factor);
       finish(s);
-      // why before the wait: at a branch ptxas ends what it schedules together, or it would wait
-      // for the products first, and then make the weights.
-      if (changes_any(factor)) {
-        wgmma_wait<0>();
-        fence_registers(o);
-        scale_rows(o, factor);
-      }
+      // why no wait in a branch: a warpgroup's warps have to wait at the same place, and each
+      // decides for itself. why the event, which nobody counts: ptxas moves nothing across it, or
+      // it would wait for the products first, and then make the weights.
+      const bool changes = changes_any(factor);
+      if (changes) asm volatile("pmevent 0;");
       wgmma_wait<0>();
       fence_registers(o);
       hold_operand(p);
+      if (changes) scale_rows(o, factor);
       release_values();
       round(s, p);
     }
