@@ -78,10 +78,10 @@ class LanguageModel(nn.Module):
 
 
 def make_model(config: Config, layers: str, device: str) -> LanguageModel:
-    """With the same parameters, whoever computes the layers."""
-    torch.manual_seed(0)
+    """With the same parameters, whoever computes the layers; what is drawn next is the same, too."""
     with torch.device(device):
         model = LanguageModel(config, layers, compiled=device == "cuda")
+        torch.manual_seed(0)  # behind the layers' own initialization, which draws as each likes
         for name, parameter in sorted(model.named_parameters()):
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.3 if "conv1d" in name else 0.02)

@@ -369,6 +369,11 @@ def line_of(row, rows):
     return f"{head} {row['median_us']:>10.1f} us {ratio:>8}  {row.get('variant', '')}"
 
 
+def digits(us):
+    """Four of them, and no exponent."""
+    return f"{us:.0f}" if us >= 1000 else f"{us:.4g}"
+
+
 def table(paths):
     """Lines of Markdown: of every case the rows of its latest run, each with its time over Tandem's of that run."""
     lines = []
@@ -394,7 +399,7 @@ def table(paths):
                 ours = next((one.get("median_us") for one in of_run if one["provider"] == "tandem" and
                              (one["op"], one["case"], one["direction"]) == (block, case, direction)), None)  # fmt: skip
                 ratio = f"{row['median_us'] / ours:.2f}" if ours else ""
-                lines.append(f"| {named} | {case} | {name} | {row['median_us']:.4g} | {ratio} |")
+                lines.append(f"| {named} | {case} | {name} | {digits(row['median_us'])} | {ratio} |")
         lines += ["", *(f"- {note}" for note in notes), ""]
         for name in (one for one in data["runs"] if one in used):
             run = data["runs"][name]

@@ -84,6 +84,16 @@ void Placement::upload(const Buffers& buffers) {
   if (!memory_.empty()) gpu::synchronize(device_.index);
 }
 
+void Placement::fill(int byte) {
+  for (std::size_t i = 0; i < bases_.size(); ++i) {
+    if (memory_.empty()) {
+      std::memset(bases_[i], byte, sizes_[i]);
+    } else {
+      gpu::fill(bases_[i], byte, sizes_[i]);
+    }
+  }
+}
+
 Buffers Placement::download() const {
   Buffers copies;
   for (std::size_t i = 0; i < bases_.size(); ++i) copies.push_back(download(i));

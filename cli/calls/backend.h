@@ -35,6 +35,8 @@ class Placement {
   Placement(std::vector<std::size_t> sizes, Device device);
 
   void upload(const Buffers& buffers);
+  /// Sets every byte of every buffer.
+  void fill(int byte);
   /// Copies the buffers back, after waiting for the device.
   Buffers download() const;
   HostBuffer download(std::size_t buffer) const;

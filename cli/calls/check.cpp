@@ -64,9 +64,14 @@ class Runs {
   std::string check(const Operation& operation, const Expectation& expectation, bool drawn,
                     std::vector<OutputError>& errors) {
     // why first: a variant that refuses then costs no copies, and most do.
-    if (!operation.instead) operation.workspace_bytes(set_, first_.bases(), first_.device());
-    if (!once_) run(operation, first_);
-    run(operation, second_);
+    const std::size_t bytes = operation.workspace_bytes(set_, first_.bases(), first_.device());
+    if (!once_) {
+      // NaNs, which show in the results if the call reads what it did not write.
+      Placement workspace({std::max<std::size_t>(bytes, 256)}, first_.device());
+      workspace.fill(0xFF);
+      run(operation, first_, {.workspace = {workspace.bases().front(), bytes}});
+    }
+    run(operation, second_, {});
     Buffers after;
     for (std::size_t i = 0; i < written_.size(); ++i) {
       after.push_back(written_[i] ? second_.download(i) : HostBuffer::uninitialized(0));
@@ -92,9 +97,9 @@ class Runs {
   }
 
  private:
-  void run(const Operation& operation, Placement& placement) {
+  void run(const Operation& operation, Placement& placement, const Context& context) {
     placement.copy(original_);
-    operation.call(set_, placement.bases(), placement.device(), {});
+    operation.call(set_, placement.bases(), placement.device(), context);
   }
 
   const TensorSet& set_;

@@ -51,6 +51,10 @@ void copy(void* to, const void* from, std::size_t bytes) {
   require(tandem_bench_copy(to, from, bytes));
 }
 
+void fill(void* device_data, int byte, std::size_t bytes) {
+  require(tandem_bench_fill(device_data, byte, bytes));
+}
+
 bool equal(int device, const std::vector<Pair>& pairs) {
   std::vector<tandem_bench_pair> all;
   all.reserve(pairs.size());

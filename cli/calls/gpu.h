@@ -30,6 +30,7 @@ class Memory {
 void upload(void* device_data, const void* host_data, std::size_t bytes);
 void download(void* host_data, const void* device_data, std::size_t bytes);
 void copy(void* to, const void* from, std::size_t bytes);  // on the device
+void fill(void* device_data, int byte, std::size_t bytes);
 /// Two places of a device.
 struct Pair {
   const void *a, *b;

@@ -15,6 +15,7 @@ Memory::~Memory() = default;
 void upload(void*, const void*, std::size_t) { missing(); }
 void download(void*, const void*, std::size_t) { missing(); }
 void copy(void*, const void*, std::size_t) { missing(); }
+void fill(void*, int, std::size_t) { missing(); }
 bool equal(int, const std::vector<Pair>&) { missing(); }
 void synchronize(int) { missing(); }
 void profile(int, bool) { missing(); }
