@@ -50,7 +50,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_forward_kernel(
     constexpr int kRowThreads = 128 * Config::kGroups;
     shared.keys.init(1, kRowThreads);
     shared.values.init(1, kRowThreads);
-    for (auto& ring : shared.queries) ring.init(1, 128);
+    for (Ring<1>& ring : shared.queries) ring.init(1, 128);
     shared.item_ring.init(1, kRowThreads);
     fence_barriers_initialised();
   }

@@ -45,7 +45,6 @@ struct ForwardConfig {
   static constexpr int kKeyBytes = kKeyPanels * kKeys * 128;
   static constexpr int kValueBytes = kValuePanels * kKeys * 128;
   static constexpr int kStages = kStagesT;  // of keys, and of values
-  static constexpr int kQueryStages = kKeyDim <= 128 ? 2 : 1;  // what shared memory has room for
   static constexpr int kItemSlots = 4;      // why kept until a tile is done: registers are few
 };
 

@@ -16,7 +16,7 @@ struct ForwardLoad {
   ForwardShared<Config>& shared;
   const bool elected = cute::elect_one_sync();
   typename Ring<Config::kStages>::Position keys_at{}, values_at{};
-  typename Ring<Config::kQueryStages>::Position queries_at{};
+  RingPosition<1> queries_at{};
 
   /// Loads a tile of `rows` rows as panels of 64 columns.
   template <int kPanels>
@@ -35,9 +35,8 @@ struct ForwardLoad {
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
       shared.queries[group].wait_empty(queries_at);
-      load_tile<Config::kKeyPanels>(params.q_map, shared.queries[group].full[queries_at.stage],
-                                    shared.q[queries_at.stage][group], 64,
-                                    {0, item.head, item.first_query + 64 * group, item.batch});
+      load_tile<Config::kKeyPanels>(params.q_map, shared.queries[group].full[0], shared.q[group],
+                                    64, {0, item.head, item.first_query + 64 * group, item.batch});
     }
     queries_at.advance();
   }
@@ -64,7 +63,7 @@ struct ForwardLoad {
     int block = item.block_end - 1;
     if (block < item.block_begin) return;
     load_keys(place(block));
-    load_queries(item);  // why second: they may wait for a tile before
+    load_queries(item);  // why second: they wait until the tile before has done with its own
     for (; block > item.block_begin; --block) {
       load_keys(place(block - 1));
       load_values(place(block));

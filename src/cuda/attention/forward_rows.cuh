@@ -28,7 +28,7 @@ struct ForwardRows {
   using Output = float[Config::kValueDim / 2];
 
   Position keys_at{}, values_at{};
-  typename Ring<Config::kQueryStages>::Position queries_at{};
+  RingPosition<1> queries_at{};
 
   /// Waits until the warpgroup before this one has issued its products, or lets the next: one's
   /// softmax then runs beside the products of the others.
@@ -44,7 +44,7 @@ struct ForwardRows {
 
   /// Issues S = Q Kt for the block in the ring's next stage.
   __device__ void multiply_keys(Scores& s) const {
-    const std::uint64_t q = k_major_descriptor(shared.q[queries_at.stage][group], 0);
+    const std::uint64_t q = k_major_descriptor(shared.q[group], 0);
     const std::uint64_t k = k_major_descriptor<Config::kKeys>(shared.k[keys_at.stage], 0);
     fence_registers(s);
     wgmma_begin();
@@ -119,7 +119,7 @@ struct ForwardRows {
 
   /// Lets the next tile's queries be loaded.
   __device__ void release_queries() {
-    shared.queries[group].empty[queries_at.stage].arrive();
+    shared.queries[group].empty[0].arrive();
     queries_at.advance();
   }
 
@@ -138,108 +138,81 @@ struct ForwardRows {
     sync_warpgroup(kGroupBarrier + group);
   }
 
-  /// A tile's part of this warpgroup.
-  struct Tile {
-    SeenKeys seen;
-    Blocks blocks;               // at least one
-    int whole_begin, whole_end;  // blocks that all rows see whole
-  };
-  __device__ Tile tile_of(const ForwardItem& item, Blocks blocks) const {
-    const Reach reach(params.problem.mask);
-    const int position = item.position + 64 * group;
-    return {{reach, position + fragment_row(), item.keys},
-            blocks,
-            (max(position + 63 - reach.left, 0) + Config::kKeys - 1) / Config::kKeys,
-            min(position + reach.right + 1, item.keys) / Config::kKeys};
-  }
-  __device__ void mask(const Tile& tile, Scores& s, int block) const {
-    if (params.problem.scale < 0.0f) {
-#pragma unroll
-      for (int i = 0; i < Config::kKeys / 2; ++i) s[i] = -s[i];
-    }
-    if (block < tile.whole_begin || block >= tile.whole_end) {
-      tile.seen.mask(s, block * Config::kKeys);
-    }
-  }
-
-  /// Waits for S of a block, while the products of the values of the one before may go on.
-  template <int kOthers>
-  __device__ void wait_for_scores(const Tile& tile, Scores& s, int block) {
-    wgmma_wait<kOthers>();
-    fence_registers(s);
-    release_keys();
-    if (block == tile.blocks.begin) release_queries();
-    mask(tile, s, block);
-  }
-
-  /// Waits for the products of p, behind the next block's weights `s`, and rounds these to p.
-  __device__ void wait_for_output(Scores& s, Weights& p, Output& o, float2 factor, bool scales) {
-    finish(s);
-    // why no wait in a branch: a warpgroup's warps have to wait at the same place, and each
-    // decides for itself. why the event, which nobody counts: ptxas moves nothing across it, or
-    // it would wait for the products first, and then make the weights.
-    const bool changes = changes_any(factor);
-    if (changes) asm volatile("pmevent 0;");
-    wgmma_wait<0>();
-    fence_registers(o);
-    hold_operand(p);
-    if (scales && changes) scale_rows(o, factor);
-    release_values();
-    round(s, p);
-  }
-
-  /// Makes the weights of a tile's last block, the first one that is done. `kJoined`: beside the
-  /// products of the tile before, which make `o` whole.
-  template <bool kJoined>
-  __device__ Softmax begin_tile(const Tile& tile, Weights& p, Output& o, bool accumulate) {
+  /// Computes o, up to a factor, and returns what is needed for it.
+  __device__ Softmax walk_blocks(const ForwardItem& item, Blocks blocks, Output& o) {
+    const AttentionForwardProblem& problem = params.problem;
     // why not 0: times -inf it is NaN.
-    Softmax softmax{.log2_scale = fmaxf(fabsf(params.problem.scale) * kLog2E, 1e-30f)};
+    Softmax softmax{.log2_scale = fmaxf(fabsf(problem.scale) * kLog2E, 1e-30f)};
+    const Reach reach(problem.mask);
+    const int position = item.position + 64 * group;
+    const int keys = item.keys;
+    // Blocks that all rows see whole.
+    const int whole_end = min(position + reach.right + 1, keys) / Config::kKeys;
+    const int whole_begin =
+        (max(position + 63 - reach.left, 0) + Config::kKeys - 1) / Config::kKeys;
+    const auto mask = [&](Scores& s, int block) {
+      if (problem.scale < 0.0f) {
+#pragma unroll
+        for (int i = 0; i < Config::kKeys / 2; ++i) s[i] = -s[i];
+      }
+      if (block < whole_begin || block >= whole_end) {
+        SeenKeys{reach, position + fragment_row(), keys}.mask(s, block * Config::kKeys);
+      }
+    };
+
     Scores s;
-    shared.queries[group].wait_full(queries_at);
+    Weights p;
+    int block = blocks.end - 1;
     shared.keys.wait_full(keys_at);
     wait_for_turn();
     multiply_keys(s);
-    if constexpr (kJoined) {
-      shared.values.wait_full(values_at);
-      multiply_values(p, o, accumulate);
-    }
     pass_turn();
-    wait_for_scores<kJoined ? 1 : 0>(tile, s, tile.blocks.end - 1);
-    const float2 factor = softmax.raise(s);
-    softmax.weigh(s, factor);
-    if constexpr (kJoined) {
-      wait_for_output(s, p, o, factor, false);
-    } else {
-      round(s, p);
-    }
-    return softmax;
-  }
+    wgmma_wait<0>();
+    fence_registers(s);
+    release_keys();
+    mask(s, block);
+    softmax.weigh(s, softmax.raise(s));
+    round(s, p);
+    const int behind = keys - block * Config::kKeys;
+    if (behind < Config::kKeys) clear_values_behind(behind);
 
-  /// Goes through the tile's other blocks. The products of the last of them are left to do.
-  __device__ void walk_blocks(const Tile& tile, Softmax& softmax, Weights& p, Output& o) {
+    bool accumulate = false;
 #pragma unroll 1
-    for (int block = tile.blocks.end - 2; block >= tile.blocks.begin; --block) {
-      Scores s;
+    while (--block >= blocks.begin) {
       shared.keys.wait_full(keys_at);
       wait_for_turn();
       multiply_keys(s);
       shared.values.wait_full(values_at);
-      multiply_values(p, o, block + 2 < tile.blocks.end);
+      multiply_values(p, o, accumulate);
+      accumulate = true;
       pass_turn();
-      wait_for_scores<1>(tile, s, block);
+      wgmma_wait<1>();
+      fence_registers(s);
+      release_keys();
+      mask(s, block);
       const float2 factor = softmax.raise(s);
       softmax.weigh(s, factor);
-      wait_for_output(s, p, o, factor, true);
+      finish(s);
+      // why no wait in a branch: a warpgroup's warps have to wait at the same place, and each
+      // decides for itself. why the event, which nobody counts: ptxas moves nothing across it, or
+      // it would wait for the products first, and then make the weights.
+      const bool changes = changes_any(factor);
+      if (changes) asm volatile("pmevent 0;");
+      wgmma_wait<0>();
+      fence_registers(o);
+      hold_operand(p);
+      if (changes) scale_rows(o, factor);
+      release_values();
+      round(s, p);
     }
-  }
-
-  __device__ void finish_output(const Weights& p, Output& o, bool accumulate) {
+    release_queries();
     shared.values.wait_full(values_at);
     multiply_values(p, o, accumulate);
     wgmma_wait<0>();
     fence_registers(o);
     hold_operand(p);
     release_values();
+    return softmax;
   }
 
   /// Divides by the sums and stores o and the log-sum-exp.
@@ -269,69 +242,38 @@ struct ForwardRows {
                         to.time_stride, rows, problem.V);
   }
 
-  /// A tile's last products and its results are left until the next one's first scores are on
-  /// their way, unless blocks lie between the two that only other warpgroups see.
   __device__ void run() {
     if constexpr (Config::kTurns) {  // the first turn
       if (group == 0) cutlass::arch::NamedBarrier::arrive(256, kTurnBarrier);
     }
-    using ItemPosition = typename Ring<Config::kItemSlots>::Position;
-    ItemPosition at, open_at;
-    bool open = false;     // the tile before is not done
-    bool several = false;  // it has several blocks, and o their products but the last
-    int behind = 0;        // its blocks behind those, for others
-    Output o;
-    Weights p;
-    Softmax softmax{};
-    const auto store_open = [&](const Softmax& of) {
-      store(shared.items[open_at.stage], of, o);
-      shared.item_ring.empty[open_at.stage].arrive();
-    };
-#pragma unroll 1
-    for (;; at.advance()) {
+    typename Ring<Config::kItemSlots>::Position at;
+    while (true) {
       shared.item_ring.wait_full(at);
       const ForwardItem& item = shared.items[at.stage];
-      const bool none = item.batch == ForwardItem::kNone;
-      const Blocks own = none ? Blocks{} : seen_blocks(item);
-      const bool sees = own.begin < own.end;
-      const bool joined = open && sees && behind == 0 && own.end == item.block_end;
-      if (open && !joined) {
-        finish_output(p, o, several);
-        skip_blocks(behind);
-        store_open(softmax);
-      }
-      if (none) return;
-      open = sees;
-      if (!sees) {
-        pass_over(item);
-        shared.item_ring.empty[at.stage].arrive();
-        continue;
-      }
-      const Tile tile = tile_of(item, own);
-      if (joined) {
-        const Softmax before = softmax;
-        softmax = begin_tile<true>(tile, p, o, several);
-        store_open(before);
-      } else {
-        skip_blocks(item.block_end - own.end);
-        softmax = begin_tile<false>(tile, p, o, several);
-      }
-      const int last_keys = item.keys - (own.end - 1) * Config::kKeys;
-      if (last_keys < Config::kKeys) clear_values_behind(last_keys);
-      walk_blocks(tile, softmax, p, o);
-      several = own.end - own.begin > 1;
-      behind = own.begin - item.block_begin;
-      open_at = at;
+      if (item.batch == ForwardItem::kNone) return;
+      compute(item);
+      shared.item_ring.empty[at.stage].arrive();
+      at.advance();
     }
   }
 
-  /// A tile of which the queries see no key: zeros and -inf.
-  __device__ void pass_over(const ForwardItem& item) {
-    if (item.block_begin < item.block_end) {
-      shared.queries[group].wait_full(queries_at);
-      skip_blocks(item.block_end - item.block_begin);
-      release_queries();
+  __device__ void compute(const ForwardItem& item) {
+    const Blocks own = seen_blocks(item);
+    if (item.block_begin < item.block_end) shared.queries[group].wait_full(queries_at);
+    skip_blocks(item.block_end - own.end);
+    if (own.begin < own.end) {
+      Output o;
+      const Softmax softmax = walk_blocks(item, own, o);
+      skip_blocks(own.begin - item.block_begin);
+      store(item, softmax, o);
+    } else {
+      if (item.block_begin < item.block_end) release_queries();
+      store_nothing(item);
     }
+  }
+
+  /// Stores zeros and -inf: the queries see no key.
+  __device__ void store_nothing(const ForwardItem& item) const {
     Output o;
 #pragma unroll
     for (float& value : o) value = 0.0f;

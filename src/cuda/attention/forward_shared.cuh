@@ -9,12 +9,12 @@ namespace tandem::cuda::attention {
 
 template <class Config>
 struct ForwardShared {
-  alignas(1024) char q[Config::kQueryStages][Config::kGroups][Config::kQueryBytes];
+  alignas(1024) char q[Config::kGroups][Config::kQueryBytes];
   alignas(1024) char k[Config::kStages][Config::kKeyBytes];
   alignas(1024) char v[Config::kStages][Config::kValueBytes];
   Ring<Config::kStages> keys;
   Ring<Config::kStages> values;
-  Ring<Config::kQueryStages> queries[Config::kGroups];
+  Ring<1> queries[Config::kGroups];
   Ring<Config::kItemSlots> item_ring;
   ForwardItem items[Config::kItemSlots];
 };
