@@ -399,7 +399,8 @@ def table(paths):
                 ours = next((one.get("median_us") for one in of_run if one["provider"] == "tandem" and
                              (one["op"], one["case"], one["direction"]) == (block, case, direction)), None)  # fmt: skip
                 ratio = f"{row['median_us'] / ours:.2f}" if ours else ""
-                lines.append(f"| {named} | {case} | {name} | {digits(row['median_us'])} | {ratio} |")
+                how = f"{name}: {row['variant']}" if row.get("variant") else name
+                lines.append(f"| {named} | {case} | {how} | {digits(row['median_us'])} | {ratio} |")
         lines += ["", *(f"- {note}" for note in notes), ""]
         for name in (one for one in data["runs"] if one in used):
             run = data["runs"][name]

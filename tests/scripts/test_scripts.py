@@ -363,11 +363,15 @@ class Figures(unittest.TestCase):
         rows += [{**self.ROW, "provider": "fla", "error": {"metric": "rel_rms", "value": 1}}]
         rates = {"tandem": 110, "fla": 100}
         speed = [{"op": op, "tokens": 64, "tokens_per_second": rate} for op, rate in rates.items()]
+        larger = [
+            {"size": "7B", "layers": layers, "tokens_per_second": rate} for layers, rate in {**rates, "x": 1}.items()
+        ]
         files = {
             "README.md": self.TABLE,
             "docs/numerics.md": "<!-- errors:begin -->\nold\n<!-- errors:end -->\nmore\n",
             "bench/results/nvidia-h200/gla.json": json.dumps({"rows": rows}),
             "bench/results/nvidia-h200/training/gla_lm.json": json.dumps({"speed": speed}),
+            "bench/results/nvidia-h200/training/speed.json": json.dumps({"rows": larger}),
         }
         with tempfile.TemporaryDirectory() as folder:
             write(folder, files)
@@ -380,7 +384,7 @@ class Figures(unittest.TestCase):
             )
         words = " ".join(readme.split())
         self.assertIn("gla 0.50 to 2.37 (fla, mamba2); projection 0.98 to 1.04 (unfused kernels).", words)
-        self.assertIn("language model: 1.10 (fla;", words)
+        self.assertIn("language model: 1.10, 1.10 with 7B parameters (fla;", words)
         self.assertTrue(readme.endswith(self.TABLE.partition("<!-- speed:end -->")[2]))
         self.assertIn("| gla | forward + backward | 3.4e-03 |  |", numerics)
         self.assertTrue(numerics.endswith("<!-- errors:end -->\nmore\n"))
