@@ -25,6 +25,7 @@ enum class Fault {
   kGap,
   kInput,
   kUnrepeatable,
+  kReadsUnwritten,
   kRefuses,
   kThrows
 };
@@ -55,12 +56,19 @@ void faulty_call(bench::CallArguments arguments, const Context& context) {
     case Fault::kAfterOutput: data[span_bytes(named)] = std::byte{0}; break;
     case Fault::kGap: data[o.shape[3] * size_of(o.dtype)] = std::byte{0}; break;
     case Fault::kInput: *static_cast<std::byte*>(args.q.data) ^= std::byte{1}; break;
+    case Fault::kReadsUnwritten:
+      if (context.workspace.data == nullptr) break;
+      change(0, load(DType::kFloat32, context.workspace.data, 0));
+      break;
     case Fault::kUnrepeatable: data[0] ^= static_cast<std::byte>(calls++ & 1); break;
     default: break;
   }
 }
 
-Baseline faulty() { return {"faulty", "faulty", {&gla_forward_signature()}, faulty_call, nullptr}; }
+Baseline faulty() {
+  const auto workspace_bytes = [](bench::CallArguments) { return sizeof(float); };
+  return {"faulty", "faulty", {&gla_forward_signature()}, faulty_call, workspace_bytes};
+}
 
 CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}, bool once = false) {
   const Operation operation = with_baseline(find_operation("gla"), faulty());
@@ -87,6 +95,7 @@ TEST(Check, EveryFaultIsFound) {
       {Fault::kGap, "o changed outside the outputs: byte 128"},
       {Fault::kInput, "q changed outside the outputs: byte 0"},
       {Fault::kUnrepeatable, "two runs differ in o: byte 0"},
+      {Fault::kReadsUnwritten, "two runs differ in o: byte 0"},
       {Fault::kRefuses, "cannot"},
       {Fault::kThrows, "fell over"},
   };
