@@ -313,7 +313,8 @@ void add_check(CLI::App& app) {
   command->add_option("--dtype", options->dtype, "only this dtype (default: all of each case)")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32", "fp64"}));
   command->add_flag("--once", options->once,
-                    "each call once, so that equal bits are not checked: for slow tools around it");
+                    "each call once, so that neither equal bits nor reads of unwritten memory are "
+                    "checked: for slow tools around it");
   CLI::Option* verbose = command->add_flag("--verbose", options->verbose,
                                            "a line for every result, not only for failures");
   command
