@@ -39,7 +39,14 @@ __device__ inline void store_panel(const CUtensorMap& map, const void* panel, Ti
   cute::tma_store_arrive();
 }
 
-/// Waits until this thread's stores have read their shared memory.
+/// The same, adding to what is there. Elements are rounded once more, and a result has the same bits
+/// each time where every panel is added in a launch of its own.
+__device__ inline void add_panel(const CUtensorMap& map, const void* panel, TileCoordinate at) {
+  cute::SM90_TMA_REDUCE_ADD_4D::copy(&map, panel, at.column, at.head, at.time, at.batch);
+  cute::tma_store_arrive();
+}
+
+/// Waits until this thread's stores and additions have read their shared memory.
 __device__ inline void wait_stores_read() { cute::tma_store_wait<0>(); }
 
 }  // namespace tandem::cuda

@@ -1,5 +1,8 @@
 // gla_group_gradients_kernel: all gradients of a chunk, over all heads that share q and k.
 //
+// A launch makes a part of up to 128 columns of K: its dq and dk, and its share of dv and dg, which
+// are sums over K. Later parts add theirs to what is there: dv by TMA, in 16 bits, dg in fp32.
+//
 // With S before a pair of chunks and dS behind it from gla_group_states_kernel, chunks are
 // independent. A CTA takes every gridDim.x-th chunk (C = 64 tokens) of a group and goes through its
 // heads. What the heads share stays: q, k, scale K Qt, and in registers dQ, dK and the sum of the
@@ -17,7 +20,7 @@
 //   dK += Wt Q,  dQ += W K
 //
 // Role       threads          registers  work
-//   copies     warp 0, a thread       40   heads in, three ahead; dv out
+//   copies     warp 0, a thread       40   heads in, three ahead; dv out or on top
 //   decays     warp 1                 40   factors of later heads
 //              warp 2                 40   dg
 //   scores     warpgroup 1           168   At, Wt, E, dv, b
@@ -32,7 +35,7 @@
 //
 // Floor: v, do read twice (once from the L2), two states of 2 K V bytes read and dv written, per
 // head and 64 tokens. Numerics: rounded to 16 bits are At, the sum of Wt, S, dS and the decayed V
-// and dO. Shared memory: 226 KB at 128 columns.
+// and dO, and dv once per part and once per sum. Shared memory: 226 KB at 128 columns.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda::gla {
 
-/// Copies in, three heads ahead, and dv out, by one thread.
+/// Copies in, three heads ahead, and dv out, or on top of what is there, by one thread.
 template <class Config>
 struct GroupCopies {
   const GroupBackwardParams& params;
@@ -79,8 +79,12 @@ struct GroupCopies {
       const GroupItem item = find_item(params, now.item);
       const int stage = at.stage;
       shared.made[stage].wait(at.parity);
-      store_panel(params.dv_map, shared.stages[stage].v,
-                  {0, head_of(item, now.head), item.begin(), item.batch});
+      const TileCoordinate to{0, head_of(item, now.head), item.begin(), item.batch};
+      if (params.adds) {
+        add_panel(params.dv_map, shared.stages[stage].v, to);
+      } else {
+        store_panel(params.dv_map, shared.stages[stage].v, to);
+      }
       const bool more = ahead.more(params);
       const GroupItem next = find_item(params, ahead.item);
       if (more) load(stage, next, ahead.head);
@@ -190,7 +194,12 @@ struct GroupDecayGradients {
 
   using Tokens = typename GroupShared<Config>::Tokens;
 
-  /// Writes d_log_decay of a chunk's tokens, or their sum for a constant decay.
+  /// Writes a gradient, or adds it to that of the parts of K before.
+  __device__ void leave(float& to, float gradient) const {
+    to = params.adds ? to + gradient : gradient;
+  }
+
+  /// Leaves d_log_decay of a chunk's tokens, or their sum for a constant decay.
   __device__ void differentiate(int stage, const GroupPosition& at) const {
     const DecayGradient& to = params.problem.d_log_decay;
     const Tokens& tokens = shared.tokens[stage];
@@ -219,16 +228,17 @@ struct GroupDecayGradients {
     const float second = token + 1 < left ? unless_forgotten(dg.y, log_decay.y) : 0.0f;
     if (to.per_token) {
       const int time = item.begin() + token;
-      if (token < left) *gradient_at(to, item.batch, time, head) = first;
-      if (token + 1 < left) *gradient_at(to, item.batch, time + 1, head) = second;
+      if (token < left) leave(*gradient_at(to, item.batch, time, head), first);
+      if (token + 1 < left) leave(*gradient_at(to, item.batch, time + 1, head), second);
     } else {
       const float sum = sum_warp(first + second);
       const std::int64_t of_head = std::int64_t{item.batch} * params.problem.forward.H + head;
-      if (token == 0) params.decay_sums[of_head * params.chunks + item.chunk] = sum;
+      if (token == 0) leave(params.decay_sums[of_head * params.chunks + item.chunk], sum);
     }
   }
 
   __device__ void run() const {
+    follow_stream();  // the part before left what this one adds to
     RingPosition<GroupShared<Config>::kStages> at;
     for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
       shared.made[at.stage].wait(at.parity);
