@@ -39,8 +39,8 @@ __device__ inline void store_panel(const CUtensorMap& map, const void* panel, Ti
   cute::tma_store_arrive();
 }
 
-/// The same, adding to what is there. Elements are rounded once more, and a result has the same bits
-/// each time where every panel is added in a launch of its own.
+/// The same, adding to what is there, each sum rounded. why one addend per launch: of two, either
+/// may be the first.
 __device__ inline void add_panel(const CUtensorMap& map, const void* panel, TileCoordinate at) {
   cute::SM90_TMA_REDUCE_ADD_4D::copy(&map, panel, at.column, at.head, at.time, at.batch);
   cute::tma_store_arrive();

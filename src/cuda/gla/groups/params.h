@@ -8,16 +8,16 @@
 
 namespace tandem::cuda::gla {
 
-/// A part of K's columns: to the kernels a problem that has no others, but for where its states lie
-/// and for what is a sum over K. States that the kernels exchange are panels of 64 x 64 values of 16
-/// bits, [V,K], side by side along K, in the layout of shared memory (parts/panel.cuh).
+/// A part of K's columns, to the kernels a problem without the others. States from one kernel to
+/// the other are panels of 64 x 64 values of 16 bits, [V,K], side by side along K, in the layout of
+/// shared memory (parts/panel.cuh).
 struct GroupBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
-  std::int64_t state_stride = 0;  // from a head's initial state to the next one's, all of K
-  bool adds = false;  // dv and the gradient by the decays to what the part before left
-  int share = 1;   // heads of a group
-  int chunks = 0;  // per sequence
-  int pairs = 0;   // of chunks
+  std::int64_t state_stride = 0;  // from a head's state in fp32, [K,V] of all parts, to the next
+  bool adds = false;              // dv and d_log_decay to those of the parts before
+  int share = 1;                  // heads of a group
+  int chunks = 0;                 // per sequence
+  int pairs = 0;                  // of chunks
   int multiprocessors = 1;
   // [B,H,pairs] states: S before each pair, and dS behind it without the decay of the token there.
   void* states = nullptr;

@@ -15,9 +15,7 @@ constexpr int kWidestValue = 64;
 // times the wider of q and v. With two parts they are from twice as many columns on.
 constexpr int kNarrowestPart = 120;
 
-std::int64_t parts_of(const GlaForwardProblem& f) {
-  return ceil_div(std::max(f.K, 1), kGroupPart);
-}
+std::int64_t parts_of(const GlaForwardProblem& f) { return ceil_div(f.K, kGroupPart); }
 /// Of a part's state.
 std::int64_t state_bytes(const GlaForwardProblem& f) {
   return (f.K <= kNarrow ? 1 : 2) * panel_bytes(64);

@@ -19,8 +19,8 @@
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: v and do read once (by the other part from the L2), k and q once per four heads (mostly
-// from the L2), and two states of 2 K V bytes written per head and pair. Numerics: fp32 states; rounded are the decayed V, and what
-// is left behind.
+// from the L2), and two states of 2 K V bytes written per head and pair. Numerics: fp32 states;
+// rounded are the decayed V, and what is left behind.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
