@@ -39,14 +39,7 @@ __device__ inline void store_panel(const CUtensorMap& map, const void* panel, Ti
   cute::tma_store_arrive();
 }
 
-/// The same, adding to what is there, each sum rounded. why one addend per launch: of two, either
-/// may be the first.
-__device__ inline void add_panel(const CUtensorMap& map, const void* panel, TileCoordinate at) {
-  cute::SM90_TMA_REDUCE_ADD_4D::copy(&map, panel, at.column, at.head, at.time, at.batch);
-  cute::tma_store_arrive();
-}
-
-/// Waits until this thread's stores and additions have read their shared memory.
+/// Waits until this thread's stores have read their shared memory.
 __device__ inline void wait_stores_read() { cute::tma_store_wait<0>(); }
 
 }  // namespace tandem::cuda

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda::gla {
 
-/// Copies in, three heads ahead, and dv out, or on top of what is there, by one thread.
+/// Copies in, three heads ahead, and dv out, by one thread.
 template <class Config>
 struct GroupCopies {
   const GroupBackwardParams& params;
@@ -49,6 +49,12 @@ struct GroupCopies {
     load_panel(params.v_map, shared.full[stage], shared.stages[stage].v,
                {0, head_of(item, of_group), item.begin(), item.batch});
   }
+  /// Loads dv of the parts of K before, where the state role has read the other chunk's panel.
+  __device__ void load_earlier(const RingPosition<kStages>& at, TileCoordinate own) const {
+    shared.state_made[at.stage].wait(at.parity);
+    shared.earlier[at.stage].arrive_and_expect(panel_bytes(64));
+    load_panel(params.dv_map, shared.earlier[at.stage], shared.stages[at.stage].other, own);
+  }
   /// Loads what all heads of an item read; its first head's stage says when.
   __device__ void load_inputs(int stage, const GroupItem& item) const {
     Barrier& full = shared.full[stage];
@@ -78,13 +84,10 @@ struct GroupCopies {
     while (now.more(params)) {
       const GroupItem item = find_item(params, now.item);
       const int stage = at.stage;
+      const TileCoordinate own{0, head_of(item, now.head), item.begin(), item.batch};
+      if (params.adds) load_earlier(at, own);
       shared.made[stage].wait(at.parity);
-      const TileCoordinate to{0, head_of(item, now.head), item.begin(), item.batch};
-      if (params.adds) {
-        add_panel(params.dv_map, shared.stages[stage].v, to);
-      } else {
-        store_panel(params.dv_map, shared.stages[stage].v, to);
-      }
+      store_panel(params.dv_map, shared.stages[stage].v, own);
       const bool more = ahead.more(params);
       const GroupItem next = find_item(params, ahead.item);
       if (more) load(stage, next, ahead.head);

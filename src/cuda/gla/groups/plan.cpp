@@ -55,9 +55,9 @@ double predicted_groups_time(const GlaBackwardProblem& problem, const DeviceProp
   const std::int64_t chunks = ceil_div(f.T, kChunk), share = f.H / f.HQ, groups = f.B * f.HQ;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
-  // Of a walk's chunk: v or d_o read, half a state written.
+  // Of a walk's chunk: v or d_o read, once for all parts, half a state written.
   const double bytes = static_cast<double>(std::min<std::int64_t>(share, kWalkHeads) *
-                                           (panel_bytes(64) + state_bytes(f) / 2));
+                                           (panel_bytes(64) / parts + state_bytes(f) / 2));
   const auto round = [&](std::int64_t walks) {
     return std::max(walks > 0 ? kStateChunk : 0.0, static_cast<double>(walks) * bytes / rate);
   };
