@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kNarrow = 64;
 constexpr int kWidestValue = 64;
-// Narrower heads would have more memory for states, which are padded, than a backward may take: 1.1
-// times the wider of q and v. With two parts they are from twice as many columns on.
+// Columns of each part, on average. With fewer the states, which are padded, would have more memory
+// than a backward may take: 1.1 times the wider of q and v.
 constexpr int kNarrowestPart = 120;
 
 std::int64_t parts_of(const GlaForwardProblem& f) { return ceil_div(f.K, kGroupPart); }
