@@ -105,22 +105,48 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& var
   sum_decays(problem, params.decay_sums, 2 * plan.pairs, stream);
 }
 
+/// Keeps columns [first, last) of K. Strides, those of states too, stay as they are.
+GlaBackwardProblem keep_columns(GlaBackwardProblem problem, int first, int last) {
+  GlaForwardProblem& f = problem.forward;
+  const auto move = [](auto* data, std::int64_t offset) {
+    return data == nullptr ? nullptr : data + offset;
+  };
+  for (StridedTensor* tensor : {&f.q, &f.k, &problem.dq, &problem.dk}) {
+    tensor->data = static_cast<char*>(tensor->data) + first * size_of(f.dtype);
+  }
+  const std::int64_t rows = std::int64_t{first} * f.V;  // of a state
+  f.initial_state = move(f.initial_state, rows);
+  problem.d_final_state = move(problem.d_final_state, rows);
+  problem.d_initial_state = move(problem.d_initial_state, rows);
+  f.K = last - first;
+  return problem;
+}
+
 void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& variant,
                    const DeviceProperties& device, const Context& context) {
   const GlaForwardProblem& f = problem.forward;
   const GroupBackwardPlan plan = plan_group_backward(problem);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* const stream = context.stream.handle;
-  GroupBackwardParams params{encode_maps(problem), problem};
-  params.share = f.H / f.HQ;
-  params.chunks = plan.chunks;
-  params.pairs = plan.pairs;
-  params.multiprocessors = device.multiprocessors;
-  params.states = scratch.at<char>(plan.states);
-  params.state_gradients = scratch.at<char>(plan.state_gradients);
-  params.decay_sums = scratch.at<float>(plan.decay_sums);
-  variant.by_groups(variant.name.c_str(), params, stream);
-  sum_decays(problem, params.decay_sums, plan.chunks, stream);
+  GroupBackwardParts parts;
+  parts.count = plan.parts;
+  for (int part = 0; part < plan.parts; ++part) {
+    const GlaBackwardProblem own =
+        keep_columns(problem, part * kGroupPart, std::min((part + 1) * kGroupPart, f.K));
+    GroupBackwardParams& params = parts.of[part];
+    params = {encode_maps(own), own};
+    params.state_stride = std::int64_t{f.K} * f.V;
+    params.adds = part > 0;
+    params.share = f.H / f.HQ;
+    params.chunks = plan.chunks;
+    params.pairs = plan.pairs;
+    params.multiprocessors = device.multiprocessors;
+    params.states = scratch.at<char>(plan.states + part * plan.part_bytes);
+    params.state_gradients = scratch.at<char>(plan.state_gradients + part * plan.part_bytes);
+    params.decay_sums = scratch.at<float>(plan.decay_sums);
+  }
+  variant.by_groups(variant.name.c_str(), parts, stream);
+  sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
 }
 
 /// Makes the states before, and the gradients behind, the segments of sequences.

@@ -1,5 +1,9 @@
 // gla_group_gradients_kernel: all gradients of a chunk, over all heads that share q and k.
 //
+// A launch makes a part of up to 128 columns of K: its dq and dk, and its share of dv and dg, which
+// are sums over K. The second part adds its share to the first's: dv's is loaded in 16 bits, where
+// the other chunk's v or d_o was.
+//
 // With S before a pair of chunks and dS behind it from gla_group_states_kernel, chunks are
 // independent. A CTA takes every gridDim.x-th chunk (C = 64 tokens) of a group and goes through its
 // heads. What the heads share stays: q, k, scale K Qt, and in registers dQ, dK and the sum of the
@@ -32,7 +36,7 @@
 //
 // Floor: v, do read twice (once from the L2), two states of 2 K V bytes read and dv written, per
 // head and 64 tokens. Numerics: rounded to 16 bits are At, the sum of Wt, S, dS and the decayed V
-// and dO. Shared memory: 226 KB at 128 columns.
+// and dO; of two parts the first's dv, too. Shared memory: 226 KB at 128 columns.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -61,6 +65,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
     for (int i = 0; i < GroupShared<Config>::kStages; ++i) {
       shared.full[i].init(1 + 32);
       shared.state_made[i].init(kRole);
+      shared.earlier[i].init(1);
       shared.values_read[i].init(kRole);
       shared.made[i].init(3 * kRole);
       shared.sums_read[i].init(32);

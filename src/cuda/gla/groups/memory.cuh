@@ -49,6 +49,12 @@ struct GroupCopies {
     load_panel(params.v_map, shared.full[stage], shared.stages[stage].v,
                {0, head_of(item, of_group), item.begin(), item.batch});
   }
+  /// Loads dv of the parts of K before, where the state role has read the other chunk's panel.
+  __device__ void load_earlier(const RingPosition<kStages>& at, TileCoordinate own) const {
+    shared.state_made[at.stage].wait(at.parity);
+    shared.earlier[at.stage].arrive_and_expect(panel_bytes(64));
+    load_panel(params.dv_map, shared.earlier[at.stage], shared.stages[at.stage].other, own);
+  }
   /// Loads what all heads of an item read; its first head's stage says when.
   __device__ void load_inputs(int stage, const GroupItem& item) const {
     Barrier& full = shared.full[stage];
@@ -78,9 +84,10 @@ struct GroupCopies {
     while (now.more(params)) {
       const GroupItem item = find_item(params, now.item);
       const int stage = at.stage;
+      const TileCoordinate own{0, head_of(item, now.head), item.begin(), item.batch};
+      if (params.adds) load_earlier(at, own);
       shared.made[stage].wait(at.parity);
-      store_panel(params.dv_map, shared.stages[stage].v,
-                  {0, head_of(item, now.head), item.begin(), item.batch});
+      store_panel(params.dv_map, shared.stages[stage].v, own);
       const bool more = ahead.more(params);
       const GroupItem next = find_item(params, ahead.item);
       if (more) load(stage, next, ahead.head);
@@ -190,7 +197,12 @@ struct GroupDecayGradients {
 
   using Tokens = typename GroupShared<Config>::Tokens;
 
-  /// Writes d_log_decay of a chunk's tokens, or their sum for a constant decay.
+  /// Writes a gradient, or adds it to that of the parts of K before.
+  __device__ void leave(float& to, float gradient) const {
+    to = params.adds ? to + gradient : gradient;
+  }
+
+  /// Leaves d_log_decay of a chunk's tokens, or their sum for a constant decay.
   __device__ void differentiate(int stage, const GroupPosition& at) const {
     const DecayGradient& to = params.problem.d_log_decay;
     const Tokens& tokens = shared.tokens[stage];
@@ -219,16 +231,17 @@ struct GroupDecayGradients {
     const float second = token + 1 < left ? unless_forgotten(dg.y, log_decay.y) : 0.0f;
     if (to.per_token) {
       const int time = item.begin() + token;
-      if (token < left) *gradient_at(to, item.batch, time, head) = first;
-      if (token + 1 < left) *gradient_at(to, item.batch, time + 1, head) = second;
+      if (token < left) leave(*gradient_at(to, item.batch, time, head), first);
+      if (token + 1 < left) leave(*gradient_at(to, item.batch, time + 1, head), second);
     } else {
       const float sum = sum_warp(first + second);
       const std::int64_t of_head = std::int64_t{item.batch} * params.problem.forward.H + head;
-      if (token == 0) params.decay_sums[of_head * params.chunks + item.chunk] = sum;
+      if (token == 0) leave(params.decay_sums[of_head * params.chunks + item.chunk], sum);
     }
   }
 
   __device__ void run() const {
+    follow_stream();  // the part before left what this one adds to
     RingPosition<GroupShared<Config>::kStages> at;
     for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
       shared.made[at.stage].wait(at.parity);

@@ -3,17 +3,21 @@
 #pragma once
 
 #include "cuda/gla/common/backward_maps.h"
+#include "cuda/gla/groups/plan.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
 
-/// What both kernels receive. States are panels of 64 x 64 values of 16 bits, [V,K], side by side
-/// along K, in the layout of shared memory (parts/panel.cuh).
+/// A part of K's columns, to the kernels a problem without the others. States from one kernel to
+/// the other are panels of 64 x 64 values of 16 bits, [V,K], side by side along K, in the layout of
+/// shared memory (parts/panel.cuh).
 struct GroupBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
-  int share = 1;   // heads of a group
-  int chunks = 0;  // per sequence
-  int pairs = 0;   // of chunks
+  std::int64_t state_stride = 0;  // from a head's state in fp32, [K,V] of all parts, to the next
+  bool adds = false;              // its dv and d_log_decay to those of the parts before
+  int share = 1;                  // heads of a group
+  int chunks = 0;                 // per sequence
+  int pairs = 0;                  // of chunks
   int multiprocessors = 1;
   // [B,H,pairs] states: S before each pair, and dS behind it without the decay of the token there.
   void* states = nullptr;
@@ -21,11 +25,17 @@ struct GroupBackwardParams : BackwardMaps {
   float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
 };
 
-/// Launches gla_group_states_kernel and gla_group_gradients_kernel; `name` is the variant's, for
-/// errors. Instantiated by groups/instances.cuh.
+/// All parts of K, in order.
+struct GroupBackwardParts {
+  GroupBackwardParams of[kMostGroupParts];
+  int count = 1;
+};
+
+/// Launches gla_group_states_kernel for all parts side by side, then gla_group_gradients_kernel for
+/// each; `name` is the variant's, for errors. Instantiated by groups/instances.cuh.
 template <class Element>
-void launch_group_backward(const char* name, const GroupBackwardParams& params, void* stream);
-using GroupBackwardLaunch = void (*)(const char* name, const GroupBackwardParams& params,
+void launch_group_backward(const char* name, const GroupBackwardParts& parts, void* stream);
+using GroupBackwardLaunch = void (*)(const char* name, const GroupBackwardParts& parts,
                                      void* stream);
 
 }  // namespace tandem::cuda::gla

@@ -8,12 +8,19 @@
 
 namespace tandem::cuda::gla {
 
+// Columns of K that a kernel takes; wider heads go in parts, each of which makes dq and dk of its
+// own columns.
+constexpr int kGroupPart = 128;
+constexpr int kMostGroupParts = 2;
+
 struct GroupBackwardPlan {
+  int parts = 1;
   int chunks = 0;
   int pairs = 0;
   // Offsets into the workspace, 256-byte aligned.
-  std::size_t states = 0;
+  std::size_t states = 0;  // a part's behind those of the one before, as are state_gradients
   std::size_t state_gradients = 0;
+  std::size_t part_bytes = 0;  // of a part's states
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
 };

@@ -113,6 +113,23 @@ struct GroupScores {
     fence_registers(dv);
   }
 
+  /// Adds dv of the parts of K before. why not by TMA, which can add to memory: both would be
+  /// rounded first.
+  __device__ void add_earlier(const Position& at, float (&dv)[32]) const {
+    shared.earlier[at.stage].wait(at.parity);
+#pragma unroll
+    for (int step = 0; step < Config::kValueSteps; ++step) {
+      std::uint32_t packed[4];
+      get_columns<64>(shared.stages[at.stage].other, step, 0, packed);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack_pair<Element>(packed[i]);
+        dv[8 * step + 2 * i] += pair.x;
+        dv[8 * step + 2 * i + 1] += pair.y;
+      }
+    }
+  }
+
   __device__ void run() const {
     Position at;
     for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
@@ -123,6 +140,7 @@ struct GroupScores {
       for (int head = 0; head < params.share; ++head, at.advance()) {
         float dv[32];
         make_head(at, keys, sum, dv);
+        if (params.adds) add_earlier(at, dv);
         shared.values_read[at.stage].wait(at.parity);
         sync_warpgroup(Config::kScoresSync);  // no warp reads v any more
         put_rows<Element>(dv, shared.stages[at.stage].v);

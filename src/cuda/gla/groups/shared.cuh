@@ -61,7 +61,7 @@ struct GroupShared {
     alignas(1024) Tile gradient;  // dSt [V,K] behind the chunk, or behind its pair
     alignas(1024) Panel v;        // then dv
     alignas(1024) Panel d_o;
-    alignas(1024) Panel other;  // v of the chunk before or d_o of the one behind
+    alignas(1024) Panel other;  // v of the chunk before or d_o of the one behind; then earlier dv
   };
   /// What it has beside the panels: decays, and sums for the gradient by the decays.
   struct Tokens {
@@ -81,9 +81,11 @@ struct GroupShared {
   Tokens tokens[kStages];
 
   // Per head: a stage is filled, with its first head an item's q, k and `other` too; its state
-  // between the chunks is made; v is in registers; dv and all sums are made; the sums are read.
+  // between the chunks is made; dv of the parts of K before is there; v is in registers; dv and all
+  // sums are made; the sums are read.
   Barrier full[kStages];
   Barrier state_made[kStages];
+  Barrier earlier[kStages];
   Barrier values_read[kStages];
   Barrier made[kStages];
   Barrier sums_read[kStages];

@@ -1,9 +1,10 @@
 // gla_group_states_kernel: the states at both ends of every pair of chunks, for the gradients of
 // grouped heads.
 //
-// A CTA walks one sequence for up to four heads that share q and k, either over k and v from the
-// first token on, or over q and do from the last token back, in chunks of 64 tokens. It leaves the
-// states that it has where a pair of chunks begins along the walk, rounded to 16 bits:
+// A CTA walks one sequence for up to four heads that share q and k and a part of 128 columns of K,
+// either over k and v from the first token on, or over q and do from the last token back, in chunks
+// of 64 tokens. It leaves the states that it has where a pair of chunks begins along the walk,
+// rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
 //   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay
 //
@@ -17,9 +18,9 @@
 //   state -round, store- -decay V- =V K=   -decay V- =V K=
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
-// Floor: v and do read once, k and q once per four heads (mostly from the L2), and two states of
-// 2 K V bytes written per head and pair. Numerics: fp32 states; rounded are the decayed V, and what
-// is left behind.
+// Floor: v and do read once (by the other part from the L2), k and q once per four heads (mostly
+// from the L2), and two states of 2 K V bytes written per head and pair. Numerics: fp32 states;
+// rounded are the decayed V, and what is left behind.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -96,12 +97,11 @@ struct GroupStatesWalk {
   __device__ const float* begin_state(int head) const {
     const GlaForwardProblem& problem = params.problem.forward;
     const float* states = Config::kReverse ? params.problem.d_final_state : problem.initial_state;
-    return states == nullptr ? nullptr : states + sequence_head(head) * problem.K * problem.V;
+    return states == nullptr ? nullptr : states + sequence_head(head) * params.state_stride;
   }
   __device__ float* end_state(int head) const {
-    const GlaForwardProblem& problem = params.problem.forward;
     float* states = Config::kReverse ? params.problem.d_initial_state : nullptr;
-    return states == nullptr ? nullptr : states + sequence_head(head) * problem.K * problem.V;
+    return states == nullptr ? nullptr : states + sequence_head(head) * params.state_stride;
   }
   /// Chunks that come before some pair, or all of them.
   __device__ int chunks() const {
@@ -243,10 +243,11 @@ struct GroupStatesWalk {
 
 template <class Group>
 __global__ __launch_bounds__(GroupStatesShape::kThreads, 1) void gla_group_states_kernel(
-    const __grid_constant__ GroupBackwardParams params) {
+    const __grid_constant__ GroupBackwardParts parts) {
   extern __shared__ __align__(1024) char shared_memory[];
-  // Directions are innermost.
+  // Directions are innermost, then parts, which read the same v and d_o.
   const bool reverse = blockIdx.x % 2 == 1;
+  const GroupBackwardParams& params = parts.of[blockIdx.x / 2 % parts.count];
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   if (threadIdx.x == 32) {
     prefetch_tensor_map(reverse ? params.q_map : params.k_map);
@@ -255,7 +256,7 @@ __global__ __launch_bounds__(GroupStatesShape::kThreads, 1) void gla_group_state
   const auto run = [&]<bool kReverse>() {
     using Config = GroupStatesConfig<Group, kReverse>;
     auto& shared = *reinterpret_cast<GroupStatesShared<Config>*>(shared_memory);
-    const GroupStatesWalk<Config> walk(params, shared, blockIdx.x / 2);
+    const GroupStatesWalk<Config> walk(params, shared, blockIdx.x / 2 / parts.count);
     constexpr int kOwn = GroupStatesShape::kOwnHeads;
     if (threadIdx.x == 0) {
       shared.input.init(1 + 32, 128 * ((walk.heads + kOwn - 1) / kOwn));
