@@ -21,9 +21,10 @@ class Mamba2(Provider):
         except Exception:  # its unbuilt extension, or one of a dozen packages that the SSD does not use
             module = _without_package_imports()
         self._call = module.mamba_chunk_scan_combined
+        self._version = getattr(sys.modules.get("mamba_ssm"), "__version__", "unknown")
 
     def version_of_source(self, package):
-        return {package: sys.modules["mamba_ssm"].__version__}
+        return {package: self._version}
 
     def refusal(self, case, dtype):
         if case.cu_seqlens is not None and (case.cu_seqlens[0], case.cu_seqlens[-1]) != (0, case.T):

@@ -136,7 +136,6 @@ void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& var
     GroupBackwardParams& params = parts.of[part];
     params = {encode_maps(own), own};
     params.state_stride = std::int64_t{f.K} * f.V;
-    params.adds = part > 0;
     params.share = f.H / f.HQ;
     params.chunks = plan.chunks;
     params.pairs = plan.pairs;

@@ -10,41 +10,52 @@
 
 namespace tandem::cuda::gla {
 
-/// For parts of at most kKeyDim columns.
+/// Launches gla_group_gradients_kernel.
 template <class Config>
+void launch_group_gradients(const char* name, const GroupBackwardParams& params, std::int64_t items,
+                            cudaStream_t stream) {
+  static_assert(sizeof(GroupShared<Config>) <= kSharedMemoryPerBlock);
+  launch_kernel(name, gla_group_gradients_kernel<Config>,
+                {.blocks = static_cast<unsigned>(
+                     std::min<std::int64_t>(items, std::max(params.multiprocessors, 1))),
+                 .threads = Config::kThreads,
+                 .shared_bytes = sizeof(GroupShared<Config>)},
+                stream, params);
+}
+
+/// For kParts parts of at most kKeyDim columns.
+template <class Element, int kKeyDim, int kParts>
 void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaStream_t stream) {
+  using Config = GroupConfig<Element, kKeyDim>;
   static_assert(sizeof(GroupBackwardParts) <= 4096);  // what a kernel may receive
   static_assert(sizeof(GroupStatesShared<Config>) <= kSharedMemoryPerBlock);
-  static_assert(sizeof(GroupShared<Config>) <= kSharedMemoryPerBlock);
   const GroupBackwardParams& params = parts.of[0];  // but for its columns of K, as all
   const GlaForwardProblem& problem = params.problem.forward;
   const std::int64_t groups = problem.B * problem.HQ;
   if (groups == 0 || params.share == 0) return;
   const std::int64_t sets = ceil_div(params.share, GroupStatesShape::kHeads);
-  launch_kernel(name, gla_group_states_kernel<Config>,
-                {.blocks = static_cast<unsigned>(2 * parts.count * groups * sets),
+  launch_kernel(name, gla_group_states_kernel<Config, kParts>,
+                {.blocks = static_cast<unsigned>(2 * kParts * groups * sets),
                  .threads = GroupStatesShape::kThreads,
                  .shared_bytes = sizeof(GroupStatesShared<Config>)},
                 stream, parts);
   const std::int64_t items = groups * params.chunks;
   if (items == 0) return;
-  for (int part = 0; part < parts.count; ++part) {
-    launch_kernel(name, gla_group_gradients_kernel<Config>,
-                  {.blocks = static_cast<unsigned>(
-                       std::min<std::int64_t>(items, std::max(params.multiprocessors, 1))),
-                   .threads = Config::kThreads,
-                   .shared_bytes = sizeof(GroupShared<Config>)},
-                  stream, parts.of[part]);
+  launch_group_gradients<Config>(name, params, items, stream);
+  if constexpr (kParts > 1) {
+    launch_group_gradients<GroupConfig<Element, kKeyDim, true>>(name, parts.of[1], items, stream);
   }
 }
 
 template <class Element>
 void launch_group_backward(const char* name, const GroupBackwardParts& parts, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  if (parts.of[0].problem.forward.K <= 64) {
-    launch_group_tiles<GroupConfig<Element, 64>>(name, parts, on);
+  if (parts.count > 1) {
+    launch_group_tiles<Element, kGroupPart, kMostGroupParts>(name, parts, on);
+  } else if (parts.of[0].problem.forward.K <= 64) {
+    launch_group_tiles<Element, 64, 1>(name, parts, on);
   } else {
-    launch_group_tiles<GroupConfig<Element, kGroupPart>>(name, parts, on);
+    launch_group_tiles<Element, kGroupPart, 1>(name, parts, on);
   }
 }
 

@@ -85,7 +85,7 @@ struct GroupCopies {
       const GroupItem item = find_item(params, now.item);
       const int stage = at.stage;
       const TileCoordinate own{0, head_of(item, now.head), item.begin(), item.batch};
-      if (params.adds) load_earlier(at, own);
+      if constexpr (Config::kAdds) load_earlier(at, own);
       shared.made[stage].wait(at.parity);
       store_panel(params.dv_map, shared.stages[stage].v, own);
       const bool more = ahead.more(params);
@@ -199,7 +199,7 @@ struct GroupDecayGradients {
 
   /// Writes a gradient, or adds it to that of the parts of K before.
   __device__ void leave(float& to, float gradient) const {
-    to = params.adds ? to + gradient : gradient;
+    to = Config::kAdds ? to + gradient : gradient;
   }
 
   /// Leaves d_log_decay of a chunk's tokens, or their sum for a constant decay.
@@ -241,7 +241,7 @@ struct GroupDecayGradients {
   }
 
   __device__ void run() const {
-    follow_stream();  // the part before left what this one adds to
+    if constexpr (Config::kAdds) follow_stream();  // the part before left what this one adds to
     RingPosition<GroupShared<Config>::kStages> at;
     for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
       shared.made[at.stage].wait(at.parity);

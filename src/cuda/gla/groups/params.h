@@ -14,7 +14,6 @@ namespace tandem::cuda::gla {
 struct GroupBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
   std::int64_t state_stride = 0;  // from a head's state in fp32, [K,V] of all parts, to the next
-  bool adds = false;              // its dv and d_log_decay to those of the parts before
   int share = 1;                  // heads of a group
   int chunks = 0;                 // per sequence
   int pairs = 0;                  // of chunks

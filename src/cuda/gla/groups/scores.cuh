@@ -140,7 +140,7 @@ struct GroupScores {
       for (int head = 0; head < params.share; ++head, at.advance()) {
         float dv[32];
         make_head(at, keys, sum, dv);
-        if (params.adds) add_earlier(at, dv);
+        if constexpr (Config::kAdds) add_earlier(at, dv);
         shared.values_read[at.stage].wait(at.parity);
         sync_warpgroup(Config::kScoresSync);  // no warp reads v any more
         put_rows<Element>(dv, shared.stages[at.stage].v);

@@ -12,9 +12,11 @@
 
 namespace tandem::cuda::gla {
 
-template <class ElementT, int kKeyDimT>
+/// `kAdds`: to dv and d_log_decay of the parts of K before.
+template <class ElementT, int kKeyDimT, bool kAddsT = false>
 struct GroupConfig {
   using Element = ElementT;
+  static constexpr bool kAdds = kAddsT;
   static constexpr int kKeyDim = kKeyDimT;  // columns of q and k, padded with zeros
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kKeyPanels = kKeyDim / kPanelColumns;

@@ -241,13 +241,13 @@ struct GroupStatesWalk {
   }
 };
 
-template <class Group>
+template <class Group, int kParts>
 __global__ __launch_bounds__(GroupStatesShape::kThreads, 1) void gla_group_states_kernel(
     const __grid_constant__ GroupBackwardParts parts) {
   extern __shared__ __align__(1024) char shared_memory[];
   // Directions are innermost, then parts, which read the same v and d_o.
   const bool reverse = blockIdx.x % 2 == 1;
-  const GroupBackwardParams& params = parts.of[blockIdx.x / 2 % parts.count];
+  const GroupBackwardParams& params = parts.of[blockIdx.x / 2 % kParts];
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   if (threadIdx.x == 32) {
     prefetch_tensor_map(reverse ? params.q_map : params.k_map);
@@ -256,7 +256,7 @@ __global__ __launch_bounds__(GroupStatesShape::kThreads, 1) void gla_group_state
   const auto run = [&]<bool kReverse>() {
     using Config = GroupStatesConfig<Group, kReverse>;
     auto& shared = *reinterpret_cast<GroupStatesShared<Config>*>(shared_memory);
-    const GroupStatesWalk<Config> walk(params, shared, blockIdx.x / 2 / parts.count);
+    const GroupStatesWalk<Config> walk(params, shared, blockIdx.x / 2 / kParts);
     constexpr int kOwn = GroupStatesShape::kOwnHeads;
     if (threadIdx.x == 0) {
       shared.input.init(1 + 32, 128 * ((walk.heads + kOwn - 1) / kOwn));
