@@ -171,6 +171,15 @@ TEST(GlaBackwardPlan, WalksSideBySideTakeTimeForTheDecaysToo) {
             predicted_walks_time(without, device) + device_model(device).gla_backward.decays);
 }
 
+TEST(GlaBackwardPlan, WalksOfHeadsThatShareTakeTimeForTheirSums) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto by_walks = [&](const GlaBackwardArgs& args) {
+    return predicted_walks_time(plan_backward(make_problem(args), device), device);
+  };
+  // Measured: 1170 us.
+  EXPECT_NEAR(by_walks(backward_args(4, 4096, 1, 32, 256, 64)), 1170.0, 120.0);
+}
+
 TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {
   const DeviceProperties device = DeviceProperties::h200();
   const auto by_groups = [&](const GlaBackwardArgs& args) {
@@ -187,11 +196,12 @@ TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {
   EXPECT_NEAR(by_groups(backward_args(1, 2048, 1, 80, 128, 64)), 261.0, 30.0);
   EXPECT_NEAR(by_groups(backward_args(1, 8192, 1, 80, 128, 64)), 484.0, 50.0);
   EXPECT_NEAR(by_groups(backward_args(4, 4096, 2, 112, 64, 64)), 675.0, 70.0);
-  EXPECT_NEAR(by_groups(backward_args(4, 4096, 1, 32, 256, 64)), 500.0, 20.0);
+  EXPECT_NEAR(by_groups(backward_args(4, 4096, 1, 32, 256, 64)), 570.0, 30.0);
   EXPECT_TRUE(chosen(backward_args(8, 4096, 1, 80, 128, 64)));
   EXPECT_TRUE(chosen(backward_args(4, 8192, 8, 128, 128, 64)));
   EXPECT_TRUE(chosen(backward_args(4, 4096, 2, 112, 64, 64)));
   EXPECT_TRUE(chosen(backward_args(4, 4096, 1, 32, 256, 64)));
+  EXPECT_TRUE(chosen(backward_args(4, 1100, 2, 40, 256, 64)));
   EXPECT_FALSE(chosen(backward_args(1, 256, 1, 80, 128, 64)));    // 4 chunks, 80 heads in turn each
   EXPECT_FALSE(chosen(backward_args(4, 4096, 32, 32, 128, 64)));  // one reverse walk
 }

@@ -48,8 +48,9 @@ double predicted_groups_time(const GlaBackwardProblem& problem, const DeviceProp
   constexpr double kItem = 4.0;        // what a chunk's gradients take beside their heads
   constexpr double kHead = 2.65;       // one head of a chunk's gradients
   constexpr double kNarrowHead = 1.95;
-  constexpr double kOfCopy = 0.85;  // the memory's rate where as much is written as read
-  constexpr int kWalkHeads = 4;     // of one walk
+  constexpr double kAddedHead = 1.1;  // what it takes besides where a part before has left dv
+  constexpr double kOfCopy = 0.85;    // the memory's rate where as much is written as read
+  constexpr int kWalkHeads = 4;       // of one walk
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t parts = parts_of(f);
   const std::int64_t chunks = ceil_div(f.T, kChunk), share = f.H / f.HQ, groups = f.B * f.HQ;
@@ -67,7 +68,8 @@ double predicted_groups_time(const GlaBackwardProblem& problem, const DeviceProp
   const std::int64_t items = ceil_div(groups * chunks, multiprocessors);
   const double head = f.K <= kNarrow ? kNarrowHead : kHead;
   return kLaunch * static_cast<double>(1 + parts) + static_cast<double>(chunks) * chunk +
-         static_cast<double>(parts * items) * (kItem + static_cast<double>(share) * head);
+         static_cast<double>(parts * items) * (kItem + static_cast<double>(share) * head) +
+         static_cast<double>((parts - 1) * items * share) * kAddedHead;
 }
 
 GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem) {

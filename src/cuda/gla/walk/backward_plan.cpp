@@ -150,6 +150,14 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   plan.walks.pop_back();
 }
 
+/// Microseconds of writing o in fp32 per head, and of reading it again to be summed.
+double sum_of_heads_time(const BackwardWalk& walk, const DeviceProperties& device) {
+  if (!walk.sums_heads) return 0.0;
+  const GlaForwardProblem& problem = walk.problem;
+  return static_cast<double>(2 * 4 * problem.B * problem.T * problem.H * problem.V) /
+         device_model(device).gla_walk.bytes_per_microsecond;
+}
+
 }  // namespace
 
 std::string reason_against_walks(const GlaBackwardProblem& problem) {
@@ -239,6 +247,7 @@ double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& de
   const bool decays = std::ranges::any_of(plan.walks, &BackwardWalk::row_sums);
   double time = decays ? model.decays : 0.0;
   for (std::size_t i = 0; i < plan.walks.size(); ++i) {
+    time += sum_of_heads_time(plan.walks[i], device);
     const WalkPlan& own = plan.walks[i].plan;
     if (own.shape.items == 0) continue;
     if (i + 1 < plan.walks.size() && plan.walks[i + 1].beside_walk) {
