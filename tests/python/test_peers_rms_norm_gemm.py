@@ -106,6 +106,24 @@ class Peers(unittest.TestCase):
             self.assertEqual(set(peer.prepare(case, "bf16", tensors, "")()), set(self.outputs(case)))
         self.assertEqual(len(compiled), 4)
 
+    def test_liger(self):
+        """With a function of its own in place of the kernel's."""
+
+        class Norm:
+            @staticmethod
+            def apply(x, weight, eps, offset, casting_mode, in_place):
+                self.assertEqual((eps, offset, casting_mode, in_place), (0.5, 0.0, "llama", False))
+                return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+        peer = provider.discover("rms_norm_gemm")["liger"]
+        module = types.SimpleNamespace(LigerRMSNormFunction=Norm)
+        with unittest.mock.patch.dict("sys.modules", {"liger_kernel.ops.rms_norm": module}):
+            peer.load()
+        for case in self.each():
+            call = lambda case, tensors: peer.prepare(case, "bf16", tensors, "")()  # noqa: E731
+            for name, error in self.errors(call, case).items():
+                self.assertLess(error, 2e-2, name)
+
     def test_tandem(self):
         def op(x, norm_weight, weights, biases, eps, dtype):
             self.assertEqual(eps, 0.5)

@@ -1,6 +1,7 @@
 """What a layer in torch does for rms_norm_gemm: rms_norm, and a product per weight or, where the weights are rows of
-one matrix, one product; eager and compiled."""
+one matrix, one product; eager and compiled; and with Liger's kernel for the norm."""
 
+import importlib
 import types
 
 from .. import rms_norm_gemm
@@ -33,6 +34,26 @@ class TorchCompileNorm(TorchCompile, TorchEagerNorm):
     pass
 
 
+class Liger(TorchEagerNorm):
+    name = "liger"
+    packages = ("liger-kernel",)
+    note = "Liger's kernel for the norm, torch's products"
+
+    def load(self):
+        super().load()
+        self._norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
+
+    def versions(self):
+        return {**super().versions(), **super(TorchEager, self).versions()}
+
+    def variant(self, case, setting):
+        return "eager"
+
+    def chain(self, case):
+        # As it patches Llama's, but for the gradient, which is not to lie in that of n.
+        return chain(case, lambda x, weight, eps: self._norm.apply(x, weight, eps, 0.0, "llama", False))
+
+
 def stacked(case, tensors):
     """The tensors with one weight in place of those that are its rows. No copy."""
     first = tensors["weight0"]
@@ -50,13 +71,18 @@ def columns(case):
     return [one.columns for one in rms_norm_gemm.segments(case)]
 
 
-def chain(case):
-    """A function of the tensors by name that returns the outputs by name."""
+def rms_norm(x, weight, eps):
     import torch
+
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
+def chain(case, norm=rms_norm):
+    """A function of the tensors by name that returns the outputs by name."""
 
     def call(tensors):
         x, norm_weight = tensors["x"], tensors["norm_weight"]
-        n = torch.nn.functional.rms_norm(x, (case.d,), norm_weight.to(x.dtype), rms_norm_gemm.eps(case))
+        n = norm(x, norm_weight.to(x.dtype), rms_norm_gemm.eps(case))
         if "weight" in tensors:
             outs = product({**tensors, "x": n, "weight0": tensors["weight"]}, 0).split(columns(case), -1)
         else:
