@@ -17,7 +17,7 @@ class TorchCompileGla(Provider):
         self._torch = importlib.import_module("torch")
 
     def versions(self):
-        return {"torch": self._torch.__version__}
+        return {"torch": self._torch.__version__, **super().versions()}
 
     def compiled(self, case, setting, *functions):
         """These functions, compiled once for all buffer sets; "" leaves them as they are."""
@@ -46,9 +46,6 @@ class TorchCompileAroundFla(TorchCompileGla):
         if not self._torch.cuda.is_available():
             raise RuntimeError("fla's kernels need a GPU")
         self._mix = importlib.import_module("fla.ops.simple_gla").chunk_simple_gla
-
-    def versions(self):
-        return {**super().versions(), **Provider.versions(self)}
 
     def prepare(self, case, dtype, tensors, setting):
         from .. import block_maths

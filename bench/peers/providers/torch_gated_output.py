@@ -36,18 +36,12 @@ class Liger(TorchEager):
         norm = importlib.import_module("liger_kernel.ops.fused_add_rms_norm")
         self._gate, self._norm = swiglu.LigerSiLUMulFunction, norm.LigerFusedAddRMSNormFunction
 
-    def versions(self):
-        return {**super().versions(), **super(torch_projection.TorchEager, self).versions()}
-
     def refusal(self, case, dtype):
         if case.output_gate not in ("none", "silu"):
             return f"no gate {case.output_gate}"
         if (case.output_norm, case.norm != "none", case.residual) != ("rms_norm", True, "yes"):
             return "its kernel is of a residual and an rms_norm with a weight"
         return ""
-
-    def variant(self, case, setting):
-        return "eager"
 
     def chain(self, case):
         def call(tensors):

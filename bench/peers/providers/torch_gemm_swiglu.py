@@ -32,14 +32,8 @@ class Liger(TorchEager):
             "gelu_tanh": importlib.import_module("liger_kernel.ops.geglu").LigerGELUMulFunction,
         }
 
-    def versions(self):
-        return {**super().versions(), **super(torch_projection.TorchEager, self).versions()}
-
     def refusal(self, case, dtype):
         return "" if case.activation in ("silu", "gelu_tanh") else f"no activation {case.activation}"
-
-    def variant(self, case, setting):
-        return "eager"
 
     def chain(self, case):
         function = self._functions[case.activation]

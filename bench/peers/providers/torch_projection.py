@@ -17,7 +17,7 @@ class TorchEager(Provider):
         self._torch = torch
 
     def versions(self):
-        return {"torch": self._torch.__version__}
+        return {"torch": self._torch.__version__, **super().versions()}
 
     def prepare(self, case, dtype, tensors, setting):
         call = self.function(case, dtype)

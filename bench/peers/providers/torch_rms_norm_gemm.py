@@ -43,12 +43,6 @@ class Liger(TorchEagerNorm):
         super().load()
         self._norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
 
-    def versions(self):
-        return {**super().versions(), **super(TorchEager, self).versions()}
-
-    def variant(self, case, setting):
-        return "eager"
-
     def chain(self, case):
         # As it patches Llama's, but for the gradient, which is not to lie in that of n.
         return chain(case, lambda x, weight, eps: self._norm.apply(x, weight, eps, 0.0, "llama", False))

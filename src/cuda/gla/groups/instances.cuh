@@ -42,6 +42,7 @@ void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaS
   const std::int64_t items = groups * params.chunks;
   if (items == 0) return;
   launch_group_gradients<Config>(name, params, items, stream);
+  static_assert(kParts <= 2);
   if constexpr (kParts > 1) {
     launch_group_gradients<GroupConfig<Element, kKeyDim, true>>(name, parts.of[1], items, stream);
   }
