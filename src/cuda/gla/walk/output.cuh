@@ -42,7 +42,7 @@ __device__ void store_panel_rows(const char* panel, const StridedTensor& o, cons
   }
 }
 
-/// Stores Ot of one chunk in fp32, to be summed over the heads of a head warpgroup.
+/// Stores Ot of one chunk in fp32, or adds it to what an earlier walk left there.
 template <class Config>
 __device__ void store_wide(const WalkParams& params, const Item& item, int chunk, int warpgroup,
                            const float (&o)[32]) {
@@ -59,7 +59,14 @@ __device__ void store_wide(const WalkParams& params, const Item& item, int chunk
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const bool inside = token + k % 2 < valid && column + k / 2 * 8 < problem.V;
-      if (inside) first[(token + k % 2) * row + k / 2 * 8] = o[i + k];
+      if (!inside) continue;
+      float* const to = &first[(token + k % 2) * row + k / 2 * 8];
+      // why atomic, where nobody else writes: the memory adds, so that no warp waits for a load.
+      if (params.adds) {
+        atomicAdd(to, o[i + k]);
+      } else {
+        *to = o[i + k];
+      }
     }
   }
 }
@@ -101,7 +108,7 @@ __device__ void store_output(const WalkParams& params, const OutputTensor& to, c
   }
 }
 
-/// Stores the walk's own output: o, or fp32 per head where heads are to be summed.
+/// Stores the walk's own output: o, or fp32 per head where heads or walks are to be summed.
 template <class Config>
 __device__ void store_output(const WalkParams& params, const Item& item, int chunk, int warpgroup,
                              const float (&o)[32], char* panel) {
