@@ -7,8 +7,9 @@
 // whose states are S transposed, dS transposed and dS. The second and the third need one dS: where
 // none of the walks is cut, one walk makes both (walk/key_value.cuh).
 //
-// V wider than a walk's K can be is parts: dv and the states are then made of each part's columns
-// alone, dq, dk and the row sums for the gradient by the decays are sums over the parts.
+// V wider than a walk's K can be is two parts. dq, dk and the row sums for the gradient by the decays
+// are sums over them, of a walk each; the states are made of each part's columns alone. dv is one
+// walk, whose V may be of any width.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ struct BackwardWalk {
   enum class Gradient { kQ, kK, kV, kKV };  // kKV: both
 
   Gradient gradient;
-  int part = 0;                  // of V
+  int part = 0;                  // of V, which its K is
   GlaForwardProblem problem;     // o: where the walk writes
   StridedTensor x;               // q or k: for the gradient by the decays; kKV makes dv of it
   StridedTensor value;           // dv, of kKV

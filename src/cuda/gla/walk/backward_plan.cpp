@@ -65,14 +65,15 @@ const WalkTiles& tiles_for(DType dtype, int K, int V) {
   });
 }
 
-/// Keeps columns [first, last) of V. Strides, those of states too, stay as they are.
+/// Keeps columns [first, last) of V of what dq and dk are made of. Strides, those of states too,
+/// stay as they are.
 GlaBackwardProblem keep_columns(GlaBackwardProblem problem, int first, int last) {
   GlaForwardProblem& f = problem.forward;
   const auto move = [](auto* data, std::int64_t offset) {
     return data == nullptr ? nullptr : data + offset;
   };
-  for (StridedTensor* tensor : {&f.v, &problem.d_o, &problem.dv}) {
-    tensor->data = move(static_cast<char*>(tensor->data), first * size_of(f.dtype));
+  for (StridedTensor* tensor : {&f.v, &problem.d_o}) {
+    tensor->data = static_cast<char*>(tensor->data) + first * size_of(f.dtype);
   }
   f.initial_state = move(f.initial_state, first);
   problem.d_final_state = move(problem.d_final_state, first);
@@ -204,17 +205,17 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   const std::vector<GlaBackwardProblem> parts = parts_of(problem);
   BackwardPlan plan;
   plan.parts = static_cast<int>(parts.size());
-  const auto add = [&](Gradient gradient, StridedTensor GlaBackwardProblem::*o) {
+  const auto add_parts = [&](Gradient gradient, const StridedTensor& o) {
     for (int part = 0; part < plan.parts; ++part) {
-      plan.walks.push_back(make_walk(parts[part], gradient, parts[part].*o, f.V));
+      plan.walks.push_back(make_walk(parts[part], gradient, o, f.V));
       plan.walks.back().part = part;
     }
   };
-  if (problem.dq.data || decays) add(Gradient::kQ, &GlaBackwardProblem::dq);
+  if (problem.dq.data || decays) add_parts(Gradient::kQ, problem.dq);
   if (problem.dk.data || decays || (problem.d_initial_state && !problem.dv.data)) {
-    add(Gradient::kK, &GlaBackwardProblem::dk);
+    add_parts(Gradient::kK, problem.dk);
   }
-  if (problem.dv.data) add(Gradient::kV, &GlaBackwardProblem::dv);
+  if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv, f.V));
 
   bool summed = false;
   int key_dim = 0;
@@ -222,10 +223,9 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     if (walk.is_reverse() && walk.gradient == plan.walks.back().gradient) {
       walk.problem.final_state = parts[walk.part].d_initial_state;
     }
-    // why those of the widest part: panels of all parts are then of one size.
-    const int columns = parts.front().forward.V;
-    const WalkTiles& tiles = walk.gradient == Gradient::kV ? tiles_for(f.dtype, f.K, columns)
-                                                           : tiles_for(f.dtype, columns, f.K);
+    // why by the widest part: panels of all parts are then of one size.
+    const int K = walk.gradient == Gradient::kV ? f.K : parts.front().forward.V;
+    const WalkTiles& tiles = tiles_for(f.dtype, K, walk.problem.V);
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
     shape.row_sums = walk.row_sums;
