@@ -8,7 +8,7 @@
 // none of the walks is cut, one walk makes both (walk/key_value.cuh).
 //
 // V wider than a walk's K can be is two parts. dq, dk and the row sums for the gradient by the
-// decays are sums over them, of a walk each; the states are made of each part's columns alone. dv is
+// decays are sums over them, of a walk each; states are made of each part's columns alone. dv is
 // one walk, whose V may be of any width.
 #pragma once
 
