@@ -16,7 +16,7 @@ Ways = tuple[tuple[set[str], set[str]], ...]
 
 # Of a call that takes wider tensors than its backward: the argument, the cotangent of its shape, and the last extent
 # that is always taken.
-WIDEST = {"gla_forward": ("v", "d_o", 256)}
+WIDEST = {"gla_forward": ("v", "d_o", 512)}
 
 # Of each call, inputs that outputs are linear in together, and these outputs; others do not depend on them. Tangents
 # of such inputs are one more call, in which they stand for the inputs.

@@ -45,7 +45,7 @@ TEST(GlaBatchInvariance, TheWalksOfABackwardDependOnOneSequenceAlone) {
     }
     return text;
   };
-  for (const auto& [K, V] : {std::pair{64, 64}, {128, 128}, {64, 128}, {192, 192}}) {
+  for (const auto& [K, V] : {std::pair{64, 64}, {128, 128}, {64, 128}, {192, 192}, {64, 512}}) {
     GlaBackwardArgs packed = backward_args(1, 5000, 2, 2, K, V);
     packed.cu_seqlens = TensorView::contiguous(reinterpret_cast<void*>(11ull << 44), DType::kInt32,
                                                {4}, Device::cuda());

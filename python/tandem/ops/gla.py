@@ -68,7 +68,7 @@ def gla(
         TypeError: an argument is no tensor, or unknown.
         ValueError: a shape, dtype, device or value breaks the above.
         NotImplementedError: nothing here can run it: no kernel for this GPU or these widths, a build without
-            CUDA. From ``backward()`` too (on a GPU it takes V up to 256, the forward more), and for other tangents
+            CUDA. From ``backward()`` too (on a GPU it takes V up to 512, the forward more), and for other tangents
             and second derivatives everywhere.
         RuntimeError: CUDA failed.
 

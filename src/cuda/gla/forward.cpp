@@ -99,7 +99,7 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   WalkParams params;
   params.problem = problem;
-  params.state_strides = {problem.V, 1};
+  params.state_strides = {problem.V, 1, std::int64_t{problem.K} * problem.V};
   if (variant.tma) encode_maps(params, tiles);
   if (plan.flags > 0) {
     launch_clear(kOp, scratch.at<std::uint32_t>(plan.ready), plan.flags, context.stream.handle);

@@ -227,15 +227,16 @@ __device__ void differentiate(const DecayGradientParams& params) {
   if (threadIdx.x == 0) params.sums[blockIdx.x * gridDim.y + blockIdx.y] = sum;
 }
 
-/// Takes up to `kPanels` panels: 1, 2 or 4. All loads of two chunks are under way at once, in as
-/// many warps as registers allow: latency is all that this takes.
+/// CTAs per multiprocessor: as many as registers for so many panels allow.
+constexpr int resident_blocks(int panels) {
+  return panels == 1 ? 8 : panels == 2 ? 6 : panels == 4 ? 5 : 3;
+}
+
+/// Takes up to `kPanels` panels: 1, 2, 4 or 8. All loads of two chunks are under way at once, in as
+/// many warps as there can be: latency is all that this takes.
 template <int kPanels>
-__global__ __launch_bounds__(
-    kThreads,
-    kPanels == 1 ? 8
-    : kPanels == 2
-        ? 6
-        : 5) void gla_decay_gradient_kernel(const __grid_constant__ DecayGradientParams params) {
+__global__ __launch_bounds__(kThreads, resident_blocks(kPanels)) void gla_decay_gradient_kernel(
+    const __grid_constant__ DecayGradientParams params) {
   if (!params.beside_walk) follow_stream();
   differentiate<kPanels>(params);
   // why one CTA: waiting CTAs would keep others from the few SMs that are free.
@@ -263,7 +264,8 @@ void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
   const std::int64_t rows = std::max<std::int64_t>(params.N, 1) * params.H;
   const auto kernel = params.panels == 1   ? gla_decay_gradient_kernel<1>
                       : params.panels == 2 ? gla_decay_gradient_kernel<2>
-                                           : gla_decay_gradient_kernel<4>;
+                      : params.panels <= 4 ? gla_decay_gradient_kernel<4>
+                                           : gla_decay_gradient_kernel<8>;
   launch_kernel(
       "gla_decay_gradient", kernel,
       {.blocks = static_cast<unsigned>(rows), .blocks_y = params.splits, .threads = kThreads}, on,

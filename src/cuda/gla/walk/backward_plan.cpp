@@ -13,12 +13,13 @@ namespace tandem::cuda::gla {
 namespace {
 
 using Gradient = BackwardWalk::Gradient;
-// Widest K and V: each is some walk's K.
+// Widest K, and widest part of V: each is some walk's K.
 #ifdef TANDEM_CUDA_DEV
 constexpr int kWidest = 128;
 #else
 constexpr int kWidest = 256;
 #endif
+constexpr int kMostParts = 2;  // of V
 
 /// The walks over tiles of one pair of widths.
 struct WalkTiles {
@@ -64,10 +65,42 @@ const WalkTiles& tiles_for(DType dtype, int K, int V) {
   });
 }
 
-/// Describes the walk for a gradient that is written to `o`, without its launches.
+/// Keeps columns [first, last) of V of what dq and dk are made of. Strides, those of states too,
+/// stay as they are.
+GlaBackwardProblem keep_columns(GlaBackwardProblem problem, int first, int last) {
+  GlaForwardProblem& f = problem.forward;
+  const auto move = [](auto* data, std::int64_t offset) {
+    return data == nullptr ? nullptr : data + offset;
+  };
+  for (StridedTensor* tensor : {&f.v, &problem.d_o}) {
+    tensor->data = static_cast<char*>(tensor->data) + first * size_of(f.dtype);
+  }
+  f.initial_state = move(f.initial_state, first);
+  problem.d_final_state = move(problem.d_final_state, first);
+  problem.d_initial_state = move(problem.d_initial_state, first);
+  f.V = last - first;
+  return problem;
+}
+
+/// The problem by parts of V that are no wider than a walk's K, the first one the widest. All begin
+/// where TMA can.
+std::vector<GlaBackwardProblem> parts_of(const GlaBackwardProblem& problem) {
+  const int V = problem.forward.V;
+  const std::int64_t count = std::max<std::int64_t>(ceil_div(V, kWidest), 1);
+  const int width = static_cast<int>(ceil_div(V, 8 * count) * 8);
+  std::vector<GlaBackwardProblem> parts;
+  for (int part = 0; part < count; ++part) {
+    parts.push_back(keep_columns(problem, part * width, std::min((part + 1) * width, V)));
+  }
+  return parts;
+}
+
+/// Describes the walk for a gradient that is written to `o`, without its launches. `backward` is
+/// the part of V, of so many columns.
 BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
-                       const StridedTensor& o) {
+                       const StridedTensor& o, int columns) {
   const GlaForwardProblem& f = backward.forward;
+  const std::int64_t state = std::int64_t{f.K} * columns;
   BackwardWalk walk;
   walk.gradient = gradient;
   walk.problem = f;
@@ -80,7 +113,7 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
   };
   if (gradient == Gradient::kV) {
     set(f.k, f.q, backward.d_o);
-    walk.state_strides = {f.V, 1};
+    walk.state_strides = {columns, 1, state};
   } else {
     const bool of_q = gradient == Gradient::kQ;
     if (of_q) {
@@ -93,9 +126,9 @@ BackwardWalk make_walk(const GlaBackwardProblem& backward, Gradient gradient,
     walk.problem.K = f.V;
     walk.problem.V = f.K;
     walk.heads_per_value = f.H / f.HQ;
-    walk.state_strides = {1, f.V};
+    walk.state_strides = {1, columns, state};
     walk.row_sums = backward.d_log_decay.data != nullptr;
-    walk.sums_heads = f.H != f.HQ && o.data != nullptr;
+    walk.summed = (f.H != f.HQ || f.V != columns) && o.data != nullptr;
   }
   if (gradient != Gradient::kQ) walk.problem.initial_state = backward.d_final_state;
   return walk;
@@ -151,8 +184,8 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
 }
 
 /// Microseconds of writing o in fp32 per head, and of reading it again to be summed.
-double sum_of_heads_time(const BackwardWalk& walk, const DeviceProperties& device) {
-  if (!walk.sums_heads) return 0.0;
+double sum_time(const BackwardWalk& walk, const DeviceProperties& device) {
+  if (!walk.summed) return 0.0;
   const GlaForwardProblem& problem = walk.problem;
   return static_cast<double>(2 * 4 * problem.B * problem.T * problem.H * problem.V) /
          device_model(device).gla_walk.bytes_per_microsecond;
@@ -162,41 +195,51 @@ double sum_of_heads_time(const BackwardWalk& walk, const DeviceProperties& devic
 
 std::string reason_against_walks(const GlaBackwardProblem& problem) {
   const std::string reason = width_reason("K", problem.forward.K, kWidest);
-  return reason.empty() ? width_reason("V", problem.forward.V, kWidest) : reason;
+  return reason.empty() ? width_reason("V", problem.forward.V, kMostParts * kWidest) : reason;
 }
 
 BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,
                            bool batch_invariant) {
   const GlaForwardProblem& f = problem.forward;
   const bool decays = problem.d_log_decay.data != nullptr;
+  const std::vector<GlaBackwardProblem> parts = parts_of(problem);
   BackwardPlan plan;
-  if (problem.dq.data || decays) {
-    plan.walks.push_back(make_walk(problem, Gradient::kQ, problem.dq));
-  }
+  plan.parts = static_cast<int>(parts.size());
+  const auto add_parts = [&](Gradient gradient, const StridedTensor& o) {
+    for (int part = 0; part < plan.parts; ++part) {
+      plan.walks.push_back(make_walk(parts[part], gradient, o, f.V));
+      plan.walks.back().part = part;
+    }
+  };
+  if (problem.dq.data || decays) add_parts(Gradient::kQ, problem.dq);
   if (problem.dk.data || decays || (problem.d_initial_state && !problem.dv.data)) {
-    plan.walks.push_back(make_walk(problem, Gradient::kK, problem.dk));
+    add_parts(Gradient::kK, problem.dk);
   }
-  if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv));
-  if (!plan.walks.empty() && plan.walks.back().is_reverse()) {
-    plan.walks.back().problem.final_state = problem.d_initial_state;
-  }
+  if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv, f.V));
 
-  bool sums_heads = false;
+  bool summed = false;
   int key_dim = 0;
   for (BackwardWalk& walk : plan.walks) {
-    const WalkTiles& tiles = tiles_for(f.dtype, walk.problem.K, walk.problem.V);
+    if (walk.is_reverse() && walk.gradient == plan.walks.back().gradient) {
+      walk.problem.final_state = parts[walk.part].d_initial_state;
+    }
+    // why by the widest part: panels of all parts are then of one size.
+    const int K = walk.gradient == Gradient::kV ? f.K : parts.front().forward.V;
+    const WalkTiles& tiles = tiles_for(f.dtype, K, walk.problem.V);
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
     shape.row_sums = walk.row_sums;
     walk.plan =
         plan_walk(walk.problem, shape, choose_segments(walk.problem, shape, batch_invariant));
-    sums_heads |= walk.sums_heads;
+    summed |= walk.summed;
     if (!walk.row_sums) continue;
-    plan.panels = walk.plan.value_tiles * (tiles.value_dim / 64);
+    plan.panels = plan.parts * walk.plan.value_tiles * (tiles.value_dim / 64);
     key_dim = tiles.key_dim;
   }
-  if (!batch_invariant) pair_walks(plan);
-  join_walks(plan, problem);
+  if (plan.parts == 1) {
+    if (!batch_invariant) pair_walks(plan);
+    join_walks(plan, problem);
+  }
   std::size_t walk_bytes = 0;
   for (const BackwardWalk& walk : plan.walks) {
     walk_bytes = std::max(walk_bytes, walk.plan.workspace_bytes);
@@ -209,7 +252,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     walk.plan.ready = flags;
     flags += 4 * static_cast<std::size_t>(walk.plan.flags);
   }
-  if (sums_heads) plan.wide_output = workspace.add(4 * f.B * f.T * f.H * f.K);
+  if (summed) plan.wide_output = workspace.add(4 * f.B * f.T * f.H * f.K);
   plan.workspace_bytes = workspace.bytes();
   if (!decays) return plan;
 
@@ -217,7 +260,8 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   // of that: they are written and read. Narrower heads have fewer roundings to average, and one F
   // per chunk.
   if (std::min(f.K, f.V) >= 64) plan.spans.shift = 1;
-  while (plan.spans.tokens() < std::min(key_dim, 64 * plan.panels)) ++plan.spans.shift;
+  const int key_columns = 64 * plan.panels / plan.parts;
+  while (plan.spans.tokens() < std::min(key_dim, key_columns)) ++plan.spans.shift;
   const int tokens = plan.spans.tokens();
   plan.spans.per_sequence = static_cast<int>(ceil_div(f.T, tokens));
   plan.spans.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
@@ -247,7 +291,7 @@ double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& de
   const bool decays = std::ranges::any_of(plan.walks, &BackwardWalk::row_sums);
   double time = decays ? model.decays : 0.0;
   for (std::size_t i = 0; i < plan.walks.size(); ++i) {
-    time += sum_of_heads_time(plan.walks[i], device);
+    time += sum_time(plan.walks[i], device);
     const WalkPlan& own = plan.walks[i].plan;
     if (own.shape.items == 0) continue;
     if (i + 1 < plan.walks.size() && plan.walks[i + 1].beside_walk) {

@@ -31,6 +31,25 @@ DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
   return params;
 }
 
+/// Where a walk's row sums go: its part of V has its panels behind those of earlier parts.
+RowSumParams row_sum_params(const GlaForwardProblem& f, const BackwardPlan& plan,
+                            const BackwardWalk& walk, const ScratchMemory& scratch) {
+  const std::int64_t first_panel = std::int64_t{walk.part} * (plan.panels / plan.parts);
+  const std::int64_t rows = first_panel * f.B * f.H * f.T;
+  const std::int64_t spans = first_panel * f.H * plan.spans.count;
+  constexpr int kBytes = 64 * 2;  // of a state's panel, per column of V
+  RowSumParams params;
+  params.x = walk.x;
+  if (!walk.row_sums) return params;
+  params.rows = scratch.at<float>(walk.is_reverse() ? plan.key_rows : plan.query_rows) + rows;
+  params.state_rows = scratch.at<float>(plan.key_state_rows) + rows;
+  params.states = scratch.at<uint4>(plan.states) +
+                  spans * walk.plan.shape.key_dim * kBytes / static_cast<int>(sizeof(uint4));
+  params.flows = scratch.at<float>(plan.flows) + spans * 128;
+  params.spans = plan.spans;
+  return params;
+}
+
 void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const BackwardWalk& walk,
          const std::string& name, bool tma, const ScratchMemory& scratch, void* stream) {
   WalkParams params;
@@ -38,19 +57,13 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
   params.heads_per_value = walk.heads_per_value;
   params.beside_walk = walk.beside_walk;
   params.state_strides = walk.state_strides;
-  if (walk.sums_heads) {
+  if (walk.summed) {
     params.problem.o = {};
     params.wide_output = scratch.at<float>(plan.wide_output);
+    params.adds = walk.part > 0;
   }
-  params.row_sums.x = walk.x;
+  params.row_sums = row_sum_params(backward.forward, plan, walk, scratch);
   params.value = walk.value;
-  if (walk.row_sums) {
-    params.row_sums.rows = scratch.at<float>(walk.is_reverse() ? plan.key_rows : plan.query_rows);
-    params.row_sums.state_rows = scratch.at<float>(plan.key_state_rows);
-    params.row_sums.states = scratch.at<uint4>(plan.states);
-    params.row_sums.flows = scratch.at<float>(plan.flows);
-    params.row_sums.spans = plan.spans;
-  }
   if (tma) {
     const GlaForwardProblem& problem = params.problem;
     const int value_heads = problem.H / walk.heads_per_value;
@@ -67,7 +80,7 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
     }
   }
   run_walk(name, walk.launch, walk.plan, params, scratch, stream);
-  if (walk.sums_heads) {
+  if (walk.summed && walk.part == plan.parts - 1) {
     const GlaForwardProblem& f = backward.forward;
     launch_sum_heads(
         {f.dtype, f.B, f.T, f.N, f.H, f.HQ, f.K, f.cu_seqlens, params.wide_output, walk.problem.o},

@@ -48,14 +48,13 @@ __device__ void find_item(const WalkParams& params, unsigned index, Item& item) 
   }
   set_sequence(item, problem, n);
 
-  const std::int64_t sequence_head = n * problem.H + item.head;
-  const std::int64_t state_size = std::int64_t{problem.K} * problem.V;
+  const std::int64_t state = (n * problem.H + item.head) * params.state_strides.head;
   if constexpr (Config::kSplit) keep_segment<Config>(item, item.segment, item.segments);
   if (problem.initial_state != nullptr && item.segment == 0) {
-    item.initial_state = problem.initial_state + sequence_head * state_size;
+    item.initial_state = problem.initial_state + state;
   }
   if (problem.final_state != nullptr && item.segment == item.segments - 1) {
-    item.final_state = problem.final_state + sequence_head * state_size;
+    item.final_state = problem.final_state + state;
   }
 }
 

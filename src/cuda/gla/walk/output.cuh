@@ -42,10 +42,11 @@ __device__ void store_panel_rows(const char* panel, const StridedTensor& o, cons
   }
 }
 
-/// Stores Ot of one chunk in fp32, to be summed over the heads of a head warpgroup.
-template <class Config>
-__device__ void store_wide(const WalkParams& params, const Item& item, int chunk, int warpgroup,
-                           const float (&o)[32]) {
+/// Calls put(place in wide_output, element) for this thread's elements of Ot of one chunk that
+/// exist.
+template <class Config, class Put>
+__device__ void put_wide(const WalkParams& params, const Item& item, int chunk, int warpgroup,
+                         const float (&o)[32], Put put) {
   const GlaForwardProblem& problem = params.problem;
   const int valid = item.valid_tokens<Config>(chunk);
   const int column = item.first_column + 64 * warpgroup + fragment_row();
@@ -59,9 +60,22 @@ __device__ void store_wide(const WalkParams& params, const Item& item, int chunk
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const bool inside = token + k % 2 < valid && column + k / 2 * 8 < problem.V;
-      if (inside) first[(token + k % 2) * row + k / 2 * 8] = o[i + k];
+      if (inside) put(&first[(token + k % 2) * row + k / 2 * 8], o[i + k]);
     }
   }
+}
+
+/// Stores Ot of one chunk in fp32, or adds it to what an earlier walk left there.
+template <class Config>
+__device__ void store_wide(const WalkParams& params, const Item& item, int chunk, int warpgroup,
+                           const float (&o)[32]) {
+  if (!params.adds) {
+    return put_wide<Config>(params, item, chunk, warpgroup, o,
+                            [](float* to, float value) { *to = value; });
+  }
+  // why atomic, where nobody else writes: the memory adds, so that no warp waits for a load.
+  put_wide<Config>(params, item, chunk, warpgroup, o,
+                   [](float* to, float value) { atomicAdd(to, value); });
 }
 
 /// Where an output goes.
@@ -101,7 +115,7 @@ __device__ void store_output(const WalkParams& params, const OutputTensor& to, c
   }
 }
 
-/// Stores the walk's own output: o, or fp32 per head where heads are to be summed.
+/// Stores the walk's own output: o, or fp32 per head where heads or walks are to be summed.
 template <class Config>
 __device__ void store_output(const WalkParams& params, const Item& item, int chunk, int warpgroup,
                              const float (&o)[32], char* panel) {

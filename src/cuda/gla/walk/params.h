@@ -63,6 +63,7 @@ struct WalkParams {
   WalkSchedule schedule;
   RowSumParams row_sums;
   float* wide_output = nullptr;  // [B,T,H,V], of a backward: instead of o
+  bool adds = false;             // to wide_output
   // Whether the kernel before this one on the stream is another walk, of which nothing is needed:
   // then only the end of this kernel waits for it.
   bool beside_walk = false;

@@ -61,8 +61,7 @@ struct StateRegisters {
   __device__ static std::int64_t state_offset(const WalkParams& params, const Item& item,
                                               int warpgroup) {
     if constexpr (Config::kHeads == 1) return 0;
-    return std::int64_t{item.head_of<Config>(warpgroup) - item.head} * params.problem.K *
-           params.problem.V;
+    return (item.head_of<Config>(warpgroup) - item.head) * params.state_strides.head;
   }
   __device__ static StateTile tile_at(const WalkParams& params, const Item& item, int warpgroup,
                                       int index) {

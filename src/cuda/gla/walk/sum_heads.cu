@@ -16,10 +16,12 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
+constexpr int kBlocks = 8;  // per multiprocessor, at most
 
-/// Sums heads into `to`, a warp per row of it.
-template <class Element>
-__global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
+/// Sums heads into `to`, a warp per row of it, a lane `kColumns` columns at once: as many loads are
+/// under way. Of several heads some are anyway.
+template <class Element, int kColumns>
+__global__ __launch_bounds__(kThreads, kBlocks) void gla_sum_heads_kernel(
     const __grid_constant__ SumHeadsParams params) {
   follow_stream();
   const std::int64_t rows = params.B * params.T * params.HQ;
@@ -38,10 +40,23 @@ __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
     const bool inside = time >= first && time < last;
     const float* from = params.from + (token * params.H + head * share) * params.D;
     Element* to = token_row<Element>(params.to, batch, time, head);
-    for (int column = threadIdx.x % 32; column < params.D; column += 32) {
-      float sum = 0.0f;
-      for (int i = 0; inside && i < share; ++i) sum += from[std::int64_t{i} * params.D + column];
-      to[column] = static_cast<Element>(sum);
+    for (int first = threadIdx.x % 32; first < params.D; first += 32 * kColumns) {
+      float sums[kColumns] = {};
+      for (int i = 0; inside && i < share; ++i) {
+        float of_head[kColumns];
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          const int column = first + 32 * k;
+          of_head[k] = column < params.D ? from[std::int64_t{i} * params.D + column] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) sums[k] += of_head[k];
+      }
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) {
+        const int column = first + 32 * k;
+        if (column < params.D) to[column] = static_cast<Element>(sums[k]);
+      }
     }
   }
 }
@@ -49,7 +64,7 @@ __global__ __launch_bounds__(kThreads) void gla_sum_heads_kernel(
 }  // namespace
 
 void launch_sum_heads(const SumHeadsParams& params, int multiprocessors, void* stream) {
-  const std::int64_t most = std::int64_t{8} * std::max(multiprocessors, 1);
+  const std::int64_t most = std::int64_t{kBlocks} * std::max(multiprocessors, 1);
   const std::int64_t rows = params.B * params.T * params.HQ;
   if (rows == 0) return;
   const auto blocks = static_cast<unsigned>(std::min(ceil_div(rows, kWarps), most));
@@ -57,8 +72,12 @@ void launch_sum_heads(const SumHeadsParams& params, int multiprocessors, void* s
     launch_kernel("gla_sum_heads", kernel, {.blocks = blocks, .threads = kThreads},
                   static_cast<cudaStream_t>(stream), params);
   };
-  launch(params.dtype == DType::kBFloat16 ? gla_sum_heads_kernel<__nv_bfloat16>
-                                          : gla_sum_heads_kernel<__half>);
+  const bool bf16 = params.dtype == DType::kBFloat16;
+  if (params.H == params.HQ) {
+    launch(bf16 ? gla_sum_heads_kernel<__nv_bfloat16, 8> : gla_sum_heads_kernel<__half, 8>);
+  } else {
+    launch(bf16 ? gla_sum_heads_kernel<__nv_bfloat16, 1> : gla_sum_heads_kernel<__half, 1>);
+  }
 }
 
 }  // namespace tandem::cuda::gla

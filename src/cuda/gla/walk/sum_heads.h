@@ -1,4 +1,4 @@
-// What follows a walk whose heads share a query and key head.
+// What follows walks whose heads share a query and key head, or whose outputs are summed.
 #pragma once
 
 #include "ops/gla_problem.h"
