@@ -73,4 +73,9 @@ int gla_segments_switch() {
   return segments;
 }
 
+MergeSwitch gla_merge_switch() {
+  using enum MergeSwitch;
+  return choose<MergeSwitch>("TANDEM_GLA_MERGE", kUnset, {{"0", kNever}, {"1", kAlways}});
+}
+
 }  // namespace tandem

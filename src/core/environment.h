@@ -26,4 +26,9 @@ CallOptions call_options_from_environment();
 /// when unset: it chooses.
 int gla_segments_switch();
 
+/// TANDEM_GLA_MERGE=0|1: whether gla merges packed sequences on a GPU where it can; it chooses when
+/// unset.
+enum class MergeSwitch { kUnset, kNever, kAlways };
+MergeSwitch gla_merge_switch();
+
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <limits>
@@ -29,6 +30,7 @@ struct Planting {
   bool forwards_only;                 // chunks before the token's do not see it
   std::vector<Layout> layouts;
   std::int64_t heads = 3;
+  const char* switched_on = nullptr;  // environment variable, 1 where something is planted
 };
 
 /// `operation` once on the device with these buffers.
@@ -122,7 +124,9 @@ class Planter {
     SCOPED_TRACE(testing::Message() << value << " in " << input.name << ", sequence " << n);
     Buffers inputs = clone(set_.buffers);
     store(input.dtype, inputs[input.buffer].data() + input.offset, index, value);
+    if (planting_.switched_on != nullptr) setenv(planting_.switched_on, "1", 1);
     const Buffers dirty = run(operation_, set_, inputs, device_);
+    if (planting_.switched_on != nullptr) unsetenv(planting_.switched_on);
     for (const NamedTensor& x : set_.tensors) {
       if (!x.output) continue;
       if (x.name.ends_with("_state")) {

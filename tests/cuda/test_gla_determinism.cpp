@@ -35,6 +35,9 @@ const std::vector<NamedShape> kShapes = {
      R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 40, "HQ": 2, "K": 256, "V": 64})"},
     {nullptr, "WideValues",
      R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 4, "K": 256, "V": 512})"},
+    {nullptr, "ShortSequences", R"("states": "none", "axes": {"B": 1, "T": 12000, "H": 16, "K": 64},
+        "lengths": {"distribution": "log_uniform", "sequences": 500, "smallest": 1,
+                    "largest": 400})"},
     {nullptr, "ManySequences", R"("states": "both", "axes": {"B": 1, "T": 20000, "H": 4, "K": 64},
         "lengths": {"distribution": "log_uniform", "sequences": 100, "smallest": 1,
                     "largest": 2000})"}};

@@ -8,6 +8,7 @@
 
 #include "cuda/gla/decay/gradient.h"
 #include "cuda/gla/state/config.h"
+#include "cuda/gla/walk/merge.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla.h"
@@ -21,8 +22,29 @@ constexpr const char* kOp = "gla_backward";
 /// choice may depend on it.
 struct BackwardChoice {
   const BackwardVariant& variant;
-  BackwardPlan walks;
+  BackwardPlan walks = {};
+  MergePlan merge = {};
+  BackwardPlan merged =
+      {};  // where sequences are: of walks before the others, which mostly end at once
+  std::size_t workspace_bytes = 0;
 };
+
+/// Plans walks of merged sequences where those as they are would be whole.
+void merge_walks(BackwardChoice& choice, const GlaBackwardProblem& problem,
+                 const DeviceProperties& device) {
+  std::vector<SplitShape> shapes;
+  for (const BackwardWalk& walk : choice.walks.walks) {
+    if (walk.plan.split()) return;
+    shapes.push_back(walk.plan.shape);
+  }
+  const GlaForwardProblem& f = problem.forward;
+  const bool states = f.initial_state || problem.d_final_state || problem.d_initial_state;
+  choice.merge = plan_merge(f, states, shapes, choice.workspace_bytes);
+  if (choice.merge.sequences == 0) return;
+  GlaBackwardProblem fewer = problem;
+  fewer.forward = merged(f, choice.merge);
+  choice.merged = plan_backward(fewer, device);
+}
 
 BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device,
                       const CallOptions& options) {
@@ -45,9 +67,13 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
         }
         return reason;
       });
-  if (!variant.by_walks()) return {variant, {}};
-  return {variant,
-          walks ? *std::move(walks) : plan_backward(problem, device, options.batch_invariant)};
+  BackwardChoice choice{variant};
+  if (!variant.by_walks()) return choice;
+  choice.walks =
+      walks ? *std::move(walks) : plan_backward(problem, device, options.batch_invariant);
+  choice.workspace_bytes = choice.walks.workspace_bytes;
+  if (!options.batch_invariant) merge_walks(choice, problem, device);
+  return choice;
 }
 
 /// Says why a kernel that makes all gradients at once cannot take a problem, whatever its widths;
@@ -204,6 +230,21 @@ void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& va
   sum_decays(problem, params.decay_sums, plan.segments, stream);
 }
 
+void run_as_chosen(const GlaBackwardProblem& problem, const BackwardChoice& choice,
+                   const Context& context) {
+  const ScratchMemory scratch(kOp, context, choice.workspace_bytes);
+  void* const stream = context.stream.handle;
+  const auto run = [&](const GlaBackwardProblem& of, const BackwardPlan& plan,
+                       const FiniteGuard& guard) {
+    run_by_walks(of, plan, guard, choice.variant.name, choice.variant.tma, scratch, stream);
+  };
+  if (choice.merge.sequences == 0) return run(problem, choice.walks, {});
+  GlaBackwardProblem fewer = problem;
+  merge(fewer.forward, choice.merge, scratch, stream);
+  run(fewer, choice.merged, first_guard(choice.merge, scratch));
+  run(problem, choice.walks, second_guard(choice.merge, scratch));
+}
+
 }  // namespace
 
 const std::vector<BackwardVariant>& backward_variants() {
@@ -257,7 +298,8 @@ namespace tandem::cuda {
 void gla_backward(const GlaBackwardProblem& problem, const Context& context,
                   const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.forward.device);
-  const auto [variant, walks] = gla::choose(problem, device, options);
+  const gla::BackwardChoice choice = gla::choose(problem, device, options);
+  const gla::BackwardVariant& variant = choice.variant;
   const CallScope scope(variant.name, problem.forward.device.index);
   if (variant.by_groups) {
     gla::run_by_groups(problem, variant, device, context);
@@ -266,19 +308,19 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
   } else if (variant.in_reverse.walk) {
     gla::run_in_reverse(problem, variant, device, context);
   } else {
-    const ScratchMemory scratch(gla::kOp, context, walks.workspace_bytes);
-    gla::run_by_walks(problem, walks, variant.name, variant.tma, scratch, context.stream.handle);
+    gla::run_as_chosen(problem, choice, context);
   }
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device,
                                          const CallOptions& options) {
-  const auto [variant, walks] = gla::choose(problem, device, options);
+  const gla::BackwardChoice choice = gla::choose(problem, device, options);
+  const gla::BackwardVariant& variant = choice.variant;
   if (variant.by_groups) return gla::plan_group_backward(problem).workspace_bytes;
   if (variant.by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
   if (variant.in_reverse.walk) return gla::plan_reverse_backward(problem, device).workspace_bytes;
-  return walks.workspace_bytes;
+  return choice.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

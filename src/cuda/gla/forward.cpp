@@ -2,7 +2,7 @@
 #include "cuda/gla/forward.h"
 
 #include "cuda/gla/walk/config.h"
-#include "cuda/gla/walk/schedule.h"
+#include "cuda/gla/walk/merge.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/clear.h"
 #include "ops/gla.h"
@@ -50,6 +50,14 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
   });
 }
 
+/// A walk; or one of merged sequences, and behind it the other, which mostly ends at once.
+struct ForwardPlan {
+  WalkPlan walk;
+  MergePlan merge;
+  WalkPlan merged;  // where sequences are
+  std::size_t workspace_bytes = 0;
+};
+
 WalkPlan plan_of(const ForwardVariant& variant, const GlaForwardProblem& problem,
                  const DeviceProperties& device, bool batch_invariant) {
   return plan_forward(problem, variant.key_dim, variant.value_dim, device, batch_invariant,
@@ -67,9 +75,24 @@ bool is_faster_apart(const ForwardVariant& together, const GlaForwardProblem& pr
          predicted_time(plan_of(together, problem, device, batch_invariant));
 }
 
-Choice<ForwardVariant, WalkPlan> choose(const GlaForwardProblem& problem,
-                                        const DeviceProperties& device,
-                                        const CallOptions& options) {
+ForwardPlan plan_call(const ForwardVariant& variant, const GlaForwardProblem& problem,
+                      const DeviceProperties& device, bool batch_invariant) {
+  ForwardPlan plan;
+  plan.walk = plan_of(variant, problem, device, batch_invariant);
+  plan.workspace_bytes = plan.walk.workspace_bytes;
+  if (batch_invariant || plan.walk.split()) return plan;
+  const bool states = problem.initial_state != nullptr || problem.final_state != nullptr;
+  plan.merge = plan_merge(problem, states, {plan.walk.shape}, plan.workspace_bytes);
+  if (plan.merge.sequences == 0) return plan;
+  const GlaForwardProblem fewer = merged(problem, plan.merge);
+  plan.merged = plan_walk(
+      fewer, split_shape(fewer, variant.key_dim, variant.value_dim, device, variant.heads), 1);
+  return plan;
+}
+
+Choice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
+                                           const DeviceProperties& device,
+                                           const CallOptions& options) {
   TilePlans tiles = plan_tiles(problem);
   const ForwardVariant& variant =
       choose_variant(kOp, forward_variants(), device, options, [&](const ForwardVariant& one) {
@@ -80,7 +103,7 @@ Choice<ForwardVariant, WalkPlan> choose(const GlaForwardProblem& problem,
         }
         return reason;
       });
-  return {std::move(tiles), variant, plan_of(variant, problem, device, options.batch_invariant)};
+  return {std::move(tiles), variant, plan_call(variant, problem, device, options.batch_invariant)};
 }
 
 /// Sets the maps of q, k, v and o.
@@ -101,10 +124,18 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
   params.problem = problem;
   params.state_strides = {problem.V, 1, std::int64_t{problem.K} * problem.V};
   if (variant.tma) encode_maps(params, tiles);
-  if (plan.flags > 0) {
-    launch_clear(kOp, scratch.at<std::uint32_t>(plan.ready), plan.flags, context.stream.handle);
+  void* const stream = context.stream.handle;
+  if (plan.merge.sequences > 0) {
+    WalkParams first = params;
+    merge(first.problem, plan.merge, scratch, stream);
+    first.guard = first_guard(plan.merge, scratch);
+    run_walk(variant.name, variant.launch, plan.merged, first, scratch, stream);
+    params.guard = second_guard(plan.merge, scratch);
   }
-  run_walk(variant.name, variant.launch, plan, params, scratch, context.stream.handle);
+  if (plan.walk.flags > 0) {
+    launch_clear(kOp, scratch.at<std::uint32_t>(plan.walk.ready), plan.walk.flags, stream);
+  }
+  run_walk(variant.name, variant.launch, plan.walk, params, scratch, stream);
 }
 
 }  // namespace

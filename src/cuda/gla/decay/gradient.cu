@@ -12,6 +12,7 @@
 // the walk leaves free and then on those that it is done with.
 #include <algorithm>
 
+#include "cuda/gla/common/finite_guard.cuh"
 #include "cuda/gla/decay/gradient.cuh"
 #include "cuda/gla/decay/gradient.h"
 #include "cuda/parts/stream_order.cuh"
@@ -106,6 +107,40 @@ __device__ TokenPair<kPanels> load_pair(const DecayGradientParams& params, const
   return {load_token<kPanels>(params, row, offset), load_token<kPanels>(params, row, offset + 1)};
 }
 
+__device__ bool forgets(float log_decay) { return unless_forgotten(1.0f, log_decay) == 0.0f; }
+
+/// What sums of a chunk's a - b - c, from its first token on, are taken from to be dg: the flow
+/// into the chunk, or behind a reset, which nothing flows across, the sum before it. So that a
+/// sequence's errors do not reach the next, which may be much smaller.
+struct FlowSince {
+  float x, y;  // of the lane's two tokens
+  float last;  // behind the chunk
+
+  /// `before_x`, `before_y`: sums before the two tokens. All lanes call.
+  template <int kPanels>
+  __device__ FlowSince(const TokenPair<kPanels>& own, float flow, float before_x, float before_y) {
+    constexpr unsigned kAll = 0xFFFFFFFFu;
+    const unsigned resets_x = __ballot_sync(kAll, forgets(own.x.log_decay));
+    const unsigned resets_y = __ballot_sync(kAll, forgets(own.y.log_decay));
+    x = y = last = flow;
+    if ((resets_x | resets_y) == 0) return;
+    const int lane = threadIdx.x % 32;
+    // The sum before the last reset up to a token: of tokens y in lanes before `lanes_y`, and of
+    // tokens x in lanes before `lanes_x`.
+    const auto since = [&](int lanes_x, int lanes_y) {
+      const int of_x = 31 - __clz(resets_x & (kAll >> (32 - lanes_x)));
+      const unsigned earlier = lanes_y == 0 ? 0 : resets_y & (kAll >> (32 - lanes_y));
+      const int of_y = 31 - __clz(earlier);
+      const float at_x = __shfl_sync(kAll, before_x, max(of_x, 0));
+      const float at_y = __shfl_sync(kAll, before_y, max(of_y, 0));
+      return max(of_x, of_y) < 0 ? flow : of_y >= of_x ? at_y : at_x;
+    };
+    x = since(lane + 1, lane);
+    y = since(lane + 1, lane + 1);
+    last = since(32, 32);
+  }
+};
+
 /// Writes dg of one token, or adds it to `sum` for a constant decay.
 __device__ void put(const DecayGradientParams& params, const DecayRow& row, int offset,
                     float log_decay, float dg, float& sum) {
@@ -173,8 +208,9 @@ __device__ void differentiate_span(const DecayGradientParams& params, const Deca
       const float2 d = {intra.x - state.x, intra.y - state.y};
       const float through = inclusive_sum(d.x + d.y);
       const float before = sum_before(through);
-      dg = {flow - before, flow - (before + d.x)};
-      flow -= last_lane(through);
+      const FlowSince since(own, flow, before, before + d.x);
+      dg = {since.x - before, since.y - (before + d.x)};
+      flow = since.last - last_lane(through);
     }
     put(params, row, token, own.x.log_decay, dg.x, sum);
     put(params, row, token + 1, own.y.log_decay, dg.y, sum);
@@ -238,7 +274,7 @@ template <int kPanels>
 __global__ __launch_bounds__(kThreads, resident_blocks(kPanels)) void gla_decay_gradient_kernel(
     const __grid_constant__ DecayGradientParams params) {
   if (!params.beside_walk) follow_stream();
-  differentiate<kPanels>(params);
+  if (!skips(params.guard)) differentiate<kPanels>(params);
   // why one CTA: waiting CTAs would keep others from the few SMs that are free.
   if (params.beside_walk && blockIdx.x == 0 && blockIdx.y == 0) follow_stream();
 }
@@ -246,6 +282,7 @@ __global__ __launch_bounds__(kThreads, resident_blocks(kPanels)) void gla_decay_
 __global__ __launch_bounds__(kThreads) void gla_decay_sum_kernel(
     const __grid_constant__ DecayGradientParams params) {
   follow_stream();
+  if (skips(params.guard)) return;
   const int head = blockIdx.x;
   const std::int64_t count = params.N * params.splits;
   float sum = 0.0f;

@@ -1,6 +1,7 @@
 // The gradient by the decays, from what the walks of a backward left.
 #pragma once
 
+#include "cuda/gla/common/finite_guard.h"
 #include "cuda/gla/decay/row_sums.h"
 #include "ops/gla_problem.h"
 
@@ -26,6 +27,7 @@ struct DecayGradientParams {
   // Whether the kernel before this one on the stream is the walk for dv, of which nothing is
   // needed: then only the end of this kernel waits for it.
   bool beside_walk = false;
+  FiniteGuard guard;
 };
 
 void launch_decay_gradient(const DecayGradientParams& params, void* stream);

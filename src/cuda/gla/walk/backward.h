@@ -81,6 +81,7 @@ double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& de
 
 /// Launches all of a call; `name` is the variant's, for errors, `tma` whether tiles are copied so.
 void run_by_walks(const GlaBackwardProblem& problem, const BackwardPlan& plan,
-                  const std::string& name, bool tma, const ScratchMemory& scratch, void* stream);
+                  const FiniteGuard& guard, const std::string& name, bool tma,
+                  const ScratchMemory& scratch, void* stream);
 
 }  // namespace tandem::cuda::gla

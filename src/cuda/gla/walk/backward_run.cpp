@@ -9,7 +9,8 @@ namespace tandem::cuda::gla {
 namespace {
 
 DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
-                                          const BackwardPlan& plan, const ScratchMemory& scratch) {
+                                          const BackwardPlan& plan, const FiniteGuard& guard,
+                                          const ScratchMemory& scratch) {
   const GlaForwardProblem& f = problem.forward;
   DecayGradientParams params;
   params.B = f.B;
@@ -28,6 +29,7 @@ DecayGradientParams decay_gradient_params(const GlaBackwardProblem& problem,
   params.splits = plan.decay_splits;
   params.sums = scratch.at<float>(plan.decay_sums);
   params.beside_walk = plan.decay_beside_walk;
+  params.guard = guard;
   return params;
 }
 
@@ -51,9 +53,14 @@ RowSumParams row_sum_params(const GlaForwardProblem& f, const BackwardPlan& plan
 }
 
 void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const BackwardWalk& walk,
-         const std::string& name, bool tma, const ScratchMemory& scratch, void* stream) {
+         const FiniteGuard& guard, const std::string& name, bool tma, const ScratchMemory& scratch,
+         void* stream) {
   WalkParams params;
   params.problem = walk.problem;
+  // why of the call: its sequences may be merged ones, which the plan knew the number of alone.
+  params.problem.cu_seqlens = backward.forward.cu_seqlens;
+  params.problem.log_decay = backward.forward.log_decay;
+  params.guard = guard;
   params.heads_per_value = walk.heads_per_value;
   params.beside_walk = walk.beside_walk;
   params.state_strides = walk.state_strides;
@@ -82,22 +89,25 @@ void run(const GlaBackwardProblem& backward, const BackwardPlan& plan, const Bac
   run_walk(name, walk.launch, walk.plan, params, scratch, stream);
   if (walk.summed && walk.part == plan.parts - 1) {
     const GlaForwardProblem& f = backward.forward;
-    launch_sum_heads(
-        {f.dtype, f.B, f.T, f.N, f.H, f.HQ, f.K, f.cu_seqlens, params.wide_output, walk.problem.o},
-        walk.plan.shape.multiprocessors, stream);
+    launch_sum_heads({f.dtype, f.B, f.T, f.N, f.H, f.HQ, f.K, f.cu_seqlens, params.wide_output,
+                      walk.problem.o, guard},
+                     walk.plan.shape.multiprocessors, stream);
   }
 }
 
 }  // namespace
 
 void run_by_walks(const GlaBackwardProblem& problem, const BackwardPlan& plan,
-                  const std::string& name, bool tma, const ScratchMemory& scratch, void* stream) {
+                  const FiniteGuard& guard, const std::string& name, bool tma,
+                  const ScratchMemory& scratch, void* stream) {
   if (plan.flag_count > 0) {
     launch_clear(name.c_str(), scratch.at<std::uint32_t>(plan.flags), plan.flag_count, stream);
   }
-  for (const BackwardWalk& walk : plan.walks) run(problem, plan, walk, name, tma, scratch, stream);
+  for (const BackwardWalk& walk : plan.walks) {
+    run(problem, plan, walk, guard, name, tma, scratch, stream);
+  }
   if (problem.d_log_decay.data != nullptr) {
-    launch_decay_gradient(decay_gradient_params(problem, plan, scratch), stream);
+    launch_decay_gradient(decay_gradient_params(problem, plan, guard, scratch), stream);
   }
 }
 

@@ -2,6 +2,7 @@
 // slot of the item ring: with few registers, where it lies is where it is made.
 #pragma once
 
+#include "cuda/gla/common/finite_guard.cuh"
 #include "cuda/gla/walk/shared.cuh"
 
 namespace tandem::cuda::gla {
@@ -101,7 +102,8 @@ __device__ void schedule_items(const WalkParams& params, WalkShared<Config>& sha
   const WalkSchedule& schedule = params.schedule;
   const bool dense = params.problem.cu_seqlens == nullptr;
   typename WalkShared<Config>::ItemRing::Position at;
-  unsigned index = blockIdx.x;  // of a packed batch's item
+  // Of a packed batch's item.
+  unsigned index = skips(params.guard) ? static_cast<unsigned>(schedule.items) : blockIdx.x;
   for (int turn = 0;; ++turn) {
     Item& item = shared.items[at.stage];
     shared.item_ring.wait_empty(at);

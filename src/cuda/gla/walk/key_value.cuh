@@ -78,6 +78,7 @@ __device__ void make_value(const WalkParams& params, WalkShared<Config>& shared,
     sync_warpgroup(1);
     wgmma_wait<0>();
     fence_registers(o);
+    note_finiteness<Config>(params, item, chunk, o);
     store_output<Config>(params,
                          {params.value, params.value_map, params.problem.K, item.head,
                           item.first_column + 64 * block, true},

@@ -42,6 +42,20 @@ __device__ void store_panel_rows(const char* panel, const StridedTensor& o, cons
   }
 }
 
+/// Notes where an element of Ot of one chunk is not finite, where that is asked for.
+template <class Config>
+__device__ void note_finiteness(const WalkParams& params, const Item& item, int chunk,
+                                const float (&o)[32]) {
+  if (params.guard.non_finite == nullptr) return;
+  const int valid = item.valid_tokens<Config>(chunk);
+  float sum = 0.0f;  // of products with 0: NaN where one is not finite
+#pragma unroll
+  for (int i = 0; i < Config::kChunk / 2; ++i) {
+    if (fragment_column(i / 4) + i % 2 < valid) sum = fmaf(o[i], 0.0f, sum);
+  }
+  if (!(sum == 0.0f)) *params.guard.non_finite = 1;
+}
+
 /// Calls put(place in wide_output, element) for this thread's elements of Ot of one chunk that
 /// exist.
 template <class Config, class Put>
@@ -119,6 +133,7 @@ __device__ void store_output(const WalkParams& params, const OutputTensor& to, c
 template <class Config>
 __device__ void store_output(const WalkParams& params, const Item& item, int chunk, int warpgroup,
                              const float (&o)[32], char* panel) {
+  note_finiteness<Config>(params, item, chunk, o);
   if constexpr (Config::kRowSums) {
     if (params.problem.o.data == nullptr) {
       if (params.wide_output != nullptr) store_wide<Config>(params, item, chunk, warpgroup, o);

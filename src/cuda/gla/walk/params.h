@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "cuda/gla/common/finite_guard.h"
 #include "cuda/gla/common/segments.h"
 #include "cuda/gla/common/state_strides.h"
 #include "cuda/gla/decay/row_sums.h"
@@ -61,6 +62,7 @@ struct WalkParams {
   int heads_per_value = 1;       // heads that share a head of v
   StateStrides state_strides{};  // of initial and final states
   WalkSchedule schedule;
+  FiniteGuard guard;  // of packed sequences
   RowSumParams row_sums;
   float* wide_output = nullptr;  // [B,T,H,V], of a backward: instead of o
   bool adds = false;             // to wide_output

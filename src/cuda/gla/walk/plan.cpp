@@ -32,11 +32,18 @@ double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
   return static_cast<double>(rounds * chunks) * chunk_time;
 }
 
+/// Bytes of one chunk of so many tensors of width K + V.
+double chunk_bytes(const SplitShape& shape, int tensors) {
+  return kChunk * (shape.key_dim + shape.value_dim) * 2.0 * tensors;
+}
+
+/// Tensors of width K + V that a walk reads or writes.
+int walk_tensors(const SplitShape& shape) { return shape.with_value ? 3 : 2; }
+
 /// Microseconds of traffic of one pass. `tensors`: how many tensors of width K + V it reads or
 /// writes.
 double pass_traffic(const SplitShape& shape, int tensors) {
-  const double chunk_bytes = kChunk * (shape.key_dim + shape.value_dim) * 2.0 * tensors;
-  return static_cast<double>(shape.items * shape.chunks) * chunk_bytes /
+  return static_cast<double>(shape.items * shape.chunks) * chunk_bytes(shape, tensors) /
          shape.model->bytes_per_microsecond;
 }
 
@@ -51,7 +58,7 @@ struct WalkTime {
 
   WalkTime(const SplitShape& shape, int segments)
       : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape))),
-        walk_traffic(pass_traffic(shape, shape.with_value ? 3 : 2)),
+        walk_traffic(pass_traffic(shape, walk_tensors(shape))),
         call(shape.model->call),
         fixed(call) {
     if (segments == 1) return;
@@ -74,6 +81,12 @@ std::int64_t walks_of_sequence(const GlaForwardProblem& problem, int heads) {
 
 double predicted_time(const SplitShape& shape, int segments) {
   return WalkTime(shape, segments).total();
+}
+
+double predicted_chunks_time(const SplitShape& shape, double chunks) {
+  return chunks *
+         std::max(walk_chunk_time(shape) / std::max(shape.multiprocessors, 1),
+                  chunk_bytes(shape, walk_tensors(shape)) / shape.model->bytes_per_microsecond);
 }
 
 double predicted_time(const SplitShape& shape, const SharedWalks& shared) {

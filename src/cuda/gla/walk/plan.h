@@ -31,6 +31,8 @@ int choose_segments(const SplitShape& shape);
 
 /// Microseconds of a walk with so many segments, by the device's model: right enough to compare.
 double predicted_time(const SplitShape& shape, int segments);
+/// Microseconds of so many chunks of walks like this, spread evenly over the device.
+double predicted_chunks_time(const SplitShape& shape, double chunks);
 /// How CTAs share the walks that are left over, if that is predicted to be faster than whole walks
 /// alone; parts = 0: not. Which it is changes no bit.
 SharedWalks choose_shared(const GlaForwardProblem& problem, const SplitShape& shape);

@@ -47,7 +47,8 @@ void run_walk(const std::string& name, const WalkLaunch& launch, const WalkPlan&
     schedule.relay = {scratch.at<float>(plan.states), scratch.at<std::uint32_t>(plan.ready),
                       plan.shared};
   }
-  if (params.problem.cu_seqlens != nullptr) {
+  // why not behind a guard: walks of merged sequences come first, and write all the zeros.
+  if (params.problem.cu_seqlens != nullptr && params.guard.only_if == nullptr) {
     prepare_packed(params, plan, scratch, stream);
   }
   if (plan.items == 0) return;

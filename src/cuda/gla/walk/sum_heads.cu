@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cuda/gla/common/finite_guard.cuh"
 #include "cuda/gla/common/item.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
@@ -24,6 +25,7 @@ template <class Element, int kColumns>
 __global__ __launch_bounds__(kThreads, kBlocks) void gla_sum_heads_kernel(
     const __grid_constant__ SumHeadsParams params) {
   follow_stream();
+  if (skips(params.guard)) return;
   const std::int64_t rows = params.B * params.T * params.HQ;
   const int share = params.H / params.HQ;
   int first = 0, last = static_cast<int>(params.T);

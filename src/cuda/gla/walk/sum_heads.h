@@ -1,6 +1,7 @@
 // What follows walks whose heads share a query and key head, or whose outputs are summed.
 #pragma once
 
+#include "cuda/gla/common/finite_guard.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -18,6 +19,7 @@ struct SumHeadsParams {
   const std::int32_t* cu_seqlens = nullptr;
   const float* from = nullptr;
   StridedTensor to;
+  FiniteGuard guard;
 };
 
 /// At most eight CTAs per multiprocessor.
