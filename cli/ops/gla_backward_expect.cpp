@@ -77,10 +77,10 @@ class GlaBackwardExpectation : public Expectation {
     if (const NamedTensor* decay = set.find("d_log_decay")) {
       const double decay_limit = 2 * limit;
       const bool per_token = decay->shape.rank() == 3;
-      errors.push_back(judge("d_log_decay",
-                             per_token ? compare_decay(*decay, after)
-                                       : compare_constant(*decay, after, decay_limit),
-                             decay_limit));
+      errors.push_back(judge(
+          "d_log_decay",
+          per_token ? compare_decay(*decay, after) : compare_constant(*decay, after, decay_limit),
+          decay_limit));
     }
     if (const NamedTensor* state = set.find("d_initial_state")) {
       errors.push_back(judge("d_initial_state", compare_state(*state, after), limit));

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 
 #include "core/float16.h"
@@ -182,8 +184,13 @@ std::string find_difference(const TensorSet& set, const Buffers& first, const Bu
     const std::byte* a = first[tensor.buffer].data();
     const std::byte* b = second[tensor.buffer].data();
     if (std::memcmp(a, b, size) == 0) continue;
-    return fmt::format("two runs differ in {}: byte {} from its first element", tensor.name,
-                       std::mismatch(a, a + size, b).first - a - tensor.offset);
+    const auto first_at = std::mismatch(a, a + size, b).first - a;
+    const auto equal =
+        std::inner_product(a, a + size, b, std::size_t{0}, std::plus<>(), std::equal_to<>());
+    return fmt::format(
+        "two runs differ in {}: byte {} from its first element ({:02x}, {:02x}), and {} more",
+        tensor.name, first_at - tensor.offset, std::to_integer<int>(a[first_at]),
+        std::to_integer<int>(b[first_at]), size - equal - 1);
   }
   return "";
 }

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
+#include <string>
+#include <string_view>
 
 #include "cli/calls/backend.h"
 #include "tandem/error.h"
@@ -31,6 +33,8 @@ struct Planting {
   std::vector<Layout> layouts;
   std::int64_t heads = 3;
   const char* switched_on = nullptr;  // environment variable, 1 where something is planted
+  // What is cut off a variant's name for that whose bits are kept.
+  std::string_view clean_without = "";
 };
 
 /// `operation` once on the device with these buffers.
@@ -76,7 +80,8 @@ class Planter {
       operation_ = with_variant(planting_.operation, variant);
       SCOPED_TRACE(variant);
       try {
-        clean_ = run(operation_, set_, set_.buffers, device_);
+        clean_ = run(with_variant(planting_.operation, clean_variant(variant)), set_, set_.buffers,
+                     device_);
         for (const float value : {kNaN, kInf}) plant_everywhere(value);
         ++variants;
       } catch (const Unsupported&) {
@@ -86,6 +91,12 @@ class Planter {
   }
 
  private:
+  std::string clean_variant(const std::string& variant) const {
+    const std::string_view cut = planting_.clean_without;
+    if (!variant.ends_with(cut)) return variant;
+    return variant.substr(0, variant.size() - cut.size());
+  }
+
   /// At both ends of every sequence, after the last one, and in the states.
   void plant_everywhere(float value) {
     for (std::int64_t n = 0; n < std::ssize(offsets_) - 1; ++n) {

@@ -25,8 +25,7 @@ GlaForwardProblem packed(std::int64_t N, std::int64_t T, int H, int K) {
 
 MergePlan plan_of(const GlaForwardProblem& problem, bool states = false) {
   const SplitShape shape = split_shape(problem, problem.K, problem.K, kDevice);
-  std::size_t workspace_bytes = 0;
-  return plan_merge(problem, states, {shape}, workspace_bytes);
+  return plan_merge(problem, states, {shape});
 }
 
 /// Short sequences of a large batch are merged; few, long or few tokens' are not.
@@ -65,23 +64,44 @@ TEST(GlaMerge, SwitchForcesOrForbidsIt) {
   unsetenv(kSwitch);
 }
 
-/// What a call needs beside what it needs for sequences as they are: decays and boundaries. And a
-/// batch-invariant call merges nothing.
-TEST(GlaMerge, TakesTheMemoryOfTheDecays) {
-  GlaBackwardArgs args = backward_args(1, 131072, 16, 16, 128, 128);
-  args.cu_seqlens = view(10, {1001}, DType::kInt32);
-  const GlaBackwardProblem problem = make_problem(args);
-  const auto bytes = [&](const char* text, bool batch_invariant) {
-    setenv(kSwitch, text, 1);
-    CallOptions options;
-    options.batch_invariant = batch_invariant;
-    const std::size_t result = gla_backward_workspace_bytes(problem, kDevice, options);
-    unsetenv(kSwitch);
-    return result;
-  };
-  const std::size_t apart = bytes("0", false);
-  EXPECT_EQ(bytes("1", false) - apart, 4u * 131072 * 16 + 512 + 256);
-  EXPECT_EQ(bytes("1", true), apart);
+struct Backward {
+  std::string variant;
+  std::size_t bytes;
+};
+/// What gla_backward takes for packed sequences, with the switch as `text` says.
+Backward backward_of(std::int64_t N, int K, const char* text, bool batch_invariant = false) {
+  GlaBackwardArgs args = backward_args(1, 131072, 16, 16, K, K);
+  args.cu_seqlens = view(10, {N + 1}, DType::kInt32);
+  if (text != nullptr) setenv(kSwitch, text, 1);
+  Backward found;
+  CallOptions options;
+  options.batch_invariant = batch_invariant;
+  options.chosen = &found.variant;
+  found.bytes = gla_backward_workspace_bytes(make_problem(args), kDevice, options);
+  unsetenv(kSwitch);
+  return found;
+}
+
+/// Many short sequences take no more memory than dense ones; a batch-invariant call merges nothing.
+TEST(GlaMerge, TakesNoMoreMemoryThanDenseBatches) {
+  for (const int K : {64, 128}) {
+    const double most = 1.1 * 131072 * 16 * K * 2 + (16 << 20);
+    for (const std::int64_t N : {100, 1000, 100000}) {
+      for (const char* text : {"0", "1"}) {
+        EXPECT_LE(static_cast<double>(backward_of(N, K, text).bytes), most) << K << ' ' << N;
+      }
+    }
+  }
+  EXPECT_EQ(backward_of(1000, 64, "1", true).bytes, backward_of(1000, 64, "0").bytes);
+}
+
+/// Packed sequences of 128 columns go in one reverse walk, as one.
+TEST(GlaMerge, OneReverseWalkTakesThemAsOne) {
+  const std::string walks = "gla_backward.sm90.bf16.c64";
+  EXPECT_EQ(backward_of(1000, 128, nullptr).variant, walks + ".reverse");
+  EXPECT_EQ(backward_of(1000, 128, "0").variant, walks);
+  EXPECT_EQ(backward_of(1000, 128, nullptr, true).variant, walks);
+  EXPECT_EQ(backward_of(1000, 64, nullptr).variant, walks);
 }
 
 }  // namespace
@@ -113,7 +133,8 @@ TEST_P(GpuGlaMerge, AgreesWithTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, GpuGlaMerge, testing::Values("forward", "backward"));
 
-/// Planted in merged sequences, NaN and inf leave all others with the bits that they have apart.
+/// Planted in merged sequences, NaN and inf leave all others with the bits that they have apart, by
+/// walks.
 Planting planting(const char* direction, std::vector<const char*> inputs) {
   const std::vector<std::int64_t> offsets = {0, 70, 100, 100, 165, 400, 401, 700};
   return {.operation = find_operation("gla", direction),
@@ -130,15 +151,18 @@ Planting planting(const char* direction, std::vector<const char*> inputs) {
               "decay": {"kind": "per_token", "distribution": "normal"}, "states": "none",
               "cu_seqlens": [0, 70, 100, 100, 165, 400, 401, 700], "tags": ["check"]}])",
                        offsets}},
-          .switched_on = "TANDEM_GLA_MERGE"};
+          .switched_on = "TANDEM_GLA_MERGE",
+          .clean_without = ".reverse"};
 }
 
 TEST(GpuGlaMergeNan, StaysInItsSequenceAndHead) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  setenv("TANDEM_GLA_SEGMENTS", "1", 1);  // those of which bits are compared are whole
   expect_contained(planting("forward", {"q", "k", "v", "log_decay"}), {DType::kBFloat16},
                    Device::cuda());
   expect_contained(planting("backward", {"q", "k", "v", "d_o", "log_decay"}),
                    {DType::kBFloat16, DType::kFloat16}, Device::cuda());
+  unsetenv("TANDEM_GLA_SEGMENTS");
 }
 
 }  // namespace

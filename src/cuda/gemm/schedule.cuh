@@ -5,7 +5,7 @@
 // of A and B from device memory once:
 //
 //   columns ->
-//   0  8  16 ..     8 tiles down, then one to the right
+//   0  8  16 ..     8 tiles down, or 16 of wider ones, then one to the right
 //   1  9  17
 //   ..
 //   7  15 ..
@@ -69,7 +69,7 @@ class Schedule {
   }
 
  private:
-  static constexpr int kGroup = Operands::kWholeRows ? 1 : 8;
+  static constexpr int kGroup = Operands::kWholeRows ? 1 : Config::kTogether ? 16 : 8;
 
   const Operands& operands_;
   int row_tiles_;

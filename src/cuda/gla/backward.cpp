@@ -6,7 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "core/environment.h"
 #include "cuda/gla/decay/gradient.h"
+#include "cuda/gla/reverse/outside.h"
 #include "cuda/gla/state/config.h"
 #include "cuda/gla/walk/merge.h"
 #include "cuda/runtime/call_scope.h"
@@ -21,66 +23,138 @@ constexpr const char* kOp = "gla_backward";
 /// The variant for a problem and, if it goes by walks, their plan. The plan is made once, since the
 /// choice may depend on it.
 struct BackwardChoice {
-  const BackwardVariant& variant;
-  BackwardPlan walks = {};
-  MergePlan merge = {};
-  BackwardPlan merged =
-      {};  // where sequences are: of walks before the others, which mostly end at once
+  const BackwardVariant* variant = nullptr;
+  BackwardPlan walks;
+  // Packed sequences merged, for walks or for one reverse walk. Behind it come the walks of the
+  // sequences as they are, which mostly end at once.
+  MergePlan merge;
+  BackwardPlan merged_walks;
   std::size_t workspace_bytes = 0;
+
+  bool merges() const { return merge.sequences > 0; }
 };
 
-/// Plans walks of merged sequences where those as they are would be whole.
-void merge_walks(BackwardChoice& choice, const GlaBackwardProblem& problem,
-                 const DeviceProperties& device) {
+bool has_states(const GlaBackwardProblem& problem) {
+  return problem.forward.initial_state || problem.d_final_state || problem.d_initial_state;
+}
+
+GlaBackwardProblem as_one(GlaBackwardProblem problem) {
+  problem.forward = all_merged(problem.forward);
+  return problem;
+}
+
+/// How many tokens back a state is expected to depend on: the mean length of a sequence.
+std::int64_t mean_length(const GlaForwardProblem& problem) {
+  return ceil_div(problem.B * problem.T, std::max<std::int64_t>(problem.N, 1));
+}
+
+ReversePlan plan_reverse(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+  const GlaForwardProblem& f = problem.forward;
+  if (f.cu_seqlens == nullptr) return plan_reverse_backward(problem, device);
+  return plan_reverse_backward(as_one(problem), device, {mean_length(f), merged_bytes(f)});
+}
+
+/// The shapes of walks that take whole sequences; none where one is cut.
+std::vector<SplitShape> whole_shapes(const BackwardPlan& plan) {
   std::vector<SplitShape> shapes;
-  for (const BackwardWalk& walk : choice.walks.walks) {
-    if (walk.plan.split()) return;
+  for (const BackwardWalk& walk : plan.walks) {
+    if (walk.plan.split()) return {};
     shapes.push_back(walk.plan.shape);
   }
-  const GlaForwardProblem& f = problem.forward;
-  const bool states = f.initial_state || problem.d_final_state || problem.d_initial_state;
-  choice.merge = plan_merge(f, states, shapes, choice.workspace_bytes);
-  if (choice.merge.sequences == 0) return;
+  return shapes;
+}
+
+/// Plans the walks of a call, of merged sequences where that is predicted to be faster.
+BackwardChoice plan_walks(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                          bool batch_invariant) {
+  BackwardChoice choice;
+  choice.walks = plan_backward(problem, device, batch_invariant);
+  choice.workspace_bytes = choice.walks.workspace_bytes;
+  if (batch_invariant) return choice;
+  choice.merge = plan_merge(problem.forward, has_states(problem), whole_shapes(choice.walks));
+  if (!choice.merges()) return choice;
   GlaBackwardProblem fewer = problem;
-  fewer.forward = merged(f, choice.merge);
-  choice.merged = plan_backward(fewer, device);
+  fewer.forward = merged(problem.forward, choice.merge);
+  choice.merged_walks = plan_backward(fewer, device);
+  choice.workspace_bytes =
+      place_merge(choice.merge, problem.forward, choice.merged_walks.workspace_bytes,
+                  choice.walks.workspace_bytes);
+  return choice;
+}
+
+/// Microseconds of a call by walks.
+double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& problem,
+                      const DeviceProperties& device) {
+  const GlaForwardProblem& f = problem.forward;
+  if (f.cu_seqlens == nullptr) return predicted_walks_time(choice.walks, device);
+  const std::vector<SplitShape> shapes = whole_shapes(choice.walks);
+  if (shapes.empty()) {  // cut as one sequence of all tokens would be
+    return predicted_walks_time(plan_backward(as_one(problem), device), device);
+  }
+  const DeviceModel::GlaBackward& model = device_model(device).gla_backward;
+  const std::int64_t sequences = choice.merges() ? choice.merge.sequences : f.N;
+  return model.together * (model.decays + predicted_packed_time(f, sequences, shapes));
+}
+
+/// Microseconds of a call by another variant.
+double predicted_time(const BackwardVariant& variant, const GlaBackwardProblem& problem,
+                      const DeviceProperties& device) {
+  if (variant.by_groups) return predicted_groups_time(problem, device);
+  if (variant.by_chunks) return predicted_chunks_time(problem, device);
+  constexpr double kMerge = 20.0;  // of packed sequences: five launches more
+  return plan_reverse(problem, device).time +
+         (problem.forward.cu_seqlens == nullptr ? 0.0 : kMerge);
 }
 
 BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device,
                       const CallOptions& options) {
   const TilePlans tiles = plan_tiles(problem);
-  std::optional<BackwardPlan> walks;
+  std::optional<BackwardChoice> walks;
   const BackwardVariant& variant =
       choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
         const bool by_walks = one.by_walks();
-        // The others take no cu_seqlens: packed sequences go by walks, and so must all.
         if (!by_walks && options.batch_invariant) reason = "is not batch-invariant";
         if (reason.empty() && !by_walks && options.variant.empty()) {
-          if (!walks) walks = plan_backward(problem, device);
-          const double time = one.by_groups   ? predicted_groups_time(problem, device)
-                              : one.by_chunks ? predicted_chunks_time(problem, device)
-                                              : plan_reverse_backward(problem, device).time;
-          if (time > predicted_walks_time(*walks, device)) {
+          if (!walks) walks = plan_walks(problem, device, false);
+          if (predicted_time(one, problem, device) > predicted_time(*walks, problem, device)) {
             reason = "is predicted to be slower than walks";
           }
         }
         return reason;
       });
-  BackwardChoice choice{variant};
-  if (!variant.by_walks()) return choice;
-  choice.walks =
-      walks ? *std::move(walks) : plan_backward(problem, device, options.batch_invariant);
-  choice.workspace_bytes = choice.walks.workspace_bytes;
-  if (!options.batch_invariant) merge_walks(choice, problem, device);
+  const bool packed = problem.forward.cu_seqlens != nullptr;
+  BackwardChoice choice;
+  if (variant.by_walks()) {
+    choice = walks ? *std::move(walks) : plan_walks(problem, device, options.batch_invariant);
+  } else if (variant.by_groups) {
+    choice.workspace_bytes = plan_group_backward(problem).workspace_bytes;
+  } else if (variant.by_chunks) {
+    choice.workspace_bytes = plan_chunk_backward(problem, device).workspace_bytes;
+  } else if (!packed) {
+    choice.workspace_bytes = plan_reverse(problem, device).workspace_bytes;
+  } else {
+    // Batch-invariant walks are whole, so that nothing must be ready for them.
+    choice.walks = plan_backward(problem, device, true);
+    choice.merge = plan_merge_all(problem.forward);
+    choice.workspace_bytes =
+        place_merge(choice.merge, problem.forward, plan_reverse(problem, device).workspace_bytes,
+                    choice.walks.workspace_bytes);
+  }
+  choice.variant = &variant;
   return choice;
 }
 
 /// Says why a kernel that makes all gradients at once cannot take a problem, whatever its widths;
-/// "" when it can.
-std::string reason_against_all_at_once(const GlaBackwardProblem& problem) {
+/// "" when it can. `merges`: whether it takes packed sequences as one.
+std::string reason_against_all_at_once(const GlaBackwardProblem& problem, bool merges) {
   const GlaForwardProblem& f = problem.forward;
-  if (f.cu_seqlens != nullptr) return "takes no cu_seqlens";
+  if (f.cu_seqlens != nullptr) {
+    if (!merges) return "takes no cu_seqlens";
+    if (has_states(problem)) return "takes cu_seqlens without states";
+    if (f.N == 0 || f.T == 0) return "takes cu_seqlens of sequences with tokens";
+    if (gla_merge_switch() == MergeSwitch::kNever) return "merges packed sequences";
+  }
   const bool all = problem.dq.data && problem.dk.data && problem.dv.data;
   return all ? "" : "makes dq, dk and dv, of which not all are wanted";
 }
@@ -174,16 +248,21 @@ void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& var
   sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
 }
 
-/// Makes the states before, and the gradients behind, the segments of sequences.
-void enter_segments(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                    const ReversePlan& plan, const ReverseParams& walk,
-                    const ScratchMemory& scratch, void* stream) {
+/// Makes the states before, and the gradients behind, the segments of sequences. `packed` are the
+/// boundaries of those that the problem's one is made of, or null.
+void enter_segments(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
+                    const BackwardVariant& variant, const ReversePlan& plan,
+                    const ReverseParams& walk, const ScratchMemory& scratch, void* stream) {
   const GlaForwardProblem& f = problem.forward;
   StateParams spans;
   spans.tma = true;
   spans.problem = f;
   spans.segments = plan.segments;
   spans.segment_chunks = plan.segment_chunks;
+  if (packed.cu_seqlens != nullptr) {
+    spans.resets_at = packed.cu_seqlens;
+    spans.resets = packed.N + 1;
+  }
   spans.total_log_decay = scratch.at<float>(plan.log_decay);
   spans.k_map = walk.k_map;
   spans.v_map = walk.v_map;
@@ -207,12 +286,18 @@ void enter_segments(const GlaBackwardProblem& problem, const BackwardVariant& va
   launch_segment_entries(entries, stream);
 }
 
-void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                    const DeviceProperties& device, const Context& context) {
-  const ReversePlan plan = plan_reverse_backward(problem, device);
-  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
-  void* const stream = context.stream.handle;
+void run_in_reverse(const GlaBackwardProblem& packed, const BackwardChoice& choice,
+                    const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+  const BackwardVariant& variant = *choice.variant;
+  GlaBackwardProblem problem = packed;
+  ReversePlan plan = plan_reverse(packed, device);
+  FiniteGuard guard;
+  if (choice.merges()) {
+    merge_all(problem.forward, choice.merge, scratch, stream);
+    guard = first_guard(choice.merge, scratch);
+  }
   ReverseParams params{encode_maps(problem), problem};
+  params.guard = guard;
   params.chunks = plan.chunks;
   params.segments = plan.segments;
   params.segment_chunks = plan.segment_chunks;
@@ -222,27 +307,38 @@ void run_in_reverse(const GlaBackwardProblem& problem, const BackwardVariant& va
   params.entry_states = problem.forward.initial_state;
   params.entry_gradients = problem.d_final_state;
   if (plan.segments > 1) {
-    enter_segments(problem, variant, plan, params, scratch, stream);
+    enter_segments(problem, packed.forward, variant, plan, params, scratch, stream);
     params.entry_states = scratch.at<float>(plan.entry_states);
     params.entry_gradients = scratch.at<float>(plan.entry_gradients);
   }
   variant.in_reverse.walk(variant.name.c_str(), params, stream);
   sum_decays(problem, params.decay_sums, plan.segments, stream);
+  if (choice.merges()) launch_clear_outside(packed, stream);
 }
 
-void run_as_chosen(const GlaBackwardProblem& problem, const BackwardChoice& choice,
-                   const Context& context) {
+/// Runs what makes all gradients wherever inputs are finite, and behind it, for merged sequences,
+/// the walks of the sequences as they are.
+void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
+         const DeviceProperties& device, const Context& context) {
+  const BackwardVariant& variant = *choice.variant;
+  if (variant.by_groups) return run_by_groups(problem, variant, device, context);
+  if (variant.by_chunks) return run_by_chunks(problem, variant, device, context);
   const ScratchMemory scratch(kOp, context, choice.workspace_bytes);
   void* const stream = context.stream.handle;
-  const auto run = [&](const GlaBackwardProblem& of, const BackwardPlan& plan,
-                       const FiniteGuard& guard) {
-    run_by_walks(of, plan, guard, choice.variant.name, choice.variant.tma, scratch, stream);
+  const auto walk = [&](const GlaBackwardProblem& of, const BackwardPlan& plan,
+                        const FiniteGuard& guard) {
+    run_by_walks(of, plan, guard, variant.name, variant.tma, scratch, stream);
   };
-  if (choice.merge.sequences == 0) return run(problem, choice.walks, {});
-  GlaBackwardProblem fewer = problem;
-  merge(fewer.forward, choice.merge, scratch, stream);
-  run(fewer, choice.merged, first_guard(choice.merge, scratch));
-  run(problem, choice.walks, second_guard(choice.merge, scratch));
+  if (variant.in_reverse.walk) {
+    run_in_reverse(problem, choice, device, scratch, stream);
+  } else if (choice.merges()) {
+    GlaBackwardProblem fewer = problem;
+    merge(fewer.forward, choice.merge, scratch, stream);
+    walk(fewer, choice.merged_walks, first_guard(choice.merge, scratch));
+  } else {
+    walk(problem, choice.walks, {});
+  }
+  if (choice.merges()) walk(problem, choice.walks, second_guard(choice.merge, scratch));
 }
 
 }  // namespace
@@ -284,7 +380,7 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
   if (!reason.empty()) return reason;
   if (variant.by_walks()) return reason_against_walks(problem);
-  reason = reason_against_all_at_once(problem);
+  reason = reason_against_all_at_once(problem, variant.in_reverse.walk != nullptr);
   if (reason.empty() && !variant.by_groups) reason = reason_against_heads(problem);
   if (!reason.empty()) return reason;
   if (variant.by_groups) return reason_against_groups(problem);
@@ -299,28 +395,14 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
                   const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.forward.device);
   const gla::BackwardChoice choice = gla::choose(problem, device, options);
-  const gla::BackwardVariant& variant = choice.variant;
-  const CallScope scope(variant.name, problem.forward.device.index);
-  if (variant.by_groups) {
-    gla::run_by_groups(problem, variant, device, context);
-  } else if (variant.by_chunks) {
-    gla::run_by_chunks(problem, variant, device, context);
-  } else if (variant.in_reverse.walk) {
-    gla::run_in_reverse(problem, variant, device, context);
-  } else {
-    gla::run_as_chosen(problem, choice, context);
-  }
+  const CallScope scope(choice.variant->name, problem.forward.device.index);
+  gla::run(problem, choice, device, context);
 }
 
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device,
                                          const CallOptions& options) {
-  const gla::BackwardChoice choice = gla::choose(problem, device, options);
-  const gla::BackwardVariant& variant = choice.variant;
-  if (variant.by_groups) return gla::plan_group_backward(problem).workspace_bytes;
-  if (variant.by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
-  if (variant.in_reverse.walk) return gla::plan_reverse_backward(problem, device).workspace_bytes;
-  return choice.workspace_bytes;
+  return gla::choose(problem, device, options).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

@@ -82,11 +82,13 @@ ForwardPlan plan_call(const ForwardVariant& variant, const GlaForwardProblem& pr
   plan.workspace_bytes = plan.walk.workspace_bytes;
   if (batch_invariant || plan.walk.split()) return plan;
   const bool states = problem.initial_state != nullptr || problem.final_state != nullptr;
-  plan.merge = plan_merge(problem, states, {plan.walk.shape}, plan.workspace_bytes);
+  plan.merge = plan_merge(problem, states, {plan.walk.shape});
   if (plan.merge.sequences == 0) return plan;
   const GlaForwardProblem fewer = merged(problem, plan.merge);
   plan.merged = plan_walk(
       fewer, split_shape(fewer, variant.key_dim, variant.value_dim, device, variant.heads), 1);
+  plan.workspace_bytes =
+      place_merge(plan.merge, problem, plan.merged.workspace_bytes, plan.walk.workspace_bytes);
   return plan;
 }
 

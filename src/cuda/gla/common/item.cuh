@@ -71,6 +71,22 @@ __device__ inline int clamped_boundary(const std::int32_t* cu_seqlens, std::int6
   return min(max(cu_seqlens[n], 0), static_cast<int>(T));
 }
 
+/// Returns the first of `count` boundaries that lies at token `time` or behind it; `count` without
+/// one.
+__device__ inline std::int64_t first_boundary_from(const std::int32_t* cu_seqlens,
+                                                   std::int64_t count, std::int64_t time) {
+  std::int64_t first = 0, last = count;
+  while (first < last) {
+    const std::int64_t middle = (first + last) / 2;
+    if (cu_seqlens[middle] < time) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
+}
+
 /// Sets the tokens of sequence n: all T of batch n, or what cu_seqlens says.
 template <class Problem>
 __device__ void set_sequence(Item& item, const Problem& problem, std::int64_t n) {

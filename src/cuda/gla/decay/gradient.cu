@@ -107,8 +107,6 @@ __device__ TokenPair<kPanels> load_pair(const DecayGradientParams& params, const
   return {load_token<kPanels>(params, row, offset), load_token<kPanels>(params, row, offset + 1)};
 }
 
-__device__ bool forgets(float log_decay) { return unless_forgotten(1.0f, log_decay) == 0.0f; }
-
 /// What sums of a chunk's a - b - c, from its first token on, are taken from to be dg: the flow
 /// into the chunk, or behind a reset, which nothing flows across, the sum before it. So that a
 /// sequence's errors do not reach the next, which may be much smaller.
@@ -158,14 +156,16 @@ template <int kPanels>
 struct FlowShares {
   float shares[kPanels][4];
 
-  __device__ FlowShares(const DecayGradientParams& params, int head, int slot) {
+  /// Zeros where the span has no slot.
+  __device__ FlowShares(const DecayGradientParams& params, int head, int slot, bool exists) {
 #pragma unroll
     for (int i = 0; i < kPanels; ++i) {
       const float* of_panel =
           params.flows + ((std::int64_t{i} * params.H + head) * params.spans.count + slot) * 128;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        shares[i][j] = i < params.panels ? __ldcg(&of_panel[32 * j + threadIdx.x % 32]) : 0.0f;
+        shares[i][j] =
+            exists && i < params.panels ? __ldcg(&of_panel[32 * j + threadIdx.x % 32]) : 0.0f;
       }
     }
   }
@@ -183,12 +183,11 @@ struct FlowShares {
 template <int kPanels>
 __device__ void differentiate_span(const DecayGradientParams& params, const DecayRow& row, int span,
                                    float& sum) {
-  const int slot =
-      params.spans.first_slot(params.cu_seqlens != nullptr, row.sequence, row.begin) + span;
+  const int slot = params.spans.slot(params.cu_seqlens != nullptr, row.sequence, row.begin, span);
   const int begin = span * params.spans.tokens();
   const int end = min(begin + params.spans.tokens(), row.length);
   TokenPair<kPanels> next = load_pair<kPanels>(params, row, begin);
-  const FlowShares<kPanels> shares(params, row.head, slot);
+  const FlowShares<kPanels> shares(params, row.head, slot, params.spans.has_slot(span));
   float flow = 0.0f;
 #pragma unroll 1
   for (int first = begin; first < end; first += 64) {

@@ -16,10 +16,14 @@ __device__ inline float2 decay_gradient_from_flow(float flow, float2 intra, floa
   return {before + (intra.x + (intra.y + behind)), before + state.x + (intra.y + behind)};
 }
 
-/// Returns the gradient, or 0 for a reset, across which nothing flows.
+/// Whether a decay is a reset, across which nothing flows.
+__device__ inline bool forgets(float log_decay) {
+  return forget_to_infinity(log_decay) == -__int_as_float(0x7F800000);
+}
+
+/// Returns the gradient, or 0 for a reset.
 __device__ inline float unless_forgotten(float gradient, float log_decay) {
-  const bool forgets = forget_to_infinity(log_decay) == -__int_as_float(0x7F800000);
-  return forgets ? 0.0f : gradient;
+  return forgets(log_decay) ? 0.0f : gradient;
 }
 
 __device__ inline float* gradient_at(const DecayGradient& to, int batch, std::int64_t time,

@@ -18,14 +18,19 @@ struct FlowSpans {
   int shift = 0;
   int per_sequence = 0;  // of sequences of equal length
   int count = 0;         // of all sequences: the slots of a head
+  // Whether a sequence's first span has a slot, too: without an initial state S and F are 0 there.
+  bool first_has = true;
 
   constexpr int chunks() const { return 1 << shift; }
   constexpr int tokens() const { return 64 << shift; }
-  /// Slot of a sequence's first flow span. Packed sequences leave gaps, since none knows where
-  /// those before it end: sequence n, beginning at token b, has at most b / tokens + n spans before
-  /// it.
-  constexpr int first_slot(bool packed, int sequence, int sequence_begin) const {
-    return packed ? (sequence_begin >> (6 + shift)) + sequence : sequence * per_sequence;
+  constexpr bool has_slot(int span) const { return first_has || span > 0; }
+  /// Slot of a sequence's flow span. Packed sequences leave gaps, since none knows where those
+  /// before it end: sequence n, beginning at token b, has at most b / tokens + n spans before it,
+  /// and b / tokens without the first ones, which only packed sequences leave out.
+  constexpr int slot(bool packed, int sequence, int sequence_begin, int span) const {
+    const int before = sequence_begin >> (6 + shift);
+    if (!first_has) return before + span - 1;
+    return (packed ? before + sequence : sequence * per_sequence) + span;
   }
 };
 

@@ -174,6 +174,13 @@ struct ReverseDecays {
     return first + second;
   }
 
+  /// Returns a sum that is finite only where all of a chunk's inputs are, and the states that reach
+  /// it: they are in its tokens' sums.
+  __device__ static float sum_all(const Sums& sums) {
+    return sums.query_state.x + sums.query_state.y + sums.key_state.x + sums.key_state.y +
+           sums.intra.x + sums.intra.y;
+  }
+
   /// Returns the flow through a pair's first chunk.
   __device__ static float first_flow(const Tokens& tokens) {
     return (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
@@ -184,18 +191,23 @@ struct ReverseDecays {
     for (ReversePosition at; at.n < min(2, head.chunks); at = at.next()) prepare(at, load(at.n));
     const bool differentiates = params.problem.d_log_decay.data != nullptr;
     float sum = 0.0f;
-    Sums second{};  // of a pair's second chunk, which waits for the flow through the first
+    float zero = 0.0f;  // NaN behind what is not finite
+    Sums second{};      // of a pair's second chunk, which waits for the flow through the first
     for (ReversePosition at; at.n < head.chunks; at = at.next()) {
       const bool more = at.n + 2 < head.chunks;
       const LogDecays log_decay = load(more ? at.n + 2 : at.n);
       const Tokens& tokens = shared.tokens[at.stage()];
       shared.done[at.stage()].wait(at.stage_parity());
       const Sums own = read(tokens);
+      zero += 0.0f * sum_all(own);
       if (differentiates && !head.is_second(at.n)) {
         float flow = first_flow(tokens);
         sum += differentiate(at.n, own, flow);
         if (at.n > 0) {
           flow -= sum_warp(second.query_state.x + second.query_state.y);
+          // Through a reset nothing flows, not what was rounded before it either.
+          const bool reset = forgets(second.log_decay.x) || forgets(second.log_decay.y);
+          if (__any_sync(0xFFFFFFFFu, reset)) flow = 0.0f;
           sum += differentiate(at.n - 1, second, flow);
         }
       }
@@ -203,6 +215,7 @@ struct ReverseDecays {
       __syncwarp();
       if (more) prepare({at.n + 2}, log_decay);
     }
+    if (params.guard.non_finite != nullptr && !(zero == 0.0f)) *params.guard.non_finite = 1;
     const DecayGradient& to = params.problem.d_log_decay;
     if (to.data != nullptr && !to.per_token) {
       sum = sum_warp(sum);

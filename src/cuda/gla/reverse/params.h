@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/gla/common/backward_maps.h"
+#include "cuda/gla/common/finite_guard.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -21,6 +22,7 @@ struct ReverseParams : BackwardMaps {
   // layout of shared memory: panels of 64 columns of K (parts/panel.cuh).
   void* states = nullptr;
   float* decay_sums = nullptr;  // [B,H,segments], of a constant decay
+  FiniteGuard guard = {};       // of merged sequences
 };
 
 /// What gla_segment_entries_kernel turns, in place, from what each segment adds into what there is

@@ -18,7 +18,9 @@ constexpr std::int64_t kStateBytes = 2 * kWidest * kWidest;
 constexpr int kMostSegments = 64;
 constexpr int kFewestChunks = 4;  // per segment
 
-double predicted_time(const ReversePlan& plan, std::int64_t heads, const DeviceProperties& device) {
+/// `reach`: tokens that a state depends on.
+double predicted_time(const ReversePlan& plan, std::int64_t heads, std::int64_t reach,
+                      const DeviceProperties& device) {
   const DeviceModel::GlaReverse& model = device_model(device).gla_reverse;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
   const auto round = [&](std::int64_t together) {
@@ -33,12 +35,14 @@ double predicted_time(const ReversePlan& plan, std::int64_t heads, const DeviceP
   constexpr int kLaunches = 3;
   constexpr std::int64_t kChunkBytes = 4 * 2 * kChunk * kWidest;
   const DeviceModel::GlaWalk& span = device_model(device).gla_walk;
+  const std::int64_t chunks = std::min<std::int64_t>(
+      plan.chunks, plan.segments * (ceil_div(reach, kChunk) + 1));  // that are read
   return walk + kLaunches * span.call +
-         static_cast<double>(heads * plan.chunks * kChunkBytes) / span.bytes_per_microsecond;
+         static_cast<double>(heads * chunks * kChunkBytes) / span.bytes_per_microsecond;
 }
 
-ReversePlan plan_segments(const GlaBackwardProblem& problem, const DeviceProperties& device,
-                          int segments) {
+ReversePlan plan_segments(const GlaBackwardProblem& problem, std::int64_t reach,
+                          const DeviceProperties& device, int segments) {
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t heads = f.B * f.H;
   ReversePlan plan;
@@ -46,7 +50,7 @@ ReversePlan plan_segments(const GlaBackwardProblem& problem, const DevicePropert
   plan.segment_chunks = std::max(static_cast<int>(ceil_div(plan.chunks, segments)), 1);
   plan.segments = std::max(static_cast<int>(ceil_div(plan.chunks, plan.segment_chunks)), 1);
   plan.pairs = static_cast<int>(ceil_div(std::min(plan.segment_chunks, plan.chunks), 2));
-  plan.time = predicted_time(plan, heads, device);
+  plan.time = predicted_time(plan, heads, reach, device);
   WorkspaceLayout workspace;
   plan.states = workspace.add(heads * plan.segments * plan.pairs * kStateBytes);
   if (plan.segments > 1) {
@@ -83,18 +87,19 @@ std::string reason_against_reverse(const GlaBackwardProblem& problem) {
   return reason.empty() ? width_reason("V", f.V, kWidest) : reason;
 }
 
-ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem,
-                                  const DeviceProperties& device) {
+ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                                  const MergedSequences& merged) {
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t q_bytes = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
-  const std::int64_t most_bytes = q_bytes + q_bytes / 10 + (16 << 20);
-  ReversePlan best = plan_segments(problem, device, 1);
+  const std::int64_t most_bytes = q_bytes + q_bytes / 10 + (16 << 20) - merged.bytes;
+  const std::int64_t reach = std::min(merged.reach, f.T);
+  ReversePlan best = plan_segments(problem, reach, device, 1);
   if (const int forced = gla_segments_switch(); forced > 0) {
-    return plan_segments(problem, device, std::clamp(forced, 1, std::max(best.chunks, 1)));
+    return plan_segments(problem, reach, device, std::clamp(forced, 1, std::max(best.chunks, 1)));
   }
   const int most = std::min(kMostSegments, best.chunks / kFewestChunks);
   for (int segments = 2; segments <= most; ++segments) {
-    const ReversePlan plan = plan_segments(problem, device, segments);
+    const ReversePlan plan = plan_segments(problem, reach, device, segments);
     if (static_cast<std::int64_t>(plan.workspace_bytes) > most_bytes) break;
     if (plan.time < best.time) best = plan;
   }

@@ -84,7 +84,7 @@ struct ReverseState {
     if (params.entry_gradients != nullptr) {
       shared.entry_loaded.wait(0);
       for_each_tile([&]<int kTile>() { load_state(gradient[kTile], shared.entry(), tile(kTile)); });
-      shared.entry_read.arrive();
+      if (head.chunks == 0) shared.entry_read.arrive();
     }
     for (ReversePosition at; at.n < head.chunks; at = at.next()) {
       const int slot = at.stage();
@@ -98,6 +98,8 @@ struct ReverseState {
       });
       fence_shared_for_async_proxy();
       shared.gradient_full.arrive();
+      // why not before: an arrival does not wait for loads under way, stores of what they load do.
+      if (at.n == 0 && params.entry_gradients != nullptr) shared.entry_read.arrive();
 
       shared.full[slot].wait(at.stage_parity());
       if (!head.is_second(at.n)) {

@@ -61,6 +61,25 @@ struct StateItem {
   std::int64_t segment_index;  // into [N,H,segments]
 };
 
+/// Keeps the item's chunks up to the one with the nearest reset: the last one, or in a reverse walk
+/// the first.
+template <class Config>
+__device__ void keep_to_reset(Item& item, const StateParams& params) {
+  const auto chunk_of = [&](std::int64_t time) {
+    return static_cast<int>(time - item.begin) / Config::kChunk;
+  };
+  const int end = item.begin + item.length;
+  if constexpr (Config::kReverse) {
+    const std::int64_t next = first_boundary_from(params.resets_at, params.resets, item.begin);
+    if (next == params.resets || params.resets_at[next] >= end) return;
+    keep_chunks<Config>(item, 0, chunk_of(params.resets_at[next]) + 1);
+  } else {
+    const std::int64_t next = first_boundary_from(params.resets_at, params.resets, end);
+    if (next == 0 || params.resets_at[next - 1] < item.begin) return;
+    keep_chunks<Config>(item, chunk_of(params.resets_at[next - 1]), item.chunks<Config>());
+  }
+}
+
 template <class Config>
 __device__ StateItem find_state_item(const StateParams& params) {
   const GlaRecurrence& problem = params.problem;
@@ -83,6 +102,7 @@ __device__ StateItem find_state_item(const StateParams& params) {
   } else {
     keep_segment<Config>(found.item, segment, params.segments);
   }
+  if (params.resets_at != nullptr) keep_to_reset<Config>(found.item, params);
   found.segment_index = (n * problem.H + found.item.head) * params.segments + segment;
   found.item.final_state =
       params.states + found.segment_index * (std::int64_t{problem.K} * problem.V);

@@ -264,8 +264,11 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   while (plan.spans.tokens() < std::min(key_dim, key_columns)) ++plan.spans.shift;
   const int tokens = plan.spans.tokens();
   plan.spans.per_sequence = static_cast<int>(ceil_div(f.T, tokens));
-  plan.spans.count = static_cast<int>(f.cu_seqlens != nullptr ? f.T / tokens + f.N
-                                                              : f.N * plan.spans.per_sequence);
+  // Of many short sequences most spans are the first ones.
+  plan.spans.first_has = f.cu_seqlens == nullptr || f.initial_state != nullptr;
+  plan.spans.count = static_cast<int>(f.cu_seqlens == nullptr ? f.N * plan.spans.per_sequence
+                                      : plan.spans.first_has  ? f.T / tokens + f.N
+                                                              : f.T / tokens + 1);
   const std::int64_t panel_rows = std::int64_t{plan.panels} * f.B * f.T * f.H;
   plan.query_rows = workspace.add(4 * panel_rows);
   plan.key_rows = workspace.add(4 * panel_rows);

@@ -23,26 +23,14 @@ struct MergeParams {
   std::uint32_t* non_finite;  // out: 0
 };
 
-/// Returns the first sequence that begins at token `time` or behind it; N without one.
-__device__ std::int64_t first_sequence_from(const GlaRecurrence& problem, std::int64_t time) {
-  std::int64_t first = 0, last = problem.N;
-  while (first < last) {
-    const std::int64_t middle = (first + last) / 2;
-    if (clamped_boundary(problem.cu_seqlens, middle, problem.T) < time) {
-      first = middle + 1;
-    } else {
-      last = middle;
-    }
-  }
-  return first;
-}
-
 __device__ void write_boundaries(const MergeParams& params) {
   const GlaRecurrence& problem = params.problem;
   const std::int64_t begin = clamped_boundary(problem.cu_seqlens, 0, problem.T);
   for (std::int64_t n = threadIdx.x; n <= params.sequences; n += kThreads) {
     const std::int64_t of =
-        n == params.sequences ? problem.N : first_sequence_from(problem, begin + n * params.tokens);
+        n == params.sequences
+            ? problem.N
+            : first_boundary_from(problem.cu_seqlens, problem.N, begin + n * params.tokens);
     params.boundaries[n] = clamped_boundary(problem.cu_seqlens, of, problem.T);
   }
   if (threadIdx.x == 0) *params.non_finite = 0;
@@ -65,7 +53,10 @@ __global__ __launch_bounds__(kThreads) void gla_merge_kernel(
     to[i] = log_decay_at(problem.log_decay, first + i / problem.H, i % problem.H);
   }
   __syncthreads();
-  for (std::int64_t n = first_sequence_from(problem, first); n < problem.N; ++n) {
+  // The last boundary, too: nothing flows back from tokens behind it.
+  const std::int64_t boundaries = problem.N + 1;
+  for (std::int64_t n = first_boundary_from(problem.cu_seqlens, boundaries, first); n < boundaries;
+       ++n) {
     const int begin = clamped_boundary(problem.cu_seqlens, n, problem.T);
     if (begin < first || begin >= last) break;
     for (int head = threadIdx.x; head < problem.H; head += kThreads) {
@@ -78,7 +69,7 @@ __global__ __launch_bounds__(kThreads) void gla_merge_kernel(
 }  // namespace
 
 MergePlan plan_merge(const GlaRecurrence& problem, bool states,
-                     const std::vector<SplitShape>& walks, std::size_t& workspace_bytes) {
+                     const std::vector<SplitShape>& walks) {
   MergePlan plan;
   const MergeSwitch choice = gla_merge_switch();
   if (problem.cu_seqlens == nullptr || states || problem.N < 2 || problem.T == 0 || walks.empty() ||
@@ -94,26 +85,44 @@ MergePlan plan_merge(const GlaRecurrence& problem, bool states,
       std::clamp<std::int64_t>(problem.T / kLeastTokens, 1, std::min(wanted, problem.N));
   plan.tokens = ceil_div(problem.T, plan.sequences);
 
-  // Of any length, so half a chunk each is empty; of a length below one, more.
-  const double chunks = static_cast<double>(ceil_div(problem.T, kChunk));
-  const auto chunks_of = [&](std::int64_t n) {
-    return std::max(chunks + 0.5 * static_cast<double>(n), static_cast<double>(n));
-  };
-  constexpr double kLaunch = 3.0;  // microseconds
-  double saved = -kLaunch;
-  for (const SplitShape& walk : walks) {
-    const double fewer = chunks_of(problem.N) - chunks_of(plan.sequences);
-    saved +=
-        predicted_chunks_time(walk, fewer * static_cast<double>(walk.items / problem.N)) - kLaunch;
-  }
-  constexpr double kClearly = 5.0;  // microseconds
+  constexpr double kLaunch = 3.0, kClearly = 5.0;  // microseconds
+  const double saved = predicted_packed_time(problem, problem.N, walks) -
+                       predicted_packed_time(problem, plan.sequences, walks) -
+                       kLaunch * static_cast<double>(1 + walks.size());
   if (choice == MergeSwitch::kUnset && saved < kClearly) return {};
-  WorkspaceLayout workspace(workspace_bytes);
-  plan.boundaries = workspace.add(4 * (plan.sequences + 1));
-  plan.log_decay = workspace.add(4 * problem.T * problem.H);
-  plan.non_finite = workspace.add(4);
-  workspace_bytes = workspace.bytes();
   return plan;
+}
+
+std::size_t place_merge(MergePlan& plan, const GlaRecurrence& problem, std::size_t first_bytes,
+                        std::size_t second_bytes) {
+  // The second way needs the guard's word alone, and may have the rest.
+  WorkspaceLayout workspace(first_bytes);
+  plan.boundaries = workspace.add(4 * (plan.sequences + 1));
+  plan.log_decay = workspace.add(merged_bytes(problem));
+  WorkspaceLayout both(std::max(workspace.bytes(), second_bytes));
+  plan.non_finite = both.add(4);
+  return both.bytes();
+}
+
+MergePlan plan_merge_all(const GlaRecurrence& problem) {
+  MergePlan plan;
+  plan.sequences = 1;
+  plan.tokens = problem.T;
+  return plan;
+}
+
+double predicted_packed_time(const GlaRecurrence& problem, std::int64_t sequences,
+                             const std::vector<SplitShape>& walks) {
+  // Of any length, so half a chunk each is empty; of a length below one, more.
+  const auto count = static_cast<double>(sequences);
+  const double chunks =
+      std::max(static_cast<double>(ceil_div(problem.T, kChunk)) + 0.5 * count, count);
+  double time = 0.0;
+  for (const SplitShape& walk : walks) {
+    const auto items = static_cast<double>(walk.items / problem.N);  // of a sequence
+    time += predicted_chunks_time(walk, chunks * items);
+  }
+  return time;
 }
 
 void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
@@ -131,6 +140,12 @@ void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& s
   problem = merged(problem, plan);
   problem.cu_seqlens = params.boundaries;
   problem.log_decay = {params.log_decay, problem.T * problem.H, problem.H, 1};
+}
+
+void merge_all(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
+               void* stream) {
+  merge(problem, plan, scratch, stream);
+  problem = all_merged(problem);
 }
 
 FiniteGuard first_guard(const MergePlan& plan, const ScratchMemory& scratch) {

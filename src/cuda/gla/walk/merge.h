@@ -26,9 +26,15 @@ struct MergePlan {
 
 /// Plans how a problem's sequences are merged for walks of such shapes, each of which is one launch
 /// more: where that is predicted to be clearly faster. `states`: some are given or wanted, which
-/// merged sequences have none of. The workspace lies behind `workspace_bytes`, which is moved on.
+/// merged sequences have none of.
 MergePlan plan_merge(const GlaRecurrence& problem, bool states,
-                     const std::vector<SplitShape>& walks, std::size_t& workspace_bytes);
+                     const std::vector<SplitShape>& walks);
+/// What merging takes of a workspace, but for a word and the boundaries.
+inline std::int64_t merged_bytes(const GlaRecurrence& problem) { return 4 * problem.T * problem.H; }
+/// Places what merging takes in a workspace whose first bytes both ways to run the call use, one
+/// after the other; returns the bytes of all.
+std::size_t place_merge(MergePlan& plan, const GlaRecurrence& problem, std::size_t first_bytes,
+                        std::size_t second_bytes);
 
 /// The problem of the merged sequences, for planning.
 template <class Problem>
@@ -41,6 +47,21 @@ Problem merged(Problem problem, const MergePlan& plan) {
 /// and decays are on the device then. Clears the guard's word.
 void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
            void* stream);
+
+/// The same for all sequences, and the tokens of none, as one that is not packed.
+MergePlan plan_merge_all(const GlaRecurrence& problem);
+template <class Problem>
+Problem all_merged(Problem problem) {
+  problem.N = 1;
+  problem.cu_seqlens = nullptr;
+  return problem;
+}
+void merge_all(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
+               void* stream);
+
+/// Microseconds of walks of such shapes over so many packed sequences of any length, whole ones.
+double predicted_packed_time(const GlaRecurrence& problem, std::int64_t sequences,
+                             const std::vector<SplitShape>& walks);
 
 /// Guards of the walks of the merged sequences, and of those behind them.
 FiniteGuard first_guard(const MergePlan& plan, const ScratchMemory& scratch);

@@ -129,16 +129,19 @@ class RowSumRole {
     const int tokens = item.template chunk_offset<Config>(chunk) + item.before;
     return static_cast<unsigned>(tokens) / Config::kChunk;
   }
+  /// Whether a span that has a slot begins with the chunk.
   __device__ bool begins_span(const Item& item, int chunk) const {
-    return wants_row_sums<Config>(params_) &&
-           sequence_chunk(item, chunk) % (1u << params_.row_sums.spans.shift) == 0;
+    const FlowSpans& spans = params_.row_sums.spans;
+    const int index = sequence_chunk(item, chunk);
+    return wants_row_sums<Config>(params_) && index % (1u << spans.shift) == 0 &&
+           spans.has_slot(index >> spans.shift);
   }
   __device__ std::int64_t slot(const Item& item, int chunk) const {
     const FlowSpans& spans = params_.row_sums.spans;
-    const int first = spans.first_slot(params_.problem.cu_seqlens != nullptr, item.sequence,
-                                       item.begin - item.before);
-    return (panel(item) * params_.problem.H + item.head) * spans.count + first +
-           (sequence_chunk(item, chunk) >> spans.shift);
+    const int own =
+        spans.slot(params_.problem.cu_seqlens != nullptr, item.sequence, item.begin - item.before,
+                   sequence_chunk(item, chunk) >> spans.shift);
+    return (panel(item) * params_.problem.H + item.head) * spans.count + own;
   }
   __device__ uint4* kept(const Item& item, int chunk) const {
     return params_.row_sums.states + slot(item, chunk) * (kStateSteps * 128) + thread();
