@@ -37,6 +37,22 @@ struct Planting {
   std::string_view clean_without = "";
 };
 
+/// Sets an environment variable to 1 as long as it lives; null: none.
+class SwitchedOn {
+ public:
+  explicit SwitchedOn(const char* variable) : variable_(variable) {
+    if (variable_ != nullptr) setenv(variable_, "1", 1);
+  }
+  ~SwitchedOn() {
+    if (variable_ != nullptr) unsetenv(variable_);
+  }
+  SwitchedOn(const SwitchedOn&) = delete;
+  SwitchedOn& operator=(const SwitchedOn&) = delete;
+
+ private:
+  const char* variable_;
+};
+
 /// `operation` once on the device with these buffers.
 inline Buffers run(const Operation& operation, const TensorSet& set, const Buffers& buffers,
                    Device device) {
@@ -135,9 +151,8 @@ class Planter {
     SCOPED_TRACE(testing::Message() << value << " in " << input.name << ", sequence " << n);
     Buffers inputs = clone(set_.buffers);
     store(input.dtype, inputs[input.buffer].data() + input.offset, index, value);
-    if (planting_.switched_on != nullptr) setenv(planting_.switched_on, "1", 1);
+    const SwitchedOn switched(planting_.switched_on);
     const Buffers dirty = run(operation_, set_, inputs, device_);
-    if (planting_.switched_on != nullptr) unsetenv(planting_.switched_on);
     for (const NamedTensor& x : set_.tensors) {
       if (!x.output) continue;
       if (x.name.ends_with("_state")) {

@@ -12,10 +12,16 @@
 #include "ops/gla.h"
 #include "planned.h"
 
-namespace tandem::cuda::gla {
+namespace tandem {
 namespace {
 
 constexpr const char* kSwitch = "TANDEM_GLA_MERGE";
+
+}  // namespace
+}  // namespace tandem
+
+namespace tandem::cuda::gla {
+namespace {
 
 GlaForwardProblem packed(std::int64_t N, std::int64_t T, int H, int K) {
   GlaForwardArgs args = contiguous_args(1, T, H, H, K, K);
@@ -116,7 +122,7 @@ class GpuGlaMerge : public testing::TestWithParam<const char*> {};
 TEST_P(GpuGlaMerge, AgreesWithTheDefinition) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const Operation& operation = find_operation("gla", GetParam());
-  setenv("TANDEM_GLA_MERGE", "1", 1);
+  const SwitchedOn merges(kSwitch);
   int passed = 0;
   for (const Case& one : select_cases(load_cases("gla"), "short_*", "check")) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -127,7 +133,6 @@ TEST_P(GpuGlaMerge, AgreesWithTheDefinition) {
       }
     }
   }
-  unsetenv("TANDEM_GLA_MERGE");
   EXPECT_GT(passed, 50);
 }
 
@@ -151,18 +156,17 @@ Planting planting(const char* direction, std::vector<const char*> inputs) {
               "decay": {"kind": "per_token", "distribution": "normal"}, "states": "none",
               "cu_seqlens": [0, 70, 100, 100, 165, 400, 401, 700], "tags": ["check"]}])",
                        offsets}},
-          .switched_on = "TANDEM_GLA_MERGE",
+          .switched_on = kSwitch,
           .clean_without = ".reverse"};
 }
 
 TEST(GpuGlaMergeNan, StaysInItsSequenceAndHead) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
-  setenv("TANDEM_GLA_SEGMENTS", "1", 1);  // those of which bits are compared are whole
+  const SwitchedOn whole("TANDEM_GLA_SEGMENTS");  // walks of which bits are compared
   expect_contained(planting("forward", {"q", "k", "v", "log_decay"}), {DType::kBFloat16},
                    Device::cuda());
   expect_contained(planting("backward", {"q", "k", "v", "d_o", "log_decay"}),
                    {DType::kBFloat16, DType::kFloat16}, Device::cuda());
-  unsetenv("TANDEM_GLA_SEGMENTS");
 }
 
 }  // namespace
