@@ -248,8 +248,8 @@ void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& var
   sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
 }
 
-/// Makes the states before, and the gradients behind, the segments of sequences. `packed` are the
-/// boundaries of those that the problem's one is made of, or null.
+/// Makes the states before, and the gradients behind, the segments of sequences. `packed`: the
+/// call's sequences, which the problem's are, or are made of.
 void enter_segments(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
                     const BackwardVariant& variant, const ReversePlan& plan,
                     const ReverseParams& walk, const ScratchMemory& scratch, void* stream) {
@@ -290,7 +290,7 @@ void run_in_reverse(const GlaBackwardProblem& packed, const BackwardChoice& choi
                     const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
   const BackwardVariant& variant = *choice.variant;
   GlaBackwardProblem problem = packed;
-  ReversePlan plan = plan_reverse(packed, device);
+  const ReversePlan plan = plan_reverse(packed, device);
   FiniteGuard guard;
   if (choice.merges()) {
     merge_all(problem.forward, choice.merge, scratch, stream);
