@@ -101,6 +101,30 @@ TEST(GlaMerge, TakesNoMoreMemoryThanDenseBatches) {
   EXPECT_EQ(backward_of(1000, 64, "1", true).bytes, backward_of(1000, 64, "0").bytes);
 }
 
+/// Every packed shape has a plan, merged or not, and never more sequences than it had.
+TEST(GlaMerge, EveryShapeHasAPlan) {
+  for (const char* text : {"0", "1", ""}) {
+    setenv(kSwitch, text, 1);
+    for (const std::int64_t T : {0, 1, 63, 300, 100000}) {
+      for (const std::int64_t N : {0, 1, 2, 1000}) {
+        for (const int heads : {1, 16, 600}) {
+          for (const int width : {8, 64, 128, 256}) {
+            GlaBackwardArgs args = backward_args(1, T, heads, heads, width, width);
+            args.cu_seqlens = view(10, {N + 1}, DType::kInt32);
+            const GlaBackwardProblem backward = make_problem(args);
+            EXPECT_NO_THROW(gla_backward_workspace_bytes(backward, kDevice, {}));
+            EXPECT_NO_THROW(gla_forward_workspace_bytes(packed(N, T, heads, width), kDevice, {}));
+            const MergePlan plan = plan_of(packed(N, T, heads, width));
+            EXPECT_LE(plan.sequences, N);
+            EXPECT_GE(plan.sequences * plan.tokens, plan.sequences == 0 ? 0 : T);
+          }
+        }
+      }
+    }
+  }
+  unsetenv(kSwitch);
+}
+
 /// Packed sequences of 128 columns go in one reverse walk, as one.
 TEST(GlaMerge, OneReverseWalkTakesThemAsOne) {
   const std::string walks = "gla_backward.sm90.bf16.c64";
