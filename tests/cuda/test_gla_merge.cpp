@@ -134,6 +134,22 @@ TEST(GlaMerge, OneReverseWalkTakesThemAsOne) {
   EXPECT_EQ(backward_of(1000, 64, nullptr).variant, walks);
 }
 
+/// A constant decay's gradient sums over the tokens of sequences alone.
+TEST(GlaMerge, AConstantDecayGoesByWalks) {
+  GlaBackwardArgs args = backward_args(1, 131072, 16, 16, 128, 128);
+  args.cu_seqlens = view(10, {1001}, DType::kInt32);
+  args.log_decay = view(11, {16}, DType::kFloat32);
+  args.d_log_decay = view(12, {16}, DType::kFloat32);
+  CallOptions options;
+  std::string variant;
+  options.chosen = &variant;
+  gla_backward_workspace_bytes(make_problem(args), kDevice, options);
+  EXPECT_EQ(variant, "gla_backward.sm90.bf16.c64");
+  args.d_log_decay.reset();
+  gla_backward_workspace_bytes(make_problem(args), kDevice, options);
+  EXPECT_EQ(variant, "gla_backward.sm90.bf16.c64.reverse");
+}
+
 }  // namespace
 }  // namespace tandem::cuda::gla
 

@@ -154,6 +154,10 @@ std::string reason_against_all_at_once(const GlaBackwardProblem& problem, bool m
     if (has_states(problem)) return "takes cu_seqlens without states";
     if (f.N == 0 || f.T == 0) return "takes cu_seqlens of sequences with tokens";
     if (gla_merge_switch() == MergeSwitch::kNever) return "merges packed sequences";
+    // Tokens of no sequence would be in that sum.
+    if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
+      return "takes cu_seqlens without a gradient by a constant decay";
+    }
   }
   const bool all = problem.dq.data && problem.dk.data && problem.dv.data;
   return all ? "" : "makes dq, dk and dv, of which not all are wanted";
