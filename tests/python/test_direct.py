@@ -78,7 +78,7 @@ class Direct(unittest.TestCase):
             ("a decay to be widened", 3, arguments[3].bfloat16()),
             ("a decay without strides", 3, arguments[3].to_sparse()),
             ("a scale to be refused", 4, torch.tensor(0.5, requires_grad=True)),
-            ("more than the backward takes on a GPU", 2, draw(B, T, H, 257)),
+            ("more than the backward takes on a GPU", 2, draw(B, T, H, 513)),
         ):
             with self.subTest(what):
                 given = [*arguments[:place], value, *arguments[place + 1 :]]
