@@ -20,16 +20,17 @@ namespace {
 
 constexpr const char* kOp = "gla_backward";
 
-/// The variant for a problem and, if it goes by walks, their plan. The plan is made once, since the
-/// choice may depend on it.
+/// The variant for a problem and, if it goes by walks or in one reverse walk, the plan. Plans are
+/// made once, since the choice may depend on them.
 struct BackwardChoice {
   const BackwardVariant* variant = nullptr;
   BackwardPlan walks;
+  ReversePlan reverse;
   // Packed sequences merged, for walks or for one reverse walk. Behind it come the walks of the
   // sequences as they are, which mostly end at once.
   MergePlan merge;
   BackwardPlan merged_walks;
-  std::size_t workspace_bytes = 0;
+  std::size_t workspace_bytes = 0;  // by chunks and by groups: their plans', made where they run
 
   bool merges() const { return merge.sequences > 0; }
 };
@@ -96,20 +97,21 @@ double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& pr
   return model.together * (model.decays + predicted_packed_time(f, sequences, shapes));
 }
 
-/// Microseconds of a call by another variant.
-double predicted_time(const BackwardVariant& variant, const GlaBackwardProblem& problem,
-                      const DeviceProperties& device) {
-  if (variant.by_groups) return predicted_groups_time(problem, device);
-  if (variant.by_chunks) return predicted_chunks_time(problem, device);
+/// Microseconds of a call in one reverse walk.
+double predicted_time(const ReversePlan& plan, const GlaBackwardProblem& problem) {
   constexpr double kMerge = 20.0;  // of packed sequences: five launches more
-  return plan_reverse(problem, device).time +
-         (problem.forward.cu_seqlens == nullptr ? 0.0 : kMerge);
+  return plan.time + (problem.forward.cu_seqlens == nullptr ? 0.0 : kMerge);
 }
 
 BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device,
                       const CallOptions& options) {
   const TilePlans tiles = plan_tiles(problem);
   std::optional<BackwardChoice> walks;
+  std::optional<ReversePlan> reverse;
+  const auto in_reverse = [&]() -> const ReversePlan& {
+    if (!reverse) reverse = plan_reverse(problem, device);
+    return *reverse;
+  };
   const BackwardVariant& variant =
       choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
@@ -117,29 +119,28 @@ BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties&
         if (!by_walks && options.batch_invariant) reason = "is not batch-invariant";
         if (reason.empty() && !by_walks && options.variant.empty()) {
           if (!walks) walks = plan_walks(problem, device, false);
-          if (predicted_time(one, problem, device) > predicted_time(*walks, problem, device)) {
+          const double time = one.by_groups   ? predicted_groups_time(problem, device)
+                              : one.by_chunks ? predicted_chunks_time(problem, device)
+                                              : predicted_time(in_reverse(), problem);
+          if (time > predicted_time(*walks, problem, device)) {
             reason = "is predicted to be slower than walks";
           }
         }
         return reason;
       });
-  const bool packed = problem.forward.cu_seqlens != nullptr;
   BackwardChoice choice;
   if (variant.by_walks()) {
     choice = walks ? *std::move(walks) : plan_walks(problem, device, options.batch_invariant);
-  } else if (variant.by_groups) {
-    choice.workspace_bytes = plan_group_backward(problem).workspace_bytes;
-  } else if (variant.by_chunks) {
-    choice.workspace_bytes = plan_chunk_backward(problem, device).workspace_bytes;
-  } else if (!packed) {
-    choice.workspace_bytes = plan_reverse(problem, device).workspace_bytes;
-  } else {
-    // Batch-invariant walks are whole, so that nothing must be ready for them.
-    choice.walks = plan_backward(problem, device, true);
-    choice.merge = plan_merge_all(problem.forward);
-    choice.workspace_bytes =
-        place_merge(choice.merge, problem.forward, plan_reverse(problem, device).workspace_bytes,
-                    choice.walks.workspace_bytes);
+  } else if (variant.in_reverse.walk) {
+    choice.reverse = in_reverse();
+    choice.workspace_bytes = choice.reverse.workspace_bytes;
+    if (problem.forward.cu_seqlens != nullptr) {
+      // Batch-invariant walks are whole, so that nothing must be ready for them.
+      choice.walks = plan_backward(problem, device, true);
+      choice.merge = plan_merge_all(problem.forward);
+      choice.workspace_bytes = place_merge(choice.merge, problem.forward, choice.workspace_bytes,
+                                           choice.walks.workspace_bytes);
+    }
   }
   choice.variant = &variant;
   return choice;
@@ -291,10 +292,10 @@ void enter_segments(const GlaBackwardProblem& problem, const GlaForwardProblem& 
 }
 
 void run_in_reverse(const GlaBackwardProblem& packed, const BackwardChoice& choice,
-                    const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+                    const ScratchMemory& scratch, void* stream) {
   const BackwardVariant& variant = *choice.variant;
+  const ReversePlan& plan = choice.reverse;
   GlaBackwardProblem problem = packed;
-  const ReversePlan plan = plan_reverse(packed, device);
   FiniteGuard guard;
   if (choice.merges()) {
     merge_all(problem.forward, choice.merge, scratch, stream);
@@ -334,7 +335,7 @@ void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
     run_by_walks(of, plan, guard, variant.name, variant.tma, scratch, stream);
   };
   if (variant.in_reverse.walk) {
-    run_in_reverse(problem, choice, device, scratch, stream);
+    run_in_reverse(problem, choice, scratch, stream);
   } else if (choice.merges()) {
     GlaBackwardProblem fewer = problem;
     merge(fewer.forward, choice.merge, scratch, stream);
@@ -406,7 +407,10 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device,
                                          const CallOptions& options) {
-  return gla::choose(problem, device, options).workspace_bytes;
+  const gla::BackwardChoice choice = gla::choose(problem, device, options);
+  if (choice.variant->by_groups) return gla::plan_group_backward(problem).workspace_bytes;
+  if (choice.variant->by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
+  return choice.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

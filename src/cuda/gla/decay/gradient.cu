@@ -5,9 +5,9 @@
 //   dg_t = F + sum of b before t + sum of a - c from t to the chunk's end      t in the first chunk
 //   dg_t = F1 - sum of a - b - c from the first chunk's end to before t        t in a later chunk
 // with F1 = F + sum of b over the first chunk: no sum runs over more than a span. A warp per
-// span, two tokens per lane. Across a reset nothing flows: dg_t is 0 there. A constant decay has
-// one gradient: dg summed over all tokens, per CTA here, over CTAs in gla_decay_sum_kernel, always
-// in the same order.
+// span, two tokens per lane. Across a reset nothing flows: dg_t is 0 there, and sums in a later
+// chunk begin anew behind it. A constant decay has one gradient: dg summed over all tokens, per CTA
+// here, over CTAs in gla_decay_sum_kernel, always in the same order.
 // Nothing of a walk for dv alone is needed: behind it this kernel runs beside it, on the SMs that
 // the walk leaves free and then on those that it is done with.
 #include <algorithm>
