@@ -3,7 +3,6 @@
 #include "cuda/gla/backward.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "core/environment.h"
@@ -20,17 +19,18 @@ namespace {
 
 constexpr const char* kOp = "gla_backward";
 
-/// The variant for a problem and, if it goes by walks or in one reverse walk, the plan. Plans are
-/// made once, since the choice may depend on them.
+/// The variant for a problem and its plan. Plans are made once, since the choice may depend on
+/// them.
 struct BackwardChoice {
   const BackwardVariant* variant = nullptr;
   BackwardPlan walks;
   ReversePlan reverse;
-  // Packed sequences merged, for walks or for one reverse walk. Behind it come the walks of the
-  // sequences as they are, which mostly end at once.
+  GroupBackwardPlan groups;
+  // Packed sequences merged. Behind it come the walks of the sequences as they are, which mostly
+  // end at once.
   MergePlan merge;
   BackwardPlan merged_walks;
-  std::size_t workspace_bytes = 0;  // by chunks and by groups: their plans', made where they run
+  std::size_t workspace_bytes = 0;
 
   bool merges() const { return merge.sequences > 0; }
 };
@@ -49,10 +49,14 @@ std::int64_t mean_length(const GlaForwardProblem& problem) {
   return ceil_div(problem.B * problem.T, std::max<std::int64_t>(problem.N, 1));
 }
 
-ReversePlan plan_reverse(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+/// Makes a plan of packed sequences as one, or of what is not packed.
+template <class Plan>
+Plan plan_as_one(Plan (*plan)(const GlaBackwardProblem&, const DeviceProperties&,
+                              const MergedSequences&),
+                 const GlaBackwardProblem& problem, const DeviceProperties& device) {
   const GlaForwardProblem& f = problem.forward;
-  if (f.cu_seqlens == nullptr) return plan_reverse_backward(problem, device);
-  return plan_reverse_backward(as_one(problem), device, {mean_length(f), merged_bytes(f)});
+  if (f.cu_seqlens == nullptr) return plan(problem, device, {});
+  return plan(as_one(problem), device, {mean_length(f), merged_bytes(f)});
 }
 
 /// The shapes of walks that take whole sequences; none where one is cut.
@@ -84,8 +88,8 @@ BackwardChoice plan_walks(const GlaBackwardProblem& problem, const DevicePropert
 }
 
 /// Microseconds of a call by walks.
-double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& problem,
-                      const DeviceProperties& device) {
+double predicted_by_walks(const BackwardChoice& choice, const GlaBackwardProblem& problem,
+                          const DeviceProperties& device) {
   const GlaForwardProblem& f = problem.forward;
   if (f.cu_seqlens == nullptr) return predicted_walks_time(choice.walks, device);
   const std::vector<SplitShape> shapes = whole_shapes(choice.walks);
@@ -97,53 +101,66 @@ double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& pr
   return model.together * (model.decays + predicted_packed_time(f, sequences, shapes));
 }
 
-/// Microseconds of a call in one reverse walk.
-double predicted_time(const ReversePlan& plan, const GlaBackwardProblem& problem) {
-  constexpr double kMerge = 20.0;  // of packed sequences: five launches more
-  return plan.time + (problem.forward.cu_seqlens == nullptr ? 0.0 : kMerge);
+/// Microseconds of a call.
+double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& problem,
+                      const DeviceProperties& device) {
+  const BackwardVariant& variant = *choice.variant;
+  if (variant.by_walks()) return predicted_by_walks(choice, problem, device);
+  if (variant.by_chunks) return predicted_chunks_time(problem, device);
+  constexpr double kMerge = 20.0;  // five launches more
+  const double of_one = variant.in_reverse ? choice.reverse.time : choice.groups.time;
+  return of_one + (choice.merges() ? kMerge : 0.0);
 }
 
-BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device,
-                      const CallOptions& options) {
-  const TilePlans tiles = plan_tiles(problem);
-  std::optional<BackwardChoice> walks;
-  std::optional<ReversePlan> reverse;
-  const auto in_reverse = [&]() -> const ReversePlan& {
-    if (!reverse) reverse = plan_reverse(problem, device);
-    return *reverse;
-  };
-  const BackwardVariant& variant =
-      choose_variant(kOp, backward_variants(), device, options, [&](const BackwardVariant& one) {
-        std::string reason = reason_against(one, problem, tiles);
-        const bool by_walks = one.by_walks();
-        if (!by_walks && options.batch_invariant) reason = "is not batch-invariant";
-        if (reason.empty() && !by_walks && options.variant.empty()) {
-          if (!walks) walks = plan_walks(problem, device, false);
-          const double time = one.by_groups   ? predicted_groups_time(problem, device)
-                              : one.by_chunks ? predicted_chunks_time(problem, device)
-                                              : predicted_time(in_reverse(), problem);
-          if (time > predicted_time(*walks, problem, device)) {
-            reason = "is predicted to be slower than walks";
-          }
-        }
-        return reason;
-      });
+/// Plans a call by a variant.
+BackwardChoice plan_by(const BackwardVariant& variant, const GlaBackwardProblem& problem,
+                       const DeviceProperties& device, bool batch_invariant) {
   BackwardChoice choice;
   if (variant.by_walks()) {
-    choice = walks ? *std::move(walks) : plan_walks(problem, device, options.batch_invariant);
-  } else if (variant.in_reverse.walk) {
-    choice.reverse = in_reverse();
+    choice = plan_walks(problem, device, batch_invariant);
+  } else if (variant.by_chunks) {
+    choice.workspace_bytes = plan_chunk_backward(problem, device).workspace_bytes;
+  } else if (variant.in_reverse) {
+    choice.reverse = plan_as_one(&plan_reverse_backward, problem, device);
     choice.workspace_bytes = choice.reverse.workspace_bytes;
-    if (problem.forward.cu_seqlens != nullptr) {
-      // Batch-invariant walks are whole, so that nothing must be ready for them.
-      choice.walks = plan_backward(problem, device, true);
-      choice.merge = plan_merge_all(problem.forward);
-      choice.workspace_bytes = place_merge(choice.merge, problem.forward, choice.workspace_bytes,
-                                           choice.walks.workspace_bytes);
-    }
+  } else {
+    choice.groups = plan_as_one(&plan_group_backward, problem, device);
+    choice.workspace_bytes = choice.groups.workspace_bytes;
+  }
+  if (variant.as_one() && problem.forward.cu_seqlens != nullptr) {
+    // Batch-invariant walks are whole, so that nothing must be ready for them.
+    choice.walks = plan_backward(problem, device, true);
+    choice.merge = plan_merge_all(problem.forward);
+    choice.workspace_bytes = place_merge(choice.merge, problem.forward, choice.workspace_bytes,
+                                         choice.walks.workspace_bytes);
   }
   choice.variant = &variant;
   return choice;
+}
+
+/// Chooses among the variants that take a call the one that is predicted to be fastest.
+BackwardChoice choose(const GlaBackwardProblem& problem, const DeviceProperties& device,
+                      const CallOptions& options) {
+  const TilePlans tiles = plan_tiles(problem);
+  const auto reason = [&](const BackwardVariant& one) -> std::string {
+    if (options.batch_invariant && !one.by_walks()) return "is not batch-invariant";
+    return reason_against(one, problem, tiles);
+  };
+  const std::vector<BackwardVariant>& table = backward_variants();
+  const BackwardVariant& first = choose_variant(kOp, table, device, options, reason);
+  BackwardChoice best = plan_by(first, problem, device, options.batch_invariant);
+  if (!options.variant.empty() || first.by_walks()) return best;
+  double time = predicted_time(best, problem, device);
+  for (const BackwardVariant* other = &first + 1; other != table.data() + table.size(); ++other) {
+    if (other->tma != first.tma || !reason(*other).empty()) continue;
+    BackwardChoice choice = plan_by(*other, problem, device, options.batch_invariant);
+    const double other_time = predicted_time(choice, problem, device);
+    if (other_time >= time) continue;
+    best = std::move(choice);
+    time = other_time;
+  }
+  if (options.chosen != nullptr) *options.chosen = best.variant->name;
+  return best;
 }
 
 /// Says why a kernel that makes all gradients at once cannot take a problem, whatever its widths;
@@ -192,11 +209,9 @@ void sum_decays(const GlaBackwardProblem& problem, float* sums, int splits, void
 }
 
 void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                   const DeviceProperties& device, const Context& context) {
+                   const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
   const GlaForwardProblem& f = problem.forward;
   const ChunkBackwardPlan plan = plan_chunk_backward(problem, device);
-  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
-  void* const stream = context.stream.handle;
   ChunkBackwardParams params{encode_maps(problem), problem};
   params.pairs = plan.pairs;
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
@@ -227,38 +242,24 @@ GlaBackwardProblem keep_columns(GlaBackwardProblem problem, int first, int last)
   return problem;
 }
 
-void run_by_groups(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                   const DeviceProperties& device, const Context& context) {
-  const GlaForwardProblem& f = problem.forward;
-  const GroupBackwardPlan plan = plan_group_backward(problem);
-  const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
-  void* const stream = context.stream.handle;
-  GroupBackwardParts parts;
-  parts.count = plan.parts;
-  for (int part = 0; part < plan.parts; ++part) {
-    const GlaBackwardProblem own =
-        keep_columns(problem, part * kGroupPart, std::min((part + 1) * kGroupPart, f.K));
-    GroupBackwardParams& params = parts.of[part];
-    params = {encode_maps(own), own};
-    params.state_stride = std::int64_t{f.K} * f.V;
-    params.share = f.H / f.HQ;
-    params.chunks = plan.chunks;
-    params.pairs = plan.pairs;
-    params.multiprocessors = device.multiprocessors;
-    params.states = scratch.at<char>(plan.states + part * plan.part_bytes);
-    params.state_gradients = scratch.at<char>(plan.state_gradients + part * plan.part_bytes);
-    params.decay_sums = scratch.at<float>(plan.decay_sums);
-  }
-  variant.by_groups(variant.name.c_str(), parts, stream);
-  sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
-}
+/// Where segments begin: [B,H,segments,K,V], null: 0.
+struct Entries {
+  float* states;
+  float* gradients;
+};
 
-/// Makes the states before, and the gradients behind, the segments of sequences. `packed`: the
-/// call's sequences, which the problem's are, or are made of.
-void enter_segments(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
-                    const BackwardVariant& variant, const ReversePlan& plan,
-                    const ReverseParams& walk, const ScratchMemory& scratch, void* stream) {
+/// Makes the states before, and the gradients behind, the segments of sequences, where these are
+/// cut. `packed`: the call's sequences, which the problem's are, or are made of.
+template <class Plan>
+Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& maps,
+                       const GlaForwardProblem& packed, const SegmentLaunch& launch,
+                       const std::string& name, const Plan& plan, const ScratchMemory& scratch,
+                       void* stream) {
   const GlaForwardProblem& f = problem.forward;
+  if (plan.segments == 1) {
+    return {const_cast<float*>(f.initial_state), const_cast<float*>(problem.d_final_state)};
+  }
+  const Entries made{scratch.at<float>(plan.entry_states), scratch.at<float>(plan.entry_gradients)};
   StateParams spans;
   spans.tma = true;
   spans.problem = f;
@@ -269,39 +270,37 @@ void enter_segments(const GlaBackwardProblem& problem, const GlaForwardProblem& 
     spans.resets = packed.N + 1;
   }
   spans.total_log_decay = scratch.at<float>(plan.log_decay);
-  spans.k_map = walk.k_map;
-  spans.v_map = walk.v_map;
-  spans.states = scratch.at<float>(plan.entry_states);
-  variant.in_reverse.states(variant.name.c_str(), spans, stream);
+  spans.k_map = maps.k_map;
+  spans.v_map = maps.v_map;
+  spans.states = made.states;
+  launch.states(name.c_str(), spans, stream);
   spans.scale = f.scale;
-  spans.k_map = walk.q_map;
-  spans.v_map = walk.d_o_map;
-  spans.states = scratch.at<float>(plan.entry_gradients);
-  variant.in_reverse.gradients(variant.name.c_str(), spans, stream);
+  spans.k_map = maps.q_map;
+  spans.v_map = maps.d_o_map;
+  spans.states = made.gradients;
+  launch.gradients(name.c_str(), spans, stream);
 
   SegmentEntriesParams entries;
   entries.sequence_heads = f.B * f.H;
   entries.state_size = std::int64_t{f.K} * f.V;
   entries.segments = plan.segments;
-  entries.states = scratch.at<float>(plan.entry_states);
-  entries.gradients = scratch.at<float>(plan.entry_gradients);
+  entries.states = made.states;
+  entries.gradients = made.gradients;
   entries.log_decay = spans.total_log_decay;
   entries.initial_state = f.initial_state;
   entries.final_gradient = problem.d_final_state;
   launch_segment_entries(entries, stream);
+  return made;
 }
 
-void run_in_reverse(const GlaBackwardProblem& packed, const BackwardChoice& choice,
+void run_in_reverse(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
+                    const BackwardChoice& choice, const FiniteGuard& guard,
                     const ScratchMemory& scratch, void* stream) {
   const BackwardVariant& variant = *choice.variant;
   const ReversePlan& plan = choice.reverse;
-  GlaBackwardProblem problem = packed;
-  FiniteGuard guard;
-  if (choice.merges()) {
-    merge_all(problem.forward, choice.merge, scratch, stream);
-    guard = first_guard(choice.merge, scratch);
-  }
   ReverseParams params{encode_maps(problem), problem};
+  const Entries entries = enter_segments(problem, params, packed, variant.segments, variant.name,
+                                         plan, scratch, stream);
   params.guard = guard;
   params.chunks = plan.chunks;
   params.segments = plan.segments;
@@ -309,16 +308,60 @@ void run_in_reverse(const GlaBackwardProblem& packed, const BackwardChoice& choi
   params.pairs = plan.pairs;
   params.states = scratch.at<char>(plan.states);
   params.decay_sums = scratch.at<float>(plan.decay_sums);
-  params.entry_states = problem.forward.initial_state;
-  params.entry_gradients = problem.d_final_state;
-  if (plan.segments > 1) {
-    enter_segments(problem, packed.forward, variant, plan, params, scratch, stream);
-    params.entry_states = scratch.at<float>(plan.entry_states);
-    params.entry_gradients = scratch.at<float>(plan.entry_gradients);
-  }
-  variant.in_reverse.walk(variant.name.c_str(), params, stream);
+  params.entry_states = entries.states;
+  params.entry_gradients = entries.gradients;
+  variant.in_reverse(variant.name.c_str(), params, stream);
   sum_decays(problem, params.decay_sums, plan.segments, stream);
-  if (choice.merges()) launch_clear_outside(packed, stream);
+}
+
+void run_by_groups(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
+                   const BackwardChoice& choice, const FiniteGuard& guard,
+                   const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+  const BackwardVariant& variant = *choice.variant;
+  const GlaForwardProblem& f = problem.forward;
+  const GroupBackwardPlan& plan = choice.groups;
+  const Entries entries = enter_segments(problem, encode_maps(problem), packed, variant.segments,
+                                         variant.name, plan, scratch, stream);
+  GroupBackwardParts parts;
+  parts.count = plan.parts;
+  for (int part = 0; part < plan.parts; ++part) {
+    const int first = part * kGroupPart;
+    const GlaBackwardProblem own = keep_columns(problem, first, std::min(first + kGroupPart, f.K));
+    const auto of_part = [&](float* states) {
+      return states == nullptr ? nullptr : states + std::int64_t{first} * f.V;
+    };
+    GroupBackwardParams& params = parts.of[part];
+    params = {encode_maps(own), own};
+    params.state_stride = std::int64_t{f.K} * f.V;
+    params.value_panels = plan.value_panels;
+    params.members = plan.members;
+    params.chunks = plan.chunks;
+    params.segments = plan.segments;
+    params.segment_chunks = plan.segment_chunks;
+    params.slab_pairs = plan.slab_pairs();
+    params.multiprocessors = device.multiprocessors;
+    params.entry_states = of_part(entries.states);
+    params.entry_gradients = of_part(entries.gradients);
+    params.states = scratch.at<char>(plan.states + part * plan.part_bytes);
+    params.state_gradients = scratch.at<char>(plan.state_gradients + part * plan.part_bytes);
+    params.decay_sums = scratch.at<float>(plan.decay_sums);
+    params.guard = guard;
+  }
+  const int groups = static_cast<int>(f.B * f.HQ);
+  for (int group = 0; group < groups; group += plan.slab_groups) {
+    for (int segment = 0; segment < plan.segments; segment += plan.slab_segments) {
+      const GroupSlab slab{group, std::min(plan.slab_groups, groups - group), segment,
+                           std::min(plan.slab_segments, plan.segments - segment)};
+      const int first_chunk = segment * plan.segment_chunks;
+      const int last_chunk = (segment + slab.segments) * plan.segment_chunks;
+      for (GroupBackwardParams& params : parts.of) {
+        params.slab = slab;
+        params.slab_chunks = std::min(last_chunk, plan.chunks) - first_chunk;
+      }
+      variant.by_groups(variant.name.c_str(), parts, stream);
+    }
+  }
+  sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
 }
 
 /// Runs what makes all gradients wherever inputs are finite, and behind it, for merged sequences,
@@ -326,46 +369,53 @@ void run_in_reverse(const GlaBackwardProblem& packed, const BackwardChoice& choi
 void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
          const DeviceProperties& device, const Context& context) {
   const BackwardVariant& variant = *choice.variant;
-  if (variant.by_groups) return run_by_groups(problem, variant, device, context);
-  if (variant.by_chunks) return run_by_chunks(problem, variant, device, context);
   const ScratchMemory scratch(kOp, context, choice.workspace_bytes);
   void* const stream = context.stream.handle;
   const auto walk = [&](const GlaBackwardProblem& of, const BackwardPlan& plan,
                         const FiniteGuard& guard) {
     run_by_walks(of, plan, guard, variant.name, variant.tma, scratch, stream);
   };
-  if (variant.in_reverse.walk) {
-    run_in_reverse(problem, choice, scratch, stream);
-  } else if (choice.merges()) {
-    GlaBackwardProblem fewer = problem;
-    merge(fewer.forward, choice.merge, scratch, stream);
-    walk(fewer, choice.merged_walks, first_guard(choice.merge, scratch));
-  } else {
-    walk(problem, choice.walks, {});
+  if (variant.by_chunks) return run_by_chunks(problem, variant, device, scratch, stream);
+  if (!choice.merges() && variant.by_walks()) return walk(problem, choice.walks, {});
+  GlaBackwardProblem merged = problem;
+  FiniteGuard guard;
+  if (choice.merges()) {
+    const auto make = variant.as_one() ? &merge_all : &merge;
+    make(merged.forward, choice.merge, scratch, stream);
+    guard = first_guard(choice.merge, scratch);
   }
-  if (choice.merges()) walk(problem, choice.walks, second_guard(choice.merge, scratch));
+  if (variant.by_walks()) {
+    walk(merged, choice.merged_walks, guard);
+  } else if (variant.in_reverse) {
+    run_in_reverse(merged, problem.forward, choice, guard, scratch, stream);
+  } else {
+    run_by_groups(merged, problem.forward, choice, guard, device, scratch, stream);
+  }
+  if (!choice.merges()) return;
+  if (variant.as_one()) launch_clear_outside(problem, stream);
+  walk(problem, choice.walks, second_guard(choice.merge, scratch));
 }
 
 }  // namespace
 
 const std::vector<BackwardVariant>& backward_variants() {
-  static const std::vector<BackwardVariant> table = table_of_variants<
-      BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
-    const std::string name =
-        std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kChunk);
-    if (tma) {
-      rows.push_back({name + ".chunks", dtype, tma, &launch_chunk_backward<Element>});
-      rows.push_back({name + ".reverse",
-                      dtype,
-                      tma,
-                      nullptr,
-                      {&launch_state<StateConfig<Element, 128, 128, false>>,
-                       &launch_state<StateConfig<Element, 128, 128, true>>,
-                       &launch_reverse_backward<Element, 128, 128>}});
-      rows.push_back({name + ".groups", dtype, tma, nullptr, {}, &launch_group_backward<Element>});
-    }
-    rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
-  });
+  static const std::vector<BackwardVariant> table =
+      table_of_variants<BackwardVariant>([]<class Element>(auto& rows, DType dtype, bool tma) {
+        const std::string name =
+            std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kChunk);
+        if (tma) {
+          const SegmentLaunch segments{&launch_state<StateConfig<Element, 128, 128, false>>,
+                                       &launch_state<StateConfig<Element, 128, 128, true>>};
+          BackwardVariant chunks{name + ".chunks", dtype, tma},
+              reverse{name + ".reverse", dtype, tma}, groups{name + ".groups", dtype, tma};
+          chunks.by_chunks = &launch_chunk_backward<Element>;
+          reverse.in_reverse = &launch_reverse_backward<Element, 128, 128>;
+          groups.by_groups = &launch_group_backward<Element>;
+          reverse.segments = groups.segments = segments;
+          rows.insert(rows.end(), {chunks, reverse, groups});
+        }
+        rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
+      });
   return table;
 }
 
@@ -385,7 +435,7 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   std::string reason = common_reason(variant.dtype, variant.tma, f, tiles);
   if (!reason.empty()) return reason;
   if (variant.by_walks()) return reason_against_walks(problem);
-  reason = reason_against_all_at_once(problem, variant.in_reverse.walk != nullptr);
+  reason = reason_against_all_at_once(problem, variant.as_one());
   if (reason.empty() && !variant.by_groups) reason = reason_against_heads(problem);
   if (!reason.empty()) return reason;
   if (variant.by_groups) return reason_against_groups(problem);
@@ -407,10 +457,7 @@ void gla_backward(const GlaBackwardProblem& problem, const Context& context,
 std::size_t gla_backward_workspace_bytes(const GlaBackwardProblem& problem,
                                          const DeviceProperties& device,
                                          const CallOptions& options) {
-  const gla::BackwardChoice choice = gla::choose(problem, device, options);
-  if (choice.variant->by_groups) return gla::plan_group_backward(problem).workspace_bytes;
-  if (choice.variant->by_chunks) return gla::plan_chunk_backward(problem, device).workspace_bytes;
-  return choice.workspace_bytes;
+  return gla::choose(problem, device, options).workspace_bytes;
 }
 
 }  // namespace tandem::cuda

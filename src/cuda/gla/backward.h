@@ -13,11 +13,10 @@
 
 namespace tandem::cuda::gla {
 
-/// What a reverse walk launches, in this order: the first two where sequences are cut.
-struct ReverseLaunch {
+/// What is launched first where sequences are cut into segments.
+struct SegmentLaunch {
   StateLaunch states = nullptr;     // of segments
   StateLaunch gradients = nullptr;  // by the states before segments
-  ReverseBackwardLaunch walk = nullptr;
 };
 
 /// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups
@@ -28,10 +27,13 @@ struct BackwardVariant {
   DType dtype;
   bool tma;
   ChunkBackwardLaunch by_chunks = nullptr;  // all null: by walks
-  ReverseLaunch in_reverse = {};
+  ReverseBackwardLaunch in_reverse = nullptr;
   GroupBackwardLaunch by_groups = nullptr;
+  SegmentLaunch segments = {};  // of the last two
 
-  bool by_walks() const { return !by_chunks && !in_reverse.walk && !by_groups; }
+  bool by_walks() const { return !by_chunks && !in_reverse && !by_groups; }
+  /// Whether it takes packed sequences, merged into one.
+  bool as_one() const { return in_reverse || by_groups; }
 };
 
 const std::vector<BackwardVariant>& backward_variants();

@@ -39,7 +39,7 @@ struct GroupGradients {
     for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
       float dq[Config::kKeyDim / 2] = {}, dk[Config::kKeyDim / 2] = {};
 #pragma unroll 1
-      for (int head = 0; head < params.share; ++head, at.advance()) {
+      for (int member = 0; member < params.members; ++member, at.advance()) {
         const Stage& stage = shared.stages[at.stage];
         const GroupDecay& decay = shared.tokens[at.stage].decay;
         shared.full[at.stage].wait(at.parity);

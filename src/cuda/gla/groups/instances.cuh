@@ -30,16 +30,16 @@ void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaS
   static_assert(sizeof(GroupBackwardParts) <= 4096);  // what a kernel may receive
   static_assert(sizeof(GroupStatesShared<Config>) <= kSharedMemoryPerBlock);
   const GroupBackwardParams& params = parts.of[0];  // but for its columns of K, as all
-  const GlaForwardProblem& problem = params.problem.forward;
-  const std::int64_t groups = problem.B * problem.HQ;
-  if (groups == 0 || params.share == 0) return;
-  const std::int64_t sets = ceil_div(params.share, GroupStatesShape::kHeads);
+  const std::int64_t groups = params.slab.groups;
+  if (groups == 0 || params.members == 0) return;
+  const std::int64_t walks =
+      groups * params.slab.segments * ceil_div(params.members, kGroupWalkMembers);
   launch_kernel(name, gla_group_states_kernel<Config, kParts>,
-                {.blocks = static_cast<unsigned>(2 * kParts * groups * sets),
+                {.blocks = static_cast<unsigned>(2 * kParts * walks),
                  .threads = GroupStatesShape::kThreads,
                  .shared_bytes = sizeof(GroupStatesShared<Config>)},
                 stream, parts);
-  const std::int64_t items = groups * params.chunks;
+  const std::int64_t items = groups * params.slab_chunks;
   if (items == 0) return;
   launch_group_gradients<Config>(name, params, items, stream);
   static_assert(kParts <= 2);

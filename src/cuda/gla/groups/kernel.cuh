@@ -6,9 +6,10 @@
 //
 // With S before a pair of chunks and dS behind it from gla_group_states_kernel, chunks are
 // independent. A CTA takes every gridDim.x-th chunk (C = 64 tokens) of a group and goes through its
-// heads. What the heads share stays: q, k, scale K Qt, and in registers dQ, dK and the sum of the
-// weights Wt. G is the inclusive sum of a head's decays, D_ij = 2^(G_i - G_j) for j <= i, f_j the
-// factor from token j to dS (docs/ops/gla_backward.md has the derivation). Per head:
+// members: heads, or 64 columns of V of a head each, which are V below. What they share stays: q,
+// k, scale K Qt, and in registers dQ, dK and the sum of the weights Wt. G is the inclusive sum of a
+// head's decays, D_ij = 2^(G_i - G_j) for j <= i, f_j the factor from token j to dS
+// (docs/ops/gla_backward.md has the derivation). Per member:
 //   S or dS between the chunks of the pair, from the one at the far end and the other chunk
 //   At_ji = scale D_ij (k_j . q_i)                                  [C,C]
 //   dV    = f (K dS) + At dO                                        [C,V]
@@ -17,12 +18,12 @@
 //   dg_t  = F + sum of b before t + sum of a from t on + sum of E_ji over j < t <= i
 // with F = 2^G_C <S, dS>, E = scale D (.) (K Qt) (.) (V dOt), all in fp32,
 // a = do . (scale 2^G_i Q S), which is q . what dQ has from S, and b = v . f (K dS), which is
-// k . what dK has from dS. Behind the last head:
+// k . what dK has from dS; dg is summed over a head's members. Behind the last one:
 //   dK += Wt Q,  dQ += W K
 //
 // Role       threads          registers  work
-//   copies     warp 0, a thread       40   heads in, three ahead; dv out
-//   decays     warp 1                 40   factors of later heads
+//   copies     warp 0, a thread       40   members in, three ahead; dv out
+//   decays     warp 1                 40   factors of later members
 //              warp 2                 40   dg
 //   scores     warpgroup 1           168   At, Wt, E, dv, b
 //   gradients  warpgroup 2           192   dQ, dK
@@ -35,7 +36,7 @@
 // to be read, since dv leaves through it.
 //
 // Floor: v, do read twice (once from the L2), two states of 2 K V bytes read and dv written, per
-// head and 64 tokens. Numerics: rounded to 16 bits are At, the sum of Wt, S, dS and the decayed V
+// member and 64 tokens. Numerics: rounded to 16 bits are At, the sum of Wt, S, dS and the decayed V
 // and dO; of two parts the first's dv, too. Shared memory: 226 KB at 128 columns.
 #pragma once
 

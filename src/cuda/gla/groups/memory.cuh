@@ -10,7 +10,7 @@
 
 namespace tandem::cuda::gla {
 
-/// Copies in, three heads ahead, and dv out, by one thread.
+/// Copies in, three members ahead, and dv out, by one thread.
 template <class Config>
 struct GroupCopies {
   const GroupBackwardParams& params;
@@ -19,35 +19,34 @@ struct GroupCopies {
   using Stage = typename GroupShared<Config>::Stage;
   static constexpr int kStages = GroupShared<Config>::kStages;
 
-  __device__ int head_of(const GroupItem& item, int head) const {
-    return item.group * params.share + head;
+  __device__ TileCoordinate values_at(const GroupItem& item, int member, int time) const {
+    const GroupMember of = find_member(params, item.group, member);
+    return {of.column, of.head, time, item.batch};
   }
 
-  /// Loads all of a head but v, into panels that no gradient leaves through. An item's first one
+  /// Loads all of a member but v, into panels that no gradient leaves through. An item's first one
   /// has the item's inputs in its barrier, too.
-  __device__ void load(int stage_index, const GroupItem& item, int of_group) const {
-    const int head = head_of(item, of_group);
+  __device__ void load(int stage_index, const GroupItem& item, int member) const {
     Stage& stage = shared.stages[stage_index];
     Barrier& full = shared.full[stage_index];
-    full.arrive_and_expect((of_group == 0 ? 5 : 2) * Config::kTileBytes + 3 * panel_bytes(64));
+    full.arrive_and_expect((member == 0 ? 5 : 2) * Config::kTileBytes + 3 * panel_bytes(64));
     const std::int64_t state =
-        (std::int64_t{item.batch} * params.problem.forward.H + head) * params.pairs +
-        item.chunk / 2;
+        (std::int64_t{item.of_slab} * params.members + member) * params.slab_pairs + item.pair;
     const auto load_state = [&](const void* states, char* to) {
       cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(states) + state * Config::kTileBytes,
                                      &full.word, to, Config::kTileBytes);
     };
     const CUtensorMap& other = item.is_second() ? params.v_map : params.d_o_map;
-    load_panel(other, full, stage.other, {0, head, item.other_begin(), item.batch});
+    load_panel(other, full, stage.other, values_at(item, member, item.other_begin()));
     // The far state is needed first.
     if (item.is_second()) load_state(params.states, stage.state);
     load_state(params.state_gradients, stage.gradient);
     if (!item.is_second()) load_state(params.states, stage.state);
-    load_panel(params.d_o_map, full, stage.d_o, {0, head, item.begin(), item.batch});
+    load_panel(params.d_o_map, full, stage.d_o, values_at(item, member, item.begin()));
   }
-  __device__ void load_values(int stage, const GroupItem& item, int of_group) const {
+  __device__ void load_values(int stage, const GroupItem& item, int member) const {
     load_panel(params.v_map, shared.full[stage], shared.stages[stage].v,
-               {0, head_of(item, of_group), item.begin(), item.batch});
+               values_at(item, member, item.begin()));
   }
   /// Loads dv of the parts of K before, where the state role has read the other chunk's panel.
   __device__ void load_earlier(const RingPosition<kStages>& at, TileCoordinate own) const {
@@ -55,7 +54,7 @@ struct GroupCopies {
     shared.earlier[at.stage].arrive_and_expect(panel_bytes(64));
     load_panel(params.dv_map, shared.earlier[at.stage], shared.stages[at.stage].other, own);
   }
-  /// Loads what all heads of an item read; its first head's stage says when.
+  /// Loads what all members of an item read; its first one's stage says when.
   __device__ void load_inputs(int stage, const GroupItem& item) const {
     Barrier& full = shared.full[stage];
     const TileCoordinate own{0, item.group, item.begin(), item.batch};
@@ -75,8 +74,8 @@ struct GroupCopies {
 #pragma unroll 1
     for (int stage = 0; stage < kStages && ahead.more(params); ++stage) {
       const GroupItem item = find_item(params, ahead.item);
-      load(stage, item, ahead.head);
-      load_values(stage, item, ahead.head);
+      load(stage, item, ahead.member);
+      load_values(stage, item, ahead.member);
       ahead.advance(params);
     }
     RingPosition<kStages> at;
@@ -84,21 +83,21 @@ struct GroupCopies {
     while (now.more(params)) {
       const GroupItem item = find_item(params, now.item);
       const int stage = at.stage;
-      const TileCoordinate own{0, head_of(item, now.head), item.begin(), item.batch};
+      const TileCoordinate own = values_at(item, now.member, item.begin());
       if constexpr (Config::kAdds) load_earlier(at, own);
       shared.made[stage].wait(at.parity);
       store_panel(params.dv_map, shared.stages[stage].v, own);
       const bool more = ahead.more(params);
       const GroupItem next = find_item(params, ahead.item);
-      if (more) load(stage, next, ahead.head);
+      if (more) load(stage, next, ahead.member);
       wait_stores_read();
       if (more) {
-        load_values(stage, next, ahead.head);
+        load_values(stage, next, ahead.member);
         ahead.advance(params);
       }
       at.advance();
       now.advance(params);
-      if (now.head == 0) {
+      if (now.member == 0) {
         shared.left.wait(item_parity);
         item_parity ^= 1;
         if (now.more(params)) load_inputs(at.stage, find_item(params, now.item));
@@ -107,7 +106,7 @@ struct GroupCopies {
   }
 };
 
-/// Makes the decay factors of the heads that are copied in. One warp.
+/// Makes the decay factors of the members that are copied in. One warp.
 template <class Config>
 struct GroupDecays {
   const GroupBackwardParams& params;
@@ -117,7 +116,8 @@ struct GroupDecays {
   static constexpr int kStages = GroupShared<Config>::kStages;
 
   /// Natural-log decays: this lane's two tokens of a chunk and of the other one of its pair, and of
-  /// the token behind the pair. 0 where there is no token.
+  /// the token behind the pair. 0 where there is no token, or behind a segment: what enters it has
+  /// that decay.
   struct PairDecays {
     float2 own;
     float2 other;
@@ -129,15 +129,17 @@ struct GroupDecays {
     if (!at.more(params) || decay.data == nullptr) return {};
     const GroupItem item = find_item(params, at.item);
     const float* head = decay.data + item.batch * decay.batch_stride +
-                        (item.group * params.share + at.head) * decay.head_stride;
+                        find_member(params, item.group, at.member).head * decay.head_stride;
     const auto of_token = [&](int time) {
       return time < params.problem.forward.T ? head[time * decay.time_stride] : 0.0f;
     };
     const int token = 2 * (threadIdx.x % 32);
     const int own = item.begin() + token, other = item.other_begin() + token;
+    const int chunk_behind = (item.chunk | 1) + 1;
+    const bool ends_segment = chunk_behind % params.segment_chunks == 0;
     return {{of_token(own), of_token(own + 1)},
             {of_token(other), of_token(other + 1)},
-            of_token(max(item.begin(), item.other_begin()) + 64)};
+            ends_segment ? 0.0f : of_token(64 * chunk_behind)};
   }
 
   template <bool kStrong>
@@ -189,11 +191,13 @@ struct GroupDecays {
   }
 };
 
-/// Makes the gradient by the decays. One warp.
+/// Makes the gradient by the decays, a head's when its last member is there. One warp.
 template <class Config>
 struct GroupDecayGradients {
   const GroupBackwardParams& params;
   GroupShared<Config>& shared;
+  float2 of_head{};   // of this lane's two tokens, over the head's members so far
+  float zero = 0.0f;  // NaN behind what is not finite
 
   using Tokens = typename GroupShared<Config>::Tokens;
 
@@ -202,12 +206,9 @@ struct GroupDecayGradients {
     to = Config::kAdds ? to + gradient : gradient;
   }
 
-  /// Leaves d_log_decay of a chunk's tokens, or their sum for a constant decay.
-  __device__ void differentiate(int stage, const GroupPosition& at) const {
-    const DecayGradient& to = params.problem.d_log_decay;
+  /// Adds up d_log_decay of a chunk's tokens.
+  __device__ void differentiate(int stage) {
     const Tokens& tokens = shared.tokens[stage];
-    const GroupItem item = find_item(params, at.item);
-    const int head = item.group * params.share + at.head;
     const int token = 2 * (threadIdx.x % 32);
     const auto own = [&](const float(&rows)[64]) {
       return *reinterpret_cast<const float2*>(&rows[token]);
@@ -223,12 +224,25 @@ struct GroupDecayGradients {
     const float2 log_decay = own(tokens.log_decay);
     const float flow = sum_warp(tokens.flows[threadIdx.x % 32]) * tokens.decay.through;
     shared.sums_read[stage].arrive();
-    if (to.data == nullptr) return;
+    // In these sums every input of the chunk is.
+    zero += 0.0f * (a.x + a.y + (b.x + b.y) + (c.x + c.y));
     const float2 dg =
         decay_gradient_from_flow(flow, {a.x - c.x, a.y - c.y}, b, inclusive_sum(b.x + b.y));
+    of_head.x += unless_forgotten(dg.x, log_decay.x);
+    of_head.y += unless_forgotten(dg.y, log_decay.y);
+  }
+
+  /// Leaves d_log_decay of a head's tokens, or their sum for a constant decay.
+  __device__ void leave_head(const GroupPosition& at) {
+    const DecayGradient& to = params.problem.d_log_decay;
+    const GroupItem item = find_item(params, at.item);
+    const int head = find_member(params, item.group, at.member).head;
+    const int token = 2 * (threadIdx.x % 32);
     const std::int64_t left = params.problem.forward.T - item.begin();
-    const float first = token < left ? unless_forgotten(dg.x, log_decay.x) : 0.0f;
-    const float second = token + 1 < left ? unless_forgotten(dg.y, log_decay.y) : 0.0f;
+    const float first = token < left ? of_head.x : 0.0f;
+    const float second = token + 1 < left ? of_head.y : 0.0f;
+    of_head = {};
+    if (to.data == nullptr) return;
     if (to.per_token) {
       const int time = item.begin() + token;
       if (token < left) leave(*gradient_at(to, item.batch, time, head), first);
@@ -240,13 +254,15 @@ struct GroupDecayGradients {
     }
   }
 
-  __device__ void run() const {
+  __device__ void run() {
     if constexpr (Config::kAdds) follow_stream();  // the part before left what this one adds to
     RingPosition<GroupShared<Config>::kStages> at;
     for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
       shared.made[at.stage].wait(at.parity);
-      differentiate(at.stage, now);
+      differentiate(at.stage);
+      if ((now.member + 1) % params.value_panels == 0) leave_head(now);
     }
+    if (params.guard.non_finite != nullptr && !(zero == 0.0f)) *params.guard.non_finite = 1;
   }
 };
 

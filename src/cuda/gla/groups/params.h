@@ -1,12 +1,26 @@
 // A backward of heads that share queries and keys: first the states at the ends of every pair of
 // chunks, then the gradients of a chunk, over all heads of a group (docs/ops/gla_backward.md).
+//
+// Of a head whose V is wider than 64 each 64 columns are a member of the group, as if they were a
+// head: but for V they share everything, and what is a sum over V adds up as what is one over
+// heads.
 #pragma once
 
 #include "cuda/gla/common/backward_maps.h"
+#include "cuda/gla/common/finite_guard.h"
 #include "cuda/gla/groups/plan.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
+
+/// What a launch takes of all B * HQ groups and their segments, so that its states fit into the
+/// workspace.
+struct GroupSlab {
+  int first_group = 0;
+  int groups = 0;
+  int first_segment = 0;
+  int segments = 0;
+};
 
 /// A part of K's columns, to the kernels a problem without the others. States from one kernel to
 /// the other are panels of 64 x 64 values of 16 bits, [V,K], side by side along K, in the layout of
@@ -14,14 +28,24 @@ namespace tandem::cuda::gla {
 struct GroupBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
   std::int64_t state_stride = 0;  // from a head's state in fp32, [K,V] of all parts, to the next
-  int share = 1;                  // heads of a group
+  int value_panels = 1;           // of 64 columns of V
+  int members = 1;                // of a group: its heads by value_panels, which are innermost
   int chunks = 0;                 // per sequence
-  int pairs = 0;                  // of chunks
+  int segments = 1;               // per sequence
+  int segment_chunks = 0;         // of every segment but the last; even where there are several
+  GroupSlab slab = {};
+  int slab_chunks = 0;  // of a sequence, in the slab's segments
+  int slab_pairs = 0;   // of these
   int multiprocessors = 1;
-  // [B,H,pairs] states: S before each pair, and dS behind it without the decay of the token there.
+  // [B,H,segments,K,V]: states before segments, gradients by the states behind them; null: 0.
+  const float* entry_states = nullptr;
+  const float* entry_gradients = nullptr;
+  // [groups, members, slab_pairs] states: S before each pair, and dS behind it without the decay of
+  // the token there, if that is of the segment.
   void* states = nullptr;
   void* state_gradients = nullptr;
   float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
+  FiniteGuard guard = {};       // of packed sequences as one
 };
 
 /// All parts of K, in order.

@@ -1,7 +1,10 @@
 #include "cuda/gla/groups/plan.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
+#include "core/environment.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
 #include "cuda/runtime/plan.h"
@@ -10,84 +13,175 @@ namespace tandem::cuda::gla {
 namespace {
 
 constexpr int kNarrow = 64;
-constexpr int kWidestValue = 64;
-// Columns of each part, on average. With fewer the states, which are padded, would have more memory
-// than a backward may take: 1.1 times the wider of q and v.
-constexpr int kNarrowestPart = 120;
+constexpr int kWidestValue = 256;
+constexpr int kMostSegments = 64;
+constexpr int kFewestChunks = 4;  // per segment
 
-std::int64_t parts_of(const GlaForwardProblem& f) { return ceil_div(f.K, kGroupPart); }
-/// Of a part's state.
-std::int64_t state_bytes(const GlaForwardProblem& f) {
-  return (f.K <= kNarrow ? 1 : 2) * panel_bytes(64);
+/// What follows from a problem alone.
+struct Shape {
+  int parts, value_panels, chunks;
+  std::int64_t groups, members, state_bytes, most_bytes;
+
+  Shape(const GlaForwardProblem& f, const MergedSequences& merged)
+      : parts(static_cast<int>(ceil_div(f.K, kGroupPart))),
+        value_panels(static_cast<int>(ceil_div(f.V, 64))),
+        chunks(static_cast<int>(ceil_div(f.T, kChunk))),
+        groups(f.B * f.HQ),
+        members(std::int64_t{f.H / std::max(f.HQ, 1)} * value_panels),
+        state_bytes((f.K <= kNarrow ? 1 : 2) * panel_bytes(64)) {
+    const std::int64_t widest = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
+    most_bytes = widest + widest / 10 + (16 << 20) - merged.bytes;
+  }
+};
+
+/// Whether segments can be entered: states are read 16 bytes at a time.
+bool may_cut(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  if (std::int64_t{f.K} * f.V % 4 != 0) return false;
+  const auto aligned = [](const float* states) {
+    return reinterpret_cast<std::uintptr_t>(states) % 16 == 0;
+  };
+  return aligned(f.initial_state) && aligned(problem.d_final_state);
+}
+
+/// Of both kinds of states, of all parts.
+std::int64_t slab_bytes(const GroupBackwardPlan& plan, const Shape& shape) {
+  return 2 * plan.parts * plan.slab_groups * shape.members * plan.slab_pairs() * shape.state_bytes;
+}
+
+/// Cuts the call into slabs whose states have room beside what else there is, if they can.
+void choose_slabs(GroupBackwardPlan& plan, const Shape& shape, std::int64_t other_bytes) {
+  plan.slab_groups = static_cast<int>(shape.groups);
+  plan.slab_segments = plan.segments;
+  const std::int64_t room = std::max<std::int64_t>(shape.most_bytes - other_bytes, 1);
+  const std::int64_t slabs = ceil_div(slab_bytes(plan, shape), room);
+  if (slabs <= 1) return;
+  plan.slab_groups = static_cast<int>(ceil_div(shape.groups, std::min(slabs, shape.groups)));
+  const std::int64_t of_groups = ceil_div(shape.groups, plan.slab_groups);
+  const std::int64_t of_time = std::min<std::int64_t>(ceil_div(slabs, of_groups), plan.segments);
+  plan.slab_segments = static_cast<int>(ceil_div(plan.segments, of_time));
+}
+
+double predicted_time(const GroupBackwardPlan& plan, const Shape& shape, const GlaForwardProblem& f,
+                      std::int64_t reach, const DeviceProperties& device) {
+  // Measured on an H200 (docs/ops/gla_backward.log.md).
+  constexpr double kLaunch = 7.0;      // with its first loads and last stores
+  constexpr double kStateChunk = 1.8;  // one chunk of one walk for states
+  constexpr double kItem = 4.0;        // what a chunk's gradients take beside their members
+  constexpr double kMember = 2.65;     // one member of a chunk's gradients
+  constexpr double kNarrowMember = 1.95;
+  constexpr double kAddedMember = 1.1;  // what it takes besides where a part before has left dv
+  constexpr double kOfCopy = 0.85;      // the memory's rate where as much is written as read
+  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
+  const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
+  // Of a walk's chunk: v or d_o read, once for all parts, half a state written.
+  const double bytes =
+      static_cast<double>(std::min<std::int64_t>(shape.members, kGroupWalkMembers) *
+                          (panel_bytes(64) / plan.parts + shape.state_bytes / 2));
+  const auto round = [&](std::int64_t walks) {
+    return std::max(walks > 0 ? kStateChunk : 0.0, static_cast<double>(walks) * bytes / rate);
+  };
+  const std::int64_t walks = 2 * plan.parts * plan.slab_groups * plan.slab_segments *
+                             ceil_div(shape.members, kGroupWalkMembers);
+  const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
+                       round(walks % multiprocessors);
+  const std::int64_t items =
+      ceil_div(std::int64_t{plan.slab_groups} * plan.slab_chunks(), multiprocessors);
+  const double member = f.K <= kNarrow ? kNarrowMember : kMember;
+  const double members = static_cast<double>(shape.members);
+  const double slab = kLaunch * (1 + plan.parts) +
+                      std::min(plan.segment_chunks, plan.chunks) * chunk +
+                      static_cast<double>(plan.parts * items) * (kItem + members * member) +
+                      static_cast<double>((plan.parts - 1) * items) * members * kAddedMember;
+  const std::int64_t slabs = ceil_div(shape.groups, std::max(plan.slab_groups, 1)) *
+                             ceil_div(plan.segments, plan.slab_segments);
+  const double time = static_cast<double>(slabs) * slab;
+  if (plan.segments == 1) return time;
+  // Two passes for the states of segments, which read k, v, q and do, and their sums.
+  constexpr int kLaunches = 3;
+  const DeviceModel::GlaWalk& span = device_model(device).gla_walk;
+  const std::int64_t chunks =
+      std::min<std::int64_t>(plan.chunks, plan.segments * (ceil_div(reach, kChunk) + 1));
+  const std::int64_t chunk_bytes = std::int64_t{4} * kChunk * (f.K + f.V);
+  return time + kLaunches * span.call +
+         static_cast<double>(f.B * f.H * chunks * chunk_bytes) / span.bytes_per_microsecond;
+}
+
+GroupBackwardPlan plan_segments(const GlaBackwardProblem& problem, const Shape& shape,
+                                std::int64_t reach, const DeviceProperties& device, int segments) {
+  const GlaForwardProblem& f = problem.forward;
+  const std::int64_t heads = f.B * f.H;
+  GroupBackwardPlan plan;
+  plan.parts = shape.parts;
+  plan.value_panels = shape.value_panels;
+  plan.members = static_cast<int>(shape.members);
+  plan.chunks = shape.chunks;
+  plan.segment_chunks = std::max(shape.chunks, 1);
+  if (segments > 1)
+    plan.segment_chunks = static_cast<int>(2 * ceil_div(shape.chunks, 2 * segments));
+  plan.segments = std::max(static_cast<int>(ceil_div(shape.chunks, plan.segment_chunks)), 1);
+  WorkspaceLayout workspace;
+  if (plan.segments > 1) {
+    const std::int64_t entries = 4 * heads * plan.segments * f.K * f.V;
+    plan.entry_states = workspace.add(entries);
+    plan.entry_gradients = workspace.add(entries);
+    plan.log_decay = workspace.add(4 * heads * plan.segments);
+  }
+  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
+    plan.decay_sums = workspace.add(4 * heads * plan.chunks);
+  }
+  choose_slabs(plan, shape, static_cast<std::int64_t>(workspace.bytes()));
+  const std::int64_t bytes = slab_bytes(plan, shape) / 2;
+  plan.part_bytes = static_cast<std::size_t>(bytes / plan.parts);
+  plan.states = workspace.add(bytes);
+  plan.state_gradients = workspace.add(bytes);
+  plan.workspace_bytes = workspace.bytes();
+  plan.time = predicted_time(plan, shape, f, reach, device);
+  return plan;
 }
 
 }  // namespace
 
+int GroupBackwardPlan::slab_chunks() const {
+  return slab_segments == segments ? chunks : slab_segments * segment_chunks;
+}
+
 std::string reason_against_groups(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
-  if (f.B * f.H * std::max(ceil_div(f.T, kChunk), 2 * parts_of(f)) > kMaxIndex) {
+  const Shape shape(f, {});
+  if (shape.groups * shape.members * std::max(shape.chunks, 2 * shape.parts * kMostSegments) >
+      kMaxIndex) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }
-  std::string reason = width_reason("K", f.K, kMostGroupParts * kGroupPart);
-  if (reason.empty()) reason = width_reason("V", f.V, kWidestValue);
-  if (reason.empty() && f.K > kNarrow && f.K < parts_of(f) * kNarrowestPart) {
-    reason = "takes K <= " + std::to_string(kNarrow);
-    for (int parts = 1; parts <= kMostGroupParts; ++parts) {
-      reason += " or " + std::to_string(parts * kNarrowestPart) + " to " +
-                std::to_string(parts * kGroupPart);
-    }
-    reason += ", got " + std::to_string(f.K);
-  }
-  return reason;
+  const std::string reason = width_reason("K", f.K, kMostGroupParts * kGroupPart);
+  return reason.empty() ? width_reason("V", f.V, kWidestValue) : reason;
 }
 
-double predicted_groups_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  // Measured on an H200 (docs/ops/gla_backward.log.md).
-  constexpr double kLaunch = 7.0;      // with its first loads and last stores
-  constexpr double kStateChunk = 1.8;  // one chunk of one walk for states
-  constexpr double kItem = 4.0;        // what a chunk's gradients take beside their heads
-  constexpr double kHead = 2.65;       // one head of a chunk's gradients
-  constexpr double kNarrowHead = 1.95;
-  constexpr double kAddedHead = 1.1;  // what it takes besides where a part before has left dv
-  constexpr double kOfCopy = 0.85;    // the memory's rate where as much is written as read
-  constexpr int kWalkHeads = 4;       // of one walk
+GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem,
+                                      const DeviceProperties& device,
+                                      const MergedSequences& merged) {
   const GlaForwardProblem& f = problem.forward;
-  const std::int64_t parts = parts_of(f);
-  const std::int64_t chunks = ceil_div(f.T, kChunk), share = f.H / f.HQ, groups = f.B * f.HQ;
-  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
-  // Of a walk's chunk: v or d_o read, once for all parts, half a state written.
-  const double bytes = static_cast<double>(std::min<std::int64_t>(share, kWalkHeads) *
-                                           (panel_bytes(64) / parts + state_bytes(f) / 2));
-  const auto round = [&](std::int64_t walks) {
-    return std::max(walks > 0 ? kStateChunk : 0.0, static_cast<double>(walks) * bytes / rate);
-  };
-  const std::int64_t walks = 2 * parts * groups * ceil_div(share, kWalkHeads);
-  const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
-                       round(walks % multiprocessors);
-  const std::int64_t items = ceil_div(groups * chunks, multiprocessors);
-  const double head = f.K <= kNarrow ? kNarrowHead : kHead;
-  return kLaunch * static_cast<double>(1 + parts) + static_cast<double>(chunks) * chunk +
-         static_cast<double>(parts * items) * (kItem + static_cast<double>(share) * head) +
-         static_cast<double>((parts - 1) * items * share) * kAddedHead;
-}
-
-GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem) {
-  const GlaForwardProblem& f = problem.forward;
-  GroupBackwardPlan plan;
-  plan.parts = static_cast<int>(parts_of(f));
-  plan.chunks = static_cast<int>(ceil_div(f.T, kChunk));
-  plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kChunk));
-  const std::int64_t bytes = f.B * f.H * plan.pairs * state_bytes(f);
-  plan.part_bytes = static_cast<std::size_t>(bytes);
-  WorkspaceLayout workspace;
-  plan.states = workspace.add(plan.parts * bytes);
-  plan.state_gradients = workspace.add(plan.parts * bytes);
-  if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
-    plan.decay_sums = workspace.add(4 * f.B * f.H * plan.chunks);
+  const Shape shape(f, merged);
+  const std::int64_t reach = std::min(merged.reach, f.T);
+  const GroupBackwardPlan whole = plan_segments(problem, shape, reach, device, 1);
+  if (!may_cut(problem)) return whole;
+  if (const int forced = gla_segments_switch(); forced > 0) {
+    const int segments = std::clamp(forced, 1, std::max(shape.chunks / 2, 1));
+    return plan_segments(problem, shape, reach, device, segments);
   }
-  plan.workspace_bytes = workspace.bytes();
-  return plan;
+  GroupBackwardPlan best = whole;
+  const int most = std::min(kMostSegments, shape.chunks / kFewestChunks);
+  for (int segments = 2; segments <= most; ++segments) {
+    const GroupBackwardPlan plan = plan_segments(problem, shape, reach, device, segments);
+    const bool fits = static_cast<std::int64_t>(plan.workspace_bytes) <=
+                      std::max<std::int64_t>(shape.most_bytes, whole.workspace_bytes);
+    if (fits && plan.time < best.time) best = plan;
+  }
+  // Where heads share nothing other ways keep to the room.
+  if (f.H == f.HQ && static_cast<std::int64_t>(best.workspace_bytes) > shape.most_bytes) {
+    best.time = std::numeric_limits<double>::infinity();
+  }
+  return best;
 }
 
 }  // namespace tandem::cuda::gla

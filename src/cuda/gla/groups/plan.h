@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "cuda/gla/common/merged_sequences.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -12,25 +13,40 @@ namespace tandem::cuda::gla {
 // own columns.
 constexpr int kGroupPart = 128;
 constexpr int kMostGroupParts = 2;
+constexpr int kGroupWalkMembers = 4;  // that a CTA walks for states
 
 struct GroupBackwardPlan {
-  int parts = 1;
-  int chunks = 0;
-  int pairs = 0;
+  int parts = 1;           // of K
+  int value_panels = 1;    // of 64 columns of V
+  int members = 1;         // of a group: its heads by value_panels
+  int chunks = 0;          // per sequence
+  int segments = 1;        // per sequence
+  int segment_chunks = 0;  // of every segment but the last; even where there are several
+  // Of B * HQ groups and of segments, those of one launch: all, or as many as have room.
+  int slab_groups = 0;
+  int slab_segments = 1;
+  double time = 0.0;  // microseconds, predicted: right enough to compare with those of other ways
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;  // a part's behind those of the one before, as are state_gradients
   std::size_t state_gradients = 0;
-  std::size_t part_bytes = 0;  // of a part's states
+  std::size_t part_bytes = 0;       // of a part's states
+  std::size_t entry_states = 0;     // fp32 [B,H,segments,K,V] where there are several, as
+  std::size_t entry_gradients = 0;  // these
+  std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
+
+  int slab_chunks() const;
+  int slab_pairs() const { return (slab_chunks() + 1) / 2; }
 };
 
 /// Says why a problem's sizes cannot go by groups; "" when they can.
 std::string reason_against_groups(const GlaBackwardProblem& problem);
 
-/// Predicts microseconds by the device's model, right enough to compare with those of other ways.
-double predicted_groups_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
-
-GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem);
+/// Plans a call. Sequences are cut where that is predicted to be faster. States have 1.1 times the
+/// wider of q and v and 16 MB where groups and segments are enough to make them in turn.
+GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem,
+                                      const DeviceProperties& device,
+                                      const MergedSequences& merged = {});
 
 }  // namespace tandem::cuda::gla

@@ -137,7 +137,7 @@ struct GroupScores {
       shared.full[at.stage].wait(at.parity);
       make_keys(keys);
 #pragma unroll 1
-      for (int head = 0; head < params.share; ++head, at.advance()) {
+      for (int member = 0; member < params.members; ++member, at.advance()) {
         float dv[32];
         make_head(at, keys, sum, dv);
         if constexpr (Config::kAdds) add_earlier(at, dv);

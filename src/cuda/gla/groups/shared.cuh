@@ -40,7 +40,7 @@ struct GroupConfig {
   static constexpr int kWeightsMade = 5;  // Wt of an item is made: scores and gradients
 };
 
-/// Decay factors of one head's chunk; "other" is the other chunk of its pair.
+/// Decay factors of a member's chunk; "other" is the other chunk of its pair.
 struct alignas(16) GroupDecay {
   float log2_sum[64];        // token j reaches token i with factor 2^(log2_sum[i] - log2_sum[j])
   float from_state[64];      // factor from S before the chunk to token i, and scale
@@ -56,7 +56,7 @@ struct GroupShared {
   using Tile = char[Config::kTileBytes];
   using Panel = char[panel_bytes(64)];
 
-  /// What a head adds to a chunk. The state at the pair's far end becomes the one between its
+  /// What a member adds to a chunk. The state at the pair's far end becomes the one between its
   /// chunks in place.
   struct Stage {
     alignas(1024) Tile state;     // St [V,K] before the chunk, or before its pair
@@ -82,7 +82,7 @@ struct GroupShared {
   alignas(1024) Tile other;  // k of the chunk before or q of the one behind; then Wt
   Tokens tokens[kStages];
 
-  // Per head: a stage is filled, with its first head an item's q, k and `other` too; its state
+  // Per member: a stage is filled, with its first one an item's q, k and `other` too; its state
   // between the chunks is made; dv of the parts of K before is there; v is in registers; dv and all
   // sums are made; the sums are read.
   Barrier full[kStages];
@@ -97,8 +97,10 @@ struct GroupShared {
 /// A chunk of a group of heads.
 struct GroupItem {
   int batch;
-  int group;
-  int chunk;
+  int group;    // of the batch
+  int chunk;    // of the sequence
+  int of_slab;  // group and
+  int pair;     // pair, counted in the slab
 
   __device__ int begin() const { return 64 * chunk; }
   /// Whether the chunk is the second one of its pair, which takes S from the first.
@@ -107,8 +109,19 @@ struct GroupItem {
 };
 
 __device__ inline unsigned group_items(const GroupBackwardParams& params) {
-  const GlaForwardProblem& problem = params.problem.forward;
-  return static_cast<unsigned>(problem.B) * problem.HQ * params.chunks;
+  return static_cast<unsigned>(params.slab.groups) * params.slab_chunks;
+}
+
+/// Where a member of a group is: a head, and the first of its columns of V.
+struct GroupMember {
+  int head;
+  int column;
+};
+__device__ inline GroupMember find_member(const GroupBackwardParams& params, int group,
+                                          int member) {
+  const int head = member / params.value_panels;
+  const int heads = params.members / params.value_panels;
+  return {group * heads + head, 64 * (member - head * params.value_panels)};
 }
 
 /// Returns blockIdx.x. why by assembly: a value that roles have in common is spilled in some.
@@ -120,23 +133,25 @@ __device__ inline unsigned first_item() {
 
 /// Finds an item. Chunks are innermost: those of a pair read the same states.
 __device__ inline GroupItem find_item(const GroupBackwardParams& params, unsigned at) {
-  const unsigned chunks = params.chunks, HQ = params.problem.forward.HQ;
-  const unsigned of_chunk = at / chunks, batch = of_chunk / HQ;
-  return {static_cast<int>(batch), static_cast<int>(of_chunk - batch * HQ),
-          static_cast<int>(at - of_chunk * chunks)};
+  const unsigned chunks = params.slab_chunks, HQ = params.problem.forward.HQ;
+  const unsigned of_slab = at / chunks, chunk = at - of_slab * chunks;
+  const unsigned of_all = of_slab + params.slab.first_group, batch = of_all / HQ;
+  return {static_cast<int>(batch), static_cast<int>(of_all - batch * HQ),
+          static_cast<int>(chunk) + params.slab.first_segment * params.segment_chunks,
+          static_cast<int>(of_slab), static_cast<int>(chunk / 2)};
 }
 
-/// Where a role is: the items of a CTA in turn, all heads of each.
+/// Where a role is: the items of a CTA in turn, all members of each.
 struct GroupPosition {
   unsigned item = blockIdx.x;
-  int head = 0;  // of the group
+  int member = 0;
 
   __device__ bool more(const GroupBackwardParams& params) const {
     return item < group_items(params);
   }
   __device__ void advance(const GroupBackwardParams& params) {
-    if (++head < params.share) return;
-    head = 0;
+    if (++member < params.members) return;
+    member = 0;
     item += gridDim.x;
   }
 };

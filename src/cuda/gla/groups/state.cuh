@@ -71,7 +71,7 @@ struct GroupState {
     for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
       const bool is_second = find_item(params, item).is_second();
 #pragma unroll 1
-      for (int head = 0; head < params.share; ++head, at.advance()) {
+      for (int member = 0; member < params.members; ++member, at.advance()) {
         Stage& stage = shared.stages[at.stage];
         Tokens& tokens = shared.tokens[at.stage];
         float state[Config::kKeyDim / 2];

@@ -1,24 +1,25 @@
 // gla_group_states_kernel: the states at both ends of every pair of chunks, for the gradients of
 // grouped heads.
 //
-// A CTA walks one sequence for up to four heads that share q and k and a part of 128 columns of K,
-// either over k and v from the first token on, or over q and do from the last token back, in chunks
-// of 64 tokens. It leaves the states that it has where a pair of chunks begins along the walk,
-// rounded to 16 bits:
+// A CTA walks one segment of a sequence for up to four members of a group and a part of 128 columns
+// of K, either over k and v from the first token on, or over q and do from the last token back, in
+// chunks of 64 tokens. It leaves the states that it has where a pair of chunks begins along the
+// walk, rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
-//   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay
+//   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay,
+//                                                    if that is of the segment
 //
 // Role    threads              registers  work
-//   load  warp 0, one thread          72  k and every head's v of later chunks by TMA (3 stages)
-//         warp 1                      72  decay factors of later chunks
-//   state a warpgroup per two heads  216  St in registers, out through shared memory, bulk copies
+//   load  warp 0, one thread          64  k and every member's v of later chunks by TMA (3 stages)
+//         warp 1                      64  decay factors of later chunks
+//   state a warpgroup per two members 224  St in registers, out through shared memory, bulk copies
 // Shared memory: 218 KB at 128 columns of K.
 //
 //   load  ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
 //   state -round, store- -decay V- =V K=   -decay V- =V K=
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
-// Floor: v and do read once (by the other part from the L2), k and q once per four heads (mostly
+// Floor: v and do read once (by the other part from the L2), k and q once per four members (mostly
 // from the L2), and two states of 2 K V bytes written per head and pair. Numerics: fp32 states;
 // rounded are the decayed V, and what is left behind.
 #pragma once
@@ -42,25 +43,25 @@ struct GroupStatesConfig : Group {
 };
 
 struct GroupStatesShape {
-  static constexpr int kHeads = 4;
-  static constexpr int kOwnHeads = 2;  // of a warpgroup
-  static constexpr int kThreads = 128 * (1 + kHeads / kOwnHeads);
-  static constexpr int kMemoryRegisters = 72;
-  static constexpr int kStateRegisters = 216;
-  static_assert(kMemoryRegisters + kHeads / kOwnHeads * kStateRegisters <= 65536 / 128);
+  static constexpr int kMembers = kGroupWalkMembers;
+  static constexpr int kOwnMembers = 2;  // of a warpgroup
+  static constexpr int kThreads = 128 * (1 + kMembers / kOwnMembers);
+  static constexpr int kMemoryRegisters = 64;
+  static constexpr int kStateRegisters = 224;
+  static_assert(kMemoryRegisters + kMembers / kOwnMembers * kStateRegisters <= 65536 / 128);
 };
 
 template <class Group>
 struct GroupStatesShared {
   static constexpr int kStages = 3;
-  static constexpr int kHeads = GroupStatesShape::kHeads;
+  static constexpr int kMembers = GroupStatesShape::kMembers;
   struct Stage {
     alignas(1024) char k[Group::kTileBytes];
-    alignas(1024) char v[kHeads][panel_bytes(64)];
+    alignas(1024) char v[kMembers][panel_bytes(64)];
   };
   Stage stages[kStages];
-  alignas(1024) char states[kHeads][Group::kTileBytes];  // on their way out
-  ChunkDecay<64> decay[kStages][kHeads];
+  alignas(1024) char states[kMembers][Group::kTileBytes];  // on their way out
+  ChunkDecay<64> decay[kStages][kMembers];
   Ring<kStages> input;
 };
 
@@ -69,48 +70,67 @@ template <class Config>
 struct GroupStatesWalk {
   const GroupBackwardParams& params;
   GroupStatesShared<Config>& shared;
-  Item item;  // of the first head
-  int group;
-  int heads;
+  Item item;  // but for the head
+  int segment;
+  int group;  // of the batch
+  int first_member;
+  int members;
+  int first_state;  // of the first member and the segment
 
   using Element = typename Config::Element;
   using Position = RingPosition<GroupStatesShared<Config>::kStages>;
-  static constexpr int kHeads = GroupStatesShape::kHeads;
-  static constexpr int kOwnHeads = GroupStatesShape::kOwnHeads;
-  using States = float[kOwnHeads][Config::kKeyDim / 2];
+  static constexpr int kMembers = GroupStatesShape::kMembers;
+  static constexpr int kOwnMembers = GroupStatesShape::kOwnMembers;
+  using States = float[kOwnMembers][Config::kKeyDim / 2];
 
   __device__ GroupStatesWalk(const GroupBackwardParams& params, GroupStatesShared<Config>& shared,
                              unsigned index)
       : params(params), shared(shared) {
     const GlaForwardProblem& problem = params.problem.forward;
-    const unsigned sets = (params.share + kHeads - 1) / kHeads;
-    const unsigned of_set = index / sets, set = index - of_set * sets;
-    group = static_cast<int>(of_set % problem.HQ);
-    heads = min(params.share - static_cast<int>(set) * kHeads, kHeads);
-    item.head = group * params.share + static_cast<int>(set) * kHeads;
-    set_sequence(item, problem, of_set / problem.HQ);
+    const unsigned sets = (params.members + kMembers - 1) / kMembers;
+    const unsigned of_set = index / sets, of_segment = of_set / params.slab.segments;
+    first_member = static_cast<int>(index - of_set * sets) * kMembers;
+    members = min(params.members - first_member, kMembers);
+    segment =
+        params.slab.first_segment + static_cast<int>(of_set - of_segment * params.slab.segments);
+    const unsigned of_all = of_segment + params.slab.first_group;
+    group = static_cast<int>(of_all % problem.HQ);
+    set_sequence(item, problem, of_all / problem.HQ);
+    keep_chunks<Config>(item, segment * params.segment_chunks,
+                        (segment + 1) * params.segment_chunks);
+    first_state =
+        (static_cast<int>(of_segment) * params.members + first_member) * params.slab_pairs +
+        (segment - params.slab.first_segment) * (params.segment_chunks / 2);
   }
 
-  __device__ std::int64_t sequence_head(int head) const {
-    return std::int64_t{item.batch} * params.problem.forward.H + item.head + head;
+  __device__ GroupMember member_at(int member) const {
+    return find_member(params, group, first_member + member);
   }
-  __device__ const float* begin_state(int head) const {
-    const GlaForwardProblem& problem = params.problem.forward;
-    const float* states = Config::kReverse ? params.problem.d_final_state : problem.initial_state;
-    return states == nullptr ? nullptr : states + sequence_head(head) * params.state_stride;
+  __device__ std::int64_t sequence_head(int member) const {
+    return std::int64_t{item.batch} * params.problem.forward.H + member_at(member).head;
   }
-  __device__ float* end_state(int head) const {
-    float* states = Config::kReverse ? params.problem.d_initial_state : nullptr;
-    return states == nullptr ? nullptr : states + sequence_head(head) * params.state_stride;
+  __device__ const float* begin_state(int member) const {
+    const float* states = Config::kReverse ? params.entry_gradients : params.entry_states;
+    return states == nullptr
+               ? nullptr
+               : states + (sequence_head(member) * params.segments + segment) * params.state_stride;
   }
+  __device__ float* end_state(int member) const {
+    float* states = Config::kReverse && segment == 0 ? params.problem.d_initial_state : nullptr;
+    return states == nullptr ? nullptr : states + sequence_head(member) * params.state_stride;
+  }
+  /// Of the segment.
+  __device__ int all_chunks() const { return item.template chunks<Config>(); }
   /// Chunks that come before some pair, or all of them.
   __device__ int chunks() const {
-    if (end_state(0) != nullptr) return params.chunks;
-    return max(params.chunks - (Config::kReverse || params.chunks % 2 == 0 ? 2 : 1), 0);
+    const int all = all_chunks();
+    if (end_state(0) != nullptr) return all;
+    return max(all - (Config::kReverse || all % 2 == 0 ? 2 : 1), 0);
   }
+  __device__ int pairs() const { return (all_chunks() + 1) / 2; }
   /// Whether a pair begins with a chunk. The last pair in time may be one chunk.
   __device__ bool begins_pair(int chunk) const {
-    return chunk == 0 || (Config::kReverse ? chunk + params.chunks : chunk) % 2 == 0;
+    return chunk == 0 || (Config::kReverse ? chunk + all_chunks() : chunk) % 2 == 0;
   }
 
   __device__ void load() const {
@@ -120,26 +140,27 @@ struct GroupStatesWalk {
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
-      TileCoordinate from{0, group, item.chunk_begin<Config>(chunk), item.batch};
+      const TileCoordinate from{0, group, item.chunk_begin<Config>(chunk), item.batch};
       shared.input.wait_empty(at);
-      full.arrive_and_expect(Config::kTileBytes + heads * panel_bytes(64));
+      full.arrive_and_expect(Config::kTileBytes + members * panel_bytes(64));
       load_tile(k_map, full, stage.k, Config::kKeyDim, from);
-      for (int head = 0; head < heads; ++head) {
-        from.head = item.head + head;
-        load_panel(v_map, full, stage.v[head], from);
+      for (int member = 0; member < members; ++member) {
+        const GroupMember of = member_at(member);
+        load_panel(v_map, full, stage.v[member],
+                   {of.column, of.head, item.chunk_begin<Config>(chunk), item.batch});
       }
     }
   }
 
-  /// Loads a chunk's natural-log decays, 0 where there is no token.
-  __device__ LogDecays load_decays(int chunk, int head) const {
+  /// Loads a chunk's natural-log decays, 0 where the segment has no token.
+  __device__ LogDecays load_decays(int chunk, int member) const {
     const DecayTensor& decay = params.problem.forward.log_decay;
     const float* from =
-        decay.data + item.batch * decay.batch_stride + (item.head + head) * decay.head_stride;
-    const int begin = item.chunk_begin<Config>(chunk);
+        decay.data + item.batch * decay.batch_stride + member_at(member).head * decay.head_stride;
+    const int begin = item.chunk_begin<Config>(chunk), end = item.begin + item.length;
     const auto of_token = [&](int offset) {
       const int time = begin + offset;
-      const bool inside = chunk < chunks() && head < heads && time < item.length;
+      const bool inside = chunk < chunks() && member < members && time < end;
       return decay.data != nullptr && inside ? from[time * decay.time_stride] : 0.0f;
     };
     const int token = 2 * (threadIdx.x % 32);
@@ -147,54 +168,58 @@ struct GroupStatesWalk {
   }
   /// Makes the decay factors of all chunks. All lanes of one warp.
   __device__ void prepare_decays() const {
-    LogDecays own[kHeads], next[kHeads];
+    LogDecays own[kMembers], next[kMembers];
 #pragma unroll
-    for (int head = 0; head < kHeads; ++head) own[head] = load_decays(0, head);
+    for (int i = 0; i < kMembers; ++i) own[i] = load_decays(0, i);
     Position at;
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
 #pragma unroll
-      for (int head = 0; head < kHeads; ++head) next[head] = load_decays(chunk + 1, head);
+      for (int i = 0; i < kMembers; ++i) next[i] = load_decays(chunk + 1, i);
       shared.input.wait_empty(at);
 #pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-        compute_chunk_decay<Config::kReverse>(own[head], params.problem.forward.scale,
-                                              shared.decay[at.stage][head]);
-        own[head] = next[head];
+      for (int i = 0; i < kMembers; ++i) {
+        compute_chunk_decay<Config::kReverse>(own[i], params.problem.forward.scale,
+                                              shared.decay[at.stage][i]);
+        own[i] = next[i];
       }
       shared.input.full[at.stage].arrive();
     }
   }
 
-  /// Stores the states where a pair begins.
+  /// Stores the states where a pair of the segment begins, counted along the walk.
   __device__ void keep(const States& states, int pair, int first) const {
     const bool stores = threadIdx.x % 128 == 0;
     if (stores) wait_stores_read();
-    sync_warpgroup(1 + first / kOwnHeads);
+    sync_warpgroup(1 + first / kOwnMembers);
 #pragma unroll
-    for (int i = 0; i < kOwnHeads; ++i) put_rows<Element>(states[i], shared.states[first + i]);
+    for (int i = 0; i < kOwnMembers; ++i) put_rows<Element>(states[i], shared.states[first + i]);
     fence_shared_for_async_proxy();
-    sync_warpgroup(1 + first / kOwnHeads);
+    sync_warpgroup(1 + first / kOwnMembers);
     if (!stores) return;
     char* const to = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states);
-    const int in_time = Config::kReverse ? params.pairs - 1 - pair : pair;
-    for (int head = first; head < min(first + kOwnHeads, heads); ++head) {
-      const std::int64_t index = sequence_head(head) * params.pairs + in_time;
-      cute::SM90_BULK_COPY_S2G::copy(shared.states[head], to + index * Config::kTileBytes,
+    const int in_time = Config::kReverse ? pairs() - 1 - pair : pair;
+    for (int member = first; member < min(first + kOwnMembers, members); ++member) {
+      const std::int64_t index = first_state + member * params.slab_pairs + in_time;
+      cute::SM90_BULK_COPY_S2G::copy(shared.states[member], to + index * Config::kTileBytes,
                                      Config::kTileBytes);
     }
     cute::tma_store_arrive();
   }
 
-  /// Walks heads `first` and, if there is one, `first + 1`: else its panels hold anything, and what
-  /// comes of them is not stored.
-  __device__ void walk(int first) const {
+  /// What a member's state is of a head's in fp32.
+  __device__ StateTile tile_of(int member) const {
     const GlaForwardProblem& problem = params.problem.forward;
-    const StateTile tile{problem.K, problem.V, {problem.V, 1}, 0, 0};
+    return {problem.K, problem.V, {problem.V, 1}, 0, member_at(member).column};
+  }
+
+  /// Walks members `first` and, if there is one, `first + 1`: else its panels hold anything, and
+  /// what comes of them is not stored.
+  __device__ void walk(int first) const {
     States states = {};
 #pragma unroll
-    for (int i = 0; i < kOwnHeads; ++i) {
-      if (first + i < heads && begin_state(first + i) != nullptr) {
-        load_state(states[i], begin_state(first + i), tile);
+    for (int i = 0; i < kOwnMembers; ++i) {
+      if (first + i < members && begin_state(first + i) != nullptr) {
+        load_state(states[i], begin_state(first + i), tile_of(first + i));
       }
     }
     Position at;
@@ -202,10 +227,10 @@ struct GroupStatesWalk {
     for (int chunk = 0; chunk < end; ++chunk, at.advance()) {
       if (begins_pair(chunk)) keep(states, (chunk + 1) / 2, first);
       const auto& stage = shared.stages[at.stage];
-      std::uint32_t values[kOwnHeads][4][4];
+      std::uint32_t values[kOwnMembers][4][4];
       shared.input.wait_full(at);
 #pragma unroll
-      for (int i = 0; i < kOwnHeads; ++i) {
+      for (int i = 0; i < kOwnMembers; ++i) {
         const auto& decay = shared.decay[at.stage][first + i];
         load_decayed_values<Element, 0, 4>(values[i], stage.v[first + i], decay.to_state);
         const float factor = decay.state_to_state;
@@ -213,28 +238,28 @@ struct GroupStatesWalk {
         for (float& value : states[i]) value *= factor;
       }
 #pragma unroll
-      for (int i = 0; i < kOwnHeads; ++i) fence_registers(states[i]);
+      for (int i = 0; i < kOwnMembers; ++i) fence_registers(states[i]);
       wgmma_begin();
 #pragma unroll
-      for (int i = 0; i < kOwnHeads; ++i) add_tokens<Element>(states[i], values[i], stage.k);
+      for (int i = 0; i < kOwnMembers; ++i) add_tokens<Element>(states[i], values[i], stage.k);
       wgmma_wait<0>();
 #pragma unroll
-      for (int i = 0; i < kOwnHeads; ++i) {
+      for (int i = 0; i < kOwnMembers; ++i) {
         hold_operand(values[i]);
         fence_registers(states[i]);
       }
       shared.input.empty[at.stage].arrive();
     }
-    if (end_state(first) == nullptr && params.pairs > 0) keep(states, params.pairs - 1, first);
+    if (end_state(first) == nullptr && pairs() > 0) keep(states, pairs() - 1, first);
 #pragma unroll
-    for (int i = 0; i < kOwnHeads; ++i) {
-      if (first + i < heads && end_state(first + i) != nullptr) {
+    for (int i = 0; i < kOwnMembers; ++i) {
+      if (first + i < members && end_state(first + i) != nullptr) {
         Item own = item;
-        own.head += first + i;
-        const float factor = first_factor(problem.log_decay, own);
+        own.head = member_at(first + i).head;
+        const float factor = first_factor(params.problem.forward.log_decay, own);
 #pragma unroll
         for (float& value : states[i]) value *= factor;
-        store_state(states[i], end_state(first + i), tile);
+        store_state(states[i], end_state(first + i), tile_of(first + i));
       }
     }
     if (threadIdx.x % 128 == 0) wait_stores_read();
@@ -257,9 +282,9 @@ __global__ __launch_bounds__(GroupStatesShape::kThreads, 1) void gla_group_state
     using Config = GroupStatesConfig<Group, kReverse>;
     auto& shared = *reinterpret_cast<GroupStatesShared<Config>*>(shared_memory);
     const GroupStatesWalk<Config> walk(params, shared, blockIdx.x / 2 / kParts);
-    constexpr int kOwn = GroupStatesShape::kOwnHeads;
+    constexpr int kOwn = GroupStatesShape::kOwnMembers;
     if (threadIdx.x == 0) {
-      shared.input.init(1 + 32, 128 * ((walk.heads + kOwn - 1) / kOwn));
+      shared.input.init(1 + 32, 128 * ((walk.members + kOwn - 1) / kOwn));
       fence_barriers_initialised();
     }
     follow_stream();
@@ -271,7 +296,7 @@ __global__ __launch_bounds__(GroupStatesShape::kThreads, 1) void gla_group_state
     } else {
       cutlass::arch::warpgroup_reg_alloc<GroupStatesShape::kStateRegisters>();
       const int first = kOwn * (warp / 4 - 1);
-      if (first < walk.heads) walk.walk(first);
+      if (first < walk.members) walk.walk(first);
     }
   };
   if (reverse) {

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <string>
 
+#include "cuda/gla/common/merged_sequences.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -27,13 +26,6 @@ struct ReversePlan {
 
 /// Says why a problem's sizes cannot go in one reverse walk; "" when they can.
 std::string reason_against_reverse(const GlaBackwardProblem& problem);
-
-/// What a plan of packed sequences as one knows beside the problem.
-struct MergedSequences {
-  std::int64_t reach = std::numeric_limits<std::int64_t>::max();  // tokens back that a state is
-                                                                  // expected to depend on
-  std::int64_t bytes = 0;  // of the workspace, that merging takes
-};
 
 /// Plans a call; sequences are cut where that is predicted to be faster and the workspace stays
 /// within 1.1 times the wider of q and v, and 16 MB.
