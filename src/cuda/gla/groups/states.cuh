@@ -10,9 +10,9 @@
 //                                                    if that is of the segment
 //
 // Role    threads              registers  work
-//   load  warp 0, one thread          64  k and every member's v of later chunks by TMA (3 stages)
-//         warp 1                      64  decay factors of later chunks
-//   state a warpgroup per two members 224  St in registers, out through shared memory, bulk copies
+//   load  warp 0, one thread          72  k and every member's v of later chunks by TMA (3 stages)
+//         warp 1                      72  decay factors of later chunks
+//   state a warpgroup per two members 216  St in registers, out through shared memory, bulk copies
 // Shared memory: 218 KB at 128 columns of K.
 //
 //   load  ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
@@ -46,9 +46,10 @@ struct GroupStatesShape {
   static constexpr int kMembers = kGroupWalkMembers;
   static constexpr int kOwnMembers = 2;  // of a warpgroup
   static constexpr int kThreads = 128 * (1 + kMembers / kOwnMembers);
-  static constexpr int kMemoryRegisters = 64;
-  static constexpr int kStateRegisters = 224;
-  static_assert(kMemoryRegisters + kMembers / kOwnMembers * kStateRegisters <= 65536 / 128);
+  static constexpr int kMemoryRegisters = 72;
+  static constexpr int kStateRegisters = 216;
+  static_assert(kMemoryRegisters + kMembers / kOwnMembers * kStateRegisters <=
+                65536 / kThreads / 8 * 8 * (kThreads / 128));
 };
 
 template <class Group>
@@ -128,11 +129,6 @@ struct GroupStatesWalk {
     return max(all - (Config::kReverse || all % 2 == 0 ? 2 : 1), 0);
   }
   __device__ int pairs() const { return (all_chunks() + 1) / 2; }
-  /// Whether a pair begins with a chunk. The last pair in time may be one chunk.
-  __device__ bool begins_pair(int chunk) const {
-    return chunk == 0 || (Config::kReverse ? chunk + all_chunks() : chunk) % 2 == 0;
-  }
-
   __device__ void load() const {
     const CUtensorMap& k_map = Config::kReverse ? params.q_map : params.k_map;
     const CUtensorMap& v_map = Config::kReverse ? params.d_o_map : params.v_map;
@@ -186,8 +182,8 @@ struct GroupStatesWalk {
     }
   }
 
-  /// Stores the states where a pair of the segment begins, counted along the walk.
-  __device__ void keep(const States& states, int pair, int first) const {
+  /// Stores the states where a pair begins: number `index`, were they the first member's.
+  __device__ void keep(const States& states, int index, int first) const {
     const bool stores = threadIdx.x % 128 == 0;
     if (stores) wait_stores_read();
     sync_warpgroup(1 + first / kOwnMembers);
@@ -197,10 +193,9 @@ struct GroupStatesWalk {
     sync_warpgroup(1 + first / kOwnMembers);
     if (!stores) return;
     char* const to = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states);
-    const int in_time = Config::kReverse ? pairs() - 1 - pair : pair;
     for (int member = first; member < min(first + kOwnMembers, members); ++member) {
-      const std::int64_t index = first_state + member * params.slab_pairs + in_time;
-      cute::SM90_BULK_COPY_S2G::copy(shared.states[member], to + index * Config::kTileBytes,
+      const std::int64_t of_member = index + member * params.slab_pairs;
+      cute::SM90_BULK_COPY_S2G::copy(shared.states[member], to + of_member * Config::kTileBytes,
                                      Config::kTileBytes);
     }
     cute::tma_store_arrive();
@@ -224,8 +219,14 @@ struct GroupStatesWalk {
     }
     Position at;
     const int end = chunks();
+    // Along the walk the last pair in time, which may be one chunk, is a reverse walk's first.
+    const int odd = Config::kReverse ? all_chunks() % 2 : 0;
+    int kept = first_state + (Config::kReverse ? pairs() - 1 : 0);
     for (int chunk = 0; chunk < end; ++chunk, at.advance()) {
-      if (begins_pair(chunk)) keep(states, (chunk + 1) / 2, first);
+      if (chunk == 0 || (chunk + odd) % 2 == 0) {
+        keep(states, kept, first);
+        kept += Config::kReverse ? -1 : 1;
+      }
       const auto& stage = shared.stages[at.stage];
       std::uint32_t values[kOwnMembers][4][4];
       shared.input.wait_full(at);
@@ -250,7 +251,7 @@ struct GroupStatesWalk {
       }
       shared.input.empty[at.stage].arrive();
     }
-    if (end_state(first) == nullptr && pairs() > 0) keep(states, pairs() - 1, first);
+    if (end_state(first) == nullptr && pairs() > 0) keep(states, kept, first);
 #pragma unroll
     for (int i = 0; i < kOwnMembers; ++i) {
       if (first + i < members && end_state(first + i) != nullptr) {
