@@ -76,10 +76,11 @@ TEST(GlaBackwardVariants, ByGroupsWhatFitsOneCta) {
   EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.groups", args), "takes fp16, got bf16");
   for (const int K : {8, 64, 72, 128, 136, 256}) {
     EXPECT_EQ(reason(kName, backward_args(2, 256, 8, 8, K, 64)), "") << K;
-    EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 64, K)), "") << K;
   }
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 128, 128)), "");
   EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 264, 64)), "takes K <= 256, got 264");
-  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 128, 264)), "takes V <= 256, got 264");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 128, 136)), "takes V <= 128, got 136");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 1, 8, 136, 72)), "takes V <= 64, got 72");
   EXPECT_EQ(reason(kName, backward_args(1, (std::int64_t{1} << 31) - 128, 1, 72, 64, 8)),
             "takes at most 2^31 - 1 chunks of 64 tokens of heads");
   args.dq.reset();
@@ -226,7 +227,7 @@ TEST(GlaBackwardPlan, ByGroupsTakesNoMoreThanOneTenthOverTheWiderOfQAndV) {
   };
   constexpr std::int64_t B = 4, T = 4096, H = 32;
   for (const int K : {64, 72, 128, 136, 256}) {
-    for (const int V : {64, 128, 256}) {
+    for (const int V : {64, K > 128 ? 40 : 128}) {
       const GlaBackwardProblem problem = make_problem(backward_args(B, T, 2, H, K, V));
       const GroupBackwardPlan plan = plan_group_backward(problem, device);
       EXPECT_LE(plan.workspace_bytes, room(B * T * H, std::max(K, V))) << K << ' ' << V;
@@ -239,6 +240,28 @@ TEST(GlaBackwardPlan, ByGroupsTakesNoMoreThanOneTenthOverTheWiderOfQAndV) {
       plan_group_backward(make_problem(backward_args(1, 65536, 1, 8, 128, 128)), device);
   EXPECT_LE(one.workspace_bytes, room(65536 * 8, 128));
   EXPECT_LT(one.slab_segments, one.segments);
+}
+
+TEST(GlaBackwardPlan, PackedSequencesOfSharedHeadsGoByGroups) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto variant = [&](int K, bool constant) {
+    GlaBackwardArgs args = backward_args(1, 32768, 2, 16, K, K);
+    args.cu_seqlens = TensorView::contiguous(reinterpret_cast<void*>(20ull << 44), DType::kInt32,
+                                             {12}, Device::cuda());
+    if (constant) {
+      args.log_decay->shape = args.d_log_decay->shape = {16};
+      args.log_decay->strides = args.d_log_decay->strides = {1};
+    }
+    std::string chosen;
+    CallOptions options;
+    options.chosen = &chosen;
+    gla_backward_workspace_bytes(make_problem(args), device, options);
+    return chosen;
+  };
+  EXPECT_EQ(variant(64, false), "gla_backward.sm90.bf16.c64.groups");
+  EXPECT_EQ(variant(128, false), "gla_backward.sm90.bf16.c64.groups");
+  // Tokens of no sequence would be in that sum.
+  EXPECT_EQ(variant(128, true), "gla_backward.sm90.bf16.c64");
 }
 
 TEST(GlaBackwardPlan, ByGroupsCutsSequencesOfFewHeads) {

@@ -98,7 +98,8 @@ double predicted_by_walks(const BackwardChoice& choice, const GlaBackwardProblem
   }
   const DeviceModel::GlaBackward& model = device_model(device).gla_backward;
   const std::int64_t sequences = choice.merges() ? choice.merge.sequences : f.N;
-  return model.together * (model.decays + predicted_packed_time(f, sequences, shapes));
+  return model.together * (model.decays + predicted_sums_time(choice.walks, device) +
+                           predicted_packed_time(f, sequences, shapes));
 }
 
 /// Microseconds of a call.

@@ -13,7 +13,7 @@ namespace tandem::cuda::gla {
 namespace {
 
 constexpr int kNarrow = 64;
-constexpr int kWidestValue = 256;
+constexpr int kMostTiles = 2;  // of 128 x 64: with more walks are faster
 constexpr int kMostSegments = 64;
 constexpr int kFewestChunks = 4;  // per segment
 
@@ -154,7 +154,7 @@ std::string reason_against_groups(const GlaBackwardProblem& problem) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }
   const std::string reason = width_reason("K", f.K, kMostGroupParts * kGroupPart);
-  return reason.empty() ? width_reason("V", f.V, kWidestValue) : reason;
+  return reason.empty() ? width_reason("V", f.V, 64 * (kMostTiles / shape.parts)) : reason;
 }
 
 GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem,

@@ -76,7 +76,10 @@ std::string reason_against_walks(const GlaBackwardProblem& problem);
 BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,
                            bool batch_invariant = false);
 
-/// Predicts microseconds of the walks and the kernel for the decays, at 64 columns.
+/// Predicts microseconds of what sums walks' gradients over heads and parts.
+double predicted_sums_time(const BackwardPlan& plan, const DeviceProperties& device);
+
+/// Predicts microseconds of the walks, these sums and the kernel for the decays, at 64 columns.
 double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& device);
 
 /// Launches all of a call; `name` is the variant's, for errors, `tma` whether tiles are copied so.

@@ -289,12 +289,17 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   return plan;
 }
 
+double predicted_sums_time(const BackwardPlan& plan, const DeviceProperties& device) {
+  double time = 0.0;
+  for (const BackwardWalk& walk : plan.walks) time += sum_time(walk, device);
+  return time;
+}
+
 double predicted_walks_time(const BackwardPlan& plan, const DeviceProperties& device) {
   const DeviceModel::GlaBackward& model = device_model(device).gla_backward;
   const bool decays = std::ranges::any_of(plan.walks, &BackwardWalk::row_sums);
-  double time = decays ? model.decays : 0.0;
+  double time = (decays ? model.decays : 0.0) + predicted_sums_time(plan, device);
   for (std::size_t i = 0; i < plan.walks.size(); ++i) {
-    time += sum_time(plan.walks[i], device);
     const WalkPlan& own = plan.walks[i].plan;
     if (own.shape.items == 0) continue;
     if (i + 1 < plan.walks.size() && plan.walks[i + 1].beside_walk) {
