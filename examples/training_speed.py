@@ -4,6 +4,7 @@ attention with short convolutions and gated MLPs, whose layers are tandem.nn's, 
 
     python examples/training_speed.py --size 150M --json speed.json
     python examples/training_speed.py --size 1.3B --layers fla --json speed.json    # beside what the file has
+    python examples/training_speed.py --size 1.3B --profile --json speed.json       # and where their time goes
     python examples/training_speed.py --json speed.json --render docs/training.md
     python examples/training_speed.py --tiny                # on a CPU, where nothing is compiled
 
@@ -24,6 +25,7 @@ import time
 import torch
 from gla_lm import commit, versions
 from speed_layers import BLOCKS, missing
+from step_profile import profiled, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -88,7 +90,7 @@ def make_model(config: Config, layers: str, device: str) -> LanguageModel:
     return model.to(torch.bfloat16) if device == "cuda" else model
 
 
-def measure(config: Config, layers: str, device: str, seconds: float, patience: float) -> dict:
+def measure(config: Config, layers: str, device: str, seconds: float, patience: float, profile: bool) -> dict:
     """Raises TimeoutError where the layers are not ready after `patience` seconds."""
 
     def step() -> float:
@@ -123,7 +125,10 @@ def measure(config: Config, layers: str, device: str, seconds: float, patience: 
     )
     shape = {"parameters": parameters, "batch": config.batch, "tokens": config.tokens}
     results = {"tokens_per_second": round(rate), "steps": len(times), "gibibytes": round(memory, 2)}
-    return {"layers": layers, **shape, **results, "losses": [round(loss, 4) for loss in losses[:5]]}
+    row = {"layers": layers, **shape, **results, "losses": [round(loss, 4) for loss in losses[:5]]}
+    if profile and (where := profiled(step, device, statistics.median(times))):
+        row["profile"] = where
+    return row
 
 
 def main() -> int:
@@ -133,8 +138,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5, help="how long each is measured")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--patience", type=float, default=300, help="seconds for each to compile and tune")
+    parser.add_argument("--profile", action="store_true", help="and sum the times of a step's kernels by groups")
     parser.add_argument("--json", type=pathlib.Path, help="merge the results into this file")
-    parser.add_argument("--render", type=pathlib.Path, help="write the table of that file into this page")
+    parser.add_argument("--render", type=pathlib.Path, help="write the tables of that file into this page")
     parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model small enough for a CPU")
     arguments = parser.parse_args()
@@ -154,7 +160,7 @@ def main() -> int:
             continue
         seconds = 0 if arguments.tiny else arguments.seconds
         try:
-            rows.append(facts | measure(config, layers, device, seconds, arguments.patience))
+            rows.append(facts | measure(config, layers, device, seconds, arguments.patience, arguments.profile))
         except (TimeoutError, RuntimeError) as error:  # fla refuses some versions of Triton
             print(f"{layers} is left out: {str(error).splitlines()[0]}", flush=True)
         gc.collect()
@@ -167,7 +173,7 @@ def main() -> int:
 
 
 def merge(rows: list[dict], path: pathlib.Path) -> None:
-    """A row takes the place of an earlier one of the same layers, size and device."""
+    """A row takes the place, profile and all, of an earlier one of the same layers, size and device."""
     of = {key(row): row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
     of |= {key(row): row for row in rows}
     path.write_text(json.dumps({"rows": list(of.values())}, indent=1) + "\n")
@@ -178,17 +184,20 @@ def key(row: dict) -> tuple[str, str, str]:
 
 
 def render(rows: list[dict], page: pathlib.Path) -> None:
-    """Rates beside each other, and what each was measured with: in the page between two marks."""
+    """Rates beside each other, where time goes, and what each was measured with: in the page between two marks."""
     lines = ["| parameters | layers | tokens per second | tandem.nn's over it | GiB |", "|---|---|---:|---:|---:|"]
     ours = {key(row)[:2]: row["tokens_per_second"] for row in rows if row["layers"] == "tandem"}
     software: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: key(row)[:2]):
+    rows = sorted(rows, key=lambda row: key(row)[:2])
+    for row in rows:
         rate = row["tokens_per_second"]
         ratio = f"{ours[key(row)[:2]] / rate:.2f}" if key(row)[:2] in ours else ""
         lines.append(f"| {row['size']} | {row['layers']} | {rate:,} | {ratio} | {row['gibibytes']:.1f} |")
         with_what = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
         told = f"{row['device']}, commit {row['commit']}; {with_what}"
         software.setdefault(told, []).append(f"{row['layers']} of {row['size']}")
+    if profiles := table(rows):
+        lines += ["", *profiles]
     lines += ["", *(f"{', '.join(names)}: {told}." for told, names in software.items())]
     before, rest = page.read_text().split(BEGIN)
     page.write_text("\n".join([before + BEGIN, *lines, END]) + rest.split(END)[1])

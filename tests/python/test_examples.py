@@ -192,7 +192,7 @@ class Decode(InFolder):
 class TrainingSpeed(InFolder):
     def test_all_layers_train_alike(self):
         out = self.folder / "speed.json"
-        done = run("training_speed.py", "--tiny", "--device", "cpu", "--json", out)
+        done = run("training_speed.py", "--tiny", "--device", "cpu", "--profile", "--json", out)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         tandem, compiled = json.loads(out.read_text())["rows"]
         self.assertEqual((tandem["layers"], compiled["layers"]), ("tandem", "compile"))
@@ -200,6 +200,12 @@ class TrainingSpeed(InFolder):
             self.assertAlmostEqual(a, b, delta=1e-3)
         self.assertLess(tandem["losses"][-1], tandem["losses"][0] - 0.05)
         self.assertGreater(tandem["tokens_per_second"], 0)
+        profile = tandem["profile"]
+        self.assertTrue(all(time > 0 for time in profile["groups"].values()), profile)
+        # Operations follow each other and overlap nowhere: their own times are those in which one runs.
+        self.assertAlmostEqual(sum(profile["groups"].values()) / profile["busy_milliseconds"], 1, delta=0.1)
+        self.assertLess(profile["busy_milliseconds"], profile["profiled_milliseconds"])
+        self.assertGreater(profile["kernels"], 0)
         # One of them again, in time and not: the other's row stays.
         again = ("--tiny", "--device", "cpu", "--layers", "tandem", "--json", out)
         self.assertEqual(run("training_speed.py", *again, "--commit", "abc").returncode, 0)
@@ -214,6 +220,75 @@ class TrainingSpeed(InFolder):
         self.assertEqual(run("training_speed.py", "--json", out, "--render", page).returncode, 0)
         self.assertIn(f"| tiny | tandem | {rows[0]['tokens_per_second']:,} | 1.00 |", page.read_text())
         self.assertTrue(page.read_text().endswith("<!-- speed:end -->\nafter\n"))
+        # Measured again without a profile, tandem has none.
+        self.assertNotIn("profile", rows[0])
+        groups = compiled["profile"]["groups"]
+        head, _, *lines = page.read_text().split("\n\n")[1].splitlines()
+        self.assertEqual(head, "| milliseconds of a step | tiny compile |")
+        self.assertEqual(len(lines), len(groups) + 4)
+        products, step = groups["matrix products"], compiled["profile"]["milliseconds"]
+        self.assertIn(f"| matrix products | {products:.1f} ({100 * products / step:.0f} %) |", lines)
+        self.assertIn(f"| the step | {step:.1f} |", lines)
+
+    def test_kernels_have_groups(self):
+        sys.path.insert(0, str(ROOT / "examples"))
+        self.addCleanup(sys.path.remove, str(ROOT / "examples"))
+        example = importlib.import_module("step_profile")
+        ours, torchs = "void tandem::cuda::", "void at::native::"
+        kernels = {
+            "recurrence": [
+                ours
+                + "gla::(anonymous namespace)::gla_segment_entries_kernel(tandem::cuda::gla::SegmentEntriesParams)",
+                ours + "gla::gla_walk_kernel<tandem::cuda::gla::WalkConfig<__nv_bfloat16, 128> >(WalkParams)",
+                "chunk_bwd_kernel_dqkwg",
+                "chunk_local_cumsum_scalar_kernel",
+            ],
+            "convolutions": [
+                ours + "causal_conv1d::causal_conv1d_backward_kernel<float, 4>(Params)",
+                "causal_conv1d_fwd_kernel",
+                "triton_poi_fused_constant_pad_nd_convolution_transpose_3",
+            ],
+            "matrix products": [
+                ours + "projection::projection_weight_kernel<__nv_bfloat16, 256>(Params)",
+                ours + "gated_output::gated_output_forward_kernel<__nv_bfloat16, 256>(Params)",
+                ours + "gemm_swiglu::gemm_swiglu_forward_kernel<__nv_bfloat16, 256>(Params)",
+                "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
+                "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nt_align8>(Params)",
+                "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(Params)",
+            ],
+            "norms and element-wise": [
+                ours
+                + "projection::projection_gradient_kernel<__nv_bfloat16>(tandem::cuda::projection::GradientParams)",
+                ours + "gated_output::(anonymous namespace)::team_gate_gradient_kernel<__nv_bfloat16, 32>(Params)",
+                ours + "gemm::(anonymous namespace)::gemm_convert_kernel<float, __nv_bfloat16>(Params)",
+                ours + "(anonymous namespace)::normalize_kernel<Shape>(NormalizeParams)",
+                torchs
+                + "vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3> >()",
+                "layer_norm_gated_bwd_kernel",
+                "triton_red_fused__fused_rms_norm_0",
+                "Memset (Device)",
+            ],
+            "loss and embedding": [
+                "triton_red_fused__log_softmax__to_copy_nll_loss_forward_1",
+                torchs + "(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>()",
+                torchs + "(anonymous namespace)::sum_and_scatter<c10::BFloat16, long>(long*)",
+            ],
+            "optimizer": [
+                torchs + "(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4> >()",
+            ],
+            "everything else": ["spin_kernel(long)"],
+        }
+        for group, names in kernels.items():
+            for name in names:
+                self.assertEqual(example.group_of(name), group, name)
+        self.assertEqual(set(kernels), {*dict(example.GROUPS), example.OTHER})
+
+    def test_kernels_that_overlap_are_one_time(self):
+        sys.path.insert(0, str(ROOT / "examples"))
+        self.addCleanup(sys.path.remove, str(ROOT / "examples"))
+        covered = importlib.import_module("step_profile").covered
+        self.assertEqual(covered([(4, 6), (0, 2), (1, 3), (4.5, 5)]), 5)
+        self.assertEqual(covered([]), 0)
 
 
 class Documented(unittest.TestCase):
