@@ -33,8 +33,8 @@ struct Planting {
   std::vector<Layout> layouts;
   std::int64_t heads = 3;
   const char* switched_on = nullptr;  // environment variable, 1 where something is planted
-  // What is cut off a variant's name for that whose bits are kept.
-  std::string_view clean_without = "";
+  // One of these is cut off a variant's name for that whose bits are kept.
+  std::vector<std::string_view> clean_without = {};
 };
 
 /// Sets an environment variable to 1 as long as it lives; null: none.
@@ -108,9 +108,10 @@ class Planter {
 
  private:
   std::string clean_variant(const std::string& variant) const {
-    const std::string_view cut = planting_.clean_without;
-    if (!variant.ends_with(cut)) return variant;
-    return variant.substr(0, variant.size() - cut.size());
+    for (const std::string_view cut : planting_.clean_without) {
+      if (variant.ends_with(cut)) return variant.substr(0, variant.size() - cut.size());
+    }
+    return variant;
   }
 
   /// At both ends of every sequence, after the last one, and in the states.

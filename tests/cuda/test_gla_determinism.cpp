@@ -35,6 +35,12 @@ const std::vector<NamedShape> kShapes = {
      R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 40, "HQ": 2, "K": 128, "V": 64})"},
     {nullptr, "WideGroupedHeads",
      R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 40, "HQ": 2, "K": 256, "V": 64})"},
+    {nullptr, "CutGroupedHeads",
+     R"("states": "both", "axes": {"B": 1, "T": 5000, "H": 8, "HQ": 1, "K": 128})"},
+    {nullptr, "PackedGroupedHeads",
+     R"("states": "none", "axes": {"B": 1, "T": 6000, "H": 16, "HQ": 2, "K": 64},
+        "lengths": {"distribution": "log_uniform", "sequences": 40, "smallest": 1,
+                    "largest": 1000})"},
     {nullptr, "WideValues",
      R"("states": "both", "axes": {"B": 2, "T": 1100, "H": 4, "K": 256, "V": 512})"},
     {nullptr, "ShortSequences", R"("states": "none", "axes": {"B": 1, "T": 6000, "H": 16, "K": 128},
@@ -65,8 +71,13 @@ TEST(GpuGlaGraph, ReplaysGoByTheOffsetsInMemory) {
   if (const std::string reason = cuda_missing_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const Case one = parse(R"("states": "both", "axes": {"B": 1, "T": 3000, "H": 2, "K": 64},
                       "lengths": {"distribution": "equal", "sequences": 6})");
+  // Packed sequences by groups of heads, as one.
+  const Case grouped =
+      parse(R"("states": "none", "axes": {"B": 1, "T": 6000, "H": 8, "HQ": 1, "K": 64},
+                      "lengths": {"distribution": "equal", "sequences": 6})");
   for (const Operation* operation : {&find_operation("gla"), &find_operation("gla", "backward")}) {
     expect_replays_to_go_by_offsets(*operation, one);
+    expect_replays_to_go_by_offsets(*operation, grouped);
   }
 }
 

@@ -197,7 +197,7 @@ Planting planting(const char* direction, std::vector<const char*> inputs) {
               "cu_seqlens": [0, 70, 100, 100, 165, 400, 401, 700], "tags": ["check"]}])",
                        offsets}},
           .switched_on = kSwitch,
-          .clean_without = ".reverse"};
+          .clean_without = {".reverse", ".groups"}};
 }
 
 TEST(GpuGlaMergeNan, StaysInItsSequenceAndHead) {

@@ -12,7 +12,8 @@
 namespace tandem::cuda::gated_output {
 
 template <class Element, int kColumns>
-using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
+using ForwardConfig =
+    gemm::Config<Element, gemm::Layout::kNT, kColumns, false, gemm::shares_b(kColumns)>;
 
 template <class Element, int kColumns>
 __global__ __launch_bounds__(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "cuda/runtime/plan.h"
 
@@ -21,6 +22,16 @@ enum class Layout { kNT, kNN, kTN };
 /// Whether the contraction runs along an operand's rows in memory ("K-major").
 constexpr bool k_major_a(Layout layout) { return layout != Layout::kTN; }
 constexpr bool k_major_b(Layout layout) { return layout == Layout::kNT; }
+
+/// Whether products that are not A^T B share B between two CTAs (Config::kSharesB): the widest
+/// tiles, which are for many rows.
+constexpr bool shares_b(int columns) { return columns == 256; }
+
+/// Tiles one below the other, with those that fill up the last pair of CTAs that share B.
+constexpr std::int64_t row_tiles(std::int64_t rows, bool shared) {
+  const int together = shared ? 2 : 1;
+  return ceil_div(rows, together * kTileRows) * together;
+}
 
 /// Rows of the boxes of an operand's tensor map: those of the tile at once where it is K-major,
 /// else its panels of 64 columns one by one. `shared`: of B's tile a CTA loads half (kSharesB).

@@ -40,7 +40,7 @@ class Schedule {
  public:
   explicit __host__ __device__ Schedule(const Operands& operands)
       : operands_(operands),
-        row_tiles_((operands.rows + kRows - 1) / kRows * Config::kCtas),
+        row_tiles_(static_cast<int>(row_tiles(operands.rows, Config::kSharesB))),
         column_tiles_(operands.tiles_before[Operands::kSegments]) {
     const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
     count_ = outer * row_tiles_ * column_tiles_;
@@ -73,7 +73,6 @@ class Schedule {
   }
 
  private:
-  static constexpr int kRows = Config::kCtas * kTileRows;  // of a cluster's tiles
   static constexpr int kGroup = Operands::kWholeRows ? 1 : Config::kGroup;
   static_assert(!Operands::kWholeRows || !Config::kSharesB);
 

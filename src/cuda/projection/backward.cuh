@@ -11,7 +11,8 @@
 namespace tandem::cuda::projection {
 
 template <class Element, int kColumns>
-using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kColumns>;
+using InputConfig =
+    gemm::Config<Element, gemm::Layout::kNN, kColumns, false, gemm::shares_b(kColumns)>;
 template <class Element, int kColumns>
 using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kColumns>;
 
