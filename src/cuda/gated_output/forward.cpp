@@ -46,11 +46,6 @@ bool gates_before(const ForwardVariant& variant, const GatedOutputForwardProblem
   return !problem.rows.is_o() && !variant.gates;
 }
 
-/// Whether CTAs share the weight's tiles. Those of whole rows do not.
-bool shares_b(const ForwardVariant& variant) {
-  return variant.whole_rows == nullptr && gemm::shares_b(variant.columns);
-}
-
 /// Tiles of a row.
 std::int64_t tiles_of_row(const ForwardVariant& variant, const GatedOutputForwardProblem& problem) {
   return ceil_div(problem.d, variant.columns);
@@ -124,9 +119,8 @@ struct Call {
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
       params.a[0] = operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT));
-      params.b[0] =
-          operand(weight, problem.d, problem.d_in,
-                  gemm::box_rows_b(gemm::Layout::kNT, variant.columns, shares_b(variant)));
+      params.b[0] = operand(weight, problem.d, problem.d_in,
+                            gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
     }
     params.residual = problem.residual;
     params.addend.is_there = !few && problem.residual.data != nullptr;
@@ -263,7 +257,7 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
     return kPass + static_cast<double>(problem.M * columns * matrices * 2) / kBytesPerMicrosecond;
   };
   const std::int64_t per_row = tiles_of_row(variant, problem);
-  const std::int64_t tiles = gemm::row_tiles(problem.M, shares_b(variant)) * per_row;
+  const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * per_row;
   const bool whole_rows = variant.whole_rows != nullptr;
   std::int64_t ctas = device.multiprocessors;
   if (whole_rows) ctas -= ctas % std::max<std::int64_t>(per_row, 1);

@@ -12,8 +12,7 @@
 namespace tandem::cuda::gated_output {
 
 template <class Element, int kColumns>
-using ForwardConfig =
-    gemm::Config<Element, gemm::Layout::kNT, kColumns, false, gemm::shares_b(kColumns)>;
+using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
 
 template <class Element, int kColumns>
 __global__ __launch_bounds__(

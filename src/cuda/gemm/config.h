@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 
 #include "cuda/runtime/plan.h"
 
@@ -23,30 +22,18 @@ enum class Layout { kNT, kNN, kTN };
 constexpr bool k_major_a(Layout layout) { return layout != Layout::kTN; }
 constexpr bool k_major_b(Layout layout) { return layout == Layout::kNT; }
 
-/// Whether products that are not A^T B share B between two CTAs (Config::kSharesB): the widest
-/// tiles, which are for many rows.
-constexpr bool shares_b(int columns) { return columns == 256; }
-
-/// Tiles one below the other, with those that fill up the last pair of CTAs that share B.
-constexpr std::int64_t row_tiles(std::int64_t rows, bool shared) {
-  const int together = shared ? 2 : 1;
-  return ceil_div(rows, together * kTileRows) * together;
-}
-
 /// Rows of the boxes of an operand's tensor map: those of the tile at once where it is K-major,
-/// else its panels of 64 columns one by one. `shared`: of B's tile a CTA loads half (kSharesB).
+/// else its panels of 64 columns one by one.
 constexpr int box_rows_a(Layout layout) { return k_major_a(layout) ? kTileRows : kTileDepth; }
-constexpr int box_rows_b(Layout layout, int columns, bool shared = false) {
-  return !k_major_b(layout) ? kTileDepth : shared ? columns / 2 : columns;
+constexpr int box_rows_b(Layout layout, int columns) {
+  return k_major_b(layout) ? columns : kTileDepth;
 }
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
 /// B are tokens, which are contracted. Of a tile with more than 128 columns both warpgroups take 64
 /// rows, else every other tile each. `kGatedT`: A is multiplied element by element with the
-/// operands' `gate`, a matrix of its shape, on its way into the product. `kSharesBT`: CTAs come in
-/// clusters of two, whose tiles lie one below the other; each loads half of B's tile for both.
-template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false,
-          bool kSharesBT = false>
+/// operands' `gate`, a matrix of its shape, on its way into the product.
+template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false>
 struct Config {
   using Element = ElementT;
   static constexpr Layout kLayout = kLayoutT;
@@ -58,16 +45,10 @@ struct Config {
   static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
   static constexpr bool kGated = kGatedT;
   static_assert(!kGated || (kTogether && k_major_a(kLayout)));
-  static constexpr bool kSharesB = kSharesBT;
-  static_assert(!kSharesB || k_major_b(kLayout) || kPanels % 2 == 0);
-  static constexpr int kCtas = kSharesB ? 2 : 1;     // of a cluster
-  static constexpr int kGroup = kTogether ? 16 : 8;  // row tiles of a group (gemm/schedule.cuh)
-  static_assert(kGroup % kCtas == 0);
 
   static constexpr int kThreads = 384;  // two warpgroups multiply, two threads of the third load
   static constexpr int kProductRegisters = 240;
   static constexpr int kLoadRegisters = 24;
-  static constexpr int kReaders = kTogether ? 256 : 128;  // threads that read a stage
 
   static constexpr int kPanelsA = kGated ? 4 : 2;  // the gate's lie behind A's
   static constexpr int kStageBytes = (kPanelsA + kPanels) * kPanelBytes;

@@ -88,55 +88,37 @@ __device__ bool adds(const Operands& operands) {
   return false;
 }
 
-/// The CTA's number in its cluster.
-template <class Config>
-__device__ int rank_in_cluster() {
-  return static_cast<int>(blockIdx.x % Config::kCtas);
-}
-
 /// One of the two operands, for the warp that loads it.
 template <class Config, bool kIsA>
 struct Operand {
   static constexpr Major kMajor = kIsA ? kMajorA<Config> : kMajorB<Config>;
   static constexpr int kRows = kIsA ? kTileRows : Config::kColumns;
   static constexpr int kBytes = kRows * kTileDepth * 2;
-  static constexpr bool kShared = !kIsA && Config::kSharesB;
 
-  /// Starts loading a panel, a shared one to the same place of both CTAs. why A is kept: CTAs sweep
-  /// over B's columns with the same rows of it, while results pass through the L2.
+  /// Starts loading a panel. why A is kept: CTAs sweep over B's columns with the same rows of it,
+  /// while results pass through the L2.
   static __device__ void load_panel(const CUtensorMap& map, Barrier& full, void* panel,
                                     TileCoordinate at) {
     using Hint = cute::TMA::CacheHintSm90;
     constexpr auto kHint = static_cast<std::uint64_t>(
         kIsA && kMajor == Major::K ? Hint::EVICT_LAST : Hint::EVICT_NORMAL);
-    if constexpr (kShared) {
-      constexpr std::uint16_t kBoth = 0b11;
-      cute::SM90_TMA_LOAD_MULTICAST_4D::copy(&map, &full.word, kBoth, kHint, panel, at.column,
-                                             at.head, at.time, at.batch);
-    } else {
-      cute::SM90_TMA_LOAD_4D::copy(&map, &full.word, kHint, panel, at.column, at.head, at.time,
-                                   at.batch);
-    }
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full.word, kHint, panel, at.column, at.head, at.time,
+                                 at.batch);
   }
 
   /// Loads the rows from `row` on, at `depth` of the contracted axis; `kPaired`: as many rows of
-  /// each of two maps, one below the other. Of a shared operand this CTA loads one half, and the
-  /// bytes of both arrive. One thread.
+  /// each of two maps, one below the other. One thread.
   template <bool kPaired>
   static __device__ void load(const CUtensorMap* maps, Barrier& full, char* to, int row, int depth,
                               int batch) {
-    constexpr int kOwnRows = kShared ? kRows / 2 : kRows;
-    const int half = kShared ? rank_in_cluster<Config>() : 0;
-    const CUtensorMap& map = maps[kPaired ? half : 0];
-    if (!kPaired) row += half * kOwnRows;
-    to += half * (kBytes / 2);
+    const CUtensorMap& map = maps[0];
     full.arrive_and_expect(kBytes);
     if constexpr (kMajor == Major::K) {
       load_panel(map, full, to, {depth, 0, row, batch});
-      if (kPaired && !kShared) load_panel(maps[1], full, to + kBytes / 2, {depth, 0, row, batch});
+      if (kPaired) load_panel(maps[1], full, to + kBytes / 2, {depth, 0, row, batch});
     } else {
 #pragma unroll
-      for (int panel = 0; panel < kOwnRows / 64; ++panel) {
+      for (int panel = 0; panel < kRows / 64; ++panel) {
         load_panel(map, full, to + panel * kPanelBytes, {row + 64 * panel, 0, depth, batch});
       }
     }
@@ -226,10 +208,6 @@ __device__ void load_tiles(const Operands& operands, Shared<Config>& shared, boo
     load_tile<Config, kIsA>(operands, schedule.at(i), shared, at);
     if (late) follow_stream();
     late = false;
-  }
-  // A CTA stays until the other has arrived at its barriers for the last time.
-  for (int i = 0; i < Config::kStages && Config::kSharesB; ++i, at.advance()) {
-    shared.ring.wait_empty(at);
   }
 }
 

@@ -15,9 +15,6 @@
 //   role  threads               work
 //   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
 //   load  warps 8 and 9         A and B by TMA, one lane each (gemm/load.cuh)
-// Where two CTAs share B (gemm/config.h), each loads half of its tile into both. A stage is then
-// empty once the readers of both have released it.
-//
 // One CTA per SM, which stays for several tiles (gemm/schedule.cuh). The tiles' steps pass through
 // one ring, so one warpgroup's epilogue lies beside the other's products:
 //
@@ -173,16 +170,8 @@ struct Products {
   Shared<Config>& shared;
   typename Ring<Config::kStages>::Position at{};
 
-  /// Lets the next step be loaded into a stage that this warpgroup has read. All threads. why a
-  /// lane for its warp in the other CTA: such arrivals cross from one multiprocessor to the other.
-  __device__ void release(int stage) {
-    Barrier& empty = shared.ring.empty[stage];
-    empty.arrive();
-    if constexpr (Config::kSharesB) {
-      __syncwarp();
-      empty.arrive_in(1 - rank_in_cluster<Config>(), threadIdx.x % 32 == 0);
-    }
-  }
+  /// Lets the next step be loaded into a stage that this warpgroup has read.
+  __device__ void release(int stage) { shared.ring.empty[stage].arrive(); }
 
   /// Computes a tile. `passes` the turn on: once all products are under way, or where both take
   /// part, after some steps.
@@ -281,18 +270,6 @@ struct Products {
   }
 };
 
-/// Waits until barriers are initialised: the CTA's, or those of both that share B. why relaxed: the
-/// barriers' own fence says all that the other needs to know, without one for all memory.
-template <class Config>
-__device__ void wait_for_barriers() {
-  if constexpr (Config::kSharesB) {
-    cute::cluster_arrive_relaxed();
-    cute::cluster_wait();
-  } else {
-    __syncthreads();
-  }
-}
-
 /// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
 /// PanelStore; before them, of the 256 threads that will, epilogue.prepare(), if it has one. All
 /// threads of a kernel that does nothing else; `shared` is its dynamic shared memory.
@@ -301,8 +278,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
   if (threadIdx.x == 0) {
-    constexpr int kOtherWarps = Config::kSharesB ? Config::kReaders / 32 : 0;
-    shared.ring.init(2, Config::kReaders + kOtherWarps);
+    shared.ring.init(2, Config::kTogether ? 256 : 128);
     fence_barriers_initialised();
   }
   if (threadIdx.x == 256) {
@@ -313,7 +289,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     }
     if constexpr (Config::kGated) prefetch_tensor_map(operands.gate);
   }
-  wait_for_barriers<Config>();
+  __syncthreads();
   const bool late = warp == 9 && operands.b_is_there;
   if (!late) follow_stream();
   if (warpgroup == 2) {
@@ -374,7 +350,6 @@ void launch(const char* name, void (*kernel)(Params), const Params& params, int 
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(schedule.ctas(multiprocessors)),
                  .threads = Config::kThreads,
-                 .cluster = Config::kCtas,
                  .shared_bytes = shared_bytes,
                  .early = tiles <= kFewWaves * multiprocessors},
                 static_cast<cudaStream_t>(stream), params);

@@ -53,11 +53,11 @@ inline Target make_target(const MatrixTensor& matrix, DType dtype, DType stored,
 
 /// Says why the main loop cannot count a result's tiles, "" when it can.
 inline std::string reason_against_tiles(std::int64_t rows, std::int64_t column_tiles) {
-  if (rows <= kMaxIndex - 2 * kTileRows &&
-      row_tiles(rows, true) <= kMaxIndex / std::max<std::int64_t>(column_tiles, 1)) {
+  if (rows <= kMaxIndex - kTileRows &&
+      ceil_div(rows, kTileRows) <= kMaxIndex / std::max<std::int64_t>(column_tiles, 1)) {
     return "";
   }
-  return "takes M below 2^31 - 256 and at most 2^31 - 1 tiles, got M " + std::to_string(rows) +
+  return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " + std::to_string(rows) +
          " with " + std::to_string(column_tiles) + " tiles of columns";
 }
 

@@ -11,10 +11,6 @@
 //   7  15 ..
 //   then the next 8 rows of tiles
 //
-// Two CTAs that share B have neighbouring numbers, and so tiles one below the other: row tiles,
-// those of a group and CTAs are even in number. A row tile past the end reads zeros and writes
-// nothing.
-//
 // Of whole rows the order runs along the rows, and n is a multiple of a row's tiles: those of a row
 // run at the same time, and a CTA computes the same columns of all of its rows.
 #pragma once
@@ -40,7 +36,7 @@ class Schedule {
  public:
   explicit __host__ __device__ Schedule(const Operands& operands)
       : operands_(operands),
-        row_tiles_(static_cast<int>(row_tiles(operands.rows, Config::kSharesB))),
+        row_tiles_((operands.rows + kTileRows - 1) / kTileRows),
         column_tiles_(operands.tiles_before[Operands::kSegments]) {
     const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
     count_ = outer * row_tiles_ * column_tiles_;
@@ -51,7 +47,7 @@ class Schedule {
   /// CTAs that take the tiles; 0 where a device has too few for a whole row.
   __host__ int ctas(int multiprocessors) const {
     if (Operands::kWholeRows) multiprocessors -= multiprocessors % std::max(column_tiles_, 1);
-    return std::min(count_, multiprocessors / Config::kCtas * Config::kCtas);
+    return std::min(count_, multiprocessors);
   }
 
   __device__ Tile at(int index) const {
@@ -73,8 +69,7 @@ class Schedule {
   }
 
  private:
-  static constexpr int kGroup = Operands::kWholeRows ? 1 : Config::kGroup;
-  static_assert(!Operands::kWholeRows || !Config::kSharesB);
+  static constexpr int kGroup = Operands::kWholeRows ? 1 : Config::kTogether ? 16 : 8;
 
   const Operands& operands_;
   int row_tiles_;

@@ -88,8 +88,8 @@ ForwardPlan plan_forward(const GemmSwigluForwardProblem& problem) {
 
 double predict_forward(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem,
                        const DeviceProperties& device) {
-  const std::int64_t tiles = gemm::row_tiles(problem.M, gemm::shares_b(variant.columns)) *
-                             ceil_div(problem.F, variant.columns / 2);
+  const std::int64_t tiles =
+      ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.F, variant.columns / 2);
   return gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
                              device.multiprocessors);
 }

@@ -20,8 +20,7 @@
 namespace tandem::cuda::gemm_swiglu {
 
 template <class Element, int kColumns>
-using ForwardConfig =
-    gemm::Config<Element, gemm::Layout::kNT, kColumns, false, gemm::shares_b(kColumns)>;
+using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
 
 /// Makes results of a fragment and writes them, 64 columns at a time. Slopes replace the products:
 /// there are few registers beside those of the fragment and of the tile's other half.

@@ -17,10 +17,6 @@ struct Barrier {
     cutlass::arch::ClusterBarrier::init(&word, arrivals);
   }
   __device__ void arrive() { cutlass::arch::ClusterBarrier::arrive(&word); }
-  /// Arrives at the barrier in the same place of another CTA of the cluster, in threads that do.
-  __device__ void arrive_in(std::uint32_t cta, bool arrives) {
-    cutlass::arch::ClusterBarrier::arrive(&word, cta, arrives);
-  }
   /// Arrives, and keeps the phase open until copies have delivered `bytes`.
   __device__ void arrive_and_expect(std::uint32_t bytes) {
     cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(&word, bytes);

@@ -43,7 +43,7 @@ bool has_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardSe
 }
 
 std::int64_t input_tiles(const ProjectionBackwardProblem& problem, int columns) {
-  return gemm::row_tiles(problem.M, gemm::shares_b(columns)) * ceil_div(problem.d, columns);
+  return ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.d, columns);
 }
 
 /// Tiles of all d_weight.
@@ -325,10 +325,10 @@ std::string reason_against(const BackwardVariant& variant,
   }
   const int columns = variant.products.front().columns;
   const std::int64_t column_tiles = std::max<std::int64_t>(ceil_div(problem.d, columns), 1);
-  if (problem.M > kMaxIndex - 2 * gemm::kTileRows ||
-      gemm::row_tiles(problem.M, true) > kMaxIndex / column_tiles ||
+  if (problem.M > kMaxIndex - gemm::kTileRows ||
+      ceil_div(problem.M, gemm::kTileRows) > kMaxIndex / column_tiles ||
       weight_tiles(problem, columns) > kMaxIndex) {
-    return "takes M below 2^31 - 256 and at most 2^31 - 1 tiles, got M " +
+    return "takes M below 2^31 - 128 and at most 2^31 - 1 tiles, got M " +
            std::to_string(problem.M) + " and d " + std::to_string(problem.d);
   }
   return "";

@@ -11,8 +11,7 @@
 namespace tandem::cuda::projection {
 
 template <class Element, int kColumns>
-using InputConfig =
-    gemm::Config<Element, gemm::Layout::kNN, kColumns, false, gemm::shares_b(kColumns)>;
+using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kColumns>;
 template <class Element, int kColumns>
 using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kColumns>;
 

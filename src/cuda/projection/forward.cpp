@@ -151,9 +151,9 @@ struct Call {
     if (problem.d > 0) {
       const MatrixTensor weight =
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
-      params.b[i] = encode(gemm::plan_operand(
-          as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
-          gemm::box_rows_b(gemm::Layout::kNT, tile, gemm::shares_b(tile))));
+      params.b[i] = encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
+                                              matrix_extents(from.columns, problem.d),
+                                              gemm::box_rows_b(gemm::Layout::kNT, tile)));
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
@@ -312,8 +312,8 @@ void run_forward_behind(const ProjectionForwardProblem& problem, const Context& 
 
 double predict_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device) {
-  const std::int64_t tiles = gemm::row_tiles(problem.M, gemm::shares_b(variant.columns)) *
-                             column_tiles(problem, variant.columns);
+  const std::int64_t tiles =
+      ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, variant.columns);
   double time = gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
                                     device.multiprocessors);
   for (int i = 0; i < problem.segment_count; ++i) {

@@ -14,8 +14,7 @@
 namespace tandem::cuda::projection {
 
 template <class Element, int kColumns>
-using ForwardConfig =
-    gemm::Config<Element, gemm::Layout::kNT, kColumns, false, gemm::shares_b(kColumns)>;
+using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
 
 /// Divides each head of a fragment by its norm. Heads are whole 8-column blocks and begin with the
 /// fragment.
