@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -38,13 +38,14 @@ def group_of(kernel: str) -> str:
     return next((group for group, names in GROUPS if re.search(names, name, re.IGNORECASE)), OTHER)
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of a union of (begin, end)."""
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
+def own_times(spans: Sequence[tuple[float, float]]) -> list[float]:
+    """Of each (begin, end) what lies behind all that began before it: a kernel that starts early waits for those."""
+    times, reached = [0.0] * len(spans), float("-inf")
+    for place in sorted(range(len(spans)), key=spans.__getitem__):
+        begin, end = spans[place]
+        times[place] = max(0.0, end - max(begin, reached))
         reached = max(reached, end)
-    return total
+    return times
 
 
 def profiled(step: Callable[[], float], device: str, seconds: float) -> dict:
@@ -62,10 +63,11 @@ def profiled(step: Callable[[], float], device: str, seconds: float) -> dict:
         return {}
 
     groups: dict[str, Counter] = {group: Counter() for group in (*dict(GROUPS), OTHER)}
-    for event in events:  # operations on a CPU lie in each other
-        microseconds = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
+    own = own_times([(event.time_range.start, event.time_range.end) for event in events])
+    for event, kernel in zip(events, own, strict=True):  # operations on a CPU lie in each other
+        microseconds = kernel if on_gpu else event.self_cpu_time_total
         groups[group_of(event.name)][own_name(event.name)] += microseconds / STEPS / 1e3
-    busy = covered((event.time_range.start, event.time_range.end) for event in events) / STEPS / 1e3
+    busy = sum(own) / STEPS / 1e3
     for group, names in groups.items():
         largest = ", ".join(f"{name[:100]} {time:.3f}" for name, time in names.most_common(10 if group == OTHER else 3))
         print(f"  {group:22} {names.total():9.3f} ms: {largest}", flush=True)

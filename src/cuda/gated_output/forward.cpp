@@ -119,8 +119,9 @@ struct Call {
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
       params.a[0] = operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT));
-      params.b[0] = operand(weight, problem.d, problem.d_in,
-                            gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
+      params.b[0] = operand(
+          weight, problem.d, problem.d_in,
+          few ? gemm::kFewRowsColumns : gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
     }
     params.residual = problem.residual;
     params.addend.is_there = !few && problem.residual.data != nullptr;

@@ -22,11 +22,15 @@ enum class Layout { kNT, kNN, kTN };
 constexpr bool k_major_a(Layout layout) { return layout != Layout::kTN; }
 constexpr bool k_major_b(Layout layout) { return layout == Layout::kNT; }
 
-/// Rows of the boxes of an operand's tensor map: those of the tile at once where it is K-major,
-/// else its panels of 64 columns one by one.
+/// In how many boxes B's K-major rows come. why two of many: products at the power limit then take
+/// up to a tenth less.
+constexpr int boxes_b(int columns) { return columns < 128 ? 1 : 2; }
+
+/// Rows of the boxes of an operand's tensor map: A's of the tile at once where it is K-major, B's
+/// in one or two, else its panels of 64 columns one by one.
 constexpr int box_rows_a(Layout layout) { return k_major_a(layout) ? kTileRows : kTileDepth; }
 constexpr int box_rows_b(Layout layout, int columns) {
-  return k_major_b(layout) ? columns : kTileDepth;
+  return k_major_b(layout) ? columns / boxes_b(columns) : kTileDepth;
 }
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and

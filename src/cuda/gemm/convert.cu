@@ -47,7 +47,7 @@ __global__ void gemm_convert_kernel(const ConvertParams params) {
   });
 }
 
-__host__ __device__ int groups_of(int slices) { return slices < 16 ? 1 : 8; }
+__host__ __device__ int groups_of(int slices) { return slices < 16 ? 1 : slices < 256 ? 8 : 32; }
 
 /// Up to four neighbouring elements of a row per thread, and a group of slices, every groups-th
 /// one; then the groups' sums are added up: one order, but as many loads on their way as there are

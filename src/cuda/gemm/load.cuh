@@ -114,8 +114,12 @@ struct Operand {
     const CUtensorMap& map = maps[0];
     full.arrive_and_expect(kBytes);
     if constexpr (kMajor == Major::K) {
-      load_panel(map, full, to, {depth, 0, row, batch});
-      if (kPaired) load_panel(maps[1], full, to + kBytes / 2, {depth, 0, row, batch});
+      constexpr int kBoxes = kPaired ? 2 : kIsA ? 1 : boxes_b(kRows);
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box) {
+        load_panel(maps[kPaired ? box : 0], full, to + box * (kBytes / kBoxes),
+                   {depth, 0, kPaired ? row : row + box * (kRows / kBoxes), batch});
+      }
     } else {
 #pragma unroll
       for (int panel = 0; panel < kRows / 64; ++panel) {

@@ -160,23 +160,31 @@ __global__ __launch_bounds__(32 * kWarps) void projection_gradient_kernel(
   }
 }
 
-/// A CTA per 256 columns and slice of rows; its warps take every eighth row.
+/// A CTA per 256 columns and slice of rows. A warp's lanes take eight columns each of a row, of
+/// narrow matrices several rows at once.
 template <class Element>
 __global__ __launch_bounds__(32 * kWarps) void projection_column_sum_kernel(
     const __grid_constant__ ColumnSumParams params) {
   follow_stream();
   __shared__ float sums[kWarps][256];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int column = static_cast<int>(blockIdx.x) * 256 + 8 * lane;
+  int lanes = 32;  // of a row
+  while (lanes > 1 && 4 * lanes >= params.columns) lanes /= 2;
+  const int rows = kWarps * (32 / lanes);  // at once
+  const int column = static_cast<int>(blockIdx.x) * 256 + 8 * (lane % lanes);
   const std::int64_t begin = params.M * blockIdx.y / params.slices;
   const std::int64_t end = params.M * (blockIdx.y + 1) / params.slices;
   float sum[8] = {};
 #pragma unroll 4
-  for (std::int64_t row = begin + warp; row < end; row += kWarps) {
+  for (std::int64_t row = begin + warp + lane / lanes * kWarps; row < end; row += rows) {
     float values[8];
     load_eight<Element>(params.matrix, params.fp32, row, column, params.columns - column, values);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum[i] += values[i];
+  }
+  for (int step = lanes; step < 32; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] += __shfl_xor_sync(0xFFFFFFFFu, sum[i], step);
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) sums[warp][8 * lane + i] = sum[i];

@@ -151,9 +151,10 @@ struct Call {
     if (problem.d > 0) {
       const MatrixTensor weight =
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
-      params.b[i] = encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
-                                              matrix_extents(from.columns, problem.d),
-                                              gemm::box_rows_b(gemm::Layout::kNT, tile)));
+      params.b[i] = encode(gemm::plan_operand(
+          as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
+          variant.most_rows > 0 ? gemm::kFewRowsColumns
+                                : gemm::box_rows_b(gemm::Layout::kNT, tile)));
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;

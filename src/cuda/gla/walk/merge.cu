@@ -12,12 +12,13 @@ namespace tandem::cuda::gla {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 128;  // of a CTA
+constexpr int kMostTokens = 128;  // of a CTA
 
 struct MergeParams {
   GlaRecurrence problem;
   std::int64_t sequences;  // merged
   std::int64_t tokens;
+  int cta_tokens;
   std::int32_t* boundaries;   // out [sequences+1]
   float* log_decay;           // out [T,H]
   std::uint32_t* non_finite;  // out: 0
@@ -46,8 +47,8 @@ __global__ __launch_bounds__(kThreads) void gla_merge_kernel(
   follow_stream_before_own_kernel();
   const GlaRecurrence& problem = params.problem;
   if (blockIdx.x == 0) write_boundaries(params);
-  const std::int64_t first = std::int64_t{blockIdx.x} * kTokens;
-  const std::int64_t last = min(first + kTokens, problem.T);
+  const std::int64_t first = std::int64_t{blockIdx.x} * params.cta_tokens;
+  const std::int64_t last = min(first + params.cta_tokens, problem.T);
   float* const to = params.log_decay + first * problem.H;
   for (int i = threadIdx.x; i < (last - first) * problem.H; i += kThreads) {
     to[i] = log_decay_at(problem.log_decay, first + i / problem.H, i % problem.H);
@@ -127,16 +128,19 @@ double predicted_packed_time(const GlaRecurrence& problem, std::int64_t sequence
 
 void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
            void* stream) {
+  // Few tokens may have many heads and boundaries: they need as many CTAs as many tokens do.
+  constexpr std::int64_t kCtas = 256;
+  const auto tokens = static_cast<int>(std::clamp<std::int64_t>(problem.T / kCtas, 1, kMostTokens));
   const MergeParams params{problem,
                            plan.sequences,
                            plan.tokens,
+                           tokens,
                            scratch.at<std::int32_t>(plan.boundaries),
                            scratch.at<float>(plan.log_decay),
                            scratch.at<std::uint32_t>(plan.non_finite)};
-  launch_kernel(
-      "gla_merge", gla_merge_kernel,
-      {.blocks = static_cast<unsigned>(ceil_div(problem.T, kTokens)), .threads = kThreads},
-      static_cast<cudaStream_t>(stream), params);
+  launch_kernel("gla_merge", gla_merge_kernel,
+                {.blocks = static_cast<unsigned>(ceil_div(problem.T, tokens)), .threads = kThreads},
+                static_cast<cudaStream_t>(stream), params);
   problem = merged(problem, plan);
   problem.cu_seqlens = params.boundaries;
   problem.log_decay = {params.log_decay, problem.T * problem.H, problem.H, 1};
