@@ -90,8 +90,11 @@ def table(rows: list[dict]) -> list[str]:
         return []
     profiles = [row["profile"] for row in rows]
 
-    def line(title: str, cell: Callable[[dict], str]) -> str:
-        return f"| {' | '.join([title, *map(cell, profiles)])} |"
+    def title(row: dict) -> str:
+        return f"{row['device']}: {row['size']} {row['layers']}"
+
+    def line(name: str, cell: Callable[[dict], str]) -> str:
+        return f"| {' | '.join([name, *map(cell, profiles)])} |"
 
     def share(time: float, one: dict) -> str:
         return f"{time:.1f} ({100 * time / one['milliseconds']:.0f} %)"
@@ -100,7 +103,7 @@ def table(rows: list[dict]) -> list[str]:
         return share(max(0.0, one["milliseconds"] - one["busy_milliseconds"]), one)
 
     return [
-        f"| milliseconds of a step | {' | '.join(row['size'] + ' ' + row['layers'] for row in rows)} |",
+        f"| milliseconds of a step | {' | '.join(title(row) for row in rows)} |",
         f"|---|{'---:|' * len(rows)}",
         *(
             line(group, lambda one, group=group: share(one["groups"].get(group, 0.0), one))

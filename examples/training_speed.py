@@ -5,7 +5,7 @@ attention with short convolutions and gated MLPs, whose layers are tandem.nn's, 
     python examples/training_speed.py --size 150M --json speed.json
     python examples/training_speed.py --size 1.3B --layers fla --json speed.json    # beside what the file has
     python examples/training_speed.py --size 1.3B --profile --json speed.json       # and where their time goes
-    python examples/training_speed.py --json speed.json --render docs/training.md
+    python examples/training_speed.py --json speed.json other.json --render docs/training.md
     python examples/training_speed.py --tiny                # on a CPU, where nothing is compiled
 
 All have the same parameters, by the same names, and the same text: their losses are printed side by side. The embedding
@@ -139,13 +139,13 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--patience", type=float, default=300, help="seconds for each to compile and tune")
     parser.add_argument("--profile", action="store_true", help="and sum the times of a step's kernels by groups")
-    parser.add_argument("--json", type=pathlib.Path, help="merge the results into this file")
-    parser.add_argument("--render", type=pathlib.Path, help="write the tables of that file into this page")
+    parser.add_argument("--json", type=pathlib.Path, nargs="+", help="merge the results into this file")
+    parser.add_argument("--render", type=pathlib.Path, help="write the tables of these files into this page")
     parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model small enough for a CPU")
     arguments = parser.parse_args()
     if arguments.render:
-        render(json.loads(arguments.json.read_text())["rows"], arguments.render)
+        render([row for path in arguments.json for row in json.loads(path.read_text())["rows"]], arguments.render)
         return 0
     config, device = TINY if arguments.tiny else SIZES[arguments.size], arguments.device
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
@@ -168,7 +168,7 @@ def main() -> int:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         if arguments.json:
-            merge(rows, arguments.json)
+            merge(rows, arguments.json[0])
     return 0 if rows else 1
 
 
@@ -185,14 +185,16 @@ def key(row: dict) -> tuple[str, str, str]:
 
 def render(rows: list[dict], page: pathlib.Path) -> None:
     """Rates beside each other, where time goes, and what each was measured with: in the page between two marks."""
-    lines = ["| parameters | layers | tokens per second | tandem.nn's over it | GiB |", "|---|---|---:|---:|---:|"]
+    titles = ["device", "parameters", "layers", "tokens per second", "tandem.nn's over it", "GiB"]
+    lines = [f"| {' | '.join(titles)} |", "|---|---|---|---:|---:|---:|"]
     ours = {key(row)[:2]: row["tokens_per_second"] for row in rows if row["layers"] == "tandem"}
     software: dict[str, list[str]] = {}
     rows = sorted(rows, key=lambda row: key(row)[:2])
     for row in rows:
         rate = row["tokens_per_second"]
         ratio = f"{ours[key(row)[:2]] / rate:.2f}" if key(row)[:2] in ours else ""
-        lines.append(f"| {row['size']} | {row['layers']} | {rate:,} | {ratio} | {row['gibibytes']:.1f} |")
+        cells = [row["device"], row["size"], row["layers"], f"{rate:,}", ratio, f"{row['gibibytes']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
         with_what = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
         told = f"{row['device']}, commit {row['commit']}; {with_what}"
         software.setdefault(told, []).append(f"{row['layers']} of {row['size']}")

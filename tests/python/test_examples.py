@@ -224,7 +224,7 @@ class TrainingSpeed(InFolder):
         self.assertNotIn("profile", rows[0])
         groups = compiled["profile"]["groups"]
         head, _, *lines = page.read_text().split("\n\n")[1].splitlines()
-        self.assertEqual(head, "| milliseconds of a step | tiny compile |")
+        self.assertEqual(head, "| milliseconds of a step | cpu: tiny compile |")
         self.assertEqual(len(lines), len(groups) + 4)
         products, step = groups["matrix products"], compiled["profile"]["milliseconds"]
         self.assertIn(f"| matrix products | {products:.1f} ({100 * products / step:.0f} %) |", lines)
