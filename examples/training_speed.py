@@ -139,11 +139,17 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--patience", type=float, default=300, help="seconds for each to compile and tune")
     parser.add_argument("--profile", action="store_true", help="and sum the times of a step's kernels by groups")
-    parser.add_argument("--json", type=pathlib.Path, nargs="+", help="merge the results into this file")
-    parser.add_argument("--render", type=pathlib.Path, help="write the tables of these files into this page")
+    parser.add_argument(
+        "--json", type=pathlib.Path, nargs="+", help="merge the results into this file; of --render: its files"
+    )
+    parser.add_argument("--render", type=pathlib.Path, help="write their tables into this page")
     parser.add_argument("--commit", help="that is measured (default: git's of the checkout)")
     parser.add_argument("--tiny", action="store_true", help="a model small enough for a CPU")
     arguments = parser.parse_args()
+    if arguments.render and not arguments.json:
+        parser.error("--render: needs the files of --json")
+    if not arguments.render and len(arguments.json or ()) > 1:
+        parser.error(f"--json: one file is measured into, got {len(arguments.json)}")
     if arguments.render:
         render([row for path in arguments.json for row in json.loads(path.read_text())["rows"]], arguments.render)
         return 0

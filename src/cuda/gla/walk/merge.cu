@@ -12,13 +12,13 @@ namespace tandem::cuda::gla {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostTokens = 128;  // of a CTA
+constexpr int kMostCtaTokens = 128;
 
 struct MergeParams {
   GlaRecurrence problem;
-  std::int64_t sequences;  // merged
-  std::int64_t tokens;
-  int cta_tokens;
+  std::int64_t sequences;     // merged
+  std::int64_t tokens;        // of a merged one
+  int cta_tokens;             // whose decays a CTA writes
   std::int32_t* boundaries;   // out [sequences+1]
   float* log_decay;           // out [T,H]
   std::uint32_t* non_finite;  // out: 0
@@ -130,7 +130,8 @@ void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& s
            void* stream) {
   // Few tokens may have many heads and boundaries: they need as many CTAs as many tokens do.
   constexpr std::int64_t kCtas = 256;
-  const auto tokens = static_cast<int>(std::clamp<std::int64_t>(problem.T / kCtas, 1, kMostTokens));
+  const auto tokens =
+      static_cast<int>(std::clamp<std::int64_t>(problem.T / kCtas, 1, kMostCtaTokens));
   const MergeParams params{problem,
                            plan.sequences,
                            plan.tokens,
