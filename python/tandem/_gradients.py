@@ -90,6 +90,10 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
 }
 
 
+# Of a call, an input whose gradient is a cotangent as it stands where a number is not given: nothing makes a copy.
+HANDED_ON = {"gated_output_forward": ("residual", "d_out", "norm")}
+
+
 def pick(names: Iterable[str], values: Sequence[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function that takes the values of these names out of a sequence."""
     places = [values.index(name) for name in names]
@@ -171,6 +175,10 @@ def formula(
     place_of = saved.names.index
     stand_ins = [(place_of(row.name), place_of(row.kept_as)) for row in backward.rows.values() if row.kept_as]
     nothing = (None,) * len(slots)
+    handed_on = None
+    if table.name in HANDED_ON:
+        name, cotangent, unless = HANDED_ON[table.name]
+        handed_on = table.arguments.index(name), len(saved.names) + cotangents.index(cotangent), place_of(unless)
     required = [
         (len(saved.names) + i, rows[0])
         for i, rows in enumerate(table.results)
@@ -195,7 +203,7 @@ def formula(
     def gradients(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         if cotangents[0] is None and not required and all([x is None for x in cotangents]):
             return nothing
-        wants, gradients_of = wanted(ctx.needs_input_grad)
+        needs = ctx.needs_input_grad
         values = [*ctx.saved_tensors, *ctx.rest, *cotangents]
         for place, output in required:
             if values[place] is None:
@@ -203,11 +211,19 @@ def formula(
         for place, kept in stand_ins:
             if values[place] is None:
                 values[place] = values[kept]
-        given = arrange(values)
-        results = directly(*given, *wants) if forward_ad._current_level < 0 else NotImplemented
-        if results is None or results is NotImplemented:
-            results = op(*given, *wants)
-        return gradients_of((*results, None))
+        place, as_it_stands, unless = handed_on or (0, 0, 0)
+        hands_on = handed_on is not None and needs[place] and values[unless] is None
+        if hands_on:
+            needs = (*needs[:place], False, *needs[place + 1 :])
+        wants, gradients_of = wanted(needs)
+        results: Any = (None,) * len(wants)
+        if not hands_on or any(wants):
+            given = arrange(values)
+            results = directly(*given, *wants) if forward_ad._current_level < 0 else NotImplemented
+            if results is None or results is NotImplemented:
+                results = op(*given, *wants)
+        made = gradients_of((*results, None))
+        return (*made[:place], values[as_it_stands], *made[place + 1 :]) if hands_on else made
 
     return gradients
 

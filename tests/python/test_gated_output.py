@@ -333,6 +333,17 @@ class Autograd(GatedOutputCase):
                 (gradient,) = torch.autograd.grad(both(alone, options), alone[wanted], cotangents)
                 self.assert_same([gradient], [expected])
 
+    def test_the_residuals_gradient_is_no_copy(self):
+        for needs_all in (False, True):
+            o, weight = torch.randn(5, d_in), torch.randn(d, d_in)
+            residual = torch.randn(5, d, requires_grad=True)
+            inputs = [residual, *(x.requires_grad_() for x in (o, weight) if needs_all)]
+            cotangent = torch.randn(5, d)
+            gradients = torch.autograd.grad(gated_output(o, weight, residual=residual), inputs, cotangent)
+            self.assertEqual(gradients[0].data_ptr(), cotangent.data_ptr())
+            if needs_all:
+                self.assertTrue(torch.allclose(gradients[1], cotangent @ weight.detach(), atol=1e-5))
+
     def test_out_and_sum_have_gradients_of_their_own(self):
         tensors, options = self.draw("gla", 33, dtype=torch.float64, requires_grad=True)
         d_out, d_sum = torch.randn(2, 33, d, dtype=torch.float64)

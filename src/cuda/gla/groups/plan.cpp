@@ -62,37 +62,40 @@ void choose_slabs(GroupBackwardPlan& plan, const Shape& shape, std::int64_t othe
   plan.slab_segments = static_cast<int>(ceil_div(plan.segments, of_time));
 }
 
+/// Microseconds of a chunk of all walks for states of a slab.
+double predicted_walks(const GroupBackwardPlan& plan, const Shape& shape,
+                       const DeviceProperties& device) {
+  constexpr double kChunk = 1.1;    // of one walk (docs/ops/gla_backward.log.md)
+  constexpr double kOfCopy = 0.85;  // the memory's rate where as much is written as read
+  const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
+  // v or d_o read, once for all parts, half a state written.
+  const std::int64_t bytes = panel_bytes(64) / plan.parts + shape.state_bytes / 2;
+  const auto round = [&](std::int64_t walks) {
+    return std::max(walks > 0 ? kChunk : 0.0, static_cast<double>(walks * bytes) / rate);
+  };
+  const std::int64_t walks = 2 * plan.parts * plan.slab_groups * plan.slab_segments * shape.members;
+  const std::int64_t at_once = kGroupWalksAtOnce * std::max(device.multiprocessors, 1);
+  return static_cast<double>(walks / at_once) * round(at_once) + round(walks % at_once);
+}
+
 double predicted_time(const GroupBackwardPlan& plan, const Shape& shape, const GlaForwardProblem& f,
                       std::int64_t reach, const DeviceProperties& device) {
   // Measured on an H200 (docs/ops/gla_backward.log.md).
-  constexpr double kLaunch = 7.0;      // with its first loads and last stores
-  constexpr double kStateChunk = 1.8;  // one chunk of one walk for states
-  constexpr double kItem = 4.0;        // what a chunk's gradients take beside their members
-  constexpr double kMember = 2.65;     // one member of a chunk's gradients
+  constexpr double kLaunch = 7.0;   // with its first loads and last stores
+  constexpr double kItem = 4.0;     // what a chunk's gradients take beside their members
+  constexpr double kMember = 2.65;  // one member of a chunk's gradients
   constexpr double kNarrowMember = 1.95;
   constexpr double kAddedMember = 1.1;  // what it takes besides where a part before has left dv
-  constexpr double kOfCopy = 0.85;      // the memory's rate where as much is written as read
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
-  // Of a walk's chunk: v or d_o read, once for all parts, half a state written.
-  const double bytes =
-      static_cast<double>(std::min<std::int64_t>(shape.members, kGroupWalkMembers) *
-                          (panel_bytes(64) / plan.parts + shape.state_bytes / 2));
-  const auto round = [&](std::int64_t walks) {
-    return std::max(walks > 0 ? kStateChunk : 0.0, static_cast<double>(walks) * bytes / rate);
-  };
-  const std::int64_t walks = 2 * plan.parts * plan.slab_groups * plan.slab_segments *
-                             ceil_div(shape.members, kGroupWalkMembers);
-  const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
-                       round(walks % multiprocessors);
   const std::int64_t items =
       ceil_div(std::int64_t{plan.slab_groups} * plan.slab_chunks(), multiprocessors);
   const double member = f.K <= kNarrow ? kNarrowMember : kMember;
   const double members = static_cast<double>(shape.members);
-  const double slab = kLaunch * (1 + plan.parts) +
-                      std::min(plan.segment_chunks, plan.chunks) * chunk +
-                      static_cast<double>(plan.parts * items) * (kItem + members * member) +
-                      static_cast<double>((plan.parts - 1) * items) * members * kAddedMember;
+  const double slab =
+      kLaunch * (1 + plan.parts) +
+      std::min(plan.segment_chunks, plan.chunks) * predicted_walks(plan, shape, device) +
+      static_cast<double>(plan.parts * items) * (kItem + members * member) +
+      static_cast<double>((plan.parts - 1) * items) * members * kAddedMember;
   const std::int64_t slabs = ceil_div(shape.groups, std::max(plan.slab_groups, 1)) *
                              ceil_div(plan.segments, plan.slab_segments);
   const double time = static_cast<double>(slabs) * slab;
