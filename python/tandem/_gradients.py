@@ -90,7 +90,8 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
 }
 
 
-# Of a call, an input whose gradient is a cotangent as it stands where a number is not given: nothing makes a copy.
+# Of a call, an input whose gradient is a cotangent as it stands, without a copy, and the number that must not be given
+# for that.
 HANDED_ON = {"gated_output_forward": ("residual", "d_out", "norm")}
 
 
@@ -175,6 +176,7 @@ def formula(
     place_of = saved.names.index
     stand_ins = [(place_of(row.name), place_of(row.kept_as)) for row in backward.rows.values() if row.kept_as]
     nothing = (None,) * len(slots)
+    # The place of the input among the arguments, and those of the cotangent and the number among a call's values.
     handed_on = None
     if table.name in HANDED_ON:
         name, cotangent, unless = HANDED_ON[table.name]

@@ -14,7 +14,7 @@
 //         warp 1                     56  decay factors of later chunks
 //   state warpgroup 1               200  St in registers, out through shared memory, bulk copies
 // Shared memory: 90 KB at 128 columns of K, for two CTAs an SM. why not several members a CTA,
-// which share k: it is in the L2, and each waits for all others' products.
+// which share k: it comes from the L2 anyhow, and each would wait for the others' products.
 //
 //   load  ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
 //   state -round, store- -decay V- =V K=   -decay V- =V K=
