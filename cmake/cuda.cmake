@@ -46,4 +46,6 @@ if(NOT TANDEM_CUTLASS_INCLUDE_DIR)
     "CUTLASS_PATH to a checkout, or configure with -DTANDEM_FETCH_CUTLASS=ON.")
 endif()
 add_library(tandem_cutlass INTERFACE)
-target_include_directories(tandem_cutlass SYSTEM INTERFACE ${TANDEM_CUTLASS_INCLUDE_DIR})
+# CUTLASS includes libcu++, which CUDA 13 keeps in a folder that only nvcc knows.
+target_include_directories(tandem_cutlass SYSTEM INTERFACE ${TANDEM_CUTLASS_INCLUDE_DIR}
+  ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_INCLUDE_DIRS}/cccl)

@@ -64,18 +64,18 @@ TEST(GatedOutputVariants, WholeRowsGateWhereTheyCan) {
   GatedOutputForwardArgs args = forward_args(2048, 2048, 2048);
   EXPECT_THAT(chosen(args), EndsWith(".rows_gated"));
   args.gate_activation = OutputGate::kSilu;
-  EXPECT_THAT(chosen(args), EndsWith(".n256"));
+  EXPECT_THAT(chosen(args), EndsWith(".n128"));
   args = forward_args(2048, 2048, 2048);
   args.gated = view(10, {2048, 2048});
-  EXPECT_THAT(chosen(args), EndsWith(".n256"));
-  EXPECT_THAT(chosen(forward_args(2048, 2044, 2048)), EndsWith(".n256"));
+  EXPECT_THAT(chosen(args), EndsWith(".n128"));
+  EXPECT_THAT(chosen(forward_args(2048, 2044, 2048)), EndsWith(".n128"));
   args = forward_args(2048, 2048, 2048);
   args.gate.reset();
   EXPECT_THAT(chosen(args), EndsWith(".rows"));
   args = forward_args(2048, 2048, 2048);
   args.norm = OutputNorm::kNone;
   args.sum.reset();
-  EXPECT_THAT(chosen(args), EndsWith(".n256"));
+  EXPECT_THAT(chosen(args), EndsWith(".n128"));
   EXPECT_THAT(chosen(forward_args(2048, 2048, 8192)), Not(EndsWith(".rows")));
 }
 

@@ -54,7 +54,8 @@ TEST(ProjectionVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(32, 2048, 4096)), EndsWith(".m32"));
   EXPECT_THAT(chosen(forward_args(64, 2048, 4096)), EndsWith(".m64"));
   EXPECT_THAT(chosen(forward_args(512, 2048, 2048)), EndsWith(".n64"));
-  EXPECT_THAT(chosen(forward_args(4096, 2048, 2048)), EndsWith(".n256.plain"));
+  EXPECT_THAT(chosen(forward_args(4096, 2048, 2048)), EndsWith(".n128"));
+  EXPECT_THAT(chosen(forward_args(4096, 8192, 2048)), EndsWith(".n256.plain"));
 }
 
 TEST(ProjectionVariants, WideTilesWithoutActivations) {
@@ -119,7 +120,7 @@ TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
         .weight_slices;
   };
   EXPECT_EQ(slices(32768, 2048, 2048), 1);  // 128 tiles
-  EXPECT_EQ(slices(32768, 512, 512), 16);   // 8 tiles
+  EXPECT_EQ(slices(32768, 512, 512), 8);    // 16 tiles
   EXPECT_EQ(slices(1024, 512, 512), 2);     // no slice shorter than 8 steps
   EXPECT_EQ(slices(100, 512, 512), 1);
 }

@@ -85,8 +85,8 @@ class GpuGemm : public GpuPart {
   static double b_at(const Matrix& b, int batch, int column, int i) {
     return k_major_b(kLayout) ? b.at(0, column, i) : b.at(b.batches == 1 ? 0 : batch, i, column);
   }
-  static CUtensorMap map_a(const Matrix& a) { return a.map(box_rows_a(kLayout)); }
-  static CUtensorMap map_b(const Matrix& b) { return b.map(box_rows_b(kLayout, Config::kColumns)); }
+  static CUtensorMap map_a(const Matrix& a) { return a.map(box_rows_a(kLayout, kRows)); }
+  static CUtensorMap map_b(const Matrix& b) { return b.map(kBoxRows); }
   /// How many results a product of so many batches has.
   static int outer(int batches) { return kLayout == Layout::kTN ? 1 : batches; }
 
@@ -143,8 +143,7 @@ class GpuGemm : public GpuPart {
     ProductParams<1> params{};
     params.a[0] = map_a(a);
     params.b[0] = map_b(b);
-    params.B = kBatches;
-    params.T = depth;
+    params.set_tokens(kBatches, depth, 1);
     params.depth[0] = depth;
     const auto exact = expected(
         kBatches, depth, [&](int batch, int row, int i) { return a_at(a, batch, row, i); },
@@ -158,7 +157,8 @@ using AllConfigs =
                      Config<Element, Layout::kNT, 192>, Config<Element, Layout::kNT, 256>,
                      Config<Element, Layout::kNN, 64>, Config<Element, Layout::kNN, 128>,
                      Config<Element, Layout::kNN, 256>, Config<Element, Layout::kTN, 64>,
-                     Config<Element, Layout::kTN, 128>, Config<Element, Layout::kTN, 256>>;
+                     Config<Element, Layout::kTN, 128>, Config<Element, Layout::kTN, 192>,
+                     Config<Element, Layout::kTN, 256>>;
 TYPED_TEST_SUITE(GpuGemm, AllConfigs);
 
 TYPED_TEST(GpuGemm, ShallowerThanTheRing) { TestFixture::check_depth(72); }
@@ -174,8 +174,7 @@ TYPED_TEST(GpuGemm, InTwoTerms) {
   params.a[0] = TestFixture::map_a(one);
   params.a[1] = TestFixture::map_a(other);
   params.b[0] = params.b[1] = TestFixture::map_b(b);
-  params.B = kBatches;
-  params.T = kDepth;
+  params.set_tokens(kBatches, kDepth, 1);
   params.depth[0] = params.depth[1] = kDepth;
   const auto exact = TestFixture::expected(
       kBatches, kDepth,
@@ -225,8 +224,7 @@ struct GatedParams : SumParams<1> {
 
 template <class Config>
 class GpuGemmGated : public GpuGemm<Config> {};
-using GatedConfigs = ::testing::Types<Config<Element, Layout::kNT, 192, true>,
-                                      Config<Element, Layout::kNT, 256, true>>;
+using GatedConfigs = ::testing::Types<Config<Element, Layout::kNT, 256, true>>;
 TYPED_TEST_SUITE(GpuGemmGated, GatedConfigs);
 
 /// A row has two tiles: of the three CTAs that may run, two do.
@@ -261,27 +259,28 @@ template <class Config>
 class GpuGemmTokens : public GpuGemm<Config> {};
 using TokenConfigs =
     ::testing::Types<Config<Element, Layout::kTN, 64>, Config<Element, Layout::kTN, 128>,
-                     Config<Element, Layout::kTN, 256>>;
+                     Config<Element, Layout::kTN, 192>, Config<Element, Layout::kTN, 256>>;
 TYPED_TEST_SUITE(GpuGemmTokens, TokenConfigs);
 
 TYPED_TEST(GpuGemmTokens, AreContractedInSlices) {
-  constexpr int kTokens = 150, kBatches = 2, kSlices = 4;
+  constexpr int kTokens = 150, kBatches = 2;  // 6 steps
   const Matrix a = TestFixture::make_a(kBatches, kTokens, 1);
   const Matrix b = TestFixture::make_b(kBatches, kTokens, 2);
-  ProductParams<1> params{};
-  params.a[0] = TestFixture::map_a(a);
-  params.b[0] = TestFixture::map_b(b);
-  params.B = kBatches;
-  params.T = kTokens;
-  params.slices = kSlices;
   const auto exact = TestFixture::expected(
       kBatches, kTokens,
       [&](int batch, int row, int i) { return TestFixture::a_at(a, batch, row, i); },
       [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
-  const std::vector<float> slices = TestFixture::multiply(params, kSlices);
-  std::vector<float> sum(exact.size());
-  for (std::size_t i = 0; i < slices.size(); ++i) sum[i % exact.size()] += slices[i];
-  EXPECT_LT(relative_rms(sum, exact), 1e-5);
+  for (const int slice_count : {3, 4, 7}) {  // of 4, the last one has no steps
+    SCOPED_TRACE(slice_count);
+    ProductParams<1> params{};
+    params.a[0] = TestFixture::map_a(a);
+    params.b[0] = TestFixture::map_b(b);
+    params.set_tokens(kBatches, kTokens, slice_count);
+    const std::vector<float> slices = TestFixture::multiply(params, slice_count);
+    std::vector<float> sum(exact.size());
+    for (std::size_t i = 0; i < slices.size(); ++i) sum[i % exact.size()] += slices[i];
+    EXPECT_LT(relative_rms(sum, exact), 1e-5);
+  }
 }
 
 TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
@@ -302,8 +301,7 @@ TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
   ProductParams<1> params{};
   params.a[0] = TestFixture::map_a(a);
   params.b[0] = TestFixture::map_b(b);
-  params.B = 1;
-  params.T = kTokens;
+  params.set_tokens(1, kTokens, 1);
   params.cu_seqlens = cu_seqlens.device;
   params.N = 2;
   const auto exact = TestFixture::expected(
@@ -362,20 +360,22 @@ class GpuPair : public GpuPart {
  protected:
   static constexpr int kColumns = 328, kDepth = 264;
 
-  /// Runs a kernel with two products of `rows` rows by B's boxes of `box_rows` and checks both.
+  /// Runs a kernel with two products of `rows` rows, `tile_columns` of each at a time, and checks
+  /// both.
   template <class Launch>
-  static void check(int rows, int box_rows_of_a, int box_rows, Launch launch) {
+  static void check(int rows, int box_rows_of_a, int box_rows_of_b, int tile_columns,
+                    Launch launch) {
     const Matrix a(1, rows, kDepth, 1), b0(1, kColumns, kDepth, 2), b1(1, kColumns, kDepth, 3);
     const std::vector<float> unset(std::size_t{1} * rows * kColumns, std::nanf(""));
     DeviceArray<float> first(unset), second(unset);
     PairParams params{};
     params.a[0] = a.map(box_rows_of_a);
-    params.b[0] = b0.map(box_rows);
-    params.b[1] = b1.map(box_rows);
+    params.b[0] = b0.map(box_rows_of_b);
+    params.b[1] = b1.map(box_rows_of_b);
     params.B = 1;
     params.rows = rows;
     params.depth[0] = kDepth;
-    params.set_columns(0, kColumns, box_rows);
+    params.set_columns(0, kColumns, tile_columns);
     params.results[0] = first.device;
     params.results[1] = second.device;
     launch(params);
@@ -397,9 +397,12 @@ class GpuPair : public GpuPart {
 TEST_F(GpuPair, TakesHalfATileEach) {
   const auto width = [](auto config) {
     using Config = decltype(config);
-    check(424, kTileRows, Config::kColumns / 2, [](const PairParams& params) {
-      launch<Config>("gemm", pair_kernel<Config>, params, kCtas, nullptr);
-    });
+    for (const int rows : {400, 424}) {  // with boxes of 32 and of 64 rows
+      check(rows, box_rows_a(Layout::kNT, rows), kBoxRows, Config::kColumns / 2,
+            [](const PairParams& params) {
+              launch<Config>("gemm", pair_kernel<Config>, params, kCtas, nullptr);
+            });
+    }
   };
   width(Config<Element, Layout::kNT, 128>());
   width(Config<Element, Layout::kNT, 256>());
@@ -408,7 +411,8 @@ TEST_F(GpuPair, TakesHalfATileEach) {
 TEST_F(GpuPair, OfFewRowsInAnyNumberOfParts) {
   using Few = FewRowsConfig<Element, 16>;
   for (int parts = 1; parts <= kMostFewRowsParts; ++parts) {
-    check(13, Few::kRows, kFewRowsColumns / 2, [&](const PairParams& params) {
+    constexpr int kTileColumns = kFewRowsColumns / 2;
+    check(13, Few::kRows, kTileColumns, kTileColumns, [&](const PairParams& params) {
       launch_few_rows<Few>("gemm", few_rows_kernel<Few>, params, parts, nullptr);
     });
   }

@@ -118,10 +118,10 @@ struct Call {
       const MatrixTensor weight = plan.copies_weight
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
-      params.a[0] = operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT));
-      params.b[0] = operand(
-          weight, problem.d, problem.d_in,
-          few ? gemm::kFewRowsColumns : gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
+      params.a[0] =
+          operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT, problem.M));
+      params.b[0] =
+          operand(weight, problem.d, problem.d_in, few ? gemm::kFewRowsColumns : gemm::kBoxRows);
     }
     params.residual = problem.residual;
     params.addend.is_there = !few && problem.residual.data != nullptr;
@@ -150,7 +150,7 @@ struct Call {
     WholeRowsParams params{};
     fill(params, a, problem.sum);
     if (variant.gates && problem.d_in > 0) {
-      params.gate = operand_a(problem.rows.gate, gemm::box_rows_a(gemm::Layout::kNT));
+      params.gate = operand_a(problem.rows.gate, gemm::box_rows_a(gemm::Layout::kNT, problem.M));
     }
     params.centers = problem.norm == OutputNorm::kLayerNorm;
     params.norm_weight = problem.norm_weight;

@@ -121,16 +121,20 @@ class NormEpilogue {
   /// The mean of a row's columns in the tile and the sum of squared deviations from it; without
   /// centering 0 and the sum of squares.
   __device__ float2 part_of_row(const Fragment& fragment, int half, float columns) const {
-    float sum = 0.0f;  // columns behind the last are 0
+    int left = static_cast<int>(columns) - fragment_column(0);
+    float sum = 0.0f;
     if (params_.centers) {
 #pragma unroll
       for (int block = 0; block < Config::kColumns / 8; ++block) {
         const float* x = fragment.values + 4 * block + 2 * half;
-        sum += x[0] + x[1];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (8 * block + i < left) sum += x[i];
+        }
       }
     }
     const float mean = gemm::sum_of_quad(sum) / columns;
-    const int left = static_cast<int>(columns) - fragment_column(0);
+    asm("" : "+r"(left));  // why: it would keep all comparisons for the second loop, and spill
     float deviations = 0.0f;
 #pragma unroll
     for (int block = 0; block < Config::kColumns / 8; ++block) {

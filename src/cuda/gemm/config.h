@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "cuda/runtime/plan.h"
 
@@ -22,21 +23,20 @@ enum class Layout { kNT, kNN, kTN };
 constexpr bool k_major_a(Layout layout) { return layout != Layout::kTN; }
 constexpr bool k_major_b(Layout layout) { return layout == Layout::kNT; }
 
-/// In how many boxes B's K-major rows come. why two of many: measured, long products at an H100's
-/// power limit take 5 to 7 % less (docs/ops/projection.log.md).
-constexpr int boxes_b(int columns) { return columns < 128 ? 1 : 2; }
-
-/// Rows of the boxes of an operand's tensor map: A's of the tile at once where it is K-major, B's
-/// in one or two, else its panels of 64 columns one by one.
-constexpr int box_rows_a(Layout layout) { return k_major_a(layout) ? kTileRows : kTileDepth; }
-constexpr int box_rows_b(Layout layout, int columns) {
-  return k_major_b(layout) ? columns / boxes_b(columns) : kTileDepth;
+/// Rows of the boxes of an operand's tensor map where it is K-major; else boxes are panels of 64
+/// columns. why not all of a tile: boxes outside of a matrix are not loaded, and for a row outside
+/// the TMA takes several times longer than for one inside. Few rows of A come in smaller boxes
+/// where fewer then lie outside (docs/ops/projection.log.md).
+constexpr int kBoxRows = 64;
+constexpr int box_rows_a(Layout layout, std::int64_t rows) {
+  return k_major_a(layout) && rows < 1024 && (rows - 1) % kBoxRows < kBoxRows / 2 ? kBoxRows / 2
+                                                                                  : kBoxRows;
 }
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
-/// B are tokens, which are contracted. Of a tile with more than 128 columns both warpgroups take 64
-/// rows, else every other tile each. `kGatedT`: A is multiplied element by element with the
-/// operands' `gate`, a matrix of its shape, on its way into the product.
+/// B are tokens, which are contracted. Of a tile of 256 columns both warpgroups take 64 rows, else
+/// every other tile each. `kGatedT`: A is multiplied element by element with the operands' `gate`,
+/// a matrix of its shape, on its way into the product.
 template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false>
 struct Config {
   using Element = ElementT;
@@ -45,7 +45,7 @@ struct Config {
   static constexpr int kColumns = kColumnsT;
   static constexpr int kPanels = kColumns / 64;  // of B's tile; A's has 2
   static_assert(kColumns % 64 == 0 && kColumns <= 256);
-  static constexpr bool kTogether = kColumns > 128;
+  static constexpr bool kTogether = kColumns > 192;
   static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
   static constexpr bool kGated = kGatedT;
   static_assert(!kGated || (kTogether && k_major_a(kLayout)));
@@ -57,8 +57,8 @@ struct Config {
   static constexpr int kPanelsA = kGated ? 4 : 2;  // the gate's lie behind A's
   static constexpr int kStageBytes = (kPanelsA + kPanels) * kPanelBytes;
   // Of a warpgroup, for results: of a narrow tile all, so that none waits until the store of
-  // another has read its panel, about a microsecond.
-  static constexpr int kStorePanels = kTogether ? 2 : 4;
+  // another has read its panel, about a microsecond; of a wide one as many as leave four stages.
+  static constexpr int kStorePanels = kTogether ? 2 : kColumns > 128 ? 3 : kPanels* kHalves;
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kStages =

@@ -36,13 +36,10 @@ struct Steps {
   int end = 0;
   int first_token = 0;  // with kTN: of all sequences
   int last_token = 0;
-  int per_batch = kMaxIndex / kTileDepth;  // of a batch row, with kTN
 
   __device__ int count() const { return end - begin; }
-  /// Tokens of a step that lie before the last boundary: 64 or less.
-  __device__ int tokens(int step) const {
-    return last_token - first_token - step % per_batch * kTileDepth;
-  }
+  /// Tokens of a step of packed sequences that lie before the last boundary: 64 or less.
+  __device__ int tokens(int step) const { return last_token - first_token - step * kTileDepth; }
 };
 
 template <class Config, class Operands>
@@ -55,10 +52,9 @@ __device__ Steps find_steps(const Operands& operands, int term, int slice) {
       steps.first_token = min(max(operands.cu_seqlens[0], 0), T);
       steps.last_token = max(min(operands.cu_seqlens[operands.N], T), steps.first_token);
     }
-    steps.per_batch = (T + kTileDepth - 1) / kTileDepth;
-    const std::int64_t all = operands.B * steps.per_batch;
-    steps.begin = static_cast<int>(all * slice / operands.slices);
-    steps.end = static_cast<int>(all * (slice + 1) / operands.slices);
+    const int all = static_cast<int>(operands.B) * operands.steps_per_batch.divisor;
+    steps.begin = min(slice * operands.steps_per_slice, all);
+    steps.end = min(steps.begin + operands.steps_per_slice, all);
     if (operands.cu_seqlens != nullptr) {  // B = 1
       const int most = (steps.last_token - steps.first_token + kTileDepth - 1) / kTileDepth;
       steps.end = max(min(steps.end, most), steps.begin);
@@ -88,56 +84,53 @@ __device__ bool adds(const Operands& operands) {
   return false;
 }
 
-/// One of the two operands, for the warp that loads it.
+/// One of the two operands, for the warp that loads it: in boxes of some rows of the result, or
+/// columns, one behind the other.
 template <class Config, bool kIsA>
 struct Operand {
   static constexpr Major kMajor = kIsA ? kMajorA<Config> : kMajorB<Config>;
   static constexpr int kRows = kIsA ? kTileRows : Config::kColumns;
   static constexpr int kBytes = kRows * kTileDepth * 2;
 
-  /// Starts loading a panel. why A is kept: CTAs sweep over B's columns with the same rows of it,
+  /// Boxes of so many rows or columns.
+  struct Boxes {
+    int span;
+    int count;
+    __device__ int bytes() const { return span * kTileDepth * 2; }
+  };
+  /// Those of a tile from `first` on that lie in a matrix of so many rows, in part at least; of
+  /// each of a pair.
+  template <bool kPaired>
+  static __device__ Boxes boxes(int first, int rows) {
+    constexpr int kMost = kRows / (kPaired ? 2 : 1);
+    const int span = kIsA ? box_rows_a(Config::kLayout, rows) : kBoxRows;
+    return {span, (min(rows - first, kMost) + span - 1) / span};
+  }
+
+  /// Starts loading a box. why A is kept: CTAs sweep over B's columns with the same rows of it,
   /// while results pass through the L2.
-  static __device__ void load_panel(const CUtensorMap& map, Barrier& full, void* panel,
-                                    TileCoordinate at) {
+  static __device__ void load_box(const CUtensorMap& map, Barrier& full, char* to, int row,
+                                  int depth, int batch) {
     using Hint = cute::TMA::CacheHintSm90;
     constexpr auto kHint = static_cast<std::uint64_t>(
         kIsA && kMajor == Major::K ? Hint::EVICT_LAST : Hint::EVICT_NORMAL);
-    cute::SM90_TMA_LOAD_4D::copy(&map, &full.word, kHint, panel, at.column, at.head, at.time,
-                                 at.batch);
+    constexpr bool kDepthFirst = kMajor == Major::K;
+    cute::SM90_TMA_LOAD_4D::copy(&map, &full.word, kHint, to, kDepthFirst ? depth : row, 0,
+                                 kDepthFirst ? row : depth, batch);
   }
 
-  /// Loads the rows from `row` on, at `depth` of the contracted axis; `kPaired`: as many rows of
-  /// each of two maps, one below the other. One thread.
-  template <bool kPaired>
-  static __device__ void load(const CUtensorMap* maps, Barrier& full, char* to, int row, int depth,
-                              int batch) {
-    const CUtensorMap& map = maps[0];
-    full.arrive_and_expect(kBytes);
-    if constexpr (kMajor == Major::K) {
-      constexpr int kBoxes = kPaired ? 2 : kIsA ? 1 : boxes_b(kRows);
-#pragma unroll
-      for (int box = 0; box < kBoxes; ++box) {
-        load_panel(maps[kPaired ? box : 0], full, to + box * (kBytes / kBoxes),
-                   {depth, 0, kPaired ? row : row + box * (kRows / kBoxes), batch});
-      }
-    } else {
-#pragma unroll
-      for (int panel = 0; panel < kRows / 64; ++panel) {
-        load_panel(map, full, to + panel * kPanelBytes, {row + 64 * panel, 0, depth, batch});
-      }
+  /// Loads boxes from `row` on, at `depth` of the contracted axis, and as many of another map to
+  /// `behind` them, if there is one: of the other of a pair, or A's gate. One thread.
+  static __device__ void load(const CUtensorMap& map, const CUtensorMap* other, int behind,
+                              Barrier& full, char* to, Boxes boxes, int row, int depth, int batch) {
+    full.arrive_and_expect(boxes.count * boxes.bytes() * (other != nullptr ? 2 : 1));
+#pragma unroll 1  // there are few registers
+    for (int box = 0; box < boxes.count; ++box, row += boxes.span, to += boxes.bytes()) {
+      load_box(map, full, to, row, depth, batch);
+      if (other != nullptr) load_box(*other, full, to + behind, row, depth, batch);
     }
   }
 };
-
-/// Loads A and the gate behind it. One thread.
-template <class Config>
-__device__ void load_gated(const CUtensorMap& a, const CUtensorMap& gate, Barrier& full, char* to,
-                           TileCoordinate at) {
-  using OperandA = Operand<Config, true>;
-  full.arrive_and_expect(2 * OperandA::kBytes);
-  OperandA::load_panel(a, full, to, at);
-  OperandA::load_panel(gate, full, to + OperandA::kBytes, at);
-}
 
 /// Loads the addend's rows from `row` on. One thread of each warp that loads; A's has nothing to.
 template <class Config, bool kIsA>
@@ -160,32 +153,31 @@ __device__ void load_addend(const CUtensorMap& map, Barrier& full, char* to, con
 template <class Config, bool kIsA, class Operands>
 __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Config>& shared,
                           typename Ring<Config::kStages>::Position& at) {
+  using Operand = Operand<Config, kIsA>;
   constexpr bool kPaired = !kIsA && Operands::kPaired;
   static_assert(!kPaired || Config::kLayout == Layout::kNT);
   const bool elected = cute::elect_one_sync();
+  const int row = kIsA ? tile.row : tile.column;
+  const typename Operand::Boxes boxes =
+      Operand::template boxes<kPaired>(row, kIsA ? operands.rows : operands.columns[tile.segment]);
   for (int term = 0; term < Operands::kTerms; ++term) {
     const Steps steps = find_steps<Config>(operands, term, tile.outer);
-    const CUtensorMap* maps = kIsA ? &operands.a[term] : &operands.b[term + tile.segment];
-    int batch = steps.begin / steps.per_batch;
-    int depth = steps.begin % steps.per_batch * kTileDepth;
+    const CUtensorMap* map = kIsA ? &operands.a[term] : &operands.b[term + tile.segment];
+    const CUtensorMap* other = kPaired ? map + 1 : nullptr;
+    if constexpr (kIsA && Config::kGated) other = &operands.gate;
+    constexpr int kBehind = kPaired ? Operand::kBytes / 2 : Operand::kBytes;
+    int batch = kIsA ? tile.outer : 0, first = 0;
+    if constexpr (Config::kContractsTokens) operands.steps_per_batch(batch, first, steps.begin);
+    int depth = first * kTileDepth;
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
       shared.ring.wait_empty(at);
       if (elected) {
         auto& stage = shared.stages[at.stage];
-        Barrier& full = shared.ring.full[at.stage];
-        if constexpr (kIsA && Config::kGated) {
-          load_gated<Config>(*maps, operands.gate, full, stage.a, {depth, 0, tile.row, tile.outer});
-        } else {
-          Operand<Config, kIsA>::template load<kPaired>(maps, full, kIsA ? stage.a : stage.b,
-                                                        kIsA ? tile.row : tile.column,
-                                                        steps.first_token + depth,
-                                                        Config::kContractsTokens ? batch
-                                                        : kIsA                   ? tile.outer
-                                                                                 : 0);
-        }
+        Operand::load(*map, other, kBehind, shared.ring.full[at.stage], kIsA ? stage.a : stage.b,
+                      boxes, row, steps.first_token + depth, batch);
       }
       depth += kTileDepth;
-      if (depth == steps.per_batch * kTileDepth) {
+      if (Config::kContractsTokens && depth == operands.steps_per_batch.divisor * kTileDepth) {
         depth = 0;
         ++batch;
       }
@@ -206,10 +198,9 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
 /// the first tile.
 template <class Config, bool kIsA, class Operands>
 __device__ void load_tiles(const Operands& operands, Shared<Config>& shared, bool late = false) {
-  const Schedule<Config, Operands> schedule(operands);
   typename Ring<Config::kStages>::Position at;
-  for (int i = blockIdx.x; i < schedule.count(); i += gridDim.x) {
-    load_tile<Config, kIsA>(operands, schedule.at(i), shared, at);
+  for (int i = blockIdx.x; i < operands.order.count; i += gridDim.x) {
+    load_tile<Config, kIsA>(operands, tile_at<Config>(operands, i), shared, at);
     if (late) follow_stream();
     late = false;
   }

@@ -299,14 +299,14 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
     if constexpr (requires { epilogue.prepare(); }) epilogue.prepare();
-    const Schedule<Config, Operands> schedule(operands);
+    const int count = operands.order.count;
     const int first = static_cast<int>(blockIdx.x);
     const int ctas = static_cast<int>(gridDim.x);
     Products<Config> products{shared};
     PanelStore<Config> store(shared.stores[warpgroup]);
-    for (int i = first, turn = 0; i < schedule.count(); i += ctas, turn ^= 1) {
-      const Tile tile = schedule.at(i);
-      bool passes = i + ctas < schedule.count();
+    for (int i = first, turn = 0; i < count; i += ctas, turn ^= 1) {
+      const Tile tile = tile_at<Config>(operands, i);
+      bool passes = i + ctas < count;
       if constexpr (Config::kTogether) {
         passes = i == first && warpgroup == 0;
         if (i == first && warpgroup == 1) wait_for_turn();
@@ -340,19 +340,20 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
 template <class Config, class Params>
 void launch(const char* name, void (*kernel)(Params), const Params& params, int multiprocessors,
             void* stream, std::size_t shared_bytes = sizeof(Shared<Config>)) {
-  const Schedule<Config, Params> schedule(params);
-  const int tiles = schedule.count();
+  Params ordered = params;
+  ordered.order = order_tiles<Config>(params);
+  const int tiles = ordered.order.count;
   if (tiles == 0) return;
   // why many tiles not early: CTAs that start where one of the kernel before has ended lie anyhow
   // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
   // product behind a norm then takes a quarter longer.
   constexpr int kFewWaves = 2;
   launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(schedule.ctas(multiprocessors)),
+                {.blocks = static_cast<unsigned>(count_ctas(params, tiles, multiprocessors)),
                  .threads = Config::kThreads,
                  .shared_bytes = shared_bytes,
                  .early = tiles <= kFewWaves * multiprocessors},
-                static_cast<cudaStream_t>(stream), params);
+                static_cast<cudaStream_t>(stream), ordered);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -2,12 +2,28 @@
 #pragma once
 
 #include <cuda.h>
+#include <cutlass/fast_math.h>
 
+#include <algorithm>
 #include <cstdint>
+
+#include "cuda/gemm/config.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gemm {
 
-/// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, box_rows_b), and the
+/// What tells which tile an index stands for (gemm/schedule.cuh). why on the host: a division by a
+/// number that only the device knows takes it a hundred clocks or more, for each tile.
+struct TileOrder {
+  int count = 0;
+  int row_tiles = 0;
+  cutlass::FastDivmod per_outer;
+  cutlass::FastDivmod per_group;
+  cutlass::FastDivmod per_column;       // of a group
+  cutlass::FastDivmod per_last_column;  // of the last group
+};
+
+/// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, kBoxRows), and the
 /// product's extents. Either
 ///   the result's columns come in segments, each with a B of its own: a tile lies in one of them;
 ///   or the product is a sum of terms, each with an A and a B of its own;
@@ -26,7 +42,7 @@ struct Operands {
 
   CUtensorMap a[kTerms];
   CUtensorMap b[kPaired ? 2 : kSegments * kTerms];
-  int depth[kTerms] = {};  // contracted; with kTN B and T are instead
+  int depth[kTerms] = {};  // contracted; with kTN tokens are instead
   std::int64_t B = 0;
   std::int64_t T = 0;
   int rows = 0;  // of the result; A's T of each batch row, but with kTN its columns
@@ -39,7 +55,11 @@ struct Operands {
   // B may be read before the kernel just before on the stream ends: that one is of the same call,
   // has not written it, and lets this one start no earlier than what was before itself has ended.
   bool b_is_there = false;
-  int slices = 1;  // with kTN: into which tokens are cut (split-K), each with a result of its own
+  // With kTN: into which tokens are cut (split-K), each with a result of its own.
+  int slices = 1;
+  int steps_per_slice = 0;
+  cutlass::FastDivmod steps_per_batch;
+  TileOrder order;  // set by launch (gemm/loop.cuh)
 
   /// Sets a segment's columns, after those before it.
   void set_columns(int segment, int count, int per_tile) {
@@ -48,6 +68,16 @@ struct Operands {
     for (int i = segment; i < kSegments; ++i) {
       tiles_before[i + 1] = tiles_before[segment] + (count + per_tile - 1) / per_tile;
     }
+  }
+
+  /// Sets the tokens that kTN contracts, in slices of whole steps.
+  void set_tokens(std::int64_t batch, std::int64_t tokens, int slice_count) {
+    B = batch;
+    T = tokens;
+    slices = slice_count;
+    const std::int64_t per_batch = std::max<std::int64_t>(ceil_div(tokens, kTileDepth), 1);
+    steps_per_batch = cutlass::FastDivmod(static_cast<int>(per_batch));
+    steps_per_slice = static_cast<int>(ceil_div(batch * per_batch, slice_count));
   }
 };
 using PairedOperands = Operands<1, 1, true>;

@@ -32,49 +32,52 @@ struct Tile {
 };
 
 template <class Config, class Operands>
-class Schedule {
- public:
-  explicit __host__ __device__ Schedule(const Operands& operands)
-      : operands_(operands),
-        row_tiles_((operands.rows + kTileRows - 1) / kTileRows),
-        column_tiles_(operands.tiles_before[Operands::kSegments]) {
-    const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
-    count_ = outer * row_tiles_ * column_tiles_;
-  }
+constexpr int kTileGroup = Operands::kWholeRows ? 1
+                           : Config::kTogether  ? 16
+                                                : 8;
 
-  __host__ __device__ int count() const { return count_; }
+template <class Config, class Operands>
+TileOrder order_tiles(const Operands& operands) {
+  const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
+  const int columns = operands.tiles_before[Operands::kSegments];
+  TileOrder order;
+  order.row_tiles = (operands.rows + kTileRows - 1) / kTileRows;
+  order.count = outer * order.row_tiles * columns;
+  if (order.count == 0) return order;
+  order.per_outer = cutlass::FastDivmod(order.row_tiles * columns);
+  constexpr int kGroup = kTileGroup<Config, Operands>;
+  order.per_group = cutlass::FastDivmod(kGroup * columns);
+  order.per_column = cutlass::FastDivmod(kGroup);
+  order.per_last_column = cutlass::FastDivmod((order.row_tiles - 1) % kGroup + 1);
+  return order;
+}
 
-  /// CTAs that take the tiles; 0 where a device has too few for a whole row.
-  __host__ int ctas(int multiprocessors) const {
-    if (Operands::kWholeRows) multiprocessors -= multiprocessors % std::max(column_tiles_, 1);
-    return std::min(count_, multiprocessors);
-  }
+/// CTAs that take the tiles; 0 where a device has too few for a whole row.
+template <class Operands>
+int count_ctas(const Operands& operands, int tiles, int multiprocessors) {
+  const int columns = operands.tiles_before[Operands::kSegments];
+  if (Operands::kWholeRows) multiprocessors -= multiprocessors % std::max(columns, 1);
+  return std::min(tiles, multiprocessors);
+}
 
-  __device__ Tile at(int index) const {
-    Tile tile{};
-    const int per_outer = row_tiles_ * column_tiles_;
-    tile.outer = index / per_outer;
-    index -= tile.outer * per_outer;
-    const int first = index / (kGroup * column_tiles_) * kGroup;
-    index -= first * column_tiles_;
-    const int rows = min(kGroup, row_tiles_ - first);
-    tile.row = (first + index % rows) * kTileRows;
-    const int column_tile = index / rows;
+template <class Config, class Operands>
+__device__ Tile tile_at(const Operands& operands, int index) {
+  constexpr int kGroup = kTileGroup<Config, Operands>;
+  const TileOrder& order = operands.order;
+  Tile tile{};
+  int group = 0, row = 0, column_tile = 0;
+  order.per_outer(tile.outer, index, index);
+  order.per_group(group, index, index);
+  const int first = group * kGroup;
+  const bool whole = first + kGroup <= order.row_tiles;
+  (whole ? order.per_column : order.per_last_column)(column_tile, row, index);
+  tile.row = (first + row) * kTileRows;
 #pragma unroll
-    for (int i = 1; i < Operands::kSegments; ++i)
-      tile.segment += column_tile >= operands_.tiles_before[i];
-    tile.column =
-        (column_tile - operands_.tiles_before[tile.segment]) * operands_.tile_columns[tile.segment];
-    return tile;
-  }
-
- private:
-  static constexpr int kGroup = Operands::kWholeRows ? 1 : Config::kTogether ? 16 : 8;
-
-  const Operands& operands_;
-  int row_tiles_;
-  int column_tiles_;
-  int count_;
-};
+  for (int i = 1; i < Operands::kSegments; ++i)
+    tile.segment += column_tile >= operands.tiles_before[i];
+  tile.column =
+      (column_tile - operands.tiles_before[tile.segment]) * operands.tile_columns[tile.segment];
+  return tile;
+}
 
 }  // namespace tandem::cuda::gemm

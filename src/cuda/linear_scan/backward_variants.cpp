@@ -74,7 +74,7 @@ struct Call {
     return encode(gemm::plan_operand(tensor, f.dtype, extents, rows));
   }
 
-  static constexpr int rows_a(Product product) { return gemm::box_rows_a(layout_of(product)); }
+  int rows_a(Product product) const { return gemm::box_rows_a(layout_of(product), f.T); }
   ProductParams product(int rows, int columns, int depth, int tile_columns) const {
     ProductParams params{};
     params.B = f.B;
@@ -91,8 +91,7 @@ struct Call {
   void write_du(const GatedScanBackwardProblem& scan) const {
     ProductParams params = product(static_cast<int>(f.T), f.d, f.D, kProductColumns);
     params.a[0] = dx_map(scan, Product::kInput);
-    params.b[0] = map(projection().weight(), weight_extents(f),
-                      gemm::box_rows_b(layout_of(Product::kInput), kProductColumns));
+    params.b[0] = map(projection().weight(), weight_extents(f), gemm::kBoxRows);
     set_result(params, problem.du, f.dtype, u_extents(f));
     variant.input(kBackward, params, multiprocessors, stream);
   }
@@ -102,11 +101,10 @@ struct Call {
       const bool wide = plan.weight_columns == kWideColumns;
       ProductParams params = product(f.D, f.d, 0, plan.weight_columns);
       params.a[0] = dx_map(scan, Product::kWeight);
-      params.b[0] = map(projection().u(), u_extents(f),
-                        gemm::box_rows_b(layout_of(Product::kWeight), plan.weight_columns));
+      params.b[0] = map(projection().u(), u_extents(f), gemm::kBoxRows);
       params.cu_seqlens = f.cu_seqlens;
       params.N = f.N;
-      params.slices = plan.weight_slices;
+      params.set_tokens(f.B, f.T, plan.weight_slices);
       params.wide = partial_sums;
       (wide ? variant.weight_wide : variant.weight)(kBackward, params, multiprocessors, stream);
     }

@@ -93,9 +93,8 @@ void Projection::run(ProductParams params) const {
   params.rows = static_cast<int>(f.T);
   params.set_columns(0, f.D, kProductColumns);
   params.depth[0] = f.d;
-  params.a[0] = encode(plan_operand(u(), f.dtype, u_extents(f), gemm::box_rows_a(kLayout)));
-  params.b[0] = encode(plan_operand(weight(), f.dtype, weight_extents(f),
-                                    gemm::box_rows_b(kLayout, kProductColumns)));
+  params.a[0] = encode(plan_operand(u(), f.dtype, u_extents(f), gemm::box_rows_a(kLayout, f.T)));
+  params.b[0] = encode(plan_operand(weight(), f.dtype, weight_extents(f), gemm::kBoxRows));
   kernels.project(op, params, device_properties(f.device).multiprocessors, stream);
 }
 

@@ -31,6 +31,7 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_head_sum<Element>,
                    {{64, &launch_input<Element, 64>, nullptr},
                     {128, &launch_input<Element, 128>, &launch_weight<Element, 128>},
+                    {192, nullptr, &launch_weight<Element, 192>},
                     {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
                    &launch_column_sums<Element>,
                    &gemm::launch_sum_slices<Element>,
@@ -202,12 +203,12 @@ struct Call {
       params.depth[i] = segment.columns;
       params.a[i] = encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
                                               matrix_extents(problem.M, segment.columns),
-                                              gemm::box_rows_a(Layout::kNN)));
+                                              gemm::box_rows_a(Layout::kNN, problem.M)));
       const MatrixTensor weight = readable(segment.weight, segment.columns,
                                            plan.segments[i].copies_weight, plan.segments[i].weight);
-      params.b[i] = encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
-                                              matrix_extents(segment.columns, problem.d),
-                                              gemm::box_rows_b(Layout::kNN, columns)));
+      params.b[i] =
+          encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
+                                    matrix_extents(segment.columns, problem.d), gemm::kBoxRows));
     }
     params.dx = problem.dx;
     const TensorMapPlan dx = gemm::plan_result(as_tokens(problem.dx), problem.dtype,
@@ -220,11 +221,9 @@ struct Call {
   void make_d_weight() const {
     const auto& [columns, _, launch] = variant.products[plan.weight_width];
     WeightParams params{};
-    params.B = 1;
-    params.T = problem.M;
     params.rows = problem.d;
-    params.slices = plan.weight_slices;
-    params.accumulate = problem.accumulate;
+    params.set_tokens(1, problem.M, plan.weight_slices);
+    params.accumulate = problem.accumulate && plan.weight_slices == 1;
     const MatrixTensor x = readable(problem.x, problem.M, plan.copies_x, plan.x);
     bool any = false;
     for (int i = 0; i < problem.segment_count; ++i) {
@@ -233,15 +232,18 @@ struct Call {
       params.set_columns(i, wanted ? from.columns : 0, columns);
       if (!wanted) continue;
       any = true;
-      params.b[i] = encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
-                                              matrix_extents(problem.M, from.columns),
-                                              gemm::box_rows_b(Layout::kTN, columns)));
+      params.b[i] =
+          encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
+                                    matrix_extents(problem.M, from.columns), gemm::kBoxRows));
       WeightSegment& to = params.segments[i];
-      to.d_weight = from.d_weight;
-      to.fp32 = from.d_weight_dtype == DType::kFloat32;
       if (plan.weight_slices > 1) {
-        to.partial_sums = reinterpret_cast<float*>(base + plan.segments[i].weight_sums);
-      } else if (!to.fp32 && !problem.accumulate) {
+        to.result = {base + plan.segments[i].weight_sums, problem.d};
+        to.fp32 = true;
+        continue;
+      }
+      to.result = from.d_weight;
+      to.fp32 = from.d_weight_dtype == DType::kFloat32;
+      if (!to.fp32 && !problem.accumulate) {
         const TensorMapPlan map = gemm::plan_result(as_tokens(from.d_weight), problem.dtype,
                                                     matrix_extents(from.columns, problem.d));
         to.by_tma = map.problem.empty();
@@ -251,7 +253,7 @@ struct Call {
     if (any) {
       params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
                                               matrix_extents(problem.M, problem.d),
-                                              gemm::box_rows_a(Layout::kTN)));
+                                              gemm::box_rows_a(Layout::kTN, problem.d)));
       launch(params, multiprocessors, stream);
     }
     for (int i = 0; i < problem.segment_count; ++i) {

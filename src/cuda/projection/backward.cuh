@@ -35,17 +35,19 @@ __global__ __launch_bounds__(
       });
 }
 
-/// Calls one(column, row, value) for a fragment's elements inside of the result. why columns first:
-/// neighbouring lanes then have neighbouring rows, which lie side by side in the transpose.
-template <int kColumns, class One>
-__device__ void for_each_element(const gemm::Fragment<kColumns>& fragment, int rows, int columns,
-                                 One one) {
+/// Stores or adds a fragment's elements inside of the result, which lies transposed at `to`. why
+/// columns first: neighbouring lanes then have neighbouring rows, which lie side by side there.
+template <class Stored, int kColumns>
+__device__ void store_transposed(const gemm::Fragment<kColumns>& fragment, int rows, int columns,
+                                 bool accumulate, Stored* to, std::int64_t stride) {
   const int row = fragment.row + fragment_row();
 #pragma unroll
   for (int i = 0; i < kColumns / 2; ++i) {
     const int at = row + i % 4 / 2 * 8;
     const int column = fragment.column + fragment_column(i / 4) + i % 2;
-    if (at < rows && column < columns) one(column, at, fragment.values[i]);
+    if (at >= rows || column >= columns) continue;
+    Stored& sum = to[column * stride + at];
+    sum = static_cast<Stored>((accumulate ? static_cast<float>(sum) : 0.0f) + fragment.values[i]);
   }
 }
 
@@ -61,27 +63,16 @@ __global__ __launch_bounds__(
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
         const WeightSegment& segment = params.segments[fragment.segment];
         const int columns = params.columns[fragment.segment];
-        const std::int64_t stride = segment.d_weight.row_stride;
+        const MatrixTensor& to = segment.result;
         if (segment.by_tma) {
           store.template store_all_transposed<Element>(segment.map, columns, fragment);
-        } else if (segment.partial_sums != nullptr) {
-          const std::int64_t begin = std::int64_t{fragment.outer} * columns;
-          for_each_element(fragment, params.rows, columns, [&](int column, int row, float value) {
-            segment.partial_sums[(begin + column) * params.rows + row] = value;
-          });
         } else if (segment.fp32) {
-          float* to = static_cast<float*>(segment.d_weight.data);
-          for_each_element(fragment, params.rows, columns, [&](int column, int row, float value) {
-            float& at = to[column * stride + row];
-            at = params.accumulate ? at + value : value;
-          });
+          const std::int64_t slice = std::int64_t{fragment.outer} * columns * to.row_stride;
+          store_transposed(fragment, params.rows, columns, params.accumulate,
+                           static_cast<float*>(to.data) + slice, to.row_stride);
         } else {
-          Element* to = static_cast<Element*>(segment.d_weight.data);
-          for_each_element(fragment, params.rows, columns, [&](int column, int row, float value) {
-            Element& at = to[column * stride + row];
-            const float before = params.accumulate ? static_cast<float>(at) : 0.0f;
-            at = static_cast<Element>(before + value);
-          });
+          store_transposed(fragment, params.rows, columns, params.accumulate,
+                           static_cast<Element*>(to.data), to.row_stride);
         }
       });
 }

@@ -15,5 +15,6 @@
   template void launch_input<Element, 128>(const InputParams&, int, void*);   \
   template void launch_input<Element, 256>(const InputParams&, int, void*);   \
   template void launch_weight<Element, 128>(const WeightParams&, int, void*); \
+  template void launch_weight<Element, 192>(const WeightParams&, int, void*); \
   template void launch_weight<Element, 256>(const WeightParams&, int, void*); \
   }

@@ -43,16 +43,15 @@ struct InputParams : gemm::Operands<1, kMostProjectionSegments> {
 };
 
 /// d_weight = dz^T x, computed as its transpose: its rows are x's columns, its segments of columns
-/// those of dz. In slices of tokens it goes to partial sums, else where it belongs.
+/// those of dz. Slices of tokens leave partial sums, in fp32.
 struct WeightSegment {
   CUtensorMap map{};
   bool by_tma = false;
   bool fp32 = false;
-  MatrixTensor d_weight;
-  float* partial_sums = nullptr;  // [slices,columns,d]
+  MatrixTensor result;  // [columns,d], or partial sums [slices,columns,d]
 };
 struct WeightParams : gemm::Operands<kMostProjectionSegments> {
-  bool accumulate = false;
+  bool accumulate = false;  // add to the result; never to partial sums
   WeightSegment segments[kMostProjectionSegments];
 };
 

@@ -153,8 +153,7 @@ struct Call {
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
       params.b[i] = encode(gemm::plan_operand(
           as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
-          variant.most_rows > 0 ? gemm::kFewRowsColumns
-                                : gemm::box_rows_b(gemm::Layout::kNT, tile)));
+          variant.most_rows > 0 ? gemm::kFewRowsColumns : gemm::kBoxRows));
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
@@ -249,7 +248,7 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
   const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
   if (problem.d > 0) {
     const int rows =
-        variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT);
+        variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT, problem.M);
     params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
                                             matrix_extents(problem.M, problem.d), rows));
   }

@@ -53,19 +53,17 @@ __device__ void normalize_heads(const ForwardParams& params, const ForwardSegmen
   }
 }
 
-/// Writes a fragment's values where they lie in the segment.
+/// Writes a fragment's values where they lie in the segment, before `end`, its tile's last column.
 template <class Config, int kColumns>
-__device__ void write(const gemm::Target& to, const ForwardParams& params,
+__device__ void write(const gemm::Target& to, const ForwardParams& params, int end,
                       const gemm::Fragment<kColumns>& fragment, gemm::PanelStore<Config>& store) {
   const int columns = params.columns[fragment.segment];
-  const int per_tile = params.tile_columns[fragment.segment];
-  const int end = (fragment.column / per_tile + 1) * per_tile;  // of this tile's columns
   gemm::write(to, params.rows, columns, min(columns, end), fragment, store);
 }
 
 /// Writes df/dz of a fragment, 64 columns at a time: there are few registers beside its own.
 template <class Config>
-__device__ void write_slopes(const ForwardParams& params, const ForwardSegment& segment,
+__device__ void write_slopes(const ForwardParams& params, const ForwardSegment& segment, int end,
                              const gemm::Fragment<Config::kColumns>& fragment,
                              gemm::PanelStore<Config>& store) {
 #pragma unroll
@@ -74,7 +72,7 @@ __device__ void write_slopes(const ForwardParams& params, const ForwardSegment& 
 #pragma unroll
     for (int i = 0; i < 32; ++i) slopes[i] = fragment.values[32 * panel + i];
     differentiate(segment, slopes);
-    write(segment.slope, params,
+    write(segment.slope, params, end,
           gemm::Fragment<64>{slopes, fragment.row, fragment.segment, fragment.column + 64 * panel,
                              fragment.outer},
           store);
@@ -88,17 +86,18 @@ __device__ void finish(const ForwardParams& params,
                        const gemm::Fragment<Config::kColumns>& fragment,
                        gemm::PanelStore<Config>& store) {
   const ForwardSegment& segment = params.segments[fragment.segment];
+  const int end = fragment.column + params.tile_columns[fragment.segment];
   gemm::add_bias<typename Config::Element>(segment.bias, segment.bias_fp32,
                                            params.columns[fragment.segment], fragment);
   if constexpr (!kPlain) {
-    if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, fragment, store);
+    if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, end, fragment, store);
     if (segment.activation == Activation::kL2Normalize) {
       normalize_heads<Config>(params, segment, fragment);
     } else {
       activate(segment, fragment.values);
     }
   }
-  write(segment.out, params, fragment, store);
+  write(segment.out, params, end, fragment, store);
 }
 
 template <class Element, int kColumns, bool kPlain>

@@ -199,9 +199,10 @@ __device__ void finish_heads(const HeadsParams& params,
                              gemm::PanelStore<Config>& store) {
   const ForwardSegment& segment = params.segments[fragment.segment];
   const HeadSegment& heads = params.heads[fragment.segment];
+  const int end = fragment.column + params.tile_columns[fragment.segment];
   gemm::add_bias<typename Config::Element>(segment.bias, segment.bias_fp32,
                                            params.columns[fragment.segment], fragment);
-  if (segment.slope.matrix.data != nullptr) write(segment.slope, params, fragment, store);
+  if (segment.slope.matrix.data != nullptr) write(segment.slope, params, end, fragment, store);
   if (heads.norm_weight != nullptr && heads.norm_fp32) {
     rms_normalize_heads<Config, float>(params, segment, heads, fragment);
   } else if (heads.norm_weight != nullptr) {
@@ -214,7 +215,7 @@ __device__ void finish_heads(const HeadsParams& params,
       rotate<Config, false>(params, segment, heads, fragment);
     }
   }
-  write(segment.out, params, fragment, store);
+  write(segment.out, params, end, fragment, store);
 }
 
 template <class Element, int kColumns>
