@@ -5,6 +5,8 @@
 
 #include "cuda/gemm/few_rows.cuh"
 #include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/split.cuh"
+#include "cuda/gemm/target.cuh"
 #include "cuda/runtime/tensor_map.h"
 #include "tests/parts/gpu_test.h"
 
@@ -86,7 +88,7 @@ class GpuGemm : public GpuPart {
     return k_major_b(kLayout) ? b.at(0, column, i) : b.at(b.batches == 1 ? 0 : batch, i, column);
   }
   static CUtensorMap map_a(const Matrix& a) { return a.map(box_rows_a(kLayout, kRows)); }
-  static CUtensorMap map_b(const Matrix& b) { return b.map(kBoxRows); }
+  static CUtensorMap map_b(const Matrix& b) { return b.map(box_rows_b(kLayout, Config::kColumns)); }
   /// How many results a product of so many batches has.
   static int outer(int batches) { return kLayout == Layout::kTN ? 1 : batches; }
 
@@ -308,6 +310,60 @@ TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
       1, kEnd - kBegin, [&](int, int row, int i) { return a.at(0, kBegin + i, row); },
       [&](int, int column, int i) { return b.at(0, kBegin + i, column); });
   EXPECT_LT(relative_rms(TestFixture::multiply(params, 1), exact), 1e-5);
+}
+
+// What gemm::write stores, which a tile that is no whole panels needs, and a depth in parts.
+struct TargetParams : Operands<1, 1> {
+  Target out;
+  Addend addend{};
+};
+
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads,
+                             1) void target_kernel(const __grid_constant__ TargetParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  const auto epilogue = [&](const Fragment<Config::kColumns>& fragment, PanelStore<Config>& store) {
+    write(params.out, params.rows, params.columns[0], params.columns[0], fragment, store);
+  };
+  run_any<Config>(params, shared_memory, epilogue);
+}
+
+template <class Config>
+class GpuGemmTarget : public GpuGemm<Config> {};
+using TargetConfigs =
+    ::testing::Types<Config<Element, Layout::kNT, 128>, Config<Element, Layout::kNT, 160>,
+                     Config<Element, Layout::kNT, 64, false, kSplitParts>>;
+TYPED_TEST_SUITE(GpuGemmTarget, TargetConfigs);
+
+TYPED_TEST(GpuGemmTarget, HoldsTheRoundedSum) {
+  using Config = TypeParam;
+  constexpr int kRows = TestFixture::kRows, kColumns = TestFixture::kColumns;
+  const Matrix addend(1, kRows, kColumns, 4);
+  for (const int depth : {8, 72, 136, 264, 1096}) {
+    SCOPED_TRACE(depth);
+    const Matrix a = TestFixture::make_a(1, depth, 1), b = TestFixture::make_b(1, depth, 2);
+    std::vector<double> exact = TestFixture::expected(
+        1, depth, [&](int, int row, int i) { return a.at(0, row, i); },
+        [&](int, int column, int i) { return b.at(0, column, i); });
+    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] += float(addend.values.host[i]);
+    for (const bool by_tma : {true, false}) {
+      Matrix out(1, kRows, kColumns, 9);
+      TargetParams params{};
+      params.a[0] = TestFixture::map_a(a);
+      params.b[0] = TestFixture::map_b(b);
+      params.set_tokens(1, kRows, 1);
+      params.depth[0] = depth;
+      params.rows = kRows;
+      params.set_columns(0, kColumns, Config::kColumns);
+      params.addend = {addend.map(64), true};
+      params.out = {out.map(64), by_tma, false, {out.values.device, kColumns}};
+      launch_any<Config>("gemm", target_kernel<Config>, params, kCtas, nullptr);
+      TestFixture::finish();
+      std::vector<float> got;
+      for (const Element& value : out.values.download()) got.push_back(float(value));
+      EXPECT_LT(relative_rms(got, exact), 2.5e-3);
+    }
+  }
 }
 
 // A pair of products: half of a tile's columns are of the one, half of the other.

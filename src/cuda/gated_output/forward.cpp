@@ -35,8 +35,12 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);
   add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32>);
   add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
-  add("n128", 128, 0, &launch_forward<Element, 128>);
-  add("n256", 256, 0, &launch_forward<Element, 256>);
+  add("n128", 128, 0, &launch_forward<Element, 128, 1>);
+  add("n64", 64, 0, &launch_forward<Element, 64, 1>);
+  add("n64.split", 64, 0, &launch_forward<Element, 64, gemm::kSplitParts>);
+  table.back().splits = true;
+  add("n160", 160, 0, &launch_forward<Element, 160, 1>);
+  add("n256", 256, 0, &launch_forward<Element, 256, 1>);
   add("rows", kWholeRowsColumns, 0, nullptr, &launch_whole_rows<Element, false>);
   add("rows_gated", kWholeRowsColumns, 0, nullptr, &launch_whole_rows<Element, true>, true);
 }
@@ -120,8 +124,9 @@ struct Call {
                                       : problem.weight;
       params.a[0] =
           operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT, problem.M));
-      params.b[0] =
-          operand(weight, problem.d, problem.d_in, few ? gemm::kFewRowsColumns : gemm::kBoxRows);
+      params.b[0] = operand(
+          weight, problem.d, problem.d_in,
+          few ? gemm::kFewRowsColumns : gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
     }
     params.residual = problem.residual;
     params.addend.is_there = !few && problem.residual.data != nullptr;
@@ -263,8 +268,11 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
   std::int64_t ctas = device.multiprocessors;
   if (whole_rows) ctas -= ctas % std::max<std::int64_t>(per_row, 1);
   if (ctas == 0) return std::numeric_limits<double>::infinity();
-  double time = gemm::predict_tiles(tiles, ceil_div(problem.d_in, gemm::kTileDepth),
-                                    variant.columns, static_cast<int>(ctas));
+  const std::int64_t steps = ceil_div(problem.d_in, gemm::kTileDepth);
+  double time = variant.splits
+                    ? gemm::predict_split(tiles, steps, variant.columns,
+                                          std::int64_t{2} * problem.d * problem.d_in, device)
+                    : gemm::predict_tiles(tiles, steps, variant.columns, static_cast<int>(ctas));
   const bool gates = gates_before(variant, problem);
   if (gates) time += pass(problem.d_in, 3);
   if (whole_rows) {

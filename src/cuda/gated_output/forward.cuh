@@ -6,36 +6,35 @@
 
 #include "cuda/gated_output/forward_params.h"
 #include "cuda/gemm/bias.cuh"
-#include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/split.cuh"
 #include "cuda/gemm/target.cuh"
 
 namespace tandem::cuda::gated_output {
 
-template <class Element, int kColumns>
-using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
+template <class Element, int kColumns, int kParts>
+using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns, false, kParts>;
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 __global__ __launch_bounds__(
-    ForwardConfig<Element, kColumns>::kThreads,
+    ForwardConfig<Element, kColumns, kParts>::kThreads,
     1) void gated_output_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = ForwardConfig<Element, kColumns>;
-  auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
+  using Config = ForwardConfig<Element, kColumns, kParts>;
   const int columns = params.columns[0];
-  gemm::run<Config>(params, shared,
-                    [&](const gemm::Fragment<kColumns>& fragment, gemm::PanelStore<Config>& store) {
-                      gemm::add_bias<Element>(params.bias.data,
-                                              params.bias.dtype == DType::kFloat32, columns,
-                                              fragment);
-                      gemm::write(params.sum, params.rows, columns, columns, fragment, store);
-                    });
+  gemm::run_any<Config>(
+      params, shared_memory,
+      [&](const gemm::Fragment<kColumns>& fragment, gemm::PanelStore<Config>& store) {
+        gemm::add_bias<Element>(params.bias.data, params.bias.dtype == DType::kFloat32, columns,
+                                fragment);
+        gemm::write(params.sum, params.rows, columns, columns, fragment, store);
+      });
 }
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream) {
-  gemm::launch<ForwardConfig<Element, kColumns>>("gated_output_forward",
-                                                 gated_output_forward_kernel<Element, kColumns>,
-                                                 params, multiprocessors, stream);
+  gemm::launch_any<ForwardConfig<Element, kColumns, kParts>>(
+      "gated_output_forward", gated_output_forward_kernel<Element, kColumns, kParts>, params,
+      multiprocessors, stream);
 }
 
 }  // namespace tandem::cuda::gated_output

@@ -5,10 +5,13 @@
 #include "cuda/gated_output/forward.cuh"
 #include "cuda/gated_output/whole_rows.cuh"
 
-#define TANDEM_INSTANCES_FORWARD(Element)                                       \
-  namespace tandem::cuda::gated_output {                                        \
-  template void launch_forward<Element, 128>(const ForwardParams&, int, void*); \
-  template void launch_forward<Element, 256>(const ForwardParams&, int, void*); \
+#define TANDEM_INSTANCES_FORWARD(Element)                                                         \
+  namespace tandem::cuda::gated_output {                                                          \
+  template void launch_forward<Element, 64, 1>(const ForwardParams&, int, void*);                 \
+  template void launch_forward<Element, 64, gemm::kSplitParts>(const ForwardParams&, int, void*); \
+  template void launch_forward<Element, 128, 1>(const ForwardParams&, int, void*);                \
+  template void launch_forward<Element, 160, 1>(const ForwardParams&, int, void*);                \
+  template void launch_forward<Element, 256, 1>(const ForwardParams&, int, void*);                \
   }
 
 #define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \

@@ -42,7 +42,7 @@ struct WholeRowsParams : ForwardParams {
 
 /// Launch gated_output_forward_kernel with tiles of kColumns, gated_output_few_rows_kernel for up
 /// to kRows rows, and gated_output_whole_rows_kernel. Instantiated in forward_instances.cuh.
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element, int kRows>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);

@@ -31,6 +31,7 @@ struct ForwardVariant {
   Rows<GateParams> gate;
   Rows<row_norm::NormalizeParams> normalize;
   gemm::Copy copy;
+  bool splits = false;  // each tile's depth among the CTAs of a cluster
 };
 
 const std::vector<ForwardVariant>& forward_variants();

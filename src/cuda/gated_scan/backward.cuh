@@ -191,8 +191,7 @@ __device__ int keep_states(const BackwardArgs<Config>& params, const Place<Confi
   }
   // Waits until all states are there, those of the other CTAs too, and nobody reads maps or kinds.
   if (params.ranks > 1) {
-    __cluster_barrier_arrive();
-    __cluster_barrier_wait();
+    sync_cluster();
   } else {
     __syncthreads();
   }

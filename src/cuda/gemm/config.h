@@ -17,6 +17,8 @@ constexpr int kRowsBarrier = 1;
 constexpr int kTurnBarrier = 3;
 constexpr int kPrepareBarrier = 5;
 
+constexpr int kSplitParts = 2;  // of a tile's depth where tiles are few
+
 /// Which operand is read transposed, in terms of row-major matrices: A B^T, A B, or A^T B.
 enum class Layout { kNT, kNN, kTN };
 /// Whether the contraction runs along an operand's rows in memory ("K-major").
@@ -32,20 +34,26 @@ constexpr int box_rows_a(Layout layout, std::int64_t rows) {
   return k_major_a(layout) && rows < 1024 && (rows - 1) % kBoxRows < kBoxRows / 2 ? kBoxRows / 2
                                                                                   : kBoxRows;
 }
+constexpr int box_rows_b(Layout layout, int columns) {
+  return k_major_b(layout) && columns % kBoxRows != 0 ? kBoxRows / 2 : kBoxRows;
+}
 
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
 /// B are tokens, which are contracted. Of a tile of 256 columns both warpgroups take 64 rows, else
 /// every other tile each. `kGatedT`: A is multiplied element by element with the operands' `gate`,
-/// a matrix of its shape, on its way into the product.
-template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false>
+/// a matrix of its shape, on its way into the product. `kPartsT`: CTAs of a cluster that
+/// contract a part of a tile's depth each (gemm/split.cuh).
+template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false, int kPartsT = 1>
 struct Config {
   using Element = ElementT;
   static constexpr Layout kLayout = kLayoutT;
   static constexpr bool kContractsTokens = kLayout == Layout::kTN;
   static constexpr int kColumns = kColumnsT;
-  static constexpr int kPanels = kColumns / 64;  // of B's tile; A's has 2
-  static_assert(kColumns % 64 == 0 && kColumns <= 256);
-  static constexpr bool kTogether = kColumns > 192;
+  static constexpr int kPanels = (kColumns + 63) / 64;  // of B's tile; A's has 2
+  static_assert(kColumns % 32 == 0 && kColumns <= 256);
+  static constexpr int kParts = kPartsT;
+  static_assert(kParts == 1 || !kContractsTokens);
+  static constexpr bool kTogether = kColumns > 192 || kParts > 1;
   static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
   static constexpr bool kGated = kGatedT;
   static_assert(!kGated || (kTogether && k_major_a(kLayout)));
@@ -60,9 +68,10 @@ struct Config {
   // another has read its panel, about a microsecond; of a wide one as many as leave four stages.
   static constexpr int kStorePanels = kTogether ? 2 : kColumns > 128 ? 3 : kPanels* kHalves;
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
+  static constexpr int kSumBytes = (kParts - 1) * 64 * kColumns * 4;  // of a half's other parts
   static constexpr int kBarrierBytes = 1024;
   static constexpr int kStages =
-      (kSharedMemoryPerBlock - kStoreBytes - kBarrierBytes) / kStageBytes;
+      (kSharedMemoryPerBlock - kStoreBytes - kSumBytes - kBarrierBytes) / kStageBytes;
   // By which one warpgroup begins before the other where both take part: as many as may be, or
   // their epilogues meet.
   static constexpr int kStepsAhead = std::min(3, kStages - 1);

@@ -36,7 +36,7 @@ class PanelStore {
  public:
   explicit __device__ PanelStore(char* panels) : panels_(panels) {}
 
-  /// Stores a whole fragment where it lies in a result of so many columns.
+  /// Stores a fragment's whole panels where they lie in a result of so many columns.
   template <class Element, int kColumns>
   __device__ void store_all(const CUtensorMap& map, int columns,
                             const Fragment<kColumns>& fragment) {

@@ -18,6 +18,7 @@
 
 #include "cuda/gemm/few_rows_config.h"
 #include "cuda/gemm/operands.h"
+#include "cuda/parts/cluster.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
@@ -70,19 +71,6 @@ __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int tile, in
   found.begin = steps * rank / parts;
   found.end = steps * (rank + 1) / parts;
   return found;
-}
-
-/// Reads four floats at the same place in the shared memory of a CTA of the cluster.
-__device__ inline float4 load_from_cluster(const float* here, int rank) {
-  std::uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(address)
-      : "r"(cute::cast_smem_ptr_to_uint(here)), "r"(rank));
-  float4 value;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address));
-  return value;
 }
 
 /// Computes the CTA's tile and calls epilogue(piece) in whole warps, a row of the tile each. All
@@ -160,8 +148,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       shared.sums[row][column] = tile.begin < tile.end ? acc[i] : 0.0f;
     }
   }
-  __cluster_barrier_arrive();
-  __cluster_barrier_wait();
+  sync_cluster();
   const int lane = threadIdx.x % 32;
   const int rows = operands.rows;
   for (int row = rank + parts * warp; row < rows && warp < 8; row += parts * 8) {
@@ -181,8 +168,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     }
     epilogue(RowPiece{values, row, tile.segment, tile.column + 4 * lane});
   }
-  __cluster_barrier_arrive();  // none leaves while another reads its sums
-  __cluster_barrier_wait();
+  sync_cluster();  // none leaves while another reads its sums
 }
 
 /// Launches a kernel that calls run_few_rows<Config>, `parts` CTAs per tile; nothing without tiles.

@@ -61,6 +61,11 @@ __device__ Steps find_steps(const Operands& operands, int term, int slice) {
     }
   } else {
     steps.end = (operands.depth[term] + kTileDepth - 1) / kTileDepth;
+    if constexpr (Config::kParts > 1) {
+      steps.begin =
+          min(static_cast<int>(cute::block_rank_in_cluster()) * operands.steps_per_part, steps.end);
+      steps.end = min(steps.begin + operands.steps_per_part, steps.end);
+    }
   }
   return steps;
 }
@@ -78,9 +83,11 @@ __device__ int count_steps(const Operands& operands, int slice) {
 
 /// Steps behind those of a tile that bring the addend: 64 rows each, in place of B.
 constexpr int kAddendSteps = 2;
-template <class Operands>
+template <class Config, class Operands>
 __device__ bool adds(const Operands& operands) {
-  if constexpr (HasAddend<Operands>) return operands.addend.is_there;
+  if constexpr (HasAddend<Operands>) {
+    return operands.addend.is_there && (Config::kParts == 1 || cute::block_rank_in_cluster() == 0);
+  }
   return false;
 }
 
@@ -103,7 +110,8 @@ struct Operand {
   template <bool kPaired>
   static __device__ Boxes boxes(int first, int rows) {
     constexpr int kMost = kRows / (kPaired ? 2 : 1);
-    const int span = kIsA ? box_rows_a(Config::kLayout, rows) : kBoxRows;
+    const int span =
+        kIsA ? box_rows_a(Config::kLayout, rows) : box_rows_b(Config::kLayout, Config::kColumns);
     return {span, (min(rows - first, kMost) + span - 1) / span};
   }
 
@@ -166,7 +174,7 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
     const CUtensorMap* other = kPaired ? map + 1 : nullptr;
     if constexpr (kIsA && Config::kGated) other = &operands.gate;
     constexpr int kBehind = kPaired ? Operand::kBytes / 2 : Operand::kBytes;
-    int batch = kIsA ? tile.outer : 0, first = 0;
+    int batch = kIsA ? tile.outer : 0, first = steps.begin;
     if constexpr (Config::kContractsTokens) operands.steps_per_batch(batch, first, steps.begin);
     int depth = first * kTileDepth;
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
@@ -184,7 +192,7 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
     }
   }
   if constexpr (HasAddend<Operands>) {
-    for (int half = 0; half < kAddendSteps && adds(operands); ++half, at.advance()) {
+    for (int half = 0; half < kAddendSteps && adds<Config>(operands); ++half, at.advance()) {
       shared.ring.wait_empty(at);
       if (elected) {
         load_addend<Config, kIsA>(operands.addend.map, shared.ring.full[at.stage],

@@ -229,7 +229,7 @@ struct Products {
     // why together before the addend: it may need a stage that the other has not read yet.
     if (Config::kTogether && passes) pass_turn();
     const int addend = at.stage;
-    for (int half = 0; half < kAddendSteps && adds(operands); ++half, at.advance()) {
+    for (int half = 0; half < kAddendSteps && adds<Config>(operands); ++half, at.advance()) {
       shared.ring.wait_full(at);
     }
     if (!Config::kTogether && passes) pass_turn();
@@ -241,7 +241,7 @@ struct Products {
     }
 #pragma unroll
     for (auto& half : acc) fence_registers(half);
-    if (adds(operands)) add(addend, acc);
+    if (adds<Config>(operands)) add(addend, acc);
   }
 
   /// Goes past a tile that the other warpgroup computes.
@@ -270,13 +270,9 @@ struct Products {
   }
 };
 
-/// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
-/// PanelStore; before them, of the 256 threads that will, epilogue.prepare(), if it has one. All
-/// threads of a kernel that does nothing else; `shared` is its dynamic shared memory.
-template <class Config, class Operands, class Epilogue>
-__device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue) {
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  const int warpgroup = warp / 4;
+/// Initialises the ring and fetches the tensor maps. All threads of a kernel, at its begin.
+template <class Config, class Operands>
+__device__ void begin(const Operands& operands, Shared<Config>& shared) {
   if (threadIdx.x == 0) {
     shared.ring.init(2, Config::kTogether ? 256 : 128);
     fence_barriers_initialised();
@@ -285,11 +281,21 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     for (const CUtensorMap& map : operands.a) prefetch_tensor_map(map);
     for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
     if constexpr (HasAddend<Operands>) {
-      if (adds(operands)) prefetch_tensor_map(operands.addend.map);
+      if (adds<Config>(operands)) prefetch_tensor_map(operands.addend.map);
     }
     if constexpr (Config::kGated) prefetch_tensor_map(operands.gate);
   }
   __syncthreads();
+}
+
+/// Computes the CTA's tiles and calls epilogue(fragment, store) for the two halves of each, with a
+/// PanelStore; before them, of the 256 threads that will, epilogue.prepare(), if it has one. All
+/// threads of a kernel that does nothing else; `shared` is its dynamic shared memory.
+template <class Config, class Operands, class Epilogue>
+__device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue epilogue) {
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  const int warpgroup = warp / 4;
+  begin(operands, shared);
   const bool late = warp == 9 && operands.b_is_there;
   if (!late) follow_stream();
   if (warpgroup == 2) {
@@ -312,7 +318,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
         if (i == first && warpgroup == 1) wait_for_turn();
       } else if (turn != warpgroup) {
         products.skip(count_steps<Config>(operands, tile.outer) +
-                      (adds(operands) ? kAddendSteps : 0));
+                      (adds<Config>(operands) ? kAddendSteps : 0));
         continue;
       } else if (i != first) {
         wait_for_turn();
@@ -344,15 +350,17 @@ void launch(const char* name, void (*kernel)(Params), const Params& params, int 
   ordered.order = order_tiles<Config>(params);
   const int tiles = ordered.order.count;
   if (tiles == 0) return;
-  // why many tiles not early: CTAs that start where one of the kernel before has ended lie anyhow
+  // why long ones not early: CTAs that start where one of the kernel before has ended lie anyhow
   // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
-  // product behind a norm then takes a quarter longer.
-  constexpr int kFewWaves = 2;
+  // product behind a norm then takes up to a quarter longer.
+  constexpr int kFewSteps = 128;
+  std::int64_t steps = params.steps_per_slice;
+  for (const int depth : params.depth) steps += ceil_div(depth, kTileDepth);
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(count_ctas(params, tiles, multiprocessors)),
                  .threads = Config::kThreads,
                  .shared_bytes = shared_bytes,
-                 .early = tiles <= kFewWaves * multiprocessors},
+                 .early = tiles <= multiprocessors && steps <= kFewSteps},
                 static_cast<cudaStream_t>(stream), ordered);
 }
 

@@ -13,15 +13,25 @@ template <class Config, int kColumns>
 __device__ void write(const Target& to, int rows, int columns, int end,
                       const Fragment<kColumns>& fragment, PanelStore<Config>& store) {
   using Element = typename Config::Element;
-  if (to.by_tma) return store.template store_all<Element>(to.map, columns, fragment);
-  if (to.fp32) {
+  const auto row_at = [&](int row) {
+    return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
+  };
+  if (to.by_tma) {
+    store.template store_all<Element>(to.map, columns, fragment);
+    constexpr int kTail = kColumns % 64, kBefore = kColumns - kTail;  // less than a panel's
+    if constexpr (kTail > 0) {
+      store_fragment<Element>(
+          Fragment<kTail>{reinterpret_cast<float(&)[kTail / 2]>(fragment.values[kBefore / 2]),
+                          fragment.row, fragment.segment, fragment.column + kBefore,
+                          fragment.outer},
+          rows, end, row_at);
+    }
+  } else if (to.fp32) {
     store_fragment<float>(fragment, rows, end, [&](int row) {
       return static_cast<float*>(to.matrix.data) + row * to.matrix.row_stride;
     });
   } else {
-    store_fragment<Element>(fragment, rows, end, [&](int row) {
-      return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
-    });
+    store_fragment<Element>(fragment, rows, end, row_at);
   }
 }
 

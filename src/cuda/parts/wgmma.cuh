@@ -11,6 +11,7 @@
 #include <cuda_fp16.h>
 
 #include <cute/arch/mma_sm90_gmma.hpp>
+#include <cute/arch/mma_sm90_gmma_ext.hpp>
 #include <cute/arch/util.hpp>
 #include <utility>
 
@@ -35,6 +36,7 @@ TANDEM_MMA_ATOMS(__nv_bfloat16, 16, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 32, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 64, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 128, BF16BF16)
+TANDEM_MMA_ATOMS(__nv_bfloat16, 160, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 192, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 256, BF16BF16)
 TANDEM_MMA_ATOMS(__half, 8, F16F16)
@@ -42,6 +44,7 @@ TANDEM_MMA_ATOMS(__half, 16, F16F16)
 TANDEM_MMA_ATOMS(__half, 32, F16F16)
 TANDEM_MMA_ATOMS(__half, 64, F16F16)
 TANDEM_MMA_ATOMS(__half, 128, F16F16)
+TANDEM_MMA_ATOMS(__half, 160, F16F16)
 TANDEM_MMA_ATOMS(__half, 192, F16F16)
 TANDEM_MMA_ATOMS(__half, 256, F16F16)
 #undef TANDEM_MMA_ATOMS

@@ -42,11 +42,12 @@ void add(std::vector<ForwardVariant>& table, DType dtype, const std::string& til
                    &launch_finish<Element>, &gemm::launch_copy<Element>});
 }
 
-template <class Element, int kColumns, bool kPlain>
+template <class Element, int kColumns, bool kPlain, int kParts = 1>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
-  add<Element>(table, dtype, "n" + std::to_string(kColumns), kColumns,
-               kPlain ? Takes::kPlain : Takes::kActivations, 0,
-               &launch_without_heads<&launch_forward<Element, kColumns, kPlain>>);
+  add<Element>(table, dtype, "n" + std::to_string(kColumns) + (kParts > 1 ? ".split" : ""),
+               kColumns, kPlain ? Takes::kPlain : Takes::kActivations, 0,
+               &launch_without_heads<&launch_forward<Element, kColumns, kPlain, kParts>>);
+  table.back().splits = kParts > 1;
 }
 
 template <class Element, int kRows>
@@ -75,6 +76,8 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_few_rows<Element, 64>(table, dtype);
   add_variant<Element, 128, false>(table, dtype);
   add_variant<Element, 64, false>(table, dtype);
+  add_variant<Element, 64, false, gemm::kSplitParts>(table, dtype);
+  add_variant<Element, 160, true>(table, dtype);
   add_variant<Element, 192, true>(table, dtype);
   add_variant<Element, 256, true>(table, dtype);
   add_heads_few_rows<Element, 8>(table, dtype);
@@ -153,7 +156,8 @@ struct Call {
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
       params.b[i] = encode(gemm::plan_operand(
           as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
-          variant.most_rows > 0 ? gemm::kFewRowsColumns : gemm::kBoxRows));
+          variant.most_rows > 0 ? gemm::kFewRowsColumns
+                                : gemm::box_rows_b(gemm::Layout::kNT, tile)));
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
@@ -314,12 +318,30 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
                        const DeviceProperties& device) {
   const std::int64_t tiles =
       ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, variant.columns);
-  double time = gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
-                                    device.multiprocessors);
+  const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
+  // Of another launch; of z's way through memory; and of the norm of heads in a tile of 256
+  // columns, which lies beside no products.
+  constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
+  std::int64_t columns = 0;
+  double behind = 0.0;
+  bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
-    if (leaves_heads(problem, problem.segments[i], variant.columns)) time += 3.0;  // another launch
+    const ProjectionForwardSegment& segment = problem.segments[i];
+    columns += segment.columns;
+    normalizes = normalizes || segment.heads.normalizes();
+    if (leaves_heads(problem, segment, variant.columns)) {
+      behind +=
+          kLaunch + static_cast<double>(8 * problem.M * segment.columns) / kBytesPerMicrosecond;
+    }
   }
-  return time;
+  if (variant.splits) {
+    return behind +
+           gemm::predict_split(tiles, steps, variant.columns, 2 * columns * problem.d, device);
+  }
+  if (normalizes && variant.columns == 256) {
+    behind += kNorm * static_cast<double>(ceil_div(tiles, device.multiprocessors));
+  }
+  return behind + gemm::predict_tiles(tiles, steps, variant.columns, device.multiprocessors);
 }
 
 }  // namespace tandem::cuda::projection

@@ -7,14 +7,14 @@
 #pragma once
 
 #include "cuda/gemm/bias.cuh"
-#include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/split.cuh"
 #include "cuda/gemm/target.cuh"
 #include "cuda/projection/activations.cuh"
 
 namespace tandem::cuda::projection {
 
-template <class Element, int kColumns>
-using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns>;
+template <class Element, int kColumns, int kParts = 1>
+using ForwardConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns, false, kParts>;
 
 /// Divides each head of a fragment by its norm. Heads are whole 8-column blocks and begin with the
 /// fragment.
@@ -100,15 +100,14 @@ __device__ void finish(const ForwardParams& params,
   write(segment.out, params, end, fragment, store);
 }
 
-template <class Element, int kColumns, bool kPlain>
+template <class Element, int kColumns, bool kPlain, int kParts>
 __global__ __launch_bounds__(
-    ForwardConfig<Element, kColumns>::kThreads,
+    ForwardConfig<Element, kColumns, kParts>::kThreads,
     1) void projection_forward_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = ForwardConfig<Element, kColumns>;
-  auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
-  gemm::run<Config>(
-      params, shared,
+  using Config = ForwardConfig<Element, kColumns, kParts>;
+  gemm::run_any<Config>(
+      params, shared_memory,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
         finish<kPlain>(params, fragment, store);
       });
@@ -145,10 +144,10 @@ __global__ void projection_normalize_kernel(const __grid_constant__ NormalizePar
   }
 }
 
-template <class Element, int kColumns, bool kPlain>
+template <class Element, int kColumns, bool kPlain, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream) {
-  gemm::launch<ForwardConfig<Element, kColumns>>(
-      "projection_forward", projection_forward_kernel<Element, kColumns, kPlain>, params,
+  gemm::launch_any<ForwardConfig<Element, kColumns, kParts>>(
+      "projection_forward", projection_forward_kernel<Element, kColumns, kPlain, kParts>, params,
       multiprocessors, stream);
 }
 

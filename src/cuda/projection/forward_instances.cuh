@@ -4,13 +4,16 @@
 #include "cuda/projection/few_rows.cuh"
 #include "cuda/projection/forward.cuh"
 
-#define TANDEM_INSTANCES_FORWARD(Element)                                              \
-  namespace tandem::cuda::projection {                                                 \
-  template void launch_forward<Element, 64, false>(const ForwardParams&, int, void*);  \
-  template void launch_forward<Element, 128, false>(const ForwardParams&, int, void*); \
-  template void launch_forward<Element, 192, true>(const ForwardParams&, int, void*);  \
-  template void launch_forward<Element, 256, true>(const ForwardParams&, int, void*);  \
-  template void launch_normalize<Element>(const NormalizeParams&, void*);              \
+#define TANDEM_INSTANCES_FORWARD(Element)                                                        \
+  namespace tandem::cuda::projection {                                                           \
+  template void launch_forward<Element, 64, false, 1>(const ForwardParams&, int, void*);         \
+  template void launch_forward<Element, 64, false, gemm::kSplitParts>(const ForwardParams&, int, \
+                                                                      void*);                    \
+  template void launch_forward<Element, 128, false, 1>(const ForwardParams&, int, void*);        \
+  template void launch_forward<Element, 160, true, 1>(const ForwardParams&, int, void*);         \
+  template void launch_forward<Element, 192, true, 1>(const ForwardParams&, int, void*);         \
+  template void launch_forward<Element, 256, true, 1>(const ForwardParams&, int, void*);         \
+  template void launch_normalize<Element>(const NormalizeParams&, void*);                        \
   }
 
 #define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \

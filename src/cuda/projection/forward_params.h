@@ -46,7 +46,7 @@ struct NormalizeParams {
 /// Launch projection_forward_kernel with tiles of kColumns, `kPlain`: of products and biases alone,
 /// projection_few_rows_kernel for up to kRows rows, and projection_normalize_kernel. Instantiated
 /// in forward_instances.cuh.
-template <class Element, int kColumns, bool kPlain>
+template <class Element, int kColumns, bool kPlain, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element, int kRows>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);

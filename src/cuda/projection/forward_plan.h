@@ -33,6 +33,7 @@ struct ForwardVariant {
   Normalize normalize;
   Finish finish;
   gemm::Copy copy;
+  bool splits = false;  // each tile's depth among the CTAs of a cluster
 };
 
 const std::vector<ForwardVariant>& forward_variants();

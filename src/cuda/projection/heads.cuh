@@ -44,17 +44,13 @@ __device__ inline int column_in_head(std::uint32_t ends, int block) {
   return 8 * (block - (32 - __clz(static_cast<int>(before))));
 }
 
-/// Keeps rstd of a row's head, the number `head` of the fragment, where it is one and wanted.
+/// Keeps rstd of a row's head where it is wanted.
 template <int kColumns>
 __device__ void keep_rstd(const HeadsParams& params, const ForwardSegment& segment,
                           const gemm::Fragment<kColumns>& fragment, int half, int head,
                           float rstd) {
   const int row = fragment.row + fragment_row() + 8 * half;
-  head += fragment.column / segment.head_width;
-  if (segment.inverse_norm.data == nullptr || threadIdx.x % 4 != 0 || row >= params.rows ||
-      head >= params.columns[fragment.segment] / segment.head_width) {
-    return;
-  }
+  if (segment.inverse_norm.data == nullptr || threadIdx.x % 4 != 0 || row >= params.rows) return;
   static_cast<float*>(segment.inverse_norm.data)[row * segment.inverse_norm.row_stride + head] =
       rstd;
 }
@@ -67,6 +63,8 @@ __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegm
   constexpr int kBlocks = Config::kColumns / 8;
   const auto* weight = static_cast<const Weight*>(heads.norm_weight) + fragment_column(0);
   const float share = 1.0f / static_cast<float>(segment.head_width);
+  const int first_head = fragment.column / segment.head_width;
+  const int count = params.columns[fragment.segment] / segment.head_width - first_head;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::uint32_t ends = forget(segment.head_ends);
@@ -92,7 +90,8 @@ __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegm
         const int block = first + i;
         if (ends >> block & 1) {
           rstd = rsqrtf(fmaf(gemm::sum_of_quad(sums[block]), share, heads.eps));
-          keep_rstd(params, segment, fragment, half, __popc(ends & ((1u << block) - 1)), rstd);
+          const int head = __popc(ends & ((1u << block) - 1));
+          if (head < count) keep_rstd(params, segment, fragment, half, first_head + head, rstd);
         }
         // Columns behind the last whole head are of no one: they become 0.
         float* z = fragment.values + 4 * block + 2 * half;

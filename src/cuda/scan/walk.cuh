@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/parts/barrier.cuh"
+#include "cuda/parts/cluster.cuh"
 #include "cuda/scan/map.cuh"
 #include "cuda/scan/plan.h"
 
@@ -115,17 +116,10 @@ __device__ inline void join_walk(int ranks) {
 
 /// Stores a map in the shared memory of a CTA of the cluster, where `arrived` counts its bytes.
 __device__ inline void send_map(ScanMap* to, Barrier* arrived, int rank, ScanMap map) {
-  const auto there = [&](const void* here) {
-    std::uint32_t address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(address)
-        : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(here))), "r"(rank));
-    return address;
-  };
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
-          "r"(there(to)),
-      "f"(map.factor), "f"(map.sum), "r"(there(arrived))
+          "r"(address_in_cluster(to, rank)),
+      "f"(map.factor), "f"(map.sum), "r"(address_in_cluster(arrived, rank))
       : "memory");
 }
 
