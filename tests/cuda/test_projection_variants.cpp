@@ -143,6 +143,7 @@ TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
 
 TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
   EXPECT_EQ(gemm::few_rows_parts(16, 2048, 132), 4);
+  EXPECT_EQ(gemm::few_rows_parts(32, 4096, 132), 3);  // 30 clusters of 4 fit
   EXPECT_EQ(gemm::few_rows_parts(64, 2048, 132), 2);
   EXPECT_EQ(gemm::few_rows_parts(48, 4096, 132), 2);
   EXPECT_EQ(gemm::few_rows_parts(224, 4096, 132), 1);
