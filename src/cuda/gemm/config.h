@@ -66,7 +66,7 @@ struct Config {
   static constexpr int kStageBytes = (kPanelsA + kPanels) * kPanelBytes;
   // Of a warpgroup, for results: of a narrow tile all, so that none waits until the store of
   // another has read its panel, about a microsecond; of a wide one as many as leave four stages.
-  static constexpr int kStorePanels = kTogether ? 2 : kColumns > 128 ? 3 : kHalves* kPanels;
+  static constexpr int kStorePanels = kTogether ? 2 : (kColumns > 128 ? 3 : kHalves * kPanels);
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
   static constexpr int kSumBytes = (kParts - 1) * 64 * kColumns * 4;  // of a half's other parts
   static constexpr int kBarrierBytes = 1024;

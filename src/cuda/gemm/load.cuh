@@ -140,19 +140,17 @@ struct Operand {
   }
 };
 
-/// Loads the addend's rows from `row` on, where they lie in the result. One thread of each warp
-/// that loads; A's has nothing to.
-template <class Config, bool kIsA, class Operands>
-__device__ void load_addend(const Operands& operands, Barrier& full, char* to, const Tile& tile,
+/// Loads the addend's rows from `row` on. One thread of each warp that loads; A's has nothing to.
+template <class Config, bool kIsA>
+__device__ void load_addend(const CUtensorMap& map, Barrier& full, char* to, const Tile& tile,
                             int row) {
   if constexpr (kIsA) {
     full.arrive();
   } else {
-    const int left = operands.columns[tile.segment] - tile.column;
-    const int panels = row < operands.rows ? min((left + 63) / 64, Config::kPanels) : 0;
-    full.arrive_and_expect(panels * kPanelBytes);
-    for (int panel = 0; panel < panels; ++panel) {
-      cuda::load_panel(operands.addend.map, full, to + panel * kPanelBytes,
+    full.arrive_and_expect(Config::kPanels * kPanelBytes);
+#pragma unroll
+    for (int panel = 0; panel < Config::kPanels; ++panel) {
+      cuda::load_panel(map, full, to + panel * kPanelBytes,
                        {tile.column + 64 * panel, 0, row, tile.outer});
     }
   }
@@ -197,8 +195,8 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
     for (int half = 0; half < kAddendSteps && adds<Config>(operands); ++half, at.advance()) {
       shared.ring.wait_empty(at);
       if (elected) {
-        load_addend<Config, kIsA>(operands, shared.ring.full[at.stage], shared.stages[at.stage].b,
-                                  tile, tile.row + 64 * half);
+        load_addend<Config, kIsA>(operands.addend.map, shared.ring.full[at.stage],
+                                  shared.stages[at.stage].b, tile, tile.row + 64 * half);
       }
     }
   }
