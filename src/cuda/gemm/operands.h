@@ -60,7 +60,8 @@ struct Operands {
   int steps_per_slice = 0;
   cutlass::FastDivmod steps_per_batch;
   TileOrder order;  // set by launch (gemm/loop.cuh)
-  // Of a tile's steps, those that a CTA of its cluster contracts; set by launch_split.
+  // Of a tile's steps, those that a CTA of its cluster contracts; set by launch_any
+  // (gemm/split.cuh).
   int steps_per_part = 0;
 
   /// Sets a segment's columns, after those before it.

@@ -31,11 +31,13 @@ struct Tile {
   int column;
 };
 
+/// Rows of tiles of a block of the result.
 template <class Config, class Operands>
 constexpr int kTileGroup = Operands::kWholeRows ? 1
                            : Config::kTogether  ? 16
                                                 : 8;
 
+/// What tile_at needs of the operands.
 template <class Config, class Operands>
 TileOrder order_tiles(const Operands& operands) {
   const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
@@ -60,6 +62,7 @@ int count_ctas(const Operands& operands, int tiles, int multiprocessors) {
   return std::min(tiles, multiprocessors);
 }
 
+/// The tile of an index below order.count.
 template <class Config, class Operands>
 __device__ Tile tile_at(const Operands& operands, int index) {
   constexpr int kGroup = kTileGroup<Config, Operands>;
