@@ -41,8 +41,8 @@ constexpr int box_rows_b(Layout layout, int columns) {
 /// A product of 16-bit matrices of ElementT by tiles of 128 x kColumnsT. With kTN the rows of A and
 /// B are tokens, which are contracted. Of a tile of 256 columns both warpgroups take 64 rows, else
 /// every other tile each. `kGatedT`: A is multiplied element by element with the operands' `gate`,
-/// a matrix of its shape, on its way into the product. `kPartsT`: CTAs of a cluster that
-/// contract a part of a tile's depth each (gemm/split.cuh).
+/// a matrix of its shape, on its way into the product. `kPartsT`: CTAs of a cluster that contract a
+/// part of a tile's depth each (gemm/split.cuh).
 template <class ElementT, Layout kLayoutT, int kColumnsT, bool kGatedT = false, int kPartsT = 1>
 struct Config {
   using Element = ElementT;

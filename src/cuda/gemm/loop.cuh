@@ -22,9 +22,9 @@
 //   rows 0  = tile n =====  - epilogue -   = tile n+2 =====
 //   rows 1                = tile n+1 =====  - epilogue -
 //
-// Wide tiles both compute together, 64 rows each: fewer bytes for a product, on their way and in
-// shared memory, and so less power. One stays some steps ahead, or both epilogues would meet. It
-// wins where the depth is great.
+// Tiles of 256 columns both compute together, 64 rows each: fewer bytes for a product, on their way
+// and in shared memory, and so less power. One stays some steps ahead, or both epilogues would
+// meet. It wins where the depth is great.
 //
 // Floor: 2 rows columns contracted flops.
 #pragma once

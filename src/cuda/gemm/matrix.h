@@ -23,7 +23,7 @@ inline TileExtents matrix_extents(std::int64_t rows, std::int64_t columns) {
   return {1, rows, 1, columns};
 }
 
-/// Plans copies of `box_rows` rows of an operand: box_rows_a, kBoxRows.
+/// Plans copies of `box_rows` rows of an operand: box_rows_a, box_rows_b.
 inline TensorMapPlan plan_operand(const TokenTensor& tensor, DType dtype,
                                   const TileExtents& extents, int box_rows) {
   return plan_tile("operand", {tensor.data, tensor.batch_stride, tensor.time_stride, 0}, dtype,

@@ -23,7 +23,7 @@ struct TileOrder {
   cutlass::FastDivmod per_last_column;  // of the last group
 };
 
-/// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, kBoxRows), and the
+/// A and B as tensor maps [B,T,1,columns] of boxes of 64 columns (box_rows_a, box_rows_b), and the
 /// product's extents. Either
 ///   the result's columns come in segments, each with a B of its own: a tile lies in one of them;
 ///   or the product is a sum of terms, each with an A and a B of its own;

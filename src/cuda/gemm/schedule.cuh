@@ -5,7 +5,7 @@
 // of A and B from device memory once:
 //
 //   columns ->
-//   0  8  16 ..     8 tiles down, or 16 of wider ones, then one to the right
+//   0  8  16 ..     8 tiles down, or 16 of 256 columns, then one to the right
 //   1  9  17
 //   ..
 //   7  15 ..

@@ -20,6 +20,7 @@ __device__ inline std::uint32_t address_in_cluster(const void* here, int rank) {
       : "r"(cute::cast_smem_ptr_to_uint(here)), "r"(rank));
   return address;
 }
+/// Reads four floats at the same place there.
 __device__ inline float4 load_from_cluster(const void* here, int rank) {
   float4 value;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -27,6 +28,7 @@ __device__ inline float4 load_from_cluster(const void* here, int rank) {
                : "r"(address_in_cluster(here, rank)));
   return value;
 }
+/// Writes four floats to such an address.
 __device__ inline void store_to_cluster(std::uint32_t address, float4 value) {
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x),
                "f"(value.y), "f"(value.z), "f"(value.w)
