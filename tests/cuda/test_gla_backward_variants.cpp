@@ -87,6 +87,59 @@ TEST(GlaBackwardVariants, ByGroupsWhatFitsOneCta) {
   EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
 }
 
+TEST(GlaBackwardVariants, BySpansWhatIsWide) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.wide";
+  GlaBackwardArgs args = backward_args(2, 256, 4, 4, 256, 512);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.wide", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 136, 8)), "");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 128, 512)), "takes K from 136 on, got 128");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 264, 512)), "takes K <= 256, got 264");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 256, 520)), "takes V <= 512, got 520");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 256, 256)), "takes H = HQ, got 4 and 2");
+  args.dk.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
+  const DeviceProperties device = DeviceProperties::h200();
+  DeviceProperties h100 = device;
+  h100.name = "NVIDIA H100 80GB HBM3";
+  const auto by_spans = [&](const GlaBackwardArgs& args) {
+    return plan_wide_backward(make_problem(args), h100, std::size_t{1} << 40).time;
+  };
+  const auto chosen = [&](const GlaBackwardArgs& args) {
+    const GlaBackwardProblem problem = make_problem(args);
+    return gla_backward_workspace_bytes(problem, device) !=
+           plan_backward(problem, device).workspace_bytes;
+  };
+  // Measured on an H100 (docs/ops/gla_backward.log.md): 430, 321, 91, 507 and 103 us; by walks 714,
+  // 516, 201, 1170 and 144.
+  EXPECT_NEAR(by_spans(backward_args(8, 2048, 4, 4, 256, 512)), 430.0, 45.0);
+  EXPECT_NEAR(by_spans(backward_args(1, 8192, 4, 4, 256, 512)), 321.0, 35.0);
+  EXPECT_NEAR(by_spans(backward_args(1, 2048, 4, 4, 256, 512)), 91.0, 10.0);
+  EXPECT_NEAR(by_spans(backward_args(4, 2048, 12, 12, 192, 384)), 507.0, 50.0);
+  EXPECT_NEAR(by_spans(backward_args(1, 2048, 8, 8, 256, 256)), 103.0, 10.0);
+  EXPECT_TRUE(chosen(backward_args(8, 2048, 4, 4, 256, 512)));
+  EXPECT_TRUE(chosen(backward_args(1, 2048, 4, 4, 256, 512)));
+  EXPECT_TRUE(chosen(backward_args(1, 2048, 8, 8, 256, 256)));
+  // Measured: 2310 us, by walks 1970; 407 and 350.
+  EXPECT_FALSE(chosen(backward_args(8, 2048, 32, 32, 256, 256)));
+  EXPECT_FALSE(chosen(backward_args(1, 8192, 16, 16, 256, 64)));
+}
+
+TEST(GlaBackwardPlan, HeadsInTurnWhereStatesHaveNoRoom) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const GlaBackwardProblem problem = make_problem(backward_args(8, 2048, 32, 32, 256, 256));
+  const std::size_t all = plan_wide_backward(problem, device, std::size_t{1} << 40).workspace_bytes;
+  EXPECT_EQ(plan_wide_backward(problem, device, all).slab_heads, 256);
+  for (const std::size_t parts : {2, 3, 16, 1000}) {
+    const WideBackwardPlan plan = plan_wide_backward(problem, device, all / parts);
+    EXPECT_GE(plan.slab_heads, 1);
+    EXPECT_TRUE(plan.workspace_bytes <= all / parts || plan.slab_heads == 1) << parts;
+  }
+}
+
 TEST(GlaBackwardPlan, InReverseWhereThatIsPredictedToBeFaster) {
   const DeviceProperties device = DeviceProperties::h200();
   const auto in_reverse = [&](const GlaBackwardArgs& args) {
@@ -288,12 +341,12 @@ TEST(GlaBackwardPlan, AChoiceHasItsOwnWorkspace) {
   const GlaBackwardProblem narrow = make_problem(backward_args(8, 1024, 8, 8, 64, 64));
   EXPECT_EQ(gla_backward_workspace_bytes(narrow, device),
             plan_chunk_backward(narrow, device).workspace_bytes);
-  for (const GlaBackwardArgs& args :
-       {backward_args(1, 64, 4, 4, 256, 256), backward_args(1, 1024, 8, 8, 256, 512)}) {
-    const GlaBackwardProblem walks = make_problem(args);
-    EXPECT_EQ(gla_backward_workspace_bytes(walks, device),
-              plan_backward(walks, device).workspace_bytes);
-  }
+  const GlaBackwardProblem walks = make_problem(backward_args(1, 64, 4, 4, 256, 256));
+  EXPECT_EQ(gla_backward_workspace_bytes(walks, device),
+            plan_backward(walks, device).workspace_bytes);
+  const GlaBackwardProblem wide = make_problem(backward_args(1, 1024, 8, 8, 256, 512));
+  EXPECT_EQ(gla_backward_workspace_bytes(wide, device),
+            plan_wide_backward(wide, device, std::size_t{1} << 40).workspace_bytes);
 }
 
 TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {

@@ -1,5 +1,5 @@
-// gla_backward on CUDA: by groups of heads, by chunks, in one reverse walk or by a walk per
-// gradient: the choice, and the launches of the first three. Host only.
+// gla_backward on CUDA: by groups of heads, by chunks, in one reverse walk, by spans of wide heads
+// or by a walk per gradient: the choice, and the launches of all but the last. Host only.
 #include "cuda/gla/backward.h"
 
 #include <algorithm>
@@ -26,6 +26,7 @@ struct BackwardChoice {
   BackwardPlan walks;
   ReversePlan reverse;
   GroupBackwardPlan groups;
+  WideBackwardPlan spans;
   // Packed sequences merged. Behind it come the walks of the sequences as they are, which mostly
   // end at once.
   MergePlan merge;
@@ -108,9 +109,20 @@ double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& pr
   const BackwardVariant& variant = *choice.variant;
   if (variant.by_walks()) return predicted_by_walks(choice, problem, device);
   if (variant.by_chunks) return predicted_chunks_time(problem, device);
+  if (variant.by_spans) return choice.spans.time;
   constexpr double kMerge = 20.0;  // five launches more
   const double of_one = variant.in_reverse ? choice.reverse.time : choice.groups.time;
   return of_one + (choice.merges() ? kMerge : 0.0);
+}
+
+/// Plans a call by spans, which takes no more memory than one by walks, or than 1.1 times the wider
+/// of q and v and 16 MB, if heads in turn are enough for that.
+WideBackwardPlan plan_wide(const GlaBackwardProblem& problem, const DeviceProperties& device) {
+  const GlaForwardProblem& f = problem.forward;
+  const std::int64_t widest = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
+  const auto room = static_cast<std::size_t>(widest + widest / 10 + (16 << 20));
+  return plan_wide_backward(problem, device,
+                            std::max(room, plan_backward(problem, device).workspace_bytes));
 }
 
 /// Plans a call by a variant.
@@ -124,6 +136,9 @@ BackwardChoice plan_by(const BackwardVariant& variant, const GlaBackwardProblem&
   } else if (variant.in_reverse) {
     choice.reverse = plan_as_one(&plan_reverse_backward, problem, device);
     choice.workspace_bytes = choice.reverse.workspace_bytes;
+  } else if (variant.by_spans) {
+    choice.spans = plan_wide(problem, device);
+    choice.workspace_bytes = choice.spans.workspace_bytes;
   } else {
     choice.groups = plan_as_one(&plan_group_backward, problem, device);
     choice.workspace_bytes = choice.groups.workspace_bytes;
@@ -365,6 +380,34 @@ void run_by_groups(const GlaBackwardProblem& problem, const GlaForwardProblem& p
   sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
 }
 
+void run_by_spans(const GlaBackwardProblem& problem, const BackwardChoice& choice,
+                  const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+  const WideBackwardPlan& plan = choice.spans;
+  WideBackwardParams params{encode_maps(problem), problem};
+  params.spans = plan.spans;
+  params.value_panels = plan.value_panels;
+  params.multiprocessors = device.multiprocessors;
+  params.decays = scratch.at<WideDecay>(plan.decays);
+  params.states = scratch.at<char>(plan.states);
+  params.state_gradients = scratch.at<char>(plan.state_gradients);
+  if (problem.d_log_decay.data) {
+    params.flows = scratch.at<float>(plan.flows);
+    params.query_rows = scratch.at<float>(plan.query_rows);
+    params.key_rows = scratch.at<float>(plan.key_rows);
+    params.key_state_rows = scratch.at<float>(plan.key_state_rows);
+    params.decay_sums = scratch.at<float>(plan.decay_sums);
+  }
+  const int heads = static_cast<int>(problem.forward.B * problem.forward.H);
+  for (int head = 0; head < heads; head += plan.slab_heads) {
+    params.first_head = head;
+    params.heads = std::min(plan.slab_heads, heads - head);
+    launch_wide_decays(params, stream);
+    choice.variant->by_spans(choice.variant->name.c_str(), params, stream);
+    if (problem.d_log_decay.data) launch_wide_decay_gradient(params, stream);
+  }
+  sum_decays(problem, params.decay_sums, plan.spans, stream);
+}
+
 /// Runs what makes all gradients wherever inputs are finite, and behind it, for merged sequences,
 /// the walks of the sequences as they are.
 void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
@@ -377,6 +420,7 @@ void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
     run_by_walks(of, plan, guard, variant.name, variant.tma, scratch, stream);
   };
   if (variant.by_chunks) return run_by_chunks(problem, variant, device, scratch, stream);
+  if (variant.by_spans) return run_by_spans(problem, choice, device, scratch, stream);
   if (!choice.merges() && variant.by_walks()) return walk(problem, choice.walks, {});
   GlaBackwardProblem merged = problem;
   FiniteGuard guard;
@@ -408,12 +452,14 @@ const std::vector<BackwardVariant>& backward_variants() {
           const SegmentLaunch segments{&launch_state<StateConfig<Element, 128, 128, false>>,
                                        &launch_state<StateConfig<Element, 128, 128, true>>};
           BackwardVariant chunks{name + ".chunks", dtype, tma},
-              reverse{name + ".reverse", dtype, tma}, groups{name + ".groups", dtype, tma};
+              reverse{name + ".reverse", dtype, tma}, groups{name + ".groups", dtype, tma},
+              wide{name + ".wide", dtype, tma};
           chunks.by_chunks = &launch_chunk_backward<Element>;
           reverse.in_reverse = &launch_reverse_backward<Element, 128, 128>;
           groups.by_groups = &launch_group_backward<Element>;
           reverse.segments = groups.segments = segments;
-          rows.insert(rows.end(), {chunks, reverse, groups});
+          wide.by_spans = &launch_wide_backward<Element>;
+          rows.insert(rows.end(), {chunks, reverse, groups, wide});
         }
         rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
       });
@@ -440,6 +486,7 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   if (reason.empty() && !variant.by_groups) reason = reason_against_heads(problem);
   if (!reason.empty()) return reason;
   if (variant.by_groups) return reason_against_groups(problem);
+  if (variant.by_spans) return reason_against_wide(problem);
   return variant.by_chunks ? reason_against_chunks(problem) : reason_against_reverse(problem);
 }
 

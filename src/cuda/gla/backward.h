@@ -10,6 +10,7 @@
 #include "cuda/gla/reverse/plan.h"
 #include "cuda/gla/state/params.h"
 #include "cuda/gla/walk/backward.h"
+#include "cuda/gla/wide/params.h"
 
 namespace tandem::cuda::gla {
 
@@ -20,8 +21,8 @@ struct SegmentLaunch {
 };
 
 /// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups
-/// of heads (groups/plan.h), or by a walk per gradient (walk/backward.h), which picks its tiles
-/// itself.
+/// of heads (groups/plan.h), by spans of wide heads (wide/plan.h), or by a walk per gradient
+/// (walk/backward.h), which picks its tiles itself.
 struct BackwardVariant {
   std::string name;
   DType dtype;
@@ -30,8 +31,9 @@ struct BackwardVariant {
   ReverseBackwardLaunch in_reverse = nullptr;
   GroupBackwardLaunch by_groups = nullptr;
   SegmentLaunch segments = {};  // of the last two
+  WideBackwardLaunch by_spans = nullptr;
 
-  bool by_walks() const { return !by_chunks && !in_reverse && !by_groups; }
+  bool by_walks() const { return !by_chunks && !in_reverse && !by_groups && !by_spans; }
   /// Whether it takes packed sequences, merged into one.
   bool as_one() const { return in_reverse || by_groups; }
 };

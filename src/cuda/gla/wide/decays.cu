@@ -1,0 +1,163 @@
+// gla_wide_decays_kernel: the sums of decays of every chunk of 64 tokens, a warp each.
+// gla_wide_decay_gradient_kernel: row sums and flows -> d_log_decay.
+//
+// With a_t = q_t . dq_t, b_t = k_t . what dk_t has from dS behind the span, c_t the rest of
+// k_t . dk_t, and F what flows through the span,
+//   dg_t = F + sum of b before t + sum of a - c from t to the span's end
+// A warp per span, eight tokens per lane (docs/ops/gla_backward.md).
+#include "cuda/gla/decay/gradient.cuh"
+#include "cuda/gla/wide/decay.cuh"
+#include "cuda/parts/stream_order.cuh"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+
+/// Reads the decays of a launch's head.
+struct HeadDecays {
+  const float* data;  // null: no decays
+  std::int64_t time_stride;
+  std::int64_t T;
+
+  __device__ HeadDecays(const WideBackwardParams& params, int head) {
+    const GlaForwardProblem& problem = params.problem.forward;
+    const DecayTensor& decay = problem.log_decay;
+    const int of_all = params.first_head + head;
+    data = decay.data == nullptr ? nullptr
+                                 : decay.data + of_all / problem.H * decay.batch_stride +
+                                       of_all % problem.H * decay.head_stride;
+    time_stride = decay.time_stride;
+    T = problem.T;
+  }
+  /// A token's natural-log decay, 0 where there is none.
+  __device__ float at(std::int64_t time) const {
+    return data != nullptr && time < T ? data[time * time_stride] : 0.0f;
+  }
+};
+
+__global__ __launch_bounds__(kThreads) void gla_wide_decays_kernel(
+    const __grid_constant__ WideBackwardParams params) {
+  follow_stream();
+  const int chunks = params.spans * kWideChunks;
+  const int index = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (index >= params.heads * chunks) return;
+  const int head = index / chunks, chunk = index - head * chunks;
+  const HeadDecays decays(params, head);
+  const int lane = threadIdx.x % 32;
+  const std::int64_t first = 64 * std::int64_t{chunk} + 2 * lane;
+  const float2 natural = {decays.at(first), decays.at(first + 1)};
+  WideDecay& out = params.decays[index];
+  by_strength(any_strong(natural), [&]<bool kStrong> {
+    const ChunkSums<kStrong> sums(natural);
+    const auto store = [&](float(&to)[64], float x, float y) {
+      *reinterpret_cast<float2*>(&to[2 * lane]) = {x, y};
+    };
+    const float2 centred = sums.centred();
+    store(out.within, centred.x, centred.y);
+    store(out.before, sums.x.value(), sums.y.value());
+    store(out.behind, (sums.total - sums.x).value(), (sums.total - sums.y).value());
+    if (lane == 0) out.total = sums.total.value();
+  });
+  if (lane == 0) out.next = LogSum<false>::of(decays.at(64 * std::int64_t{chunk + 1})).value();
+}
+
+constexpr int kLaneTokens = kWideSpan / 32;
+
+/// Loads a lane's tokens of a span.
+__device__ void load_rows(const float* rows, std::int64_t span, float (&values)[kLaneTokens]) {
+  const float4* const from =
+      reinterpret_cast<const float4*>(rows + span * kWideSpan) + threadIdx.x % 32 * 2;
+  const float4 first = from[0], second = from[1];
+  values[0] = first.x, values[1] = first.y, values[2] = first.z, values[3] = first.w;
+  values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
+}
+
+__global__ __launch_bounds__(kThreads) void gla_wide_decay_gradient_kernel(
+    const __grid_constant__ WideBackwardParams params) {
+  follow_stream();
+  const int index = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (index >= params.heads * params.spans) return;
+  const int head = index / params.spans, span = index - head * params.spans;
+  const int lane = threadIdx.x % 32;
+  const std::int64_t begin = std::int64_t{span} * kWideSpan;
+  const std::int64_t first = begin + lane * kLaneTokens;
+  const HeadDecays decays(params, head);
+
+  float query[kLaneTokens], key[kLaneTokens], key_state[kLaneTokens], log_decay[kLaneTokens];
+  load_rows(params.query_rows, index, query);
+  load_rows(params.key_rows, index, key);
+  load_rows(params.key_state_rows, index, key_state);
+  LogSum<true> log_sum;
+#pragma unroll
+  for (int i = 0; i < kLaneTokens; ++i) {
+    log_decay[i] = decays.at(first + i);
+    log_sum = log_sum + LogSum<true>::of(log_decay[i]);
+  }
+  log_sum = {sum_warp(log_sum.rest), sum_warp(log_sum.whole)};
+  log_sum = log_sum + LogSum<true>::of(decays.at(begin + kWideSpan));
+  const int shares = kWideFlows * params.value_panels;
+  float product = 0.0f;
+  for (int i = lane; i < shares; i += 32) {
+    product += params.flows[std::int64_t{index} * shares + i];
+  }
+  const float flow = log_sum.factor() * sum_warp(product);
+
+  float of_lane = 0.0f, behind_lane = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kLaneTokens; ++i) {
+    const bool inside = first + i < params.problem.forward.T;
+    key[i] = inside ? query[i] - (key[i] - key_state[i]) : 0.0f;  // a - c
+    if (!inside) key_state[i] = 0.0f;
+    of_lane += key_state[i];
+    behind_lane += key[i];
+  }
+  float before = flow + sum_before(inclusive_sum(of_lane));
+  float behind = sum_behind(behind_lane);
+  float dg[kLaneTokens];
+#pragma unroll
+  for (int i = kLaneTokens - 1; i >= 0; --i) dg[i] = behind += key[i];
+  const GlaForwardProblem& problem = params.problem.forward;
+  const int of_all = params.first_head + head;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kLaneTokens; ++i) {
+    const float value = unless_forgotten(before + dg[i], log_decay[i]);
+    before += key_state[i];
+    if (first + i >= problem.T) break;
+    if (params.problem.d_log_decay.per_token) {
+      *gradient_at(params.problem.d_log_decay, of_all / problem.H, static_cast<int>(first + i),
+                   of_all % problem.H) = value;
+    } else {
+      sum += value;
+    }
+  }
+  if (params.problem.d_log_decay.per_token) return;
+  sum = sum_warp(sum);
+  if (lane == 0) params.decay_sums[std::int64_t{of_all} * params.spans + span] = sum;
+}
+
+unsigned blocks_for(std::int64_t warps) { return static_cast<unsigned>(ceil_div(warps, kWarps)); }
+
+}  // namespace
+
+void launch_wide_decays(const WideBackwardParams& params, void* stream) {
+  const std::int64_t chunks = std::int64_t{params.heads} * params.spans * kWideChunks;
+  if (chunks == 0) return;
+  launch_kernel("gla_wide_decays", gla_wide_decays_kernel,
+                {.blocks = blocks_for(chunks), .threads = kThreads, .early = false},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+void launch_wide_decay_gradient(const WideBackwardParams& params, void* stream) {
+  const std::int64_t spans = std::int64_t{params.heads} * params.spans;
+  if (spans == 0) return;
+  launch_kernel("gla_wide_decay_gradient", gla_wide_decay_gradient_kernel,
+                {.blocks = blocks_for(spans), .threads = kThreads, .early = false},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,103 @@
+#include "cuda/gla/wide/plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/gla/variant_choice.h"
+#include "cuda/runtime/plan.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+constexpr int kNarrowest = 136;  // of K: below other ways take less than 256 columns at a time
+constexpr int kWidestValue = 512;
+
+/// Microseconds of a launch for so many heads, fitted to an H100 (docs/ops/gla_backward.log.md).
+double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, bool sums,
+                      std::int64_t heads, const DeviceProperties& device) {
+  constexpr double kLaunch = 3.0;   // of each kernel, its first loads and last stores
+  constexpr double kChunk = 0.78;   // of one walk for states
+  constexpr double kBlock = 19.7;   // of a multiprocessor: all gradients of a block of rows
+  constexpr double kPanel = 6.1;    // the same, for each 64 columns of V
+  constexpr double kOfCopy = 0.85;  // the memory's rate where nearly as much is written as read
+  const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
+  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
+  const std::int64_t walks = heads * plan.value_panels * (kWideColumns / kWideStateKeys);
+  const std::int64_t rounds = ceil_div(walks, kWideWalksAtOnce * multiprocessors);
+  const double chain = kChunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
+  const double tensors = static_cast<double>(2 * (f.K + f.V) * f.T * heads);
+  const double states = static_cast<double>(2 * 64 * kWideColumns * plan.value_panels) *
+                        static_cast<double>(plan.spans * heads);
+  const double forward = std::max(chain, (tensors + states) / rate);
+  const double reverse = std::max(chain, (tensors + (sums ? 2.0 : 1.0) * states) / rate);
+  const std::int64_t kinds = 2 + ceil_div(f.V, kWideColumns);
+  const std::int64_t items = ceil_div(heads * ceil_div(f.T, kWideRows) * kinds, multiprocessors);
+  const double gradients = static_cast<double>(items) / static_cast<double>(kinds) *
+                           (kBlock + kPanel * plan.value_panels);
+  return (sums ? 5 : 3) * kLaunch + forward + reverse + gradients;
+}
+
+/// Whether walks, of which each takes 64 columns of V, are known to be faster: with 256 columns,
+/// where heads fill the multiprocessors. why not by their predicted time: there it is 1.8 times the
+/// measured one.
+bool walks_are_faster(const WideBackwardPlan& plan, std::int64_t heads,
+                      const DeviceProperties& device) {
+  constexpr int kPanels = kWideColumns / 64;
+  return plan.value_panels == kPanels && 4 * heads * kPanels >= 3 * device.multiprocessors;
+}
+
+}  // namespace
+
+std::string reason_against_wide(const GlaBackwardProblem& problem) {
+  const GlaForwardProblem& f = problem.forward;
+  if (f.B * f.H * ceil_div(f.T, kWideRows) * (2 + ceil_div(f.V, kWideColumns)) > kMaxIndex) {
+    return "takes at most 2^31 - 1 blocks of 128 tokens of heads";
+  }
+  // The sums for the gradient by the decays would not cancel closely enough: the last token's dk is
+  // mostly of the final state then.
+  if (f.dtype == DType::kFloat16 && problem.d_final_state && problem.d_log_decay.data) {
+    return "takes fp16 and d_final_state without d_log_decay";
+  }
+  if (f.K < kNarrowest) {
+    return "takes K from " + std::to_string(kNarrowest) + " on, got " + std::to_string(f.K);
+  }
+  const std::string reason = width_reason("K", f.K, kWideColumns);
+  return reason.empty() ? width_reason("V", f.V, kWidestValue) : reason;
+}
+
+WideBackwardPlan plan_wide_backward(const GlaBackwardProblem& problem,
+                                    const DeviceProperties& device, std::size_t most_bytes) {
+  const GlaForwardProblem& f = problem.forward;
+  const std::int64_t heads = f.B * f.H;
+  const bool sums = problem.d_log_decay.data != nullptr;
+  WideBackwardPlan plan;
+  plan.spans = static_cast<int>(ceil_div(f.T, kWideSpan));
+  plan.value_panels = static_cast<int>(ceil_div(f.V, 64));
+  const auto lay_out = [&](std::int64_t slab) {
+    plan.slab_heads = static_cast<int>(slab);
+    const std::int64_t spans = slab * plan.spans;
+    const std::int64_t states = spans * plan.value_panels * 2 * 64 * kWideColumns;
+    const std::int64_t rows = sums ? 4 * spans * kWideSpan : 0;
+    WorkspaceLayout workspace;
+    plan.decays = workspace.add(spans * kWideChunks * kWideDecayBytes);
+    plan.states = workspace.add(states);
+    plan.state_gradients = workspace.add(states);
+    plan.flows = workspace.add(sums ? 4 * kWideFlows * spans * plan.value_panels : 0);
+    plan.query_rows = workspace.add(rows);
+    plan.key_rows = workspace.add(rows);
+    plan.key_state_rows = workspace.add(rows);
+    plan.decay_sums =
+        workspace.add(sums && !problem.d_log_decay.per_token ? 4 * heads * plan.spans : 0);
+    plan.workspace_bytes = workspace.bytes();
+  };
+  lay_out(heads);
+  for (std::int64_t slabs = 2; plan.workspace_bytes > most_bytes && slabs <= heads; ++slabs) {
+    lay_out(ceil_div(heads, slabs));
+  }
+  const std::int64_t slabs = ceil_div(heads, std::max(plan.slab_heads, 1));
+  plan.time = static_cast<double>(slabs) * predicted_time(plan, f, sums, plan.slab_heads, device);
+  if (walks_are_faster(plan, heads, device)) plan.time = std::numeric_limits<double>::infinity();
+  return plan;
+}
+
+}  // namespace tandem::cuda::gla
