@@ -97,6 +97,20 @@ TEST(GlaBackwardVariants, BySpansWhatIsWide) {
   EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 264, 512)), "takes K <= 256, got 264");
   EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 256, 520)), "takes V <= 512, got 520");
   EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 256, 256)), "takes H = HQ, got 4 and 2");
+  // Where sums for d_log_decay would cancel too loosely for fp16.
+  const auto final_state = TensorView::contiguous(
+      reinterpret_cast<void*>(10ull << 44), DType::kFloat32, {2, 4, 256, 512}, Device::cuda());
+  args.d_final_state = final_state;
+  EXPECT_EQ(reason(kName, args), "");
+  GlaBackwardArgs halves = args;
+  for (TensorView* view :
+       {&halves.q, &halves.k, &halves.v, &halves.d_o, &*halves.dq, &*halves.dk, &*halves.dv}) {
+    view->dtype = DType::kFloat16;
+  }
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.wide", halves),
+            "takes fp16 and d_final_state without d_log_decay");
+  halves.d_log_decay.reset();
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.wide", halves), "");
   args.dk.reset();
   EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
 }

@@ -50,7 +50,10 @@ bool walks_are_faster(const WideBackwardPlan& plan, std::int64_t heads,
 
 std::string reason_against_wide(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
-  if (f.B * f.H * ceil_div(f.T, kWideRows) * (2 + ceil_div(f.V, kWideColumns)) > kMaxIndex) {
+  // Of the gradients' blocks and of walks, in both directions.
+  const std::int64_t blocks = ceil_div(f.T, kWideRows) * (2 + ceil_div(f.V, kWideColumns));
+  const std::int64_t walks = 2 * ceil_div(f.V, 64) * (kWideColumns / kWideStateKeys);
+  if (f.B * f.H * std::max(blocks, walks) > kMaxIndex) {
     return "takes at most 2^31 - 1 blocks of 128 tokens of heads";
   }
   // The sums for the gradient by the decays would not cancel closely enough: the last token's dk is

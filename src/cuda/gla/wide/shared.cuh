@@ -64,9 +64,7 @@ struct WideItem {
 };
 
 __device__ inline unsigned wide_kinds(const WideBackwardParams& params) {
-  unsigned panels = params.value_panels;
-  asm volatile("" : "+r"(panels));  // why: what roles have in common is spilled in some
-  return 2 + (64 * panels + kWideColumns - 1) / kWideColumns;
+  return 2 + (64 * params.value_panels + kWideColumns - 1) / kWideColumns;
 }
 __device__ inline unsigned wide_blocks(const WideBackwardParams& params) {
   return static_cast<unsigned>((params.problem.forward.T + kWideRows - 1) / kWideRows);
