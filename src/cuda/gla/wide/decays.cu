@@ -4,7 +4,7 @@
 // With a_t = q_t . dq_t, b_t = k_t . what dk_t has from dS behind the span, c_t the rest of
 // k_t . dk_t, and F what flows through the span,
 //   dg_t = F + sum of b before t + sum of a - c from t to the span's end
-// A warp per span, eight tokens per lane (docs/ops/gla_backward.md).
+// A warp per span, eight tokens per lane (docs/ops/gla_backward_wide.md).
 #include "cuda/gla/decay/gradient.cuh"
 #include "cuda/gla/wide/decay.cuh"
 #include "cuda/parts/stream_order.cuh"

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda::gla {
 
-// Started early these kernels take 3 to 12 % longer, all together (docs/ops/gla_backward.log.md).
+// Started early all together take 3 to 15 % longer (docs/ops/gla_backward.log.md).
 constexpr bool kStartsEarly = false;
 
 template <class Element>

@@ -1,6 +1,6 @@
 // A backward of heads whose K is wider than 128: the states at both ends of every span of 256
 // tokens, then each gradient's blocks of 128 rows by up to 256 columns, by themselves
-// (docs/ops/gla_backward_cuda.md).
+// (docs/ops/gla_backward_wide.md).
 #pragma once
 
 #include "cuda/gla/common/backward_maps.h"

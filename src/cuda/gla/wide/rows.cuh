@@ -210,7 +210,7 @@ struct WideRows {
     fence(out);
   }
 
-  /// Goes past a slot that has been read. One that is held stays this CTA's.
+  /// Goes past a slot that has been read. One that is held is given back by release_stored.
   __device__ void leave(bool holds) {
     if (!holds) release(at.stage);
     at.advance();
