@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "core/environment.h"
+#include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/decay/gradient.h"
 #include "cuda/gla/reverse/outside.h"
 #include "cuda/gla/state/config.h"
 #include "cuda/gla/walk/merge.h"
+#include "cuda/gla/wide/run.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla.h"
@@ -118,11 +120,9 @@ double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& pr
 /// Plans a call by spans, which takes no more memory than one by walks, or than 1.1 times the wider
 /// of q and v and 16 MB, if heads in turn are enough for that.
 WideBackwardPlan plan_wide(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  const GlaForwardProblem& f = problem.forward;
-  const std::int64_t widest = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
-  const auto room = static_cast<std::size_t>(widest + widest / 10 + (16 << 20));
-  return plan_wide_backward(problem, device,
-                            std::max(room, plan_backward(problem, device).workspace_bytes));
+  const std::size_t by_walks = plan_backward(problem, device).workspace_bytes;
+  const auto room = static_cast<std::size_t>(workspace_room(problem.forward));
+  return plan_wide_backward(problem, device, std::max(room, by_walks));
 }
 
 /// Plans a call by a variant.
@@ -202,14 +202,6 @@ std::string reason_against_heads(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
   if (f.HQ == f.H) return "";
   return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
-}
-
-BackwardMaps encode_maps(const GlaBackwardProblem& problem) {
-  const GlaForwardProblem& f = problem.forward;
-  return {tile_map(f.q, f, f.HQ, f.K),        tile_map(f.k, f, f.HQ, f.K),
-          tile_map(f.v, f, f.H, f.V),         tile_map(problem.d_o, f, f.H, f.V),
-          tile_map(problem.dq, f, f.HQ, f.K), tile_map(problem.dk, f, f.HQ, f.K),
-          tile_map(problem.dv, f, f.H, f.V)};
 }
 
 /// Sums a constant decay's gradient, from `splits` sums per sequence and head.
@@ -382,30 +374,10 @@ void run_by_groups(const GlaBackwardProblem& problem, const GlaForwardProblem& p
 
 void run_by_spans(const GlaBackwardProblem& problem, const BackwardChoice& choice,
                   const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+  const BackwardVariant& variant = *choice.variant;
   const WideBackwardPlan& plan = choice.spans;
-  WideBackwardParams params{encode_maps(problem), problem};
-  params.spans = plan.spans;
-  params.value_panels = plan.value_panels;
-  params.multiprocessors = device.multiprocessors;
-  params.decays = scratch.at<WideDecay>(plan.decays);
-  params.states = scratch.at<char>(plan.states);
-  params.state_gradients = scratch.at<char>(plan.state_gradients);
-  if (problem.d_log_decay.data) {
-    params.flows = scratch.at<float>(plan.flows);
-    params.query_rows = scratch.at<float>(plan.query_rows);
-    params.key_rows = scratch.at<float>(plan.key_rows);
-    params.key_state_rows = scratch.at<float>(plan.key_state_rows);
-    params.decay_sums = scratch.at<float>(plan.decay_sums);
-  }
-  const int heads = static_cast<int>(problem.forward.B * problem.forward.H);
-  for (int head = 0; head < heads; head += plan.slab_heads) {
-    params.first_head = head;
-    params.heads = std::min(plan.slab_heads, heads - head);
-    launch_wide_decays(params, stream);
-    choice.variant->by_spans(choice.variant->name.c_str(), params, stream);
-    if (problem.d_log_decay.data) launch_wide_decay_gradient(params, stream);
-  }
-  sum_decays(problem, params.decay_sums, plan.spans, stream);
+  run_wide_backward(problem, plan, variant.by_spans, variant.name.c_str(), device, scratch, stream);
+  sum_decays(problem, scratch.at<float>(plan.decay_sums), plan.spans, stream);
 }
 
 /// Runs what makes all gradients wherever inputs are finite, and behind it, for merged sequences,

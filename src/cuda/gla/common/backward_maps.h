@@ -3,6 +3,8 @@
 
 #include <cuda.h>
 
+#include "ops/gla_problem.h"
+
 namespace tandem::cuda::gla {
 
 struct BackwardMaps {
@@ -14,5 +16,7 @@ struct BackwardMaps {
   CUtensorMap dk_map;
   CUtensorMap dv_map;
 };
+
+BackwardMaps encode_maps(const GlaBackwardProblem& problem);
 
 }  // namespace tandem::cuda::gla

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/environment.h"
+#include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
 #include "cuda/runtime/plan.h"
@@ -28,10 +29,8 @@ struct Shape {
         chunks(static_cast<int>(ceil_div(f.T, kChunk))),
         groups(f.B * f.HQ),
         members(std::int64_t{f.H / std::max(f.HQ, 1)} * value_panels),
-        state_bytes((f.K <= kNarrow ? 1 : 2) * panel_bytes(64)) {
-    const std::int64_t widest = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
-    most_bytes = widest + widest / 10 + (16 << 20) - merged.bytes;
-  }
+        state_bytes((f.K <= kNarrow ? 1 : 2) * panel_bytes(64)),
+        most_bytes(workspace_room(f, merged)) {}
 };
 
 /// Whether segments can be entered: states are read 16 bytes at a time.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/environment.h"
+#include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/runtime/plan.h"
 
@@ -90,8 +91,7 @@ std::string reason_against_reverse(const GlaBackwardProblem& problem) {
 ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,
                                   const MergedSequences& merged) {
   const GlaForwardProblem& f = problem.forward;
-  const std::int64_t q_bytes = 2 * f.B * f.T * f.H * std::max(f.K, f.V);
-  const std::int64_t most_bytes = q_bytes + q_bytes / 10 + (16 << 20) - merged.bytes;
+  const std::int64_t most_bytes = workspace_room(f, merged);
   const std::int64_t reach = std::min(merged.reach, f.T);
   ReversePlan best = plan_segments(problem, reach, device, 1);
   if (const int forced = gla_segments_switch(); forced > 0) {

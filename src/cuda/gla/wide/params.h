@@ -32,7 +32,7 @@ struct WideBackwardParams : BackwardMaps {
   float* decay_sums = nullptr;      // [B,H,spans], of a constant decay
 
   /// Bytes of a span's state of a head.
-  __host__ __device__ std::int64_t state_bytes() const {
+  constexpr std::int64_t state_bytes() const {
     return std::int64_t{value_panels} * 64 * kWideColumns * 2;
   }
 };
