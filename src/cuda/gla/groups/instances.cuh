@@ -28,15 +28,14 @@ template <class Element, int kKeyDim, int kParts>
 void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaStream_t stream) {
   using Config = GroupConfig<Element, kKeyDim>;
   static_assert(sizeof(GroupBackwardParts) <= 4096);  // what a kernel may receive
-  static_assert(GroupStatesShape::kCtas * sizeof(GroupStatesShared<Config>) <=
-                kSharedMemoryPerBlock);
+  static_assert(StateWalkShape::kCtas * sizeof(GroupStatesShared<Config>) <= kSharedMemoryPerBlock);
   const GroupBackwardParams& params = parts.of[0];  // but for its columns of K, as all
   const std::int64_t groups = params.slab.groups;
   if (groups == 0 || params.members == 0) return;
   const std::int64_t walks = groups * params.slab.segments * params.members;
   launch_kernel(name, gla_group_states_kernel<Config, kParts>,
                 {.blocks = static_cast<unsigned>(2 * kParts * walks),
-                 .threads = GroupStatesShape::kThreads,
+                 .threads = StateWalkShape::kThreads,
                  .shared_bytes = sizeof(GroupStatesShared<Config>)},
                 stream, parts);
   const std::int64_t items = groups * params.slab_chunks;

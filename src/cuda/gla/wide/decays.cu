@@ -99,7 +99,7 @@ __global__ __launch_bounds__(kThreads) void gla_wide_decay_gradient_kernel(
   }
   log_sum = {sum_warp(log_sum.rest), sum_warp(log_sum.whole)};
   log_sum = log_sum + LogSum<true>::of(decays.at(begin + kWideSpan));
-  const int shares = kWideFlows * params.value_panels;
+  const int shares = params.shares();
   float product = 0.0f;
   for (int i = lane; i < shares; i += 32) {
     product += params.flows[std::int64_t{index} * shares + i];

@@ -18,31 +18,22 @@ void launch_wide_states(const char* name, const WideBackwardParams& params, Wide
                         cudaStream_t stream) {
   static_assert(kWideWalksAtOnce * (sizeof(WideStatesShared) + 1024) <=
                 kSharedMemoryPerMultiprocessor);
-  const int of_head =
-      (walks == WideWalks::kBoth ? 2 : 1) * (kWideColumns / kWideStateKeys) * params.value_panels;
+  const int of_head = (walks == WideWalks::kBoth ? 2 : 1) * params.key_parts * params.value_panels;
   launch_kernel(name, gla_wide_states_kernel<Element>,
                 {.blocks = static_cast<unsigned>(params.heads * of_head),
-                 .threads = WideStatesShape::kThreads,
+                 .threads = StateWalkShape::kThreads,
                  .shared_bytes = sizeof(WideStatesShared),
                  .early = kStartsEarly},
                 stream, WideStatesParams{params, walks});
 }
 
-template <class Element>
-void launch_wide_backward(const char* name, const WideBackwardParams& params, void* stream) {
-  using Config = WideConfig<Element>;
+template <class Element, int kKeyParts>
+void launch_wide_gradients(const char* name, const WideBackwardParams& params,
+                           cudaStream_t stream) {
+  using Config = WideConfig<Element, kKeyParts>;
   static_assert(sizeof(WideShared<Config>) <= kSharedMemoryPerBlock);
-  const auto on = static_cast<cudaStream_t>(stream);
-  const GlaForwardProblem& f = params.problem.forward;
-  if (params.heads == 0 || params.value_panels == 0) return;
-  if (params.flows == nullptr) {
-    launch_wide_states<Element>(name, params, WideWalks::kBoth, on);
-  } else {
-    launch_wide_states<Element>(name, params, WideWalks::kForward, on);
-    launch_wide_states<Element>(name, params, WideWalks::kReverse, on);
-  }
-  const std::int64_t items = std::int64_t{params.heads} * ceil_div(f.T, kWideRows) *
-                             (2 + ceil_div(64 * params.value_panels, kWideColumns));
+  const std::int64_t items =
+      std::int64_t{params.heads} * ceil_div(params.problem.forward.T, kWideRows) * params.kinds();
   if (items == 0) return;
   launch_kernel(name, gla_wide_gradients_kernel<Config>,
                 {.blocks = static_cast<unsigned>(
@@ -50,7 +41,22 @@ void launch_wide_backward(const char* name, const WideBackwardParams& params, vo
                  .threads = Config::kThreads,
                  .shared_bytes = sizeof(WideShared<Config>),
                  .early = kStartsEarly},
-                on, params);
+                stream, params);
+}
+
+template <class Element>
+void launch_wide_backward(const char* name, const WideBackwardParams& params, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (params.heads == 0 || params.value_panels == 0) return;
+  if (params.flows == nullptr) {
+    launch_wide_states<Element>(name, params, WideWalks::kBoth, on);
+  } else {
+    launch_wide_states<Element>(name, params, WideWalks::kForward, on);
+    launch_wide_states<Element>(name, params, WideWalks::kReverse, on);
+  }
+  const auto gradients = params.key_parts == 1 ? &launch_wide_gradients<Element, 1>
+                                               : &launch_wide_gradients<Element, 2>;
+  gradients(name, params, on);
 }
 
 }  // namespace tandem::cuda::gla

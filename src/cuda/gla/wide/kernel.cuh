@@ -1,5 +1,5 @@
-// gla_wide_gradients_kernel: 128 rows of dq, dk or dv, 256 columns of them, from the states at both
-// ends of their span of 256 tokens and the span's other tokens.
+// gla_wide_gradients_kernel: 128 rows of dq, dk or dv, as many columns of them as K has (128 or
+// 256), from the states at both ends of their span of 256 tokens and the span's other tokens.
 //
 // G is the inclusive sum of a head's decays, D_ij = 2^(G_i - G_j) for j <= i, both in the span, e_i
 // the factor from S before it to token i, f_j the one from token j to dS behind it
@@ -16,12 +16,12 @@
 //   load   warp 0, a thread       24  rows and tokens of later steps, tiles and partners of later
 //                                     items, into six slots of 32 KB
 //          warp 1, a thread       24  steps of the state, each behind one of rows; decays
-//   rows   warpgroups 1, 2       240  64 rows each, 128 and 64 accumulators a thread
+//   rows   warpgroups 1, 2       240  64 rows each, up to 128 and 64 accumulators a thread
 //
 //   load   ~ step, state, step, ... ~  ~ tile ~  ~ step, ... ~  ~ tile ~
 //   rows   =rows S, rows Xt=    -e, D-  =W Y=    =rows Xt=   -D-  =W Y=   -sums-  -round, store-
 // X are the tokens that rows are paired with, W their weights, Y the tile of these tokens; row sums
-// take a partner, k or q of the rows. A gradient leaves through its item's last two slots. Shared
+// take a partner, k or q of the rows. A gradient leaves through its item's last slots. Shared
 // memory: 198 KB.
 //
 // Floor: q, k, v, do and both states read once, dq, dk, dv written. Numerics: rounded to 16 bits

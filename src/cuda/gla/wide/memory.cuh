@@ -52,20 +52,24 @@ struct WidePanels {
       at.advance(with_state ? 2 : 1);
     }
   }
-  /// 128 tokens of 256 columns, one half of the tokens behind the other.
+  /// 128 tokens, all columns of the gradient: in one slot, or one half of the tokens behind the
+  /// other.
   __device__ void load_tokens(const CUtensorMap& map, const WideItem& item, int time) {
 #pragma unroll 1
-    for (int end = time + kWideRows; time < end; time += 64) {
+    for (int slot = 0; slot < Config::kTileSlots; ++slot) {
+      char* to = shared.slots[at.stage].tile;
       expect(Config::kSlotBytes);
-      load_tile(map, full(), shared.slots[at.stage].tile, kWideColumns,
-                at_token(item, item.column, time));
+      for (int half = 0; half < 2 / Config::kTileSlots; ++half, time += 64) {
+        load_tile(map, full(), to, Config::kColumns, at_token(item, item.column, time));
+        to += Config::kSlotBytes / 2;
+      }
       at.advance();
     }
   }
   /// The same of the rows, one half of the columns behind the other.
   __device__ void load_partner(const CUtensorMap& map, const WideItem& item) {
 #pragma unroll 1
-    for (int column = 0; column < kWideColumns; column += kWideColumns / 2) {
+    for (int column = 0; column < Config::kColumns; column += 128) {
       char* const tile = shared.slots[at.stage].tile;
       expect(Config::kSlotBytes);
       load_rows(map, tile, at_token(item, column, item.begin()));
@@ -141,8 +145,9 @@ struct WideStates {
     const int steps = wide_steps(params, item);
     const bool columns = item.gradient == WideGradient::kValue;
     const int first = item.column / kPanelColumns;
-    const int panels = columns ? min(params.value_panels - first, Config::kPanels) : 1;
-    if (columns) states += first * Config::kSlotBytes;
+    const int panels =
+        columns ? min(params.value_panels - first, Config::kColumns / kPanelColumns) : 1;
+    if (columns) states += first * Config::kStateBytes;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       at.advance();
@@ -150,21 +155,21 @@ struct WideStates {
       Barrier& full = shared.ring.full[at.stage];
       char* const to = shared.slots[at.stage].tile;
       // Of St [V,K] 64 rows, or 64 columns of up to 256 rows.
-      const int bytes = columns ? panel_bytes(64) : Config::kSlotBytes;
+      const int bytes = columns ? panel_bytes(64) : Config::kStateBytes;
       full.arrive_and_expect(panels * bytes);
 #pragma unroll 1
       for (int panel = 0; panel < panels; ++panel) {
-        cute::SM90_BULK_COPY_G2S::copy(states + panel * Config::kSlotBytes, &full.word,
+        cute::SM90_BULK_COPY_G2S::copy(states + panel * Config::kStateBytes, &full.word,
                                        to + panel * panel_bytes(64), bytes);
       }
       states += bytes;
       at.advance();
     }
     const int sums = has_sums(params, item) ? item.is_query() ? 1 : 2 : 0;
+    const int others = has_other_block(params, item) ? steps + Config::kTileSlots : 0;
     // why waits: a barrier tells two turns of the ring apart.
 #pragma unroll 1
-    for (int slot = 2 + 2 * sums + (has_other_block(params, item) ? steps + 2 : 0); slot > 0;
-         --slot) {
+    for (int slot = Config::kTileSlots * (1 + sums) + others; slot > 0; --slot) {
       shared.ring.wait_empty(at);
       at.advance();
     }

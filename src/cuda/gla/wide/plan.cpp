@@ -9,7 +9,7 @@
 namespace tandem::cuda::gla {
 namespace {
 
-constexpr int kNarrowest = 136;  // of K: below other ways take less than 256 columns at a time
+constexpr int kWidestKey = 256;
 constexpr int kWidestValue = 512;
 
 /// Microseconds of a launch for so many heads, fitted to an H100 (docs/ops/gla_backward.log.md).
@@ -22,15 +22,15 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   constexpr double kOfCopy = 0.85;  // the memory's rate where nearly as much is written as read
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const std::int64_t walks = heads * plan.value_panels * (kWideColumns / kWideStateKeys);
+  const std::int64_t walks = heads * plan.value_panels * plan.key_parts;
   const std::int64_t rounds = ceil_div(walks, kWideWalksAtOnce * multiprocessors);
   const double chain = kChunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
   const double tensors = static_cast<double>(2 * (f.K + f.V) * f.T * heads);
-  const double states = static_cast<double>(2 * 64 * kWideColumns * plan.value_panels) *
-                        static_cast<double>(plan.spans * heads);
+  const double states = static_cast<double>(2 * 64 * kWideKeys * plan.key_parts) *
+                        static_cast<double>(plan.value_panels * plan.spans * heads);
   const double forward = std::max(chain, (tensors + states) / rate);
   const double reverse = std::max(chain, (tensors + (sums ? 2.0 : 1.0) * states) / rate);
-  const std::int64_t kinds = 2 + ceil_div(f.V, kWideColumns);
+  const std::int64_t kinds = 2 + ceil_div(f.V, plan.key_parts * kWideKeys);
   const std::int64_t items = ceil_div(heads * ceil_div(f.T, kWideRows) * kinds, multiprocessors);
   const double gradients = static_cast<double>(items) / static_cast<double>(kinds) *
                            (kBlock + kPanel * plan.value_panels);
@@ -42,8 +42,9 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
 /// measured one.
 bool walks_are_faster(const WideBackwardPlan& plan, std::int64_t heads,
                       const DeviceProperties& device) {
-  constexpr int kPanels = kWideColumns / 64;
-  return plan.value_panels == kPanels && 4 * heads * kPanels >= 3 * device.multiprocessors;
+  constexpr int kPanels = 4;
+  return plan.key_parts == 2 && plan.value_panels == kPanels &&
+         4 * heads * kPanels >= 3 * device.multiprocessors;
 }
 
 }  // namespace
@@ -51,8 +52,10 @@ bool walks_are_faster(const WideBackwardPlan& plan, std::int64_t heads,
 std::string reason_against_wide(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
   // Of the gradients' blocks and of walks, in both directions.
-  const std::int64_t blocks = ceil_div(f.T, kWideRows) * (2 + ceil_div(f.V, kWideColumns));
-  const std::int64_t walks = 2 * ceil_div(f.V, 64) * (kWideColumns / kWideStateKeys);
+  const std::int64_t key_parts = std::max<std::int64_t>(ceil_div(f.K, kWideKeys), 1);
+  const std::int64_t kinds = 2 + ceil_div(f.V, key_parts * kWideKeys);
+  const std::int64_t blocks = ceil_div(f.T, kWideRows) * kinds;
+  const std::int64_t walks = 2 * ceil_div(f.V, 64) * key_parts;
   if (f.B * f.H * std::max(blocks, walks) > kMaxIndex) {
     return "takes at most 2^31 - 1 blocks of 128 tokens of heads";
   }
@@ -61,10 +64,11 @@ std::string reason_against_wide(const GlaBackwardProblem& problem) {
   if (f.dtype == DType::kFloat16 && problem.d_final_state && problem.d_log_decay.data) {
     return "takes fp16 and d_final_state without d_log_decay";
   }
-  if (f.K < kNarrowest) {
-    return "takes K from " + std::to_string(kNarrowest) + " on, got " + std::to_string(f.K);
+  if (std::max(f.K, f.V) <= kWideKeys) {
+    return "takes K or V above " + std::to_string(kWideKeys) + ", got " + std::to_string(f.K) +
+           " and " + std::to_string(f.V);
   }
-  const std::string reason = width_reason("K", f.K, kWideColumns);
+  const std::string reason = width_reason("K", f.K, kWidestKey);
   return reason.empty() ? width_reason("V", f.V, kWidestValue) : reason;
 }
 
@@ -76,16 +80,18 @@ WideBackwardPlan plan_wide_backward(const GlaBackwardProblem& problem,
   WideBackwardPlan plan;
   plan.spans = static_cast<int>(ceil_div(f.T, kWideSpan));
   plan.value_panels = static_cast<int>(ceil_div(f.V, 64));
+  plan.key_parts = std::max(static_cast<int>(ceil_div(f.K, kWideKeys)), 1);
   const auto lay_out = [&](std::int64_t slab) {
     plan.slab_heads = static_cast<int>(slab);
     const std::int64_t spans = slab * plan.spans;
-    const std::int64_t states = spans * plan.value_panels * 2 * 64 * kWideColumns;
+    const std::int64_t tiles = spans * plan.value_panels * plan.key_parts;
+    const std::int64_t states = tiles * 2 * 64 * kWideKeys;
     const std::int64_t rows = sums ? 4 * spans * kWideSpan : 0;
     WorkspaceLayout workspace;
     plan.decays = workspace.add(spans * kWideChunks * kWideDecayBytes);
     plan.states = workspace.add(states);
     plan.state_gradients = workspace.add(states);
-    plan.flows = workspace.add(sums ? 4 * kWideFlows * spans * plan.value_panels : 0);
+    plan.flows = workspace.add(sums ? 4 * 4 * tiles : 0);
     plan.query_rows = workspace.add(rows);
     plan.key_rows = workspace.add(rows);
     plan.key_state_rows = workspace.add(rows);

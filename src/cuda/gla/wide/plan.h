@@ -8,28 +8,26 @@
 
 namespace tandem::cuda::gla {
 
-// Tokens of a span, between states that are kept; of a block of rows of one gradient; columns that
-// a CTA makes of it.
+// Tokens of a span, between states that are kept; of a block of rows of one gradient.
 constexpr int kWideChunks = 4;  // of 64 tokens
 constexpr int kWideSpan = 64 * kWideChunks;
 constexpr int kWideRows = 128;
-constexpr int kWideColumns = 256;
 constexpr int kWideBlocks = kWideSpan / kWideRows;
-constexpr int kWideStateKeys = 128;                            // columns of K that a CTA walks
-constexpr int kWideFlows = kWideColumns / kWideStateKeys * 4;  // warps with a share of <S, dS>
-constexpr int kWideDecayBytes = 784;                           // of a WideDecay
-constexpr int kWideWalksAtOnce = 2;                            // for states, per multiprocessor
+constexpr int kWideKeys = 128;        // columns of K that a CTA walks, of one or two such parts
+constexpr int kWideDecayBytes = 784;  // of a WideDecay
+constexpr int kWideWalksAtOnce = 2;   // for states, per multiprocessor
 
 struct WideBackwardPlan {
   int spans = 0;         // per sequence
   int value_panels = 0;  // of 64 columns of V
+  int key_parts = 0;     // of kWideKeys columns of K
   int slab_heads = 0;    // of B * H: those of one launch, all or as many as have room
   double time = 0.0;     // microseconds, predicted
   // Offsets into the workspace, 256-byte aligned.
   std::size_t decays = 0;           // WideDecay [slab_heads,spans,4]
-  std::size_t states = 0;           // 16 bits [slab_heads,spans,value_panels,64,256]
+  std::size_t states = 0;           // 16 bits [slab_heads,spans,value_panels,64,key_parts,128]
   std::size_t state_gradients = 0;  // the same
-  std::size_t flows = 0;            // fp32 [slab_heads,spans,value_panels,8], if sums are wanted
+  std::size_t flows = 0;            // fp32 [slab_heads,spans,4*value_panels*key_parts], for sums
   std::size_t query_rows = 0;       // fp32 [slab_heads,spans,256], as the next two
   std::size_t key_rows = 0;
   std::size_t key_state_rows = 0;

@@ -22,7 +22,7 @@ struct WideRows {
   bool stored = false;  // an item before, whose slots are not given back yet
 
   using Element = typename Config::Element;
-  static constexpr int kOut = kWideColumns / 2, kScores = kWideRows / 2;
+  static constexpr int kOut = Config::kColumns / 2, kScores = kWideRows / 2;
 
   __device__ void run() {
     for (WidePosition position; position.more(params); ++position.round) {
@@ -51,13 +51,13 @@ struct WideRows {
   __device__ void release(int slot) {
     if (threadIdx.x % 128 == 0) shared.ring.empty[slot].arrive();
   }
-  /// Gives back the two slots before the ring's, if the item before left through them. why late:
-  /// products of the next one run while they are read.
+  /// Gives back the slots before the ring's that the item before left through. why late: products
+  /// of the next one run while they are read.
   __device__ void release_stored() {
     if (threadIdx.x % 128 != 0 || !stored) return;
     wait_stores_read();
     constexpr int kSlots = WideShared<Config>::kSlots;
-    for (int back = 1; back <= 2; ++back) {
+    for (int back = 1; back <= Config::kTileSlots; ++back) {
       shared.ring.empty[(at.stage + kSlots - back) % kSlots].arrive();
     }
   }
@@ -85,7 +85,7 @@ struct WideRows {
           kMajor == Major::K ? k_major_descriptor(tile, 0) : mn_major_descriptor(tile, 0);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        wgmma_ss<Element, kWideColumns, Major::K, kMajor>(
+        wgmma_ss<Element, Config::kColumns, Major::K, kMajor>(
             out, move_descriptor(rows, 32 * i),
             move_descriptor(state, kMajor == Major::K ? 32 * i : mn_major_bytes(i)), adds || i > 0);
       }
@@ -188,7 +188,7 @@ struct WideRows {
     }
   }
 
-  /// out += what rows have from 64 tokens, the ring's slot.
+  /// out += what rows have from 64 tokens of the ring's slot.
   template <WideGradient kGradient, int kHalf>
   __device__ __forceinline__ void add_half(const WideDecay (&decays)[kWideChunks], int chunk,
                                            int other, const float (&scores)[kScores],
@@ -196,13 +196,14 @@ struct WideRows {
     if (kGradient == WideGradient::kQuery ? other > chunk : other < chunk) return;
     Operand weights;
     weigh<kGradient, kHalf>(decays, chunk, other, scores, weights);
-    const std::uint64_t tokens = mn_major_descriptor(shared.slots[at.stage].tile, 0);
+    constexpr int kOffset = Config::kTileSlots == 1 ? kHalf * Config::kSlotBytes / 2 : 0;
+    const std::uint64_t tokens = mn_major_descriptor(shared.slots[at.stage].tile + kOffset, 0);
     fence(out);
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      wgmma_rs<Element, kWideColumns, Major::MN>(out, weights[i],
-                                                 move_descriptor(tokens, mn_major_bytes(i)), true);
+      wgmma_rs<Element, Config::kColumns, Major::MN>(
+          out, weights[i], move_descriptor(tokens, mn_major_bytes(i)), true);
     }
     wgmma_commit();
     wgmma_wait<0>();
@@ -216,35 +217,37 @@ struct WideRows {
     at.advance();
   }
 
-  /// out += what rows have from a block of tokens of their span, two slots.
+  /// out += what rows have from a block of tokens of their span.
   template <WideGradient kGradient>
   __device__ __forceinline__ void add_block(const WideDecay (&decays)[kWideChunks], int chunk,
                                             int block, const float (&scores)[kScores],
                                             float (&out)[kOut], bool holds) {
     shared.ring.wait_full(at);
     add_half<kGradient, 0>(decays, chunk, 2 * block, scores, out);
-    leave(holds);
-    shared.ring.wait_full(at);
+    if constexpr (Config::kTileSlots == 2) {
+      leave(holds);
+      shared.ring.wait_full(at);
+    }
     add_half<kGradient, 1>(decays, chunk, 2 * block + 1, scores, out);
     leave(holds);
   }
 
-  /// sums[row] = the sum over columns of out times those of the partner, two slots.
+  /// sums[row] = the sum over columns of out times those of the partner.
   __device__ __forceinline__ void sum_partner(const WideItem& item, int chunk,
                                               const float (&out)[kOut], float* sums, bool holds) {
     float own[2][4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int slot = 0; slot < Config::kTileSlots; ++slot) {
       shared.ring.wait_full(at);
       const char* const rows = shared.slots[at.stage].tile + warpgroup * panel_bytes(64);
 #pragma unroll
-      for (int step = 0; step < kOut / 16; ++step) {
+      for (int step = 0; step < 8; ++step) {  // of 16 columns
         std::uint32_t packed[4];
         get_columns<kWideRows>(rows, step, 0, packed);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = unpack_pair<Element>(packed[i]);
-          const int at_pair = half * kOut / 2 + 8 * step + 2 * i;
+          const int at_pair = 64 * slot + 8 * step + 2 * i;
           own[i % 2][i / 2] += pair.x * out[at_pair];
           own[i % 2][2 + i / 2] += pair.y * out[at_pair + 1];
         }
@@ -286,14 +289,16 @@ struct WideRows {
     table.advance();
   }
 
-  /// Stores out through the item's last two slots (release_stored).
+  /// Stores out through the item's last slots (release_stored).
   template <WideGradient kGradient>
   __device__ __forceinline__ void store(const WideItem& item, const float (&out)[kOut]) {
     const GlaForwardProblem& problem = params.problem.forward;
     constexpr int kSlots = WideShared<Config>::kSlots;
-    const auto held = [&](int index) { return (at.stage + kSlots - 2 + index) % kSlots; };
+    constexpr bool kShared = Config::kTileSlots == 1;           // by both warpgroups
     cutlass::arch::NamedBarrier::sync(256, Config::kRowsSync);  // nobody reads them any more
-    char* const tile = shared.slots[held(warpgroup)].tile;
+    const int back = kShared ? 1 : 2 - warpgroup;
+    char* const tile = shared.slots[(at.stage + kSlots - back) % kSlots].tile +
+                       (kShared ? warpgroup * Config::kSlotBytes / 2 : 0);
     put_rows<Element>(out, tile);
     fence_shared_for_async_proxy();
     sync_warpgroup(1 + warpgroup);
@@ -302,7 +307,7 @@ struct WideRows {
                              : kGradient == WideGradient::kKey ? params.dk_map
                                                                : params.dv_map;
     const int width = kGradient == WideGradient::kValue ? problem.V : problem.K;
-    for (int panel = 0; panel < Config::kPanels; ++panel) {
+    for (int panel = 0; panel < Config::kColumns / kPanelColumns; ++panel) {
       const int column = item.column + kPanelColumns * panel;
       const int time = item.begin() + 64 * warpgroup;
       if (column >= width || time >= problem.T) break;

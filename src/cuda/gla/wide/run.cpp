@@ -12,6 +12,7 @@ void run_wide_backward(const GlaBackwardProblem& problem, const WideBackwardPlan
   WideBackwardParams params{encode_maps(problem), problem};
   params.spans = plan.spans;
   params.value_panels = plan.value_panels;
+  params.key_parts = plan.key_parts;
   params.multiprocessors = device.multiprocessors;
   params.decays = scratch.at<WideDecay>(plan.decays);
   params.states = scratch.at<char>(plan.states);

@@ -10,7 +10,8 @@
 
 namespace tandem::cuda::gla {
 
-template <class ElementT>
+/// `kKeyPartsT`: of kWideKeys columns of K, one or two.
+template <class ElementT, int kKeyPartsT>
 struct WideConfig {
   using Element = ElementT;
   static constexpr int kThreads = 384;
@@ -21,9 +22,15 @@ struct WideConfig {
   // Named barriers; 1 and 2 are those of the warpgroups.
   static constexpr int kRowsSync = 3;  // of both warpgroups for rows
 
+  /// Of a gradient that a CTA makes: all of dq and dk. why no more of dv where K is narrow: all
+  /// three kinds of products then fit in registers alike.
+  static constexpr int kColumns = kKeyPartsT * kWideKeys;
   static constexpr int kRowPanelBytes = panel_bytes(kWideRows);
-  static constexpr int kPanels = kWideColumns / kPanelColumns;
-  static constexpr int kSlotBytes = kPanels * panel_bytes(64);
+  static constexpr int kSlotBytes = 2 * kRowPanelBytes;
+  /// Slots that 128 tokens of so many columns take.
+  static constexpr int kTileSlots = kWideRows * kColumns * 2 / kSlotBytes;
+  /// Of 64 columns of V of St.
+  static constexpr int kStateBytes = kColumns / kPanelColumns * panel_bytes(64);
 };
 
 template <class Config>
@@ -32,7 +39,7 @@ struct WideShared {
   static constexpr int kTables = 2;
 
   /// What a copy fills: 64 columns of 128 rows and of 128 tokens that these are paired with, 64
-  /// tokens of up to 256 columns, 128 columns of 128 rows, or a step of the state.
+  /// tokens of 256 columns or 128 of 128, 128 columns of 128 rows, or a step of the state.
   union Slot {
     struct {
       alignas(1024) char rows[Config::kRowPanelBytes];
@@ -48,7 +55,7 @@ struct WideShared {
 
 enum class WideGradient { kQuery, kKey, kValue };
 
-/// 128 rows of a gradient of a head, 256 columns of them.
+/// 128 rows of a gradient of a head, Config::kColumns of it.
 struct WideItem {
   WideGradient gradient;
   int head;  // of the launch
@@ -63,14 +70,11 @@ struct WideItem {
   __device__ bool is_query() const { return gradient == WideGradient::kQuery; }
 };
 
-__device__ inline unsigned wide_kinds(const WideBackwardParams& params) {
-  return 2 + (64 * params.value_panels + kWideColumns - 1) / kWideColumns;
-}
 __device__ inline unsigned wide_blocks(const WideBackwardParams& params) {
   return static_cast<unsigned>((params.problem.forward.T + kWideRows - 1) / kWideRows);
 }
 __device__ inline unsigned wide_items(const WideBackwardParams& params) {
-  return static_cast<unsigned>(params.heads) * wide_blocks(params) * wide_kinds(params);
+  return static_cast<unsigned>(params.heads) * wide_blocks(params) * params.kinds();
 }
 
 /// Returns blockIdx.x. why by assembly: a value that roles have in common is spilled in some.
@@ -99,13 +103,13 @@ struct WidePosition {
 };
 
 __device__ inline WideItem find_wide_item(const WideBackwardParams& params, unsigned index) {
-  const unsigned kinds = wide_kinds(params), blocks = wide_blocks(params);
+  const unsigned kinds = params.kinds(), blocks = wide_blocks(params);
   const unsigned block = index / kinds, kind = index - block * kinds;
   WideItem item;
   item.gradient = kind == 0   ? WideGradient::kQuery
                   : kind == 1 ? WideGradient::kKey
                               : WideGradient::kValue;
-  item.column = kind < 2 ? 0 : static_cast<int>(kind - 2) * kWideColumns;
+  item.column = kind < 2 ? 0 : static_cast<int>(kind - 2) * params.columns();
   item.head = static_cast<int>(block / blocks);
   const int of_head = static_cast<int>(block - item.head * blocks);
   item.span = of_head / kWideBlocks;

@@ -24,14 +24,8 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
-#include <cute/arch/copy_sm90_tma.hpp>
-
-#include "cuda/gla/common/products.cuh"
-#include "cuda/gla/common/state_elements.cuh"
-#include "cuda/gla/common/tiles.cuh"
+#include "cuda/gla/common/state_walk.cuh"
 #include "cuda/gla/wide/params.h"
-#include "cuda/parts/decay.cuh"
-#include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/warp_sums.cuh"
 
@@ -42,17 +36,9 @@ struct WideStatesConfig {
   using Element = ElementT;
   static constexpr bool kReverse = kReverseT;
   static constexpr int kChunk = 64;
-  static constexpr int kKeyDim = kWideStateKeys;
-  static constexpr int kTileBytes = kKeyDim / kPanelColumns * panel_bytes(64);
+  static constexpr int kKeyDim = kWideKeys;
 };
-
-struct WideStatesShape {
-  static constexpr int kThreads = 256;
-  static constexpr int kMemoryRegisters = 56;
-  static constexpr int kStateRegisters = 200;
-  static_assert(kMemoryRegisters + kStateRegisters <=
-                65536 / kWideWalksAtOnce / kThreads / 8 * 8 * 2);
-};
+static_assert(StateWalkShape::kCtas == kWideWalksAtOnce);
 
 /// Which walks a launch makes: one of both, or both side by side.
 enum class WideWalks { kForward, kReverse, kBoth };
@@ -62,40 +48,26 @@ struct WideStatesParams {
   WideWalks walks;
 };
 
-struct WideStatesShared {
-  static constexpr int kStages = 3;
-  using Tile = char[kWideStateKeys / kPanelColumns * panel_bytes(64)];
-  struct Stage {
-    alignas(1024) Tile k;
-    alignas(1024) char v[panel_bytes(64)];
-  };
-  Stage stages[kStages];
-  alignas(1024) Tile state;  // on its way out
-  ChunkDecay<64> decay[kStages];
-  Ring<kStages> input;
-};
+using WideStatesShared = StateWalkShared<kWideKeys>;
 
-/// What a CTA walks. Chunks are counted along the walk.
+/// What a CTA walks.
 template <class Config>
-struct WideStatesWalk {
+struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
+  using Base = StateWalk<Config, WideStatesWalk>;
+  using Base::all_chunks, Base::item, Base::kTileBytes;
+  using typename Base::Element, typename Base::Position, typename Base::State;
+
   const WideBackwardParams& params;
-  WideStatesShared& shared;
   int head;   // of the launch
   int panel;  // of V
   int part;   // of K
-  Item item;
-
-  using Element = typename Config::Element;
-  using Position = RingPosition<WideStatesShared::kStages>;
-  using State = float[Config::kKeyDim / 2];
 
   __device__ WideStatesWalk(const WideBackwardParams& params, WideStatesShared& shared,
                             unsigned index)
-      : params(params), shared(shared) {
+      : Base(shared), params(params) {
     const GlaForwardProblem& problem = params.problem.forward;
-    constexpr unsigned kParts = kWideColumns / kWideStateKeys;
-    const unsigned of_part = index / kParts;
-    part = static_cast<int>(index % kParts);
+    const unsigned parts = params.key_parts, of_part = index / parts;
+    part = static_cast<int>(index - of_part * parts);
     head = static_cast<int>(of_part / params.value_panels);
     panel = static_cast<int>(of_part % params.value_panels);
     const int of_all = params.first_head + head;
@@ -106,8 +78,7 @@ struct WideStatesWalk {
 
   __device__ int first_key() const { return part * Config::kKeyDim; }
   __device__ std::int64_t state_offset() const {
-    const GlaForwardProblem& problem = params.problem.forward;
-    return std::int64_t{params.first_head + head} * problem.K * problem.V;
+    return std::int64_t{params.first_head + head} * Base::problem().K * Base::problem().V;
   }
   __device__ const float* begin_state() const {
     const float* states =
@@ -118,7 +89,6 @@ struct WideStatesWalk {
     float* states = Config::kReverse ? params.problem.d_initial_state : nullptr;
     return states == nullptr ? nullptr : states + state_offset();
   }
-  __device__ int all_chunks() const { return item.template chunks<Config>(); }
   /// Chunks that come before some span, or all of them.
   __device__ int chunks() const {
     const int all = all_chunks();
@@ -132,52 +102,13 @@ struct WideStatesWalk {
   }
 
   __device__ void load() const {
-    const CUtensorMap& k_map = Config::kReverse ? params.q_map : params.k_map;
-    const CUtensorMap& v_map = Config::kReverse ? params.d_o_map : params.v_map;
-    Position at;
-    for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
-      auto& stage = shared.stages[at.stage];
-      Barrier& full = shared.input.full[at.stage];
-      const TileCoordinate from{first_key(), item.head, item.chunk_begin<Config>(chunk),
-                                item.batch};
-      shared.input.wait_empty(at);
-      full.arrive_and_expect(Config::kTileBytes + panel_bytes(64));
-      load_tile(k_map, full, stage.k, Config::kKeyDim, from);
-      load_panel(v_map, full, stage.v, {item.first_column, from.head, from.time, from.batch});
-    }
-  }
-
-  /// Loads a chunk's natural-log decays, 0 where there is no token.
-  __device__ LogDecays load_decays(int chunk) const {
-    const DecayTensor& decay = params.problem.forward.log_decay;
-    const float* from =
-        decay.data + item.batch * decay.batch_stride + item.head * decay.head_stride;
-    const int begin = item.chunk_begin<Config>(chunk), end = item.begin + item.length;
-    const auto of_token = [&](int offset) {
-      const int time = begin + offset;
-      const bool inside = chunk < chunks() && time < end;
-      return decay.data != nullptr && inside ? from[time * decay.time_stride] : 0.0f;
-    };
-    const int token = 2 * (threadIdx.x % 32);
-    return {{of_token(token), of_token(token + 1)}, Config::kReverse ? of_token(64) : 0.0f};
-  }
-  /// Makes the decay factors of all chunks. All lanes of one warp.
-  __device__ void prepare_decays() const {
-    LogDecays own = load_decays(0);
-    Position at;
-    for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
-      const LogDecays next = load_decays(chunk + 1);
-      shared.input.wait_empty(at);
-      compute_chunk_decay<Config::kReverse>(own, params.problem.forward.scale,
-                                            shared.decay[at.stage]);
-      own = next;
-      shared.input.full[at.stage].arrive();
-    }
+    Base::load(Config::kReverse ? params.q_map : params.k_map,
+               Config::kReverse ? params.d_o_map : params.v_map, item.head, first_key());
   }
 
   __device__ std::int64_t kept(int span) const {
     return (std::int64_t{head} * params.spans + span) * params.state_bytes() +
-           (std::int64_t{panel} * (kWideColumns / kWideStateKeys) + part) * Config::kTileBytes;
+           (std::int64_t{panel} * params.key_parts + part) * kTileBytes;
   }
 
   /// Adds up <S, dS>: this walk's state, and what the other one kept, as far as a warp has them.
@@ -202,35 +133,20 @@ struct WideStatesWalk {
     }
     const float sum = sum_warp(own[0] + own[1] + (own[2] + own[3]));
     if (threadIdx.x % 32 != 0) return;
-    const std::int64_t at =
-        (std::int64_t{head} * params.spans + span) * params.value_panels + panel;
-    params.flows[kWideFlows * at + 4 * part + threadIdx.x / 32 % 4] = sum;
+    const std::int64_t of_span = (std::int64_t{head} * params.spans + span) * params.shares();
+    const int of_walk = 4 * (panel * params.key_parts + part);
+    params.flows[of_span + of_walk + threadIdx.x / 32 % 4] = sum;
   }
 
-  /// Stores the state where a span begins, through shared memory.
+  /// Stores the state where a span begins.
   __device__ void keep(const State& state, int span) const {
-    const bool stores = threadIdx.x % 128 == 0;
-    char* const to = (Config::kReverse ? params.state_gradients : params.states) + kept(span);
-    if (stores) wait_stores_read();
-    sync_warpgroup(1);
-    put_rows<Element>(state, shared.state);
-    fence_shared_for_async_proxy();
-    sync_warpgroup(1);
-    if (stores) {
-      cute::SM90_BULK_COPY_S2G::copy(shared.state, to, Config::kTileBytes);
-      cute::tma_store_arrive();
-    }
+    Base::leave(state, (Config::kReverse ? params.state_gradients : params.states) + kept(span));
     if (Config::kReverse && params.flows != nullptr) sum_flow(state, span);
-  }
-
-  __device__ StateTile tile() const {
-    const GlaForwardProblem& problem = params.problem.forward;
-    return {problem.K, problem.V, {problem.V, 1}, first_key(), item.first_column};
   }
 
   __device__ void walk() const {
     State state = {};
-    if (begin_state() != nullptr) load_state(state, begin_state(), tile());
+    if (begin_state() != nullptr) load_state(state, begin_state(), Base::tile(first_key()));
     Position at;
     const int end = chunks(), spans = (all_chunks() + kWideChunks - 1) / kWideChunks;
     int left = 0;  // chunks until the next span begins
@@ -242,37 +158,18 @@ struct WideStatesWalk {
         span += Config::kReverse ? -1 : 1;
       }
       --left;
-      const auto& stage = shared.stages[at.stage];
-      std::uint32_t values[4][4];
-      shared.input.wait_full(at);
-      const auto& decay = shared.decay[at.stage];
-      load_decayed_values<Element, 0, 4>(values, stage.v, decay.to_state);
-      const float factor = decay.state_to_state;
-#pragma unroll
-      for (float& value : state) value *= factor;
-      fence_registers(state);
-      wgmma_begin();
-      add_tokens<Element>(state, values, stage.k);
-      wgmma_wait<0>();
-      hold_operand(values);
-      fence_registers(state);
-      shared.input.empty[at.stage].arrive();
+      Base::walk_chunk(state, at);
     }
     if (end_state() == nullptr && spans > 0) keep(state, span);
-    if (end_state() != nullptr) {
-      const float factor = first_factor(params.problem.forward.log_decay, item);
-#pragma unroll
-      for (float& value : state) value *= factor;
-      store_state(state, end_state(), tile());
-    }
+    if (end_state() != nullptr) Base::store_end(state, end_state(), first_key());
     if (threadIdx.x % 128 == 0) wait_stores_read();
   }
 };
 
 template <class Element>
-__global__ __launch_bounds__(
-    WideStatesShape::kThreads,
-    kWideWalksAtOnce) void gla_wide_states_kernel(const __grid_constant__ WideStatesParams all) {
+__global__
+__launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_wide_states_kernel(
+    const __grid_constant__ WideStatesParams all) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<WideStatesShared*>(shared_memory);
   const WideBackwardParams& params = all.backward;
@@ -286,18 +183,15 @@ __global__ __launch_bounds__(
   }
   const auto run = [&]<bool kReverse>() {
     const WideStatesWalk<WideStatesConfig<Element, kReverse>> walk(params, shared, index);
-    if (threadIdx.x == 0) {
-      shared.input.init(1 + 32, 128);
-      fence_barriers_initialised();
-    }
+    if (threadIdx.x == 0) shared.init();
     follow_stream();
     __syncthreads();
     if (warp < 4) {
-      cutlass::arch::warpgroup_reg_dealloc<WideStatesShape::kMemoryRegisters>();
+      cutlass::arch::warpgroup_reg_dealloc<StateWalkShape::kMemoryRegisters>();
       if (threadIdx.x == 0) walk.load();
       if (warp == 1) walk.prepare_decays();
     } else {
-      cutlass::arch::warpgroup_reg_alloc<WideStatesShape::kStateRegisters>();
+      cutlass::arch::warpgroup_reg_alloc<StateWalkShape::kStateRegisters>();
       walk.walk();
     }
   };
