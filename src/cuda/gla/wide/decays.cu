@@ -1,12 +1,13 @@
 // gla_wide_decays_kernel: the sums of decays of every chunk of 64 tokens, a warp each.
-// gla_wide_decay_gradient_kernel: row sums and flows -> d_log_decay.
+// gla_wide_decay_gradient_kernel: row sums, S and dS -> d_log_decay.
 //
 // With a_t = q_t . dq_t, b_t = k_t . what dk_t has from dS behind the span, c_t the rest of
-// k_t . dk_t, and F what flows through the span,
+// k_t . dk_t, and F = 2^G <S, dS> what flows through the span,
 //   dg_t = F + sum of b before t + sum of a - c from t to the span's end
-// A warp per span, eight tokens per lane (docs/ops/gla_backward_wide.md).
+// A CTA per span, whose first warp has eight tokens per lane (docs/ops/gla_backward_wide.md).
 #include "cuda/gla/decay/gradient.cuh"
 #include "cuda/gla/wide/decay.cuh"
+#include "cuda/parts/fragment.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
@@ -16,6 +17,8 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
+constexpr int kSpanThreads = 512;  // 64 KB of states under way
+constexpr int kSpanWarps = kSpanThreads / 32;
 
 /// Reads the decays of a launch's head.
 struct HeadDecays {
@@ -76,13 +79,51 @@ __device__ void load_rows(const float* rows, std::int64_t span, float (&values)[
   values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
 }
 
-__global__ __launch_bounds__(kThreads) void gla_wide_decay_gradient_kernel(
+/// Returns <S, dS> of a span to the first warp. All threads of a CTA, in a fixed order.
+template <class Element>
+__device__ float multiply_states(const WideBackwardParams& params, std::int64_t span) {
+  const std::int64_t bytes = params.state_bytes();
+  const auto pieces = static_cast<int>(bytes / sizeof(uint4));
+  const auto* const before = reinterpret_cast<const uint4*>(params.states + span * bytes);
+  const auto* const behind = reinterpret_cast<const uint4*>(params.state_gradients + span * bytes);
+  constexpr int kTogether = 4;  // of each thread, on their way at once
+  float own = 0.0f;
+  for (int first = threadIdx.x; first < pieces; first += kTogether * kSpanThreads) {
+    uint4 x[kTogether], y[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int piece = first + i * kSpanThreads;
+      x[i] = piece < pieces ? before[piece] : uint4{};
+      y[i] = piece < pieces ? behind[piece] : uint4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const auto add = [&](std::uint32_t of_x, std::uint32_t of_y) {
+        const float2 a = unpack_pair<Element>(of_x), b = unpack_pair<Element>(of_y);
+        own += a.x * b.x + a.y * b.y;
+      };
+      add(x[i].x, y[i].x);
+      add(x[i].y, y[i].y);
+      add(x[i].z, y[i].z);
+      add(x[i].w, y[i].w);
+    }
+  }
+  __shared__ float of_warp[kSpanWarps];
+  own = sum_warp(own);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
+  __syncthreads();
+  return sum_warp(threadIdx.x < kSpanWarps ? of_warp[threadIdx.x] : 0.0f);
+}
+
+template <class Element>
+__global__ __launch_bounds__(kSpanThreads) void gla_wide_decay_gradient_kernel(
     const __grid_constant__ WideBackwardParams params) {
   follow_stream();
-  const int index = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (index >= params.heads * params.spans) return;
+  const int index = blockIdx.x;
+  const float product = multiply_states<Element>(params, index);
+  if (threadIdx.x >= 32) return;
   const int head = index / params.spans, span = index - head * params.spans;
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x;
   const std::int64_t begin = std::int64_t{span} * kWideSpan;
   const std::int64_t first = begin + lane * kLaneTokens;
   const HeadDecays decays(params, head);
@@ -99,12 +140,7 @@ __global__ __launch_bounds__(kThreads) void gla_wide_decay_gradient_kernel(
   }
   log_sum = {sum_warp(log_sum.rest), sum_warp(log_sum.whole)};
   log_sum = log_sum + LogSum<true>::of(decays.at(begin + kWideSpan));
-  const int shares = params.shares();
-  float product = 0.0f;
-  for (int i = lane; i < shares; i += 32) {
-    product += params.flows[std::int64_t{index} * shares + i];
-  }
-  const float flow = log_sum.factor() * sum_warp(product);
+  const float flow = log_sum.factor() * product;
 
   float of_lane = 0.0f, behind_lane = 0.0f;
 #pragma unroll
@@ -140,23 +176,26 @@ __global__ __launch_bounds__(kThreads) void gla_wide_decay_gradient_kernel(
   if (lane == 0) params.decay_sums[std::int64_t{of_all} * params.spans + span] = sum;
 }
 
-unsigned blocks_for(std::int64_t warps) { return static_cast<unsigned>(ceil_div(warps, kWarps)); }
-
 }  // namespace
 
 void launch_wide_decays(const WideBackwardParams& params, void* stream) {
   const std::int64_t chunks = std::int64_t{params.heads} * params.spans * kWideChunks;
   if (chunks == 0) return;
   launch_kernel("gla_wide_decays", gla_wide_decays_kernel,
-                {.blocks = blocks_for(chunks), .threads = kThreads, .early = false},
+                {.blocks = static_cast<unsigned>(ceil_div(chunks, kWarps)),
+                 .threads = kThreads,
+                 .early = false},
                 static_cast<cudaStream_t>(stream), params);
 }
 
 void launch_wide_decay_gradient(const WideBackwardParams& params, void* stream) {
   const std::int64_t spans = std::int64_t{params.heads} * params.spans;
   if (spans == 0) return;
-  launch_kernel("gla_wide_decay_gradient", gla_wide_decay_gradient_kernel,
-                {.blocks = blocks_for(spans), .threads = kThreads, .early = false},
+  const auto kernel = params.problem.forward.dtype == DType::kBFloat16
+                          ? gla_wide_decay_gradient_kernel<__nv_bfloat16>
+                          : gla_wide_decay_gradient_kernel<__half>;
+  launch_kernel("gla_wide_decay_gradient", kernel,
+                {.blocks = static_cast<unsigned>(spans), .threads = kSpanThreads, .early = false},
                 static_cast<cudaStream_t>(stream), params);
 }
 

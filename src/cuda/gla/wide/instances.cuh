@@ -13,20 +13,6 @@ namespace tandem::cuda::gla {
 // Started early all together take 3 to 15 % longer (docs/ops/gla_backward.log.md).
 constexpr bool kStartsEarly = false;
 
-template <class Element>
-void launch_wide_states(const char* name, const WideBackwardParams& params, WideWalks walks,
-                        cudaStream_t stream) {
-  static_assert(kWideWalksAtOnce * (sizeof(WideStatesShared) + 1024) <=
-                kSharedMemoryPerMultiprocessor);
-  const int of_head = (walks == WideWalks::kBoth ? 2 : 1) * params.key_parts * params.value_panels;
-  launch_kernel(name, gla_wide_states_kernel<Element>,
-                {.blocks = static_cast<unsigned>(params.heads * of_head),
-                 .threads = StateWalkShape::kThreads,
-                 .shared_bytes = sizeof(WideStatesShared),
-                 .early = kStartsEarly},
-                stream, WideStatesParams{params, walks});
-}
-
 template <class Element, int kKeyParts>
 void launch_wide_gradients(const char* name, const WideBackwardParams& params,
                            cudaStream_t stream) {
@@ -46,14 +32,17 @@ void launch_wide_gradients(const char* name, const WideBackwardParams& params,
 
 template <class Element>
 void launch_wide_backward(const char* name, const WideBackwardParams& params, void* stream) {
+  static_assert(kWideWalksAtOnce * (sizeof(WideStatesShared) + 1024) <=
+                kSharedMemoryPerMultiprocessor);
   const auto on = static_cast<cudaStream_t>(stream);
-  if (params.heads == 0 || params.value_panels == 0) return;
-  if (params.flows == nullptr) {
-    launch_wide_states<Element>(name, params, WideWalks::kBoth, on);
-  } else {
-    launch_wide_states<Element>(name, params, WideWalks::kForward, on);
-    launch_wide_states<Element>(name, params, WideWalks::kReverse, on);
-  }
+  const int walks = 2 * params.heads * params.value_panels * params.key_parts;
+  if (walks == 0) return;
+  launch_kernel(name, gla_wide_states_kernel<Element>,
+                {.blocks = static_cast<unsigned>(walks),
+                 .threads = StateWalkShape::kThreads,
+                 .shared_bytes = sizeof(WideStatesShared),
+                 .early = kStartsEarly},
+                on, params);
   const auto gradients = params.key_parts == 1 ? &launch_wide_gradients<Element, 1>
                                                : &launch_wide_gradients<Element, 2>;
   gradients(name, params, on);

@@ -26,7 +26,6 @@ struct WideBackwardParams : BackwardMaps {
   char* states = nullptr;           // S before each span
   char* state_gradients = nullptr;  // dS behind it, without the decay of the token there
   // For the gradient by the decays; null: not wanted.
-  float* flows = nullptr;           // [heads,spans,shares]: of <S, dS>
   float* query_rows = nullptr;      // [heads,spans,256]: q . dq
   float* key_rows = nullptr;        // the same of k . dk
   float* key_state_rows = nullptr;  // and of what dk has from dS
@@ -40,8 +39,6 @@ struct WideBackwardParams : BackwardMaps {
   constexpr int columns() const { return key_parts * kWideKeys; }
   /// What there is to make of a block of rows: dq, dk, and dv by such columns.
   constexpr int kinds() const { return 2 + (64 * value_panels + columns() - 1) / columns(); }
-  /// Of <S, dS>, one per warp of the walks.
-  constexpr int shares() const { return 4 * value_panels * key_parts; }
 };
 
 /// Launches gla_wide_states_kernel and gla_wide_gradients_kernel; `name` is the variant's, for

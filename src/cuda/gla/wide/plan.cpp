@@ -12,29 +12,30 @@ namespace {
 constexpr int kWidestKey = 256;
 constexpr int kWidestValue = 512;
 
-/// Microseconds of a launch for so many heads, fitted to an H100 (docs/ops/gla_backward.log.md).
+/// Microseconds of a launch for so many heads, fitted to an H100 and an H200
+/// (docs/ops/gla_backward.log.md).
 double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, bool sums,
                       std::int64_t heads, const DeviceProperties& device) {
-  constexpr double kLaunch = 3.0;   // of each kernel, its first loads and last stores
-  constexpr double kChunk = 0.78;   // of one walk for states
-  constexpr double kBlock = 19.7;   // of a multiprocessor: all gradients of a block of rows
-  constexpr double kPanel = 6.1;    // the same, for each 64 columns of V
+  constexpr double kLaunch = 3.0;  // of each kernel, its first loads and last stores
+  constexpr double kChunk = 0.78;  // of one walk for states
+  // All gradients of a block of rows, on a multiprocessor: beside, and for, each 64 columns of V.
+  const double block = plan.key_parts == 1 ? 12.0 : 19.7;
+  const double panel = plan.key_parts == 1 ? 4.0 : 6.1;
   constexpr double kOfCopy = 0.85;  // the memory's rate where nearly as much is written as read
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const std::int64_t walks = heads * plan.value_panels * plan.key_parts;
+  const std::int64_t walks = 2 * heads * plan.value_panels * plan.key_parts;
   const std::int64_t rounds = ceil_div(walks, kWideWalksAtOnce * multiprocessors);
   const double chain = kChunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
-  const double tensors = static_cast<double>(2 * (f.K + f.V) * f.T * heads);
-  const double states = static_cast<double>(2 * 64 * kWideKeys * plan.key_parts) *
+  const double tensors = static_cast<double>(4 * (f.K + f.V) * f.T * heads);
+  const double states = static_cast<double>(2 * 2 * 64 * kWideKeys * plan.key_parts) *
                         static_cast<double>(plan.value_panels * plan.spans * heads);
-  const double forward = std::max(chain, (tensors + states) / rate);
-  const double reverse = std::max(chain, (tensors + (sums ? 2.0 : 1.0) * states) / rate);
   const std::int64_t kinds = 2 + ceil_div(f.V, plan.key_parts * kWideKeys);
   const std::int64_t items = ceil_div(heads * ceil_div(f.T, kWideRows) * kinds, multiprocessors);
-  const double gradients = static_cast<double>(items) / static_cast<double>(kinds) *
-                           (kBlock + kPanel * plan.value_panels);
-  return (sums ? 5 : 3) * kLaunch + forward + reverse + gradients;
+  const double gradients =
+      static_cast<double>(items) / static_cast<double>(kinds) * (block + panel * plan.value_panels);
+  const double flows = sums ? kLaunch + states / rate : 0.0;
+  return 3 * kLaunch + std::max(chain, (tensors + states) / rate) + gradients + flows;
 }
 
 /// Whether walks, of which each takes 64 columns of V, are known to be faster: with 256 columns,
@@ -84,14 +85,12 @@ WideBackwardPlan plan_wide_backward(const GlaBackwardProblem& problem,
   const auto lay_out = [&](std::int64_t slab) {
     plan.slab_heads = static_cast<int>(slab);
     const std::int64_t spans = slab * plan.spans;
-    const std::int64_t tiles = spans * plan.value_panels * plan.key_parts;
-    const std::int64_t states = tiles * 2 * 64 * kWideKeys;
+    const std::int64_t states = spans * plan.value_panels * plan.key_parts * (2 * 64 * kWideKeys);
     const std::int64_t rows = sums ? 4 * spans * kWideSpan : 0;
     WorkspaceLayout workspace;
     plan.decays = workspace.add(spans * kWideChunks * kWideDecayBytes);
     plan.states = workspace.add(states);
     plan.state_gradients = workspace.add(states);
-    plan.flows = workspace.add(sums ? 4 * 4 * tiles : 0);
     plan.query_rows = workspace.add(rows);
     plan.key_rows = workspace.add(rows);
     plan.key_state_rows = workspace.add(rows);

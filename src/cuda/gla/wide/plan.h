@@ -27,7 +27,6 @@ struct WideBackwardPlan {
   std::size_t decays = 0;           // WideDecay [slab_heads,spans,4]
   std::size_t states = 0;           // 16 bits [slab_heads,spans,value_panels,64,key_parts,128]
   std::size_t state_gradients = 0;  // the same
-  std::size_t flows = 0;            // fp32 [slab_heads,spans,4*value_panels*key_parts], for sums
   std::size_t query_rows = 0;       // fp32 [slab_heads,spans,256], as the next two
   std::size_t key_rows = 0;
   std::size_t key_state_rows = 0;

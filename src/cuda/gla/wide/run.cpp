@@ -18,7 +18,6 @@ void run_wide_backward(const GlaBackwardProblem& problem, const WideBackwardPlan
   params.states = scratch.at<char>(plan.states);
   params.state_gradients = scratch.at<char>(plan.state_gradients);
   if (problem.d_log_decay.data) {
-    params.flows = scratch.at<float>(plan.flows);
     params.query_rows = scratch.at<float>(plan.query_rows);
     params.key_rows = scratch.at<float>(plan.key_rows);
     params.key_state_rows = scratch.at<float>(plan.key_state_rows);

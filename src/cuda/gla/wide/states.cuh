@@ -5,7 +5,6 @@
 // states that it has where a span begins along the walk, rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a span
 //   dSt = the same of do and q (parts/decay.cuh)     behind a span, without the next token's decay
-// The second walk, which then comes behind the first, adds up <S, dS> of each span.
 //
 // Role    threads             registers  work
 //   load  warp 0, one thread         56  k and v of later chunks by TMA (3 stages)
@@ -18,8 +17,8 @@
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: q, k, v and do read once (k and q for other columns of V from the L2), and two states of
-// 2 K V bytes written per head and span, of which S is read once again. Numerics: fp32 states;
-// rounded are the decayed V, and what is left behind.
+// 2 K V bytes written per head and span. Numerics: fp32 states; rounded are the decayed V, and what
+// is left behind.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -27,7 +26,6 @@
 #include "cuda/gla/common/state_walk.cuh"
 #include "cuda/gla/wide/params.h"
 #include "cuda/parts/stream_order.cuh"
-#include "cuda/parts/warp_sums.cuh"
 
 namespace tandem::cuda::gla {
 
@@ -39,14 +37,6 @@ struct WideStatesConfig {
   static constexpr int kKeyDim = kWideKeys;
 };
 static_assert(StateWalkShape::kCtas == kWideWalksAtOnce);
-
-/// Which walks a launch makes: one of both, or both side by side.
-enum class WideWalks { kForward, kReverse, kBoth };
-
-struct WideStatesParams {
-  WideBackwardParams backward;
-  WideWalks walks;
-};
 
 using WideStatesShared = StateWalkShared<kWideKeys>;
 
@@ -111,37 +101,9 @@ struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
            (std::int64_t{panel} * params.key_parts + part) * kTileBytes;
   }
 
-  /// Adds up <S, dS>: this walk's state, and what the other one kept, as far as a warp has them.
-  __device__ void sum_flow(const State& state, int span) const {
-    const char* const other = params.states + kept(span);
-    const int row = fragment_row();
-    float own[4] = {};
-#pragma unroll
-    for (int i = 0; i < Config::kKeyDim / 2; i += 4) {
-      const int block = i / 4;  // of eight columns
-      const char* const piece =
-          other + block / 8 * panel_bytes(64) + panel_offset(row, block % 8) + threadIdx.x % 4 * 4;
-      const auto pair_at = [&](int rows) {
-        return unpack_pair<Element>(
-            *reinterpret_cast<const std::uint32_t*>(piece + rows * kPanelRowBytes));
-      };
-      const float2 upper = pair_at(0), lower = pair_at(8);
-      own[0] += state[i] * upper.x;
-      own[1] += state[i + 1] * upper.y;
-      own[2] += state[i + 2] * lower.x;
-      own[3] += state[i + 3] * lower.y;
-    }
-    const float sum = sum_warp(own[0] + own[1] + (own[2] + own[3]));
-    if (threadIdx.x % 32 != 0) return;
-    const std::int64_t of_span = (std::int64_t{head} * params.spans + span) * params.shares();
-    const int of_walk = 4 * (panel * params.key_parts + part);
-    params.flows[of_span + of_walk + threadIdx.x / 32 % 4] = sum;
-  }
-
   /// Stores the state where a span begins.
   __device__ void keep(const State& state, int span) const {
     Base::leave(state, (Config::kReverse ? params.state_gradients : params.states) + kept(span));
-    if (Config::kReverse && params.flows != nullptr) sum_flow(state, span);
   }
 
   __device__ void walk() const {
@@ -169,20 +131,17 @@ struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
 template <class Element>
 __global__
 __launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_wide_states_kernel(
-    const __grid_constant__ WideStatesParams all) {
+    const __grid_constant__ WideBackwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<WideStatesShared*>(shared_memory);
-  const WideBackwardParams& params = all.backward;
-  const bool both = all.walks == WideWalks::kBoth;
-  const bool reverse = both ? blockIdx.x % 2 == 1 : all.walks == WideWalks::kReverse;
-  const unsigned index = both ? blockIdx.x / 2 : blockIdx.x;
+  const bool reverse = blockIdx.x % 2 == 1;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   if (threadIdx.x == 32) {
     prefetch_tensor_map(reverse ? params.q_map : params.k_map);
     prefetch_tensor_map(reverse ? params.d_o_map : params.v_map);
   }
   const auto run = [&]<bool kReverse>() {
-    const WideStatesWalk<WideStatesConfig<Element, kReverse>> walk(params, shared, index);
+    const WideStatesWalk<WideStatesConfig<Element, kReverse>> walk(params, shared, blockIdx.x / 2);
     if (threadIdx.x == 0) shared.init();
     follow_stream();
     __syncthreads();
