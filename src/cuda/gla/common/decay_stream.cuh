@@ -61,7 +61,7 @@ class DecayStream {
     const int lane_token = threadIdx.x % 32 * 2;
     const auto copy = [&](int index, int limit) {
       const int token = offset_ + index;
-      const bool inside = decay_.data != nullptr && token >= 0 && token < limit;
+      const bool inside = decay_.data != nullptr && token >= -item_.before && token < limit;
       cutlass::arch::cp_async_zfill<4>(
           &buffer_[slot][index], inside ? head_ + std::int64_t{token} * decay_.time_stride : head_,
           inside);

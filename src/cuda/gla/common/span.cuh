@@ -29,19 +29,19 @@ __device__ void clear_partial_chunk(Stage& stage, int valid, int warpgroup) {
   cutlass::arch::NamedBarrier::sync(128 * Config::kStateWarpgroups, 0);
 }
 
-/// Adds the item's tokens to St, `kTiles` tiles of `2 * kCount` columns of K, by products of at
-/// most `kColumns`, and returns the factor from the state before them. One state warpgroup.
-/// `prepare(stage, chunk)` runs once a stage is full; all threads of the role arrive on its empty
-/// barrier.
+/// Adds `count` chunks, from the last one back, to St, `kTiles` tiles of `2 * kCount` columns of K,
+/// by products of at most `kColumns`, and returns the factor from the state before them. One state
+/// warpgroup. `prepare(stage, chunk)` runs once a stage is full; all threads of the role arrive on
+/// its empty barrier.
 template <class Config, int kColumns, class Shared, int kTiles, int kCount, class Prepare>
-__device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, const Item& item,
+__device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, int last, int count,
                           int warpgroup, typename Shared::InputRing::Position& at,
                           Prepare prepare) {
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   constexpr int kProducts = 2 * kCount / kColumns;  // per tile
   float later = 1.0f;
-  for (int chunk = item.chunks<Config>() - 1; chunk >= 0; --chunk, at.advance()) {
+  for (int chunk = last; chunk > last - count; --chunk, at.advance()) {
     auto& stage = shared.stages[at.stage];
     const auto& decay = shared.decay_of(at.stage, warpgroup);
     shared.input.wait_full(at);

@@ -181,8 +181,9 @@ __device__ void accumulate_span(const StateParams& params, StateShared<Config>& 
   const Item& item = found.item;
   float state[1][Config::kKeyDim / 2] = {};  // St, rows first_column + 64*warpgroup + [0,64)
   typename StateShared<Config>::InputRing::Position at;
+  const int chunks = item.chunks<Config>();
   sum_span<Config, Config::kKeyDim>(
-      state, shared, item, warpgroup, at, [&](auto& stage, int chunk) {
+      state, shared, chunks - 1, chunks, warpgroup, at, [&](auto& stage, int chunk) {
         const int valid = item.valid_tokens<Config>(chunk);
         if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
           clear_partial_chunk<Config>(stage, valid, warpgroup);

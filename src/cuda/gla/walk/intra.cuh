@@ -17,7 +17,7 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
   while (const Item* next = reader.next()) {
     const Item item = *next;
     if constexpr (Config::kSplit) {
-      const int skipped = span_chunks<Config>(item);
+      const int skipped = span_chunks<Config>(params, item).count;
       if (skipped > 0) shared.span_done.wait(0);
       for (int i = 0; i < skipped; ++i) in.advance();
     }

@@ -50,8 +50,14 @@ __device__ void find_item(const WalkParams& params, unsigned index, Item& item) 
   set_sequence(item, problem, n);
 
   const std::int64_t state = (n * problem.H + item.head) * params.state_strides.head;
-  if constexpr (Config::kSplit) keep_segment<Config>(item, item.segment, item.segments);
-  if (problem.initial_state != nullptr && item.segment == 0) {
+  const int first = first_chunks<Config>(params);
+  if (first > 0) {
+    const int chunks = item.chunks<Config>();
+    keep_chunks<Config>(item, item.segment * first, item.segment == 0 ? first : chunks);
+  } else if (Config::kSplit) {
+    keep_segment<Config>(item, item.segment, item.segments);
+  }
+  if (problem.initial_state != nullptr && (item.segment == 0 || first > 0)) {
     item.initial_state = problem.initial_state + state;
   }
   if (problem.final_state != nullptr && item.segment == item.segments - 1) {

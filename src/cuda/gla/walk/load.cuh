@@ -40,8 +40,9 @@ __device__ void load_with_tma(const WalkParams& params, WalkShared<Config>& shar
       if (with_x) load_tile(params.x_map, full, stage.x(), Config::kValueDim, values);
       at.advance();
     };
-    for (int chunk = span_chunks<Config>(item) - 1; chunk >= 0; --chunk) {
-      load(chunk, false);
+    if constexpr (Config::kSplit) {
+      const SpanChunks span = span_chunks<Config>(params, item);
+      for (int i = 0; i < span.count; ++i) load(span.last - i, false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
@@ -76,8 +77,9 @@ __device__ void load_with_threads(const WalkParams& params, WalkShared<Config>& 
       shared.input.full[at.stage].arrive();
       at.advance();
     };
-    for (int chunk = span_chunks<Config>(item) - 1; chunk >= 0; --chunk) {
-      load(chunk, false);
+    if constexpr (Config::kSplit) {
+      const SpanChunks span = span_chunks<Config>(params, item);
+      for (int i = 0; i < span.count; ++i) load(span.last - i, false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
@@ -103,8 +105,10 @@ __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shar
         shared.input.full[at.stage].arrive();
       }
     };
-    const int of_span = span_chunks<Config>(item);
-    if (of_span > 0) prepare(of_span, of_span - 1, -1);
+    if constexpr (Config::kSplit) {
+      const SpanChunks span = span_chunks<Config>(params, item);
+      if (span.count > 0) prepare(span.count, span.last, -1);
+    }
     prepare(item.chunks<Config>(), 0, 1);
   }
 }

@@ -41,11 +41,14 @@ struct WalkSchedule {
   int walks = 0;  // of a sequence, per tile of V: its heads, or how many times heads together
   int value_tiles = 1;
   int segments = 1;  // per sequence of equal length
+  // Of two, chunks of the first, which the second one's CTA reads for its state, too; 0: CTAs hand
+  // states on.
+  int first_chunks = 0;
   // Of packed sequences, [items / H / tiles of V]: each one's segments, when split; then none.
   const WalkPiece* pieces = nullptr;
   const std::int32_t* order = nullptr;  // [N] sequences, longest first; null: as they come
   std::uint32_t* ticket = nullptr;      // items taken so far beyond the first of each CTA
-  SegmentExchange exchange;             // when split
+  SegmentExchange exchange;             // when split and handed on
   WalkRelay relay;                      // when CTAs share walks
 };
 

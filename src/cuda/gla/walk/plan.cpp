@@ -10,6 +10,8 @@
 namespace tandem::cuda::gla {
 namespace {
 
+constexpr double kClearly = 0.9;  // a prediction is off by less
+
 /// The value for so many columns of K, out of those at 64, 128 and 256.
 double of_width(const double (&values)[3], int key_dim) {
   return values[key_dim == 64 ? 0 : key_dim == 128 ? 1 : 2];
@@ -153,7 +155,6 @@ PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, doub
 }
 
 int choose_segments(const SplitShape& shape) {
-  constexpr double kClearly = 0.9;  // the prediction is off by less
   int best = 1;
   double best_time = kClearly * predicted_time(shape, 1);
   const std::int64_t most =
@@ -167,6 +168,30 @@ int choose_segments(const SplitShape& shape) {
     }
   }
   return best;
+}
+
+/// Microseconds of two segments whose second reads the first, too.
+double predicted_ahead_time(const SplitShape& shape, int first_chunks) {
+  const double chunk = walk_chunk_time(shape);
+  const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
+  const auto first = static_cast<double>(first_chunks), all = static_cast<double>(shape.chunks);
+  const double latency = std::max(first * chunk, first * span_chunk + (all - first) * chunk);
+  const double traffic =
+      pass_traffic(shape, walk_tensors(shape)) + pass_traffic(shape, 1) * first / all;
+  return shape.model->call + std::max(latency, traffic);
+}
+
+int choose_first_chunks(const SplitShape& shape, int segments) {
+  constexpr std::int64_t kLeastChunks = 8;
+  if (shape.heads > 1 || shape.chunks < kLeastChunks) return 0;
+  if (2 * shape.items > shape.multiprocessors) return 0;
+  // Both CTAs then end together.
+  const double chunk = walk_chunk_time(shape);
+  const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
+  const double share = chunk / (2.0 * chunk - span_chunk);
+  const int first = static_cast<int>(share * static_cast<double>(shape.chunks) + 0.5);
+  const double time = predicted_ahead_time(shape, first);
+  return time < kClearly * predicted_time(shape, segments) ? first : 0;
 }
 
 std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks,
@@ -206,12 +231,13 @@ SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_
 }
 
 WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments,
-                   const SharedWalks& shared) {
+                   const SharedWalks& shared, int first_chunks) {
   WalkPlan plan;
   plan.shape = shape;
   plan.value_tiles = static_cast<int>(ceil_div(problem.V, shape.value_dim / shape.heads));
   plan.walks = static_cast<int>(walks_of_sequence(problem, shape.heads));
   plan.segments = segments;
+  plan.first_chunks = first_chunks;
   plan.shared = shared;
   if (problem.cu_seqlens != nullptr && plan.split()) {
     plan.pieces =
@@ -229,7 +255,7 @@ WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, in
     plan.states =
         workspace.add(std::int64_t{4} * shared.slots() * shape.heads * problem.K * problem.V);
     plan.ready = workspace.add(std::int64_t{4} * plan.flags);
-  } else if (plan.split()) {
+  } else if (plan.split() && first_chunks == 0) {
     plan.flags = plan.items * state_warps;
     plan.states = workspace.add(std::int64_t{4} * plan.items * shape.key_dim * shape.value_dim);
     plan.factors = workspace.add(std::int64_t{4} * plan.flags);
@@ -249,11 +275,17 @@ WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_d
                       const DeviceProperties& device, bool batch_invariant, int heads) {
   const SplitShape shape = split_shape(problem, key_dim, value_dim, device, heads);
   const int segments = choose_segments(problem, shape, batch_invariant);
+  const bool chosen = !fixed_segments(problem, shape.items, batch_invariant);
+  if (chosen && problem.cu_seqlens == nullptr) {
+    const int first_chunks = choose_first_chunks(shape, segments);
+    if (first_chunks > 0) return plan_walk(problem, shape, 2, {}, first_chunks);
+  }
   return plan_walk(problem, shape, segments,
                    segments == 1 ? choose_shared(problem, shape) : SharedWalks{});
 }
 
 double predicted_time(const WalkPlan& plan) {
+  if (plan.first_chunks > 0) return predicted_ahead_time(plan.shape, plan.first_chunks);
   return plan.shares() ? predicted_time(plan.shape, plan.shared)
                        : predicted_time(plan.shape, plan.segments);
 }

@@ -33,6 +33,9 @@ int choose_segments(const SplitShape& shape);
 double predicted_time(const SplitShape& shape, int segments);
 /// Microseconds of so many chunks of walks like this, spread evenly over the device.
 double predicted_chunks_time(const SplitShape& shape, double chunks);
+/// Chunks of the first of two segments whose second reads it, too, where that is predicted to be
+/// clearly faster than so many segments that hand states on; 0: not. For dense batches.
+int choose_first_chunks(const SplitShape& shape, int segments);
 /// How CTAs share the walks that are left over, if that is predicted to be faster than whole walks
 /// alone; parts = 0: not. Which it is changes no bit.
 SharedWalks choose_shared(const GlaForwardProblem& problem, const SplitShape& shape);
@@ -61,7 +64,8 @@ struct WalkPlan {
   int value_tiles = 1;
   int walks = 0;  // of a sequence, per tile of V
   SplitShape shape;
-  int segments = 1;  // per sequence; packed: if all tokens were one
+  int segments = 1;      // per sequence; packed: if all tokens were one
+  int first_chunks = 0;  // WalkSchedule's
   SharedWalks shared{};
   int pieces = 0;  // packed and split: segments of all sequences, at most
   int items = 0;
@@ -69,8 +73,8 @@ struct WalkPlan {
   unsigned blocks = 0;  // CTAs: one per multiprocessor at most, which take item after item
 
   // Offsets into the workspace, 256-byte aligned.
-  std::size_t states = 0;   // fp32 [items, padded K * columns of V] when split; WalkRelay's
-  std::size_t factors = 0;  // fp32 [flags] when split
+  std::size_t states = 0;   // fp32 [items, padded K * columns of V] when handed on; WalkRelay's
+  std::size_t factors = 0;  // fp32 [flags] when handed on
   std::size_t ready = 0;    // uint32 [flags]
   std::size_t order = 0;    // int32 [N] with cu_seqlens, whole
   std::size_t piece = 0;    // WalkPiece [pieces]
@@ -90,7 +94,7 @@ WalkPlan plan_forward(const GlaForwardProblem& problem, int key_dim, int value_d
 double predicted_time(const WalkPlan& plan);
 /// Plans a walk of such a shape, cut into so many segments, or partly shared.
 WalkPlan plan_walk(const GlaForwardProblem& problem, const SplitShape& shape, int segments,
-                   const SharedWalks& shared = {});
+                   const SharedWalks& shared = {}, int first_chunks = 0);
 /// Segments per sequence for a problem: choose_segments of its shape. Packed sequences count as one
 /// of all tokens, and stay whole where one each for a CTA does not leave room for others.
 int choose_segments(const GlaForwardProblem& problem, const SplitShape& shape,

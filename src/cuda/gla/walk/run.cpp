@@ -40,7 +40,8 @@ void run_walk(const std::string& name, const WalkLaunch& launch, const WalkPlan&
   schedule.walks = plan.walks;
   schedule.value_tiles = plan.value_tiles;
   schedule.segments = plan.segments;
-  if (plan.split()) {
+  schedule.first_chunks = plan.first_chunks;
+  if (plan.split() && plan.first_chunks == 0) {
     schedule.exchange = {scratch.at<float>(plan.states), scratch.at<float>(plan.factors),
                          scratch.at<std::uint32_t>(plan.ready)};
   } else if (plan.shares()) {

@@ -6,6 +6,8 @@
 // with R the factor of those already taken:
 //   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0
 // why in this order: earlier segments are longer and publish later.
+// Two segments of a dense batch need not wait: the second CTA reads the first one's k and v for its
+// state, too, and the first segment is as much longer.
 // why no deadlock: a CTA waits only for CTAs of smaller index, which the device starts no later
 // than it, and which publish without waiting for anyone.
 #pragma once
@@ -35,18 +37,28 @@ struct StateRegisters {
 #pragma unroll
     for (auto& values : tile) fence_registers(values);
   }
-  /// Loads one tile of the item's initial state.
-  __device__ void begin_tile(const WalkParams& params, const Item& item, int warpgroup, int index) {
+  /// Loads the item's initial state.
+  __device__ void begin(const WalkParams& params, const Item& item, int warpgroup) {
 #pragma unroll
-    for (float& value : tile[index]) value = 0.0f;
-    if (item.initial_state != nullptr) {
+    for (int index = 0; index < kTiles; ++index) {
+#pragma unroll
+      for (float& value : tile[index]) value = 0.0f;
+      if (item.initial_state == nullptr) continue;
       load_state(tile[index], item.initial_state + state_offset(params, item, warpgroup),
                  tile_at(params, item, warpgroup, index));
     }
   }
-  __device__ void begin(const WalkParams& params, const Item& item, int warpgroup) {
+  /// Adds the item's initial state times a factor.
+  __device__ void add_initial(const WalkParams& params, const Item& item, int warpgroup,
+                              float factor) {
+    if (item.initial_state == nullptr) return;
+    const float* const from = item.initial_state + state_offset(params, item, warpgroup);
 #pragma unroll
-    for (int index = 0; index < kTiles; ++index) begin_tile(params, item, warpgroup, index);
+    for (int index = 0; index < kTiles; ++index) {
+      tile_at(params, item, warpgroup, index)
+          .template for_each<Config::kKeyTile / 2>(
+              [&](int i, int offset) { tile[index][i] += factor * from[offset]; });
+    }
   }
   /// Stores the item's final state, where it is wanted.
   __device__ void end(const WalkParams& params, const Item& item, int warpgroup) const {
@@ -103,27 +115,21 @@ __device__ inline void wait_ready(std::uint32_t& flag) {
   }
 }
 
-/// Publishes what the segment does to the state; leaves in `state` the initial state of the first
-/// segment, else 0.
+/// Publishes what the segment does to the state before it: its factor, and what it adds.
 template <class Config>
-__device__ void publish_segment(const WalkParams& params, const Item& item,
-                                StateRegisters<Config>& state, const StateRegisters<Config>& own,
+__device__ void publish_segment(const WalkParams& params, const StateRegisters<Config>& added,
                                 float factor, int warpgroup) {
-  float4* slot = exchange_slot<Config>(params, blockIdx.x, warpgroup);
-#pragma unroll
-  for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
-    state.begin_tile(params, item, warpgroup, index);  // why here: takes the registers of `own`
-    const auto& before = state.tile[index];
-    const auto& added = own.tile[index];
-#pragma unroll
-    for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
-      *slot = {factor * before[i] + added[i], factor * before[i + 1] + added[i + 1],
-               factor * before[i + 2] + added[i + 2], factor * before[i + 3] + added[i + 3]};
-    }
-  }
   const SegmentExchange& exchange = params.schedule.exchange;
   const int word = exchange_word<Config>(blockIdx.x);
   if (threadIdx.x % 32 == 0) exchange.factors[word] = factor;
+  float4* slot = exchange_slot<Config>(params, blockIdx.x, warpgroup);
+#pragma unroll
+  for (const auto& values : added.tile) {
+#pragma unroll
+    for (int i = 0; i < Config::kKeyTile / 2; i += 4, slot += 128) {
+      *slot = {values[i], values[i + 1], values[i + 2], values[i + 3]};
+    }
+  }
   set_ready(exchange.ready[word]);
 }
 
@@ -160,23 +166,25 @@ template <class Config>
 __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shared,
                               const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename WalkShared<Config>::InputRing::Position& in) {
-  const bool has_later = item.segment + 1 < item.segments;
-  if (has_later) {
-    StateRegisters<Config> own{};
+  const bool handed_on = first_chunks<Config>(params) == 0;
+  const SpanChunks span = span_chunks<Config>(params, item);
+  const bool reads = span.count > 0 || (handed_on && item.segment + 1 < item.segments);
+  if (reads) {
+    state = {};
     constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
     const float factor = sum_span<Config, kColumns>(
-        own.tile, shared, item, warpgroup, in, [&](auto& stage, int chunk) {
+        state.tile, shared, span.last, span.count, warpgroup, in, [&](auto& stage, int chunk) {
           const int valid = item.valid_tokens<Config>(chunk);
           if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
             clear_partial_chunk<Config>(stage, valid, warpgroup);
           }
         });
     shared.span_done.arrive();
-    publish_segment(params, item, state, own, factor, warpgroup);
-  } else {
-    state.begin(params, item, warpgroup);
+    state.add_initial(params, item, warpgroup, factor);
+    if (handed_on) publish_segment(params, state, factor, warpgroup);
   }
-  if (item.segment > 0) receive_state(params, item, state, warpgroup);
+  if (!reads || handed_on) state.begin(params, item, warpgroup);
+  if (handed_on && item.segment > 0) receive_state(params, item, state, warpgroup);
 }
 
 }  // namespace tandem::cuda::gla

@@ -88,12 +88,25 @@ struct WalkShared {
   }
 };
 
-/// Chunks that a split walk reads before the walk itself, last to first, to tell later segments how
-/// the segment changes the state: all, if there is a later segment.
+/// WalkSchedule::first_chunks. why none of heads together: the load role has no registers for it.
 template <class Config>
-__device__ int span_chunks(const Item& item) {
-  const bool read = Config::kSplit && item.segment < item.segments - 1;
-  return read ? item.chunks<Config>() : 0;
+__device__ int first_chunks(const WalkParams& params) {
+  return Config::kSplit && Config::kHeads == 1 ? params.schedule.first_chunks : 0;
+}
+
+/// Chunks that a split walk reads before the walk itself, last to first.
+struct SpanChunks {
+  int last;
+  int count;
+};
+
+/// If there is a later segment, those of the segment, to tell how it changes the state; or, where
+/// no CTA tells another, those before it, counted back from -1.
+template <class Config>
+__device__ SpanChunks span_chunks(const WalkParams& params, const Item& item) {
+  const int chunks = item.chunks<Config>();
+  if (first_chunks<Config>(params) > 0) return {-1, item.before / Config::kChunk};
+  return {chunks - 1, item.segment < item.segments - 1 ? chunks : 0};
 }
 
 /// Whether the walk makes row sums.

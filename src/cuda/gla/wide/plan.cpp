@@ -19,8 +19,8 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   constexpr double kLaunch = 3.0;  // of each kernel, its first loads and last stores
   constexpr double kChunk = 0.78;  // of one walk for states
   // All gradients of a block of rows, on a multiprocessor: beside, and for, each 64 columns of V.
-  const double block = plan.key_parts == 1 ? 12.0 : 19.7;
-  const double panel = plan.key_parts == 1 ? 4.0 : 6.1;
+  const double block = plan.key_parts == 1 ? 11.5 : 17.0;
+  const double panel = plan.key_parts == 1 ? 3.5 : 5.2;
   constexpr double kOfCopy = 0.85;  // the memory's rate where nearly as much is written as read
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
@@ -38,14 +38,16 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   return 3 * kLaunch + std::max(chain, (tensors + states) / rate) + gradients + flows;
 }
 
-/// Whether walks, of which each takes 64 columns of V, are known to be faster: with 256 columns,
-/// where heads fill the multiprocessors. why not by their predicted time: there it is 1.8 times the
-/// measured one.
-bool walks_are_faster(const WideBackwardPlan& plan, std::int64_t heads,
+/// Whether walks are known to be faster: with up to 256 columns of V, where heads fill the
+/// multiprocessors, or where K is half of what is walked here. why not by their predicted time:
+/// there it is 1.2 to 1.7 times the measured one.
+bool walks_are_faster(const WideBackwardPlan& plan, const GlaForwardProblem& f,
                       const DeviceProperties& device) {
-  constexpr int kPanels = 4;
-  return plan.key_parts == 2 && plan.value_panels == kPanels &&
-         4 * heads * kPanels >= 3 * device.multiprocessors;
+  if (plan.value_panels > 4) return false;
+  if (f.K <= kWideKeys / 2) return true;
+  const std::int64_t heads = f.B * f.H;
+  if (plan.key_parts == 1) return 7 * heads >= 3 * device.multiprocessors;
+  return plan.value_panels == 4 && 4 * heads > device.multiprocessors;
 }
 
 }  // namespace
@@ -104,7 +106,7 @@ WideBackwardPlan plan_wide_backward(const GlaBackwardProblem& problem,
   }
   const std::int64_t slabs = ceil_div(heads, std::max(plan.slab_heads, 1));
   plan.time = static_cast<double>(slabs) * predicted_time(plan, f, sums, plan.slab_heads, device);
-  if (walks_are_faster(plan, heads, device)) plan.time = std::numeric_limits<double>::infinity();
+  if (walks_are_faster(plan, f, device)) plan.time = std::numeric_limits<double>::infinity();
   return plan;
 }
 
