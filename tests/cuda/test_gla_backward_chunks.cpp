@@ -1,0 +1,62 @@
+// The host side of gla's backward on CUDA: by chunks. Needs no GPU.
+#include <gtest/gtest.h>
+
+#include "tests/cuda/gla_backward_choice.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+TEST(GlaBackwardVariants, ByChunksWhatFitsOneCta) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.chunks";
+  GlaBackwardArgs args = backward_args(2, 256, 4, 4, 64, 64);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.chunks", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 72, 64)), "takes K <= 64, got 72");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 64, 128)), "takes V <= 64, got 128");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 64, 64)), "takes H = HQ, got 4 and 2");
+  args.dk.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
+  const auto is_chosen = [](const GlaBackwardArgs& args) {
+    return chosen(args) == "gla_backward.sm90.bf16.c64.chunks";
+  };
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto by_chunks = [&](const GlaBackwardArgs& args) {
+    return predicted_chunks_time(make_problem(args), device);
+  };
+  // Measured (docs/ops/gla_backward.md): 78, 212 and 180 us; by walks 153, 251 and 161.
+  EXPECT_NEAR(by_chunks(backward_args(1, 8192, 16, 16, 64, 64)), 78.0, 8.0);
+  EXPECT_NEAR(by_chunks(backward_args(1, 32768, 8, 8, 64, 64)), 212.0, 21.0);
+  EXPECT_NEAR(by_chunks(backward_args(1, 32768, 4, 4, 64, 64)), 180.0, 18.0);
+  EXPECT_TRUE(is_chosen(backward_args(1, 8192, 16, 16, 64, 64)));
+  EXPECT_TRUE(is_chosen(backward_args(1, 32768, 8, 8, 64, 64)));
+  EXPECT_FALSE(is_chosen(backward_args(1, 32768, 4, 4, 64, 64)));
+  EXPECT_TRUE(is_chosen(backward_args(1, 64, 4, 4, 64, 64)));  // two launches, where walks are four
+}
+
+TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {
+  GlaBackwardArgs args = backward_args(2, 130, 4, 4, 64, 64);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), DeviceProperties::h200()).workspace_bytes,
+            2 * 2 * 4 * 2 * 8192u);
+}
+
+TEST(GlaBackwardPlan, CutsWalksOfFewHeadsWhoseEndNobodyWants) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto cut = [&](const GlaBackwardArgs& args) {
+    return plan_chunk_backward(make_problem(args), device).cut;
+  };
+  GlaBackwardArgs args = backward_args(8, 1024, 8, 8, 64, 64);
+  EXPECT_EQ(cut(args), 4);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), device).workspace_bytes,
+            64 * 8 * (2 * 8192u + 16));
+  args.d_initial_state = TensorView::contiguous(reinterpret_cast<void*>(10ull << 44),
+                                                DType::kFloat32, {8, 8, 64, 64}, Device::cuda());
+  EXPECT_EQ(cut(args), 0);
+  EXPECT_EQ(cut(backward_args(8, 1024, 9, 9, 64, 64)), 0);
+  EXPECT_EQ(cut(backward_args(8, 384, 8, 8, 64, 64)), 0);
+}
+
+}  // namespace
+}  // namespace tandem::cuda::gla

@@ -1,0 +1,100 @@
+// The host side of gla's backward on CUDA: by spans of wide heads. Needs no GPU.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cuda/gla/wide/plan.h"
+#include "tests/cuda/gla_backward_choice.h"
+
+namespace tandem::cuda::gla {
+namespace {
+
+TEST(GlaBackwardVariants, BySpansWhatIsWide) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.wide";
+  GlaBackwardArgs args = backward_args(2, 256, 4, 4, 256, 512);
+  EXPECT_EQ(reason(kName, args), "");
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.wide", args), "takes fp16, got bf16");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 136, 8)), "");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 8, 136)), "");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 128, 128)),
+            "takes K or V above 128, got 128 and 128");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 264, 512)), "takes K <= 256, got 264");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 256, 520)), "takes V <= 512, got 520");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 2, 4, 256, 256)), "takes H = HQ, got 4 and 2");
+  // Where sums for d_log_decay would cancel too loosely for fp16.
+  const auto final_state = TensorView::contiguous(
+      reinterpret_cast<void*>(10ull << 44), DType::kFloat32, {2, 4, 256, 512}, Device::cuda());
+  args.d_final_state = final_state;
+  EXPECT_EQ(reason(kName, args), "");
+  GlaBackwardArgs halves = args;
+  for (TensorView* view :
+       {&halves.q, &halves.k, &halves.v, &halves.d_o, &*halves.dq, &*halves.dk, &*halves.dv}) {
+    view->dtype = DType::kFloat16;
+  }
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.wide", halves),
+            "takes fp16 and d_final_state without d_log_decay");
+  halves.d_log_decay.reset();
+  EXPECT_EQ(reason("gla_backward.sm90.fp16.c64.wide", halves), "");
+  args.dk.reset();
+  EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
+  const auto is_chosen = [](const GlaBackwardArgs& args) {
+    return chosen(args) == "gla_backward.sm90.bf16.c64.wide";
+  };
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto by_spans = [&](const GlaBackwardArgs& args) {
+    return plan_wide_backward(make_problem(args), device, std::size_t{1} << 40).time;
+  };
+  // Measured (docs/ops/gla_backward.log.md), microseconds by spans and by walks.
+  struct Measured {
+    GlaBackwardArgs args;
+    double spans, walks;
+  };
+  const Measured table[] = {
+      {backward_args(8, 2048, 4, 4, 256, 512), 371, 660},
+      {backward_args(1, 8192, 4, 4, 256, 512), 230, 486},
+      {backward_args(1, 2048, 4, 4, 256, 512), 73, 190},
+      {backward_args(4, 2048, 12, 12, 192, 384), 444, 1140},
+      {backward_args(1, 2048, 8, 8, 256, 256), 80, 141},
+      {backward_args(2, 4096, 16, 16, 256, 256), 474, 501},
+      {backward_args(4, 4096, 16, 16, 192, 192), 754, 944},
+      {backward_args(4, 4096, 16, 16, 256, 128), 633, 549},
+      {backward_args(8, 2048, 4, 4, 128, 256), 165, 216},
+      {backward_args(1, 8192, 4, 4, 128, 256), 147, 168},
+      {backward_args(1, 2048, 4, 4, 128, 256), 48, 74},
+      {backward_args(8, 2048, 8, 8, 128, 256), 302, 286},
+      {backward_args(3, 4096, 16, 16, 128, 256), 478, 496},
+      {backward_args(4, 4096, 16, 16, 128, 256), 629, 546},
+      {backward_args(4, 2048, 8, 8, 128, 512), 270, 490},
+      {backward_args(4, 4096, 8, 8, 128, 192), 284, 361},
+      {backward_args(8, 4096, 16, 16, 128, 192), 1060, 993},
+      {backward_args(8, 2048, 8, 8, 64, 256), 296, 252},
+  };
+  for (const auto& [args, spans, walks] : table) {
+    const GlaForwardProblem f = make_problem(args).forward;
+    const std::string what = "B" + std::to_string(f.B) + " T" + std::to_string(f.T) + " K" +
+                             std::to_string(f.K) + " V" + std::to_string(f.V);
+    EXPECT_EQ(is_chosen(args), spans < walks) << what;
+    if (spans < walks) {
+      EXPECT_NEAR(by_spans(args), spans, 0.15 * spans) << what;
+    }
+  }
+  EXPECT_FALSE(is_chosen(backward_args(8, 2048, 32, 32, 256, 256)));
+}
+
+TEST(GlaBackwardPlan, HeadsInTurnWhereStatesHaveNoRoom) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const GlaBackwardProblem problem = make_problem(backward_args(8, 2048, 32, 32, 256, 256));
+  const std::size_t all = plan_wide_backward(problem, device, std::size_t{1} << 40).workspace_bytes;
+  EXPECT_EQ(plan_wide_backward(problem, device, all).slab_heads, 256);
+  for (const std::size_t parts : {2, 3, 16, 1000}) {
+    const WideBackwardPlan plan = plan_wide_backward(problem, device, all / parts);
+    EXPECT_GE(plan.slab_heads, 1);
+    EXPECT_TRUE(plan.workspace_bytes <= all / parts || plan.slab_heads == 1) << parts;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::cuda::gla
