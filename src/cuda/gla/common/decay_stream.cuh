@@ -39,8 +39,8 @@ class DecayStream {
   DecayStream(const DecayStream&) = delete;
   DecayStream& operator=(const DecayStream&) = delete;
 
-  /// Returns the next chunk's log-decays; 0 for tokens outside the item and, behind the chunk,
-  /// beyond the reach.
+  /// Returns the next chunk's log-decays; 0 for tokens behind the item, before its sequence and,
+  /// behind the chunk, beyond the reach.
   __device__ LogDecays next() {
     cutlass::arch::cp_async_wait<kAhead - 1>();
     const int token = threadIdx.x % 32 * 2;

@@ -74,6 +74,17 @@ struct WalkTime {
   double traffic() const { return call + walk_traffic + span_traffic; }
 };
 
+/// Microseconds of two segments whose second reads the first, too.
+double predicted_ahead_time(const SplitShape& shape, int first_chunks) {
+  const double chunk = walk_chunk_time(shape);
+  const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
+  const auto first = static_cast<double>(first_chunks), all = static_cast<double>(shape.chunks);
+  const double latency = std::max(first * chunk, first * span_chunk + (all - first) * chunk);
+  const double traffic =
+      pass_traffic(shape, walk_tensors(shape)) + pass_traffic(shape, 1) * first / all;
+  return shape.model->call + std::max(latency, traffic);
+}
+
 /// Walks of a sequence per tile of V, of so many heads of a group together.
 std::int64_t walks_of_sequence(const GlaForwardProblem& problem, int heads) {
   return heads == 1 ? problem.H : problem.HQ * ceil_div(problem.H / problem.HQ, heads);
@@ -168,17 +179,6 @@ int choose_segments(const SplitShape& shape) {
     }
   }
   return best;
-}
-
-/// Microseconds of two segments whose second reads the first, too.
-double predicted_ahead_time(const SplitShape& shape, int first_chunks) {
-  const double chunk = walk_chunk_time(shape);
-  const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
-  const auto first = static_cast<double>(first_chunks), all = static_cast<double>(shape.chunks);
-  const double latency = std::max(first * chunk, first * span_chunk + (all - first) * chunk);
-  const double traffic =
-      pass_traffic(shape, walk_tensors(shape)) + pass_traffic(shape, 1) * first / all;
-  return shape.model->call + std::max(latency, traffic);
 }
 
 int choose_first_chunks(const SplitShape& shape, int segments) {
