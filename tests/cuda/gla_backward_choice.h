@@ -29,4 +29,9 @@ inline std::string chosen(const GlaBackwardArgs& args) {
   return name;
 }
 
+/// Whether a bf16 call goes a way on an H200: ".groups", "" for walks.
+inline bool goes(const std::string& way, const GlaBackwardArgs& args) {
+  return chosen(args) == "gla_backward.sm90.bf16.c64" + way;
+}
+
 }  // namespace tandem::cuda::gla

@@ -19,9 +19,6 @@ TEST(GlaBackwardVariants, ByChunksWhatFitsOneCta) {
 }
 
 TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
-  const auto is_chosen = [](const GlaBackwardArgs& args) {
-    return chosen(args) == "gla_backward.sm90.bf16.c64.chunks";
-  };
   const DeviceProperties device = DeviceProperties::h200();
   const auto by_chunks = [&](const GlaBackwardArgs& args) {
     return predicted_chunks_time(make_problem(args), device);
@@ -30,10 +27,11 @@ TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   EXPECT_NEAR(by_chunks(backward_args(1, 8192, 16, 16, 64, 64)), 78.0, 8.0);
   EXPECT_NEAR(by_chunks(backward_args(1, 32768, 8, 8, 64, 64)), 212.0, 21.0);
   EXPECT_NEAR(by_chunks(backward_args(1, 32768, 4, 4, 64, 64)), 180.0, 18.0);
-  EXPECT_TRUE(is_chosen(backward_args(1, 8192, 16, 16, 64, 64)));
-  EXPECT_TRUE(is_chosen(backward_args(1, 32768, 8, 8, 64, 64)));
-  EXPECT_FALSE(is_chosen(backward_args(1, 32768, 4, 4, 64, 64)));
-  EXPECT_TRUE(is_chosen(backward_args(1, 64, 4, 4, 64, 64)));  // two launches, where walks are four
+  EXPECT_TRUE(goes(".chunks", backward_args(1, 8192, 16, 16, 64, 64)));
+  EXPECT_TRUE(goes(".chunks", backward_args(1, 32768, 8, 8, 64, 64)));
+  EXPECT_FALSE(goes(".chunks", backward_args(1, 32768, 4, 4, 64, 64)));
+  EXPECT_TRUE(
+      goes(".chunks", backward_args(1, 64, 4, 4, 64, 64)));  // two launches, where walks are four
 }
 
 TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {

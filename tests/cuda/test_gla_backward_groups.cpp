@@ -28,9 +28,6 @@ TEST(GlaBackwardVariants, ByGroupsWhatFitsOneCta) {
 }
 
 TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {
-  const auto is_chosen = [](const GlaBackwardArgs& args) {
-    return chosen(args) == "gla_backward.sm90.bf16.c64.groups";
-  };
   const DeviceProperties device = DeviceProperties::h200();
   DeviceProperties h100 = device;
   h100.name = "NVIDIA H100 80GB HBM3";
@@ -44,14 +41,14 @@ TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {
   EXPECT_NEAR(by_groups(backward_args(1, 8192, 1, 80, 128, 64)), 400.0, 40.0);
   EXPECT_NEAR(by_groups(backward_args(4, 4096, 2, 112, 64, 64)), 782.0, 65.0);
   EXPECT_NEAR(by_groups(backward_args(4, 4096, 1, 32, 256, 64)), 597.0, 50.0);
-  EXPECT_TRUE(is_chosen(backward_args(8, 4096, 1, 80, 128, 64)));
-  EXPECT_TRUE(is_chosen(backward_args(4, 8192, 8, 128, 128, 64)));
-  EXPECT_TRUE(is_chosen(backward_args(4, 4096, 2, 112, 64, 64)));
-  EXPECT_TRUE(is_chosen(backward_args(4, 4096, 1, 32, 256, 64)));
-  EXPECT_TRUE(is_chosen(backward_args(4, 1100, 2, 40, 256, 64)));
+  EXPECT_TRUE(goes(".groups", backward_args(8, 4096, 1, 80, 128, 64)));
+  EXPECT_TRUE(goes(".groups", backward_args(4, 8192, 8, 128, 128, 64)));
+  EXPECT_TRUE(goes(".groups", backward_args(4, 4096, 2, 112, 64, 64)));
+  EXPECT_TRUE(goes(".groups", backward_args(4, 4096, 1, 32, 256, 64)));
+  EXPECT_TRUE(goes(".groups", backward_args(4, 1100, 2, 40, 256, 64)));
   EXPECT_FALSE(
-      is_chosen(backward_args(1, 256, 1, 80, 128, 64)));  // 4 chunks, 80 heads in turn each
-  EXPECT_FALSE(is_chosen(backward_args(4, 4096, 32, 32, 128, 64)));  // one reverse walk
+      goes(".groups", backward_args(1, 256, 1, 80, 128, 64)));  // 4 chunks, 80 heads in turn each
+  EXPECT_FALSE(goes(".groups", backward_args(4, 4096, 32, 32, 128, 64)));  // one reverse walk
 }
 
 TEST(GlaBackwardPlan, WorkspaceByGroupsIsTwoStatesPerPair) {

@@ -40,9 +40,6 @@ TEST(GlaBackwardVariants, BySpansWhatIsWide) {
 }
 
 TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
-  const auto is_chosen = [](const GlaBackwardArgs& args) {
-    return chosen(args) == "gla_backward.sm90.bf16.c64.wide";
-  };
   const DeviceProperties device = DeviceProperties::h200();
   const auto by_spans = [&](const GlaBackwardArgs& args) {
     return plan_wide_backward(make_problem(args), device, std::size_t{1} << 40).time;
@@ -76,12 +73,12 @@ TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
     const GlaForwardProblem f = make_problem(args).forward;
     const std::string what = "B" + std::to_string(f.B) + " T" + std::to_string(f.T) + " K" +
                              std::to_string(f.K) + " V" + std::to_string(f.V);
-    EXPECT_EQ(is_chosen(args), spans < walks) << what;
+    EXPECT_EQ(goes(".wide", args), spans < walks) << what;
     if (spans < walks) {
       EXPECT_NEAR(by_spans(args), spans, 0.15 * spans) << what;
     }
   }
-  EXPECT_FALSE(is_chosen(backward_args(8, 2048, 32, 32, 256, 256)));
+  EXPECT_FALSE(goes(".wide", backward_args(8, 2048, 32, 32, 256, 256)));
 }
 
 TEST(GlaBackwardPlan, HeadsInTurnWhereStatesHaveNoRoom) {

@@ -37,8 +37,7 @@ struct WideBackwardParams : BackwardMaps {
   }
   /// Of a gradient that a CTA makes at a time.
   constexpr int columns() const { return key_parts * kWideKeys; }
-  /// What there is to make of a block of rows: dq, dk, and dv by such columns.
-  constexpr int kinds() const { return 2 + (64 * value_panels + columns() - 1) / columns(); }
+  constexpr int kinds() const { return wide_kinds(value_panels, key_parts); }
 };
 
 /// Launches gla_wide_states_kernel and gla_wide_gradients_kernel; `name` is the variant's, for

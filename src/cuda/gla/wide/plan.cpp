@@ -12,6 +12,11 @@ namespace {
 constexpr int kWidestKey = 256;
 constexpr int kWidestValue = 512;
 
+int value_panels_of(const GlaForwardProblem& f) { return static_cast<int>(ceil_div(f.V, 64)); }
+int key_parts_of(const GlaForwardProblem& f) {
+  return std::max(static_cast<int>(ceil_div(f.K, kWideKeys)), 1);
+}
+
 /// Microseconds of a launch for so many heads, fitted to an H100 and an H200
 /// (docs/ops/gla_backward.log.md).
 double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, bool sums,
@@ -30,7 +35,7 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   const double tensors = static_cast<double>(4 * (f.K + f.V) * f.T * heads);
   const double states = static_cast<double>(2 * 2 * 64 * kWideKeys * plan.key_parts) *
                         static_cast<double>(plan.value_panels * plan.spans * heads);
-  const std::int64_t kinds = 2 + ceil_div(f.V, plan.key_parts * kWideKeys);
+  const std::int64_t kinds = wide_kinds(plan.value_panels, plan.key_parts);
   const std::int64_t items = ceil_div(heads * ceil_div(f.T, kWideRows) * kinds, multiprocessors);
   const double gradients =
       static_cast<double>(items) / static_cast<double>(kinds) * (block + panel * plan.value_panels);
@@ -55,10 +60,9 @@ bool walks_are_faster(const WideBackwardPlan& plan, const GlaForwardProblem& f,
 std::string reason_against_wide(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
   // Of the gradients' blocks and of walks, in both directions.
-  const std::int64_t key_parts = std::max<std::int64_t>(ceil_div(f.K, kWideKeys), 1);
-  const std::int64_t kinds = 2 + ceil_div(f.V, key_parts * kWideKeys);
-  const std::int64_t blocks = ceil_div(f.T, kWideRows) * kinds;
-  const std::int64_t walks = 2 * ceil_div(f.V, 64) * key_parts;
+  const int value_panels = value_panels_of(f), key_parts = key_parts_of(f);
+  const std::int64_t blocks = ceil_div(f.T, kWideRows) * wide_kinds(value_panels, key_parts);
+  const std::int64_t walks = std::int64_t{2} * value_panels * key_parts;
   if (f.B * f.H * std::max(blocks, walks) > kMaxIndex) {
     return "takes at most 2^31 - 1 blocks of 128 tokens of heads";
   }
@@ -82,8 +86,8 @@ WideBackwardPlan plan_wide_backward(const GlaBackwardProblem& problem,
   const bool sums = problem.d_log_decay.data != nullptr;
   WideBackwardPlan plan;
   plan.spans = static_cast<int>(ceil_div(f.T, kWideSpan));
-  plan.value_panels = static_cast<int>(ceil_div(f.V, 64));
-  plan.key_parts = std::max(static_cast<int>(ceil_div(f.K, kWideKeys)), 1);
+  plan.value_panels = value_panels_of(f);
+  plan.key_parts = key_parts_of(f);
   const auto lay_out = [&](std::int64_t slab) {
     plan.slab_heads = static_cast<int>(slab);
     const std::int64_t spans = slab * plan.spans;

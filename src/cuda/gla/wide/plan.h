@@ -17,6 +17,12 @@ constexpr int kWideKeys = 128;        // columns of K that a CTA walks, of one o
 constexpr int kWideDecayBytes = 784;  // of a WideDecay
 constexpr int kWideWalksAtOnce = 2;   // for states, per multiprocessor
 
+/// What there is to make of a block of rows: dq, dk, and dv by as many columns as K has.
+constexpr int wide_kinds(int value_panels, int key_parts) {
+  const int columns = key_parts * kWideKeys;
+  return 2 + (64 * value_panels + columns - 1) / columns;
+}
+
 struct WideBackwardPlan {
   int spans = 0;         // per sequence
   int value_panels = 0;  // of 64 columns of V
