@@ -199,8 +199,8 @@ TEST(GlaPlan, PairsAreTheQuickestThatFit) {
   int paired = 0;
   for (const std::int64_t items : {1, 2, 3, 8, 16, 33, 66, 67, 132}) {
     for (const std::int64_t chunks : {0, 1, 2, 7, 32, 128, 513, 2048}) {
-      SplitShape a{items, chunks, 128, 128, 132, &model.gla_walk, true};
-      SplitShape b{items, chunks, 64, 128, 132, &model.gla_walk};
+      SplitShape a{items, chunks, chunks, 128, 128, 132, &model.gla_walk, true};
+      SplitShape b{items, chunks, chunks, 64, 128, 132, &model.gla_walk};
       for (const double factor : {0.5, 1.0, 2.0}) {
         const double time_to_beat = factor * (predicted_time(a, 1) + predicted_time(b, 1));
         PairSegments quickest;
@@ -250,21 +250,23 @@ TEST(GlaPlan, SwitchForcesTheSegments) {
 }
 
 TEST(GlaPlan, SegmentsCoverTheSequence) {
-  for (const int chunks : {1, 2, 16, 32, 33, 128, 129, 512, 1 << 14}) {
-    for (const int segments : {1, 2, 3, 4, 7, 8, 16, 100, 132, 1024}) {
-      if (segments > chunks) continue;
-      EXPECT_EQ(segment_begin_chunk(chunks, segments, 0), 0);
-      EXPECT_EQ(segment_begin_chunk(chunks, segments, segments), chunks);
-      int longest = 0;
-      for (int i = 0; i < segments; ++i) {
-        const int length =
-            segment_begin_chunk(chunks, segments, i + 1) - segment_begin_chunk(chunks, segments, i);
-        EXPECT_GT(length, 0) << chunks << " in " << segments << ", segment " << i;
-        longest = std::max(longest, length);
+  for (const bool chained : {true, false})
+    for (const int chunks : {1, 2, 16, 32, 33, 128, 129, 512, 1 << 14}) {
+      for (const int segments : {1, 2, 3, 4, 7, 8, 16, 100, 132, 1024}) {
+        if (segments > chunks) continue;
+        const auto begin = [&](int i) { return segment_begin_chunk(chunks, segments, i, chained); };
+        EXPECT_EQ(begin(0), 0);
+        EXPECT_EQ(begin(segments), chunks);
+        int longest = 0;
+        for (int i = 0; i < segments; ++i) {
+          const int length = begin(i + 1) - begin(i);
+          EXPECT_GT(length, 0) << chunks << " in " << segments << ", segment " << i;
+          longest = std::max(longest, length);
+        }
+        const int mean = chunks / segments;
+        EXPECT_LE(longest, chained ? 2 * mean + 2 : mean + 1) << chunks << " in " << segments;
       }
-      EXPECT_LE(longest, 2 * (chunks / segments) + 2) << chunks << " in " << segments;
     }
-  }
 }
 
 /// Walks are shared where some are left over for less than half of the CTAs.

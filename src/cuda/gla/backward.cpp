@@ -257,12 +257,11 @@ struct Entries {
 };
 
 /// Makes the states before, and the gradients behind, the segments of sequences, where these are
-/// cut. `packed`: the call's sequences, which the problem's are, or are made of.
+/// cut.
 template <class Plan>
 Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& maps,
-                       const GlaForwardProblem& packed, const SegmentLaunch& launch,
-                       const std::string& name, const Plan& plan, const ScratchMemory& scratch,
-                       void* stream) {
+                       const SegmentLaunch& launch, const std::string& name, const Plan& plan,
+                       const ScratchMemory& scratch, void* stream) {
   const GlaForwardProblem& f = problem.forward;
   if (plan.segments == 1) {
     return {const_cast<float*>(f.initial_state), const_cast<float*>(problem.d_final_state)};
@@ -273,10 +272,7 @@ Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& ma
   spans.problem = f;
   spans.segments = plan.segments;
   spans.segment_chunks = plan.segment_chunks;
-  if (packed.cu_seqlens != nullptr) {
-    spans.resets_at = packed.cu_seqlens;
-    spans.resets = packed.N + 1;
-  }
+  spans.forgets = true;
   spans.total_log_decay = scratch.at<float>(plan.log_decay);
   spans.k_map = maps.k_map;
   spans.v_map = maps.v_map;
@@ -301,14 +297,13 @@ Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& ma
   return made;
 }
 
-void run_in_reverse(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
-                    const BackwardChoice& choice, const FiniteGuard& guard,
-                    const ScratchMemory& scratch, void* stream) {
+void run_in_reverse(const GlaBackwardProblem& problem, const BackwardChoice& choice,
+                    const FiniteGuard& guard, const ScratchMemory& scratch, void* stream) {
   const BackwardVariant& variant = *choice.variant;
   const ReversePlan& plan = choice.reverse;
   ReverseParams params{encode_maps(problem), problem};
-  const Entries entries = enter_segments(problem, params, packed, variant.segments, variant.name,
-                                         plan, scratch, stream);
+  const Entries entries =
+      enter_segments(problem, params, variant.segments, variant.name, plan, scratch, stream);
   params.guard = guard;
   params.chunks = plan.chunks;
   params.segments = plan.segments;
@@ -322,13 +317,13 @@ void run_in_reverse(const GlaBackwardProblem& problem, const GlaForwardProblem& 
   sum_decays(problem, params.decay_sums, plan.segments, stream);
 }
 
-void run_by_groups(const GlaBackwardProblem& problem, const GlaForwardProblem& packed,
-                   const BackwardChoice& choice, const FiniteGuard& guard,
-                   const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+void run_by_groups(const GlaBackwardProblem& problem, const BackwardChoice& choice,
+                   const FiniteGuard& guard, const DeviceProperties& device,
+                   const ScratchMemory& scratch, void* stream) {
   const BackwardVariant& variant = *choice.variant;
   const GlaForwardProblem& f = problem.forward;
   const GroupBackwardPlan& plan = choice.groups;
-  const Entries entries = enter_segments(problem, encode_maps(problem), packed, variant.segments,
+  const Entries entries = enter_segments(problem, encode_maps(problem), variant.segments,
                                          variant.name, plan, scratch, stream);
   GroupBackwardParts parts;
   parts.count = plan.parts;
@@ -404,9 +399,9 @@ void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
   if (variant.by_walks()) {
     walk(merged, choice.merged_walks, guard);
   } else if (variant.in_reverse) {
-    run_in_reverse(merged, problem.forward, choice, guard, scratch, stream);
+    run_in_reverse(merged, choice, guard, scratch, stream);
   } else {
-    run_by_groups(merged, problem.forward, choice, guard, device, scratch, stream);
+    run_by_groups(merged, choice, guard, device, scratch, stream);
   }
   if (!choice.merges()) return;
   if (variant.as_one()) launch_clear_outside(problem, stream);

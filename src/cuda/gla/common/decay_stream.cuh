@@ -39,8 +39,8 @@ class DecayStream {
   DecayStream(const DecayStream&) = delete;
   DecayStream& operator=(const DecayStream&) = delete;
 
-  /// Returns the next chunk's log-decays; 0 for tokens behind the item, before its sequence and,
-  /// behind the chunk, beyond the reach.
+  /// Returns the next chunk's log-decays; 0 for tokens outside of the item's sequence and, behind
+  /// the chunk, beyond the reach.
   __device__ LogDecays next() {
     cutlass::arch::cp_async_wait<kAhead - 1>();
     const int token = threadIdx.x % 32 * 2;
@@ -66,8 +66,8 @@ class DecayStream {
           &buffer_[slot][index], inside ? head_ + std::int64_t{token} * decay_.time_stride : head_,
           inside);
     };
-    copy(lane_token, item_.length);
-    copy(lane_token + 1, item_.length);
+    copy(lane_token, item_.left);
+    copy(lane_token + 1, item_.left);
     if constexpr (kReverse) {
       if (threadIdx.x % 32 == kLastLane) copy(64, reach_);
     }

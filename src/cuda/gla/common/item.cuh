@@ -19,8 +19,9 @@ struct Item {
   int last_head = 0;     // of those walked together, from `head` on
   int first_column = 0;  // of V
   int sequence = 0;
-  int segment = 0;   // of the sequence, where it is split; in the order of the walk
-  int segments = 1;  // of the sequence
+  int segment = 0;         // of the sequence, where it is split; in the order of the walk
+  int segments = 1;        // of the sequence
+  int earlier_chunks = 0;  // of the segment before it, in the order of the walk
   int begin = 0;
   int length = 0;
   int before = 0;                        // tokens of the sequence before `begin`
@@ -59,9 +60,10 @@ struct Item {
   __device__ int chunk_begin(int chunk) const {
     return begin + chunk_offset<Config>(chunk);
   }
+  /// Tokens of the sequence in the chunk, which may be one before the item.
   template <class Config>
   __device__ int valid_tokens(int chunk) const {
-    return min(length - chunk_offset<Config>(chunk), Config::kChunk);
+    return min(left - chunk_offset<Config>(chunk), Config::kChunk);
   }
 };
 
@@ -114,15 +116,18 @@ __device__ void keep_chunks(Item& item, int first, int last) {
   item.left -= begin;
 }
 
-/// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`
-/// (cuda/gla/common/segments.h).
+/// Keeps segment `index`, in the order of the walk, of the item's tokens, cut into `segments`.
+/// `chained`: segment_begin_chunk's.
 template <class Config>
-__device__ void keep_segment(Item& item, int index, int segments) {
+__device__ void keep_segment(Item& item, int index, int segments, bool chained) {
   const int chunks = item.chunks<Config>();
-  const int first = segment_begin_chunk(chunks, segments, index);
-  const int last = segment_begin_chunk(chunks, segments, index + 1);
+  const int first = segment_begin_chunk(chunks, segments, index, chained);
+  const int last = segment_begin_chunk(chunks, segments, index + 1, chained);
   keep_chunks<Config>(item, Config::kReverse ? chunks - last : first,
                       Config::kReverse ? chunks - first : last);
+  if (index > 0) {
+    item.earlier_chunks = first - segment_begin_chunk(chunks, segments, index - 1, chained);
+  }
 }
 
 /// Returns the factor of an item's first token, 1 without one: what a reverse walk leaves to be

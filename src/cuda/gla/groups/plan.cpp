@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/environment.h"
+#include "cuda/gla/common/expected_reach.h"
 #include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
@@ -164,7 +165,7 @@ GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem,
                                       const MergedSequences& merged) {
   const GlaForwardProblem& f = problem.forward;
   const Shape shape(f, merged);
-  const std::int64_t reach = std::min(merged.reach, f.T);
+  const std::int64_t reach = std::min(merged.reach, expected_reach(f));
   const GroupBackwardPlan whole = plan_segments(problem, shape, reach, device, 1);
   if (!may_cut(problem)) return whole;
   if (const int forced = gla_segments_switch(); forced > 0) {

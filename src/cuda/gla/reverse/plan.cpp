@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/environment.h"
+#include "cuda/gla/common/expected_reach.h"
 #include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/runtime/plan.h"
@@ -25,7 +26,10 @@ double predicted_time(const ReversePlan& plan, std::int64_t heads, std::int64_t 
   const DeviceModel::GlaReverse& model = device_model(device).gla_reverse;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
   const auto round = [&](std::int64_t together) {
-    return std::max(model.chunk, static_cast<double>(together) * model.head);
+    constexpr double kAlone = 0.35;  // of the time with all of them: does not depend on how many
+    const double heads = kAlone * static_cast<double>(multiprocessors) +
+                         (1.0 - kAlone) * static_cast<double>(together);
+    return std::max(model.chunk, heads * model.head);
   };
   const std::int64_t walks = heads * plan.segments, last = walks % multiprocessors;
   const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
@@ -92,7 +96,7 @@ ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem, const Devic
                                   const MergedSequences& merged) {
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t most_bytes = workspace_room(f, merged);
-  const std::int64_t reach = std::min(merged.reach, f.T);
+  const std::int64_t reach = std::min(merged.reach, expected_reach(f));
   ReversePlan best = plan_segments(problem, reach, device, 1);
   if (const int forced = gla_segments_switch(); forced > 0) {
     return plan_segments(problem, reach, device, std::clamp(forced, 1, std::max(best.chunks, 1)));

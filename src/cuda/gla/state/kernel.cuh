@@ -25,6 +25,7 @@
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/common/remembered.cuh"
 #include "cuda/gla/common/span.cuh"
 #include "cuda/gla/common/tiles.cuh"
 #include "cuda/gla/state/config.h"
@@ -47,6 +48,8 @@ struct StateShared {
   Stage stages[Config::kStages];
   ChunkDecay<Config::kChunk> decay[Config::kStages];
   typename DecayStream<Config::kReverse>::Buffer log_decays;
+  DecaySumsShared<Config::kThreads, 1> decay_sums;
+  int remembered;  // chunks
   InputRing input;
 
   __device__ const ChunkDecay<Config::kChunk>& decay_of(int stage, int) const {
@@ -59,25 +62,27 @@ struct StateItem {
   Item item;  // final_state: of the segment
   int first_key;
   std::int64_t segment_index;  // into [N,H,segments]
+  bool whole = true;           // else the state before the item's tokens is forgotten
 };
 
-/// Keeps the item's chunks up to the one with the nearest reset: the last one, or in a reverse walk
-/// the first.
+/// Keeps the chunks that the state behind the segment depends on. All threads of the CTA.
 template <class Config>
-__device__ void keep_to_reset(Item& item, const StateParams& params) {
-  const auto chunk_of = [&](std::int64_t time) {
-    return static_cast<int>(time - item.begin) / Config::kChunk;
-  };
-  const int end = item.begin + item.length;
-  if constexpr (Config::kReverse) {
-    const std::int64_t next = first_boundary_from(params.resets_at, params.resets, item.begin);
-    if (next == params.resets || params.resets_at[next] >= end) return;
-    keep_chunks<Config>(item, 0, chunk_of(params.resets_at[next]) + 1);
-  } else {
-    const std::int64_t next = first_boundary_from(params.resets_at, params.resets, end);
-    if (next == 0 || params.resets_at[next - 1] < item.begin) return;
-    keep_chunks<Config>(item, chunk_of(params.resets_at[next - 1]), item.chunks<Config>());
+__device__ void keep_remembered(const DecayTensor& decay, StateShared<Config>& shared,
+                                StateItem& found) {
+  Item& item = found.item;
+  const int chunks = item.chunks<Config>();
+  constexpr int kFirst = 32 * DecaySumsShared<Config::kThreads, 1>::kFirstWarp;
+  if (threadIdx.x >= kFirst) {
+    int remembered[1];
+    find_remembered<Config>(shared.decay_sums, decay, item, item.head, {{chunks - 1, chunks}},
+                            false, remembered);
+    if (threadIdx.x == kFirst) shared.remembered = remembered[0];
   }
+  __syncthreads();
+  const int count = shared.remembered;
+  found.whole = count == chunks;
+  keep_chunks<Config>(item, Config::kReverse ? 0 : chunks - count,
+                      Config::kReverse ? count : chunks);
 }
 
 template <class Config>
@@ -100,9 +105,8 @@ __device__ StateItem find_state_item(const StateParams& params) {
     keep_chunks<Config>(found.item, segment * params.segment_chunks,
                         (segment + 1) * params.segment_chunks);
   } else {
-    keep_segment<Config>(found.item, segment, params.segments);
+    keep_segment<Config>(found.item, segment, params.segments, false);
   }
-  if (params.resets_at != nullptr) keep_to_reset<Config>(found.item, params);
   found.segment_index = (n * problem.H + found.item.head) * params.segments + segment;
   found.item.final_state =
       params.states + found.segment_index * (std::int64_t{problem.K} * problem.V);
@@ -154,7 +158,7 @@ template <class Config>
 __device__ void prepare_span_decay(const StateParams& params, StateShared<Config>& shared,
                                    const StateItem& found) {
   const Item& item = found.item;
-  float total = 0.0f;
+  float total = found.whole ? 0.0f : -INFINITY;
   const int last = item.chunks<Config>() - 1;
   DecayStream<Config::kReverse> decays(shared.log_decays, params.problem.log_decay, item,
                                        item.length, item.chunk_offset<Config>(last),
@@ -219,7 +223,8 @@ __global__ __launch_bounds__(Config::kThreads,
   follow_stream();
   __syncthreads();
 
-  const StateItem found = find_state_item<Config>(params);
+  StateItem found = find_state_item<Config>(params);
+  if (params.forgets) keep_remembered<Config>(params.problem.log_decay, shared, found);
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     if (warp == 1) {

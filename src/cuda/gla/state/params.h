@@ -18,10 +18,9 @@ struct StateParams {
   float scale = 1.0f;  // factor of what a reverse walk adds
   int segments = 1;
   int segment_chunks = 0;  // of every segment but the last, in time; 0: by segment_begin_chunk
-  // [resets] where decays are -inf, or null: a segment is walked to the nearest one only, since
-  // nothing is kept of what lies behind it. `problem` is not packed then.
-  const std::int32_t* resets_at = nullptr;
-  std::int64_t resets = 0;
+  // Of a segment only those chunks are read that the state behind it depends on
+  // (common/remembered.cuh); what the others leave is 0, and the total then -inf.
+  bool forgets = false;
   float* states = nullptr;
   float* total_log_decay = nullptr;
 };

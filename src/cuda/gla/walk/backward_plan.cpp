@@ -229,6 +229,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
     SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
     shape.row_sums = walk.row_sums;
+    shape.reach = shape.chunks;  // choose_pair_segments takes it so
     walk.plan =
         plan_walk(walk.problem, shape, choose_segments(walk.problem, shape, batch_invariant));
     summed |= walk.summed;

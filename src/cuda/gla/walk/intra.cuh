@@ -17,8 +17,8 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
   while (const Item* next = reader.next()) {
     const Item item = *next;
     if constexpr (Config::kSplit) {
-      const int skipped = span_chunks<Config>(params, item).count;
-      if (skipped > 0) shared.span_done.wait(0);
+      const int skipped = shared.segment.entry.told + shared.segment.entry.before;
+      if (skipped > 0) shared.segment.read.wait(0);
       for (int i = 0; i < skipped; ++i) in.advance();
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), out.advance()) {

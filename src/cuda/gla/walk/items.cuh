@@ -21,7 +21,7 @@ __device__ void set_heads(Item& item, const GlaRecurrence& problem, int index) {
   }
 }
 
-/// Makes the item of an index; none past the last.
+/// Makes the item of an index; none past the last. Of a sequence that is cut by find_entry, all.
 template <class Config>
 __device__ void find_item(const WalkParams& params, unsigned index, Item& item) {
   const GlaForwardProblem& problem = params.problem;
@@ -50,14 +50,12 @@ __device__ void find_item(const WalkParams& params, unsigned index, Item& item) 
   set_sequence(item, problem, n);
 
   const std::int64_t state = (n * problem.H + item.head) * params.state_strides.head;
-  const int first = first_chunks<Config>(params);
-  if (first > 0) {
-    const int chunks = item.chunks<Config>();
-    keep_chunks<Config>(item, item.segment * first, item.segment == 0 ? first : chunks);
-  } else if (Config::kSplit) {
-    keep_segment<Config>(item, item.segment, item.segments);
+  const bool handed_on = first_chunks<Config>(params) == 0;
+  if (Config::kSplit && handed_on) {
+    const bool chained = problem.log_decay.data == nullptr;  // else decays mostly break the chain
+    keep_segment<Config>(item, item.segment, item.segments, chained);
   }
-  if (problem.initial_state != nullptr && (item.segment == 0 || first > 0)) {
+  if (problem.initial_state != nullptr && (item.segment == 0 || !handed_on)) {
     item.initial_state = problem.initial_state + state;
   }
   if (problem.final_state != nullptr && item.segment == item.segments - 1) {
@@ -95,11 +93,77 @@ __device__ void find_dense(const WalkParams& params, int turn, Item& item) {
   find_item<Config>(params, blockIdx.x + static_cast<unsigned>(turn) * gridDim.x, item);
 }
 
+/// Index of the first item of a packed batch's CTA.
+__device__ inline unsigned first_packed(const WalkParams& params) {
+  return skips(params.guard) ? static_cast<unsigned>(params.schedule.items) : blockIdx.x;
+}
+
 /// Places the first item of a dense batch, before the stream is followed: it needs no memory. The
 /// thread of schedule_items.
 template <class Config>
 __device__ void place_first_item(const WalkParams& params, WalkShared<Config>& shared) {
   if (params.problem.cu_seqlens == nullptr) find_dense<Config>(params, 0, shared.items[0]);
+}
+
+/// Finds what the CTA of a split walk reads before it walks, and where its sequence is cut, if no
+/// CTA tells another. All warps of DecaySumsShared.
+template <class Config>
+__device__ SegmentEntry look_back(const WalkParams& params, WalkShared<Config>& shared,
+                                  Item& item) {
+  using Sums = DecaySumsShared<Config::kThreads, 2>;
+  const auto find = [&](const Span(&spans)[2], int(&remembered)[2]) {
+    remembered[0] = remembered[1] = 0;
+#pragma unroll
+    for (int head = 0; head < Config::kHeads; ++head) {
+      if (head > 0) Sums::meet();
+      int of_head[2];
+      find_remembered<Config>(shared.segment.decay_sums, params.problem.log_decay, item,
+                              item.head_of<Config>(head), spans, true, of_head);
+      remembered[0] = max(remembered[0], of_head[0]);
+      remembered[1] = max(remembered[1], of_head[1]);
+    }
+  };
+  const int chunks = item.chunks<Config>();
+  int remembered[2];
+  if (const int first = first_chunks<Config>(params); first > 0) {
+    // Both CTAs end together: the more the second one reads, the longer is the first segment.
+    const int half = chunks / 2;
+    find({{-1, 0}, {half - 1, half}}, remembered);
+    const int cut = half + (first - half) * remembered[1] / half;
+    Sums::meet();
+    if (threadIdx.x == 32 * Sums::kFirstWarp) {
+      keep_chunks<Config>(item, item.segment * cut, item.segment == 0 ? cut : chunks);
+    }
+    Sums::meet();
+    const int before = item.before / Config::kChunk;
+    find({{-1, 0}, {-1, before}}, remembered);
+    return {0, true, remembered[1], remembered[1] == before};
+  }
+  const Span spans[2] = {{chunks - 1, item.segment + 1 < item.segments ? chunks : 0},
+                         {-1, item.earlier_chunks}};
+  find(spans, remembered);
+  SegmentEntry entry;
+  entry.told_whole = remembered[1] == spans[1].count;
+  if (!entry.told_whole) entry.before = remembered[1];
+  // why only a segment that is remembered as a whole: others are read by those who need them.
+  if (remembered[0] == spans[0].count && remembered[0] > 0) entry.told = chunks + entry.before;
+  return entry;
+}
+
+/// Places the one item of a split walk's CTA, and what is read before. All threads of the CTA.
+template <class Config>
+__device__ void find_entry(const WalkParams& params, WalkShared<Config>& shared) {
+  Item& item = shared.items[0];
+  if (params.problem.cu_seqlens != nullptr) {
+    if (threadIdx.x == 0) find_item<Config>(params, first_packed(params), item);
+    __syncthreads();
+  }
+  constexpr int kFirst = 32 * DecaySumsShared<Config::kThreads, 2>::kFirstWarp;
+  if (item.batch != Item::kNone && threadIdx.x >= kFirst) {
+    const SegmentEntry entry = look_back<Config>(params, shared, item);
+    if (threadIdx.x == kFirst) shared.segment.entry = entry;
+  }
+  __syncthreads();
 }
 
 /// Finds one item after another. One thread.
@@ -108,16 +172,13 @@ __device__ void schedule_items(const WalkParams& params, WalkShared<Config>& sha
   const WalkSchedule& schedule = params.schedule;
   const bool dense = params.problem.cu_seqlens == nullptr;
   typename WalkShared<Config>::ItemRing::Position at;
-  // Of a packed batch's item.
-  unsigned index = skips(params.guard) ? static_cast<unsigned>(schedule.items) : blockIdx.x;
+  unsigned index = dense ? 0 : first_packed(params);
   for (int turn = 0;; ++turn) {
     Item& item = shared.items[at.stage];
     shared.item_ring.wait_empty(at);
-    if (!dense) {
-      find_item<Config>(params, index, item);
-    } else if (turn > 0) {  // else it is placed
-      find_dense<Config>(params, turn, item);
-    }
+    const bool placed = turn == 0 && (dense || Config::kSplit);
+    if (!placed && dense) find_dense<Config>(params, turn, item);
+    if (!placed && !dense) find_item<Config>(params, index, item);
     const bool exists = item.batch != Item::kNone;
     shared.item_ring.full[at.stage].arrive();
     if (!exists) return;

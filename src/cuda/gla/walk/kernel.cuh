@@ -74,7 +74,7 @@ __global__ __launch_bounds__(Config::kThreads,
                       kStateThreads + (Config::kWithValue ? 128 : 0));
     shared.intra.init(128, kStateThreads);
     if constexpr (Config::kWithValue) shared.value.ring.init(kStateThreads, 128);
-    shared.span_done.init(kStateThreads);
+    if constexpr (Config::kSplit) shared.segment.read.init(kStateThreads);
     if constexpr (Config::kRowSums) {
       for (auto& of_slot : shared.row_sums.places) {
         for (auto& place : of_slot) place.tokens = 0;
@@ -86,6 +86,7 @@ __global__ __launch_bounds__(Config::kThreads,
   if (schedules) place_first_item(params, shared);
   if (!params.beside_walk) follow_stream();
   __syncthreads();
+  if constexpr (Config::kSplit) find_entry(params, shared);
 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();

@@ -41,8 +41,9 @@ __device__ void load_with_tma(const WalkParams& params, WalkShared<Config>& shar
       at.advance();
     };
     if constexpr (Config::kSplit) {
-      const SpanChunks span = span_chunks<Config>(params, item);
-      for (int i = 0; i < span.count; ++i) load(span.last - i, false);
+      const SegmentEntry& entry = shared.segment.entry;
+      for (int i = 1; i <= entry.told; ++i) load(item.chunks<Config>() - i, false);
+      for (int i = 1; i <= entry.before; ++i) load(-i, false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
@@ -78,8 +79,9 @@ __device__ void load_with_threads(const WalkParams& params, WalkShared<Config>& 
       at.advance();
     };
     if constexpr (Config::kSplit) {
-      const SpanChunks span = span_chunks<Config>(params, item);
-      for (int i = 0; i < span.count; ++i) load(span.last - i, false);
+      const SegmentEntry& entry = shared.segment.entry;
+      for (int i = 1; i <= entry.told; ++i) load(item.chunks<Config>() - i, false);
+      for (int i = 1; i <= entry.before; ++i) load(-i, false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
@@ -106,8 +108,9 @@ __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shar
       }
     };
     if constexpr (Config::kSplit) {
-      const SpanChunks span = span_chunks<Config>(params, item);
-      if (span.count > 0) prepare(span.count, span.last, -1);
+      const SegmentEntry& entry = shared.segment.entry;
+      if (entry.told > 0) prepare(entry.told, item.chunks<Config>() - 1, -1);
+      if (entry.before > 0) prepare(entry.before, -1, -1);
     }
     prepare(item.chunks<Config>(), 0, 1);
   }

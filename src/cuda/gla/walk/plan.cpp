@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/environment.h"
+#include "cuda/gla/common/expected_reach.h"
 #include "cuda/gla/common/segments.h"
 #include "cuda/gla/walk/params.h"
 
@@ -27,9 +28,9 @@ double walk_chunk_time(const SplitShape& shape) {
                            : plain;
 }
 
-/// Microseconds of the slowest CTA's pass over its chunks, where the memory does not bind.
-double pass_latency(const SplitShape& shape, int segments, double chunk_time) {
-  const std::int64_t chunks = ceil_div(shape.chunks, segments);
+/// Microseconds of the slowest CTA's pass over so many chunks of each segment, where the memory
+/// does not bind.
+double pass_latency(const SplitShape& shape, int segments, std::int64_t chunks, double chunk_time) {
   const std::int64_t rounds = ceil_div(shape.items * segments, shape.multiprocessors);
   return static_cast<double>(rounds * chunks) * chunk_time;
 }
@@ -49,40 +50,57 @@ double pass_traffic(const SplitShape& shape, int tensors) {
          shape.model->bytes_per_microsecond;
 }
 
+/// Microseconds of segments' walks, of which latency and traffic cost each other some.
+double together(double latency, double traffic) {
+  constexpr double kOfLess = 0.2;
+  return std::max(latency, traffic) + kOfLess * std::min(latency, traffic);
+}
+
 /// Microseconds of a walk: latency and traffic of its passes, and what does not depend on them.
 struct WalkTime {
   double walk_latency;
   double walk_traffic;
   double span_latency = 0.0;
   double span_traffic = 0.0;
+  bool split;
   double call;
   double fixed;
 
   WalkTime(const SplitShape& shape, int segments)
-      : walk_latency(pass_latency(shape, segments, walk_chunk_time(shape))),
+      : walk_latency(pass_latency(shape, segments, ceil_div(shape.chunks, segments),
+                                  walk_chunk_time(shape))),
         walk_traffic(pass_traffic(shape, walk_tensors(shape))),
+        split(segments > 1),
         call(shape.model->call),
         fixed(call) {
-    if (segments == 1) return;
-    span_latency = pass_latency(shape, segments, of_width(shape.model->span_chunk, shape.key_dim));
-    span_traffic = pass_traffic(shape, 1);
-    fixed += shape.model->exchange + shape.model->per_segment * (segments - 1);
+    if (!split) return;
+    const std::int64_t read = std::min(ceil_div(shape.chunks, segments), shape.reach);
+    span_latency =
+        pass_latency(shape, segments, read, of_width(shape.model->span_chunk, shape.key_dim));
+    span_traffic = pass_traffic(shape, 1) * static_cast<double>(read * segments) /
+                   static_cast<double>(shape.chunks);
+    // Factors become 0, and receiving ends, at more than twice the reach.
+    const std::int64_t received = std::min<std::int64_t>(
+        segments - 1, 1 + 2 * shape.reach / std::max<std::int64_t>(shape.chunks / segments, 1));
+    fixed += shape.model->exchange + shape.model->per_segment * static_cast<double>(received);
   }
   double total() const {
-    return fixed + std::max(walk_latency, walk_traffic) + std::max(span_latency, span_traffic);
+    const double walk =
+        split ? together(walk_latency, walk_traffic) : std::max(walk_latency, walk_traffic);
+    return fixed + walk + std::max(span_latency, span_traffic);
   }
   double traffic() const { return call + walk_traffic + span_traffic; }
 };
 
-/// Microseconds of two segments whose second reads the first, too.
+/// Microseconds of two segments whose second reads the first, too, as far as it depends on it.
+/// `first_chunks`: of the first one, if on all.
 double predicted_ahead_time(const SplitShape& shape, int first_chunks) {
-  const double chunk = walk_chunk_time(shape);
-  const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
-  const auto first = static_cast<double>(first_chunks), all = static_cast<double>(shape.chunks);
-  const double latency = std::max(first * chunk, first * span_chunk + (all - first) * chunk);
+  const auto all = static_cast<double>(shape.chunks), half = 0.5 * all;
+  const double read = std::min(static_cast<double>(shape.reach), half);
+  const double first = half + (first_chunks - half) * read / half;  // both CTAs then end together
   const double traffic =
-      pass_traffic(shape, walk_tensors(shape)) + pass_traffic(shape, 1) * first / all;
-  return shape.model->call + std::max(latency, traffic);
+      pass_traffic(shape, walk_tensors(shape)) + pass_traffic(shape, 1) * read / all;
+  return shape.model->call + together(first * walk_chunk_time(shape), traffic);
 }
 
 /// Walks of a sequence per tile of V, of so many heads of a group together.
@@ -137,8 +155,8 @@ PairSegments choose_pair_segments(const SplitShape& a, const SplitShape& b, doub
   const std::int64_t most_a = most(a.multiprocessors, a);
   const std::int64_t most_b = most(a.multiprocessors - a.items, b);
   if (most_a < 1 || most_b < 1) return {};
-  // why: of the traffic only whether b is cut matters, so that the best of a range of numbers of
-  // segments above 1 is the one with the smallest time alone.
+  // why: with all chunks in reach, of the traffic only whether b is cut matters, so that the best
+  // of a range of numbers of segments above 1 is the one with the smallest time alone.
   std::vector<double> alone(most_b + 1), least(most_b + 1);
   for (std::int64_t j = 1; j <= most_b; ++j) {
     alone[j] = predicted_time(b, static_cast<int>(j));
@@ -171,7 +189,6 @@ int choose_segments(const SplitShape& shape) {
   const std::int64_t most =
       std::min<std::int64_t>(shape.chunks, shape.multiprocessors / shape.items);
   for (int segments = 2; segments <= most; ++segments) {
-    if (shape.model->per_segment * (segments - 1) >= best_time) break;  // and it grows
     const double time = predicted_time(shape, segments);
     if (time < best_time) {
       best = segments;
@@ -190,8 +207,7 @@ int choose_first_chunks(const SplitShape& shape, int segments) {
   const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
   const double share = chunk / (2.0 * chunk - span_chunk);
   const int first = static_cast<int>(share * static_cast<double>(shape.chunks) + 0.5);
-  const double time = predicted_ahead_time(shape, first);
-  return time < kClearly * predicted_time(shape, segments) ? first : 0;
+  return predicted_ahead_time(shape, first) < predicted_time(shape, segments) ? first : 0;
 }
 
 std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks,
@@ -222,6 +238,7 @@ SplitShape split_shape(const GlaForwardProblem& problem, int key_dim, int value_
   const std::int64_t value_tiles = ceil_div(problem.V, value_dim / heads);
   SplitShape shape{problem.N * walks_of_sequence(problem, heads) * value_tiles,
                    ceil_div(problem.T, kChunk),
+                   ceil_div(expected_reach(problem), kChunk),
                    key_dim,
                    value_dim,
                    device.multiprocessors,

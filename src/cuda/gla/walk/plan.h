@@ -16,6 +16,7 @@ namespace tandem::cuda::gla {
 struct SplitShape {
   std::int64_t items = 0;   // walks of whole sequences: N * H * tiles of V, or per heads together
   std::int64_t chunks = 0;  // of 64 tokens, per sequence
+  std::int64_t reach = 0;   // chunks back that a state is expected to depend on
   int key_dim = 0;          // padded K
   int value_dim = 0;        // columns of V per walk
   int multiprocessors = 0;
@@ -33,8 +34,8 @@ int choose_segments(const SplitShape& shape);
 double predicted_time(const SplitShape& shape, int segments);
 /// Microseconds of so many chunks of walks like this, spread evenly over the device.
 double predicted_chunks_time(const SplitShape& shape, double chunks);
-/// Chunks of the first of two segments whose second reads it, too, where that is predicted to be
-/// clearly faster than so many segments that hand states on; 0: not. For dense batches.
+/// Chunks of the first of two segments whose second reads it, too, if all of it, where that is
+/// predicted to be faster than so many segments that hand states on; 0: not. For dense batches.
 int choose_first_chunks(const SplitShape& shape, int segments);
 /// How CTAs share the walks that are left over, if that is predicted to be faster than whole walks
 /// alone; parts = 0: not. Which it is changes no bit.

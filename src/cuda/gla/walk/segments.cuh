@@ -1,13 +1,16 @@
 // Split walks: how CTAs of one sequence hand the state on.
 //
-// Each CTA first reads its segment's k and v, last chunk to first, and publishes what the segment
-// does to the state (a factor and a state, as gla_state_kernel); the first one folds the
-// initial state in. Then it takes what all earlier segments published, the last of them first,
-// with R the factor of those already taken:
-//   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0
+// Where decays have left nothing of what lies before the segment before its own
+// (common/remembered.cuh), a CTA reads the tokens that the state depends on, and needs no other
+// CTA. Else it takes what earlier segments do to the state. Each CTA whose segment is remembered as
+// a whole therefore reads its k and v first, last chunk to first, and publishes a factor and a
+// state, as gla_state_kernel; the first one folds the initial state in, one that knows the state
+// before it from tokens these. Then it takes what earlier segments published, the last of them
+// first, with R the factor of those already taken:
+//   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0, while R is not 0
 // why in this order: earlier segments are longer and publish later.
 // Two segments of a dense batch need not wait: the second CTA reads the first one's k and v for its
-// state, too, and the first segment is as much longer.
+// state in any case, and the first segment is as much longer.
 // why no deadlock: a CTA waits only for CTAs of smaller index, which the device starts no later
 // than it, and which publish without waiting for anyone.
 #pragma once
@@ -141,7 +144,7 @@ __device__ void receive_state(const WalkParams& params, const Item& item,
   // The segments of a sequence follow each other.
   const int stride = params.schedule.walks * params.schedule.value_tiles;
   float later = 1.0f;  // factor of the segments taken so far, on the next one
-  for (int segment = item.segment - 1; segment >= 0; --segment) {
+  for (int segment = item.segment - 1; segment >= 0 && later != 0.0f; --segment) {
     const int index = blockIdx.x - (item.segment - segment) * stride;
     const int word = exchange_word<Config>(index);
     wait_ready(exchange.ready[word]);
@@ -166,25 +169,32 @@ template <class Config>
 __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shared,
                               const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename WalkShared<Config>::InputRing::Position& in) {
-  const bool handed_on = first_chunks<Config>(params) == 0;
-  const SpanChunks span = span_chunks<Config>(params, item);
-  const bool reads = span.count > 0 || (handed_on && item.segment + 1 < item.segments);
-  if (reads) {
+  const SegmentEntry entry = shared.segment.entry;
+#pragma unroll 1
+  for (const bool tells : {true, false}) {
+    const int count = tells ? entry.told : entry.before;
+    if (count == 0) continue;
     state = {};
     constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
     const float factor = sum_span<Config, kColumns>(
-        state.tile, shared, span.last, span.count, warpgroup, in, [&](auto& stage, int chunk) {
+        state.tile, shared, tells ? item.chunks<Config>() - 1 : -1, count, warpgroup, in,
+        [&](auto& stage, int chunk) {
           const int valid = item.valid_tokens<Config>(chunk);
           if (params.problem.cu_seqlens != nullptr && valid < Config::kChunk) {
             clear_partial_chunk<Config>(stage, valid, warpgroup);
           }
         });
-    shared.span_done.arrive();
-    state.add_initial(params, item, warpgroup, factor);
-    if (handed_on) publish_segment(params, state, factor, warpgroup);
+    if (tells ? entry.told_whole : entry.before_whole) {
+      state.add_initial(params, item, warpgroup, factor);
+    }
+    if (tells) {
+      publish_segment(params, state, entry.told_whole ? factor : 0.0f, warpgroup);
+    }
   }
-  if (!reads || handed_on) state.begin(params, item, warpgroup);
-  if (handed_on && item.segment > 0) receive_state(params, item, state, warpgroup);
+  if (entry.told + entry.before > 0) shared.segment.read.arrive();
+  if (entry.before > 0) return;
+  state.begin(params, item, warpgroup);
+  if (item.segment > 0) receive_state(params, item, state, warpgroup);
 }
 
 }  // namespace tandem::cuda::gla

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/common/remembered.cuh"
 #include "cuda/gla/walk/config.h"
 #include "cuda/gla/walk/params.h"
 #include "cuda/parts/decay.cuh"
@@ -49,6 +50,23 @@ struct ValueShared {
 };
 struct NoValue {};
 
+/// What a split walk reads before the walk itself (segments.cuh), in chunks.
+struct SegmentEntry {
+  int told = 0;  // to tell later segments, from its own last one back; 0: it tells nothing
+  bool told_whole = true;  // else the state before those is forgotten
+  int before = 0;          // before the segment, for its own state; 0: it is told
+  bool before_whole = false;
+};
+
+/// What a split walk knows of its one item beside it.
+template <class Config>
+struct SegmentShared {
+  DecaySumsShared<Config::kThreads, 2> decay_sums;
+  SegmentEntry entry;
+  Barrier read;  // by the state role, what the entry says
+};
+struct NoSegment {};
+
 template <class Config>
 struct WalkShared {
   struct Stage {
@@ -75,7 +93,8 @@ struct WalkShared {
   ItemRing item_ring;
   InputRing input;
   IntraRing intra;
-  Barrier span_done;  // of a split walk: the state role has read its segment once
+  [[no_unique_address]] std::conditional_t<Config::kSplit, SegmentShared<Config>, NoSegment>
+      segment;
   [[no_unique_address]] std::conditional_t<Config::kRowSums, RowSumShared<Config>, NoRowSums>
       row_sums;
 
@@ -92,21 +111,6 @@ struct WalkShared {
 template <class Config>
 __device__ int first_chunks(const WalkParams& params) {
   return Config::kSplit && Config::kHeads == 1 ? params.schedule.first_chunks : 0;
-}
-
-/// Chunks that a split walk reads before the walk itself, last to first.
-struct SpanChunks {
-  int last;
-  int count;
-};
-
-/// If there is a later segment, those of the segment, to tell how it changes the state; or, where
-/// no CTA tells another, those before it, counted back from -1.
-template <class Config>
-__device__ SpanChunks span_chunks(const WalkParams& params, const Item& item) {
-  const int chunks = item.chunks<Config>();
-  if (first_chunks<Config>(params) > 0) return {-1, item.before / Config::kChunk};
-  return {chunks - 1, item.segment < item.segments - 1 ? chunks : 0};
 }
 
 /// Whether the walk makes row sums.
