@@ -33,7 +33,8 @@ const Words<DecayDistribution> kDistributions = {{"normal", DecayDistribution::k
                                                  {"huge", DecayDistribution::kHuge},
                                                  {"zero", DecayDistribution::kZero},
                                                  {"alternating", DecayDistribution::kAlternating},
-                                                 {"positive", DecayDistribution::kPositive}};
+                                                 {"positive", DecayDistribution::kPositive},
+                                                 {"phases", DecayDistribution::kPhases}};
 const Words<LengthRule::Distribution> kLengths = {
     {"equal", LengthRule::Distribution::kEqual},
     {"log_uniform", LengthRule::Distribution::kLogUniform}};

@@ -100,6 +100,7 @@ enum class DecayDistribution {
   kZero,         // 0 everywhere
   kAlternating,  // 0 and -20 in turn
   kPositive,     // uniform in [0,0.02]: the state grows
+  kPhases,       // of 500 tokens as kNormalBench, 350 without, 150 as kPositive, in turn
 };
 
 enum class States { kNone, kInitial, kFinal, kBoth, kInPlace };

@@ -31,6 +31,13 @@ float log_decay_value(DecayDistribution distribution, const RandomStream& random
     case DecayDistribution::kZero: return 0;
     case DecayDistribution::kAlternating: return t % 2 == 0 ? 0 : -20;
     case DecayDistribution::kPositive: return 0.02f * uniform;
+    case DecayDistribution::kPhases: {
+      const std::int64_t at = t % 1000;
+      const auto phase = at < 500   ? DecayDistribution::kNormalBench
+                         : at < 850 ? DecayDistribution::kZero
+                                    : DecayDistribution::kPositive;
+      return log_decay_value(phase, random, i, t, constant);
+    }
   }
   return 0;
 }

@@ -26,7 +26,7 @@ void draw_recurrence(Draw& draw, const CaseSchema& schema, Case& one) {
   if (one.decay != DecayKind::kNone) {
     using enum DecayDistribution;
     one.distribution = draw.of({kNormal, kNormalBench, kStrong, kReset, kResetHalf, kResetEdges,
-                                kMinus20, kHuge, kZero, kAlternating, kPositive});
+                                kMinus20, kHuge, kZero, kAlternating, kPositive, kPhases});
     // Growth over more tokens than these leaves fp16's range, and fp32's digits.
     constexpr std::int64_t kMostGrowing = 300;
     const bool grows = one.distribution == kPositive && one.axis("T") > kMostGrowing;

@@ -101,7 +101,7 @@ TEST(Cases, EveryKindOfCallIsChecked) {
     EXPECT_EQ(T.count(length), 1u);
   for (const std::int64_t heads : {1, 3, 8}) EXPECT_EQ(H.count(heads), 1u);
   EXPECT_EQ(kinds.size(), 3u);
-  EXPECT_EQ(distributions.size(), 13u);
+  EXPECT_EQ(distributions.size(), 14u);
   EXPECT_EQ(states.size(), 5u);
   EXPECT_EQ(strides.size(), 7u);
   EXPECT_TRUE(grouped && unequal && k96 && lists);
@@ -165,7 +165,7 @@ TEST(Cases, ShortAndLongSequencesAreCovered) {
       EXPECT_EQ(one.states, States::kBoth);
       distributions.insert(one.distribution);
     }
-    EXPECT_EQ(distributions.size(), 12u) << glob;
+    EXPECT_EQ(distributions.size(), 13u) << glob;
   }
 }
 

@@ -260,14 +260,15 @@ struct Entries {
 /// cut.
 template <class Plan>
 Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& maps,
-                       const SegmentLaunch& launch, const std::string& name, const Plan& plan,
+                       SegmentStatesLaunch launch, const std::string& name, const Plan& plan,
                        const ScratchMemory& scratch, void* stream) {
   const GlaForwardProblem& f = problem.forward;
   if (plan.segments == 1) {
     return {const_cast<float*>(f.initial_state), const_cast<float*>(problem.d_final_state)};
   }
   const Entries made{scratch.at<float>(plan.entry_states), scratch.at<float>(plan.entry_gradients)};
-  StateParams spans;
+  SegmentStatesParams both;
+  StateParams& spans = both.states;
   spans.tma = true;
   spans.problem = f;
   spans.segments = plan.segments;
@@ -277,12 +278,15 @@ Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& ma
   spans.k_map = maps.k_map;
   spans.v_map = maps.v_map;
   spans.states = made.states;
-  launch.states(name.c_str(), spans, stream);
-  spans.scale = f.scale;
-  spans.k_map = maps.q_map;
-  spans.v_map = maps.d_o_map;
-  spans.states = made.gradients;
-  launch.gradients(name.c_str(), spans, stream);
+  spans.shift = 1;
+  both.gradients = spans;
+  both.gradients.scale = f.scale;
+  both.gradients.k_map = maps.q_map;
+  both.gradients.v_map = maps.d_o_map;
+  both.gradients.states = made.gradients;
+  both.gradients.shift = -1;
+  both.gradients.first_total = plan.segments - 1;  // which the other direction does not make
+  launch(name.c_str(), both, stream);
 
   SegmentEntriesParams entries;
   entries.sequence_heads = f.B * f.H;
@@ -416,8 +420,7 @@ const std::vector<BackwardVariant>& backward_variants() {
         const std::string name =
             std::string(kOp) + ".sm90." + to_string(dtype) + ".c" + std::to_string(kChunk);
         if (tma) {
-          const SegmentLaunch segments{&launch_state<StateConfig<Element, 128, 128, false>>,
-                                       &launch_state<StateConfig<Element, 128, 128, true>>};
+          const SegmentStatesLaunch segments = &launch_segment_states<Element, 128, 128>;
           BackwardVariant chunks{name + ".chunks", dtype, tma},
               reverse{name + ".reverse", dtype, tma}, groups{name + ".groups", dtype, tma},
               wide{name + ".wide", dtype, tma};

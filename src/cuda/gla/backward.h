@@ -14,12 +14,6 @@
 
 namespace tandem::cuda::gla {
 
-/// What is launched first where sequences are cut into segments.
-struct SegmentLaunch {
-  StateLaunch states = nullptr;     // of segments
-  StateLaunch gradients = nullptr;  // by the states before segments
-};
-
 /// A way to run a call: by chunks (chunks/plan.h), in one reverse walk (reverse/plan.h), by groups
 /// of heads (groups/plan.h), by spans of wide heads (wide/plan.h), or by a walk per gradient
 /// (walk/backward.h), which picks its tiles itself.
@@ -30,7 +24,7 @@ struct BackwardVariant {
   ChunkBackwardLaunch by_chunks = nullptr;  // all null: by walks
   ReverseBackwardLaunch in_reverse = nullptr;
   GroupBackwardLaunch by_groups = nullptr;
-  SegmentLaunch segments = {};  // of the last two
+  SegmentStatesLaunch segments = nullptr;  // of the last two, where sequences are cut
   WideBackwardLaunch by_spans = nullptr;
 
   bool by_walks() const { return !by_chunks && !in_reverse && !by_groups && !by_spans; }

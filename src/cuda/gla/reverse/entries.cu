@@ -1,9 +1,11 @@
-// gla_segment_entries_kernel: what segments add to states -> the states where segments begin.
+// gla_segment_entries_kernel: what the segments before add to states -> the states where segments
+// begin.
 //
-//   S = initial_state;   entry_i = S,  S = exp(total_i) S + state_i,   i = 0, 1, ...
+//   entry_0 = initial_state,   entry_i = added_{i-1} + exp(total_{i-1}) entry_{i-1}
 //
-// and for the gradients the same from the last segment to the first. One thread per four elements
-// of a head's state and direction, always in this order.
+// and for the gradients the same from the last segment to the first. What is forgotten costs
+// nothing: then entry_i is what lies there. One thread per four elements of a head's state and
+// direction, always in this order.
 #include "cuda/gla/reverse/params.h"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/stream_order.cuh"
@@ -25,35 +27,40 @@ __global__ __launch_bounds__(kThreads) void gla_segment_entries_kernel(
   const std::int64_t offset = std::int64_t{kElements} * (slice * kThreads + threadIdx.x);
   if (offset >= params.state_size) return;
   const bool reverse = blockIdx.y == 1;
-  const std::int64_t first = std::int64_t{sequence_head} * params.segments;
+  const std::int64_t begin_offset = sequence_head * params.state_size + offset;
   float* const states = (reverse ? params.gradients : params.states) + offset;
   const float* const begin = reverse ? params.final_gradient : params.initial_state;
-  float4 state = {};
-  if (begin != nullptr) {
-    state = *reinterpret_cast<const float4*>(begin + sequence_head * params.state_size + offset);
-  }
+  const auto index = [&](int i) {  // of the i-th segment, as the direction goes
+    return std::int64_t{sequence_head} * params.segments + (reverse ? params.segments - 1 - i : i);
+  };
+  const auto factor_of = [&](int i) {
+    const bool handed_on = i >= 0 && i + 1 < params.segments;
+    return handed_on ? exp2f(params.log_decay[index(i)] * kLog2E) : 0.0f;
+  };
+  float4 entry = {};  // of the segment before, where its factor is not 0
   for (int done = 0; done < params.segments; done += kTogether) {
-    const int count = min(params.segments - done, kTogether);
     float4 added[kTogether];
-    float log_decay[kTogether];
-    const auto segment = [&](int i) {
-      return first + (reverse ? params.segments - 1 - (done + i) : done + i);
-    };
+    float factor[kTogether + 1];  // of the segment before each
+#pragma unroll
+    for (int i = 0; i <= kTogether; ++i) factor[i] = factor_of(done + i - 1);
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if (i >= count) continue;
-      added[i] = *reinterpret_cast<const float4*>(states + segment(i) * params.state_size);
-      log_decay[i] = params.log_decay[segment(i)];
+      added[i] = {};
+      const float* from = states + index(done + i) * params.state_size;
+      if (done + i == 0) from = begin == nullptr ? nullptr : begin + begin_offset;
+      const bool read = done + i == 0 || factor[i] != 0.0f || factor[i + 1] != 0.0f;
+      if (read && from != nullptr) added[i] = *reinterpret_cast<const float4*>(from);
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if (i >= count) continue;
-      *reinterpret_cast<float4*>(states + segment(i) * params.state_size) = state;
-      const float kept = exp2f(log_decay[i] * kLog2E);
-      state.x = kept * state.x + added[i].x;
-      state.y = kept * state.y + added[i].y;
-      state.z = kept * state.z + added[i].z;
-      state.w = kept * state.w + added[i].w;
+      const float kept = factor[i];
+      const float4& own = added[i];
+      entry = {kept * entry.x + own.x, kept * entry.y + own.y, kept * entry.z + own.z,
+               kept * entry.w + own.w};
+      if (done + i > 0 && kept == 0.0f) entry = own;
+      if (done + i == 0 || kept != 0.0f) {
+        *reinterpret_cast<float4*>(states + index(done + i) * params.state_size) = entry;
+      }
     }
   }
 }

@@ -25,8 +25,8 @@ struct ReverseParams : BackwardMaps {
   FiniteGuard guard = {};       // of merged sequences
 };
 
-/// What gla_segment_entries_kernel turns, in place, from what each segment adds into what there is
-/// where it begins: before it for states, behind it for gradients.
+/// What gla_segment_entries_kernel turns, in place, from what the segment before each one adds (for
+/// gradients the one behind it) into what there is where it begins.
 struct SegmentEntriesParams {
   std::int64_t sequence_heads = 0;  // B * H
   std::int64_t state_size = 0;      // K * V

@@ -1,4 +1,4 @@
-// Instantiates launch_state for every tile of one dtype, in both directions.
+// Instantiates launch_state for every tile of one dtype, in both directions, and both at once.
 #pragma once
 
 #include "cuda/gla/state/kernel.cuh"
@@ -12,8 +12,10 @@
   TANDEM_STATE_INSTANCE(Element, 128, 64, reverse) \
   TANDEM_STATE_INSTANCE(Element, 128, 128, reverse)
 
-#define TANDEM_INSTANCES_STATE(Element) \
-  namespace tandem::cuda::gla {         \
-  TANDEM_STATE_TILES(Element, false)    \
-  TANDEM_STATE_TILES(Element, true)     \
+#define TANDEM_INSTANCES_STATE(Element)                                                           \
+  namespace tandem::cuda::gla {                                                                   \
+  TANDEM_STATE_TILES(Element, false)                                                              \
+  TANDEM_STATE_TILES(Element, true)                                                               \
+  template void launch_segment_states<Element, 128, 128>(const char*, const SegmentStatesParams&, \
+                                                         void*);                                  \
   }

@@ -24,6 +24,8 @@
 
 #include <cutlass/arch/reg_reconfig.h>
 
+#include <algorithm>
+
 #include "cuda/gla/common/decay_stream.cuh"
 #include "cuda/gla/common/remembered.cuh"
 #include "cuda/gla/common/span.cuh"
@@ -62,7 +64,8 @@ struct StateItem {
   Item item;  // final_state: of the segment
   int first_key;
   std::int64_t segment_index;  // into [N,H,segments]
-  bool whole = true;           // else the state before the item's tokens is forgotten
+  int segment;
+  bool whole = true;  // else the state before the item's tokens is forgotten
 };
 
 /// Keeps the chunks that the state behind the segment depends on. All threads of the CTA.
@@ -99,7 +102,7 @@ __device__ StateItem find_state_item(const StateParams& params) {
   found.item.head = static_cast<int>(index % problem.H);
   index /= problem.H;
   const std::int64_t n = index % problem.N;
-  const int segment = static_cast<int>(index / problem.N);
+  const int segment = found.segment = static_cast<int>(index / problem.N);
   set_sequence(found.item, problem, n);
   if (params.segment_chunks > 0) {
     keep_chunks<Config>(found.item, segment * params.segment_chunks,
@@ -109,7 +112,7 @@ __device__ StateItem find_state_item(const StateParams& params) {
   }
   found.segment_index = (n * problem.H + found.item.head) * params.segments + segment;
   found.item.final_state =
-      params.states + found.segment_index * (std::int64_t{problem.K} * problem.V);
+      params.states + (found.segment_index + params.shift) * (std::int64_t{problem.K} * problem.V);
   return found;
 }
 
@@ -175,7 +178,8 @@ __device__ void prepare_span_decay(const StateParams& params, StateShared<Config
   for (int distance = 16; distance > 0; distance /= 2) {
     total += __shfl_xor_sync(0xFFFFFFFFu, total, distance);
   }
-  const bool writes = threadIdx.x % 32 == 0 && found.first_key == 0 && item.first_column == 0;
+  const bool writes = found.segment >= params.first_total && threadIdx.x % 32 == 0 &&
+                      found.first_key == 0 && item.first_column == 0;
   if (writes) params.total_log_decay[found.segment_index] = total;
 }
 
@@ -207,10 +211,7 @@ __device__ void accumulate_span(const StateParams& params, StateShared<Config>& 
 }
 
 template <class Config>
-__global__ __launch_bounds__(Config::kThreads,
-                             1) void gla_state_kernel(const __grid_constant__ StateParams params) {
-  extern __shared__ __align__(1024) char shared_memory[];
-  auto& shared = *reinterpret_cast<StateShared<Config>*>(shared_memory);
+__device__ void make_state(const StateParams& params, StateShared<Config>& shared) {
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
@@ -224,6 +225,8 @@ __global__ __launch_bounds__(Config::kThreads,
   __syncthreads();
 
   StateItem found = find_state_item<Config>(params);
+  const int to = found.segment + params.shift;
+  if (to < 0 || to >= params.segments) return;
   if (params.forgets) keep_remembered<Config>(params.problem.log_decay, shared, found);
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
@@ -241,17 +244,55 @@ __global__ __launch_bounds__(Config::kThreads,
 }
 
 template <class Config>
+__global__ __launch_bounds__(Config::kThreads,
+                             1) void gla_state_kernel(const __grid_constant__ StateParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  make_state<Config>(params, *reinterpret_cast<StateShared<Config>*>(shared_memory));
+}
+
+/// Both directions in one launch. why: where one head remembers long, the other direction's CTAs
+/// need not wait for it.
+template <class States, class Gradients>
+__global__ __launch_bounds__(States::kThreads, 1) void gla_segment_states_kernel(
+    const __grid_constant__ SegmentStatesParams params) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  if (blockIdx.y == 0) {
+    make_state<States>(params.states, *reinterpret_cast<StateShared<States>*>(shared_memory));
+  } else {
+    make_state<Gradients>(params.gradients,
+                          *reinterpret_cast<StateShared<Gradients>*>(shared_memory));
+  }
+}
+
+template <class Config>
+unsigned state_blocks(const StateParams& params) {
+  const GlaRecurrence& problem = params.problem;
+  return static_cast<unsigned>(problem.N * problem.H * params.segments *
+                               ceil_div(problem.K, Config::kKeyDim) *
+                               ceil_div(problem.V, Config::kValueDim));
+}
+
+template <class Config>
 void launch_state(const char* name, const StateParams& params, void* stream) {
   static_assert(sizeof(StateShared<Config>) <= kSharedMemoryPerBlock);
-  const GlaRecurrence& problem = params.problem;
-  const std::int64_t blocks = problem.N * problem.H * params.segments *
-                              ceil_div(problem.K, Config::kKeyDim) *
-                              ceil_div(problem.V, Config::kValueDim);
   launch_kernel(name, gla_state_kernel<Config>,
-                {.blocks = static_cast<unsigned>(blocks),
+                {.blocks = state_blocks<Config>(params),
                  .threads = Config::kThreads,
                  .shared_bytes = sizeof(StateShared<Config>)},
                 static_cast<cudaStream_t>(stream), params);
+}
+
+template <class Element, int kKeyDim, int kValueDim>
+void launch_segment_states(const char* name, const SegmentStatesParams& params, void* stream) {
+  using States = StateConfig<Element, kKeyDim, kValueDim, false>;
+  using Gradients = StateConfig<Element, kKeyDim, kValueDim, true>;
+  launch_kernel(
+      name, gla_segment_states_kernel<States, Gradients>,
+      {.blocks = state_blocks<States>(params.states),
+       .blocks_y = 2,
+       .threads = States::kThreads,
+       .shared_bytes = std::max(sizeof(StateShared<States>), sizeof(StateShared<Gradients>))},
+      static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace tandem::cuda::gla

@@ -21,8 +21,12 @@ struct StateParams {
   // Of a segment only those chunks are read that the state behind it depends on
   // (common/remembered.cuh); what the others leave is 0, and the total then -inf.
   bool forgets = false;
+  // A segment's state goes to the place of the one so many further; where there is none it is not
+  // made, nor its total.
+  int shift = 0;
   float* states = nullptr;
   float* total_log_decay = nullptr;
+  int first_total = 0;  // segments before this one leave no total
 };
 
 /// Launches gla_state_kernel<Config>; `name` is the variant's, for errors. Instantiated by
@@ -30,6 +34,17 @@ struct StateParams {
 template <class Config>
 void launch_state(const char* name, const StateParams& params, void* stream);
 using StateLaunch = void (*)(const char* name, const StateParams& params, void* stream);
+
+/// States that segments of sequences add, and gradients by the states before them.
+struct SegmentStatesParams {
+  StateParams states;
+  StateParams gradients;
+};
+/// Launches gla_segment_states_kernel; `name` is the variant's, for errors.
+template <class Element, int kKeyDim, int kValueDim>
+void launch_segment_states(const char* name, const SegmentStatesParams& params, void* stream);
+using SegmentStatesLaunch = void (*)(const char* name, const SegmentStatesParams& params,
+                                     void* stream);
 
 /// What gla_state_combine_kernel makes of the states of segments.
 struct StateCombineParams {

@@ -17,7 +17,7 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
   while (const Item* next = reader.next()) {
     const Item item = *next;
     if constexpr (Config::kSplit) {
-      const int skipped = shared.segment.entry.told + shared.segment.entry.before;
+      const int skipped = shared.segment.entry.chunks();
       if (skipped > 0) shared.segment.read.wait(0);
       for (int i = 0; i < skipped; ++i) in.advance();
     }

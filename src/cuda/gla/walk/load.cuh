@@ -42,8 +42,7 @@ __device__ void load_with_tma(const WalkParams& params, WalkShared<Config>& shar
     };
     if constexpr (Config::kSplit) {
       const SegmentEntry& entry = shared.segment.entry;
-      for (int i = 1; i <= entry.told; ++i) load(item.chunks<Config>() - i, false);
-      for (int i = 1; i <= entry.before; ++i) load(-i, false);
+      for (int i = 0; i < entry.chunks(); ++i) load(entry.chunk<Config>(item, i), false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
@@ -80,8 +79,7 @@ __device__ void load_with_threads(const WalkParams& params, WalkShared<Config>& 
     };
     if constexpr (Config::kSplit) {
       const SegmentEntry& entry = shared.segment.entry;
-      for (int i = 1; i <= entry.told; ++i) load(item.chunks<Config>() - i, false);
-      for (int i = 1; i <= entry.before; ++i) load(-i, false);
+      for (int i = 0; i < entry.chunks(); ++i) load(entry.chunk<Config>(item, i), false);
     }
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk) load(chunk, true);
   }
@@ -109,8 +107,11 @@ __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shar
     };
     if constexpr (Config::kSplit) {
       const SegmentEntry& entry = shared.segment.entry;
-      if (entry.told > 0) prepare(entry.told, item.chunks<Config>() - 1, -1);
-      if (entry.before > 0) prepare(entry.before, -1, -1);
+#pragma unroll 1
+      for (int i = 0; i < entry.chunks(); i = i < entry.told ? entry.told : entry.chunks()) {
+        const int end = i < entry.told ? entry.told : entry.chunks();
+        prepare(end - i, entry.chunk<Config>(item, i), -1);
+      }
     }
     prepare(item.chunks<Config>(), 0, 1);
   }

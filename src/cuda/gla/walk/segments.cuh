@@ -169,13 +169,14 @@ template <class Config>
 __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shared,
                               const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename WalkShared<Config>::InputRing::Position& in) {
-  const SegmentEntry entry = shared.segment.entry;
-#pragma unroll 1
-  for (const bool tells : {true, false}) {
+  const SegmentEntry& entry = shared.segment.entry;
+  for (int done = 0; done < entry.chunks();) {
+    const bool tells = done == 0 && entry.told > 0;
     const int count = tells ? entry.told : entry.before;
-    if (count == 0) continue;
+    done += count;
     state = {};
-    constexpr int kColumns = Config::kKeyDim > 128 ? 64 : Config::kKeyDim;  // what registers allow
+    constexpr bool kTightest = Config::kKeyDim > 128 || Config::kHeads > 1;
+    constexpr int kColumns = kTightest ? 64 : Config::kKeyDim;  // what registers allow
     const float factor = sum_span<Config, kColumns>(
         state.tile, shared, tells ? item.chunks<Config>() - 1 : -1, count, warpgroup, in,
         [&](auto& stage, int chunk) {
@@ -191,7 +192,7 @@ __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shar
       publish_segment(params, state, entry.told_whole ? factor : 0.0f, warpgroup);
     }
   }
-  if (entry.told + entry.before > 0) shared.segment.read.arrive();
+  if (entry.chunks() > 0) shared.segment.read.arrive();
   if (entry.before > 0) return;
   state.begin(params, item, warpgroup);
   if (item.segment > 0) receive_state(params, item, state, warpgroup);

@@ -56,6 +56,13 @@ struct SegmentEntry {
   bool told_whole = true;  // else the state before those is forgotten
   int before = 0;          // before the segment, for its own state; 0: it is told
   bool before_whole = false;
+
+  __device__ int chunks() const { return told + before; }
+  /// The chunk that is read as the i-th.
+  template <class Config>
+  __device__ int chunk(const Item& item, int i) const {
+    return (i < told ? item.chunks<Config>() : told) - 1 - i;
+  }
 };
 
 /// What a split walk knows of its one item beside it.
