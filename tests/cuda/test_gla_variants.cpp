@@ -169,6 +169,23 @@ TEST(GlaPlan, DecisionsOnAnH200) {
   }
 }
 
+/// With decays less is read for a state, so cuts are predicted to cost less, but looking at the
+/// decays some.
+TEST(GlaPlan, DecisionsWithDecaysOnAnH200) {
+  const auto plan = [](std::int64_t B, std::int64_t T, int H, int K) {
+    GlaForwardArgs args = contiguous_args(B, T, H, H, K, K);
+    args.log_decay = TensorView::contiguous(reinterpret_cast<void*>(5ull << 44), DType::kFloat32,
+                                            {B, T, H}, Device::cuda());
+    return plan_forward(make_problem(args), K, K, DeviceProperties::h200());
+  };
+  EXPECT_EQ(plan(8, 1024, 8, 64).segments, 1);
+  EXPECT_EQ(plan(1, 8192, 64, 64).first_chunks, 93);
+  EXPECT_EQ(plan(4, 2048, 16, 128).first_chunks, 23);
+  EXPECT_EQ(plan(1, 8192, 40, 128).segments, 3);
+  EXPECT_EQ(plan(1, 2048, 32, 128).segments, 4);
+  EXPECT_EQ(plan(1, 32768, 8, 128).segments, 16);
+}
+
 /// Packed sequences are cut as one of all tokens, if that leaves every one a CTA.
 TEST(GlaPlan, PackedSequencesOnAnH200) {
   const auto plan = [](std::int64_t N, std::int64_t T, int H) {

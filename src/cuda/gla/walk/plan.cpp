@@ -51,9 +51,8 @@ double pass_traffic(const SplitShape& shape, int tensors) {
 }
 
 /// Microseconds of segments' walks, of which latency and traffic cost each other some.
-double together(double latency, double traffic) {
-  constexpr double kOfLess = 0.2;
-  return std::max(latency, traffic) + kOfLess * std::min(latency, traffic);
+double together(double latency, double traffic, double of_less) {
+  return std::max(latency, traffic) + of_less * std::min(latency, traffic);
 }
 
 /// Microseconds of a walk: latency and traffic of its passes, and what does not depend on them.
@@ -86,7 +85,7 @@ struct WalkTime {
   }
   double total() const {
     const double walk =
-        split ? together(walk_latency, walk_traffic) : std::max(walk_latency, walk_traffic);
+        split ? together(walk_latency, walk_traffic, 0.2) : std::max(walk_latency, walk_traffic);
     return fixed + walk + std::max(span_latency, span_traffic);
   }
   double traffic() const { return call + walk_traffic + span_traffic; }
@@ -100,7 +99,9 @@ double predicted_ahead_time(const SplitShape& shape, int first_chunks) {
   const double first = half + (first_chunks - half) * read / half;  // both CTAs then end together
   const double traffic =
       pass_traffic(shape, walk_tensors(shape)) + pass_traffic(shape, 1) * read / all;
-  return shape.model->call + together(first * walk_chunk_time(shape), traffic);
+  const double looks = shape.reach < shape.chunks ? 2.5 : 0.0;  // at the decays, twice
+  constexpr double kOfLess = 0.1;
+  return shape.model->call + looks + together(first * walk_chunk_time(shape), traffic, kOfLess);
 }
 
 /// Walks of a sequence per tile of V, of so many heads of a group together.
@@ -207,7 +208,10 @@ int choose_first_chunks(const SplitShape& shape, int segments) {
   const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
   const double share = chunk / (2.0 * chunk - span_chunk);
   const int first = static_cast<int>(share * static_cast<double>(shape.chunks) + 0.5);
-  return predicted_ahead_time(shape, first) < predicted_time(shape, segments) ? first : 0;
+  // why clearly, if not cut otherwise: a backward starts under a forward that leaves room.
+  const double other = predicted_time(shape, segments);
+  return predicted_ahead_time(shape, first) < (segments == 1 ? kClearly * other : other) ? first
+                                                                                         : 0;
 }
 
 std::optional<int> fixed_segments(const GlaRecurrence& problem, std::int64_t walks,
