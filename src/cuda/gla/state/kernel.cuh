@@ -4,7 +4,8 @@
 //
 // One CTA walks one segment of one (sequence, head) for a tile of S, kept transposed in fp32
 // registers (gla_walk_kernel says why), from the last chunk of 64 tokens to the first: span.cuh
-// has the loop.
+// has the loop. For the segments of a backward gla_segment_states_kernel does so in both
+// directions, as far as decays remember.
 //
 // Role    threads                    work
 //   load  warp 0, one thread         k, v of later chunks by TMA (6 stages)

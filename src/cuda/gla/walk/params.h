@@ -41,8 +41,8 @@ struct WalkSchedule {
   int walks = 0;  // of a sequence, per tile of V: its heads, or how many times heads together
   int value_tiles = 1;
   int segments = 1;  // per sequence of equal length
-  // Of two, chunks of the first, which the second one's CTA reads for its state, too; 0: CTAs hand
-  // states on.
+  // Of two, chunks of the first, which the second one's CTA reads for its state, too, if it depends
+  // on all of them, else fewer; 0: CTAs hand states on.
   int first_chunks = 0;
   // Of packed sequences, [items / H / tiles of V]: each one's segments, when split; then none.
   const WalkPiece* pieces = nullptr;
