@@ -32,6 +32,11 @@ def log_decay(distribution, shape, generator, device="cpu"):
             return torch.zeros(1, device=device)
         return torch.arange(shape[1], device=device).reshape(1, -1, 1)
 
+    def phases():
+        at = time() % 1000
+        growing = torch.where(at < 850, 0.0, 0.02 * draw("rand"))
+        return torch.where(at < 500, log_sigmoid(2), growing)
+
     return {
         "normal": normal,
         "normal_bench": lambda: log_sigmoid(2),
@@ -46,6 +51,7 @@ def log_decay(distribution, shape, generator, device="cpu"):
         "zero": lambda: full(0.0),
         "alternating": lambda: torch.where(time() % 2 == 0, 0.0, -20.0).expand(shape).contiguous(),
         "positive": lambda: 0.02 * draw("rand"),
+        "phases": phases,
     }[distribution]()
 
 

@@ -41,6 +41,9 @@ class Inputs(unittest.TestCase):
         time = torch.arange(4000).reshape(1, -1, 1).expand(2, -1, 4)
         self.assertTrue(torch.equal(decays("reset_edges").isinf(), (time % 64 == 0) | (time % 64 == 63)))
         self.assertTrue(torch.equal(decays("alternating"), -20.0 * (time % 2)))
+        phases, at = decays("phases"), time % 1000
+        signs = torch.where(at < 500, -1.0, torch.where(at < 850, 0.0, 1.0))
+        self.assertLess((phases.sign() != signs).float().mean().item(), 1e-3)  # a growth of 0
         constant = inputs.log_decay("huge", (4,), torch.Generator())
         self.assertEqual((constant == -1e30).tolist(), [False, True, False, False])
 
