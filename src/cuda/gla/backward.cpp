@@ -267,26 +267,26 @@ Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& ma
     return {const_cast<float*>(f.initial_state), const_cast<float*>(problem.d_final_state)};
   }
   const Entries made{scratch.at<float>(plan.entry_states), scratch.at<float>(plan.entry_gradients)};
-  SegmentStatesParams both;
-  StateParams& spans = both.states;
-  spans.tma = true;
-  spans.problem = f;
-  spans.segments = plan.segments;
-  spans.segment_chunks = plan.segment_chunks;
-  spans.forgets = true;
-  spans.total_log_decay = scratch.at<float>(plan.log_decay);
-  spans.k_map = maps.k_map;
-  spans.v_map = maps.v_map;
-  spans.states = made.states;
-  spans.shift = 1;
-  both.gradients = spans;
-  both.gradients.scale = f.scale;
-  both.gradients.k_map = maps.q_map;
-  both.gradients.v_map = maps.d_o_map;
-  both.gradients.states = made.gradients;
-  both.gradients.shift = -1;
-  both.gradients.first_total = plan.segments - 1;  // which the other direction does not make
-  launch(name.c_str(), both, stream);
+  SegmentStatesParams segments;
+  StateParams& states = segments.states;
+  states.tma = true;
+  states.problem = f;
+  states.segments = plan.segments;
+  states.segment_chunks = plan.segment_chunks;
+  states.forgets = true;
+  states.total_log_decay = scratch.at<float>(plan.log_decay);
+  states.k_map = maps.k_map;
+  states.v_map = maps.v_map;
+  states.states = made.states;
+  states.shift = 1;
+  StateParams& gradients = segments.gradients = states;
+  gradients.scale = f.scale;
+  gradients.k_map = maps.q_map;
+  gradients.v_map = maps.d_o_map;
+  gradients.states = made.gradients;
+  gradients.shift = -1;
+  gradients.first_total = plan.segments - 1;  // which the other direction does not make
+  launch(name.c_str(), segments, stream);
 
   SegmentEntriesParams entries;
   entries.sequence_heads = f.B * f.H;
@@ -294,7 +294,7 @@ Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& ma
   entries.segments = plan.segments;
   entries.states = made.states;
   entries.gradients = made.gradients;
-  entries.log_decay = spans.total_log_decay;
+  entries.log_decay = states.total_log_decay;
   entries.initial_state = f.initial_state;
   entries.final_gradient = problem.d_final_state;
   launch_segment_entries(entries, stream);
