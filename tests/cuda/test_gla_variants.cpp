@@ -53,6 +53,8 @@ TEST(GlaVariants, SmallestTileThatHoldsTheWidthsIsFirst) {
   EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 64, 256)),
             "gla_forward.sm90.bf16.c64_k64_v128");
   EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 136, 256)),
+            "gla_forward.sm90.bf16.c64_k256_v128");
+  EXPECT_EQ(first_accepting(contiguous_args(2, 256, 4, 4, 136, 64)),
             "gla_forward.sm90.bf16.c64_k256_v64");
 }
 

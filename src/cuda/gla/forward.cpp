@@ -31,12 +31,15 @@ void add_pairs(std::vector<ForwardVariant>& table, DType dtype) {
   add.template operator()<64>();
 #endif
   add.template operator()<128>();
+#ifndef TANDEM_CUDA_DEV
+  add.template operator()<256>();
+#endif
 }
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
   if (tma) add_pairs<Element>(table, dtype);
-  for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
+  const auto add = [&]<int kKeyDim, int kValueDim>() {
     using Whole = WalkConfig<Element, kKeyDim, kValueDim>;
     using Split = WalkConfig<Element, kKeyDim, kValueDim, true>;
     static_assert(Whole::kChunk == kChunk);
@@ -47,6 +50,11 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
                       tma,
                       {&launch_walk<Whole>, &launch_walk<Split>}},
                      1});
+  };
+  for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
+    // No gradient has this tile. why first: narrower ones take all that it takes.
+    if constexpr (kKeyDim == 256) add.template operator()<256, 128>();
+    add.template operator()<kKeyDim, kValueDim>();
   });
 }
 
@@ -64,12 +72,12 @@ WalkPlan plan_of(const ForwardVariant& variant, const GlaForwardProblem& problem
                       variant.heads);
 }
 
-/// Whether a head at a time is predicted to be faster than heads together. Bits do not depend on
-/// it, unless sequences are cut.
+/// Whether tiles of 64 columns of V are predicted to be faster than this one's 128, of a head or of
+/// two. Bits do not depend on it, unless sequences are cut.
 bool is_faster_apart(const ForwardVariant& together, const GlaForwardProblem& problem,
                      const DeviceProperties& device, bool batch_invariant) {
   ForwardVariant apart = together;
-  apart.value_dim /= together.heads;
+  apart.value_dim = 64;
   apart.heads = 1;
   return predicted_time(plan_of(apart, problem, device, batch_invariant)) <
          predicted_time(plan_of(together, problem, device, batch_invariant));
@@ -99,9 +107,10 @@ Choice<ForwardVariant, ForwardPlan> choose(const GlaForwardProblem& problem,
   const ForwardVariant& variant =
       choose_variant(kOp, forward_variants(), device, options, [&](const ForwardVariant& one) {
         std::string reason = reason_against(one, problem, tiles);
-        if (reason.empty() && one.heads > 1 && options.variant.empty() &&
+        const bool competes = one.heads > 1 || (one.key_dim == 256 && one.value_dim > 64);
+        if (reason.empty() && competes && options.variant.empty() &&
             is_faster_apart(one, problem, device, options.batch_invariant)) {
-          reason = "is predicted to be slower than a head at a time";
+          reason = "is predicted to be slower than tiles of 64 columns of V";
         }
         return reason;
       });
@@ -171,9 +180,13 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
     return "takes H >= " + std::to_string(variant.heads) + " HQ, got " + std::to_string(problem.H) +
            " and " + std::to_string(problem.HQ);
   }
-  // Wider V is several items; a tile of 64 columns leaves them to the wider tile, where there is
-  // one.
-  if (variant.value_dim == 64 && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
+  // Wider V is several items; a tile of 64 columns leaves them to the wider tile, but at 256 columns
+  // of K, where it is one prediction against another.
+  const bool narrow = variant.value_dim == 64;
+  if (narrow && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
+  if (!narrow && variant.key_dim == 256 && problem.V <= 64) {
+    reason = "takes V > 64, got " + std::to_string(problem.V);
+  }
   return reason;
 }
 

@@ -13,7 +13,7 @@ enum class Walk {
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
-/// or 128; at K = 256 two warpgroups' states do not fit the registers. Wider V is several items.
+/// or 128; at K = 256 and 128 an output alone. Wider V is several items.
 /// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
 /// earlier segments, or from their tokens (segments.cuh). `kHeads`: heads that a CTA walks
 /// together, which share q and k, and so their scores; each has as many of the columns of V.
@@ -41,7 +41,7 @@ struct WalkConfig {
   static_assert(kHeads == 1 || kHeads == kStateWarpgroups);
   static constexpr int kThreads = 128 * (2 + kStateWarpgroups);
   // Whether two state warpgroups take turns at the tensor cores, so that one's arithmetic runs
-  // under the other's products: left alone they fall into step.
+  // under the other's products: left alone they fall into step (recurrence.cuh).
   static constexpr bool kTurns = kStateWarpgroups == 2 && kWalk == Walk::kOutput;
 
   // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
@@ -58,22 +58,30 @@ struct WalkConfig {
                                  : kStageBytes <= 49152 ? 3
                                                         : 2;
   static constexpr int kIntraStages = kWithValue ? 1 : 2;
+  // Panels of o per state warpgroup: one where two do not fit beside the inputs.
+  static constexpr int kOutputPanels = kKeyDim == 256 && kStateWarpgroups == 2 ? 1 : 2;
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 
-  // why: 128 registers of state leave room for one accumulator of o, not two.
+  // why: 128 registers of state leave room for one accumulator of o, not two; and two such
+  // warpgroups for one step of the rounded state.
   static constexpr bool kOneOutputAccumulator = kKeyDim > 128;
+  static constexpr int kRoundedSteps = kStateWarpgroups == 2 ? 1 : 4;
 
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
   static constexpr bool kTight = kStateWarpgroups == 2 && kKeyDim == 128;
-  static constexpr int kLoadRegisters = kTight ? 32 : 40;
-  static constexpr int kIntraRegisters = kTight                  ? (kHeads > 1 ? 96 : 80)
+  static constexpr bool kTightest = kStateWarpgroups == 2 && kKeyDim == 256;
+  static constexpr int kLoadRegisters = kTight || kTightest ? 32 : 40;
+  static constexpr int kIntraRegisters = kTightest               ? 64
+                                         : kTight                ? (kHeads > 1 ? 96 : 80)
                                          : kStateWarpgroups == 2 ? 88
                                                                  : 128;
-  static constexpr int kStateRegisters = kTight                  ? (kHeads > 1 ? 192 : 200)
+  static constexpr int kStateRegisters = kTightest               ? 208
+                                         : kTight                ? (kHeads > 1 ? 192 : 200)
                                          : kStateWarpgroups == 2 ? 192
                                                                  : 256;
 
-  static_assert(kKeyDim == 64 || kKeyDim == 128 || (kKeyDim == 256 && kValueDim == 64));
+  static_assert(kKeyDim == 64 || kKeyDim == 128 || kKeyDim == 256);
+  static_assert(!kTightest || kWalk == Walk::kOutput);
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
   static_assert(kLoadRegisters + kIntraRegisters + kStateWarpgroups * kStateRegisters <=

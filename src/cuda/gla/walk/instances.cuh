@@ -23,11 +23,13 @@
 #define TANDEM_INSTANCES_OUTPUT(Element)           \
   namespace tandem::cuda::gla {                    \
   TANDEM_WALK_TILES(Element, false, Walk::kOutput) \
+  TANDEM_WALK_INSTANCE(Element, 256, 128, false, Walk::kOutput) \
   }
 
 #define TANDEM_INSTANCES_OUTPUT_SPLIT(Element)    \
   namespace tandem::cuda::gla {                   \
   TANDEM_WALK_TILES(Element, true, Walk::kOutput) \
+  TANDEM_WALK_INSTANCE(Element, 256, 128, true, Walk::kOutput) \
   }
 
 /// Two heads of a group together.
@@ -37,6 +39,8 @@
   TANDEM_WALK_INSTANCE(Element, 64, 128, true, Walk::kOutput, 2)   \
   TANDEM_WALK_INSTANCE(Element, 128, 128, false, Walk::kOutput, 2) \
   TANDEM_WALK_INSTANCE(Element, 128, 128, true, Walk::kOutput, 2)  \
+  TANDEM_WALK_INSTANCE(Element, 256, 128, false, Walk::kOutput, 2)  \
+  TANDEM_WALK_INSTANCE(Element, 256, 128, true, Walk::kOutput, 2)  \
   }
 
 #define TANDEM_INSTANCES_GRADIENTS(Element) \

@@ -50,14 +50,11 @@ __device__ void find_item(const WalkParams& params, unsigned index, Item& item) 
   set_sequence(item, problem, n);
 
   const std::int64_t state = (n * problem.H + item.head) * params.state_strides.head;
-  const bool handed_on = first_chunks<Config>(params) == 0;
-  if (Config::kSplit && handed_on) {
+  if (Config::kSplit && first_chunks<Config>(params) == 0) {
     const bool chained = problem.log_decay.data == nullptr;  // else decays mostly break the chain
     keep_segment<Config>(item, item.segment, item.segments, chained);
   }
-  if (problem.initial_state != nullptr && (item.segment == 0 || !handed_on)) {
-    item.initial_state = problem.initial_state + state;
-  }
+  if (problem.initial_state != nullptr) item.initial_state = problem.initial_state + state;
   if (problem.final_state != nullptr && item.segment == item.segments - 1) {
     item.final_state = problem.final_state + state;
   }

@@ -19,7 +19,8 @@ namespace tandem::cuda::gla {
 
 /// Publishes St before a chunk, rounded. The state role.
 template <class Config>
-__device__ void publish_state(WalkShared<Config>& shared, const StateOperand<Config>& operand,
+__device__ void publish_state(WalkShared<Config>& shared,
+                              const StateOperand<StateRegisters<Config>::kSteps>& operand,
                               int warpgroup, typename WalkShared<Config>::IntraRing::Position at) {
   shared.value.ring.wait_empty(at);
 #pragma unroll

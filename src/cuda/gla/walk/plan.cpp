@@ -21,6 +21,7 @@ double of_width(const double (&values)[3], int key_dim) {
 /// Microseconds of one chunk of one CTA, where the memory does not bind.
 double walk_chunk_time(const SplitShape& shape) {
   constexpr double kSecondHead = 1.6;  // times a chunk of one head
+  if (shape.key_dim == 256 && shape.value_dim > 64) return shape.model->widest_chunk;
   const double plain = of_width(shape.model->chunk, shape.key_dim);
   return shape.with_value  ? shape.model->with_value * plain
          : shape.row_sums  ? shape.model->with_row_sums * plain

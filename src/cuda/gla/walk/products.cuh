@@ -6,29 +6,31 @@
 
 namespace tandem::cuda::gla {
 
-/// Tile `index` of St rounded, the A operand of St Qt.
-template <class Config>
-using StateOperand = std::uint32_t[StateRegisters<Config>::kSteps][4];
+/// So many steps of St rounded, 16 columns of K each: the A operand of St Qt.
+template <int kSteps>
+using StateOperand = std::uint32_t[kSteps][4];
 
-template <class Config>
-__device__ void round_state(StateOperand<Config>& operand, const StateRegisters<Config>& state,
-                            int index) {
+/// Rounds St from step `first` on.
+template <class Config, int kSteps>
+__device__ void round_state(StateOperand<kSteps>& operand, const StateRegisters<Config>& state,
+                            int first) {
+  constexpr int kOfTile = StateRegisters<Config>::kSteps;
 #pragma unroll
-  for (int step = 0; step < StateRegisters<Config>::kSteps; ++step) {
-    accumulator_to_operand<typename Config::Element>(state.tile[index], step, operand[step]);
+  for (int step = 0; step < kSteps; ++step) {
+    accumulator_to_operand<typename Config::Element>(state.tile[(first + step) / kOfTile],
+                                                     (first + step) % kOfTile, operand[step]);
   }
 }
 
-/// Issues `o` (+)= St Qt over one tile of K.
-template <class Config>
-__device__ void multiply_state(float (&o)[32], const StateOperand<Config>& operand, const char* q,
-                               int index) {
-  constexpr int kSteps = StateRegisters<Config>::kSteps;
+/// Issues `o` (+)= St Qt over these steps of K.
+template <class Config, int kSteps>
+__device__ void multiply_state(float (&o)[32], const StateOperand<kSteps>& operand, const char* q,
+                               int first) {
   wgmma_begin();
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     wgmma_rs<typename Config::Element, 64, Major::K>(
-        o, operand[step], k_major_descriptor(q, kSteps * index + step), index + step > 0);
+        o, operand[step], k_major_descriptor(q, first + step), first + step > 0);
   }
   wgmma_commit();
 }

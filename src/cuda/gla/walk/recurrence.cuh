@@ -8,7 +8,8 @@
 
 namespace tandem::cuda::gla {
 
-/// The turns of two state warpgroups at the tensor cores, chunk by chunk. why named barriers: each
+/// The turns of two state warpgroups at the tensor cores, chunk by chunk: for all products of one,
+/// or where these wait for each other (kOneOutputAccumulator) for the last two. why named barriers: each
 /// counts the 128 threads that hand the turn on and the 128 that take it. Who ends a kernel's last
 /// turn hands it to nobody.
 struct Turns {
@@ -26,7 +27,8 @@ struct Turns {
   }
 };
 
-/// Walks one chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the
+/// Walks one chunk whose inputs are there: leaves Ot in `o`, and St with its last product still
+/// under way. `at` is the
 /// ring position of its P, its panel of o and its row sums.
 template <class Config>
 __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
@@ -37,30 +39,39 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
                            WalkShared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
-  StateOperand<Config> operand;
   std::uint32_t values[kSteps][4];
   if constexpr (Config::kOneOutputAccumulator) {
+    constexpr int kRounded = Config::kRoundedSteps;
+    StateOperand<kRounded> operands[2];  // in turn
 #pragma unroll
-    for (int index = 0; index < StateRegisters<Config>::kTiles; ++index) {
-      round_state<Config>(operand, state, index);
-      row_sums.keep(item, chunk, index, operand);
-      multiply_state<Config>(o, operand, stage.q, index);
-      wgmma_wait<0>();
-      fence_registers(o);
+    for (int step = 0; step < Config::kKeyDim / 16; step += kRounded) {
+      auto& operand = operands[step / kRounded % 2];
+      round_state(operand, state, step);
+      row_sums.keep(item, chunk, step, operand);
+      multiply_state<Config>(o, operand, stage.q, step);
+      if (step == 0) continue;
+      wgmma_wait<1>();
+      hold_operand(operands[(step / kRounded + 1) % 2]);
     }
+    wgmma_wait<0>();
+    fence_registers(o);
     state.scale(decay.state_to_state);
     row_sums.prefetch(item, chunk + 1);
     scale_by_token(o, decay.from_state);
     row_sums.add_inter(o, stage.x(), at);
+    shared.intra.wait_full(at);
+    if constexpr (Config::kTurns) Turns::take(warpgroup);
     wgmma_begin();
     multiply_intra<Config>(o, v_panel, p, true);
     load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
     update_state<Config>(state, values, stage.k);
+    if constexpr (Config::kTurns) Turns::hand_on(warpgroup);
     wgmma_wait<1>();
     fence_registers(o);
   } else {
+    StateOperand<StateRegisters<Config>::kSteps> operand;
     float intra[32];
-    round_state<Config>(operand, state, 0);
+    round_state(operand, state, 0);
     row_sums.keep(item, chunk, 0, operand);
     if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
     state.scale(decay.state_to_state);
@@ -112,7 +123,12 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
       const auto& stage = shared.stages[in.stage];
       row_sums.meet(item, chunk, state, in);
-      shared.intra.wait_full(p_at);
+      // why not for P where it can wait: it is late where only two chunks of inputs fit.
+      if constexpr (Config::kOneOutputAccumulator) {
+        shared.input.wait_full(in);
+      } else {
+        shared.intra.wait_full(p_at);
+      }
       float o[32];
       walk_chunk<Config>(state, o, row_sums, item, chunk, p_at, stage,
                          stage.v + warpgroup * panel_bytes(Config::kChunk),
@@ -122,7 +138,9 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       row_sums.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
       // The panel of this turn.
-      const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
+      const int panel = Config::kOutputPanels == 1  ? 0
+                        : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
+                                                    : p_at.stage;
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

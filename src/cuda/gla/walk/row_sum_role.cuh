@@ -66,13 +66,13 @@ class RowSumRole {
     shared_.input.wait_full(in);
   }
 
-  /// Keeps tile `index` of the rounded state before a chunk, where a flow span begins.
+  /// Keeps the rounded state before a chunk, from step `first` on, where a flow span begins.
   template <int kSteps>
-  __device__ void keep(const Item& item, int chunk, int index,
+  __device__ void keep(const Item& item, int chunk, int first,
                        const std::uint32_t (&state)[kSteps][4]) const {
     if constexpr (Config::kRowSums && !kFlow) {
       if (!begins_span(item, chunk)) return;
-      uint4* to = kept(item, chunk) + index * kSteps * 128;
+      uint4* to = kept(item, chunk) + first * 128;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         to[step * 128] = {state[step][0], state[step][1], state[step][2], state[step][3]};

@@ -4,8 +4,7 @@
 // (common/remembered.cuh), a CTA reads the tokens that the state depends on, and needs no other
 // CTA. Else it takes what earlier segments do to the state. Each CTA whose segment is remembered as
 // a whole therefore reads its k and v first, last chunk to first, and publishes a factor and a
-// state, as gla_state_kernel; the first one folds the initial state in, one that knows the state
-// before it from tokens these. Then it takes what earlier segments published, the last of them
+// state, as gla_state_kernel; one that knows the state before it from tokens folds these in. Then it takes what earlier segments published, the last of them
 // first, with R the factor of those already taken:
 //   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0, while R is not 0
 // why in this order: earlier segments are longer and publish later.
@@ -55,7 +54,8 @@ struct StateRegisters {
   __device__ void add_initial(const WalkParams& params, const Item& item, int warpgroup,
                               float factor) {
     if (item.initial_state == nullptr) return;
-    const float* const from = item.initial_state + state_offset(params, item, warpgroup);
+    const float* from = item.initial_state + state_offset(params, item, warpgroup);
+    asm volatile("" : "+l"(from));  // why: else two heads together spill registers
 #pragma unroll
     for (int index = 0; index < kTiles; ++index) {
       tile_at(params, item, warpgroup, index)
@@ -76,7 +76,7 @@ struct StateRegisters {
   __device__ static std::int64_t state_offset(const WalkParams& params, const Item& item,
                                               int warpgroup) {
     if constexpr (Config::kHeads == 1) return 0;
-    return (item.head_of<Config>(warpgroup) - item.head) * params.state_strides.head;
+    return warpgroup > 0 && item.has_head<Config>(warpgroup) ? params.state_strides.head : 0;
   }
   __device__ static StateTile tile_at(const WalkParams& params, const Item& item, int warpgroup,
                                       int index) {
@@ -136,10 +136,10 @@ __device__ void publish_segment(const WalkParams& params, const StateRegisters<C
   set_ready(exchange.ready[word]);
 }
 
-/// Adds up the state before the segment, from what all earlier segments published.
+/// Adds what all earlier segments published to the state, and returns their factor.
 template <class Config>
-__device__ void receive_state(const WalkParams& params, const Item& item,
-                              StateRegisters<Config>& state, int warpgroup) {
+__device__ float receive_state(const WalkParams& params, const Item& item,
+                               StateRegisters<Config>& state, int warpgroup) {
   const SegmentExchange& exchange = params.schedule.exchange;
   // The segments of a sequence follow each other.
   const int stride = params.schedule.walks * params.schedule.value_tiles;
@@ -162,6 +162,7 @@ __device__ void receive_state(const WalkParams& params, const Item& item,
     }
     later *= exchange.factors[word];
   }
+  return later;
 }
 
 /// Leaves the state before the segment in `state`, after telling later segments what this one does.
@@ -170,6 +171,7 @@ __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shar
                               const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename WalkShared<Config>::InputRing::Position& in) {
   const SegmentEntry& entry = shared.segment.entry;
+  float later = 1.0f;  // factor from the initial state
   for (int done = 0; done < entry.chunks();) {
     const bool tells = done == 0 && entry.told > 0;
     const int count = tells ? entry.told : entry.before;
@@ -185,17 +187,18 @@ __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shar
             clear_partial_chunk<Config>(stage, valid, warpgroup);
           }
         });
-    if (tells ? entry.told_whole : entry.before_whole) {
-      state.add_initial(params, item, warpgroup, factor);
-    }
     if (tells) {
       publish_segment(params, state, entry.told_whole ? factor : 0.0f, warpgroup);
+    } else {
+      later = entry.before_whole ? factor : 0.0f;
     }
   }
   if (entry.chunks() > 0) shared.segment.read.arrive();
-  if (entry.before > 0) return;
-  state.begin(params, item, warpgroup);
-  if (item.segment > 0) receive_state(params, item, state, warpgroup);
+  if (entry.before == 0) {
+    state = {};
+    later = receive_state(params, item, state, warpgroup);
+  }
+  if (later != 0.0f) state.add_initial(params, item, warpgroup, later);
 }
 
 }  // namespace tandem::cuda::gla
