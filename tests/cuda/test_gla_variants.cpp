@@ -78,6 +78,18 @@ TEST(GlaVariants, TwoHeadsTogetherWhereThatIsFaster) {
   EXPECT_EQ(reason_of(pairs, contiguous_args(8, 4096, 27, 81, 128, 64)), "");
 }
 
+TEST(GlaVariants, At256KeysWideTilesOfValuesWhereThatIsFaster) {
+  const std::string wide = "gla_forward.sm90.bf16.c64_k256_v128";
+  const std::string narrow = "gla_forward.sm90.bf16.c64_k256_v64";
+  EXPECT_EQ(chosen(contiguous_args(8, 2048, 32, 32, 256, 256)), wide);
+  EXPECT_EQ(chosen(contiguous_args(4, 2048, 8, 8, 256, 512)), wide);
+  EXPECT_EQ(chosen(contiguous_args(1, 8192, 4, 4, 256, 256)), wide);
+  // Few heads of few tokens: more CTAs.
+  EXPECT_EQ(chosen(contiguous_args(1, 2048, 4, 4, 256, 256)), narrow);
+  EXPECT_EQ(chosen(contiguous_args(4, 4096, 1, 32, 256, 64)), narrow);
+  EXPECT_EQ(reason_of(wide, contiguous_args(4, 4096, 1, 32, 256, 64)), "takes V > 64, got 64");
+}
+
 TEST(GlaVariants, WhatTmaCannotReadGoesToGather) {
   GlaForwardArgs args = contiguous_args(2, 256, 4, 4, 64, 64);
   args.k.data = static_cast<char*>(args.k.data) + 2;

@@ -31,9 +31,6 @@ void add_pairs(std::vector<ForwardVariant>& table, DType dtype) {
   add.template operator()<64>();
 #endif
   add.template operator()<128>();
-#ifndef TANDEM_CUDA_DEV
-  add.template operator()<256>();
-#endif
 }
 
 template <class Element>
@@ -180,8 +177,8 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
     return "takes H >= " + std::to_string(variant.heads) + " HQ, got " + std::to_string(problem.H) +
            " and " + std::to_string(problem.HQ);
   }
-  // Wider V is several items; a tile of 64 columns leaves them to the wider tile, but at 256 columns
-  // of K, where it is one prediction against another.
+  // Wider V is several items; a tile of 64 columns leaves them to the wider tile, but at 256
+  // columns of K, where it is one prediction against another.
   const bool narrow = variant.value_dim == 64;
   if (narrow && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
   if (!narrow && variant.key_dim == 256 && problem.V <= 64) {

@@ -13,7 +13,7 @@ enum class Walk {
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
-/// or 128; at K = 256 and 128 an output alone. Wider V is several items.
+/// or 128, at K = 256 both of a forward alone. Wider V is several items.
 /// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
 /// earlier segments, or from their tokens (segments.cuh). `kHeads`: heads that a CTA walks
 /// together, which share q and k, and so their scores; each has as many of the columns of V.
@@ -41,8 +41,9 @@ struct WalkConfig {
   static_assert(kHeads == 1 || kHeads == kStateWarpgroups);
   static constexpr int kThreads = 128 * (2 + kStateWarpgroups);
   // Whether two state warpgroups take turns at the tensor cores, so that one's arithmetic runs
-  // under the other's products: left alone they fall into step (recurrence.cuh).
-  static constexpr bool kTurns = kStateWarpgroups == 2 && kWalk == Walk::kOutput;
+  // under the other's products: left alone they fall into step. At K = 256 that costs less than a
+  // turn, whose products wait for each other.
+  static constexpr bool kTurns = kStateWarpgroups == 2 && kWalk == Walk::kOutput && kKeyDim <= 128;
 
   // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
   static constexpr int kKeyBytes = kChunk * kKeyDim * 2;
@@ -58,12 +59,10 @@ struct WalkConfig {
                                  : kStageBytes <= 49152 ? 3
                                                         : 2;
   static constexpr int kIntraStages = kWithValue ? 1 : 2;
-  // Panels of o per state warpgroup: one where two do not fit beside the inputs.
-  static constexpr int kOutputPanels = kKeyDim == 256 && kStateWarpgroups == 2 ? 1 : 2;
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 
-  // why: 128 registers of state leave room for one accumulator of o, not two; and two such
-  // warpgroups for one step of the rounded state.
+  // why: 128 registers of state leave room for one accumulator of o, not two, and beside a second
+  // such warpgroup for one step of the rounded state.
   static constexpr bool kOneOutputAccumulator = kKeyDim > 128;
   static constexpr int kRoundedSteps = kStateWarpgroups == 2 ? 1 : 4;
 
@@ -81,7 +80,7 @@ struct WalkConfig {
                                                                  : 256;
 
   static_assert(kKeyDim == 64 || kKeyDim == 128 || kKeyDim == 256);
-  static_assert(!kTightest || kWalk == Walk::kOutput);
+  static_assert(!kTightest || (kWalk == Walk::kOutput && kHeads == 1));
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
   static_assert(kLoadRegisters + kIntraRegisters + kStateWarpgroups * kStateRegisters <=

@@ -20,15 +20,15 @@
   TANDEM_WALK_TILES(Element, split, Walk::kKey)   \
   TANDEM_WALK_TILES(Element, split, Walk::kValue)
 
-#define TANDEM_INSTANCES_OUTPUT(Element)           \
-  namespace tandem::cuda::gla {                    \
-  TANDEM_WALK_TILES(Element, false, Walk::kOutput) \
+#define TANDEM_INSTANCES_OUTPUT(Element)                        \
+  namespace tandem::cuda::gla {                                 \
+  TANDEM_WALK_TILES(Element, false, Walk::kOutput)              \
   TANDEM_WALK_INSTANCE(Element, 256, 128, false, Walk::kOutput) \
   }
 
-#define TANDEM_INSTANCES_OUTPUT_SPLIT(Element)    \
-  namespace tandem::cuda::gla {                   \
-  TANDEM_WALK_TILES(Element, true, Walk::kOutput) \
+#define TANDEM_INSTANCES_OUTPUT_SPLIT(Element)                 \
+  namespace tandem::cuda::gla {                                \
+  TANDEM_WALK_TILES(Element, true, Walk::kOutput)              \
   TANDEM_WALK_INSTANCE(Element, 256, 128, true, Walk::kOutput) \
   }
 
@@ -39,8 +39,6 @@
   TANDEM_WALK_INSTANCE(Element, 64, 128, true, Walk::kOutput, 2)   \
   TANDEM_WALK_INSTANCE(Element, 128, 128, false, Walk::kOutput, 2) \
   TANDEM_WALK_INSTANCE(Element, 128, 128, true, Walk::kOutput, 2)  \
-  TANDEM_WALK_INSTANCE(Element, 256, 128, false, Walk::kOutput, 2)  \
-  TANDEM_WALK_INSTANCE(Element, 256, 128, true, Walk::kOutput, 2)  \
   }
 
 #define TANDEM_INSTANCES_GRADIENTS(Element) \

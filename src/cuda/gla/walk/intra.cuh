@@ -15,7 +15,7 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
   typename WalkShared<Config>::IntraRing::Position out;
   ItemReader<Config> reader(shared);
   while (const Item* next = reader.next()) {
-    const Item& item = *next;
+    const Item item = *next;
     if constexpr (Config::kSplit) {
       const int skipped = shared.segment.entry.chunks();
       if (skipped > 0) shared.segment.read.wait(0);

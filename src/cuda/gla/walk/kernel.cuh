@@ -18,10 +18,10 @@
 //   load  warp 0, one thread             32-40  q, k, v of later chunks by TMA (2-6 stages)
 //         warp 1                                decay factors of later chunks (warp 2: second head)
 //         warp 3, one thread                    the next items (4 slots)
-//   intra warpgroup 1                   80-128  Q Kt, decay, mask -> P (2 slots)
+//   intra warpgroup 1                   64-128  Q Kt, decay, mask -> P (2 slots)
 //   state warpgroup 2; 3 if V > 64     192-256  Ot, St; o through shared memory and TMA
 // Where TMA cannot read a tensor, warps 0 and 2 copy. Shared memory: 182 KB at K = V = 64, 195 KB
-// at 128, 215 KB with two heads, 170 KB at K = 256.
+// at 128, 215 KB with two heads, 170 KB at K = 256 and 64 columns of V, 212 KB at 128.
 //
 // Time chart; '=' tensor cores, '-' arithmetic, '~' asynchronous copies:
 //   load    ~~~ chunk n+2 ~~~  ~~~ chunk n+3 ~~~
@@ -29,9 +29,9 @@
 //   state   -St to bf16- =St Qt= =Vt Pt= =V K=, under the first two V is decayed, under the third o
 //           is scaled and stored
 // load waits for input.empty and arrives on input.full; intra waits for input.full and intra.empty
-// and arrives on intra.full; state waits for both full and arrives on both empty.
-// Only the state role is serial in time. Two of a forward take turns (recurrence.cuh): one's
-// arithmetic runs under the other's wgmma.
+// and arrives on intra.full; state waits for both full and arrives on both empty. Only the state
+// role is serial in time. Two of a forward take turns (recurrence.cuh): one's arithmetic runs under
+// the other's wgmma. At K = 256 two chunks of inputs fit and P is late: St Qt goes before it.
 //
 // Floor: q, k, v read and o written once, (2 HQ K + 2 H V) * 2 bytes per token, and
 // 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200.

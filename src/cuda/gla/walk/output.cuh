@@ -102,16 +102,11 @@ struct OutputTensor {
   bool exists;       // else nothing is stored
 };
 
-/// Stores Ot of one chunk to 64 columns, through one of the warpgroup's panels in turn.
+/// Stores Ot of one chunk to 64 columns, through one of the warpgroup's two panels in turn.
 template <class Config>
 __device__ void store_output(const WalkParams& params, const OutputTensor& to, const Item& item,
                              int chunk, int barrier, const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
-  constexpr bool kOnePanel = Config::kOutputPanels == 1;
-  if constexpr (kOnePanel) {
-    if (threadIdx.x % 128 == 0) wait_stores_read();
-    sync_warpgroup(barrier);
-  }
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[4];
@@ -122,7 +117,7 @@ __device__ void store_output(const WalkParams& params, const OutputTensor& to, c
   const int valid = to.exists ? item.valid_tokens<Config>(chunk) : 0;
   fence_shared_for_async_proxy();
   // why before the barrier: behind it the other panel, which the previous store reads, is free.
-  if (!kOnePanel && threadIdx.x % 128 == 0) wait_stores_read();
+  if (threadIdx.x % 128 == 0) wait_stores_read();
   sync_warpgroup(barrier);
   if (params.tma && (params.problem.cu_seqlens == nullptr || valid == Config::kChunk)) {
     if (threadIdx.x % 128 == 0 && to.exists) {

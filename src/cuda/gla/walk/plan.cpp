@@ -18,13 +18,18 @@ double of_width(const double (&values)[3], int key_dim) {
   return values[key_dim == 64 ? 0 : key_dim == 128 ? 1 : 2];
 }
 
+/// A time by K, of the shape's tile.
+double of_tile(const SplitShape& shape, const double (&values)[3]) {
+  const bool widest = shape.key_dim == 256 && shape.value_dim > 64;
+  return (widest ? shape.model->widest : 1.0) * of_width(values, shape.key_dim);
+}
+
 /// Microseconds of one chunk of one CTA, where the memory does not bind.
 double walk_chunk_time(const SplitShape& shape) {
   constexpr double kSecondHead = 1.6;  // times a chunk of one head
-  if (shape.key_dim == 256 && shape.value_dim > 64) return shape.model->widest_chunk;
-  const double plain = of_width(shape.model->chunk, shape.key_dim);
+  const double plain = of_tile(shape, shape.model->chunk);
   return shape.with_value  ? shape.model->with_value * plain
-         : shape.row_sums  ? shape.model->with_row_sums * plain
+         : shape.row_sums  ? of_width(shape.model->with_row_sums, shape.key_dim) * plain
          : shape.heads > 1 ? kSecondHead * plain
                            : plain;
 }
@@ -75,8 +80,7 @@ struct WalkTime {
         fixed(call) {
     if (!split) return;
     const std::int64_t read = std::min(ceil_div(shape.chunks, segments), shape.reach);
-    span_latency =
-        pass_latency(shape, segments, read, of_width(shape.model->span_chunk, shape.key_dim));
+    span_latency = pass_latency(shape, segments, read, of_tile(shape, shape.model->span_chunk));
     span_traffic = pass_traffic(shape, 1) * static_cast<double>(read * segments) /
                    static_cast<double>(shape.chunks);
     // Factors become 0, and receiving ends, at more than twice the reach.
@@ -206,7 +210,7 @@ int choose_first_chunks(const SplitShape& shape, int segments) {
   if (2 * shape.items > shape.multiprocessors) return 0;
   // Both CTAs then end together.
   const double chunk = walk_chunk_time(shape);
-  const double span_chunk = of_width(shape.model->span_chunk, shape.key_dim);
+  const double span_chunk = of_tile(shape, shape.model->span_chunk);
   const double share = chunk / (2.0 * chunk - span_chunk);
   const int first = static_cast<int>(share * static_cast<double>(shape.chunks) + 0.5);
   // why clearly, if not cut otherwise: a backward starts under a forward that leaves room.

@@ -8,8 +8,7 @@
 
 namespace tandem::cuda::gla {
 
-/// The turns of two state warpgroups at the tensor cores, chunk by chunk: for all products of one,
-/// or where these wait for each other (kOneOutputAccumulator) for the last two. why named barriers: each
+/// The turns of two state warpgroups at the tensor cores, chunk by chunk. why named barriers: each
 /// counts the 128 threads that hand the turn on and the 128 that take it. Who ends a kernel's last
 /// turn hands it to nobody.
 struct Turns {
@@ -27,9 +26,9 @@ struct Turns {
   }
 };
 
-/// Walks one chunk whose inputs are there: leaves Ot in `o`, and St with its last product still
-/// under way. `at` is the
-/// ring position of its P, its panel of o and its row sums.
+/// Walks one chunk: leaves Ot in `o`, and St with its last product still under way. `at` is the
+/// ring position of its P, its panel of o and its row sums. Its inputs are there, and P, too, but
+/// with one accumulator of o, where P is waited for when it is needed.
 template <class Config>
 __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
                            RowSumRole<Config>& row_sums, const Item& item, int chunk,
@@ -60,12 +59,10 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     scale_by_token(o, decay.from_state);
     row_sums.add_inter(o, stage.x(), at);
     shared.intra.wait_full(at);
-    if constexpr (Config::kTurns) Turns::take(warpgroup);
     wgmma_begin();
     multiply_intra<Config>(o, v_panel, p, true);
     load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
     update_state<Config>(state, values, stage.k);
-    if constexpr (Config::kTurns) Turns::hand_on(warpgroup);
     wgmma_wait<1>();
     fence_registers(o);
   } else {
@@ -123,7 +120,6 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
     for (int chunk = 0; chunk < item.chunks<Config>(); ++chunk, in.advance(), p_at.advance()) {
       const auto& stage = shared.stages[in.stage];
       row_sums.meet(item, chunk, state, in);
-      // why not for P where it can wait: it is late where only two chunks of inputs fit.
       if constexpr (Config::kOneOutputAccumulator) {
         shared.input.wait_full(in);
       } else {
@@ -138,9 +134,7 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       row_sums.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
       // The panel of this turn.
-      const int panel = Config::kOutputPanels == 1  ? 0
-                        : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
-                                                    : p_at.stage;
+      const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

@@ -4,9 +4,11 @@
 // (common/remembered.cuh), a CTA reads the tokens that the state depends on, and needs no other
 // CTA. Else it takes what earlier segments do to the state. Each CTA whose segment is remembered as
 // a whole therefore reads its k and v first, last chunk to first, and publishes a factor and a
-// state, as gla_state_kernel; one that knows the state before it from tokens folds these in. Then it takes what earlier segments published, the last of them
-// first, with R the factor of those already taken:
+// state, as gla_state_kernel; one that knows the state before it from tokens folds these in. Then
+// it takes what earlier segments published, the last of them first, with R the factor of those
+// already taken:
 //   S = S + R published_r;   R = R factor_r,  r = ..., 1, 0, while R is not 0
+// and R times the initial state.
 // why in this order: earlier segments are longer and publish later.
 // Two segments of a dense batch need not wait: the second CTA reads the first one's k and v for its
 // state in any case, and the first segment is as much longer.
@@ -55,7 +57,7 @@ struct StateRegisters {
                               float factor) {
     if (item.initial_state == nullptr) return;
     const float* from = item.initial_state + state_offset(params, item, warpgroup);
-    asm volatile("" : "+l"(from));  // why: else two heads together spill registers
+    asm volatile("" : "+l"(from));  // why: prepared before the sums, it would be spilled
 #pragma unroll
     for (int index = 0; index < kTiles; ++index) {
       tile_at(params, item, warpgroup, index)
@@ -76,7 +78,7 @@ struct StateRegisters {
   __device__ static std::int64_t state_offset(const WalkParams& params, const Item& item,
                                               int warpgroup) {
     if constexpr (Config::kHeads == 1) return 0;
-    return warpgroup > 0 && item.has_head<Config>(warpgroup) ? params.state_strides.head : 0;
+    return (item.head_of<Config>(warpgroup) - item.head) * params.state_strides.head;
   }
   __device__ static StateTile tile_at(const WalkParams& params, const Item& item, int warpgroup,
                                       int index) {
@@ -171,7 +173,7 @@ __device__ void enter_segment(const WalkParams& params, WalkShared<Config>& shar
                               const Item& item, StateRegisters<Config>& state, int warpgroup,
                               typename WalkShared<Config>::InputRing::Position& in) {
   const SegmentEntry& entry = shared.segment.entry;
-  float later = 1.0f;  // factor from the initial state
+  float later = 1.0f;  // factor on the initial state
   for (int done = 0; done < entry.chunks();) {
     const bool tells = done == 0 && entry.told > 0;
     const int count = tells ? entry.told : entry.before;
