@@ -84,8 +84,6 @@ TEST(GlaVariants, At256KeysWideTilesOfValuesWhereThatIsFaster) {
   EXPECT_EQ(chosen(contiguous_args(8, 2048, 32, 32, 256, 256)), wide);
   EXPECT_EQ(chosen(contiguous_args(4, 2048, 8, 8, 256, 512)), wide);
   EXPECT_EQ(chosen(contiguous_args(1, 8192, 4, 4, 256, 256)), wide);
-  // Few heads of few tokens: more CTAs.
-  EXPECT_EQ(chosen(contiguous_args(1, 2048, 4, 4, 256, 256)), narrow);
   EXPECT_EQ(chosen(contiguous_args(4, 4096, 1, 32, 256, 64)), narrow);
   EXPECT_EQ(reason_of(wide, contiguous_args(4, 4096, 1, 32, 256, 64)), "takes V > 64, got 64");
 }

@@ -47,11 +47,11 @@ struct DeviceModel {
     double exchange = 3.0;                 // publishing a segment's state, waiting for the others'
     double per_segment = 0.75;             // taking one published state
     double bytes_per_microsecond = 4.2e6;  // of the whole device
-    double chunk[3] = {0.8, 1.45, 1.6};    // one chunk of one CTA, by K
-    double with_row_sums[3] = {2.0, 2.0, 2.75};  // times `chunk`
-    double with_value = 3.0;                     // times `chunk`
-    double span_chunk[3] = {0.5, 0.9, 1.5};      // one chunk of the pass for a segment's state
-    double widest = 1.5;                         // times both: 256 columns of K and 128 of V
+    double chunk[3] = {0.8, 1.45, 2.2};    // one chunk of one CTA
+    double with_row_sums = 2.0;            // times `chunk`
+    double with_value = 3.0;               // times `chunk`
+    double span_chunk[3] = {0.5, 0.9, 1.5};  // one chunk of the pass for a segment's state
+    double widest = 1.1;                     // times `chunk` and `span_chunk`: K 256, V 128
   };
   /// gla's backward by walks: what is added to their times.
   struct GlaBackward {

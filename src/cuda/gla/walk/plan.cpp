@@ -29,7 +29,7 @@ double walk_chunk_time(const SplitShape& shape) {
   constexpr double kSecondHead = 1.6;  // times a chunk of one head
   const double plain = of_tile(shape, shape.model->chunk);
   return shape.with_value  ? shape.model->with_value * plain
-         : shape.row_sums  ? of_width(shape.model->with_row_sums, shape.key_dim) * plain
+         : shape.row_sums  ? shape.model->with_row_sums * plain
          : shape.heads > 1 ? kSecondHead * plain
                            : plain;
 }
