@@ -57,8 +57,9 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     state.scale(decay.state_to_state);
     row_sums.prefetch(item, chunk + 1);
     scale_by_token(o, decay.from_state);
-    row_sums.add_inter(o, stage.x(), at);
+    // Row sums take P's slot, too.
     shared.intra.wait_full(at);
+    row_sums.add_inter(o, stage.x(), at);
     wgmma_begin();
     multiply_intra<Config>(o, v_panel, p, true);
     load_decayed_values<Element, 0, kSteps>(values, v_panel, decay.to_state);
