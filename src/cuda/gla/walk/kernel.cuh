@@ -30,8 +30,9 @@
 //           is scaled and stored
 // load waits for input.empty and arrives on input.full; intra waits for input.full and intra.empty
 // and arrives on intra.full; state waits for both full and arrives on both empty. Only the state
-// role is serial in time. Two of a forward take turns (recurrence.cuh): one's arithmetic runs under
-// the other's wgmma. At K = 256 two chunks of inputs fit and P is late: St Qt goes before it.
+// role is serial in time. Two of a forward take turns up to K = 128 (recurrence.cuh): one's
+// arithmetic runs under the other's wgmma. At K = 256 two chunks of inputs fit and P is late: St Qt
+// goes before it.
 //
 // Floor: q, k, v read and o written once, (2 HQ K + 2 H V) * 2 bytes per token, and
 // 2 C (C K + 2 K V + C V) flops per chunk, half of that time at K = V = 128 on an H200.
