@@ -18,10 +18,17 @@ TEST(GlaBackwardVariants, ByChunksWhatFitsOneCta) {
   EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
 }
 
+TEST(GlaBackwardVariants, ByChunksInReverseWhatByChunks) {
+  constexpr const char* kName = "gla_backward.sm90.bf16.c64.chunks_reverse";
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 64, 64)), "");
+  EXPECT_EQ(reason(kName, backward_args(2, 256, 4, 4, 72, 64)), "takes K <= 64, got 72");
+  EXPECT_EQ(reason(kName, backward_args(2, 0, 4, 4, 64, 64)), "takes at least one token");
+}
+
 TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
   const DeviceProperties device = DeviceProperties::h200();
   const auto by_chunks = [&](const GlaBackwardArgs& args) {
-    return predicted_chunks_time(make_problem(args), device);
+    return plan_chunk_backward(make_problem(args), device, false).time;
   };
   // Measured (docs/ops/gla_backward.md): 78, 212 and 180 us; by walks 153, 251 and 161.
   EXPECT_NEAR(by_chunks(backward_args(1, 8192, 16, 16, 64, 64)), 78.0, 8.0);
@@ -36,18 +43,20 @@ TEST(GlaBackwardPlan, ByChunksWhereThatIsPredictedToBeFaster) {
 
 TEST(GlaBackwardPlan, WorkspaceByChunksIsTwoStatesPerPair) {
   GlaBackwardArgs args = backward_args(2, 130, 4, 4, 64, 64);
-  EXPECT_EQ(plan_chunk_backward(make_problem(args), DeviceProperties::h200()).workspace_bytes,
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), DeviceProperties::h200(), false).workspace_bytes,
             2 * 2 * 4 * 2 * 8192u);
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), DeviceProperties::h200(), true).workspace_bytes,
+            2 * 4 * 2 * 8192u);
 }
 
 TEST(GlaBackwardPlan, CutsWalksOfFewHeadsWhoseEndNobodyWants) {
   const DeviceProperties device = DeviceProperties::h200();
   const auto cut = [&](const GlaBackwardArgs& args) {
-    return plan_chunk_backward(make_problem(args), device).cut;
+    return plan_chunk_backward(make_problem(args), device, false).cut;
   };
   GlaBackwardArgs args = backward_args(8, 1024, 8, 8, 64, 64);
   EXPECT_EQ(cut(args), 4);
-  EXPECT_EQ(plan_chunk_backward(make_problem(args), device).workspace_bytes,
+  EXPECT_EQ(plan_chunk_backward(make_problem(args), device, false).workspace_bytes,
             64 * 8 * (2 * 8192u + 16));
   args.d_initial_state = TensorView::contiguous(reinterpret_cast<void*>(10ull << 44),
                                                 DType::kFloat32, {8, 8, 64, 64}, Device::cuda());

@@ -26,6 +26,7 @@ constexpr const char* kOp = "gla_backward";
 struct BackwardChoice {
   const BackwardVariant* variant = nullptr;
   BackwardPlan walks;
+  ChunkBackwardPlan chunks;
   ReversePlan reverse;
   GroupBackwardPlan groups;
   WideBackwardPlan spans;
@@ -110,10 +111,11 @@ double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& pr
                       const DeviceProperties& device) {
   const BackwardVariant& variant = *choice.variant;
   if (variant.by_walks()) return predicted_by_walks(choice, problem, device);
-  if (variant.by_chunks) return predicted_chunks_time(problem, device);
   if (variant.by_spans) return choice.spans.time;
   constexpr double kMerge = 20.0;  // five launches more
-  const double of_one = variant.in_reverse ? choice.reverse.time : choice.groups.time;
+  const double of_one = variant.by_chunks    ? choice.chunks.time
+                        : variant.in_reverse ? choice.reverse.time
+                                             : choice.groups.time;
   return of_one + (choice.merges() ? kMerge : 0.0);
 }
 
@@ -132,7 +134,10 @@ BackwardChoice plan_by(const BackwardVariant& variant, const GlaBackwardProblem&
   if (variant.by_walks()) {
     choice = plan_walks(problem, device, batch_invariant);
   } else if (variant.by_chunks) {
-    choice.workspace_bytes = plan_chunk_backward(problem, device).workspace_bytes;
+    const bool packed = problem.forward.cu_seqlens != nullptr;
+    choice.chunks = plan_chunk_backward(packed ? as_one(problem) : problem, device,
+                                        variant.chunks_in_reverse);
+    choice.workspace_bytes = choice.chunks.workspace_bytes;
   } else if (variant.in_reverse) {
     choice.reverse = plan_as_one(&plan_reverse_backward, problem, device);
     choice.workspace_bytes = choice.reverse.workspace_bytes;
@@ -216,11 +221,13 @@ void sum_decays(const GlaBackwardProblem& problem, float* sums, int splits, void
   launch_decay_sum(params, stream);
 }
 
-void run_by_chunks(const GlaBackwardProblem& problem, const BackwardVariant& variant,
-                   const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
+void run_by_chunks(const GlaBackwardProblem& problem, const BackwardChoice& choice,
+                   const FiniteGuard& guard, const DeviceProperties& device,
+                   const ScratchMemory& scratch, void* stream) {
+  const BackwardVariant& variant = *choice.variant;
   const GlaForwardProblem& f = problem.forward;
-  const ChunkBackwardPlan plan = plan_chunk_backward(problem, device);
-  ChunkBackwardParams params{encode_maps(problem), problem};
+  const ChunkBackwardPlan& plan = choice.chunks;
+  ChunkBackwardParams params{encode_maps(problem), problem, guard};
   params.pairs = plan.pairs;
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
   params.multiprocessors = std::max(device.multiprocessors, 1);
@@ -390,7 +397,6 @@ void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
                         const FiniteGuard& guard) {
     run_by_walks(of, plan, guard, variant.name, variant.tma, scratch, stream);
   };
-  if (variant.by_chunks) return run_by_chunks(problem, variant, device, scratch, stream);
   if (variant.by_spans) return run_by_spans(problem, choice, device, scratch, stream);
   if (!choice.merges() && variant.by_walks()) return walk(problem, choice.walks, {});
   GlaBackwardProblem merged = problem;
@@ -402,6 +408,8 @@ void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
   }
   if (variant.by_walks()) {
     walk(merged, choice.merged_walks, guard);
+  } else if (variant.by_chunks) {
+    run_by_chunks(merged, choice, guard, device, scratch, stream);
   } else if (variant.in_reverse) {
     run_in_reverse(merged, choice, guard, scratch, stream);
   } else {
@@ -422,14 +430,17 @@ const std::vector<BackwardVariant>& backward_variants() {
         if (tma) {
           const SegmentStatesLaunch segments = &launch_segment_states<Element, 128, 128>;
           BackwardVariant chunks{name + ".chunks", dtype, tma},
+              chunks_reverse{name + ".chunks_reverse", dtype, tma},
               reverse{name + ".reverse", dtype, tma}, groups{name + ".groups", dtype, tma},
               wide{name + ".wide", dtype, tma};
-          chunks.by_chunks = &launch_chunk_backward<Element>;
+          chunks.by_chunks = &launch_chunk_backward<Element, false>;
+          chunks_reverse.by_chunks = &launch_chunk_backward<Element, true>;
+          chunks_reverse.chunks_in_reverse = true;
           reverse.in_reverse = &launch_reverse_backward<Element, 128, 128>;
           groups.by_groups = &launch_group_backward<Element>;
           reverse.segments = groups.segments = segments;
           wide.by_spans = &launch_wide_backward<Element>;
-          rows.insert(rows.end(), {chunks, reverse, groups, wide});
+          rows.insert(rows.end(), {chunks, chunks_reverse, reverse, groups, wide});
         }
         rows.push_back({name + (tma ? "" : ".gather"), dtype, tma});
       });
@@ -457,7 +468,8 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   if (!reason.empty()) return reason;
   if (variant.by_groups) return reason_against_groups(problem);
   if (variant.by_spans) return reason_against_wide(problem);
-  return variant.by_chunks ? reason_against_chunks(problem) : reason_against_reverse(problem);
+  if (variant.in_reverse) return reason_against_reverse(problem);
+  return reason_against_chunks(problem, variant.chunks_in_reverse);
 }
 
 }  // namespace tandem::cuda::gla

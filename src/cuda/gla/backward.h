@@ -22,6 +22,7 @@ struct BackwardVariant {
   DType dtype;
   bool tma;
   ChunkBackwardLaunch by_chunks = nullptr;  // all null: by walks
+  bool chunks_in_reverse = false;           // of by_chunks: in one reverse walk
   ReverseBackwardLaunch in_reverse = nullptr;
   GroupBackwardLaunch by_groups = nullptr;
   SegmentStatesLaunch segments = nullptr;  // of the last two, where sequences are cut
@@ -29,7 +30,7 @@ struct BackwardVariant {
 
   bool by_walks() const { return !by_chunks && !in_reverse && !by_groups && !by_spans; }
   /// Whether it takes packed sequences, merged into one.
-  bool as_one() const { return in_reverse || by_groups; }
+  bool as_one() const { return by_chunks || in_reverse || by_groups; }
 };
 
 const std::vector<BackwardVariant>& backward_variants();

@@ -86,7 +86,7 @@ __device__ inline std::uint64_t move_descriptor(std::uint64_t descriptor, int by
 template <int kCount>
 __device__ inline void fence_registers(float (&registers)[kCount]) {
 #pragma unroll
-  for (float& value : registers) cute::warpgroup_fence_operand(value);
+  for (int i = 0; i < kCount; ++i) cute::warpgroup_fence_operand(registers[i]);
 }
 
 /// Keeps the registers of an A operand until after the wait for its products. why: ptxas (13.0)

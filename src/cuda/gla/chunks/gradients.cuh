@@ -1,7 +1,7 @@
 // gla_chunk_gradients_kernel: all gradients, a pair of chunks (128 tokens of one head) at a time.
 //
-// With S before a pair and dS behind it from gla_chunk_states_kernel, pairs are independent; a CTA
-// takes every gridDim.x-th. First the states between the two chunks, as the walks would:
+// With S before a pair from gla_chunk_states_kernel and dS behind it, from there too or, in one
+// reverse walk (`kReverse`), from the pair before, first the states between the two chunks:
 //   S  = 2^G_C S + (V 2^(G_C - G_j))^T K of the first chunk,  dS from q and do of the second
 // (of a pair behind its walk's cut, S += factor from the cut * S at the cut before, or dS so).
 // Then each chunk of C = 64 tokens, G being the inclusive sum of its decays, D_ij = 2^(G_i - G_j)
@@ -16,35 +16,41 @@
 // At is a register operand of its second product, Wt a panel of both of its own, so that dQ and dK
 // use the same rounded weights and a cancels against c to the last bit.
 //
+// A CTA takes every gridDim.x-th pair; in one reverse walk every gridDim.x-th head, its pairs from
+// the last to the first.
+//
 // Role       threads        registers  work
 //   copies   warp 0, one thread    56  in and out by TMA, two pairs ahead
 //   decays   warp 1                56  factors of later pairs, dg
-//   products warpgroups 1, 2      224  a chunk of the pair each
+//   products warpgroups 1, 2      184  a chunk of the pair each
+//   states   warpgroup 3           88  S and dS between the chunks of the next pair, and dS before it
 //
 //   copies    ~in: n+1~            ~out: n-1, in: n+1~
 //   decays                         -dg of n-1, factors of n+1-
-//   tensor    =K Qt=V dOt=  =S or dS between=  =K dS=V dSt=Wt Q=dO St=  =At dO==W K=
-//   products  -S or dS-        -D, mask-        -F-                -scale, b, c, dk-  -a, dv, dq-
-// products wait for a stage's `inputs` (q, k, v, do, decays), `states`, and for each other once the
-// states between their chunks are there; the others wait for `made` before they go on to the next.
-// The first pair's inputs are loaded while gla_chunk_states_kernel may still run.
+//   states    n+1:       -dO q=dO q=-  -V k=V k=-
+//   tensor    =K Qt=V dOt=         =K dS=V dSt=Wt Q=dO St=  =At dO==W K=
+//   products                -D, mask-        -F-                -scale, b, c, dk-  -a, dv, dq-
+// products wait for a stage's `inputs` (q, k, v, do, decays) and `all_states`; states for `inputs`
+// and `states`; the others for `made` before they go on to the next. The first pair's inputs are
+// loaded while gla_chunk_states_kernel may still run.
 //
-// Floor: q, k, v, do read, dq, dk, dv written, and two panels of 8 KB read, per pair.
-// Numerics: as the walks', but for states between the chunks of a pair, which are rounded twice,
-// and those behind a cut, which are sums of two rounded ones. Shared memory: 220 KB.
+// Floor: q, k, v, do read, dq, dk, dv written, and two panels of 8 KB read (one in one reverse
+// walk), per pair. Numerics: as the walks', but for states between the chunks of a pair, which are
+// rounded twice where both ends are read, and those behind a cut, which are sums of two rounded
+// ones. Shared memory: 220 KB.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cuda/gla/chunks/memory.cuh"
 #include "cuda/gla/chunks/products.cuh"
+#include "cuda/gla/chunks/state.cuh"
 
 namespace tandem::cuda::gla {
 
-template <class Element>
-__global__ __launch_bounds__(ChunkGradientsConfig::kThreads, 1) void gla_chunk_gradients_kernel(
+template <class Config>
+__global__ __launch_bounds__(Config::kThreads, 1) void gla_chunk_gradients_kernel(
     const __grid_constant__ ChunkBackwardParams params) {
-  using Config = ChunkGradientsConfig;
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<ChunkGradientsShared*>(shared_memory);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
@@ -58,6 +64,7 @@ __global__ __launch_bounds__(ChunkGradientsConfig::kThreads, 1) void gla_chunk_g
     for (auto& stage : shared.stages) {
       stage.inputs.init(1 + 32);
       stage.states.init(1);
+      stage.all_states.init(Config::kStates);
       stage.made.init(Config::kProducts);
     }
     fence_barriers_initialised();
@@ -65,12 +72,15 @@ __global__ __launch_bounds__(ChunkGradientsConfig::kThreads, 1) void gla_chunk_g
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (threadIdx.x == 0) ChunkCopies{params, shared}.run();
-    if (threadIdx.x / 32 == 1) ChunkDecays{params, shared}.run();
-    return;
+    if (threadIdx.x == 0) ChunkCopies<Config>{params, shared}.run();
+    if (threadIdx.x / 32 == 1) ChunkDecays<Config>{params, shared}.run();
+  } else if (warpgroup == 3) {
+    cutlass::arch::warpgroup_reg_dealloc<Config::kStateRegisters>();
+    ChunkStates<Config>{params, shared}.run();
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
+    ChunkProducts<Config>{params, shared, warpgroup - 1}.run();
   }
-  cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
-  ChunkProducts<Element>{params, shared, warpgroup - 1}.run();
 }
 
 }  // namespace tandem::cuda::gla

@@ -10,29 +10,35 @@
 
 namespace tandem::cuda::gla {
 
-template <class Element>
+template <class Element, bool kReverse>
 void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, void* stream) {
   const GlaForwardProblem& problem = params.problem.forward;
   const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t sequence_heads = problem.B * problem.H;
   if (sequence_heads == 0) return;
-  launch_kernel(name, gla_chunk_states_kernel<Element>,
-                {.blocks = static_cast<unsigned>(2 * sequence_heads * (params.cut > 0 ? 2 : 1)),
+  const int walks = kReverse ? 1 : params.cut > 0 ? 4 : 2;
+  launch_kernel(name, gla_chunk_states_kernel<Element, kReverse>,
+                {.blocks = static_cast<unsigned>(walks * sequence_heads),
                  .threads = 256,
                  .shared_bytes = sizeof(ChunkStatesShared)},
                 on, params);
   if (params.count == 0) return;
   static_assert(sizeof(ChunkGradientsShared) <= kSharedMemoryPerBlock);
-  launch_kernel(name, gla_chunk_gradients_kernel<Element>,
-                {.blocks = std::min<unsigned>(params.count, params.multiprocessors),
-                 .threads = ChunkGradientsConfig::kThreads,
+  using Config = ChunkGradientsConfig<Element, kReverse>;
+  const unsigned items = kReverse ? static_cast<unsigned>(sequence_heads) : params.count;
+  launch_kernel(name, gla_chunk_gradients_kernel<Config>,
+                {.blocks = std::min<unsigned>(items, params.multiprocessors),
+                 .threads = Config::kThreads,
                  .shared_bytes = sizeof(ChunkGradientsShared)},
                 on, params);
 }
 
 }  // namespace tandem::cuda::gla
 
-#define TANDEM_INSTANCES_CHUNKS(Element)                                                        \
-  namespace tandem::cuda::gla {                                                                 \
-  template void launch_chunk_backward<Element>(const char*, const ChunkBackwardParams&, void*); \
+#define TANDEM_INSTANCES_CHUNKS(Element)                                                  \
+  namespace tandem::cuda::gla {                                                           \
+  template void launch_chunk_backward<Element, false>(const char*,                        \
+                                                      const ChunkBackwardParams&, void*); \
+  template void launch_chunk_backward<Element, true>(const char*,                         \
+                                                     const ChunkBackwardParams&, void*);  \
   }

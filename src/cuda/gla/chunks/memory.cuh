@@ -23,20 +23,26 @@ __device__ inline LogDecays load_log_decays(const DecayTensor& decay, const Chun
   return {{of_token(token), of_token(token + 1)}, of_token(64)};
 }
 
-/// Writes d_log_decay of the chunk's tokens, or their sum for a constant decay. All lanes of one
-/// warp.
+/// Writes d_log_decay of the chunk's tokens, or their sum for a constant decay, and notes where not
+/// all of the chunk's inputs, and the states that reach it, are finite: its sums hold them all. All
+/// lanes of one warp.
 __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
                                            const ChunkGradientsShared::Tokens& tokens,
                                            const ChunkPair& pair, int which) {
   const DecayGradient& to = params.problem.d_log_decay;
-  if (to.data == nullptr) return;
   const int token = 2 * (threadIdx.x % 32);
   const auto own = [&](const float(&rows)[64]) {
     return *reinterpret_cast<const float2*>(&rows[token]);
   };
   const int begin = pair.begin + 64 * which;
   const float2 a = own(tokens.query_rows), b = own(tokens.key_state_rows);
-  const float2 c = own(tokens.key_rows), log_decay = own(tokens.log_decay);
+  const float2 c = own(tokens.key_rows);
+  if (params.guard.non_finite != nullptr) {
+    const float sum = a.x + a.y + (b.x + b.y) + (c.x + c.y);
+    if (!(0.0f * sum == 0.0f)) *params.guard.non_finite = 1;
+  }
+  if (to.data == nullptr) return;
+  const float2 log_decay = own(tokens.log_decay);
   const float flow = (tokens.flows[0] + tokens.flows[1] + (tokens.flows[2] + tokens.flows[3])) *
                      tokens.decay_behind.through;
   const float2 dg =
@@ -55,10 +61,8 @@ __device__ inline void differentiate_decay(const ChunkBackwardParams& params,
   }
 }
 
-/// Index of the n-th chunk pair of a CTA.
-__device__ inline unsigned nth_pair(unsigned n) { return blockIdx.x + n * gridDim.x; }
-
 /// Copies in and out, two chunk pairs ahead, by one thread.
+template <class Config>
 struct ChunkCopies {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
@@ -87,6 +91,11 @@ struct ChunkCopies {
                                    &stage.states.word, panel, kPanelBytes);
   }
   __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
+    if constexpr (Config::kReverse) {
+      stage.states.arrive_and_expect(kPanelBytes);
+      load_state(stage, params.states, pair.panel_index, stage.chunks[0].state);
+      return;
+    }
     // States behind the cut, along either walk, are not whole; at the cut they are.
     const bool state = params.cut > 0 && pair.index > params.cut;
     const bool gradient = pair.index < params.cut - 1;
@@ -98,7 +107,7 @@ struct ChunkCopies {
   }
   /// Loads the state at the cut, into a panel that a gradient may have left through.
   __device__ void load_states_at_cut(Stage& stage, const ChunkPair& pair) const {
-    if (stage.cut_chunk == ChunkGradientsShared::kWhole) return;
+    if (Config::kReverse || stage.cut_chunk == ChunkGradientsShared::kWhole) return;
     const std::int64_t cut = pair.panel_index - pair.index + params.cut;
     if (stage.cut_chunk == 0) {
       load_state(stage, params.states, cut, stage.chunks[1].state);
@@ -118,10 +127,11 @@ struct ChunkCopies {
   }
 
   __device__ void run() const {
+    const ChunkPairs<Config> pairs(params);
 #pragma unroll 1
-    for (unsigned n = 0; n < kStages && nth_pair(n) < params.count; ++n) {
+    for (unsigned n = 0; n < kStages && n < pairs.count; ++n) {
       Stage& stage = shared.stages[n];
-      const ChunkPair pair = find_pair(params, nth_pair(n));
+      const ChunkPair pair = pairs[n];
       // why before the stream is followed: the inputs were there before the previous kernel began.
       load_first_inputs(stage, pair);
       load_other_inputs(stage, pair);
@@ -130,11 +140,10 @@ struct ChunkCopies {
       load_states_at_cut(stage, pair);
     }
     RingPosition<kStages> now;
-    for (unsigned n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+    for (unsigned n = 0; n < pairs.count; ++n, now.advance()) {
       Stage& stage = shared.stages[now.stage];
-      const bool more = nth_pair(n + kStages) < params.count;
-      const ChunkPair own = find_pair(params, nth_pair(n));
-      const ChunkPair next = find_pair(params, nth_pair(more ? n + kStages : n));
+      const bool more = n + kStages < pairs.count;
+      const ChunkPair own = pairs[n], next = pairs[more ? n + kStages : n];
       stage.made.wait(now.parity);
       store(stage, own);
       if (more) {
@@ -152,6 +161,7 @@ struct ChunkCopies {
 
 /// Makes the decay factors of the chunk pairs that are copied in, and the gradient by the decays.
 /// One warp.
+template <class Config>
 struct ChunkDecays {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
@@ -174,19 +184,20 @@ struct ChunkDecays {
 
   __device__ void run() const {
     constexpr unsigned kStages = ChunkGradientsShared::kStages;
+    const ChunkPairs<Config> pairs(params);
 #pragma unroll 1
-    for (unsigned n = 0; n < kStages && nth_pair(n) < params.count; ++n) {
-      const ChunkPair pair = find_pair(params, nth_pair(n));
+    for (unsigned n = 0; n < kStages && n < pairs.count; ++n) {
+      const ChunkPair pair = pairs[n];
       prepare(shared.stages[n], {load(pair, 0), load(pair, 1)});
     }
     RingPosition<kStages> now;
-    for (unsigned n = 0; nth_pair(n) < params.count; ++n, now.advance()) {
+    for (unsigned n = 0; n < pairs.count; ++n, now.advance()) {
       Stage& stage = shared.stages[now.stage];
-      const ChunkPair pair = find_pair(params, nth_pair(n));
-      const bool more = nth_pair(n + kStages) < params.count;
-      const ChunkPair next = more ? find_pair(params, nth_pair(n + kStages)) : pair;
+      const bool more = n + kStages < pairs.count;
+      const ChunkPair next = pairs[more ? n + kStages : n];
       const LogDecays log_decay[2] = {load(next, 0), load(next, 1)};
       stage.made.wait(now.parity);
+      const ChunkPair pair = pairs[n];
       for (int i = 0; i < 2; ++i) differentiate_decay(params, stage.tokens[i], pair, i);
       __syncwarp();
       if (more) prepare(stage, log_decay);

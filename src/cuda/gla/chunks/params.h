@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/gla/common/backward_maps.h"
+#include "cuda/gla/common/finite_guard.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -18,6 +19,7 @@ struct alignas(16) CutFactor {
 /// memory (parts/panel.cuh).
 struct ChunkBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
+  FiniteGuard guard;
   int pairs = 0;       // of chunks, per sequence
   unsigned count = 0;  // of pairs, of all sequences and heads
   int multiprocessors = 1;
@@ -31,7 +33,7 @@ struct ChunkBackwardParams : BackwardMaps {
 
 /// Launches gla_chunk_states_kernel and gla_chunk_gradients_kernel; `name` is the variant's, for
 /// errors. Instantiated by chunks/instances.cuh.
-template <class Element>
+template <class Element, bool kReverse>
 void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, void* stream);
 using ChunkBackwardLaunch = void (*)(const char* name, const ChunkBackwardParams& params,
                                      void* stream);

@@ -21,10 +21,33 @@ int choose_cut(const GlaBackwardProblem& problem, int pairs, const DevicePropert
   return few && pairs >= 4 && problem.d_initial_state == nullptr ? pairs / 2 : 0;
 }
 
+/// Predicts microseconds by the device's model.
+double predicted_time(const ChunkBackwardPlan& plan, const GlaForwardProblem& f,
+                      const DeviceProperties& device, bool reverse) {
+  constexpr int kStateWalks = 2;  // at a time per multiprocessor
+  const double state_tensors = reverse ? 2.5 : 5.0, gradient_tensors = reverse ? 7.5 : 8.0;
+  const DeviceModel::GlaChunks& model = device_model(device).gla_chunks;
+  const std::int64_t heads = f.B * f.H, chunks = ceil_div(f.T, kChunk);
+  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
+  const std::int64_t halves = plan.cut > 0 ? 2 : 1, directions = reverse ? 1 : 2;
+  const std::int64_t walks = ceil_div(directions * heads * halves, kStateWalks * multiprocessors);
+  const double gradients =
+      reverse ? static_cast<double>(ceil_div(heads, multiprocessors) * plan.pairs) *
+                    model.reverse_pair
+              : static_cast<double>(ceil_div(heads * plan.pairs, multiprocessors)) * model.pair;
+  const double tensor =
+      static_cast<double>(heads * chunks * kPanelBytes) / model.bytes_per_microsecond;
+  return model.call +
+         std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * model.state_chunk,
+                  state_tensors * tensor) +
+         std::max(gradients, gradient_tensors * tensor);
+}
+
 }  // namespace
 
-std::string reason_against_chunks(const GlaBackwardProblem& problem) {
+std::string reason_against_chunks(const GlaBackwardProblem& problem, bool reverse) {
   const GlaForwardProblem& f = problem.forward;
+  if (reverse && f.T == 0) return "takes at least one token";
   if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kChunk), 2) > kMaxIndex) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }
@@ -32,40 +55,24 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
   return reason.empty() ? width_reason("V", f.V, kWidest) : reason;
 }
 
-double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device) {
-  constexpr int kStateWalks = 2;  // at a time per multiprocessor
-  constexpr int kStateTensors = 5, kGradientTensors = 8;
-  const DeviceModel::GlaChunks& model = device_model(device).gla_chunks;
-  const GlaForwardProblem& f = problem.forward;
-  const ChunkBackwardPlan plan = plan_chunk_backward(problem, device);
-  const std::int64_t items = f.B * f.H, chunks = ceil_div(f.T, kChunk);
-  const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const std::int64_t halves = plan.cut > 0 ? 2 : 1;
-  const std::int64_t walks = ceil_div(2 * items * halves, kStateWalks * multiprocessors);
-  const std::int64_t pairs = ceil_div(items * plan.pairs, multiprocessors);
-  const double tensor =
-      static_cast<double>(items * chunks * kPanelBytes) / model.bytes_per_microsecond;
-  return model.call +
-         std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * model.state_chunk,
-                  kStateTensors * tensor) +
-         std::max(static_cast<double>(pairs) * model.pair, kGradientTensors * tensor);
-}
-
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
-                                      const DeviceProperties& device) {
+                                      const DeviceProperties& device, bool reverse) {
   const GlaForwardProblem& f = problem.forward;
   ChunkBackwardPlan plan;
   plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kChunk));
   const std::int64_t count = f.B * f.H * plan.pairs;
   WorkspaceLayout workspace;
   plan.states = workspace.add(count * kPanelBytes);
-  plan.state_gradients = workspace.add(count * kPanelBytes);
-  plan.cut = choose_cut(problem, plan.pairs, device);
+  if (!reverse) {
+    plan.state_gradients = workspace.add(count * kPanelBytes);
+    plan.cut = choose_cut(problem, plan.pairs, device);
+  }
   if (plan.cut > 0) plan.cut_factors = workspace.add(count * sizeof(CutFactor));
   if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
     plan.decay_sums = workspace.add(2 * count * 4);
   }
   plan.workspace_bytes = workspace.bytes();
+  plan.time = predicted_time(plan, f, device, reverse);
   return plan;
 }
 

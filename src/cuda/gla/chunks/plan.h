@@ -17,16 +17,13 @@ struct ChunkBackwardPlan {
   std::size_t cut_factors = 0;
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
+  double time = 0.0;  // predicted, right enough to compare with others' (walk/plan.h)
 };
 
-/// Says why a problem's sizes cannot go by chunks; "" when they can.
-std::string reason_against_chunks(const GlaBackwardProblem& problem);
-
-/// Predicts microseconds by the device's model, right enough to compare with those of walks
-/// (walk/plan.h).
-double predicted_chunks_time(const GlaBackwardProblem& problem, const DeviceProperties& device);
+/// Says why a problem's sizes cannot go by chunks; "" when they can. `reverse`: in one reverse walk.
+std::string reason_against_chunks(const GlaBackwardProblem& problem, bool reverse);
 
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
-                                      const DeviceProperties& device);
+                                      const DeviceProperties& device, bool reverse);
 
 }  // namespace tandem::cuda::gla

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/gla/chunks/shared.cuh"
+#include "cuda/gla/common/products.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/warp_sums.cuh"
@@ -42,24 +43,6 @@ __device__ void weigh_scores(const float (&keys)[32], const float (&values)[32],
     std::uint32_t packed[4];
     accumulator_to_operand<Element>(of_values, 0, packed);
     store_rows(w, step, packed);
-  }
-}
-
-/// Multiplies rows of an accumulator by the factors of their tokens.
-__device__ inline void scale_rows(float (&acc)[32], const float (&factors)[64]) {
-  const float factor[2] = {factors[fragment_row()], factors[fragment_row() + 8]};
-#pragma unroll
-  for (int i = 0; i < 32; ++i) acc[i] *= factor[i / 2 % 2];
-}
-
-/// Rounds an accumulator into a panel.
-template <class Element>
-__device__ void put_rows(const float (&acc)[32], char* panel) {
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    std::uint32_t packed[4];
-    accumulator_to_operand<Element>(acc, step, packed);
-    store_rows(panel, step, packed);
   }
 }
 
@@ -149,77 +132,46 @@ __device__ void multiply_tokens(float (&acc)[32], const PackedRows& a, const cha
 
 /// The products role: a warpgroup makes the gradients of one chunk of every chunk pair, and its row
 /// sums. It leaves gradients in the chunk's panels.
-template <class Element>
+template <class Config>
 struct ChunkProducts {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
   int which;  // which chunk of the pair
 
+  using Element = typename Config::Element;
   using Stage = ChunkGradientsShared::Stage;
 
   __device__ char* weights() const { return shared.weights[which]; }
   __device__ void sync() const { sync_warpgroup(1 + which); }
 
-  /// Makes At and Wt from the scores Kt Q and V dOt, and meanwhile passes the state at this
-  /// warpgroup's end of the pair over its own chunk, to between the chunks: the state decays and
-  /// the decayed columns of v times k are added.
-  __device__ void begin_pair(Stage& stage, std::uint32_t parity, PackedRows& a) const {
-    auto& own = stage.chunks[which];
-    auto& other = stage.chunks[1 - which];
-    const auto& tokens = stage.tokens[which];
-    const auto& decay = which == 0 ? tokens.decay : tokens.decay_behind;
-    char* const from = which == 0 ? own.state : own.state_gradient;
-    char* const to = which == 0 ? other.state : other.state_gradient;
-    float keys[32], values[32], state[32];
-    PackedRows rows, decayed;
-    stage.inputs.wait(parity);
+  /// Makes At and Wt from the scores Kt Q and V dOt.
+  __device__ void make_weights(const Stage& stage, PackedRows& a) const {
+    const auto& own = stage.chunks[which];
+    float keys[32], values[32];
     wgmma_begin();
     multiply_panels<Element, Major::K, Major::K>(keys, own.k, own.q, false);
     multiply_panels<Element, Major::K, Major::K>(values, own.v, own.d_o, false);
-    load_decayed_values<Element, 0, 4>(decayed, which == 0 ? own.v : own.d_o, decay.to_state);
-    stage.states.wait(parity);
-    get_rows(from, rows);
-    for_each_pair<Element>(rows, [&](int i, float2 pair) {
-      state[i] = pair.x;
-      state[i + 1] = pair.y;
-    });
-    if (stage.cut_chunk == which) {
-      // Adds what is left of the state at the cut, which is in `to`.
-      const float left = stage.cut_factor.value;
-      get_rows(to, rows);
-      for_each_pair<Element>(rows, [&](int i, float2 pair) {
-        state[i] += left * pair.x;
-        state[i + 1] += left * pair.y;
-      });
-      put_rows<Element>(state, from);
-    }
-#pragma unroll
-    for (float& value : state) value *= decay.state_to_state;
     wgmma_wait<0>();
     fence_registers(keys);
     fence_registers(values);
-    fence_registers(state);
-    wgmma_begin();
-    multiply_tokens<Element>(state, decayed, which == 0 ? own.k : own.q, true);
-    weigh_scores<Element>(keys, values, tokens.decay.log2_sum, params.problem.forward.scale, a,
-                          weights());
-    wgmma_wait<0>();
-    hold_operand(decayed);
-    fence_registers(state);
-    put_rows<Element>(state, to);
+    weigh_scores<Element>(keys, values, stage.tokens[which].decay.log2_sum,
+                          params.problem.forward.scale, a, weights());
     fence_shared_for_async_proxy();
-    cutlass::arch::NamedBarrier::sync(ChunkGradientsConfig::kProducts, 3);
+    sync();
   }
 
   __device__ void run() const {
     constexpr int kStages = ChunkGradientsShared::kStages;
+    const unsigned count = ChunkPairs<Config>(params).count;
     RingPosition<kStages> now;
-    for (unsigned at = blockIdx.x; at < params.count; at += gridDim.x, now.advance()) {
+    for (unsigned n = 0; n < count; ++n, now.advance()) {
       Stage& stage = shared.stages[now.stage];
       auto& own = stage.chunks[which];
       auto& tokens = stage.tokens[which];
       PackedRows a;
-      begin_pair(stage, now.parity, a);
+      stage.inputs.wait(now.parity);
+      make_weights(stage, a);
+      stage.all_states.wait(now.parity);
 
       float dv[32], dk[32], intra[32], dq[32];
       wgmma_begin();

@@ -14,9 +14,9 @@ struct ChunkGradientsShared {
   static constexpr int kStages = 2;
   static constexpr int kWhole = -1;
 
-  /// Panels of one chunk. Gradients leave through panels that are no longer needed. States at the
-  /// pair's ends are copied in; states between its chunks are made here, in panels that may hold a
-  /// state at the cut before, and dv afterwards.
+  /// Panels of one chunk. Gradients leave through panels that are no longer needed. States between
+  /// the pair's chunks are made in panels that may hold a state at the cut before, and dv
+  /// afterwards.
   struct Chunk {
     alignas(1024) Panel q;  // then dq
     alignas(1024) Panel k;
@@ -41,21 +41,29 @@ struct ChunkGradientsShared {
     Tokens tokens[2];
     CutFactor cut_factor;
     int cut_chunk;  // the chunk whose state at the pair's end began at the cut, or kWhole
-    Barrier inputs;
-    Barrier states;
-    Barrier made;
+    Barrier inputs;      // q, k, v, d_o, decays
+    Barrier states;      // copied in
+    Barrier all_states;  // made
+    Barrier made;        // gradients
   };
   Stage stages[kStages];
   alignas(1024) Panel weights[2];  // Wt
 };
 
-/// Threads of the roles, and registers per thread after setmaxnreg.
+/// `kReverse`: a CTA takes the pairs of whole heads, from the last to the first, and makes dS.
+template <class ElementT, bool kReverseT>
 struct ChunkGradientsConfig {
-  static constexpr int kThreads = 384;
+  using Element = ElementT;
+  static constexpr bool kReverse = kReverseT;
+
+  // Threads of the roles, and registers per thread after setmaxnreg.
+  static constexpr int kThreads = 512;
   static constexpr int kProducts = 256;
-  static constexpr int kMemoryRegisters = 56;
-  static constexpr int kProductRegisters = 224;
-  static_assert(kMemoryRegisters + 2 * kProductRegisters <= 65536 / kThreads / 8 * 8 * 3);
+  static constexpr int kStates = 128;
+  static constexpr int kMemoryRegisters = kReverse ? 48 : 56;
+  static constexpr int kStateRegisters = kReverse ? 112 : 88;
+  static constexpr int kProductRegisters = kReverse ? 176 : 184;
+  static_assert(kMemoryRegisters + kStateRegisters + 2 * kProductRegisters <= 512);
 };
 
 /// Where a pair of chunks lies.
@@ -69,17 +77,42 @@ struct ChunkPair {
   __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
 };
 
-/// Finds chunk pair `at`. Heads are innermost: they are neighbours in memory.
-__device__ inline ChunkPair find_pair(const ChunkBackwardParams& params, unsigned at) {
-  const unsigned H = params.problem.forward.H, pairs = params.pairs;
-  const unsigned of_head = at / H, batch = of_head / pairs;
-  ChunkPair pair;
-  pair.head = static_cast<int>(at - of_head * H);
-  pair.batch = static_cast<int>(batch);
-  pair.index = static_cast<int>(of_head - batch * pairs);
-  pair.begin = 128 * pair.index;
-  pair.panel_index = std::int64_t{batch * H + pair.head} * pairs + pair.index;
-  return pair;
-}
+/// The pairs of chunks that a CTA takes.
+template <class Config>
+struct ChunkPairs {
+  unsigned H;
+  unsigned pairs;  // of a sequence
+  unsigned count;
+
+  explicit __device__ ChunkPairs(const ChunkBackwardParams& params)
+      : H(params.problem.forward.H), pairs(params.pairs) {
+    const unsigned own = Config::kReverse ? pairs : 1;
+    count = (params.count / own - blockIdx.x + gridDim.x - 1) / gridDim.x * own;
+  }
+
+  /// Heads are innermost: they are neighbours in memory.
+  __device__ ChunkPair operator[](unsigned n) const {
+    unsigned head, batch, index;
+    if constexpr (Config::kReverse) {
+      const unsigned nth_head = n / pairs, at = blockIdx.x + nth_head * gridDim.x;
+      index = pairs - 1 - (n - nth_head * pairs);
+      batch = at / H;
+      head = at - batch * H;
+    } else {
+      const unsigned at = blockIdx.x + n * gridDim.x;
+      const unsigned of_head = at / H;
+      head = at - of_head * H;
+      batch = of_head / pairs;
+      index = of_head - batch * pairs;
+    }
+    ChunkPair pair;
+    pair.head = static_cast<int>(head);
+    pair.batch = static_cast<int>(batch);
+    pair.index = static_cast<int>(index);
+    pair.begin = 128 * pair.index;
+    pair.panel_index = std::int64_t{batch * H + head} * pairs + index;
+    return pair;
+  }
+};
 
 }  // namespace tandem::cuda::gla

@@ -211,15 +211,17 @@ struct ChunkStatesWalk {
   }
 };
 
-template <class Element>
+template <class Element, bool kForwardOnly>
 __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
     const __grid_constant__ ChunkBackwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<ChunkStatesShared*>(shared_memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  constexpr int kDirections = kForwardOnly ? 1 : 2;
+  const bool reverse = blockIdx.x % kDirections == 1;
   if (threadIdx.x == 32) {
-    prefetch_tensor_map(blockIdx.x % 2 == 0 ? params.k_map : params.q_map);
-    prefetch_tensor_map(blockIdx.x % 2 == 0 ? params.v_map : params.d_o_map);
+    prefetch_tensor_map(reverse ? params.q_map : params.k_map);
+    prefetch_tensor_map(reverse ? params.d_o_map : params.v_map);
   }
   if (threadIdx.x == 0) {
     shared.input.init(1 + 32, 128);
@@ -229,11 +231,10 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
   __syncthreads();
 
   // Directions are innermost, then halves.
-  const int reverse = blockIdx.x % 2;
   const unsigned halves = params.cut > 0 ? 2 : 1;
   const auto run = [&]<bool kReverse>() {
     const ChunkStatesWalk<ChunkStatesConfig<Element, kReverse>> walk(
-        params, blockIdx.x / 2 / halves, blockIdx.x / 2 % halves == 1);
+        params, blockIdx.x / kDirections / halves, blockIdx.x / kDirections % halves == 1);
     if (warp >= 4) {
       walk.walk(shared);
     } else if (warp == 1) {
@@ -242,11 +243,10 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
       walk.load(shared);
     }
   };
-  if (reverse) {
-    run.template operator()<true>();
-  } else {
-    run.template operator()<false>();
+  if constexpr (!kForwardOnly) {
+    if (reverse) return run.template operator()<true>();
   }
+  run.template operator()<false>();
 }
 
 }  // namespace tandem::cuda::gla

@@ -31,26 +31,29 @@ struct WalkTiles {
 
 template <class Element>
 void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
+  const auto launch = []<int kKeyDim, int kValueDim, Walk kWalk>() -> WalkLaunch {
+    return {&launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
+            &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
+  };
   for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
-    const auto launch = []<Walk kWalk>() -> WalkLaunch {
-      return {&launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
-              &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
-    };
-    table.push_back(
-        {dtype,
-         kKeyDim,
-         kValueDim,
-         {launch.template operator()<Walk::kQuery>(), launch.template operator()<Walk::kKey>(),
-          launch.template operator()<Walk::kValue>()}});
+    table.push_back({dtype,
+                     kKeyDim,
+                     kValueDim,
+                     {launch.template operator()<kKeyDim, kValueDim, Walk::kQuery>(),
+                      launch.template operator()<kKeyDim, kValueDim, Walk::kKey>(),
+                      launch.template operator()<kKeyDim, kValueDim, Walk::kValue>()}});
     if constexpr (kKeyDim == kValueDim) {
       table.back().launch[static_cast<int>(Gradient::kKV)].whole =
           &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, Walk::kKeyValue>>;
     }
   });
+#ifndef TANDEM_CUDA_DEV
+  // Row sums leave no room for these tiles.
+  table.push_back({dtype, 256, 128, {{}, {}, launch.template operator()<256, 128, Walk::kValue>()}});
+#endif
 }
 
-/// The narrowest tiles that hold a walk.
-const WalkTiles& tiles_for(DType dtype, int K, int V) {
+const std::vector<WalkTiles>& walk_tiles() {
   static const std::vector<WalkTiles> table = [] {
     std::vector<WalkTiles> rows;
     add_tiles<__nv_bfloat16>(rows, DType::kBFloat16);
@@ -59,11 +62,23 @@ const WalkTiles& tiles_for(DType dtype, int K, int V) {
 #endif
     return rows;
   }();
-  return *std::find_if(table.begin(), table.end(), [&](const WalkTiles& one) {
+  return table;
+}
+
+/// The narrowest tiles that hold a walk.
+const WalkTiles& narrowest_tiles(DType dtype, int K, int V) {
+  return *std::ranges::find_if(walk_tiles(), [&](const WalkTiles& one) {
     const bool wide_enough = V <= 64 || one.value_dim == 128 || one.key_dim == 256;
     return one.dtype == dtype && K <= one.key_dim && wide_enough;
   });
 }
+
+/// Tiles for a walk, and what it is with them.
+struct TiledWalk {
+  const WalkTiles* tiles;
+  SplitShape shape;
+  int segments;
+};
 
 /// Keeps columns [first, last) of V of what dq and dk are made of. Strides, those of states too,
 /// stay as they are.
@@ -170,7 +185,7 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   };
   const GlaForwardProblem& f = problem.forward;
   const WalkLaunch& launch =
-      tiles_for(f.dtype, key.problem.K, key.problem.V).launch[static_cast<int>(Gradient::kKV)];
+      narrowest_tiles(f.dtype, key.problem.K, key.problem.V).launch[static_cast<int>(Gradient::kKV)];
   if (key.gradient != Gradient::kK || value.gradient != Gradient::kV || !whole(key) ||
       !whole(value) || !problem.dk.data || launch.whole == nullptr) {
     return;
@@ -181,6 +196,34 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   key.plan.shape.with_value = true;
   key.problem.final_state = problem.d_initial_state;
   plan.walks.pop_back();
+}
+
+/// Tiles a walk whose K is taken as `K`: with the narrowest tiles, or wider ones that are predicted
+/// to be faster.
+TiledWalk tile_walk(const BackwardWalk& walk, int K, const DeviceProperties& device,
+                    bool batch_invariant) {
+  const GlaForwardProblem& problem = walk.problem;
+  const auto with = [&](const WalkTiles& tiles) {
+    SplitShape shape = split_shape(problem, tiles.key_dim, tiles.value_dim, device);
+    shape.row_sums = walk.row_sums;
+    shape.reach = shape.chunks;  // choose_pair_segments takes it so
+    return TiledWalk{&tiles, shape, choose_segments(problem, shape, batch_invariant)};
+  };
+  const WalkTiles& narrowest = narrowest_tiles(problem.dtype, K, problem.V);
+  TiledWalk best = with(narrowest);
+  if (problem.V <= narrowest.value_dim) return best;
+  for (const WalkTiles& wider : walk_tiles()) {
+    if (wider.dtype != narrowest.dtype || wider.key_dim != narrowest.key_dim ||
+        wider.value_dim <= narrowest.value_dim ||
+        wider.launch[static_cast<int>(walk.gradient)].whole == nullptr) {
+      continue;
+    }
+    const TiledWalk other = with(wider);
+    if (predicted_time(other.shape, other.segments) < predicted_time(best.shape, best.segments)) {
+      best = other;
+    }
+  }
+  return best;
 }
 
 /// Microseconds of writing o in fp32 per head, and of reading it again to be summed.
@@ -225,17 +268,13 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
     }
     // why by the widest part: panels of all parts are then of one size.
     const int K = walk.gradient == Gradient::kV ? f.K : parts.front().forward.V;
-    const WalkTiles& tiles = tiles_for(f.dtype, K, walk.problem.V);
-    walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
-    SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
-    shape.row_sums = walk.row_sums;
-    shape.reach = shape.chunks;  // choose_pair_segments takes it so
-    walk.plan =
-        plan_walk(walk.problem, shape, choose_segments(walk.problem, shape, batch_invariant));
+    const auto [tiles, shape, segments] = tile_walk(walk, K, device, batch_invariant);
+    walk.launch = tiles->launch[static_cast<int>(walk.gradient)];
+    walk.plan = plan_walk(walk.problem, shape, segments);
     summed |= walk.summed;
     if (!walk.row_sums) continue;
-    plan.panels = plan.parts * walk.plan.value_tiles * (tiles.value_dim / 64);
-    key_dim = tiles.key_dim;
+    plan.panels = plan.parts * walk.plan.value_tiles * (tiles->value_dim / 64);
+    key_dim = tiles->key_dim;
   }
   if (plan.parts == 1) {
     if (!batch_invariant) pair_walks(plan);

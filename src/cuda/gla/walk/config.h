@@ -13,7 +13,7 @@ enum class Walk {
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
-/// or 128; at K = 256 only a forward has 128. Wider V is several items.
+/// or 128; at K = 256 only walks without row sums have 128. Wider V is several items.
 /// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
 /// earlier segments, or from their tokens (segments.cuh). `kHeads`: heads that a CTA walks
 /// together, which share q and k, and so their scores; each has as many of the columns of V.
@@ -80,7 +80,7 @@ struct WalkConfig {
                                                                  : 256;
 
   static_assert(kKeyDim == 64 || kKeyDim == 128 || kKeyDim == 256);
-  static_assert(!kTightest || (kWalk == Walk::kOutput && kHeads == 1));
+  static_assert(!kTightest || (!kRowSums && kHeads == 1));
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
   static_assert(kLoadRegisters + kIntraRegisters + kStateWarpgroups * kStateRegisters <=

@@ -18,7 +18,8 @@
 #define TANDEM_GRADIENT_TILES(Element, split)     \
   TANDEM_WALK_TILES(Element, split, Walk::kQuery) \
   TANDEM_WALK_TILES(Element, split, Walk::kKey)   \
-  TANDEM_WALK_TILES(Element, split, Walk::kValue)
+  TANDEM_WALK_TILES(Element, split, Walk::kValue) \
+  TANDEM_WALK_INSTANCE(Element, 256, 128, split, Walk::kValue)
 
 #define TANDEM_OUTPUT_TILES(Element, split)        \
   TANDEM_WALK_TILES(Element, split, Walk::kOutput) \
