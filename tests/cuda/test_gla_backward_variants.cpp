@@ -26,7 +26,7 @@ TEST(GlaBackwardPlan, AChoiceHasItsOwnWorkspace) {
   const DeviceProperties device = DeviceProperties::h200();
   const GlaBackwardProblem narrow = make_problem(backward_args(8, 1024, 8, 8, 64, 64));
   EXPECT_EQ(gla_backward_workspace_bytes(narrow, device),
-            plan_chunk_backward(narrow, device).workspace_bytes);
+            plan_chunk_backward(narrow, device, false).workspace_bytes);
   const GlaBackwardProblem walks = make_problem(backward_args(8, 64, 8, 8, 256, 256));
   EXPECT_EQ(gla_backward_workspace_bytes(walks, device),
             plan_backward(walks, device).workspace_bytes);

@@ -125,13 +125,14 @@ TEST(GlaMerge, EveryShapeHasAPlan) {
   unsetenv(kSwitch);
 }
 
-/// Packed sequences of 128 columns go in one reverse walk, as one.
+/// Packed sequences of 128 columns go in one reverse walk, as one, those of 64 by chunks.
 TEST(GlaMerge, OneReverseWalkTakesThemAsOne) {
   const std::string walks = "gla_backward.sm90.bf16.c64";
   EXPECT_EQ(backward_of(1000, 128, nullptr).variant, walks + ".reverse");
   EXPECT_EQ(backward_of(1000, 128, "0").variant, walks);
   EXPECT_EQ(backward_of(1000, 128, nullptr, true).variant, walks);
-  EXPECT_EQ(backward_of(1000, 64, nullptr).variant, walks);
+  EXPECT_EQ(backward_of(1000, 64, nullptr).variant, walks + ".chunks");
+  EXPECT_EQ(backward_of(1000, 64, nullptr, true).variant, walks);
 }
 
 /// A constant decay's gradient sums over the tokens of sequences alone.

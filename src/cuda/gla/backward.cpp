@@ -135,8 +135,8 @@ BackwardChoice plan_by(const BackwardVariant& variant, const GlaBackwardProblem&
     choice = plan_walks(problem, device, batch_invariant);
   } else if (variant.by_chunks) {
     const bool packed = problem.forward.cu_seqlens != nullptr;
-    choice.chunks = plan_chunk_backward(packed ? as_one(problem) : problem, device,
-                                        variant.chunks_in_reverse);
+    choice.chunks =
+        plan_chunk_backward(packed ? as_one(problem) : problem, device, variant.chunks_in_reverse);
     choice.workspace_bytes = choice.chunks.workspace_bytes;
   } else if (variant.in_reverse) {
     choice.reverse = plan_as_one(&plan_reverse_backward, problem, device);
@@ -468,8 +468,7 @@ std::string reason_against(const BackwardVariant& variant, const GlaBackwardProb
   if (!reason.empty()) return reason;
   if (variant.by_groups) return reason_against_groups(problem);
   if (variant.by_spans) return reason_against_wide(problem);
-  if (variant.in_reverse) return reason_against_reverse(problem);
-  return reason_against_chunks(problem, variant.chunks_in_reverse);
+  return variant.by_chunks ? reason_against_chunks(problem) : reason_against_reverse(problem);
 }
 
 }  // namespace tandem::cuda::gla

@@ -60,10 +60,10 @@ struct DeviceModel {
   };
   /// gla's backward by chunks (docs/ops/gla_backward.md).
   struct GlaChunks {
-    double call = 11.0;        // two launches, their first loads and last stores
-    double state_chunk = 0.5;  // one chunk of one walk for states
-    double pair = 4.5;         // one pair of chunks of the gradients
-    double reverse_pair = 3.8;  // the same in one reverse walk
+    double call = 11.0;          // two launches, their first loads and last stores
+    double state_chunk = 0.5;    // one chunk of one walk for states
+    double pair = 4.5;           // one pair of chunks of the gradients
+    double reverse_pair = 3.65;  // the same in one reverse walk
     double bytes_per_microsecond = 4.0e6;
   };
   /// gla's backward in one reverse walk (docs/ops/gla_backward_cuda.md).

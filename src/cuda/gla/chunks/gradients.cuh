@@ -23,7 +23,8 @@
 //   copies   warp 0, one thread    56  in and out by TMA, two pairs ahead
 //   decays   warp 1                56  factors of later pairs, dg
 //   products warpgroups 1, 2      184  a chunk of the pair each
-//   states   warpgroup 3           88  S and dS between the chunks of the next pair, and dS before it
+//   states   warpgroup 3           88  S and dS between the chunks of the next pair, and dS before
+//   it
 //
 //   copies    ~in: n+1~            ~out: n-1, in: n+1~
 //   decays                         -dg of n-1, factors of n+1-

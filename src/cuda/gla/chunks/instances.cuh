@@ -35,10 +35,10 @@ void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, 
 
 }  // namespace tandem::cuda::gla
 
-#define TANDEM_INSTANCES_CHUNKS(Element)                                                  \
-  namespace tandem::cuda::gla {                                                           \
-  template void launch_chunk_backward<Element, false>(const char*,                        \
-                                                      const ChunkBackwardParams&, void*); \
-  template void launch_chunk_backward<Element, true>(const char*,                         \
-                                                     const ChunkBackwardParams&, void*);  \
+#define TANDEM_INSTANCES_CHUNKS(Element)                                                       \
+  namespace tandem::cuda::gla {                                                                \
+  template void launch_chunk_backward<Element, false>(const char*, const ChunkBackwardParams&, \
+                                                      void*);                                  \
+  template void launch_chunk_backward<Element, true>(const char*, const ChunkBackwardParams&,  \
+                                                     void*);                                   \
   }

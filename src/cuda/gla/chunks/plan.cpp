@@ -32,9 +32,9 @@ double predicted_time(const ChunkBackwardPlan& plan, const GlaForwardProblem& f,
   const std::int64_t halves = plan.cut > 0 ? 2 : 1, directions = reverse ? 1 : 2;
   const std::int64_t walks = ceil_div(directions * heads * halves, kStateWalks * multiprocessors);
   const double gradients =
-      reverse ? static_cast<double>(ceil_div(heads, multiprocessors) * plan.pairs) *
-                    model.reverse_pair
-              : static_cast<double>(ceil_div(heads * plan.pairs, multiprocessors)) * model.pair;
+      reverse
+          ? static_cast<double>(ceil_div(heads, multiprocessors) * plan.pairs) * model.reverse_pair
+          : static_cast<double>(ceil_div(heads * plan.pairs, multiprocessors)) * model.pair;
   const double tensor =
       static_cast<double>(heads * chunks * kPanelBytes) / model.bytes_per_microsecond;
   return model.call +
@@ -45,9 +45,8 @@ double predicted_time(const ChunkBackwardPlan& plan, const GlaForwardProblem& f,
 
 }  // namespace
 
-std::string reason_against_chunks(const GlaBackwardProblem& problem, bool reverse) {
+std::string reason_against_chunks(const GlaBackwardProblem& problem) {
   const GlaForwardProblem& f = problem.forward;
-  if (reverse && f.T == 0) return "takes at least one token";
   if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kChunk), 2) > kMaxIndex) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }

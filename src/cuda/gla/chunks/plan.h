@@ -20,9 +20,10 @@ struct ChunkBackwardPlan {
   double time = 0.0;  // predicted, right enough to compare with others' (walk/plan.h)
 };
 
-/// Says why a problem's sizes cannot go by chunks; "" when they can. `reverse`: in one reverse walk.
-std::string reason_against_chunks(const GlaBackwardProblem& problem, bool reverse);
+/// Says why a problem's sizes cannot go by chunks; "" when they can.
+std::string reason_against_chunks(const GlaBackwardProblem& problem);
 
+/// `reverse`: in one reverse walk.
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
                                       const DeviceProperties& device, bool reverse);
 

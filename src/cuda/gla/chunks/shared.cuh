@@ -40,7 +40,7 @@ struct ChunkGradientsShared {
     Chunk chunks[2];
     Tokens tokens[2];
     CutFactor cut_factor;
-    int cut_chunk;  // the chunk whose state at the pair's end began at the cut, or kWhole
+    int cut_chunk;       // the chunk whose state at the pair's end began at the cut, or kWhole
     Barrier inputs;      // q, k, v, d_o, decays
     Barrier states;      // copied in
     Barrier all_states;  // made

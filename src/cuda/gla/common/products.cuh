@@ -164,6 +164,18 @@ __device__ inline float sum_columns(const float (&own)[4]) {
   return sum + __shfl_xor_sync(0xFFFFFFFFu, sum, 4);
 }
 
+/// sums[column] = what a warp's lanes have added up, four columns of each of two steps, from
+/// `first` on. why two: the shuffles of one step wait for each other, not for the other step's.
+__device__ inline void put_column_sums(const float (&own)[2][4], int first, float (&sums)[64]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    const float sum = sum_columns(own[step]);
+    const int column = fragment_column(2 * (first + step) + lane / 16) + lane / 8 % 2;
+    if ((lane & 4) == 0) sums[column] = sum;
+  }
+}
+
 /// Rounds an accumulator into panels of `kRows` rows, `kBytes` behind `panels`.
 template <class Element, int kRows = 64, int kBytes = 0, int kCount>
 __device__ void put_rows(const float (&acc)[kCount], char* panels) {

@@ -41,15 +41,8 @@ struct GroupScores {
     const int row = fragment_row();
     const float own[2] = {log2_sum[row], log2_sum[row + 8]};
     float rows[2] = {};
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      if (step < warp) {  // queries before all keys of the warp
-#pragma unroll
-        for (std::uint32_t& word : a[step]) word = 0;
-        if (lane < 16) tokens.query_intra[warp][16 * step + lane] = 0.0f;
-        continue;
-      }
-      float of_keys[8], columns[4] = {};
+    const auto weigh_step = [&](int step, float(&columns)[4]) {
+      float of_keys[8];
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int half = i / 2 % 2;  // rows `row` and `row + 8`
@@ -71,10 +64,20 @@ struct GroupScores {
         }
       }
       accumulator_to_operand<Element>(of_keys, 0, a[step]);
-      const float column_sum = sum_columns(columns);
-      if ((lane & 4) == 0) {
-        tokens.query_intra[warp][fragment_column(2 * step + lane / 16) + lane / 8 % 2] = column_sum;
+    };
+#pragma unroll
+    for (int first = 0; first < 4; first += 2) {
+      float columns[2][4] = {};
+#pragma unroll
+      for (int step = first; step < first + 2; ++step) {
+        if (step >= warp) {
+          weigh_step(step, columns[step - first]);
+        } else {  // queries before all keys of the warp
+#pragma unroll
+          for (std::uint32_t& word : a[step]) word = 0;
+        }
       }
+      put_column_sums(columns, first, tokens.query_intra[warp]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -31,26 +31,22 @@ struct WalkTiles {
 
 template <class Element>
 void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
-  const auto launch = []<int kKeyDim, int kValueDim, Walk kWalk>() -> WalkLaunch {
-    return {&launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
-            &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
-  };
   for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
-    table.push_back({dtype,
-                     kKeyDim,
-                     kValueDim,
-                     {launch.template operator()<kKeyDim, kValueDim, Walk::kQuery>(),
-                      launch.template operator()<kKeyDim, kValueDim, Walk::kKey>(),
-                      launch.template operator()<kKeyDim, kValueDim, Walk::kValue>()}});
+    const auto launch = []<Walk kWalk>() -> WalkLaunch {
+      return {&launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, kWalk>>,
+              &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, true, kWalk>>};
+    };
+    table.push_back(
+        {dtype,
+         kKeyDim,
+         kValueDim,
+         {launch.template operator()<Walk::kQuery>(), launch.template operator()<Walk::kKey>(),
+          launch.template operator()<Walk::kValue>()}});
     if constexpr (kKeyDim == kValueDim) {
       table.back().launch[static_cast<int>(Gradient::kKV)].whole =
           &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, Walk::kKeyValue>>;
     }
   });
-#ifndef TANDEM_CUDA_DEV
-  // Row sums leave no room for these tiles.
-  table.push_back({dtype, 256, 128, {{}, {}, launch.template operator()<256, 128, Walk::kValue>()}});
-#endif
 }
 
 const std::vector<WalkTiles>& walk_tiles() {
@@ -68,8 +64,8 @@ const std::vector<WalkTiles>& walk_tiles() {
 /// The narrowest tiles that hold a walk.
 const WalkTiles& narrowest_tiles(DType dtype, int K, int V) {
   return *std::ranges::find_if(walk_tiles(), [&](const WalkTiles& one) {
-    const bool wide_enough = V <= 64 || one.value_dim == 128 || one.key_dim == 256;
-    return one.dtype == dtype && K <= one.key_dim && wide_enough;
+    const bool fits = one.key_dim == 256 ? one.value_dim == 64 : V <= 64 || one.value_dim == 128;
+    return one.dtype == dtype && K <= one.key_dim && fits;
   });
 }
 
@@ -184,8 +180,8 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
     return walk.plan.segments == 1 && walk.plan.value_tiles == 1;
   };
   const GlaForwardProblem& f = problem.forward;
-  const WalkLaunch& launch =
-      narrowest_tiles(f.dtype, key.problem.K, key.problem.V).launch[static_cast<int>(Gradient::kKV)];
+  const WalkLaunch& launch = narrowest_tiles(f.dtype, key.problem.K, key.problem.V)
+                                 .launch[static_cast<int>(Gradient::kKV)];
   if (key.gradient != Gradient::kK || value.gradient != Gradient::kV || !whole(key) ||
       !whole(value) || !problem.dk.data || launch.whole == nullptr) {
     return;
@@ -198,10 +194,10 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   plan.walks.pop_back();
 }
 
-/// Tiles a walk whose K is taken as `K`: with the narrowest tiles, or wider ones that are predicted
-/// to be faster.
-TiledWalk tile_walk(const BackwardWalk& walk, int K, const DeviceProperties& device,
-                    bool batch_invariant) {
+/// Tiles a walk whose K is taken as `K`: as `given`, or if null with the narrowest tiles, or wider
+/// ones that are predicted to be faster.
+TiledWalk tile_walk(const BackwardWalk& walk, int K, const WalkTiles* given,
+                    const DeviceProperties& device, bool batch_invariant) {
   const GlaForwardProblem& problem = walk.problem;
   const auto with = [&](const WalkTiles& tiles) {
     SplitShape shape = split_shape(problem, tiles.key_dim, tiles.value_dim, device);
@@ -209,17 +205,19 @@ TiledWalk tile_walk(const BackwardWalk& walk, int K, const DeviceProperties& dev
     shape.reach = shape.chunks;  // choose_pair_segments takes it so
     return TiledWalk{&tiles, shape, choose_segments(problem, shape, batch_invariant)};
   };
+  if (given != nullptr) return with(*given);
   const WalkTiles& narrowest = narrowest_tiles(problem.dtype, K, problem.V);
   TiledWalk best = with(narrowest);
   if (problem.V <= narrowest.value_dim) return best;
   for (const WalkTiles& wider : walk_tiles()) {
     if (wider.dtype != narrowest.dtype || wider.key_dim != narrowest.key_dim ||
-        wider.value_dim <= narrowest.value_dim ||
-        wider.launch[static_cast<int>(walk.gradient)].whole == nullptr) {
+        wider.value_dim <= narrowest.value_dim) {
       continue;
     }
     const TiledWalk other = with(wider);
-    if (predicted_time(other.shape, other.segments) < predicted_time(best.shape, best.segments)) {
+    // why where segments are forced, too: small problems, which checks have, meet these tiles.
+    if (gla_segments_switch() > 0 ||
+        predicted_time(other.shape, other.segments) < predicted_time(best.shape, best.segments)) {
       best = other;
     }
   }
@@ -261,20 +259,21 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv, f.V));
 
   bool summed = false;
-  int key_dim = 0;
+  const WalkTiles* of_row_sums = nullptr;  // one for all, whose panels of sums then match
   for (BackwardWalk& walk : plan.walks) {
     if (walk.is_reverse() && walk.gradient == plan.walks.back().gradient) {
       walk.problem.final_state = parts[walk.part].d_initial_state;
     }
     // why by the widest part: panels of all parts are then of one size.
     const int K = walk.gradient == Gradient::kV ? f.K : parts.front().forward.V;
-    const auto [tiles, shape, segments] = tile_walk(walk, K, device, batch_invariant);
+    const auto [tiles, shape, segments] =
+        tile_walk(walk, K, walk.row_sums ? of_row_sums : nullptr, device, batch_invariant);
     walk.launch = tiles->launch[static_cast<int>(walk.gradient)];
     walk.plan = plan_walk(walk.problem, shape, segments);
     summed |= walk.summed;
     if (!walk.row_sums) continue;
     plan.panels = plan.parts * walk.plan.value_tiles * (tiles->value_dim / 64);
-    key_dim = tiles->key_dim;
+    of_row_sums = tiles;
   }
   if (plan.parts == 1) {
     if (!batch_invariant) pair_walks(plan);
@@ -301,7 +300,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   // per chunk.
   if (std::min(f.K, f.V) >= 64) plan.spans.shift = 1;
   const int key_columns = 64 * plan.panels / plan.parts;
-  while (plan.spans.tokens() < std::min(key_dim, key_columns)) ++plan.spans.shift;
+  while (plan.spans.tokens() < std::min(of_row_sums->key_dim, key_columns)) ++plan.spans.shift;
   const int tokens = plan.spans.tokens();
   plan.spans.per_sequence = static_cast<int>(ceil_div(f.T, tokens));
   // Of many short sequences most spans are the first ones.
@@ -315,7 +314,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   plan.key_state_rows = workspace.add(4 * panel_rows);
   const std::int64_t panel_spans = std::int64_t{plan.panels} * f.H * plan.spans.count;
   plan.flows = workspace.add(4 * 128 * panel_spans);
-  plan.states = workspace.add(panel_spans * key_dim * 64 * 2);
+  plan.states = workspace.add(panel_spans * of_row_sums->key_dim * 64 * 2);
   constexpr std::int64_t kSpansPerCta = 4, kMostSplits = 64;
   const std::int64_t sequences = f.cu_seqlens != nullptr ? std::max<std::int64_t>(f.N, 1) : 1;
   plan.decay_splits = static_cast<unsigned>(
