@@ -24,8 +24,9 @@ int choose_cut(const GlaBackwardProblem& problem, int pairs, const DevicePropert
 /// Predicts microseconds by the device's model.
 double predicted_time(const ChunkBackwardPlan& plan, const GlaForwardProblem& f,
                       const DeviceProperties& device, bool reverse) {
-  constexpr int kStateWalks = 2;  // at a time per multiprocessor
-  const double state_tensors = reverse ? 2.5 : 5.0, gradient_tensors = reverse ? 7.5 : 8.0;
+  constexpr int kStateWalks = 2;          // at a time per multiprocessor
+  constexpr double kCacheBytes = 45.0e6;  // of the L2
+  const double state_tensors = reverse ? 2.5 : 5.0;
   const DeviceModel::GlaChunks& model = device_model(device).gla_chunks;
   const std::int64_t heads = f.B * f.H, chunks = ceil_div(f.T, kChunk);
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
@@ -35,8 +36,11 @@ double predicted_time(const ChunkBackwardPlan& plan, const GlaForwardProblem& f,
       reverse
           ? static_cast<double>(ceil_div(heads, multiprocessors) * plan.pairs) * model.reverse_pair
           : static_cast<double>(ceil_div(heads * plan.pairs, multiprocessors)) * model.pair;
-  const double tensor =
-      static_cast<double>(heads * chunks * kPanelBytes) / model.bytes_per_microsecond;
+  const auto tensor_bytes = static_cast<double>(heads * chunks * kPanelBytes);
+  const double tensor = tensor_bytes / model.bytes_per_microsecond;
+  // What the first kernel reads and writes the second one reads, too.
+  const bool cached = state_tensors * tensor_bytes <= kCacheBytes;
+  const double gradient_tensors = (reverse ? 7.5 : 8.0) - (cached ? state_tensors : 0.0);
   return model.call +
          std::max(static_cast<double>(walks * ceil_div(chunks, halves)) * model.state_chunk,
                   state_tensors * tensor) +
