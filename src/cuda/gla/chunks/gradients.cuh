@@ -19,12 +19,11 @@
 // A CTA takes every gridDim.x-th pair; in one reverse walk every gridDim.x-th head, its pairs from
 // the last to the first.
 //
-// Role       threads        registers  work
-//   copies   warp 0, one thread    56  in and out by TMA, two pairs ahead
-//   decays   warp 1                56  factors of later pairs, dg
-//   products warpgroups 1, 2      184  a chunk of the pair each
-//   states   warpgroup 3           88  S and dS between the chunks of the next pair, and dS before
-//   it
+// Role       threads       registers  work (registers in one reverse walk in brackets)
+//   copies   warp 0, a thread  56 (48)  in and out by TMA, two pairs ahead
+//   decays   warp 1            56 (48)  factors of later pairs, dg
+//   products warpgroups 1, 2 184 (176)  a chunk of the pair each
+//   states   warpgroup 3      88 (112)  the next pair's states; dS from pair to pair
 //
 //   copies    ~in: n+1~            ~out: n-1, in: n+1~
 //   decays                         -dg of n-1, factors of n+1-
