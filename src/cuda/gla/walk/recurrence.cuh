@@ -135,9 +135,7 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       row_sums.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
       // The panel of this turn.
-      const int panel = Config::kOutputPanels == 1  ? 0
-                        : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
-                                                    : p_at.stage;
+      const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

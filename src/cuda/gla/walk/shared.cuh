@@ -91,9 +91,8 @@ struct WalkShared {
 
   Stage stages[Config::kStages];
   alignas(1024) char p[Config::kIntraStages][Config::kHeads][panel_bytes(Config::kChunk)];  // [C,C]
-  // [C,64], in turn
   alignas(
-      1024) char o[Config::kStateWarpgroups][Config::kOutputPanels][panel_bytes(Config::kChunk)];
+      1024) char o[Config::kStateWarpgroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
   [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
   ChunkDecay<Config::kChunk> decay[Config::kStages][Config::kHeads];
   typename DecayStream<Config::kReverse>::Buffer log_decays[Config::kHeads];
