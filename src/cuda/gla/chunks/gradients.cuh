@@ -76,7 +76,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_chunk_gradients_kerne
     if (threadIdx.x / 32 == 1) ChunkDecays<Config>{params, shared}.run();
   } else if (warpgroup == 3) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kStateRegisters>();
-    ChunkStates<Config>{params, shared}.run();
+    ChunkState<Config>{params, shared}.run();
   } else {
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
     ChunkProducts<Config>{params, shared, warpgroup - 1}.run();

@@ -7,7 +7,7 @@
 namespace tandem::cuda::gla {
 
 template <class Config>
-struct ChunkStates {
+struct ChunkState {
   const ChunkBackwardParams& params;
   ChunkGradientsShared& shared;
 
