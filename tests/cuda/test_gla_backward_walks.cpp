@@ -160,7 +160,7 @@ TEST(GlaBackwardPlan, PartsOfWideValuesBeginWhereTmaCan) {
 }
 
 TEST(GlaBackwardPlan, WideValuesTakeTheirSumsBesideWhatNarrowOnesTake) {
-  constexpr std::int64_t B = 4, T = 2048, H = 8, K = 256, V = 512, kTokens = B * T * H;
+  constexpr std::int64_t B = 16, T = 512, H = 8, K = 256, V = 512, kTokens = B * T * H;
   GlaBackwardArgs args = backward_args(B, T, H, H, K, V);
   const auto plan = [&] { return plan_backward(make_problem(args), DeviceProperties::h200()); };
   // States, row sums and flows of 8 panels, and dq or dk in fp32: 2160 bytes per token and head.
@@ -217,6 +217,30 @@ TEST(GlaBackwardPlan, FewHeadsPairTheWalksForDqAndDv) {
   EXPECT_EQ(pair(1, 2048, 32, 128), (Segments{1, 3, 4}));  // few_b1h32
   EXPECT_EQ(pair(1, 8192, 16, 128), (Segments{3, 5, 8}));  // few_b1h16
   EXPECT_EQ(pair(4, 4096, 32, 64), Segments{});            // one walk fills the device
+}
+
+TEST(GlaBackwardPlan, At256KeysWideTilesOfValuesWhereThatIsFaster) {
+  const auto value_dims = [&](std::int64_t B, std::int64_t T, int H, int K, int V) {
+    std::vector<int> dims;
+    const GlaBackwardProblem problem = make_problem(backward_args(B, T, H, H, K, V));
+    for (const BackwardWalk& walk : plan_backward(problem, DeviceProperties::h200()).walks) {
+      dims.push_back(walk.plan.shape.value_dim);
+    }
+    return dims;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(value_dims(8, 2048, 32, 256, 256), ElementsAre(128, 128, 128));
+  EXPECT_THAT(value_dims(8, 2048, 32, 256, 64), ElementsAre(128, 128, 64));
+  EXPECT_THAT(value_dims(8, 2048, 32, 64, 256), ElementsAre(64, 64, 128));
+  // Those for dq and dk leave as many panels of sums each.
+  for (const int heads : {1, 20, 40, 66, 100}) {
+    const GlaBackwardProblem problem = make_problem(backward_args(1, 4096, heads, heads, 192, 192));
+    const BackwardPlan plan = plan_backward(problem, DeviceProperties::h200());
+    for (const BackwardWalk& walk : plan.walks) {
+      const WalkPlan& own = walk.plan;
+      if (walk.row_sums) EXPECT_EQ(own.value_tiles * (own.shape.value_dim / 64), plan.panels);
+    }
+  }
 }
 
 TEST(GlaBackwardPlan, KeptStatesTakeNoMoreThanTheWiderOfQAndV) {

@@ -1,6 +1,7 @@
 // The host side of gla's backward on CUDA: by spans of wide heads. Needs no GPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "cuda/gla/wide/plan.h"
@@ -50,22 +51,22 @@ TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
     double spans, walks;
   };
   const Measured table[] = {
-      {backward_args(8, 2048, 4, 4, 256, 512), 371, 660},
-      {backward_args(1, 8192, 4, 4, 256, 512), 230, 486},
+      {backward_args(8, 2048, 4, 4, 256, 512), 374, 579},
+      {backward_args(1, 8192, 4, 4, 256, 512), 230, 358},
       {backward_args(1, 2048, 4, 4, 256, 512), 73, 190},
-      {backward_args(4, 2048, 12, 12, 192, 384), 444, 1140},
-      {backward_args(1, 2048, 8, 8, 256, 256), 80, 141},
-      {backward_args(2, 4096, 16, 16, 256, 256), 474, 501},
-      {backward_args(4, 4096, 16, 16, 192, 192), 754, 944},
-      {backward_args(4, 4096, 16, 16, 256, 128), 633, 549},
-      {backward_args(8, 2048, 4, 4, 128, 256), 165, 216},
-      {backward_args(1, 8192, 4, 4, 128, 256), 147, 168},
+      {backward_args(4, 2048, 12, 12, 192, 384), 456, 914},
+      {backward_args(1, 2048, 8, 8, 256, 256), 79, 123},
+      {backward_args(2, 4096, 16, 16, 256, 256), 479, 533},
+      {backward_args(4, 4096, 16, 16, 192, 192), 761, 723},
+      {backward_args(4, 4096, 16, 16, 256, 128), 661, 578},
+      {backward_args(8, 2048, 4, 4, 128, 256), 161, 191},
+      {backward_args(1, 8192, 4, 4, 128, 256), 145, 133},
       {backward_args(1, 2048, 4, 4, 128, 256), 48, 74},
-      {backward_args(8, 2048, 8, 8, 128, 256), 302, 286},
-      {backward_args(3, 4096, 16, 16, 128, 256), 478, 496},
+      {backward_args(8, 2048, 8, 8, 128, 256), 313, 294},
+      {backward_args(3, 4096, 16, 16, 128, 256), 488, 477},
       {backward_args(4, 4096, 16, 16, 128, 256), 629, 546},
       {backward_args(4, 2048, 8, 8, 128, 512), 270, 490},
-      {backward_args(4, 4096, 8, 8, 128, 192), 284, 361},
+      {backward_args(4, 4096, 8, 8, 128, 192), 283, 335},
       {backward_args(8, 4096, 16, 16, 128, 192), 1060, 993},
       {backward_args(8, 2048, 8, 8, 64, 256), 296, 252},
   };
@@ -73,6 +74,8 @@ TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
     const GlaForwardProblem f = make_problem(args).forward;
     const std::string what = "B" + std::to_string(f.B) + " T" + std::to_string(f.T) + " K" +
                              std::to_string(f.K) + " V" + std::to_string(f.V);
+    // Either may be predicted to be faster where they are as good as equal.
+    if (std::abs(spans - walks) < 0.06 * walks) continue;
     EXPECT_EQ(goes(".wide", args), spans < walks) << what;
     if (spans < walks) {
       EXPECT_NEAR(by_spans(args), spans, 0.15 * spans) << what;

@@ -36,7 +36,7 @@ void add_pairs(std::vector<ForwardVariant>& table, DType dtype) {
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
   if (tma) add_pairs<Element>(table, dtype);
-  const auto add = [&]<int kKeyDim, int kValueDim>() {
+  for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
     using Whole = WalkConfig<Element, kKeyDim, kValueDim>;
     using Split = WalkConfig<Element, kKeyDim, kValueDim, true>;
     static_assert(Whole::kChunk == kChunk);
@@ -47,11 +47,6 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
                       tma,
                       {&launch_walk<Whole>, &launch_walk<Split>}},
                      1});
-  };
-  for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
-    // No gradient has this tile. why first: narrower ones take all that it takes.
-    if constexpr (kKeyDim == 256) add.template operator()<256, 128>();
-    add.template operator()<kKeyDim, kValueDim>();
   });
 }
 

@@ -49,8 +49,7 @@ void add_tiles(std::vector<WalkTiles>& table, DType dtype) {
   });
 }
 
-/// The narrowest tiles that hold a walk.
-const WalkTiles& tiles_for(DType dtype, int K, int V) {
+const std::vector<WalkTiles>& walk_tiles() {
   static const std::vector<WalkTiles> table = [] {
     std::vector<WalkTiles> rows;
     add_tiles<__nv_bfloat16>(rows, DType::kBFloat16);
@@ -59,11 +58,23 @@ const WalkTiles& tiles_for(DType dtype, int K, int V) {
 #endif
     return rows;
   }();
-  return *std::find_if(table.begin(), table.end(), [&](const WalkTiles& one) {
-    const bool wide_enough = V <= 64 || one.value_dim == 128 || one.key_dim == 256;
-    return one.dtype == dtype && K <= one.key_dim && wide_enough;
+  return table;
+}
+
+/// The narrowest tiles that hold a walk.
+const WalkTiles& narrowest_tiles(DType dtype, int K, int V) {
+  return *std::ranges::find_if(walk_tiles(), [&](const WalkTiles& one) {
+    const bool fits = one.key_dim == 256 ? one.value_dim == 64 : V <= 64 || one.value_dim == 128;
+    return one.dtype == dtype && K <= one.key_dim && fits;
   });
 }
+
+/// Tiles for a walk, and what it is with them.
+struct TiledWalk {
+  const WalkTiles* tiles;
+  SplitShape shape;
+  int segments;
+};
 
 /// Keeps columns [first, last) of V of what dq and dk are made of. Strides, those of states too,
 /// stay as they are.
@@ -169,8 +180,8 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
     return walk.plan.segments == 1 && walk.plan.value_tiles == 1;
   };
   const GlaForwardProblem& f = problem.forward;
-  const WalkLaunch& launch =
-      tiles_for(f.dtype, key.problem.K, key.problem.V).launch[static_cast<int>(Gradient::kKV)];
+  const WalkLaunch& launch = narrowest_tiles(f.dtype, key.problem.K, key.problem.V)
+                                 .launch[static_cast<int>(Gradient::kKV)];
   if (key.gradient != Gradient::kK || value.gradient != Gradient::kV || !whole(key) ||
       !whole(value) || !problem.dk.data || launch.whole == nullptr) {
     return;
@@ -181,6 +192,36 @@ void join_walks(BackwardPlan& plan, const GlaBackwardProblem& problem) {
   key.plan.shape.with_value = true;
   key.problem.final_state = problem.d_initial_state;
   plan.walks.pop_back();
+}
+
+/// Tiles a walk whose K is taken as `K`: as `given`, or if null with the narrowest tiles, or wider
+/// ones that are predicted to be faster.
+TiledWalk tile_walk(const BackwardWalk& walk, int K, const WalkTiles* given,
+                    const DeviceProperties& device, bool batch_invariant) {
+  const GlaForwardProblem& problem = walk.problem;
+  const auto with = [&](const WalkTiles& tiles) {
+    SplitShape shape = split_shape(problem, tiles.key_dim, tiles.value_dim, device);
+    shape.row_sums = walk.row_sums;
+    shape.reach = shape.chunks;  // choose_pair_segments takes it so
+    return TiledWalk{&tiles, shape, choose_segments(problem, shape, batch_invariant)};
+  };
+  if (given != nullptr) return with(*given);
+  const WalkTiles& narrowest = narrowest_tiles(problem.dtype, K, problem.V);
+  TiledWalk best = with(narrowest);
+  if (problem.V <= narrowest.value_dim) return best;
+  for (const WalkTiles& wider : walk_tiles()) {
+    if (wider.dtype != narrowest.dtype || wider.key_dim != narrowest.key_dim ||
+        wider.value_dim <= narrowest.value_dim) {
+      continue;
+    }
+    const TiledWalk other = with(wider);
+    // why where segments are forced, too: small problems, which checks have, meet these tiles.
+    if (gla_segments_switch() > 0 ||
+        predicted_time(other.shape, other.segments) < predicted_time(best.shape, best.segments)) {
+      best = other;
+    }
+  }
+  return best;
 }
 
 /// Microseconds of writing o in fp32 per head, and of reading it again to be summed.
@@ -218,24 +259,21 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   if (problem.dv.data) plan.walks.push_back(make_walk(problem, Gradient::kV, problem.dv, f.V));
 
   bool summed = false;
-  int key_dim = 0;
+  const WalkTiles* of_row_sums = nullptr;  // one for all, whose panels of sums then match
   for (BackwardWalk& walk : plan.walks) {
     if (walk.is_reverse() && walk.gradient == plan.walks.back().gradient) {
       walk.problem.final_state = parts[walk.part].d_initial_state;
     }
     // why by the widest part: panels of all parts are then of one size.
     const int K = walk.gradient == Gradient::kV ? f.K : parts.front().forward.V;
-    const WalkTiles& tiles = tiles_for(f.dtype, K, walk.problem.V);
-    walk.launch = tiles.launch[static_cast<int>(walk.gradient)];
-    SplitShape shape = split_shape(walk.problem, tiles.key_dim, tiles.value_dim, device);
-    shape.row_sums = walk.row_sums;
-    shape.reach = shape.chunks;  // choose_pair_segments takes it so
-    walk.plan =
-        plan_walk(walk.problem, shape, choose_segments(walk.problem, shape, batch_invariant));
+    const auto [tiles, shape, segments] =
+        tile_walk(walk, K, walk.row_sums ? of_row_sums : nullptr, device, batch_invariant);
+    walk.launch = tiles->launch[static_cast<int>(walk.gradient)];
+    walk.plan = plan_walk(walk.problem, shape, segments);
     summed |= walk.summed;
     if (!walk.row_sums) continue;
-    plan.panels = plan.parts * walk.plan.value_tiles * (tiles.value_dim / 64);
-    key_dim = tiles.key_dim;
+    plan.panels = plan.parts * walk.plan.value_tiles * (tiles->value_dim / 64);
+    of_row_sums = tiles;
   }
   if (plan.parts == 1) {
     if (!batch_invariant) pair_walks(plan);
@@ -262,7 +300,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   // per chunk.
   if (std::min(f.K, f.V) >= 64) plan.spans.shift = 1;
   const int key_columns = 64 * plan.panels / plan.parts;
-  while (plan.spans.tokens() < std::min(key_dim, key_columns)) ++plan.spans.shift;
+  while (plan.spans.tokens() < std::min(of_row_sums->key_dim, key_columns)) ++plan.spans.shift;
   const int tokens = plan.spans.tokens();
   plan.spans.per_sequence = static_cast<int>(ceil_div(f.T, tokens));
   // Of many short sequences most spans are the first ones.
@@ -276,7 +314,7 @@ BackwardPlan plan_backward(const GlaBackwardProblem& problem, const DeviceProper
   plan.key_state_rows = workspace.add(4 * panel_rows);
   const std::int64_t panel_spans = std::int64_t{plan.panels} * f.H * plan.spans.count;
   plan.flows = workspace.add(4 * 128 * panel_spans);
-  plan.states = workspace.add(panel_spans * key_dim * 64 * 2);
+  plan.states = workspace.add(panel_spans * of_row_sums->key_dim * 64 * 2);
   constexpr std::int64_t kSpansPerCta = 4, kMostSplits = 64;
   const std::int64_t sequences = f.cu_seqlens != nullptr ? std::max<std::int64_t>(f.N, 1) : 1;
   plan.decay_splits = static_cast<unsigned>(

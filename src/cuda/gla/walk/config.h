@@ -13,7 +13,7 @@ enum class Walk {
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
-/// or 128; at K = 256 only a forward has 128. Wider V is several items.
+/// or 128. Wider V is several items.
 /// `kSplit`: a CTA walks one segment of a sequence and gets the state before it from the CTAs of
 /// earlier segments, or from their tokens (segments.cuh). `kHeads`: heads that a CTA walks
 /// together, which share q and k, and so their scores; each has as many of the columns of V.
@@ -58,7 +58,10 @@ struct WalkConfig {
                                  : kStageBytes <= 40960 ? 4
                                  : kStageBytes <= 49152 ? 3
                                                         : 2;
-  static constexpr int kIntraStages = kWithValue ? 1 : 2;
+  // why one of each where rows are summed at 256 x 128: two do not fit.
+  static constexpr bool kCrowded = kRowSums && kKeyDim == 256 && kValueDim == 128;
+  static constexpr int kIntraStages = kWithValue || kCrowded ? 1 : 2;
+  static constexpr int kOutputPanels = kCrowded ? 1 : 2;  // of a state warpgroup
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 
   // why: 128 registers of state leave room for one accumulator of o, not two, and beside a second
@@ -80,7 +83,7 @@ struct WalkConfig {
                                                                  : 256;
 
   static_assert(kKeyDim == 64 || kKeyDim == 128 || kKeyDim == 256);
-  static_assert(!kTightest || (kWalk == Walk::kOutput && kHeads == 1));
+  static_assert(!kTightest || kHeads == 1);
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
   static_assert(kLoadRegisters + kIntraRegisters + kStateWarpgroups * kStateRegisters <=

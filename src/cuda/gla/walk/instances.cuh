@@ -13,25 +13,22 @@
   TANDEM_WALK_INSTANCE(Element, 64, 128, split, walk)  \
   TANDEM_WALK_INSTANCE(Element, 128, 64, split, walk)  \
   TANDEM_WALK_INSTANCE(Element, 128, 128, split, walk) \
-  TANDEM_WALK_INSTANCE(Element, 256, 64, split, walk)
+  TANDEM_WALK_INSTANCE(Element, 256, 64, split, walk)  \
+  TANDEM_WALK_INSTANCE(Element, 256, 128, split, walk)
 
 #define TANDEM_GRADIENT_TILES(Element, split)     \
   TANDEM_WALK_TILES(Element, split, Walk::kQuery) \
   TANDEM_WALK_TILES(Element, split, Walk::kKey)   \
   TANDEM_WALK_TILES(Element, split, Walk::kValue)
 
-#define TANDEM_OUTPUT_TILES(Element, split)        \
-  TANDEM_WALK_TILES(Element, split, Walk::kOutput) \
-  TANDEM_WALK_INSTANCE(Element, 256, 128, split, Walk::kOutput)
-
-#define TANDEM_INSTANCES_OUTPUT(Element) \
-  namespace tandem::cuda::gla {          \
-  TANDEM_OUTPUT_TILES(Element, false)    \
+#define TANDEM_INSTANCES_OUTPUT(Element)           \
+  namespace tandem::cuda::gla {                    \
+  TANDEM_WALK_TILES(Element, false, Walk::kOutput) \
   }
 
-#define TANDEM_INSTANCES_OUTPUT_SPLIT(Element) \
-  namespace tandem::cuda::gla {                \
-  TANDEM_OUTPUT_TILES(Element, true)           \
+#define TANDEM_INSTANCES_OUTPUT_SPLIT(Element)    \
+  namespace tandem::cuda::gla {                   \
+  TANDEM_WALK_TILES(Element, true, Walk::kOutput) \
   }
 
 /// Two heads of a group together.

@@ -13,8 +13,7 @@ template <class Config>
 __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) {
   typename WalkShared<Config>::InputRing::Position in;
   typename WalkShared<Config>::IntraRing::Position out;
-  ItemReader<Config> reader(shared);
-  while (const Item* next = reader.next()) {
+  for (ItemReader<Config> reader(shared); const Item* next = reader.current(); reader.advance()) {
     const Item item = *next;
     if constexpr (Config::kSplit) {
       const int skipped = shared.segment.entry.chunks();
@@ -42,6 +41,7 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
       shared.intra.full[out.stage].arrive();
       if constexpr (Config::kWithValue) make_value(params, shared, item, chunk, in, out);
     }
+    if constexpr (Config::kSplit) break;  // a segment is all that a CTA walks
   }
   if constexpr (Config::kRowSums) {
     for (int slot = 0; slot < Config::kIntraStages; ++slot, out.advance()) {

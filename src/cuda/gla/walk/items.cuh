@@ -177,6 +177,7 @@ __device__ void schedule_items(const WalkParams& params, WalkShared<Config>& sha
     if (!placed && dense) find_dense<Config>(params, turn, item);
     if (!placed && !dense) find_item<Config>(params, index, item);
     const bool exists = item.batch != Item::kNone;
+    shared.item_parity[at.stage] = at.parity;
     shared.item_ring.full[at.stage].arrive();
     if (!exists) return;
     at.advance();

@@ -18,10 +18,10 @@
 //   load  warp 0, one thread             32-40  q, k, v of later chunks by TMA (2-6 stages)
 //         warp 1                                decay factors of later chunks (warp 2: second head)
 //         warp 3, one thread                    the next items (4 slots)
-//   intra warpgroup 1                   64-128  Q Kt, decay, mask -> P (2 slots)
+//   intra warpgroup 1                   64-128  Q Kt, decay, mask -> P (1-2 slots)
 //   state warpgroup 2; 3 if V > 64     192-256  Ot, St; o through shared memory and TMA
 // Where TMA cannot read a tensor, warps 0 and 2 copy. Shared memory: 182 KB at K = V = 64, 195 KB
-// at 128, 215 KB with two heads, 170 KB at K = 256 and 64 columns of V, 212 KB at 128.
+// at 128, 215 KB with two heads, 170 KB at K = 256 and 64 columns of V, 212 to 221 KB at 128.
 //
 // Time chart; '=' tensor cores, '-' arithmetic, '~' asynchronous copies:
 //   load    ~~~ chunk n+2 ~~~  ~~~ chunk n+3 ~~~

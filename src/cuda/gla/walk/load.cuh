@@ -11,8 +11,7 @@ template <class Config>
 __device__ void load_with_tma(const WalkParams& params, WalkShared<Config>& shared) {
   const GlaForwardProblem& problem = params.problem;
   typename WalkShared<Config>::InputRing::Position at;
-  ItemReader<Config> reader(shared);
-  while (const Item* next = reader.next()) {
+  for (ItemReader<Config> reader(shared); const Item* next = reader.current(); reader.advance()) {
     const Item item = *next;
     const int query_head = item.head / (problem.H / problem.HQ);
     const int value_head = item.head / params.heads_per_value;
@@ -53,8 +52,7 @@ __device__ void load_with_threads(const WalkParams& params, WalkShared<Config>& 
   using Element = typename Config::Element;
   const GlaForwardProblem& problem = params.problem;
   typename WalkShared<Config>::InputRing::Position at;
-  ItemReader<Config> reader(shared);
-  while (const Item* next = reader.next()) {
+  for (ItemReader<Config> reader(shared); const Item* next = reader.current(); reader.advance()) {
     const Item item = *next;
     const TileCoordinate keys{0, item.head / (problem.H / problem.HQ), 0, item.batch};
     const TileCoordinate values{item.first_column, item.head / params.heads_per_value, 0,
@@ -90,8 +88,7 @@ template <class Config>
 __device__ void prepare_decay(const WalkParams& params, WalkShared<Config>& shared, int head) {
   const GlaForwardProblem& problem = params.problem;
   typename WalkShared<Config>::InputRing::Position at;
-  ItemReader<Config> reader(shared);
-  while (const Item* next = reader.next()) {
+  for (ItemReader<Config> reader(shared); const Item* next = reader.current(); reader.advance()) {
     const Item& item = *next;
     const auto prepare = [&](int chunks, int first, int step) {
       DecayStream<Config::kReverse> decays(shared.log_decays[head], problem.log_decay, item,

@@ -102,11 +102,15 @@ struct OutputTensor {
   bool exists;       // else nothing is stored
 };
 
-/// Stores Ot of one chunk to 64 columns, through one of the warpgroup's two panels in turn.
+/// Stores Ot of one chunk to 64 columns, through one of the warpgroup's panels in turn.
 template <class Config>
 __device__ void store_output(const WalkParams& params, const OutputTensor& to, const Item& item,
                              int chunk, int barrier, const float (&o)[32], char* panel) {
   using Element = typename Config::Element;
+  if constexpr (Config::kOutputPanels == 1) {
+    if (threadIdx.x % 128 == 0) wait_stores_read();
+    sync_warpgroup(barrier);
+  }
 #pragma unroll
   for (int step = 0; step < Config::kChunk / 16; ++step) {
     std::uint32_t packed[4];

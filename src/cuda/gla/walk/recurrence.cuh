@@ -104,9 +104,8 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
   typename WalkShared<Config>::InputRing::Position in;
   typename WalkShared<Config>::IntraRing::Position p_at;
   RowSumRole<Config> row_sums(params, shared, warpgroup);
-  ItemReader<Config> reader(shared);
   if constexpr (Config::kTurns) Turns::begin(warpgroup);
-  while (const Item* next = reader.next()) {
+  for (ItemReader<Config> reader(shared); const Item* next = reader.current(); reader.advance()) {
     const Item& item = *next;
     StateRegisters<Config> state;
     if constexpr (Config::kSplit) {
@@ -135,7 +134,9 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       row_sums.add(o, stage.x(), p_at);
       shared.intra.empty[p_at.stage].arrive();
       // The panel of this turn.
-      const int panel = Config::kIntraStages == 1 ? static_cast<int>(p_at.parity) : p_at.stage;
+      const int panel = Config::kOutputPanels == 1  ? 0
+                        : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
+                                                    : p_at.stage;
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

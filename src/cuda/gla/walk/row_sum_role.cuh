@@ -37,26 +37,30 @@ class RowSumRole {
     if constexpr (kFlow) {
       if (begins_span(item, chunk)) {
         float flow = 0.0f;
-        uint4 kept_state[kStateSteps];
-        if constexpr (kHeld) {
+        if constexpr (Config::kCrowded) {
+          shared_.input.wait_full(in);
+          constexpr int kPiece = 4;
+          const uint4* from = kept(item, chunk);
 #pragma unroll
-          for (int i = 0; i < kStateSteps; ++i) kept_state[i] = held_[i];
-        } else {
-          load_kept(item, chunk, kept_state);
-        }
-        shared_.input.wait_full(in);
+          for (int first = 0; first < kStateSteps; first += kPiece) {
+            uint4 piece[kPiece];
 #pragma unroll
-        for (int i = 0; i < kStateSteps; ++i) {
-          const float(&tile)[Config::kKeyTile / 2] = state.tile[i / State::kSteps];
-          const int first = 8 * (i % State::kSteps);
-          const std::uint32_t pairs[4] = {kept_state[i].x, kept_state[i].y, kept_state[i].z,
-                                          kept_state[i].w};
+            for (int i = 0; i < kPiece; ++i) piece[i] = from[128 * (first + i)];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float2 pair = unpack_pair<Element>(pairs[j]);
-            flow += pair.x * tile[first + 2 * j];
-            flow += pair.y * tile[first + 2 * j + 1];
+            for (int i = 0; i < kPiece; ++i) flow += multiply(piece[i], state, first + i);
+            asm volatile("" : "+f"(flow));  // why: all at once would be 64 registers
           }
+        } else {
+          uint4 kept_state[kStateSteps];
+          if constexpr (kHeld) {
+#pragma unroll
+            for (int i = 0; i < kStateSteps; ++i) kept_state[i] = held_[i];
+          } else {
+            load_kept(item, chunk, kept_state);
+          }
+          shared_.input.wait_full(in);
+#pragma unroll
+          for (int i = 0; i < kStateSteps; ++i) flow += multiply(kept_state[i], state, i);
         }
         flow *= shared_.decay_of(in.stage, warpgroup_).through;
         params_.row_sums.flows[slot(item, chunk) * 128 + thread()] = flow;
@@ -121,6 +125,20 @@ class RowSumRole {
 
  private:
   static __device__ int thread() { return threadIdx.x % 128; }
+  /// This thread's share of <S, dS> from one step of S.
+  static __device__ float multiply(const uint4& kept, const State& state, int step) {
+    const float(&tile)[Config::kKeyTile / 2] = state.tile[step / State::kSteps];
+    const int first = 8 * (step % State::kSteps);
+    const std::uint32_t pairs[4] = {kept.x, kept.y, kept.z, kept.w};
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 pair = unpack_pair<Element>(pairs[j]);
+      sum += pair.x * tile[first + 2 * j];
+      sum += pair.y * tile[first + 2 * j + 1];
+    }
+    return sum;
+  }
   /// Index of this warpgroup's 64 columns in the whole output.
   __device__ std::int64_t panel(const Item& item) const {
     return item.first_column / 64 + warpgroup_;

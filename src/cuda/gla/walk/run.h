@@ -10,7 +10,8 @@
 namespace tandem::cuda::gla {
 
 /// Calls `add.operator()<key_dim, value_dim>()` for the tiles of a walk (walk/instances.cuh), the
-/// smallest first.
+/// smallest first, but for those of 256 columns of K, where the wider one is asked first whether it
+/// is faster.
 template <class Add>
 void for_each_walk_tile(Add add) {
 #ifndef TANDEM_CUDA_DEV
@@ -20,6 +21,7 @@ void for_each_walk_tile(Add add) {
 #endif
   add.template operator()<128, 128>();
 #ifndef TANDEM_CUDA_DEV
+  add.template operator()<256, 128>();
   add.template operator()<256, 64>();
 #endif
 }

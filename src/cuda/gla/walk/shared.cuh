@@ -91,12 +91,15 @@ struct WalkShared {
 
   Stage stages[Config::kStages];
   alignas(1024) char p[Config::kIntraStages][Config::kHeads][panel_bytes(Config::kChunk)];  // [C,C]
+  // [C,64], in turn
   alignas(
-      1024) char o[Config::kStateWarpgroups][2][panel_bytes(Config::kChunk)];  // [C,64], in turn
+      1024) char o[Config::kStateWarpgroups][Config::kOutputPanels][panel_bytes(Config::kChunk)];
   [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
   ChunkDecay<Config::kChunk> decay[Config::kStages][Config::kHeads];
   typename DecayStream<Config::kReverse>::Buffer log_decays[Config::kHeads];
   Item items[Config::kItemSlots];
+  // Of a slot's turn. why here: roles have no register for it through all of an item.
+  std::uint32_t item_parity[Config::kItemSlots];
   ItemRing item_ring;
   InputRing input;
   IntraRing intra;
@@ -132,28 +135,28 @@ __device__ bool wants_x(const WalkParams& params) {
   return Config::kWithValue || wants_row_sums<Config>(params);
 }
 
-/// A role's way through the items of its CTA; every thread of the role calls next().
+/// A role's way through the items of its CTA; every thread of the role calls both.
 template <class Config>
 class ItemReader {
  public:
   explicit __device__ ItemReader(WalkShared<Config>& shared) : shared_(shared) {}
 
-  /// Returns the next item, null when there are no more. Valid until the next call, so that a role
-  /// without registers to spare can read it where it lies.
-  __device__ const Item* next() {
-    using Position = typename WalkShared<Config>::ItemRing::Position;
-    constexpr int kSlots = Config::kItemSlots;
-    if (taken_ > 0) shared_.item_ring.empty[(taken_ - 1) % kSlots].arrive();
-    const Position at{static_cast<int>(taken_ % kSlots), taken_ / kSlots % 2};
-    ++taken_;
-    shared_.item_ring.wait_full(at);
-    const Item* item = &shared_.items[at.stage];
+  /// Returns the item whose turn it is, null when there are no more. Valid until advance(), so that
+  /// a role without registers to spare can read it where it lies.
+  __device__ const Item* current() const {
+    shared_.item_ring.wait_full(at_);
+    const Item* item = &shared_.items[at_.stage];
     return item->batch != Item::kNone ? item : nullptr;
+  }
+  __device__ void advance() {
+    at_.parity = shared_.item_parity[at_.stage];
+    shared_.item_ring.empty[at_.stage].arrive();
+    at_.advance();
   }
 
  private:
   WalkShared<Config>& shared_;
-  std::uint32_t taken_ = 0;  // why not a ring position: one register less, through all of an item
+  typename WalkShared<Config>::ItemRing::Position at_;
 };
 
 }  // namespace tandem::cuda::gla
