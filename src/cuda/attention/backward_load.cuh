@@ -7,19 +7,21 @@
 
 namespace tandem::cuda::attention {
 
-/// The steps of an item: the tiles of each head of the group, from the last on.
+/// The steps of an item: the heads of the group at each tile of queries, from the last tile on. why
+/// not all tiles of a head: with a causal mask blocks behind the first have few tiles at each
+/// head's end, and would wait there for the first block, which comes by once in a head.
 struct BackwardStep {
   int head;  // of the queries
   int tile;  // in its sequence
 
   explicit __device__ BackwardStep(const BackwardItem& item)
-      : head(item.tiles() > 0 ? item.first_head : item.end_head), tile(item.last_tile) {}
+      : head(item.first_head), tile(item.last_tile) {}
 
-  __device__ bool exists(const BackwardItem& item) const { return head < item.end_head; }
+  __device__ bool exists(const BackwardItem& item) const { return tile >= item.first_tile; }
   __device__ void advance(const BackwardItem& item) {
-    if (--tile < item.first_tile) {
-      tile = item.last_tile;
-      ++head;
+    if (++head == item.end_head) {
+      head = item.first_head;
+      --tile;
     }
   }
 };
