@@ -95,7 +95,7 @@ struct BackwardPlace {
     if (problem.cu_seqlens_k == nullptr) {
       // Heads side by side, block by block, then the next heads.
       const int heads = sequences * problem.HKV, blocks = params.key_blocks / sequences;
-      const int together = min(params.heads_together, heads);
+      const int together = params.heads_together;
       const int begin = index / (together * blocks) * together;
       const int beside = min(together, heads - begin);
       index -= begin * blocks;

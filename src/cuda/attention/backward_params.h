@@ -107,10 +107,13 @@ inline void set_backward_params(AttentionBackwardParams& params,
       group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * tile.sum_columns);
   const std::int64_t steps = params.key_blocks * forward.HKV * group *
                              ceil_div(forward.TQ, tile.queries) / multiprocessors;
-  params.heads_together = static_cast<int>(std::clamp<std::int64_t>(
-      std::max(kCacheBytes / std::max<std::int64_t>(head_bytes, 1),
-               multiprocessors * kPatience / std::max<std::int64_t>(steps, 1)),
-      1, kMaxIndex));
+  const std::int64_t together =
+      std::max({std::int64_t{1}, kCacheBytes / std::max<std::int64_t>(head_bytes, 1),
+                multiprocessors * kPatience / std::max<std::int64_t>(steps, 1)});
+  // As many in each turn: with a causal mask a short last one leaves multiprocessors idle.
+  const std::int64_t heads = std::max<std::int64_t>(forward.N * forward.HKV, 1);
+  params.heads_together =
+      static_cast<int>(ceil_div(heads, std::max<std::int64_t>(heads / together, 1)));
   const BackwardWorkspace parts = plan_backward_workspace(forward, tile);
   const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
   params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));

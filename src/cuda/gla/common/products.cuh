@@ -189,4 +189,15 @@ __device__ void put_rows(const float (&acc)[kCount], char* panels) {
   }
 }
 
+/// Sets to 0 what of a fragment's 16 x 16 elements on the diagonal lies before it.
+template <class... Elements>
+__device__ inline void clear_before_diagonal(Elements (&... elements)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int column = 8 * (i / 4) + threadIdx.x % 4 * 2 + i % 2;
+    const int row = threadIdx.x % 32 / 4 + 8 * (i / 2 % 2);
+    ((elements[i] = column >= row ? elements[i] : 0.0f), ...);
+  }
+}
+
 }  // namespace tandem::cuda::gla

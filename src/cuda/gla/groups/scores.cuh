@@ -42,26 +42,25 @@ struct GroupScores {
     const float own[2] = {log2_sum[row], log2_sum[row + 8]};
     float rows[2] = {};
     const auto weigh_step = [&](int step, float(&columns)[4]) {
-      float of_keys[8];
+      float of_keys[8], of_values[8];
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
-        const int half = i / 2 % 2;  // rows `row` and `row + 8`
-        const int column = fragment_column(2 * step + i / 4);
-        const float2 of_column = *reinterpret_cast<const float2*>(&log2_sum[column]);
-        const float difference[2] = {of_column.x - own[half], of_column.y - own[half]};
+        const float2 of_column =
+            *reinterpret_cast<const float2*>(&log2_sum[fragment_column(2 * step + i / 4)]);
+        of_keys[i] = fast_exp2(of_column.x - own[i / 2 % 2]);
+        of_keys[i + 1] = fast_exp2(of_column.y - own[i / 2 % 2]);
+        of_values[i] = values[8 * step + i];
+        of_values[i + 1] = values[8 * step + i + 1];
+      }
+      // why both: 0 * NaN, and factors before the diagonal may be inf.
+      if (step == warp) clear_before_diagonal(of_keys, of_values);
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const int at = 8 * step + i + n;
-          // why selects: 0 * NaN, and factors before the diagonal may be inf.
-          const bool reaches = column + n >= row + 8 * half;
-          const float factor = reaches ? fast_exp2(difference[n]) : 0.0f;
-          const float value = reaches ? values[at] : 0.0f;
-          const float weight = factor * keys[at];
-          of_keys[i + n] = weight;
-          sum[at] += factor * value;
-          rows[half] += weight * value;
-          columns[i / 4 * 2 + n] += weight * value;
-        }
+      for (int i = 0; i < 8; ++i) {
+        const int at = 8 * step + i;
+        sum[at] += of_keys[i] * of_values[i];
+        of_keys[i] *= keys[at];
+        rows[i / 2 % 2] += of_keys[i] * of_values[i];
+        columns[i / 4 * 2 + i % 2] += of_keys[i] * of_values[i];
       }
       accumulator_to_operand<Element>(of_keys, 0, a[step]);
     };

@@ -35,26 +35,28 @@ struct ReverseScores {
         if (lane < 16) tokens.query_intra[warp][16 * step + lane] = 0.0f;
         continue;
       }
-      float of_keys[8], of_values[8], columns[4] = {};
+      float of_keys[8], of_values[8], factors[8], columns[4] = {};
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
-        const int half = i / 2 % 2;  // rows `row` and `row + 8`
-        const int column = fragment_column(2 * step + i / 4);
-        const float2 sum_i = *reinterpret_cast<const float2*>(&log2_sum[column]);
-        const float factor[2] = {scale * fast_exp2(sum_i.x - sum[half]),
-                                 scale * fast_exp2(sum_i.y - sum[half])};
+        const float2 sum_i =
+            *reinterpret_cast<const float2*>(&log2_sum[fragment_column(2 * step + i / 4)]);
+        factors[i] = scale * fast_exp2(sum_i.x - sum[i / 2 % 2]);
+        factors[i + 1] = scale * fast_exp2(sum_i.y - sum[i / 2 % 2]);
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          // why selects of products: 0 * NaN, and factors before the diagonal may be inf.
-          const bool reaches = column + n >= row + 8 * half;
-          const float key = keys[8 * step + i + n], value = values[8 * step + i + n];
-          const float weight = factor[n] * key;
-          of_keys[i + n] = reaches ? weight : 0.0f;
-          of_values[i + n] = reaches ? factor[n] * value : 0.0f;
-          const float e = reaches ? weight * value : 0.0f;
-          rows[half] += e;
-          columns[i / 4 * 2 + n] += e;
+        for (int n = i; n < i + 2; ++n) {
+          of_keys[n] = keys[8 * step + n];
+          of_values[n] = values[8 * step + n];
         }
+      }
+      // why all: 0 * NaN, and factors before the diagonal may be inf.
+      if (step == warp) clear_before_diagonal(of_keys, of_values, factors);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        of_keys[i] *= factors[i];
+        const float e = of_keys[i] * of_values[i];
+        of_values[i] *= factors[i];
+        rows[i / 2 % 2] += e;
+        columns[i / 4 * 2 + i % 2] += e;
       }
       accumulator_to_operand<Element>(of_keys, 0, a[step]);
       std::uint32_t packed[4];
