@@ -7,9 +7,8 @@
 
 namespace tandem::cuda::attention {
 
-/// The steps of an item: the heads of the group at each tile of queries, from the last tile on. why
-/// not all tiles of a head: with a causal mask blocks behind the first have few tiles at each
-/// head's end, and would wait there for the first block, which comes by once in a head.
+/// The steps of an item: tiles of queries, from the last on, each for all heads of the group, or
+/// (BackwardItem::head_by_head) all tiles of one head after the other.
 struct BackwardStep {
   int head;  // of the queries
   int tile;  // in its sequence
@@ -19,7 +18,12 @@ struct BackwardStep {
 
   __device__ bool exists(const BackwardItem& item) const { return tile >= item.first_tile; }
   __device__ void advance(const BackwardItem& item) {
-    if (++head == item.end_head) {
+    if (item.head_by_head) {
+      if (--tile < item.first_tile && head + 1 < item.end_head) {
+        tile = item.last_tile;
+        ++head;
+      }
+    } else if (++head == item.end_head) {
       head = item.first_head;
       --tile;
     }

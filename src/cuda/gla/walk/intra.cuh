@@ -24,7 +24,7 @@ __device__ void run_intra(const WalkParams& params, WalkShared<Config>& shared) 
       auto& stage = shared.stages[in.stage];
       shared.input.wait_full(in);
       float qk[32];
-      multiply_rows<Config>(qk, stage.q, stage.k);
+      multiply_tiles<Config>(qk, stage.q, stage.k);
       shared.intra.wait_empty(out);
       collect_row_sums(params, shared, out);
       place_row_sums(params, shared, item, chunk, out);

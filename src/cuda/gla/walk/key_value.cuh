@@ -36,14 +36,16 @@ template <class Config>
 __device__ void multiply_turned_state(float (&o)[32], const WalkShared<Config>& shared,
                                       const char* x, int block) {
   constexpr int kSteps = 4;  // per 64 rows of St
+  const std::uint64_t of_x = k_major_descriptor(x, 0);
   wgmma_begin();
 #pragma unroll
   for (int rows = 0; rows < Config::kStateWarpgroups; ++rows) {
+    const std::uint64_t of_state = mn_major_descriptor(shared.value.state[rows][block], 0);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       wgmma_ss<typename Config::Element, 64, Major::MN, Major::K>(
-          o, mn_major_descriptor(shared.value.state[rows][block], step),
-          k_major_descriptor(x, kSteps * rows + step), rows + step > 0);
+          o, move_descriptor(of_state, mn_major_bytes(step)),
+          move_descriptor(of_x, k_major_bytes<64>(kSteps * rows + step)), rows + step > 0);
     }
   }
   wgmma_commit();
@@ -58,7 +60,7 @@ __device__ void make_value(const WalkParams& params, WalkShared<Config>& shared,
   const auto& decay = shared.decay_of(in.stage, 0);
   float o[32];
   // Others may clear rows of v behind a packed sequence meanwhile: their products are masked.
-  multiply_rows<Config>(o, stage.x(), stage.v);
+  multiply_tiles<Config>(o, stage.x(), stage.v);
   wgmma_wait<0>();
   fence_registers(o);
   store_intra<Config, 1>(o, &decay, params.problem.scale, item.valid_tokens<Config>(chunk),

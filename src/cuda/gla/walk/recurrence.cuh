@@ -39,6 +39,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   std::uint32_t values[kSteps][4];
+  const bool keeps = row_sums.keeps(item, chunk);
   if constexpr (Config::kOneOutputAccumulator) {
     constexpr int kRounded = Config::kRoundedSteps;
     StateOperand<kRounded> operands[2];  // in turn
@@ -46,7 +47,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     for (int step = 0; step < Config::kKeyDim / 16; step += kRounded) {
       auto& operand = operands[step / kRounded % 2];
       round_state(operand, state, step);
-      row_sums.keep(item, chunk, step, operand);
+      if (keeps) row_sums.keep(item, chunk, step, operand);
       multiply_state<Config>(o, operand, stage.q, step);
       if (step == 0) continue;
       wgmma_wait<1>();
@@ -70,7 +71,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     StateOperand<StateRegisters<Config>::kSteps> operand;
     float intra[32];
     round_state(operand, state, 0);
-    row_sums.keep(item, chunk, 0, operand);
+    if (keeps) row_sums.keep(item, chunk, 0, operand);
     if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
     state.scale(decay.state_to_state);
     if constexpr (Config::kTurns) Turns::take(warpgroup);

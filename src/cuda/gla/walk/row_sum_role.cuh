@@ -70,12 +70,16 @@ class RowSumRole {
     shared_.input.wait_full(in);
   }
 
-  /// Keeps the rounded state before a chunk, from step `first` on, where a flow span begins.
+  /// Whether the rounded state before a chunk is to be kept: where a flow span begins.
+  __device__ bool keeps(const Item& item, int chunk) const {
+    return Config::kRowSums && !kFlow && begins_span(item, chunk);
+  }
+  /// Keeps it from step `first` on. why where is found again at each step: a pointer is two
+  /// registers that the products lack.
   template <int kSteps>
   __device__ void keep(const Item& item, int chunk, int first,
                        const std::uint32_t (&state)[kSteps][4]) const {
     if constexpr (Config::kRowSums && !kFlow) {
-      if (!begins_span(item, chunk)) return;
       uint4* to = kept(item, chunk) + first * 128;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {

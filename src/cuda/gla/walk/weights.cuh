@@ -1,6 +1,7 @@
 // The weights of the tokens inside a chunk on each other, from products to panels.
 #pragma once
 
+#include "cuda/gla/common/products.cuh"
 #include "cuda/gla/walk/shared.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -9,14 +10,9 @@ namespace tandem::cuda::gla {
 
 /// Issues the products of the rows of two tiles, [i][j].
 template <class Config>
-__device__ void multiply_rows(float (&product)[32], const char* i_tile, const char* j_tile) {
+__device__ void multiply_tiles(float (&product)[32], const char* i_tile, const char* j_tile) {
   wgmma_begin();
-#pragma unroll
-  for (int step = 0; step < Config::kKeyDim / 16; ++step) {
-    wgmma_ss<typename Config::Element, 64, Major::K, Major::K>(
-        product, k_major_descriptor(i_tile, step), k_major_descriptor(j_tile, step), step > 0);
-  }
-  wgmma_commit();
+  multiply_rows<typename Config::Element, Config::kKeyDim / 16>(product, i_tile, j_tile);
 }
 
 /// P = scale * decay * mask (.) QKt for this thread's fragment, rounded and stored as a panel
