@@ -124,12 +124,6 @@ struct BackwardItem {
   int tiles_before;  // tiles of the sequences before
   int first_tile;
   int last_tile;
-  // The order of its steps (BackwardStep). Tile by tile where all blocks begin at the last tile: of
-  // each head, blocks that see few tiles would wait there for the first block, which comes by once
-  // in a head. In windows they begin at tiles of their own, and head by head they read one head's
-  // queries while the L2 holds them.
-  bool head_by_head;
-
   __device__ int tiles() const { return last_tile - first_tile + 1; }
 
   __device__ void set(const AttentionBackwardParams& params, BackwardTile tile,
@@ -152,7 +146,6 @@ struct BackwardItem {
     const bool seen = 0 <= begin && begin < end && first_query <= last_query;
     first_tile = first_query / tile.queries;
     last_tile = seen ? last_query / tile.queries : first_tile - 1;
-    head_by_head = tile.keys - 1 - span.first < span.queries - 1;  // the first block sees not all
   }
 };
 

@@ -8,7 +8,7 @@
 namespace tandem::cuda::attention {
 
 /// The steps of an item: tiles of queries, from the last on, each for all heads of the group, or
-/// (BackwardItem::head_by_head) all tiles of one head after the other.
+/// (AttentionBackwardParams::head_by_head) all tiles of one head after the other.
 struct BackwardStep {
   int head;  // of the queries
   int tile;  // in its sequence
@@ -17,8 +17,8 @@ struct BackwardStep {
       : head(item.first_head), tile(item.last_tile) {}
 
   __device__ bool exists(const BackwardItem& item) const { return tile >= item.first_tile; }
-  __device__ void advance(const BackwardItem& item) {
-    if (item.head_by_head) {
+  __device__ void advance(const BackwardItem& item, bool head_by_head) {
+    if (head_by_head) {
       if (--tile < item.first_tile && head + 1 < item.end_head) {
         tile = item.last_tile;
         ++head;
@@ -163,7 +163,8 @@ struct BackwardLoad {
     load_values(item);
     load_gradients(item, step);
     load_keys(item);
-    for (++steps, step.advance(item); step.exists(item); ++steps, step.advance(item)) {
+    for (++steps, step.advance(item, params.head_by_head); step.exists(item);
+         ++steps, step.advance(item, params.head_by_head)) {
       load_queries(item, step);
       load_gradients(item, step);
     }

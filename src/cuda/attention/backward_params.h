@@ -47,6 +47,11 @@ struct AttentionBackwardParams {
   int query_tiles = 0;     // of a head, in all sequences
   int key_blocks = 0;      // of a key head, in all sequences
   int heads_together = 1;  // key heads of sequences that are worked on side by side, if not packed
+  // The order of a block's steps (BackwardStep). Tile by tile where all blocks begin at the last
+  // tile: of each head, blocks that see few tiles would wait there for the first block, which comes
+  // by once in a head. In windows blocks begin at tiles of their own, and head by head they read
+  // one head's queries while the L2 holds them.
+  bool head_by_head = false;
 
   // The workspace. Per head [H, query_tiles, ...], with the tile's R queries:
   float* log_sum_exp = nullptr;      // [R] in base 2; inf where P is 0
@@ -114,6 +119,9 @@ inline void set_backward_params(AttentionBackwardParams& params,
   const std::int64_t heads = std::max<std::int64_t>(forward.N * forward.HKV, 1);
   params.heads_together =
       static_cast<int>(ceil_div(heads, std::max<std::int64_t>(heads / together, 1)));
+  const std::int64_t sequence =
+      packed ? forward.TK / std::max<std::int64_t>(forward.N, 1) : forward.TK;
+  params.head_by_head = forward.mask.left < sequence;
   const BackwardWorkspace parts = plan_backward_workspace(forward, tile);
   const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
   params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));

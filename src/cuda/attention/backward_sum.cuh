@@ -41,8 +41,9 @@ struct BackwardSum {
       shared.item_ring.wait_full(at);
       const BackwardItem& item = shared.items[at.stage];
       if (item.key_head == BackwardItem::kNone) return;
-      for (BackwardStep step(item); step.exists(item); step.advance(item), ++count) {
+      for (BackwardStep step(item); step.exists(item); ++count) {
         if (count % Config::kSumThreads == thread) add(item, step, count);
+        step.advance(item, params.head_by_head);
       }
       shared.item_ring.empty[at.stage].arrive();
     }
