@@ -31,7 +31,8 @@ struct GroupCopies {
     Barrier& full = shared.full[stage_index];
     full.arrive_and_expect((member == 0 ? 5 : 2) * Config::kTileBytes + 3 * panel_bytes(64));
     const std::int64_t state =
-        (std::int64_t{item.of_slab} * params.members + member) * params.slab_pairs + item.pair;
+        (std::int64_t{item.group_of_slab(params)} * params.members + member) * params.slab_pairs +
+        item.pair_of_slab(params);
     const auto load_state = [&](const void* states, char* to) {
       cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(states) + state * Config::kTileBytes,
                                      &full.word, to, Config::kTileBytes);
@@ -68,39 +69,41 @@ struct GroupCopies {
   __device__ void run() const {
     GroupPosition now, ahead;
     if (!now.more(params)) return;
+    // why not found for each member: divisions are a fifth of the loop.
+    GroupItem item = find_item(params, now.item), next = item;
+    const auto advance = [&](GroupPosition& position, GroupItem& at) {
+      if (position.advance(params)) at = find_item(params, position.item);
+    };
     // why before the stream is followed: the inputs were there before the previous kernel began.
-    load_inputs(0, find_item(params, now.item));
+    load_inputs(0, item);
     follow_stream();
 #pragma unroll 1
     for (int stage = 0; stage < kStages && ahead.more(params); ++stage) {
-      const GroupItem item = find_item(params, ahead.item);
-      load(stage, item, ahead.member);
-      load_values(stage, item, ahead.member);
-      ahead.advance(params);
+      load(stage, next, ahead.member);
+      load_values(stage, next, ahead.member);
+      advance(ahead, next);
     }
     RingPosition<kStages> at;
     std::uint32_t item_parity = 0;
     while (now.more(params)) {
-      const GroupItem item = find_item(params, now.item);
       const int stage = at.stage;
       const TileCoordinate own = values_at(item, now.member, item.begin());
       if constexpr (Config::kAdds) load_earlier(at, own);
       shared.made[stage].wait(at.parity);
       store_panel(params.dv_map, shared.stages[stage].v, own);
       const bool more = ahead.more(params);
-      const GroupItem next = find_item(params, ahead.item);
       if (more) load(stage, next, ahead.member);
       wait_stores_read();
       if (more) {
         load_values(stage, next, ahead.member);
-        ahead.advance(params);
+        advance(ahead, next);
       }
       at.advance();
-      now.advance(params);
+      advance(now, item);
       if (now.member == 0) {
         shared.left.wait(item_parity);
         item_parity ^= 1;
-        if (now.more(params)) load_inputs(at.stage, find_item(params, now.item));
+        if (now.more(params)) load_inputs(at.stage, item);
       }
     }
   }

@@ -97,15 +97,20 @@ struct GroupShared {
 /// A chunk of a group of heads.
 struct GroupItem {
   int batch;
-  int group;    // of the batch
-  int chunk;    // of the sequence
-  int of_slab;  // group and
-  int pair;     // pair, counted in the slab
+  int group;  // of the batch
+  int chunk;  // of the sequence
 
   __device__ int begin() const { return 64 * chunk; }
   /// Whether the chunk is the second one of its pair, which takes S from the first.
   __device__ bool is_second() const { return chunk % 2 == 1; }
   __device__ int other_begin() const { return 64 * (chunk ^ 1); }
+  /// The group and the pair, counted in the slab.
+  __device__ int group_of_slab(const GroupBackwardParams& params) const {
+    return batch * params.problem.forward.HQ + group - params.slab.first_group;
+  }
+  __device__ int pair_of_slab(const GroupBackwardParams& params) const {
+    return (chunk - params.slab.first_segment * params.segment_chunks) / 2;
+  }
 };
 
 __device__ inline unsigned group_items(const GroupBackwardParams& params) {
@@ -119,9 +124,9 @@ struct GroupMember {
 };
 __device__ inline GroupMember find_member(const GroupBackwardParams& params, int group,
                                           int member) {
-  const int head = member / params.value_panels;
-  const int heads = params.members / params.value_panels;
-  return {group * heads + head, 64 * (member - head * params.value_panels)};
+  const int shift = params.value_panels - 1;  // of 1 or 2
+  const int head = member >> shift, heads = params.members >> shift;
+  return {group * heads + head, 64 * (member - (head << shift))};
 }
 
 /// Returns blockIdx.x. why by assembly: a value that roles have in common is spilled in some.
@@ -137,8 +142,7 @@ __device__ inline GroupItem find_item(const GroupBackwardParams& params, unsigne
   const unsigned of_slab = at / chunks, chunk = at - of_slab * chunks;
   const unsigned of_all = of_slab + params.slab.first_group, batch = of_all / HQ;
   return {static_cast<int>(batch), static_cast<int>(of_all - batch * HQ),
-          static_cast<int>(chunk) + params.slab.first_segment * params.segment_chunks,
-          static_cast<int>(of_slab), static_cast<int>(chunk / 2)};
+          static_cast<int>(chunk) + params.slab.first_segment * params.segment_chunks};
 }
 
 /// Where a role is: the items of a CTA in turn, all members of each.
@@ -149,10 +153,12 @@ struct GroupPosition {
   __device__ bool more(const GroupBackwardParams& params) const {
     return item < group_items(params);
   }
-  __device__ void advance(const GroupBackwardParams& params) {
-    if (++member < params.members) return;
+  /// Returns whether another item begins.
+  __device__ bool advance(const GroupBackwardParams& params) {
+    if (++member < params.members) return false;
     member = 0;
     item += gridDim.x;
+    return true;
   }
 };
 
