@@ -77,9 +77,11 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (threadIdx.x == 0) GroupCopies<Config>{params, shared}.run();
-    if (threadIdx.x / 32 == 1) GroupDecays<Config>{params, shared}.run();
-    if (threadIdx.x / 32 == 2) GroupDecayGradients<Config>{params, shared}.run();
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    // why elected: ptxas then knows that one thread copies, and makes no loop around each copy.
+    if (warp == 0 && cute::elect_one_sync()) GroupCopies<Config>{params, shared}.run();
+    if (warp == 1) GroupDecays<Config>{params, shared}.run();
+    if (warp == 2) GroupDecayGradients<Config>{params, shared}.run();
   } else if (warpgroup == 1) {
     cutlass::arch::warpgroup_reg_alloc<Config::kScoreRegisters>();
     GroupScores<Config>{params, shared}.run();

@@ -127,18 +127,18 @@ struct GroupDecays {
     float behind;
   };
 
-  __device__ PairDecays load(const GroupPosition& at) const {
+  /// Of a member of the item whose first head's decays begin at `group`.
+  __device__ PairDecays load(const float* group, int chunk, int member) const {
     const DecayTensor& decay = params.problem.forward.log_decay;
-    if (!at.more(params) || decay.data == nullptr) return {};
-    const GroupItem item = find_item(params, at.item);
-    const float* head = decay.data + item.batch * decay.batch_stride +
-                        find_member(params, item.group, at.member).head * decay.head_stride;
+    if (group == nullptr) return {};
+    const float* const head = group + find_member(params, 0, member).head * decay.head_stride;
+    const int T = static_cast<int>(params.problem.forward.T);
     const auto of_token = [&](int time) {
-      return time < params.problem.forward.T ? head[time * decay.time_stride] : 0.0f;
+      return time < T ? head[time * decay.time_stride] : 0.0f;
     };
     const int token = 2 * (threadIdx.x % 32);
-    const int own = item.begin() + token, other = item.other_begin() + token;
-    const int chunk_behind = (item.chunk | 1) + 1;
+    const int own = 64 * chunk + token, other = 64 * (chunk ^ 1) + token;
+    const int chunk_behind = (chunk | 1) + 1;
     const bool ends_segment = chunk_behind % params.segment_chunks == 0;
     return {{of_token(own), of_token(own + 1)},
             {of_token(other), of_token(other + 1)},
@@ -177,13 +177,25 @@ struct GroupDecays {
 
   __device__ void run() const {
     GroupPosition ahead;
-    PairDecays log_decays = load(ahead);
+    const float* group = nullptr;  // null behind the last item, and without decays
+    int chunk = 0;
+    const auto find = [&] {
+      const DecayTensor& decay = params.problem.forward.log_decay;
+      const GroupItem item = find_item(params, ahead.item);
+      chunk = item.chunk;
+      group = nullptr;
+      if (!ahead.more(params) || decay.data == nullptr) return;
+      group = decay.data + item.batch * decay.batch_stride +
+              find_member(params, item.group, 0).head * decay.head_stride;
+    };
+    find();
+    PairDecays log_decays = load(group, chunk, 0);
     RingPosition<kStages> at;
     while (ahead.more(params)) {
       const PairDecays now = log_decays;
-      const bool is_second = find_item(params, ahead.item).is_second();
-      ahead.advance(params);
-      log_decays = load(ahead);
+      const bool is_second = chunk % 2 == 1;
+      if (ahead.advance(params)) find();
+      log_decays = load(group, chunk, ahead.member);
       // Returns at once in the first turn.
       shared.sums_read[at.stage].wait(at.parity ^ 1);
       by_strength(any_strong(now.own) || any_strong(now.other),
@@ -201,6 +213,11 @@ struct GroupDecayGradients {
   GroupShared<Config>& shared;
   float2 of_head{};   // of this lane's two tokens, over the head's members so far
   float zero = 0.0f;  // NaN behind what is not finite
+  // Of the item: where the gradient of this lane's first token by the group's first head belongs,
+  // or of a constant decay the chunk's share, null if it is not wanted; and how many tokens there
+  // are from it on.
+  float* first = nullptr;
+  int left = 0;
 
   using Tokens = typename GroupShared<Config>::Tokens;
 
@@ -235,25 +252,36 @@ struct GroupDecayGradients {
     of_head.y += unless_forgotten(dg.y, log_decay.y);
   }
 
-  /// Leaves d_log_decay of a head's tokens, or their sum for a constant decay.
-  __device__ void leave_head(const GroupPosition& at) {
+  /// Finds where an item's gradients are left.
+  __device__ void begin_item(const GroupItem& item) {
+    const GlaForwardProblem& problem = params.problem.forward;
     const DecayGradient& to = params.problem.d_log_decay;
-    const GroupItem item = find_item(params, at.item);
-    const int head = find_member(params, item.group, at.member).head;
-    const int token = 2 * (threadIdx.x % 32);
-    const std::int64_t left = params.problem.forward.T - item.begin();
-    const float first = token < left ? of_head.x : 0.0f;
-    const float second = token + 1 < left ? of_head.y : 0.0f;
-    of_head = {};
-    if (to.data == nullptr) return;
-    if (to.per_token) {
-      const int time = item.begin() + token;
-      if (token < left) leave(*gradient_at(to, item.batch, time, head), first);
-      if (token + 1 < left) leave(*gradient_at(to, item.batch, time + 1, head), second);
+    const int head = find_member(params, item.group, 0).head, token = 2 * (threadIdx.x % 32);
+    left = static_cast<int>(problem.T) - item.begin() - token;
+    if (to.data == nullptr) {
+      first = nullptr;
+    } else if (to.per_token) {
+      first = gradient_at(to, item.batch, item.begin() + token, head);
     } else {
-      const float sum = sum_warp(first + second);
-      const std::int64_t of_head = std::int64_t{item.batch} * params.problem.forward.H + head;
-      if (token == 0) leave(params.decay_sums[of_head * params.chunks + item.chunk], sum);
+      first = params.decay_sums + (std::int64_t{item.batch} * problem.H + head) * params.chunks +
+              item.chunk;
+    }
+  }
+
+  /// Leaves d_log_decay of a head's tokens, or their sum for a constant decay.
+  __device__ void leave_head(int member) {
+    const DecayGradient& to = params.problem.d_log_decay;
+    const float2 own = {left > 0 ? of_head.x : 0.0f, left > 1 ? of_head.y : 0.0f};
+    of_head = {};
+    if (first == nullptr) return;
+    const int head = find_member(params, 0, member).head;
+    if (to.per_token) {
+      float* const at = first + head * to.head_stride;
+      if (left > 0) leave(*at, own.x);
+      if (left > 1) leave(at[to.time_stride], own.y);
+    } else {
+      const float sum = sum_warp(own.x + own.y);
+      if (threadIdx.x % 32 == 0) leave(first[head * params.chunks], sum);
     }
   }
 
@@ -261,9 +289,10 @@ struct GroupDecayGradients {
     if constexpr (Config::kAdds) follow_stream();  // the part before left what this one adds to
     RingPosition<GroupShared<Config>::kStages> at;
     for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
+      if (now.member == 0) begin_item(find_item(params, now.item));
       shared.made[at.stage].wait(at.parity);
       differentiate(at.stage);
-      if ((now.member + 1) % params.value_panels == 0) leave_head(now);
+      if (ends_head(params, now.member)) leave_head(now.member);
     }
     if (params.guard.non_finite != nullptr && !(zero == 0.0f)) *params.guard.non_finite = 1;
   }

@@ -129,6 +129,11 @@ __device__ inline GroupMember find_member(const GroupBackwardParams& params, int
   return {group * heads + head, 64 * (member - (head << shift))};
 }
 
+/// Whether a member is the last one of its head.
+__device__ inline bool ends_head(const GroupBackwardParams& params, int member) {
+  return (~member & (params.value_panels - 1)) == 0;
+}
+
 /// Returns blockIdx.x. why by assembly: a value that roles have in common is spilled in some.
 __device__ inline unsigned first_item() {
   unsigned item;
