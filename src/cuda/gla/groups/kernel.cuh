@@ -38,6 +38,8 @@
 // Floor: v, do read twice (once from the L2), two states of 2 K V bytes read and dv written, per
 // member and 64 tokens. Numerics: rounded to 16 bits are At, the sum of Wt, S, dS and the decayed V
 // and dO; of two parts the first's dv, too. Shared memory: 226 KB at 128 columns.
+// Code: a multiprocessor's instruction cache holds 32 KB, and behind that schedulers wait for
+// instructions; what all roles run per member is about 35 (docs/ops/gla_backward.log.md).
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
