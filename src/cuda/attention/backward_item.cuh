@@ -124,6 +124,7 @@ struct BackwardItem {
   int tiles_before;  // tiles of the sequences before
   int first_tile;
   int last_tile;
+
   __device__ int tiles() const { return last_tile - first_tile + 1; }
 
   __device__ void set(const AttentionBackwardParams& params, BackwardTile tile,

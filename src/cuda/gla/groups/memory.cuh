@@ -281,7 +281,7 @@ struct GroupDecayGradients {
       if (left > 1) leave(at[to.time_stride], own.y);
     } else {
       const float sum = sum_warp(own.x + own.y);
-      if (threadIdx.x % 32 == 0) leave(first[head * params.chunks], sum);
+      if (threadIdx.x % 32 == 0) leave(first[std::int64_t{head} * params.chunks], sum);
     }
   }
 
