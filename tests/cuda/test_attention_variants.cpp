@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cuda/attention/backward_params.h"
 #include "cuda/attention/variants.h"
 #include "ops/attention.h"
 #include "planned.h"
@@ -130,6 +131,39 @@ TEST(AttentionPlan, GradientsSumQueriesInTheWorkspace) {
   };
   EXPECT_GE(bytes(1024), std::size_t{2} * 1024 * 3 * 128 * 4);
   EXPECT_LT(bytes(1024), std::size_t{2} * 1024 * 3 * 128 * 5);
+}
+
+/// Causal, of 128 columns: B sequences of T tokens, `HKV` key heads that `group` heads each read.
+AttentionBackwardParams order_of(std::int64_t B, std::int64_t T, std::int64_t HKV,
+                                 std::int64_t group, std::int64_t window = -1) {
+  AttentionBackwardArgs args = backward_args(B, T, HKV * group, 128, 128);
+  for (TensorView* x : {&args.k, &args.v}) *x = view(2, {B, T, HKV, 128});
+  args.dk = view(8, {B, T, HKV, 128});
+  args.dv = view(9, {B, T, HKV, 128});
+  args.causal = true;
+  if (window >= 0) args.window_left = window;
+  AttentionBackwardParams params;
+  set_backward_params(params, make_problem(args), backward_tile(128, 128), 132, nullptr);
+  return params;
+}
+
+TEST(AttentionPlan, AsManyHeadsInEachTurn) {
+  EXPECT_EQ(order_of(4, 2048, 8, 4).heads_together, 8);  // of 32
+  EXPECT_EQ(order_of(1, 4096, 8, 8).heads_together, 4);  // of 8
+  EXPECT_EQ(order_of(4, 1024, 16, 1).heads_together, 64);
+  for (const std::int64_t heads : {1, 5, 7, 24, 33}) {
+    const int together = order_of(1, 4096, heads, 4).heads_together;
+    const std::int64_t turns = ceil_div(heads, together);
+    EXPECT_LE(1, together);
+    EXPECT_LT(turns * together - heads, turns) << heads;  // the last lacks fewer
+  }
+  EXPECT_EQ(order_of(0, 1024, 8, 1).heads_together, 1);
+}
+
+TEST(AttentionPlan, HeadByHeadInWindows) {
+  EXPECT_FALSE(order_of(1, 16384, 8, 4).head_by_head);
+  EXPECT_FALSE(order_of(1, 4096, 8, 4, 4096).head_by_head);  // all keys
+  EXPECT_TRUE(order_of(1, 16384, 8, 4, 4095).head_by_head);
 }
 
 }  // namespace
