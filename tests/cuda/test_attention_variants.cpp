@@ -166,5 +166,23 @@ TEST(AttentionPlan, HeadByHeadInWindows) {
   EXPECT_TRUE(order_of(1, 16384, 8, 4, 4095).head_by_head);
 }
 
+/// A sequence's gradients are then summed in one order, whatever is packed with it.
+TEST(AttentionPlan, ThePackedOrderDoesNotDependOnLengths) {
+  for (const std::int64_t tokens : {100, 10000}) {
+    AttentionBackwardArgs args = backward_args(1, tokens, 4, 128, 128);
+    args.cu_seqlens_q = view(10, {4}, DType::kInt32);
+    args.cu_seqlens_k = view(11, {4}, DType::kInt32);
+    args.causal = true;
+    const auto head_by_head = [&] {
+      AttentionBackwardParams params;
+      set_backward_params(params, make_problem(args), backward_tile(128, 128), 132, nullptr);
+      return params.head_by_head;
+    };
+    EXPECT_FALSE(head_by_head());
+    args.window_left = 1000;
+    EXPECT_TRUE(head_by_head());
+  }
+}
+
 }  // namespace
 }  // namespace tandem::cuda::attention

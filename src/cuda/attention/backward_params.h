@@ -119,9 +119,9 @@ inline void set_backward_params(AttentionBackwardParams& params,
   const std::int64_t heads = std::max<std::int64_t>(forward.N * forward.HKV, 1);
   params.heads_together =
       static_cast<int>(ceil_div(heads, std::max<std::int64_t>(heads / together, 1)));
-  const std::int64_t sequence =
-      packed ? forward.TK / std::max<std::int64_t>(forward.N, 1) : forward.TK;
-  params.head_by_head = forward.mask.left < sequence;
+  // why all windows of packed calls: a sequence's sums must not depend on the others' lengths.
+  const std::int64_t left = problem.forward.mask.left;
+  params.head_by_head = left != AttentionMask::kUnlimited && (packed || left < forward.TK);
   const BackwardWorkspace parts = plan_backward_workspace(forward, tile);
   const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
   params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));
