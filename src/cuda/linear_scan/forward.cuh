@@ -43,6 +43,7 @@
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/linear_scan/forward_load.cuh"
 #include "cuda/linear_scan/forward_scan.cuh"
+#include "cuda/parts/elect.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
@@ -85,7 +86,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     }
     if (warp == 0) {
-      if (threadIdx.x == 0) {
+      if (elected_of_warp(0)) {
         if (params.tma) {
           load_with_tma<Config>(params, shared);
         } else {
@@ -97,7 +98,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       pass_empty_sequences<Config>(params.problem);
     } else if (!params.tma) {
       load_with_threads<Config>(params, shared);
-    } else if (threadIdx.x == 64) {
+    } else if (elected_of_warp(2)) {
       store_outputs<Config>(params, shared);
     }
   } else {

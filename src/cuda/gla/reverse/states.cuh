@@ -25,6 +25,7 @@
 #include "cuda/gla/reverse/entry_state.cuh"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/shared.cuh"
+#include "cuda/parts/elect.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -189,7 +190,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_kept_states_kernel(
     walk.walk(warp / 4 - 1);
   } else if (warp == 1) {
     walk.prepare_decay();
-  } else if (threadIdx.x == 0) {
+  } else if (elected_of_warp(0)) {
     walk.load();
   }
 }

@@ -32,6 +32,7 @@
 
 #include "cuda/gla/wide/memory.cuh"
 #include "cuda/gla/wide/rows.cuh"
+#include "cuda/parts/elect.cuh"
 #include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::gla {
@@ -57,9 +58,9 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_wide_gradients_kernel
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (threadIdx.x == 0) {
+    if (elected_of_warp(0)) {
       WidePanels<Config>{params, shared}.run();
-    } else if (threadIdx.x == 32) {
+    } else if (elected_of_warp(1)) {
       WideStates<Config>{params, shared}.run();
     }
   } else {
