@@ -47,6 +47,11 @@ TEST(GlaBackwardPlan, CutsReverseWalksOfFewHeads) {
   EXPECT_EQ(plan(backward_args(4, 4096, 32, 32, 128, 128)).segments, 1);
   EXPECT_EQ(plan(backward_args(1, 8192, 16, 16, 128, 128)).segments, 8);
   EXPECT_EQ(plan(backward_args(1, 2048, 32, 32, 128, 128)).segments, 4);
+  EXPECT_TRUE(plan(backward_args(1, 2048, 32, 32, 128, 128)).looks_back);
+  EXPECT_FALSE(plan(backward_args(1, 8192, 16, 16, 128, 128)).looks_back);
+  GlaBackwardArgs remembers = backward_args(1, 2048, 32, 32, 128, 128);
+  remembers.log_decay.reset();
+  EXPECT_FALSE(plan(remembers).looks_back);
   // No more memory than 1.1 times the wider of q and v, and 16 MB.
   for (const int heads : {1, 2, 8, 24, 40, 64, 100, 140}) {
     for (const std::int64_t T : {0, 1, 63, 640, 4100, 16384, 100000}) {

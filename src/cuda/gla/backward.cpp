@@ -314,7 +314,10 @@ void run_in_reverse(const GlaBackwardProblem& problem, const BackwardChoice& cho
   const ReversePlan& plan = choice.reverse;
   ReverseParams params{encode_maps(problem), problem};
   const Entries entries =
-      enter_segments(problem, params, variant.segments, variant.name, plan, scratch, stream);
+      plan.looks_back
+          ? Entries{nullptr, scratch.at<float>(plan.entry_gradients)}
+          : enter_segments(problem, params, variant.segments, variant.name, plan, scratch, stream);
+  params.looks_back = plan.looks_back;
   params.guard = guard;
   params.chunks = plan.chunks;
   params.segments = plan.segments;

@@ -10,7 +10,7 @@ namespace tandem::cuda::gla {
 
 template <class Element, int kKeyDim, int kValueDim>
 void launch_reverse_backward(const char* name, const ReverseParams& params, void* stream) {
-  using States = KeptStatesConfig<Element, kKeyDim, kValueDim>;
+  using States = KeptStatesConfig<Element, kKeyDim, kValueDim, false>;
   using Gradients = ReverseConfig<Element, kKeyDim, kValueDim>;
   const GlaForwardProblem& problem = params.problem.forward;
   const auto on = static_cast<cudaStream_t>(stream);
@@ -18,8 +18,9 @@ void launch_reverse_backward(const char* name, const ReverseParams& params, void
   if (segments == 0) return;
   static_assert(sizeof(KeptStatesShared<States>) <= kSharedMemoryPerBlock);
   static_assert(sizeof(ReverseShared<Gradients>) <= kSharedMemoryPerBlock);
-  launch_kernel(name, gla_kept_states_kernel<States>,
+  launch_kernel(name, gla_kept_states_kernel<Element, kKeyDim, kValueDim>,
                 {.blocks = segments,
+                 .blocks_y = params.looks_back ? 2u : 1u,
                  .threads = States::kThreads,
                  .shared_bytes = sizeof(KeptStatesShared<States>)},
                 on, params);

@@ -41,7 +41,6 @@
 #include "cuda/gla/reverse/memory.cuh"
 #include "cuda/gla/reverse/scores.cuh"
 #include "cuda/gla/reverse/state.cuh"
-#include "cuda/parts/elect.cuh"
 
 namespace tandem::cuda::gla {
 
@@ -79,9 +78,10 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_reverse_kernel(
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
     const int warp = threadIdx.x / 32;
-    if (elected_of_warp(0)) ReverseCopies<Config>{params, shared, head}.run();
+    // why not elected_of_warp: ptxas (13.0) then spills 32 bytes in another role.
+    if (threadIdx.x == 0) ReverseCopies<Config>{params, shared, head}.run();
     if (warp == 1) ReverseDecays<Config>{params, shared, head}.run();
-    if (elected_of_warp(2)) ReverseStates<Config>{params, shared, head}.run();
+    if (threadIdx.x == 64) ReverseStates<Config>{params, shared, head}.run();
   } else if (warpgroup == 1) {
     cutlass::arch::warpgroup_reg_alloc<Config::kScoreRegisters>();
     ReverseScores<Config>{params, shared, head}.run();

@@ -17,7 +17,9 @@ struct ReverseParams : BackwardMaps {
   int pairs = 0;           // of chunks, per segment
   // [B,H,segments,K,V]: states before segments, gradients by the states behind them; null: 0.
   const float* entry_states = nullptr;
-  const float* entry_gradients = nullptr;
+  float* entry_gradients = nullptr;
+  // gla_kept_states_kernel makes the gradients, and needs no states.
+  bool looks_back = false;
   // [B,H,segments,pairs] states before each pair of chunks, St [V,K] rounded to 16 bits, in the
   // layout of shared memory: panels of 64 columns of K (parts/panel.cuh).
   void* states = nullptr;

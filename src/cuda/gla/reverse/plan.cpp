@@ -19,6 +19,9 @@ constexpr int kNarrowest = 120;
 constexpr std::int64_t kStateBytes = 2 * kWidest * kWidest;
 constexpr int kMostSegments = 64;
 constexpr int kFewestChunks = 4;  // per segment
+// Segments up to which all of them look back. Where decays turn out to remember everything, what is
+// read grows with the square of their number.
+constexpr int kMostLookingBack = 4;
 
 /// `reach`: tokens that a state depends on.
 double predicted_time(const ReversePlan& plan, std::int64_t heads, std::int64_t reach,
@@ -36,13 +39,13 @@ double predicted_time(const ReversePlan& plan, std::int64_t heads, std::int64_t 
                        (last > 0 ? round(last) : 0.0);
   const double walk = model.call + plan.segment_chunks * chunk;
   if (plan.segments == 1) return walk;
-  // Two passes for the states of segments, which read k, v, q and do, and their sums.
-  constexpr int kLaunches = 3;
+  // What is read for the states of segments: k, v, q and do. Else in a kernel of its own, and sums.
+  const int launches = plan.looks_back ? 1 : 3;
   constexpr std::int64_t kChunkBytes = 4 * 2 * kChunk * kWidest;
   const DeviceModel::GlaWalk& span = device_model(device).gla_walk;
   const std::int64_t chunks = std::min<std::int64_t>(
       plan.chunks, plan.segments * (ceil_div(reach, kChunk) + 1));  // that are read
-  return walk + kLaunches * span.call +
+  return walk + launches * span.call +
          static_cast<double>(heads * chunks * kChunkBytes) / span.bytes_per_microsecond;
 }
 
@@ -55,14 +58,18 @@ ReversePlan plan_segments(const GlaBackwardProblem& problem, std::int64_t reach,
   plan.segment_chunks = std::max(static_cast<int>(ceil_div(plan.chunks, segments)), 1);
   plan.segments = std::max(static_cast<int>(ceil_div(plan.chunks, plan.segment_chunks)), 1);
   plan.pairs = static_cast<int>(ceil_div(std::min(plan.segment_chunks, plan.chunks), 2));
+  // With two, the second would have to wait for the first in either case.
+  plan.looks_back = plan.segments > 1 && plan.segments <= (reach < f.T ? kMostLookingBack : 2);
   plan.time = predicted_time(plan, heads, reach, device);
   WorkspaceLayout workspace;
   plan.states = workspace.add(heads * plan.segments * plan.pairs * kStateBytes);
   if (plan.segments > 1) {
     const std::int64_t entries = 4 * heads * plan.segments * f.K * f.V;
-    plan.entry_states = workspace.add(entries);
     plan.entry_gradients = workspace.add(entries);
-    plan.log_decay = workspace.add(4 * heads * plan.segments);
+    if (!plan.looks_back) {
+      plan.entry_states = workspace.add(entries);
+      plan.log_decay = workspace.add(4 * heads * plan.segments);
+    }
   }
   if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
     plan.decay_sums = workspace.add(4 * heads * plan.segments);

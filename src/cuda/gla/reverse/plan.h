@@ -10,16 +10,17 @@
 namespace tandem::cuda::gla {
 
 struct ReversePlan {
-  int chunks = 0;          // of a sequence
-  int segments = 1;        // per sequence
-  int segment_chunks = 0;  // of every segment but the last
-  int pairs = 0;           // of chunks, per segment
+  int chunks = 0;           // of a sequence
+  int segments = 1;         // per sequence
+  int segment_chunks = 0;   // of every segment but the last
+  int pairs = 0;            // of chunks, per segment
+  bool looks_back = false;  // each segment reads what it remembers: no entries are summed
   double time = 0.0;  // microseconds, predicted: right enough to compare with walks (walk/plan.h)
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;
-  std::size_t entry_states = 0;     // fp32 [B,H,segments,K,V] where there are several, as
-  std::size_t entry_gradients = 0;  // these
-  std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments
+  std::size_t entry_gradients = 0;  // fp32 [B,H,segments,K,V] where there are several
+  std::size_t entry_states = 0;     // as these, if they do not look back
+  std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments; as these
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
 };

@@ -1,11 +1,15 @@
-// gla_kept_states_kernel: the state before every pair of chunks, for gla_reverse_kernel.
+// gla_kept_states_kernel: the state before every pair of chunks, for gla_reverse_kernel, and where
+// segments look back the gradient by the state behind each.
 //
 // A CTA walks one segment of a head from its first token on, in chunks of 64 tokens, and leaves the
 // state that it has before every pair, rounded to 16 bits:
 //   St = 2^G_C St + (Vt 2^(G_C - G_j)) K
+// It begins with an entry state, or looks back: it begins as many chunks earlier as its decays
+// remember. Other CTAs then walk from as far behind each segment to its end, and leave dSt there:
+//   dSt = 2^G_C dSt + (dOt scale 2^G_i) Q
 //
 // Role    threads              work
-//   load  warp 0, one thread   k and v of later chunks by TMA
+//   load  warp 0, one thread   k and v, or q and do, of later chunks by TMA
 //         warp 1               decay factors of later chunks
 //   state a warpgroup for each 64 of V: St in registers, out through shared memory and bulk copies
 //
@@ -14,12 +18,13 @@
 // load waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: k and v read once and half a tile written per tile read. Numerics: fp32 states; rounded
-// are the decayed V, and what is left behind. Shared memory: 197 KB at 128 columns.
+// are the decayed V, and what is left behind. Shared memory: 198 KB at 128 columns.
 #pragma once
 
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/common/remembered.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/common/tiles.cuh"
 #include "cuda/gla/reverse/entry_state.cuh"
@@ -32,11 +37,11 @@
 
 namespace tandem::cuda::gla {
 
-template <class ElementT, int kKeyDimT, int kValueDimT>
+template <class ElementT, int kKeyDimT, int kValueDimT, bool kReverseT>
 struct KeptStatesConfig {
   using Element = ElementT;
   static constexpr int kChunk = 64;
-  static constexpr bool kReverse = false;
+  static constexpr bool kReverse = kReverseT;
   static constexpr int kKeyDim = kKeyDimT;
   static constexpr int kKeyPanels = kKeyDim / kPanelColumns;
   static constexpr int kValueDim = kValueDimT;
@@ -55,6 +60,8 @@ struct KeptStatesShared {
   Stage stages[Config::kStages];
   alignas(1024) char states[2][Config::kStateBytes];  // one made while the other is stored
   ChunkDecay<64> decay[Config::kStages];
+  DecaySumsShared<Config::kThreads, 1> decay_sums;
+  int remembered;  // chunks
   DecayStream<false>::Buffer log_decays;
   Ring<Config::kStages> input;
 };
@@ -64,43 +71,81 @@ struct KeptStatesWalk {
   const ReverseParams& params;
   KeptStatesShared<Config>& shared;
   const ReverseHead head;
+  const CUtensorMap& k_map;
+  const CUtensorMap& v_map;
   Item item;
+  const float* entry = nullptr;  // the state that the walk begins with, [K,V]; null: 0
+  int earlier = 0;               // chunks walked before the segment
 
   using Element = typename Config::Element;
   using Position = RingPosition<Config::kStages>;
 
   __device__ KeptStatesWalk(const ReverseParams& params, KeptStatesShared<Config>& shared)
-      : params(params), shared(shared), head(params) {
+      : params(params),
+        shared(shared),
+        head(params),
+        k_map(Config::kReverse ? params.q_map : params.k_map),
+        v_map(Config::kReverse ? params.d_o_map : params.v_map) {
+    const GlaForwardProblem& problem = params.problem.forward;
+    const std::int64_t size = std::int64_t{problem.K} * problem.V;
     item.head = head.head;
-    set_sequence(item, params.problem.forward, head.batch);
-    keep_chunks<Config>(item, head.first, head.first + head.chunks);
+    set_sequence(item, problem, head.batch);
+    const int end = head.first + head.chunks;
+    if (params.looks_back) {
+      // In the order of the walk.
+      const int before = Config::kReverse ? params.chunks - end : head.first;
+      const float* const begin =
+          Config::kReverse ? params.problem.d_final_state : problem.initial_state;
+      earlier = before > 0 ? find_earlier(before) : 0;
+      if (earlier == before && begin != nullptr) {
+        entry = begin + (std::int64_t{head.batch} * problem.H + head.head) * size;
+      }
+    } else if (params.entry_states != nullptr) {
+      entry = params.entry_states + head.index * size;
+    }
+    keep_chunks<Config>(item, Config::kReverse ? end : head.first - earlier,
+                        Config::kReverse ? end + earlier : end);
   }
 
-  /// Chunks that come before some pair.
-  __device__ int chunks() const { return 2 * (head.pairs - 1); }
+  /// Finds how many of the `before` chunks before the segment are remembered. All threads.
+  __device__ int find_earlier(int before) const {
+    constexpr int kFirst = 32 * DecaySumsShared<Config::kThreads, 1>::kFirstWarp;
+    if (threadIdx.x >= kFirst) {
+      int remembered[1];
+      find_remembered<Config>(shared.decay_sums, params.problem.forward.log_decay, item, item.head,
+                              {{before - 1, before}}, false, remembered);
+      if (threadIdx.x == kFirst) shared.remembered = remembered[0];
+    }
+    __syncthreads();
+    return shared.remembered;
+  }
+
+  /// Chunks to walk: to the end of those that come before some pair, or to the segment.
+  __device__ int chunks() const { return earlier + (Config::kReverse ? 0 : 2 * (head.pairs - 1)); }
 
   __device__ void load() const {
     Position at;
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       auto& stage = shared.stages[at.stage];
       Barrier& full = shared.input.full[at.stage];
-      const TileCoordinate from{0, item.head, item.begin + 64 * chunk, item.batch};
+      const TileCoordinate from{0, item.head, item.chunk_begin<Config>(chunk), item.batch};
       shared.input.wait_empty(at);
       full.arrive_and_expect(sizeof(stage));
-      load_tile(params.k_map, full, stage.k, Config::kKeyDim, from);
-      load_tile(params.v_map, full, stage.v, Config::kValueDim, from);
+      load_tile(k_map, full, stage.k, Config::kKeyDim, from);
+      load_tile(v_map, full, stage.v, Config::kValueDim, from);
     }
   }
 
   /// Makes the decay factors of all chunks. All lanes of one warp.
   __device__ void prepare_decay() const {
     const GlaForwardProblem& problem = params.problem.forward;
-    DecayStream<false> decays(shared.log_decays, problem.log_decay, item, item.length, 0, 1);
+    DecayStream<Config::kReverse> decays(shared.log_decays, problem.log_decay, item, item.length,
+                                         item.chunk_offset<Config>(0), Config::kReverse ? -1 : 1);
     Position at;
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       const LogDecays own = decays.next();
       shared.input.wait_empty(at);
-      compute_chunk_decay<false>(own, problem.scale, shared.decay[at.stage]);
+      compute_chunk_decay<Config::kReverse>(own, problem.scale, shared.decay[at.stage]);
       shared.input.full[at.stage].arrive();
     }
   }
@@ -134,14 +179,13 @@ struct KeptStatesWalk {
 
   __device__ void walk(int warpgroup) const {
     const GlaForwardProblem& problem = params.problem.forward;
-    const float* const entry = params.entry_states == nullptr
-                                   ? nullptr
-                                   : params.entry_states + head.index * problem.K * problem.V;
+    const StateTile tile{problem.K, problem.V, {problem.V, 1}, 0, 64 * warpgroup};
     float state[Config::kKeyDim / 2];
-    load_entry_state(state, entry, {problem.K, problem.V, {problem.V, 1}, 0, 64 * warpgroup});
+    load_entry_state(state, entry, tile);
     Position at;
-    if (head.pairs > 0) keep(state, 0, warpgroup);
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
+      const int own = chunk - earlier;  // of the segment
+      if (!Config::kReverse && own >= 0 && own % 2 == 0) keep(state, own / 2, warpgroup);
       const auto& stage = shared.stages[at.stage];
       const auto& decay = shared.decay[at.stage];
       shared.input.wait_full(at);
@@ -163,35 +207,54 @@ struct KeptStatesWalk {
       hold_operand(values);
       fence_registers(state);
       shared.input.empty[at.stage].arrive();
-      if (chunk % 2 == 1) keep(state, (chunk + 1) / 2, warpgroup);
     }
-    if (threadIdx.x % 128 == 0) wait_stores_read();
+    if constexpr (Config::kReverse) {
+      const float factor = first_factor(problem.log_decay, item);
+#pragma unroll
+      for (float& value : state) value *= factor;
+      store_state(state, params.entry_gradients + head.index * problem.K * problem.V, tile);
+    } else {
+      if (head.pairs > 0) keep(state, head.pairs - 1, warpgroup);
+      if (threadIdx.x % 128 == 0) wait_stores_read();
+    }
+  }
+
+  __device__ void run() const {
+    const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+    if (warp >= 4) {
+      walk(warp / 4 - 1);
+    } else if (warp == 1) {
+      prepare_decay();
+    } else if (elected_of_warp(0)) {
+      load();
+    }
   }
 };
 
-template <class Config>
-__global__ __launch_bounds__(Config::kThreads, 1) void gla_kept_states_kernel(
-    const __grid_constant__ ReverseParams params) {
+template <class Element, int kKeyDim, int kValueDim>
+__global__ __launch_bounds__(
+    KeptStatesConfig<Element, kKeyDim, kValueDim, false>::kThreads,
+    1) void gla_kept_states_kernel(const __grid_constant__ ReverseParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  auto& shared = *reinterpret_cast<KeptStatesShared<Config>*>(shared_memory);
-  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  if (threadIdx.x == 32) {
-    prefetch_tensor_map(params.k_map);
-    prefetch_tensor_map(params.v_map);
-  }
-  if (threadIdx.x == 0) {
-    shared.input.init(1 + 32, 128 * Config::kWarpgroups);
-    fence_barriers_initialised();
-  }
-  follow_stream();
-  __syncthreads();
-  const KeptStatesWalk<Config> walk(params, shared);
-  if (warp >= 4) {
-    walk.walk(warp / 4 - 1);
-  } else if (warp == 1) {
-    walk.prepare_decay();
-  } else if (elected_of_warp(0)) {
-    walk.load();
+  const auto run = [&]<bool kReverse>() {
+    using Config = KeptStatesConfig<Element, kKeyDim, kValueDim, kReverse>;
+    auto& shared = *reinterpret_cast<KeptStatesShared<Config>*>(shared_memory);
+    if (threadIdx.x == 32) {
+      prefetch_tensor_map(kReverse ? params.q_map : params.k_map);
+      prefetch_tensor_map(kReverse ? params.d_o_map : params.v_map);
+    }
+    if (threadIdx.x == 0) {
+      shared.input.init(1 + 32, 128 * Config::kWarpgroups);
+      fence_barriers_initialised();
+    }
+    follow_stream();
+    __syncthreads();
+    KeptStatesWalk<Config>(params, shared).run();
+  };
+  if (blockIdx.y == 0) {
+    run.template operator()<false>();
+  } else {
+    run.template operator()<true>();
   }
 }
 
