@@ -51,6 +51,7 @@ TEST(GlaBackwardPlan, CutsReverseWalksOfFewHeads) {
   EXPECT_FALSE(plan(backward_args(1, 8192, 16, 16, 128, 128)).looks_back);
   GlaBackwardArgs remembers = backward_args(1, 2048, 32, 32, 128, 128);
   remembers.log_decay.reset();
+  remembers.d_log_decay.reset();
   EXPECT_FALSE(plan(remembers).looks_back);
   // No more memory than 1.1 times the wider of q and v, and 16 MB.
   for (const int heads : {1, 2, 8, 24, 40, 64, 100, 140}) {
