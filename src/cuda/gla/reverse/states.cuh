@@ -62,7 +62,7 @@ struct KeptStatesShared {
   ChunkDecay<64> decay[Config::kStages];
   DecaySumsShared<Config::kThreads, 1> decay_sums;
   int remembered;  // chunks
-  DecayStream<false>::Buffer log_decays;
+  alignas(16) DecayStream<Config::kReverse>::Buffer log_decays;
   Ring<Config::kStages> input;
 };
 
