@@ -2,8 +2,6 @@
 // values, and the tiles of queries that see it.
 #pragma once
 
-#include <cute/arch/cluster_sm90.hpp>
-
 #include "cuda/attention/backward_shared.cuh"
 #include "cuda/parts/tma.cuh"
 
@@ -42,8 +40,7 @@ struct BackwardLoad {
 
   using Shared = BackwardShared<Config>;
 
-  /// Whether this is the thread that copies. why elected: elect.cuh.
-  __device__ static bool is_elected() { return cute::elect_one_sync(); }
+  __device__ static bool is_first() { return threadIdx.x == 0; }
 
   /// Starts loading a tile of kRows rows. One thread.
   template <int kRows, int kPanels>
@@ -77,7 +74,7 @@ struct BackwardLoad {
     constexpr int kBytes = kPanels * panel_bytes(kRows);
     const bool cut = rows < kRows;
     if (cut) {
-      if (is_elected()) {
+      if (is_first()) {
         shared.cut_full.arrive_and_expect(kBytes);
         load<kRows, kPanels>(map, shared.cut_full, tile, at);
       }
@@ -86,9 +83,9 @@ struct BackwardLoad {
       clear_rows<kRows, kPanels>(tile, rows);
       fence_shared_for_async_proxy();
       __syncwarp();
-      if (is_elected()) ++shared.cuts;
+      if (is_first()) ++shared.cuts;
     }
-    if (is_elected()) {
+    if (is_first()) {
       full.arrive_and_expect(more + (cut ? 0 : kBytes));
       if (!cut) load<kRows, kPanels>(map, full, tile, at);
     }
@@ -126,7 +123,7 @@ struct BackwardLoad {
     load_rows<Config::kQueries, kPanels>(
         map, full, tile, {0, step.head, span.query_begin + query, span.batch},
         cuts_queries() ? span.queries - query : Config::kQueries, Shared::kRowBytes);
-    if (is_elected()) {
+    if (is_first()) {
       const std::int64_t row =
           (std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile) *
           Config::kQueries;
@@ -138,7 +135,7 @@ struct BackwardLoad {
     const auto at = ring_position<Config::kQueryStages>(steps);
     shared.queries.wait_empty(at);
     const int stage = at.stage;
-    if (is_elected()) shared.query_tiles[stage] = step.tile;
+    if (is_first()) shared.query_tiles[stage] = step.tile;
     load_tile<Config::kKeyPanels>(params.q_map, shared.queries.full[stage], shared.q[stage],
                                   params.log_sum_exp, shared.log_sum_exp[stage], item, step);
   }
@@ -154,7 +151,7 @@ struct BackwardLoad {
     if (item.tiles() <= 0) {
       shared.keys.wait_empty(ring_position<1>(items));
       shared.values.wait_empty(ring_position<1>(items));
-      if (is_elected()) {
+      if (is_first()) {
         shared.keys.full[0].arrive();
         shared.values.full[0].arrive();
       }
@@ -176,7 +173,7 @@ struct BackwardLoad {
   /// Finds the next item and writes it down for all roles. Returns whether there is one.
   __device__ bool find_item() {
     int index = 0;
-    if (is_elected()) index = static_cast<int>(atomicAdd(params.tickets, 1u));
+    if (is_first()) index = static_cast<int>(atomicAdd(params.tickets, 1u));
     index = __shfl_sync(0xFFFFFFFFu, index, 0);
     const bool exists = index < params.key_blocks * params.problem.forward.HKV;
     const auto at = ring_position<Config::kItemSlots>(items);
@@ -184,11 +181,11 @@ struct BackwardLoad {
     BackwardItem& item = shared.items[at.stage];
     if (exists) {
       const BackwardPlace place(params, Config::kTile, index);
-      if (is_elected()) item.set(params, Config::kTile, place);
-    } else if (is_elected()) {
+      if (is_first()) item.set(params, Config::kTile, place);
+    } else if (is_first()) {
       item.key_head = BackwardItem::kNone;
     }
-    if (is_elected()) shared.item_ring.full[at.stage].arrive();
+    if (is_first()) shared.item_ring.full[at.stage].arrive();
     __syncwarp();
     return exists;
   }

@@ -43,7 +43,6 @@
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/linear_scan/forward_load.cuh"
 #include "cuda/linear_scan/forward_scan.cuh"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 
@@ -86,7 +85,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     }
     if (warp == 0) {
-      if (elected_of_warp(0)) {
+      if (threadIdx.x == 0) {
         if (params.tma) {
           load_with_tma<Config>(params, shared);
         } else {
@@ -98,7 +97,7 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       pass_empty_sequences<Config>(params.problem);
     } else if (!params.tma) {
       load_with_threads<Config>(params, shared);
-    } else if (elected_of_warp(2)) {
+    } else if (threadIdx.x == 64) {
       store_outputs<Config>(params, shared);
     }
   } else {

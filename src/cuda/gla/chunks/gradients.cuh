@@ -45,7 +45,6 @@
 #include "cuda/gla/chunks/memory.cuh"
 #include "cuda/gla/chunks/products.cuh"
 #include "cuda/gla/chunks/state.cuh"
-#include "cuda/parts/elect.cuh"
 
 namespace tandem::cuda::gla {
 
@@ -73,7 +72,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_chunk_gradients_kerne
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (elected_of_warp(0)) ChunkCopies<Config>{params, shared}.run();
+    if (threadIdx.x == 0) ChunkCopies<Config>{params, shared}.run();
     if (threadIdx.x / 32 == 1) ChunkDecays<Config>{params, shared}.run();
   } else if (warpgroup == 3) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kStateRegisters>();

@@ -29,7 +29,6 @@
 #include "cuda/gla/common/decay_stream.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/parts/decay.cuh"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/tma.cuh"
@@ -240,7 +239,7 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
       walk.walk(shared);
     } else if (warp == 1) {
       walk.prepare_decay(shared);
-    } else if (elected_of_warp(0)) {
+    } else if (threadIdx.x == 0) {
       walk.load(shared);
     }
   };

@@ -48,7 +48,6 @@
 #include "cuda/gla/groups/memory.cuh"
 #include "cuda/gla/groups/scores.cuh"
 #include "cuda/gla/groups/state.cuh"
-#include "cuda/parts/elect.cuh"
 
 namespace tandem::cuda::gla {
 
@@ -81,7 +80,8 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
     const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-    if (elected_of_warp(0)) GroupCopies<Config>{params, shared}.run();
+    // why elected: ptxas then knows that one thread copies, and makes no loop around each copy.
+    if (warp == 0 && cute::elect_one_sync()) GroupCopies<Config>{params, shared}.run();
     if (warp == 1) GroupDecays<Config>{params, shared}.run();
     if (warp == 2) GroupDecayGradients<Config>{params, shared}.run();
   } else if (warpgroup == 1) {

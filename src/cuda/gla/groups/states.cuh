@@ -29,7 +29,6 @@
 
 #include "cuda/gla/common/state_walk.cuh"
 #include "cuda/gla/groups/shared.cuh"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::gla {
@@ -153,7 +152,7 @@ __launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_grou
     __syncthreads();
     if (warp < 4) {
       cutlass::arch::warpgroup_reg_dealloc<StateWalkShape::kMemoryRegisters>();
-      if (elected_of_warp(0)) walk.load();
+      if (threadIdx.x == 0) walk.load();
       if (warp == 1) walk.prepare_decays();
     } else {
       cutlass::arch::warpgroup_reg_alloc<StateWalkShape::kStateRegisters>();

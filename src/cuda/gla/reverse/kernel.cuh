@@ -78,7 +78,6 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_reverse_kernel(
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
     const int warp = threadIdx.x / 32;
-    // why not elected_of_warp: ptxas (13.0) then spills 32 bytes in another role.
     if (threadIdx.x == 0) ReverseCopies<Config>{params, shared, head}.run();
     if (warp == 1) ReverseDecays<Config>{params, shared, head}.run();
     if (threadIdx.x == 64) ReverseStates<Config>{params, shared, head}.run();

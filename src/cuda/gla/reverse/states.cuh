@@ -30,7 +30,6 @@
 #include "cuda/gla/reverse/entry_state.cuh"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/shared.cuh"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/parts/wgmma.cuh"
@@ -225,7 +224,7 @@ struct KeptStatesWalk {
       walk(warp / 4 - 1);
     } else if (warp == 1) {
       prepare_decay();
-    } else if (elected_of_warp(0)) {
+    } else if (threadIdx.x == 0) {
       load();
     }
   }

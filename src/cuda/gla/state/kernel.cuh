@@ -33,7 +33,6 @@
 #include "cuda/gla/common/tiles.cuh"
 #include "cuda/gla/state/config.h"
 #include "cuda/gla/state/params.h"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
@@ -235,7 +234,7 @@ __device__ void make_state(const StateParams& params, StateShared<Config>& share
     if (warp == 1) {
       prepare_span_decay(params, shared, found);
     } else if (params.tma) {
-      if (elected_of_warp(0)) load_span_with_tma(params, shared, found);
+      if (threadIdx.x == 0) load_span_with_tma(params, shared, found);
     } else if (warp % 2 == 0) {
       load_span_with_threads(params, shared, found);
     }

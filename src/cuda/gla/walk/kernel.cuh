@@ -47,7 +47,6 @@
 #include "cuda/gla/walk/items.cuh"
 #include "cuda/gla/walk/load.cuh"
 #include "cuda/gla/walk/recurrence.cuh"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/plan.h"
@@ -100,7 +99,7 @@ __global__ __launch_bounds__(Config::kThreads,
       prepare_decay(params, shared, Config::kHeads - 1);
     } else if (!params.tma) {
       load_with_threads(params, shared);
-    } else if (elected_of_warp(0)) {
+    } else if (threadIdx.x == 0) {
       load_with_tma(params, shared);
     }
   } else if (warpgroup == 1) {

@@ -32,7 +32,6 @@
 
 #include "cuda/gla/wide/memory.cuh"
 #include "cuda/gla/wide/rows.cuh"
-#include "cuda/parts/elect.cuh"
 #include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::gla {
@@ -58,9 +57,9 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_wide_gradients_kernel
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();
-    if (elected_of_warp(0)) {
+    if (threadIdx.x == 0) {
       WidePanels<Config>{params, shared}.run();
-    } else if (elected_of_warp(1)) {
+    } else if (threadIdx.x == 32) {
       WideStates<Config>{params, shared}.run();
     }
   } else {
