@@ -1,60 +1,75 @@
 // What the walks for the states at both ends of pairs of chunks (groups/states.cuh) and of spans
-// (wide/states.cuh) have in common: a CTA walks one head, 64 columns of V and Config::kKeyDim of K,
-// in chunks of 64 tokens, in either direction, and leaves its state where the caller says.
+// (wide/states.cuh) have in common: a warpgroup walks one head, 64 columns of V and Config::kKeyDim
+// of K, in chunks of 64 tokens, in either direction, and leaves its state where the caller says.
 #pragma once
 
+#include <cutlass/arch/reg_reconfig.h>
 #include <cute/arch/copy_sm90_tma.hpp>
 
+#include "cuda/gla/common/entry_state.cuh"
 #include "cuda/gla/common/products.cuh"
 #include "cuda/gla/common/state_elements.cuh"
+#include "cuda/gla/common/state_walks.h"
 #include "cuda/gla/common/tiles.cuh"
 #include "cuda/parts/decay.cuh"
 #include "cuda/parts/ring.cuh"
+#include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::gla {
 
-/// A warpgroup that loads and one that has the state.
+/// A warpgroup that prepares chunks, and one for each walk of a CTA, which share the tiles of k.
+template <int kWalks>
 struct StateWalkShape {
-  static constexpr int kThreads = 256;
-  static constexpr int kCtas = 2;  // per multiprocessor
-  static constexpr int kMemoryRegisters = 56;
-  static constexpr int kStateRegisters = 200;
-  static_assert(kMemoryRegisters + kStateRegisters <= 65536 / kCtas / kThreads / 8 * 8 * 2);
+  static constexpr int kThreads = 128 * (1 + kWalks);
+  static constexpr int kCtas = state_walks_at_once(kWalks) / kWalks;  // per multiprocessor
+  static constexpr int kMemoryRegisters = kWalks == 1 ? 56 : 32;
+  static constexpr int kStateRegisters = kWalks == 1 ? 200 : 112;
+  static_assert(kMemoryRegisters + kWalks * kStateRegisters <=
+                65536 / kCtas / kThreads / 8 * 8 * (1 + kWalks));
 };
 
-template <int kKeyDim>
+/// What a walk has of v, or d_o: a head, and the first of 64 columns of V.
+struct StateColumns {
+  int head;
+  int column;
+};
+
+template <int kKeyDim, int kWalks>
 struct StateWalkShared {
   static constexpr int kStages = 3;
   using Tile = char[kKeyDim / kPanelColumns * panel_bytes(64)];
   struct Stage {
     alignas(1024) Tile k;
-    alignas(1024) char v[panel_bytes(64)];
+    alignas(1024) char v[kWalks][panel_bytes(64)];
   };
   Stage stages[kStages];
-  alignas(1024) Tile state;  // on its way out
-  ChunkDecay<64> decay[kStages];
+  alignas(1024) Tile states[kWalks];  // on their way out
+  ChunkDecay<64> decay[kStages][kWalks];
   Ring<kStages> input;
 
-  /// One thread, before a CTA-wide barrier.
-  __device__ void init() {
-    input.init(1 + 32, 128);
+  /// One thread, before a CTA-wide barrier. `walks`: that the CTA has.
+  __device__ void init(int walks) {
+    input.init(1 + 32 * walks, 128 * walks);
     fence_barriers_initialised();
   }
 };
 
-/// Chunks are counted along the walk. `item` has the head, and the first of the columns of V.
+/// One of a CTA's walks. Chunks are counted along it. `item` has the head, and the first of the
+/// columns of V.
 template <class Config, class Walk>
 struct StateWalk {
   using Element = typename Config::Element;
-  using Shared = StateWalkShared<Config::kKeyDim>;
+  using Shared = StateWalkShared<Config::kKeyDim, Config::kWalks>;
   using Position = RingPosition<Shared::kStages>;
   using State = float[Config::kKeyDim / 2];  // St, 64 of V
   static constexpr int kTileBytes = sizeof(typename Shared::Tile);
 
   Shared& shared;
   Item item;
+  int own;        // of the CTA's walks
+  int walks = 1;  // of the CTA
 
-  __device__ explicit StateWalk(Shared& shared) : shared(shared) {}
+  __device__ StateWalk(Shared& shared, int own) : shared(shared), own(own) {}
 
   __device__ const GlaForwardProblem& problem() const {
     return static_cast<const Walk&>(*this).params.problem.forward;
@@ -64,18 +79,17 @@ struct StateWalk {
   __device__ int chunks() const { return static_cast<const Walk&>(*this).chunks(); }
   __device__ int all_chunks() const { return item.template chunks<Config>(); }
 
-  /// Loads chunks of k, or q, and of v, or d_o. One thread.
-  __device__ void load(const CUtensorMap& k_map, const CUtensorMap& v_map, int key_head,
-                       int first_key) const {
-    Position at;
-    for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
-      auto& stage = shared.stages[at.stage];
-      Barrier& full = shared.input.full[at.stage];
-      const TileCoordinate from{first_key, key_head, item.chunk_begin<Config>(chunk), item.batch};
-      shared.input.wait_empty(at);
-      full.arrive_and_expect(kTileBytes + panel_bytes(64));
-      load_tile(k_map, full, stage.k, Config::kKeyDim, from);
-      load_panel(v_map, full, stage.v, {item.first_column, item.head, from.time, item.batch});
+  /// Starts copies of a chunk of k, or q, and of v, or d_o, of all walks. One thread.
+  __device__ void load(Position at, int chunk, const CUtensorMap& k_map, const CUtensorMap& v_map,
+                       int key_head, int first_key) const {
+    auto& stage = shared.stages[at.stage];
+    Barrier& full = shared.input.full[at.stage];
+    TileCoordinate from{first_key, key_head, item.chunk_begin<Config>(chunk), item.batch};
+    full.arrive_and_expect(kTileBytes + walks * panel_bytes(64));
+    load_tile(k_map, full, stage.k, Config::kKeyDim, from);
+    for (int walk = 0; walk < walks; ++walk) {
+      const StateColumns of = static_cast<const Walk&>(*this).columns_of(walk);
+      load_panel(v_map, full, stage.v[walk], {of.column, of.head, from.time, item.batch});
     }
   }
 
@@ -93,15 +107,17 @@ struct StateWalk {
     const int token = 2 * (threadIdx.x % 32);
     return {{of_token(token), of_token(token + 1)}, Config::kReverse ? of_token(64) : 0.0f};
   }
-  /// Makes the decay factors of all chunks. All lanes of one warp.
-  __device__ void prepare_decays() const {
-    LogDecays own = load_decays(0);
+  /// Makes the decay factors of all chunks; the first walk's warp has them copied in, too. A warp
+  /// of the warpgroup that prepares.
+  __device__ void prepare() const {
+    LogDecays decays = load_decays(0);
     Position at;
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
-      const LogDecays next = load_decays(chunk + 1);
       shared.input.wait_empty(at);
-      compute_chunk_decay<Config::kReverse>(own, problem().scale, shared.decay[at.stage]);
-      own = next;
+      if (threadIdx.x == 0) static_cast<const Walk&>(*this).load(at, chunk);
+      const LogDecays next = load_decays(chunk + 1);
+      compute_chunk_decay<Config::kReverse>(decays, problem().scale, shared.decay[at.stage][own]);
+      decays = next;
       shared.input.full[at.stage].arrive();
     }
   }
@@ -111,8 +127,8 @@ struct StateWalk {
     const auto& stage = shared.stages[at.stage];
     std::uint32_t values[4][4];
     shared.input.wait_full(at);
-    const auto& decay = shared.decay[at.stage];
-    load_decayed_values<Element, 0, 4>(values, stage.v, decay.to_state);
+    const auto& decay = shared.decay[at.stage][own];
+    load_decayed_values<Element, 0, 4>(values, stage.v[own], decay.to_state);
     scale(state, decay.state_to_state);
     fence_registers(state);
     wgmma_begin();
@@ -130,26 +146,47 @@ struct StateWalk {
   /// Stores the state, rounded, as it lies in shared memory.
   __device__ void leave(const State& state, char* to) const {
     const bool stores = threadIdx.x % 128 == 0;
+    char* const tile = shared.states[own];
     if (stores) wait_stores_read();
-    sync_warpgroup(1);
-    put_rows<Element>(state, shared.state);
+    sync_warpgroup(1 + own);
+    put_rows<Element>(state, tile);
     fence_shared_for_async_proxy();
-    sync_warpgroup(1);
+    sync_warpgroup(1 + own);
     if (stores) {
-      cute::SM90_BULK_COPY_S2G::copy(shared.state, to, kTileBytes);
+      cute::SM90_BULK_COPY_S2G::copy(tile, to, kTileBytes);
       cute::tma_store_arrive();
     }
   }
 
-  /// What the walk's state is of a head's in fp32.
-  __device__ StateTile tile(int first_key) const {
-    return {problem().K, problem().V, {problem().V, 1}, first_key, item.first_column};
+  /// What the walk's state is of `keys` rows of a head's in fp32.
+  __device__ StateTile tile(int keys) const {
+    return {keys, problem().V, {problem().V, 1}, 0, item.first_column};
   }
   /// Stores the end of a reverse walk, with the decay that it leaves to be applied.
-  __device__ void store_end(State& state, float* to, int first_key) const {
+  __device__ void store_end(State& state, float* to, int keys) const {
     scale(state, first_factor(problem().log_decay, item));
-    store_state(state, to, tile(first_key));
+    store_state(state, to, tile(keys));
   }
 };
+
+/// Of a CTA's walks, the one that a warp has to do with.
+__device__ inline int state_walk_of_warp(int warp) { return warp < 4 ? warp : warp / 4 - 1; }
+
+/// What a warp of a CTA does for its walk.
+template <int kWalks, class Walk>
+__device__ void run_state_walk(const Walk& walk, int warp) {
+  using Shape = StateWalkShape<kWalks>;
+  if (threadIdx.x == 0) walk.shared.init(walk.walks);
+  follow_stream();
+  __syncthreads();
+  const bool exists = walk.own < walk.walks;
+  if (warp < 4) {
+    cutlass::arch::warpgroup_reg_dealloc<Shape::kMemoryRegisters>();
+    if (exists) walk.prepare();
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<Shape::kStateRegisters>();
+    if (exists) walk.walk();
+  }
+}
 
 }  // namespace tandem::cuda::gla

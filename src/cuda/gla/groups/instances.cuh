@@ -23,21 +23,34 @@ void launch_group_gradients(const char* name, const GroupBackwardParams& params,
                 stream, params);
 }
 
+/// Launches gla_group_states_kernel.
+template <class Config, int kParts, int kWalks>
+void launch_group_states(const char* name, const GroupBackwardParts& parts, cudaStream_t stream) {
+  using Shape = StateWalkShape<kWalks>;
+  using Shared = StateWalkShared<Config::kKeyDim, kWalks>;
+  static_assert(Shape::kCtas * sizeof(Shared) <= kSharedMemoryPerBlock);
+  const GroupBackwardParams& params = parts.of[0];
+  const std::int64_t ctas = std::int64_t{params.slab.groups} * params.slab.segments *
+                            state_walk_ctas(params.members, kWalks);
+  launch_kernel(name, gla_group_states_kernel<Config, kParts, kWalks>,
+                {.blocks = static_cast<unsigned>(2 * kParts * ctas),
+                 .threads = Shape::kThreads,
+                 .shared_bytes = sizeof(Shared)},
+                stream, parts);
+}
+
 /// For kParts parts of at most kKeyDim columns.
 template <class Element, int kKeyDim, int kParts>
 void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaStream_t stream) {
   using Config = GroupConfig<Element, kKeyDim>;
   static_assert(sizeof(GroupBackwardParts) <= 4096);  // what a kernel may receive
-  static_assert(StateWalkShape::kCtas * sizeof(GroupStatesShared<Config>) <= kSharedMemoryPerBlock);
-  const GroupBackwardParams& params = parts.of[0];  // but for its columns of K, as all
+  const GroupBackwardParams& params = parts.of[0];    // but for its columns of K, as all
   const std::int64_t groups = params.slab.groups;
   if (groups == 0 || params.members == 0) return;
-  const std::int64_t walks = groups * params.slab.segments * params.members;
-  launch_kernel(name, gla_group_states_kernel<Config, kParts>,
-                {.blocks = static_cast<unsigned>(2 * kParts * walks),
-                 .threads = StateWalkShape::kThreads,
-                 .shared_bytes = sizeof(GroupStatesShared<Config>)},
-                stream, parts);
+  const auto states = state_walks_of_cta(params.members) == 1
+                          ? &launch_group_states<Config, kParts, 1>
+                          : &launch_group_states<Config, kParts, kManyStateWalks>;
+  states(name, parts, stream);
   const std::int64_t items = groups * params.slab_chunks;
   if (items == 0) return;
   launch_group_gradients<Config>(name, params, items, stream);

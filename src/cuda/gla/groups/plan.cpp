@@ -6,6 +6,7 @@
 
 #include "core/environment.h"
 #include "cuda/gla/common/expected_reach.h"
+#include "cuda/gla/common/state_walks.h"
 #include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
@@ -74,7 +75,9 @@ double predicted_walks(const GroupBackwardPlan& plan, const Shape& shape,
     return std::max(walks > 0 ? kChunk : 0.0, static_cast<double>(walks * bytes) / rate);
   };
   const std::int64_t walks = 2 * plan.parts * plan.slab_groups * plan.slab_segments * shape.members;
-  const std::int64_t at_once = kGroupWalksAtOnce * std::max(device.multiprocessors, 1);
+  const std::int64_t at_once =
+      state_walks_at_once(state_walks_of_cta(static_cast<int>(shape.members))) *
+      std::max(device.multiprocessors, 1);
   return static_cast<double>(walks / at_once) * round(at_once) + round(walks % at_once);
 }
 

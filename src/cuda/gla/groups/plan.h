@@ -13,7 +13,6 @@ namespace tandem::cuda::gla {
 // own columns.
 constexpr int kGroupPart = 128;
 constexpr int kMostGroupParts = 2;
-constexpr int kGroupWalksAtOnce = 2;  // for states, per multiprocessor
 
 struct GroupBackwardPlan {
   int parts = 1;           // of K

@@ -1,67 +1,66 @@
 // gla_group_states_kernel: the states at both ends of every pair of chunks, for the gradients of
 // grouped heads.
 //
-// A CTA walks one segment of a sequence for a member of a group and a part of 128 columns of K,
-// either over k and v from the first token on, or over q and do from the last token back, in chunks
-// of 64 tokens. It leaves the states that it has where a pair of chunks begins along the walk,
-// rounded to 16 bits:
+// A CTA walks one segment of a sequence for one or four members of a group and a part of 128
+// columns of K, either over k and v from the first token on, or over q and do from the last token
+// back, in chunks of 64 tokens. It leaves the states that it has where a pair of chunks begins
+// along the walk, rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
 //   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay,
 //                                                    if that is of the segment
 //
-// Role    threads             registers  work
-//   load  warp 0, one thread         56  k and v of later chunks by TMA (3 stages)
-//         warp 1                     56  decay factors of later chunks
-//   state warpgroup 1               200  St in registers, out through shared memory, bulk copies
-// Shared memory: 90 KB at 128 columns of K, for two CTAs an SM. why not several members a CTA,
-// which share k: it comes from the L2 anyhow, and each would wait for the others' products.
+// Role      threads                registers  work
+//   prepare a warp per member      32 or 56  decay factors of later chunks; the first warp's first
+//                                            thread: k and v of later chunks by TMA (3 stages)
+//   state   a warpgroup each     112 or 200  St in registers, out through shared memory, bulk
+//   copies
+// Shared memory: 90 KB of a member at 128 columns of K, for two CTAs an SM, 223 KB of four. why
+// four: they share the tiles of k, which from the L2 were two thirds of what came from there.
 //
-//   load  ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
-//   state -round, store- -decay V- =V K=   -decay V- =V K=
-// load waits for input.empty and arrives on input.full; state the other way round.
+//   prepare ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
+//   state   -round, store- -decay V- =V K=   -decay V- =V K=
+// prepare waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: v and do read once (by the other part from the L2), k and q once per member (mostly from
 // the L2), and two states of 2 K V bytes written per head and pair. Numerics: fp32 states;
 // rounded are the decayed V, and what is left behind.
 #pragma once
 
-#include <cutlass/arch/reg_reconfig.h>
-
 #include "cuda/gla/common/state_walk.cuh"
 #include "cuda/gla/groups/shared.cuh"
-#include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::gla {
 
-template <class Group, bool kReverseT>
+template <class Group, int kWalksT, bool kReverseT>
 struct GroupStatesConfig : Group {
   static constexpr int kChunk = 64;
+  static constexpr int kWalks = kWalksT;
   static constexpr bool kReverse = kReverseT;
 };
 
-static_assert(StateWalkShape::kCtas == kGroupWalksAtOnce);
-
-template <class Group>
-using GroupStatesShared = StateWalkShared<Group::kKeyDim>;
-
-/// What a CTA walks.
+/// One of a CTA's walks.
 template <class Config>
 struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
   using Base = StateWalk<Config, GroupStatesWalk>;
   using Base::all_chunks, Base::item;
-  using typename Base::Position, typename Base::State;
+  using typename Base::Position, typename Base::Shared, typename Base::State;
 
   const GroupBackwardParams& params;
   int segment;
-  int group;        // of the batch
-  int first_state;  // of the member and the segment
+  int group;         // of the batch
+  int first_member;  // of the CTA's
+  int first_state;   // of the member and the segment
 
-  __device__ GroupStatesWalk(const GroupBackwardParams& params, GroupStatesShared<Config>& shared,
+  __device__ GroupStatesWalk(const GroupBackwardParams& params, Shared& shared, int own,
                              unsigned index)
-      : Base(shared), params(params) {
+      : Base(shared, own), params(params) {
     const GlaForwardProblem& problem = params.problem.forward;
-    const unsigned of_segment = index / params.members;
-    const int in_group = static_cast<int>(index - of_segment * params.members);
+    const unsigned ctas = state_walk_ctas(params.members, Config::kWalks);
+    const unsigned of_segment = index / ctas;
+    const int cta = static_cast<int>(index - of_segment * ctas);
+    first_member = first_state_walk(cta, params.members, Config::kWalks);
+    Base::walks = first_state_walk(cta + 1, params.members, Config::kWalks) - first_member;
+    const int in_group = first_member + own;
     const unsigned of_group = of_segment / params.slab.segments;
     segment =
         params.slab.first_segment + static_cast<int>(of_segment - of_group * params.slab.segments);
@@ -98,8 +97,12 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
   }
   __device__ int pairs() const { return (all_chunks() + 1) / 2; }
 
-  __device__ void load() const {
-    Base::load(Config::kReverse ? params.q_map : params.k_map,
+  __device__ StateColumns columns_of(int walk) const {
+    const GroupMember member = find_member(params, group, first_member + walk);
+    return {member.head, member.column};
+  }
+  __device__ void load(Position at, int chunk) const {
+    Base::load(at, chunk, Config::kReverse ? params.q_map : params.k_map,
                Config::kReverse ? params.d_o_map : params.v_map, group, 0);
   }
 
@@ -110,8 +113,8 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
   }
 
   __device__ void walk() const {
-    State state = {};
-    if (begin_state() != nullptr) load_state(state, begin_state(), Base::tile(0));
+    State state;
+    load_entry_state(state, begin_state(), Base::tile(Base::problem().K));
     Position at;
     const int end = chunks();
     // Along the walk the last pair in time, which may be one chunk, is a reverse walk's first.
@@ -125,15 +128,16 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
       Base::walk_chunk(state, at);
     }
     if (end_state() == nullptr && pairs() > 0) keep(state, kept);
-    if (end_state() != nullptr) Base::store_end(state, end_state(), 0);
+    if (end_state() != nullptr) Base::store_end(state, end_state(), Base::problem().K);
     if (threadIdx.x % 128 == 0) wait_stores_read();
   }
 };
 
-template <class Group, int kParts>
-__global__
-__launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_group_states_kernel(
-    const __grid_constant__ GroupBackwardParts parts) {
+template <class Group, int kParts, int kWalks>
+__global__ __launch_bounds__(
+    StateWalkShape<kWalks>::kThreads,
+    StateWalkShape<kWalks>::kCtas) void gla_group_states_kernel(const __grid_constant__
+                                                                    GroupBackwardParts parts) {
   extern __shared__ __align__(1024) char shared_memory[];
   // Directions are innermost, then parts, which read the same v and d_o.
   const bool reverse = blockIdx.x % 2 == 1;
@@ -144,20 +148,10 @@ __launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_grou
     prefetch_tensor_map(reverse ? params.d_o_map : params.v_map);
   }
   const auto run = [&]<bool kReverse>() {
-    using Config = GroupStatesConfig<Group, kReverse>;
-    auto& shared = *reinterpret_cast<GroupStatesShared<Config>*>(shared_memory);
-    const GroupStatesWalk<Config> walk(params, shared, blockIdx.x / 2 / kParts);
-    if (threadIdx.x == 0) shared.init();
-    follow_stream();
-    __syncthreads();
-    if (warp < 4) {
-      cutlass::arch::warpgroup_reg_dealloc<StateWalkShape::kMemoryRegisters>();
-      if (threadIdx.x == 0) walk.load();
-      if (warp == 1) walk.prepare_decays();
-    } else {
-      cutlass::arch::warpgroup_reg_alloc<StateWalkShape::kStateRegisters>();
-      walk.walk();
-    }
+    using Walk = GroupStatesWalk<GroupStatesConfig<Group, kWalks, kReverse>>;
+    auto& shared = *reinterpret_cast<typename Walk::Shared*>(shared_memory);
+    run_state_walk<kWalks>(Walk(params, shared, state_walk_of_warp(warp), blockIdx.x / 2 / kParts),
+                           warp);
   };
   if (reverse) {
     run.template operator()<true>();

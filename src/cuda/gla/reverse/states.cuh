@@ -24,10 +24,10 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gla/common/decay_stream.cuh"
+#include "cuda/gla/common/entry_state.cuh"
 #include "cuda/gla/common/remembered.cuh"
 #include "cuda/gla/common/state_elements.cuh"
 #include "cuda/gla/common/tiles.cuh"
-#include "cuda/gla/reverse/entry_state.cuh"
 #include "cuda/gla/reverse/params.h"
 #include "cuda/gla/reverse/shared.cuh"
 #include "cuda/parts/ring.cuh"

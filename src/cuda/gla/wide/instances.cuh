@@ -30,19 +30,29 @@ void launch_wide_gradients(const char* name, const WideBackwardParams& params,
                 stream, params);
 }
 
+template <class Element, int kWalks>
+void launch_wide_states(const char* name, const WideBackwardParams& params, cudaStream_t stream) {
+  using Shape = StateWalkShape<kWalks>;
+  using Shared = StateWalkShared<kWideKeys, kWalks>;
+  static_assert(Shape::kCtas * (sizeof(Shared) + 1024) <= kSharedMemoryPerMultiprocessor);
+  const int ctas =
+      2 * params.heads * params.key_parts * state_walk_ctas(params.value_panels, kWalks);
+  launch_kernel(name, gla_wide_states_kernel<Element, kWalks>,
+                {.blocks = static_cast<unsigned>(ctas),
+                 .threads = Shape::kThreads,
+                 .shared_bytes = sizeof(Shared),
+                 .early = kStartsEarly},
+                stream, params);
+}
+
 template <class Element>
 void launch_wide_backward(const char* name, const WideBackwardParams& params, void* stream) {
-  static_assert(kWideWalksAtOnce * (sizeof(WideStatesShared) + 1024) <=
-                kSharedMemoryPerMultiprocessor);
   const auto on = static_cast<cudaStream_t>(stream);
-  const int walks = 2 * params.heads * params.value_panels * params.key_parts;
-  if (walks == 0) return;
-  launch_kernel(name, gla_wide_states_kernel<Element>,
-                {.blocks = static_cast<unsigned>(walks),
-                 .threads = StateWalkShape::kThreads,
-                 .shared_bytes = sizeof(WideStatesShared),
-                 .early = kStartsEarly},
-                on, params);
+  if (params.heads == 0 || params.value_panels == 0 || params.key_parts == 0) return;
+  const auto states = state_walks_of_cta(params.value_panels) == 1
+                          ? &launch_wide_states<Element, 1>
+                          : &launch_wide_states<Element, kManyStateWalks>;
+  states(name, params, on);
   const auto gradients = params.key_parts == 1 ? &launch_wide_gradients<Element, 1>
                                                : &launch_wide_gradients<Element, 2>;
   gradients(name, params, on);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cuda/gla/common/state_walks.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/runtime/plan.h"
 
@@ -30,7 +31,8 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
   const std::int64_t walks = 2 * heads * plan.value_panels * plan.key_parts;
-  const std::int64_t rounds = ceil_div(walks, kWideWalksAtOnce * multiprocessors);
+  const std::int64_t rounds =
+      ceil_div(walks, state_walks_at_once(state_walks_of_cta(plan.value_panels)) * multiprocessors);
   const double chain = kChunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
   const double tensors = static_cast<double>(4 * (f.K + f.V) * f.T * heads);
   const double states = static_cast<double>(2 * 2 * 64 * kWideKeys * plan.key_parts) *

@@ -15,7 +15,6 @@ constexpr int kWideRows = 128;
 constexpr int kWideBlocks = kWideSpan / kWideRows;
 constexpr int kWideKeys = 128;        // columns of K that a CTA walks, of one or two such parts
 constexpr int kWideDecayBytes = 784;  // of a WideDecay
-constexpr int kWideWalksAtOnce = 2;   // for states, per multiprocessor
 
 /// What there is to make of a block of rows: dq, dk, and dv by as many columns as K has.
 constexpr int wide_kinds(int value_panels, int key_parts) {

@@ -1,65 +1,67 @@
 // gla_wide_states_kernel: the states at both ends of every span, for gla_wide_gradients_kernel.
 //
-// A CTA walks a sequence for a head, 64 columns of V and 128 of K, either over k and v from the
-// first token on, or over q and do from the last token back, in chunks of 64 tokens. It leaves the
-// states that it has where a span begins along the walk, rounded to 16 bits:
+// A CTA walks a sequence for a head, 64 columns of V or four times as many, and 128 of K, either
+// over k and v from the first token on, or over q and do from the last token back, in chunks of 64
+// tokens. It leaves the states that it has where a span begins along the walk, rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a span
 //   dSt = the same of do and q (parts/decay.cuh)     behind a span, without the next token's decay
 //
-// Role    threads             registers  work
-//   load  warp 0, one thread         56  k and v of later chunks by TMA (3 stages)
-//         warp 1                     56  decay factors of later chunks
-//   state warpgroup 1               200  St in registers, out through shared memory, bulk copies
-// Shared memory: 90 KB, for two CTAs an SM.
+// Role      threads                registers  work
+//   prepare a warp per 64 of V     32 or 56  decay factors of later chunks; the first warp's first
+//                                            thread: k and v of later chunks by TMA (3 stages)
+//   state   a warpgroup each     112 or 200  St in registers, out through shared memory, bulk
+//   copies
+// Shared memory: 90 KB for 64 columns of V, for two CTAs an SM, 223 KB for four times as many.
 //
-//   load  ~~~ chunk n+2 ~~~   ~~~ chunk n+3 ~~~
-//   state -round, store- -decay V- =V K=   -decay V- =V K=
-// load waits for input.empty and arrives on input.full; state the other way round.
+//   prepare ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
+//   state   -round, store- -decay V- =V K=   -decay V- =V K=
+// prepare waits for input.empty and arrives on input.full; state the other way round.
 //
 // Floor: q, k, v and do read once (k and q for other columns of V from the L2), and two states of
 // 2 K V bytes written per head and span. Numerics: fp32 states; rounded are the decayed V, and what
 // is left behind.
 #pragma once
 
-#include <cutlass/arch/reg_reconfig.h>
-
 #include "cuda/gla/common/state_walk.cuh"
 #include "cuda/gla/wide/params.h"
-#include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::gla {
 
-template <class ElementT, bool kReverseT>
+template <class ElementT, int kWalksT, bool kReverseT>
 struct WideStatesConfig {
   using Element = ElementT;
+  static constexpr int kWalks = kWalksT;
   static constexpr bool kReverse = kReverseT;
   static constexpr int kChunk = 64;
   static constexpr int kKeyDim = kWideKeys;
 };
-static_assert(StateWalkShape::kCtas == kWideWalksAtOnce);
 
-using WideStatesShared = StateWalkShared<kWideKeys>;
-
-/// What a CTA walks.
+/// One of a CTA's walks.
 template <class Config>
 struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
   using Base = StateWalk<Config, WideStatesWalk>;
   using Base::all_chunks, Base::item, Base::kTileBytes;
-  using typename Base::Element, typename Base::Position, typename Base::State;
+  using typename Base::Element, typename Base::Position, typename Base::Shared,
+      typename Base::State;
 
   const WideBackwardParams& params;
-  int head;   // of the launch
-  int panel;  // of V
-  int part;   // of K
+  int head;         // of the launch
+  int first_panel;  // of V, of the CTA's
+  int panel;        // of V
+  int part;         // of K
 
-  __device__ WideStatesWalk(const WideBackwardParams& params, WideStatesShared& shared,
+  __device__ WideStatesWalk(const WideBackwardParams& params, Shared& shared, int own,
                             unsigned index)
-      : Base(shared), params(params) {
+      : Base(shared, own), params(params) {
     const GlaForwardProblem& problem = params.problem.forward;
     const unsigned parts = params.key_parts, of_part = index / parts;
     part = static_cast<int>(index - of_part * parts);
-    head = static_cast<int>(of_part / params.value_panels);
-    panel = static_cast<int>(of_part % params.value_panels);
+    const unsigned ctas = state_walk_ctas(params.value_panels, Config::kWalks);
+    head = static_cast<int>(of_part / ctas);
+    const int cta = static_cast<int>(of_part - head * ctas);
+    first_panel = first_state_walk(cta, params.value_panels, Config::kWalks);
+    Base::walks = first_state_walk(cta + 1, params.value_panels, Config::kWalks) - first_panel;
+    panel = first_panel + own;
     const int of_all = params.first_head + head;
     set_sequence(item, problem, of_all / problem.H);
     item.head = of_all % problem.H;
@@ -67,8 +69,11 @@ struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
   }
 
   __device__ int first_key() const { return part * Config::kKeyDim; }
+  /// Where the part of K begins in a head's state in fp32.
   __device__ std::int64_t state_offset() const {
-    return std::int64_t{params.first_head + head} * Base::problem().K * Base::problem().V;
+    const std::int64_t keys =
+        std::int64_t{params.first_head + head} * Base::problem().K + first_key();
+    return keys * Base::problem().V;
   }
   __device__ const float* begin_state() const {
     const float* states =
@@ -91,8 +96,11 @@ struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
     return Config::kReverse ? (all_chunks() - 1) % kWideChunks + 1 : kWideChunks;
   }
 
-  __device__ void load() const {
-    Base::load(Config::kReverse ? params.q_map : params.k_map,
+  __device__ StateColumns columns_of(int walk) const {
+    return {item.head, 64 * (first_panel + walk)};
+  }
+  __device__ void load(Position at, int chunk) const {
+    Base::load(at, chunk, Config::kReverse ? params.q_map : params.k_map,
                Config::kReverse ? params.d_o_map : params.v_map, item.head, first_key());
   }
 
@@ -107,8 +115,8 @@ struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
   }
 
   __device__ void walk() const {
-    State state = {};
-    if (begin_state() != nullptr) load_state(state, begin_state(), Base::tile(first_key()));
+    State state;
+    load_entry_state(state, begin_state(), Base::tile(Base::problem().K - first_key()));
     Position at;
     const int end = chunks(), spans = (all_chunks() + kWideChunks - 1) / kWideChunks;
     int left = 0;  // chunks until the next span begins
@@ -123,17 +131,18 @@ struct WideStatesWalk : StateWalk<Config, WideStatesWalk<Config>> {
       Base::walk_chunk(state, at);
     }
     if (end_state() == nullptr && spans > 0) keep(state, span);
-    if (end_state() != nullptr) Base::store_end(state, end_state(), first_key());
+    if (end_state() != nullptr)
+      Base::store_end(state, end_state(), Base::problem().K - first_key());
     if (threadIdx.x % 128 == 0) wait_stores_read();
   }
 };
 
-template <class Element>
-__global__
-__launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_wide_states_kernel(
-    const __grid_constant__ WideBackwardParams params) {
+template <class Element, int kWalks>
+__global__ __launch_bounds__(
+    StateWalkShape<kWalks>::kThreads,
+    StateWalkShape<kWalks>::kCtas) void gla_wide_states_kernel(const __grid_constant__
+                                                                   WideBackwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  auto& shared = *reinterpret_cast<WideStatesShared*>(shared_memory);
   const bool reverse = blockIdx.x % 2 == 1;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   if (threadIdx.x == 32) {
@@ -141,18 +150,9 @@ __launch_bounds__(StateWalkShape::kThreads, StateWalkShape::kCtas) void gla_wide
     prefetch_tensor_map(reverse ? params.d_o_map : params.v_map);
   }
   const auto run = [&]<bool kReverse>() {
-    const WideStatesWalk<WideStatesConfig<Element, kReverse>> walk(params, shared, blockIdx.x / 2);
-    if (threadIdx.x == 0) shared.init();
-    follow_stream();
-    __syncthreads();
-    if (warp < 4) {
-      cutlass::arch::warpgroup_reg_dealloc<StateWalkShape::kMemoryRegisters>();
-      if (threadIdx.x == 0) walk.load();
-      if (warp == 1) walk.prepare_decays();
-    } else {
-      cutlass::arch::warpgroup_reg_alloc<StateWalkShape::kStateRegisters>();
-      walk.walk();
-    }
+    using Walk = WideStatesWalk<WideStatesConfig<Element, kWalks, kReverse>>;
+    auto& shared = *reinterpret_cast<typename Walk::Shared*>(shared_memory);
+    run_state_walk<kWalks>(Walk(params, shared, state_walk_of_warp(warp), blockIdx.x / 2), warp);
   };
   if (reverse) {
     run.template operator()<true>();
