@@ -25,13 +25,13 @@
 //   copies     warp 0, a thread       40   members in, three ahead; dv out
 //   decays     warp 1                 40   factors of later members
 //              warp 2                 40   dg
-//   scores     warpgroup 1           168   At, Wt, E, dv
-//   gradients  warpgroup 2           192   dQ, dK, a
-//   state      warpgroup 3           112   the state between the chunks, F, b
+//   scores     warpgroup 1           168   At, Wt, E, dv, b
+//   gradients  warpgroup 2           192   dQ, dK
+//   state      warpgroup 3           112   the state between the chunks, F, a
 //
-//   scores     =V dOt=K dS= -D, At, E-   =At dO= -dv-
-//   gradients  =V dSt= -f-  =dO St= -a-
-//   state      -S- =V K=  -round- -F- =K dS= -b-
+//   scores     =V dOt=K dS= -D, At, E-     =At dO= -b- -dv-
+//   gradients  -f V, dO-  =(f V) dSt=dO St=
+//   state      -S- =V K=  -round-   =Q S= -F- -a-
 // All three wait for a stage; scores and gradients for the state between the chunks; scores for v
 // to be read, since dv leaves through it.
 //
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_group_gradients_kerne
       shared.full[i].init(1 + 32);
       shared.state_made[i].init(kRole);
       shared.earlier[i].init(1);
-      shared.values_read[i].init(2 * kRole);
+      shared.values_read[i].init(kRole);
       shared.made[i].init(3 * kRole);
       shared.sums_read[i].init(32);
     }

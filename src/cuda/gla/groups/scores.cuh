@@ -87,7 +87,8 @@ struct GroupScores {
     }
   }
 
-  /// Makes dv of one head, and adds its weights to `sum`. K dS is made while V dOt is weighed.
+  /// Makes dv of one head, and adds its weights to `sum`. why K dS first: b is summed while V dOt
+  /// is made, and At dO adds to it.
   __device__ void make_head(const Position& at, const float (&keys)[32], float (&sum)[32],
                             float (&dv)[32]) const {
     const Stage& stage = shared.stages[at.stage];
@@ -97,14 +98,15 @@ struct GroupScores {
     shared.full[at.stage].wait(at.parity);
     shared.state_made[at.stage].wait(at.parity);
     wgmma_begin();
-    multiply_rows<Element, Config::kValueSteps>(values, stage.v, stage.d_o);
     multiply_by_turned_state<Config>(dv, shared.k, stage.gradient);
+    multiply_rows<Element, Config::kValueSteps>(values, stage.v, stage.d_o);
     wgmma_wait<1>();
-    fence_registers(values);
-    weigh(keys, values, tokens, a, sum);
-    wgmma_wait<0>();
     fence_registers(dv);
     scale_rows(dv, tokens.decay.from_behind);
+    sum_rows<Element>(stage.v, dv, tokens.key_state);
+    wgmma_wait<0>();
+    fence_registers(values);
+    weigh(keys, values, tokens, a, sum);
     fence_registers(dv);
     wgmma_begin();
     add_tokens<Element>(dv, a, stage.d_o);

@@ -83,7 +83,7 @@ struct GroupShared {
   Tokens tokens[kStages];
 
   // Per member: a stage is filled, with its first one an item's q, k and `other` too; its state
-  // between the chunks is made; dv of the parts of K before is there; v is read; dv and all
+  // between the chunks is made; dv of the parts of K before is there; v is in registers; dv and all
   // sums are made; the sums are read.
   Barrier full[kStages];
   Barrier state_made[kStages];

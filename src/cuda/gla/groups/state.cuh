@@ -66,23 +66,6 @@ struct GroupState {
     if (threadIdx.x % 4 == 0) flows[threadIdx.x % 128 / 4] = sum;
   }
 
-  /// Leaves b = v . f (K dS). why here, where K dS is made once more: the scores role has the most
-  /// to do.
-  __device__ void sum_keys(const Stage& stage, Tokens& tokens) const {
-    float product[32];
-    wgmma_begin();
-    multiply_by_turned_state<Config>(product, shared.k, stage.gradient);
-    wgmma_wait<0>();
-    fence_registers(product);
-    float sums[2][4] = {};
-    add_columns<Element>(stage.v, product, sums);
-    const float(&factors)[64] = tokens.decay.from_behind;
-    const float factor[2] = {factors[fragment_row()], factors[fragment_row() + 8]};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums[i / 4][i % 4] *= factor[i / 4];
-    put_row_sums(sums, tokens.key_state);
-  }
-
   __device__ void run() const {
     RingPosition<GroupShared<Config>::kStages> at;
     for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
@@ -96,9 +79,6 @@ struct GroupState {
         pass(is_second ? stage.state : stage.gradient, stage, tokens.decay, state);
         shared.state_made[at.stage].arrive();
         multiply_states(state, is_second ? stage.gradient : stage.state, tokens.flows);
-        sync_warpgroup(Config::kStateSync);  // all of the state is there
-        sum_keys(stage, tokens);
-        shared.values_read[at.stage].arrive();
         shared.made[at.stage].arrive();
       }
       cutlass::arch::NamedBarrier::arrive(2 * Config::kRoleThreads, Config::kOtherRead);
