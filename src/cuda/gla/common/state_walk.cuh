@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
+#include <cute/arch/cluster_sm90.hpp>
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gla/common/entry_state.cuh"
@@ -34,6 +35,12 @@ struct StateColumns {
   int column;
 };
 
+/// Decay factors of a chunk, to the state after it along the walk.
+struct alignas(16) StateDecay {
+  float of_token[64];
+  float of_state;
+};
+
 template <int kKeyDim, int kWalks>
 struct StateWalkShared {
   static constexpr int kStages = 3;
@@ -44,7 +51,7 @@ struct StateWalkShared {
   };
   Stage stages[kStages];
   alignas(1024) Tile states[kWalks];  // on their way out
-  ChunkDecay<64> decay[kStages][kWalks];
+  StateDecay decay[kStages][kWalks];
   Ring<kStages> input;
 
   /// One thread, before a CTA-wide barrier. `walks`: that the CTA has.
@@ -93,33 +100,57 @@ struct StateWalk {
     }
   }
 
-  /// Loads a chunk's natural-log decays, 0 where the walk has no token.
-  __device__ LogDecays load_decays(int chunk) const {
-    const DecayTensor& decay = problem().log_decay;
-    const float* from =
-        decay.data + item.batch * decay.batch_stride + item.head * decay.head_stride;
-    const int begin = item.chunk_begin<Config>(chunk), end = item.begin + item.length;
-    const auto of_token = [&](int offset) {
-      const int time = begin + offset;
-      const bool inside = chunk < chunks() && time < end;
-      return decay.data != nullptr && inside ? from[time * decay.time_stride] : 0.0f;
-    };
-    const int token = 2 * (threadIdx.x % 32);
-    return {{of_token(token), of_token(token + 1)}, Config::kReverse ? of_token(64) : 0.0f};
-  }
   /// Makes the decay factors of all chunks; the first walk's warp has them copied in, too. A warp
   /// of the warpgroup that prepares.
   __device__ void prepare() const {
-    LogDecays decays = load_decays(0);
+    const DecayTensor& decay = problem().log_decay;
+    const int end = item.begin + item.length, lane_token = 2 * (threadIdx.x % 32);
+    constexpr int kStep = Config::kReverse ? -64 : 64;
+    int time = item.template chunk_begin<Config>(0) + lane_token;
+    const float* from = decay.data + item.batch * decay.batch_stride +
+                        item.head * decay.head_stride + time * decay.time_stride;
+    // Natural-log decays, 0 where the walk has no token.
+    const auto load_decays = [&](bool exists) {
+      const auto of_token = [&](int offset) {
+        const bool inside = decay.data != nullptr && exists && time + offset < end;
+        return inside ? from[offset * decay.time_stride] : 0.0f;
+      };
+      const LogDecays loaded{{of_token(0), of_token(1)},
+                             Config::kReverse ? of_token(64 - lane_token) : 0.0f};
+      time += kStep;
+      from += kStep * decay.time_stride;
+      return loaded;
+    };
+    LogDecays decays = load_decays(chunks() > 0);
     Position at;
     for (int chunk = 0; chunk < chunks(); ++chunk, at.advance()) {
       shared.input.wait_empty(at);
-      if (threadIdx.x == 0) static_cast<const Walk&>(*this).load(at, chunk);
-      const LogDecays next = load_decays(chunk + 1);
-      compute_chunk_decay<Config::kReverse>(decays, problem().scale, shared.decay[at.stage][own]);
+      // why elected: ptxas then knows that one thread copies, and makes no loop around each copy.
+      if (own == 0 && cute::elect_one_sync()) static_cast<const Walk&>(*this).load(at, chunk);
+      const LogDecays next = load_decays(chunk + 1 < chunks());
+      by_strength(any_strong(decays.own), [&]<bool kStrong> {
+        store_factors(ChunkSums<kStrong>(decays.own), decays.behind, shared.decay[at.stage][own]);
+      });
       decays = next;
       shared.input.full[at.stage].arrive();
     }
+  }
+  /// As store_chunk_decay (parts/decay.cuh), which says why, those factors that enter the state.
+  template <bool kStrong>
+  __device__ void store_factors(const ChunkSums<kStrong>& sums, float behind,
+                                StateDecay& out) const {
+    float2 of_token;
+    auto through = sums.total;
+    if constexpr (Config::kReverse) {
+      const float scale = problem().scale;
+      of_token = {scale * (sums.x - sums.first).factor(), scale * (sums.y - sums.first).factor()};
+      through = sums.total + LogSum<kStrong>::of(behind) - sums.first;
+    } else {
+      of_token = {(sums.total - sums.x).factor(), (sums.total - sums.y).factor()};
+    }
+    const int lane = threadIdx.x % 32;
+    *reinterpret_cast<float2*>(&out.of_token[2 * lane]) = of_token;
+    if (lane == 0) out.of_state = through.factor();
   }
 
   /// Takes a chunk into the state. The warpgroup that has it, as below.
@@ -128,8 +159,8 @@ struct StateWalk {
     std::uint32_t values[4][4];
     shared.input.wait_full(at);
     const auto& decay = shared.decay[at.stage][own];
-    load_decayed_values<Element, 0, 4>(values, stage.v[own], decay.to_state);
-    scale(state, decay.state_to_state);
+    load_decayed_values<Element, 0, 4>(values, stage.v[own], decay.of_token);
+    scale(state, decay.of_state);
     fence_registers(state);
     wgmma_begin();
     add_tokens<Element>(state, values, stage.k);
