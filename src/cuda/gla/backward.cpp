@@ -360,7 +360,6 @@ void run_by_groups(const GlaBackwardProblem& problem, const BackwardChoice& choi
     params.entry_states = of_part(entries.states);
     params.entry_gradients = of_part(entries.gradients);
     params.states = scratch.at<char>(plan.states + part * plan.part_bytes);
-    params.state_gradients = scratch.at<char>(plan.state_gradients + part * plan.part_bytes);
     params.decay_sums = scratch.at<float>(plan.decay_sums);
     params.guard = guard;
   }

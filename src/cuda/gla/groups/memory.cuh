@@ -19,35 +19,30 @@ struct GroupCopies {
   using Stage = typename GroupShared<Config>::Stage;
   static constexpr int kStages = GroupShared<Config>::kStages;
 
-  __device__ TileCoordinate values_at(const GroupItem& item, int member, int time) const {
+  __device__ TileCoordinate values_of(const GroupItem& item, int member) const {
     const GroupMember of = find_member(params, item.group, member);
-    return {of.column, of.head, time, item.batch};
+    return {of.column, of.head, item.begin(), item.batch};
   }
 
   /// Loads all of a member but v, into panels that no gradient leaves through. An item's first one
-  /// has the item's inputs in its barrier, too.
-  __device__ void load(int stage_index, const GroupItem& item, int member) const {
+  /// has the item's inputs in its barrier, too. `own`: where its values are.
+  __device__ void load(int stage_index, const GroupItem& item, int member,
+                       TileCoordinate own) const {
     Stage& stage = shared.stages[stage_index];
     Barrier& full = shared.full[stage_index];
     full.arrive_and_expect((member == 0 ? 5 : 2) * Config::kTileBytes + 3 * panel_bytes(64));
-    const std::int64_t state =
+    const std::int64_t pair =
         (std::int64_t{item.group_of_slab(params)} * params.members + member) * params.slab_pairs +
         item.pair_of_slab(params);
-    const auto load_state = [&](const void* states, char* to) {
-      cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(states) + state * Config::kTileBytes,
-                                     &full.word, to, Config::kTileBytes);
-    };
-    const CUtensorMap& other = item.is_second() ? params.v_map : params.d_o_map;
-    load_panel(other, full, stage.other, values_at(item, member, item.other_begin()));
-    // The far state is needed first.
-    if (item.is_second()) load_state(params.states, stage.state);
-    load_state(params.state_gradients, stage.gradient);
-    if (!item.is_second()) load_state(params.states, stage.state);
-    load_panel(params.d_o_map, full, stage.d_o, values_at(item, member, item.begin()));
+    constexpr int kBytes = 2 * Config::kTileBytes;  // of S and dS, side by side
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + pair * kBytes,
+                                   &full.word, stage.state, kBytes);
+    load_panel(params.d_o_map, full, stage.d_o, own);
+    own.time = item.other_begin();
+    load_panel(item.is_second() ? params.v_map : params.d_o_map, full, stage.other, own);
   }
-  __device__ void load_values(int stage, const GroupItem& item, int member) const {
-    load_panel(params.v_map, shared.full[stage], shared.stages[stage].v,
-               values_at(item, member, item.begin()));
+  __device__ void load_values(int stage, TileCoordinate own) const {
+    load_panel(params.v_map, shared.full[stage], shared.stages[stage].v, own);
   }
   /// Loads dv of the parts of K before, where the state role has read the other chunk's panel.
   __device__ void load_earlier(const RingPosition<kStages>& at, TileCoordinate own) const {
@@ -79,23 +74,25 @@ struct GroupCopies {
     follow_stream();
 #pragma unroll 1
     for (int stage = 0; stage < kStages && ahead.more(params); ++stage) {
-      load(stage, next, ahead.member);
-      load_values(stage, next, ahead.member);
+      const TileCoordinate values = values_of(next, ahead.member);
+      load(stage, next, ahead.member, values);
+      load_values(stage, values);
       advance(ahead, next);
     }
     RingPosition<kStages> at;
     std::uint32_t item_parity = 0;
     while (now.more(params)) {
       const int stage = at.stage;
-      const TileCoordinate own = values_at(item, now.member, item.begin());
+      const TileCoordinate own = values_of(item, now.member);
+      const TileCoordinate values = values_of(next, ahead.member);
       if constexpr (Config::kAdds) load_earlier(at, own);
       shared.made[stage].wait(at.parity);
       store_panel(params.dv_map, shared.stages[stage].v, own);
       const bool more = ahead.more(params);
-      if (more) load(stage, next, ahead.member);
+      if (more) load(stage, next, ahead.member, values);
       wait_stores_read();
       if (more) {
-        load_values(stage, next, ahead.member);
+        load_values(stage, values);
         advance(ahead, next);
       }
       at.advance();

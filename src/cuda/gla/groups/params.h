@@ -40,10 +40,9 @@ struct GroupBackwardParams : BackwardMaps {
   // [B,H,segments,K,V]: states before segments, gradients by the states behind them; null: 0.
   const float* entry_states = nullptr;
   const float* entry_gradients = nullptr;
-  // [groups, members, slab_pairs] states: S before each pair, and dS behind it without the decay of
-  // the token there, if that is of the segment.
+  // [groups, members, slab_pairs, 2] states: S before each pair, and dS behind it without the decay
+  // of the token there, if that is of the segment.
   void* states = nullptr;
-  void* state_gradients = nullptr;
   float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
   FiniteGuard guard = {};       // of packed sequences as one
 };

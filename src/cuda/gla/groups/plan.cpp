@@ -137,10 +137,9 @@ GroupBackwardPlan plan_segments(const GlaBackwardProblem& problem, const Shape& 
     plan.decay_sums = workspace.add(4 * heads * plan.chunks);
   }
   choose_slabs(plan, shape, static_cast<std::int64_t>(workspace.bytes()));
-  const std::int64_t bytes = slab_bytes(plan, shape) / 2;
+  const std::int64_t bytes = slab_bytes(plan, shape);
   plan.part_bytes = static_cast<std::size_t>(bytes / plan.parts);
   plan.states = workspace.add(bytes);
-  plan.state_gradients = workspace.add(bytes);
   plan.workspace_bytes = workspace.bytes();
   plan.time = predicted_time(plan, shape, f, reach, device);
   return plan;

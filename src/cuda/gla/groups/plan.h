@@ -26,9 +26,8 @@ struct GroupBackwardPlan {
   int slab_segments = 1;
   double time = 0.0;  // microseconds, predicted: right enough to compare with those of other ways
   // Offsets into the workspace, 256-byte aligned.
-  std::size_t states = 0;  // a part's behind those of the one before, as are state_gradients
-  std::size_t state_gradients = 0;
-  std::size_t part_bytes = 0;       // of a part's states
+  std::size_t states = 0;           // of both kinds, a part's behind those of the one before
+  std::size_t part_bytes = 0;       // of a part's
   std::size_t entry_states = 0;     // fp32 [B,H,segments,K,V] where there are several, as
   std::size_t entry_gradients = 0;  // these
   std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments

@@ -108,8 +108,8 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
 
   /// Stores the state where a pair begins.
   __device__ void keep(const State& state, int index) const {
-    char* const to = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states);
-    Base::leave(state, to + std::int64_t{index} * Config::kTileBytes);
+    const std::int64_t tile = 2 * std::int64_t{index} + Config::kReverse;
+    Base::leave(state, static_cast<char*>(params.states) + tile * Config::kTileBytes);
   }
 
   __device__ void walk() const {
