@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/gla/common/state_walks.h"
 #include "cuda/runtime/plan.h"
 #include "tests/cuda/gla_backward_choice.h"
 
@@ -25,6 +26,22 @@ TEST(GlaBackwardVariants, ByGroupsWhatFitsOneCta) {
             "takes at most 2^31 - 1 chunks of 64 tokens of heads");
   args.dq.reset();
   EXPECT_EQ(reason(kName, args), "makes dq, dk and dv, of which not all are wanted");
+}
+
+TEST(GlaBackwardPlan, EveryWalkForStatesIsOfOneCta) {
+  for (int count = 1; count <= 100; ++count) {
+    for (const int of_cta : {1, kManyStateWalks}) {
+      const int ctas = state_walk_ctas(count, of_cta);
+      EXPECT_EQ(first_state_walk(0, count, of_cta), 0);
+      EXPECT_EQ(first_state_walk(ctas, count, of_cta), count);
+      for (int cta = 0; cta < ctas; ++cta) {
+        const int walks =
+            first_state_walk(cta + 1, count, of_cta) - first_state_walk(cta, count, of_cta);
+        EXPECT_GE(walks, 1) << count;
+        EXPECT_LE(walks, of_cta) << count;
+      }
+    }
+  }
 }
 
 TEST(GlaBackwardPlan, ByGroupsWhereThatIsPredictedToBeFaster) {

@@ -12,8 +12,7 @@
 // Role      threads                registers  work
 //   prepare a warp per member      32 or 56  decay factors of later chunks; the first warp's first
 //                                            thread: k and v of later chunks by TMA (3 stages)
-//   state   a warpgroup each     112 or 200  St in registers, out through shared memory, bulk
-//   copies
+//   state   a warpgroup each     112 or 200  St in registers, out by bulk copies
 // Shared memory: 90 KB of a member at 128 columns of K, for two CTAs an SM, 223 KB of four. why
 // four: they share the tiles of k, which from the L2 were two thirds of what came from there.
 //

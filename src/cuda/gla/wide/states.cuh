@@ -9,8 +9,7 @@
 // Role      threads                registers  work
 //   prepare a warp per 64 of V     32 or 56  decay factors of later chunks; the first warp's first
 //                                            thread: k and v of later chunks by TMA (3 stages)
-//   state   a warpgroup each     112 or 200  St in registers, out through shared memory, bulk
-//   copies
+//   state   a warpgroup each     112 or 200  St in registers, out by bulk copies
 // Shared memory: 90 KB for 64 columns of V, for two CTAs an SM, 223 KB for four times as many.
 //
 //   prepare ~~~ chunk n+3 ~~~   ~~~ chunk n+4 ~~~
