@@ -1,4 +1,4 @@
-// The state that a segment begins with, from device memory to registers.
+// The state that a walk or a segment begins with, from device memory to registers.
 #pragma once
 
 #include <cutlass/arch/memory.h>

@@ -1,6 +1,7 @@
 // The copies and decays roles of gla_group_gradients_kernel.
 #pragma once
 
+#include <cstddef>
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/gla/common/tiles.cuh"
@@ -35,6 +36,7 @@ struct GroupCopies {
         (std::int64_t{item.group_of_slab(params)} * params.members + member) * params.slab_pairs +
         item.pair_of_slab(params);
     constexpr int kBytes = 2 * Config::kTileBytes;  // of S and dS, side by side
+    static_assert(offsetof(Stage, gradient) == offsetof(Stage, state) + Config::kTileBytes);
     cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + pair * kBytes,
                                    &full.word, stage.state, kBytes);
     load_panel(params.d_o_map, full, stage.d_o, own);

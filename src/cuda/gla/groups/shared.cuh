@@ -57,7 +57,7 @@ struct GroupShared {
   using Panel = char[panel_bytes(64)];
 
   /// What a member adds to a chunk. The state at the pair's far end becomes the one between its
-  /// chunks in place.
+  /// chunks in place. Both states come by one copy.
   struct Stage {
     alignas(1024) Tile state;     // St [V,K] before the chunk, or before its pair
     alignas(1024) Tile gradient;  // dSt [V,K] behind the chunk, or behind its pair

@@ -1,7 +1,7 @@
 // gla_group_states_kernel: the states at both ends of every pair of chunks, for the gradients of
 // grouped heads.
 //
-// A CTA walks one segment of a sequence for one or four members of a group and a part of 128
+// A CTA walks one segment of a sequence for one or up to four members of a group and a part of 128
 // columns of K, either over k and v from the first token on, or over q and do from the last token
 // back, in chunks of 64 tokens. It leaves the states that it has where a pair of chunks begins
 // along the walk, rounded to 16 bits:

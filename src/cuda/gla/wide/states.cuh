@@ -1,8 +1,9 @@
 // gla_wide_states_kernel: the states at both ends of every span, for gla_wide_gradients_kernel.
 //
-// A CTA walks a sequence for a head, 64 columns of V or four times as many, and 128 of K, either
-// over k and v from the first token on, or over q and do from the last token back, in chunks of 64
-// tokens. It leaves the states that it has where a span begins along the walk, rounded to 16 bits:
+// A CTA walks a sequence for a head, 64 columns of V or up to four times as many, and 128 of K,
+// either over k and v from the first token on, or over q and do from the last token back, in chunks
+// of 64 tokens. It leaves the states that it has where a span begins along the walk, rounded to 16
+// bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a span
 //   dSt = the same of do and q (parts/decay.cuh)     behind a span, without the next token's decay
 //
