@@ -61,7 +61,7 @@ const std::vector<Baseline>& baselines() {
   static const std::vector<std::string> gate_kept = {"gate_slope", "up_slope"};
   static const std::vector<Baseline> all = {
       baseline<unfused_gla, unfused_gla_workspace_bytes, GlaForwardArgs>(
-          "unfused", "unfused.cublaslt", {&gla_forward_signature()}),
+          "unfused", "unfused.cublaslt", {&gla_forward_signature()}, {"saved_states"}),
       baseline<unfused_gated_scan, unfused_gated_scan_workspace_bytes, GatedScanForwardArgs>(
           "unfused", "unfused.scan_gate", {&gated_scan_forward_signature()}),
       baseline<unfused_linear_scan, unfused_linear_scan_workspace_bytes, LinearScanForwardArgs>(

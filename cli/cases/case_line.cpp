@@ -53,7 +53,8 @@ void expand_lists(const Line& line, const Json& object,
         "rope_width",  "rope_layout", "rope_tables",  "rstd",        "rows",        "kept",
         "gradients",   "accumulate",  "output_gate",  "group_norm",  "group_width", "group_weight",
         "behind_gate", "bias",        "residual",     "output_norm", "sum",         "gated",
-        "causal",      "window_left", "window_right", "log_sum_exp", "values",      "weight"}) {
+        "causal",      "window_left", "window_right", "log_sum_exp", "values",      "weight",
+        "saved_states"}) {
     fields.emplace_back(key, Json::json_pointer("/" + key));
   }
   for (const auto& [key, pointer] : fields) {

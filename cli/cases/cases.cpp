@@ -254,6 +254,9 @@ Case parse_case(const Line& line, const std::string& op, const Json& object) {
   if (object.contains("state_dtype")) {
     one.state_dtype = line.word(object.at("state_dtype"), "state_dtype", kStateDtypes);
   }
+  if (object.contains("saved_states")) {
+    one.saved_states = line.word(object.at("saved_states"), "saved_states", kYesOrNo);
+  }
   if (object.contains("weight")) {
     one.fp32_weight = line.word(object.at("weight"), "weight", kDecayDtypes);
   }
@@ -313,6 +316,7 @@ Json to_json(const CaseSchema& schema, const Case& one) {
   if (schema.is_recurrence() || has("states")) object["states"] = word_for(kStates, one.states);
   if (has("weight")) object["weight"] = word_for(kDecayDtypes, one.fp32_weight);
   if (has("state_dtype")) object["state_dtype"] = word_for(kStateDtypes, one.state_dtype);
+  if (has("saved_states")) object["saved_states"] = word_for(kYesOrNo, one.saved_states);
   if (has("kept")) object["kept"] = word_for(kKept, one.kept);
   object["strides"] = word_for(kStrides, one.strides);
   if (one.scale) object["scale"] = *one.scale;

@@ -18,6 +18,8 @@
 //   states      none (default) | initial | final | both | in_place; a step's is always in place
 //   weight      of causal_conv1d: same (as x, default) | fp32
 //   state_dtype of a step's state: fp32 (default) | bf16
+//   saved_states  of gla: no (default) | yes, whether a forward writes them and a backward reads
+//               them; other directions have none
 //   cu_seqlens  of recurrences and attention: the offsets themselves, N+1 of them
 //   lengths     instead of them {distribution: equal | log_uniform, sequences, and for log_uniform
 //               smallest, largest}: see lengths.h; drawn from the case's seed
@@ -66,10 +68,10 @@
 //               refuse it), huge (beside large: tens of GB, only --tag huge selects it), random
 //               (drawn: limits allow for outputs of few values)
 //   seed        default 0
-// An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, strides, scale,
-// activation, around, norm, eps, head_eps, rope*, rstd, rows, kept, gradients, accumulate, the
-// fields of gated_output, causal, window_*, log_sum_exp and values may be a list, an axis also a
-// range, "1..130": the line then stands for the cross product.
+// An axis, decay.distribution, decay.kind, decay_dtype, gate, states, state_dtype, saved_states,
+// strides, scale, activation, around, norm, eps, head_eps, rope*, rstd, rows, kept, gradients,
+// accumulate, the fields of gated_output, causal, window_*, log_sum_exp and values may be a list,
+// an axis also a range, "1..130": the line then stands for the cross product.
 #pragma once
 
 #include <algorithm>
@@ -149,6 +151,7 @@ struct Case {
   bool fp32_weight = false;  // causal_conv1d only
   States states = States::kNone;
   DType state_dtype = DType::kFloat32;
+  bool saved_states = false;  // gla only
   Strides strides = Strides::kContiguous;
   std::optional<std::vector<std::int32_t>> cu_seqlens;
   std::optional<double> scale;

@@ -36,6 +36,7 @@ void draw_recurrence(Draw& draw, const CaseSchema& schema, Case& one) {
   if (has("decay_dtype")) one.fp32_decay = draw.one_in(2);
   if (has("gate")) one.gate = draw.one_in(2);
   if (has("state_dtype")) one.state_dtype = draw.of({DType::kFloat32, DType::kBFloat16});
+  if (has("saved_states")) one.saved_states = draw.one_in(4);
   if (has("scale") && draw.one_in(4)) one.scale = draw.of({0.5, 1.0, -0.25});
   one.states =
       draw.of({States::kNone, States::kInitial, States::kFinal, States::kBoth, States::kInPlace});
@@ -88,7 +89,8 @@ Case draw_case(const std::string& op, const std::string& direction, DType dtype,
     }
     if (size > largest) continue;
     draw_fields(draw, *schema, one);
-    if (schema->is_recurrence() && may_be_packed(direction) && draw.one_in(2)) {
+    const bool packs = schema->is_recurrence() && may_be_packed(direction) && !one.saved_states;
+    if (packs && draw.one_in(2)) {
       one.axes["B"] = 1;
       one.cu_seqlens = draw_offsets(draw, one.axis("T"), draw.in(0, 5));
     }

@@ -80,6 +80,7 @@ void complete(const Line& line, Case& one) {
     line.refuse("axes.T", fmt::format("a step is of one token, got {}", one.axis("T")));
   }
   if (one.cu_seqlens && one.has_direction("step")) line.refuse("cu_seqlens", "a step has none");
+  if (one.cu_seqlens && one.saved_states) line.refuse("saved_states", "cannot go with cu_seqlens");
 }
 
 /// Widths are of 1 to 80, or multiples of 8 up to 256, which the GPU takes at full speed.
@@ -132,7 +133,7 @@ CaseSchema gla_case_schema() {
   return {.op = "gla",
           .axes = {"B", "T", "H", "K"},
           .optional_axes = {"HQ", "V"},
-          .fields = {"state_dtype", "scale"},
+          .fields = {"state_dtype", "saved_states", "scale"},
           .decay_kinds = {{"none", DecayKind::kNone},
                           {"constant", DecayKind::kConstant},
                           {"per_token", DecayKind::kPerToken}},
@@ -157,6 +158,8 @@ std::vector<Operation> gla_operations() {
                               .expect = expect_gla_backward,
                               .flops = backward_flops,
                               .shape = shape};
+  Operation second = backward;
+  second.make = make_gla_second;
   const Operation state = {.name = "gla",
                            .direction = "state",
                            .calls = {&gla_state_forward_signature()},
@@ -186,7 +189,7 @@ std::vector<Operation> gla_operations() {
                           .expect = expect_gla_step,
                           .flops = step_flops,
                           .shape = step_shape};
-  return {forward, backward, forward_then_backward(forward, backward), state, state_backward, step};
+  return {forward, backward, forward_then_backward(forward, second), state, state_backward, step};
 }
 
 }  // namespace tandem::tools

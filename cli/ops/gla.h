@@ -15,6 +15,8 @@ namespace tandem::tools {
 
 TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed);
+/// Makes those of a backward that takes what the forward before it writes.
+TensorSet make_gla_second(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gla_state_backward(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed);

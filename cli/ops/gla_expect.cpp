@@ -17,8 +17,9 @@ struct Head {
   std::int64_t b = 0, n = 0;
   int h = 0;
   TokenRange tokens;
-  std::vector<double> o;      // [tokens,V]
-  std::vector<double> state;  // [K,V]
+  std::vector<double> o;             // [tokens,V]
+  std::vector<double> state;         // [K,V]
+  std::vector<double> saved_states;  // [tokens/128,K,V]
 };
 
 void define(const GlaForwardProblem& problem, Head& head) {
@@ -49,7 +50,8 @@ void define(const GlaForwardProblem& problem, Head& head) {
   one.T = head.tokens.end - head.tokens.begin;
   head.o.resize(one.T * problem.V);
   head.state.resize(state);
-  reference::gla_forward_one(one, 0, 0, head.o.data(), head.state.data());
+  reference::gla_forward_one(one, 0, 0, head.o.data(), head.state.data(),
+                             problem.saved_states ? &head.saved_states : nullptr);
 }
 
 class GlaExpectation : public Expectation {
@@ -79,6 +81,9 @@ class GlaExpectation : public Expectation {
     if (const NamedTensor* state = set.find("final_state")) {
       const double limit = problem_.log_decay.data ? by_dtype : std::min(by_dtype, 1e-5);
       errors.push_back(judge("final_state", compare_state(*state, after), limit));
+    }
+    if (const NamedTensor* saved = set.find("saved_states")) {
+      errors.push_back(judge("saved_states", compare_saved_states(*saved, after), by_dtype));
     }
     return errors;
   }
@@ -119,6 +124,25 @@ class GlaExpectation : public Expectation {
       const std::int64_t first = (head.n * problem_.H + head.h) * size;
       for (std::int64_t i = 0; i < size; ++i) {
         squares.add(load(state.dtype, data, first + i), head.state[i]);
+      }
+      heads.push_back(squares);
+    }
+    return heads;
+  }
+
+  std::vector<Squares> compare_saved_states(const NamedTensor& saved, const Buffers& after) const {
+    const std::byte* data = after[saved.buffer].data() + saved.offset;
+    const std::int64_t K = problem_.K, V = problem_.V;
+    std::vector<Squares> heads;
+    for (const Head& head : heads_) {
+      Squares squares;
+      for (std::int64_t s = 0; s < saved.shape[1]; ++s) {
+        const std::int64_t first =
+            head.b * saved.strides[0] + s * saved.strides[1] + head.h * saved.strides[2];
+        for (std::int64_t i = 0; i < K * V; ++i) {
+          squares.add(load(saved.dtype, data, first + i % V * K + i / V),
+                      head.saved_states[s * K * V + i]);
+        }
       }
       heads.push_back(squares);
     }

@@ -1,6 +1,7 @@
 // gla's tensors from a case: layouts and random inputs.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "cli/calls/arguments.h"
 #include "cli/cases/decay_values.h"
@@ -132,6 +133,11 @@ TensorSet make_gla(const Case& one, DType dtype, std::uint64_t seed) {
     add_tensor(set, "final_state", real_dtype(dtype), state, contiguous_strides(state), true,
                shift);
   }
+  if (one.saved_states) {
+    const std::int64_t saved = (v[1] + kSavedStateTokens - 1) / kSavedStateTokens;
+    const Dims states{v[0], saved, v[2], v[3], qk[3]};
+    add_tensor(set, "saved_states", dtype, states, contiguous_strides(states), true, shift);
+  }
   return set;
 }
 
@@ -145,8 +151,21 @@ TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed) {
   return set;
 }
 
-TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
-  TensorSet set = make_gla(one, dtype, seed);
+namespace {
+
+/// Runs the forward, and the states that it saves become an input. why the CPU's and not the
+/// definition: it takes minutes of the large cases. What it saves wrong, its own check shows.
+void save_states(TensorSet& set) {
+  const Signature& forward = gla_forward_signature();
+  auto args = host_arguments<GlaForwardArgs>(forward, set);
+  args.final_state.reset();  // it may be the initial state's memory
+  forward.run(&args, {}, {});
+  for (NamedTensor& tensor : set.tensors) {
+    if (tensor.name == "saved_states") tensor.output = false;
+  }
+}
+
+TensorSet differentiate_gla(TensorSet set, const Case& one, DType dtype, std::uint64_t seed) {
   differentiate(set, gla_backward_signature(), seed + one.seed, [&](const NamedTensor& input) {
     const Dims& shape = input.shape;
     if (shape.rank() != 4 || input.dtype != dtype || input.name == "initial_state") {
@@ -155,6 +174,18 @@ TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
     return GradientLayout{activation_strides(one.strides, shape, true), shapes_of(one).shift};
   });
   return set;
+}
+
+}  // namespace
+
+TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  TensorSet set = make_gla(one, dtype, seed);
+  if (one.saved_states) save_states(set);
+  return differentiate_gla(std::move(set), one, dtype, seed);
+}
+
+TensorSet make_gla_second(const Case& one, DType dtype, std::uint64_t seed) {
+  return differentiate_gla(make_gla(one, dtype, seed), one, dtype, seed);
 }
 
 /// The tensors of "state" under other names.
@@ -172,6 +203,7 @@ TensorSet make_gla_state_backward(const Case& one, DType dtype, std::uint64_t se
 TensorSet make_gla_step(const Case& one, DType dtype, std::uint64_t seed) {
   Case token = one;
   token.states = States::kNone;
+  token.saved_states = false;
   TensorSet set = make_gla(token, dtype, seed);
   for (NamedTensor& tensor : set.tensors) {
     if (tensor.shape.rank() == 1) continue;  // a constant decay

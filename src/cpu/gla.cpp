@@ -41,6 +41,7 @@ void walk_rows(const GlaChunkSteps<Operand>& steps, const std::vector<GlaRow>& r
       const GlaChunk chunk = chunk_of(rows[i], c);
       steps.load(chunk, s);
       if (c + 1 < rows[i].chunks()) steps.prefetch(chunk_of(rows[i], c + 1));
+      steps.write_saved_state(chunk, 0, size, state.data());
       steps.write_output(chunk, steps.as_operand(state.data(), size, copy.data()), s);
       steps.compute_update(s, update.data());
       update_state(s.decay.total, update.data(), size, state.data());
@@ -94,6 +95,7 @@ class WaveWalk {
     for (std::int64_t i = 0; i < count; ++i) {
       const GlaRow& row = *wave[i].row;
       if (wave[i].begin == row.begin) steps_.read_initial_state(row, begin, size, state);
+      steps_.write_saved_state(wave[i], begin, size, state);
       steps_.round_state(state, size, states_.data() + i * size_ + begin);
       update_state(totals_[i], updates_.data() + i * size_ + begin, size, state);
       if (wave[i].begin + wave[i].length == row.end) {

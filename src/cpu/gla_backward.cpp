@@ -1,6 +1,7 @@
 // gla's backward on the CPU: chunks of 64 tokens, matrix products inside a chunk
 // (cpu/gla_backward_chunk.h), the states and the gradients by them from chunk to chunk
-// (cpu/gla_backward_segments.h, cpu/gla_backward_walk.h).
+// (cpu/gla_backward_segments.h, cpu/gla_backward_walk.h). saved_states are not read: they would
+// spare a small part of the work.
 #include <cstdint>
 
 #include "cpu/gla_backward_walk.h"

@@ -25,6 +25,8 @@
 
 namespace tandem::cpu {
 
+static_assert(kSavedStateTokens % kChunk == 0);  // a saved state is one before a chunk
+
 /// Calls run.operator()<Operand>(provider) with the type that operands of `dtype` have in products
 /// of the provider that the options name. Switches that are not valid throw before.
 template <typename Run>
@@ -203,6 +205,25 @@ class GlaChunkSteps : public GlaUpdateSteps<Operand> {
                          const Real* state) const {
     const std::int64_t offset = (row.n * p_.H + row.h) * state_size() + begin;
     if (p_.final_state) std::copy_n(state, size, as<Real>(p_.final_state) + offset);
+  }
+
+  /// Writes elements [begin, begin + size) of the state before a chunk to saved_states, transposed,
+  /// if it is one of them.
+  void write_saved_state(const GlaChunk& chunk, std::int64_t begin, std::int64_t size,
+                         const Real* state) const {
+    if (!p_.saved_states || chunk.begin % kSavedStateTokens != 0) return;
+    const int K = p_.K, V = p_.V;
+    const std::int64_t saved = (p_.T + kSavedStateTokens - 1) / kSavedStateTokens;  // of a row
+    const std::int64_t offset =
+        ((chunk.row->b * saved + chunk.begin / kSavedStateTokens) * p_.H + chunk.row->h) *
+        state_size();
+    for (std::int64_t i = begin; i < begin + size;) {
+      const std::int64_t k = i / V, v = i % V;
+      const std::int64_t count = std::min(V - v, begin + size - i);  // of the state's row k
+      rows_from_float(state + (i - begin), 1, count, 1, 1.0f,
+                      {p_.dtype, element_at(p_.dtype, p_.saved_states, offset + v * K + k), K});
+      i += count;
+    }
   }
 
   void prefetch(const GlaChunk& chunk) const {

@@ -17,6 +17,8 @@ using StateBackward = GlaStateBackwardArgs;
 using Step = GlaStepArgs;
 
 constexpr Layout kState = Layout::kContiguous;
+constexpr const char* kSavedStates = "B,T/128,H,V,K";
+static_assert(kSavedStateTokens == 128);
 
 template <class Args>
 Parameter log_decay_row() {
@@ -101,6 +103,10 @@ GlaForwardProblem inputs_of(const Signature& signature, const Args& args) {
   set_scale(signature, args.scale, problem);
   problem.q = strided_tensor(args.q);
   problem.initial_state = state_data(args.initial_state);
+  if (args.saved_states) {
+    if (args.cu_seqlens) refuse(signature.name(), "saved_states cannot go with cu_seqlens");
+    problem.saved_states = args.saved_states->data;
+  }
   return problem;
 }
 
@@ -116,7 +122,8 @@ const Signature& gla_forward_signature() {
        output<&Forward::o>("o", "B,T,H,V"),
        output<&Forward::final_state>("final_state", "N,H,K,V", Element::kFp32, kState)
            .or_in("initial_state"),
-       cu_seqlens<&Forward::cu_seqlens>()},
+       cu_seqlens<&Forward::cu_seqlens>(),
+       output<&Forward::saved_states>("saved_states", kSavedStates, Element::kSame, kState)},
       {cpu::gla_forward, TANDEM_CUDA_ENTRY(gla_forward),
        TANDEM_CUDA_ENTRY(gla_forward_workspace_bytes)});
   return signature;
@@ -129,7 +136,9 @@ const Signature& gla_backward_signature() {
        input<&Backward::k>("k", "B,T,HQ,K").tiled(), input<&Backward::v>("v", "B,T,H,V").tiled(),
        log_decay_row<Backward>(), number<&Backward::scale>("scale"),
        input<&Backward::initial_state>("initial_state", "N,H,K,V", Element::kFp32, kState),
-       cu_seqlens<&Backward::cu_seqlens>(), input<&Backward::d_o>("d_o", "B,T,H,V").tiled(),
+       cu_seqlens<&Backward::cu_seqlens>(),
+       input<&Backward::saved_states>("saved_states", kSavedStates, Element::kSame, kState),
+       input<&Backward::d_o>("d_o", "B,T,H,V").tiled(),
        input<&Backward::d_final_state>("d_final_state", "N,H,K,V", Element::kFp32, kState),
        gradient<&Backward::dq>("dq", "q"), gradient<&Backward::dk>("dk", "k"),
        gradient<&Backward::dv>("dv", "v"),

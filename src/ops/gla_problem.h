@@ -38,6 +38,8 @@ struct GlaRecurrence {
   const std::int32_t* cu_seqlens = nullptr;  // [N+1] or null
 };
 
+constexpr int kSavedStateTokens = 128;
+
 /// GlaForwardArgs after every check: shapes agree, dtypes and devices fit, nothing overlaps.
 struct GlaForwardProblem : GlaRecurrence {
   float scale = 1.0f;
@@ -46,6 +48,9 @@ struct GlaForwardProblem : GlaRecurrence {
   StridedTensor o;
   const float* initial_state = nullptr;  // [N,H,K,V] or null
   float* final_state = nullptr;          // [N,H,K,V] or null
+  // [B,ceil(T/kSavedStateTokens),H,V,K] of `dtype`, or null: the states before every so many
+  // tokens. A forward writes them, its backward reads them.
+  void* saved_states = nullptr;
 };
 
 /// GlaStateForwardArgs after every check.

@@ -185,9 +185,9 @@ TEST(Cases, HugeOnesAreAskedFor) {
 
 TEST(Cases, SelectByGlobAndTag) {
   const auto all = load_cases("gla");
-  EXPECT_EQ(select_cases(all, "b4h32_*", "").size(), 3u);
+  EXPECT_EQ(select_cases(all, "b4h32_*", "").size(), 5u);
   EXPECT_EQ(select_cases(all, "b4h32_*", "check").size(), 0u);
-  EXPECT_EQ(select_cases(all, "b4h32_*,none_*,t63_h1_d64", "").size(), 4u);
+  EXPECT_EQ(select_cases(all, "b4h32_*,none_*,t63_h1_d64", "").size(), 6u);
   EXPECT_EQ(select_cases(all, "", "").size() + select_cases(all, "", "huge").size(), all.size());
 }
 
@@ -231,10 +231,10 @@ TEST(Cases, AWrittenTableSpellsOutDefaults) {
   EXPECT_EQ(write_cases("gla", parse_cases("gla", step, "f.json")),
             R"([{"name":"k8","directions":["step"],"axes":{"B":1,"T":1,"H":4,"K":8,"HQ":4,"V":8},)"
             R"("dtype":["bf16"],"decay":{"kind":"none"},"states":"none","state_dtype":"fp32",)"
-            R"("strides":"contiguous","scale":0.1,"tags":[],"seed":0},
+            R"("saved_states":"no","strides":"contiguous","scale":0.1,"tags":[],"seed":0},
 {"name":"k16","directions":["step"],"axes":{"B":1,"T":1,"H":4,"K":16,"HQ":4,"V":16},)"
             R"("dtype":["bf16"],"decay":{"kind":"none"},"states":"none","state_dtype":"fp32",)"
-            R"("strides":"contiguous","scale":0.1,"tags":[],"seed":0}]
+            R"("saved_states":"no","strides":"contiguous","scale":0.1,"tags":[],"seed":0}]
 )");
   const std::string packed = R"([{"name": "a", "axes": {"B": 1, "T": 7, "D": 8}, "dtype": ["fp16"],
       "decay": {"kind": "log_decay", "distribution": "zero"},
@@ -320,6 +320,10 @@ TEST(Cases, RefusalsNameFileCaseAndField) {
        "case a: states: must be one of none, initial"},
       {"\"tags\":[]", "\"tags\":[],\"state_dtype\":\"fp16\"",
        "case a: state_dtype: must be one of fp32, bf16, got \"fp16\""},
+      {"\"tags\":[]", "\"tags\":[],\"saved_states\":true",
+       "case a: saved_states: must be one of yes, no, got true"},
+      {"\"tags\":[]", "\"tags\":[],\"saved_states\":\"yes\",\"cu_seqlens\":[0,5]",
+       "case a: saved_states: cannot go with cu_seqlens"},
       {"\"T\":5,\"H\":4,\"K\":8}",
        "\"H\":4,\"K\":8},\"directions\":[\"step\"],\"cu_seqlens\":[0,1]",
        "case a: cu_seqlens: a step has none"},

@@ -152,7 +152,7 @@ TEST(Check, NoFp32OnCuda) {
 }
 
 TEST(Check, ACallOfSeveralFunctionsIsTheLibrarysChoice) {
-  const Case one = select_cases(load_cases("gla"), "states_both_t130", "")[0];
+  const Case one = select_cases(load_cases("gla"), "saved_states_both", "")[0];
   const auto results = check_case(find_operation("gla", "forward_backward"), one, DType::kBFloat16,
                                   {Device::cpu()}, 1);
   ASSERT_EQ(results.size(), 1u);

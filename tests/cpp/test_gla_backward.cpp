@@ -107,6 +107,27 @@ TEST(GlaBackward, OutputsDoNotDependOnWhichAreAskedFor) {
   check(&GlaBackwardArgs::d_initial_state, &Call::d_initial);
 }
 
+/// Saved states spare work on a GPU; the CPU does without them.
+TEST(GlaBackward, SavedStatesDoNotChangeTheBits) {
+  Call plain, call;
+  gla_backward(plain.args());
+  GlaBackwardArgs args = call.args();
+  std::vector<float> o(call.v.size()), saved(2 * Call::kH * Call::kV * Call::kK);
+  args.saved_states =
+      TensorView::contiguous(saved.data(), DType::kFloat32, {1, 2, Call::kH, Call::kV, Call::kK});
+  gla_forward({.q = args.q,
+               .k = args.k,
+               .v = args.v,
+               .log_decay = args.log_decay,
+               .initial_state = args.initial_state,
+               .o = TensorView::contiguous(o.data(), DType::kFloat32, args.v.shape),
+               .saved_states = args.saved_states});
+  gla_backward(args);
+  for (const auto gradient : {&Call::dq, &Call::dk, &Call::dv, &Call::dg, &Call::d_initial}) {
+    EXPECT_EQ(call.*gradient, plain.*gradient);
+  }
+}
+
 TEST(GlaBackward, NothingAskedForIsNoError) {
   Call call;
   GlaBackwardArgs args = call.args();

@@ -81,6 +81,22 @@ TEST(GlaRefusals, ADecayGradientOfAnotherShapeThanTheDecay) {
   call.expect_refused("d_log_decay must have shape [H] = [4], got [2,5,4]");
 }
 
+TEST(GlaRefusals, SavedStatesOfAnotherShapeOrOfSequences) {
+  for (const char* name : {"gla_forward", "gla_backward"}) {
+    const Signature& signature = *find_signature(name);
+    const Parameter& saved = *signature.find("saved_states");
+    const Call dense(signature, false);
+    spoil(dense, saved, [](TensorView& view) { view = shaped(view, {2, 1, 4, 8, 16}); });
+    dense.expect_refused(
+        "saved_states must have shape [B,T/128,H,V,K] = [2,1,4,16,8], got [2,1,4,8,16]");
+    const Call packed(signature, true);
+    std::vector<float> states(4 * 16 * 8);
+    saved.set_view(packed.args(), TensorView::contiguous(states.data(), DType::kFloat32,
+                                                         packed.shape(saved.axes.back())));
+    packed.expect_refused("saved_states cannot go with cu_seqlens");
+  }
+}
+
 TEST(GlaRefusals, AStateOfBf16IsNone) {
   const Call call(*find_signature("gla_step"), false);
   spoil(call, *call.signature().find("state"),

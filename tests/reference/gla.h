@@ -19,9 +19,10 @@ struct SequenceHead {
   int h;
 };
 
-/// Computes one sequence and head; o [B,T,H,V] and final_state [N,H,K,V] are contiguous.
+/// Computes one sequence and head; o [B,T,H,V] and final_state [N,H,K,V] are contiguous. Appends to
+/// `saved_states` the states [K,V] before every kSavedStateTokens tokens.
 inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, double* o,
-                            double* final_state) {
+                            double* final_state, std::vector<double>* saved_states = nullptr) {
   const std::int64_t b = p.cu_seqlens ? 0 : n;
   const auto boundary = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(p.cu_seqlens[i], 0, p.T);
@@ -39,6 +40,9 @@ inline void gla_forward_one(const GlaForwardProblem& p, std::int64_t n, int h, d
 
   std::vector<double> q(K), k(K), v(V);
   for (std::int64_t t = begin; t < end; ++t) {
+    if (saved_states && (t - begin) % kSavedStateTokens == 0) {
+      saved_states->insert(saved_states->end(), S, S + K * V);
+    }
     const auto read = [&](const StridedTensor& x, int head, std::vector<double>& row) {
       const std::int64_t offset = b * x.batch_stride + t * x.time_stride + head * x.head_stride;
       for (std::size_t i = 0; i < row.size(); ++i) row[i] = element(p.dtype, x.data, offset + i);

@@ -41,6 +41,10 @@ struct GlaForwardArgs {
   TensorView o;  ///< out [B,T,H,V]; 0 at tokens outside every sequence
   std::optional<TensorView> final_state =
       std::nullopt;  ///< out fp32, as initial_state, which it may share memory with
+  /// out [B,ceil(T/128),H,V,K], q's dtype, contiguous, not with cu_seqlens: the states before the
+  /// tokens 0, 128, 256, ..., transposed and rounded. For gla_backward, which with them does not
+  /// make them again; they take as much memory as v does, times K/128.
+  std::optional<TensorView> saved_states = std::nullopt;
 };
 
 /// Runs on the device of the tensors, on `context.stream` there, without synchronising the host; on
@@ -136,6 +140,9 @@ struct GlaBackwardArgs {
   std::optional<double> scale = std::nullopt;                ///< default K^-0.5
   std::optional<TensorView> initial_state = std::nullopt;    ///< as in GlaForwardArgs
   std::optional<TensorView> cu_seqlens = std::nullopt;       ///< as in GlaForwardArgs
+  /// Of gla_forward on these inputs, or none: then they are made again. Not with cu_seqlens. Read
+  /// where that is faster, which it is on a GPU with K, V <= 128.
+  std::optional<TensorView> saved_states = std::nullopt;
   TensorView d_o;                                            ///< [B,T,H,V], q's dtype
   std::optional<TensorView> d_final_state = std::nullopt;    ///< fp32 [B,H,K,V] or [N,H,K,V]
   std::optional<TensorView> dq = std::nullopt;               ///< out, as q

@@ -323,7 +323,16 @@ void run_in_reverse(const GlaBackwardProblem& problem, const BackwardChoice& cho
   params.segments = plan.segments;
   params.segment_chunks = plan.segment_chunks;
   params.pairs = plan.pairs;
-  params.states = scratch.at<char>(plan.states);
+  params.saved_states = plan.saved_states;
+  if (plan.saved_states) {
+    params.sequence_pairs = static_cast<int>(ceil_div(plan.chunks, 2));
+    params.states_map = map_saved_states(problem.forward);
+  } else {
+    params.sequence_pairs = plan.segments * plan.pairs;
+    params.states_map =
+        map_states(problem.forward, scratch.at<char>(plan.states),
+                   problem.forward.B * params.sequence_pairs, kReverseWidth, kReverseWidth);
+  }
   params.decay_sums = scratch.at<float>(plan.decay_sums);
   params.entry_states = entries.states;
   params.entry_gradients = entries.gradients;

@@ -1,6 +1,9 @@
 #include "cuda/gla/common/backward_maps.h"
 
+#include <cstdint>
+
 #include "cuda/gla/variant_choice.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
 
@@ -10,6 +13,21 @@ BackwardMaps encode_maps(const GlaBackwardProblem& problem) {
           tile_map(f.v, f, f.H, f.V),         tile_map(problem.d_o, f, f.H, f.V),
           tile_map(problem.dq, f, f.HQ, f.K), tile_map(problem.dk, f, f.HQ, f.K),
           tile_map(problem.dv, f, f.H, f.V)};
+}
+
+bool reads_saved_states(const GlaForwardProblem& f) {
+  return f.saved_states != nullptr && f.K % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(f.saved_states) % 16 == 0;
+}
+
+CUtensorMap map_states(const GlaForwardProblem& f, void* states, std::int64_t rows, int V, int K) {
+  const std::int64_t size = std::int64_t{V} * K;
+  return encode(plan_stored_tile("states", {states, f.H * size, K, size}, f.dtype,
+                                 {rows, V, f.H, K}, kChunk));
+}
+
+CUtensorMap map_saved_states(const GlaForwardProblem& f) {
+  return map_states(f, f.saved_states, f.B * ceil_div(f.T, kSavedStateTokens), f.V, f.K);
 }
 
 }  // namespace tandem::cuda::gla

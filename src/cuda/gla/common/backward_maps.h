@@ -19,4 +19,13 @@ struct BackwardMaps {
 
 BackwardMaps encode_maps(const GlaBackwardProblem& problem);
 
+/// Whether the states that the forward saved can be read; where none are there, they cannot.
+bool reads_saved_states(const GlaForwardProblem& problem);
+
+/// The map of states [rows,H,V,K] of a problem's dtype.
+CUtensorMap map_states(const GlaForwardProblem& problem, void* states, std::int64_t rows, int V,
+                       int K);
+/// That of the states that the forward saved.
+CUtensorMap map_saved_states(const GlaForwardProblem& problem);
+
 }  // namespace tandem::cuda::gla

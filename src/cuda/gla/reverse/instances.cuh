@@ -18,12 +18,15 @@ void launch_reverse_backward(const char* name, const ReverseParams& params, void
   if (segments == 0) return;
   static_assert(sizeof(KeptStatesShared<States>) <= kSharedMemoryPerBlock);
   static_assert(sizeof(ReverseShared<Gradients>) <= kSharedMemoryPerBlock);
-  launch_kernel(name, gla_kept_states_kernel<Element, kKeyDim, kValueDim>,
-                {.blocks = segments,
-                 .blocks_y = params.looks_back ? 2u : 1u,
-                 .threads = States::kThreads,
-                 .shared_bytes = sizeof(KeptStatesShared<States>)},
-                on, params);
+  const unsigned kinds = (params.saved_states ? 0 : 1) + (params.looks_back ? 1 : 0);
+  if (kinds > 0) {
+    launch_kernel(name, gla_kept_states_kernel<Element, kKeyDim, kValueDim>,
+                  {.blocks = segments,
+                   .blocks_y = kinds,
+                   .threads = States::kThreads,
+                   .shared_bytes = sizeof(KeptStatesShared<States>)},
+                  on, params);
+  }
   launch_kernel(name, gla_reverse_kernel<Gradients>,
                 {.blocks = segments,
                  .threads = Gradients::kThreads,

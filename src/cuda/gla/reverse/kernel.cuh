@@ -2,8 +2,9 @@
 // first.
 //
 // A CTA walks one segment in chunks of C = 64 tokens. With St before every pair of chunks from
-// gla_kept_states_kernel, G the inclusive sum of a chunk's decays, D_ij = 2^(G_i - G_j) for j <= i,
-// and f_j the factor from token j to dS behind the chunk (docs/ops/gla_backward.md):
+// gla_kept_states_kernel or the forward, G the inclusive sum of a chunk's decays,
+// D_ij = 2^(G_i - G_j) for j <= i, and f_j the factor from token j to dS behind the chunk
+// (docs/ops/gla_backward.md):
 //   At_ji = scale D_ij (k_j . q_i),  Wt_ji = scale D_ij (v_j . do_i)      [C,C]
 //   dV    = f (K dS)  + At dO                                             [C,V]
 //   dK    = f (V dSt) + Wt Q                                              [C,K]
@@ -51,8 +52,9 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_reverse_kernel(
   auto& shared = *reinterpret_cast<ReverseShared<Config>*>(shared_memory);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 32) {
-    for (const CUtensorMap* map : {&params.q_map, &params.k_map, &params.v_map, &params.d_o_map,
-                                   &params.dq_map, &params.dk_map, &params.dv_map}) {
+    for (const CUtensorMap* map :
+         {&params.q_map, &params.k_map, &params.v_map, &params.d_o_map, &params.dq_map,
+          &params.dk_map, &params.dv_map, &params.states_map}) {
       prefetch_tensor_map(*map);
     }
   }
@@ -73,6 +75,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_reverse_kernel(
     shared.gradient_empty.init(2 * kRole);
     fence_barriers_initialised();
   }
+  if (params.saved_states) follow_stream();  // else the kernel that makes the states did
   __syncthreads();
   const ReverseHead head(params);
   if (warpgroup == 0) {

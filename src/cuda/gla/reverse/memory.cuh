@@ -85,14 +85,17 @@ struct ReverseStates {
 
   __device__ void run() const {
     follow_stream();
-    const char* from = static_cast<const char*>(params.states) +
-                       (head.index * params.pairs + head.pairs) * Config::kStateBytes;
     for (int pair = 0; pair < head.pairs; ++pair) {
-      from -= Config::kStateBytes;
       shared.state_empty.wait((pair & 1) ^ 1);
       shared.state_loaded.arrive_and_expect(Config::kStateBytes);
-      cute::SM90_BULK_COPY_G2S::copy(from, &shared.state_loaded.word, shared.state,
-                                     Config::kStateBytes);
+      for (int value = 0; value < Config::kValueDim; value += 64) {
+        TileCoordinate from = head.state(params, head.pairs - 1 - pair, value);
+        char* to = shared.state + value / 64 * panel_bytes(64);
+        for (; from.column < Config::kKeyDim; from.column += kPanelColumns) {
+          load_panel(params.states_map, shared.state_loaded, to, from);
+          to += panel_bytes(Config::kValueDim);
+        }
+      }
     }
   }
 };

@@ -15,14 +15,15 @@ struct ReverseParams : BackwardMaps {
   int segments = 1;        // per sequence, each walked by a CTA
   int segment_chunks = 0;  // of every segment but the last
   int pairs = 0;           // of chunks, per segment
+  int sequence_pairs = 0;  // of all segments of a sequence
   // [B,H,segments,K,V]: states before segments, gradients by the states behind them; null: 0.
   const float* entry_states = nullptr;
   float* entry_gradients = nullptr;
   // gla_kept_states_kernel makes the gradients, and needs no states.
   bool looks_back = false;
-  // [B,H,segments,pairs] states before each pair of chunks, St [V,K] rounded to 16 bits, in the
-  // layout of shared memory: panels of 64 columns of K (parts/panel.cuh).
-  void* states = nullptr;
+  // Of states [B,sequence_pairs,H,V,K] before each pair of chunks, rounded to 16 bits.
+  CUtensorMap states_map{};
+  bool saved_states = false;    // the forward made them
   float* decay_sums = nullptr;  // [B,H,segments], of a constant decay
   FiniteGuard guard = {};       // of merged sequences
 };

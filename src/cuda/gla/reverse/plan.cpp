@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/environment.h"
+#include "cuda/gla/common/backward_maps.h"
 #include "cuda/gla/common/expected_reach.h"
 #include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
@@ -12,11 +13,10 @@
 namespace tandem::cuda::gla {
 namespace {
 
-constexpr int kWidest = 128;
 // Narrower heads would have more memory for states, which are padded, than a backward may take: 1.1
 // times the wider of q and v.
 constexpr int kNarrowest = 120;
-constexpr std::int64_t kStateBytes = 2 * kWidest * kWidest;
+constexpr std::int64_t kStateBytes = 2 * kReverseWidth * kReverseWidth;
 constexpr int kMostSegments = 64;
 constexpr int kFewestChunks = 4;  // per segment
 // Segments up to which all of them look back. Where decays turn out to remember everything, what is
@@ -37,11 +37,13 @@ double predicted_time(const ReversePlan& plan, std::int64_t heads, std::int64_t 
   const std::int64_t walks = heads * plan.segments, last = walks % multiprocessors;
   const double chunk = static_cast<double>(walks / multiprocessors) * round(multiprocessors) +
                        (last > 0 ? round(last) : 0.0);
-  const double walk = model.call + plan.segment_chunks * chunk;
+  constexpr double kOfGradients = 0.76;  // of the time, which is that of states, too
+  const double walk =
+      model.call + plan.segment_chunks * chunk * (plan.saved_states ? kOfGradients : 1.0);
   if (plan.segments == 1) return walk;
   // What is read for the states of segments: k, v, q and do. Else in a kernel of its own, and sums.
   const int launches = plan.looks_back ? 1 : 3;
-  constexpr std::int64_t kChunkBytes = 4 * 2 * kChunk * kWidest;
+  constexpr std::int64_t kChunkBytes = 4 * 2 * kChunk * kReverseWidth;
   const DeviceModel::GlaWalk& span = device_model(device).gla_walk;
   const std::int64_t chunks = std::min<std::int64_t>(
       plan.chunks, plan.segments * (ceil_div(reach, kChunk) + 1));  // that are read
@@ -55,14 +57,18 @@ ReversePlan plan_segments(const GlaBackwardProblem& problem, std::int64_t reach,
   const std::int64_t heads = f.B * f.H;
   ReversePlan plan;
   plan.chunks = static_cast<int>(ceil_div(f.T, kChunk));
+  plan.saved_states = reads_saved_states(f);
   plan.segment_chunks = std::max(static_cast<int>(ceil_div(plan.chunks, segments)), 1);
+  if (plan.saved_states && segments > 1) plan.segment_chunks += plan.segment_chunks % 2;
   plan.segments = std::max(static_cast<int>(ceil_div(plan.chunks, plan.segment_chunks)), 1);
   plan.pairs = static_cast<int>(ceil_div(std::min(plan.segment_chunks, plan.chunks), 2));
   // With two, the second would have to wait for the first in either case.
   plan.looks_back = plan.segments > 1 && plan.segments <= (reach < f.T ? kMostLookingBack : 2);
   plan.time = predicted_time(plan, heads, reach, device);
   WorkspaceLayout workspace;
-  plan.states = workspace.add(heads * plan.segments * plan.pairs * kStateBytes);
+  if (!plan.saved_states) {
+    plan.states = workspace.add(heads * plan.segments * plan.pairs * kStateBytes);
+  }
   if (plan.segments > 1) {
     const std::int64_t entries = 4 * heads * plan.segments * f.K * f.V;
     plan.entry_gradients = workspace.add(entries);
@@ -95,8 +101,8 @@ std::string reason_against_reverse(const GlaBackwardProblem& problem) {
       return "takes initial_state and d_final_state at multiples of 16 bytes";
     }
   }
-  const std::string reason = width_reason("K", f.K, kWidest);
-  return reason.empty() ? width_reason("V", f.V, kWidest) : reason;
+  const std::string reason = width_reason("K", f.K, kReverseWidth);
+  return reason.empty() ? width_reason("V", f.V, kReverseWidth) : reason;
 }
 
 ReversePlan plan_reverse_backward(const GlaBackwardProblem& problem, const DeviceProperties& device,

@@ -9,12 +9,15 @@
 
 namespace tandem::cuda::gla {
 
+constexpr int kReverseWidth = 128;  // the widest K and V; states in the workspace are padded to it
+
 struct ReversePlan {
-  int chunks = 0;           // of a sequence
-  int segments = 1;         // per sequence
-  int segment_chunks = 0;   // of every segment but the last
-  int pairs = 0;            // of chunks, per segment
-  bool looks_back = false;  // each segment reads what it remembers: no entries are summed
+  int chunks = 0;             // of a sequence
+  int segments = 1;           // per sequence
+  int segment_chunks = 0;     // of every segment but the last
+  int pairs = 0;              // of chunks, per segment
+  bool saved_states = false;  // of the forward are read; segments are then of whole pairs
+  bool looks_back = false;    // each segment reads what it remembers: no entries are summed
   double time = 0.0;  // microseconds, predicted: right enough to compare with walks (walk/plan.h)
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;

@@ -134,6 +134,11 @@ struct ReverseHead {
   /// The token behind the segment.
   __device__ int end() const { return 64 * (first + chunks); }
   __device__ TileCoordinate tile(int n) const { return {0, head, begin(n), batch}; }
+  /// 64 rows of V of the state before a pair, counted in time from the segment's first.
+  __device__ TileCoordinate state(const ReverseParams& params, int pair, int first_value) const {
+    const int before = batch * params.sequence_pairs + segment * params.pairs;
+    return {0, head, first_value, before + pair};
+  }
   /// The n-th chunk's pair, counted along the walk.
   __device__ int pair(int n) const { return pairs - 1 - in_time(n) / 2; }
 };

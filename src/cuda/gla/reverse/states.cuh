@@ -5,7 +5,8 @@
 // state that it has before every pair, rounded to 16 bits:
 //   St = 2^G_C St + (Vt 2^(G_C - G_j)) K
 // It begins with an entry state, or looks back: it begins as many chunks earlier as its decays
-// remember. Other CTAs then walk from as far behind each segment to its end, and leave dSt there:
+// remember. Other CTAs then walk from as far behind each segment to its end, and leave dSt there;
+// these alone are needed where the forward saved its states:
 //   dSt = 2^G_C dSt + (dOt scale 2^G_i) Q
 //
 // Role    threads              work
@@ -154,7 +155,7 @@ struct KeptStatesWalk {
     const bool stores = threadIdx.x % 128 == 0;
     char* const own = shared.states[pair % 2] + warpgroup * panel_bytes(64);
     // The store before the last one has read what is written now.
-    if (stores) cute::tma_store_wait<1>();
+    if (stores) cute::tma_store_wait<Config::kKeyPanels>();
     sync_warpgroup(1 + warpgroup);
 #pragma unroll
     for (int step = 0; step < Config::kKeyDim / 16; ++step) {
@@ -165,15 +166,11 @@ struct KeptStatesWalk {
     fence_shared_for_async_proxy();
     sync_warpgroup(1 + warpgroup);
     if (!stores) return;
-    char* const to = static_cast<char*>(params.states) +
-                     (head.index * params.pairs + pair) * Config::kStateBytes +
-                     warpgroup * panel_bytes(64);
+    TileCoordinate to = head.state(params, pair, 64 * warpgroup);
 #pragma unroll
-    for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
-      const int offset = panel * panel_bytes(Config::kValueDim);
-      cute::SM90_BULK_COPY_S2G::copy(own + offset, to + offset, panel_bytes(64));
+    for (int panel = 0; panel < Config::kKeyPanels; ++panel, to.column += kPanelColumns) {
+      store_panel(params.states_map, own + panel * panel_bytes(Config::kValueDim), to);
     }
-    cute::tma_store_arrive();
   }
 
   __device__ void walk(int warpgroup) const {
@@ -241,6 +238,7 @@ __global__ __launch_bounds__(
     if (threadIdx.x == 32) {
       prefetch_tensor_map(kReverse ? params.q_map : params.k_map);
       prefetch_tensor_map(kReverse ? params.d_o_map : params.v_map);
+      if (!kReverse) prefetch_tensor_map(params.states_map);
     }
     if (threadIdx.x == 0) {
       shared.input.init(1 + 32, 128 * Config::kWarpgroups);
@@ -250,7 +248,7 @@ __global__ __launch_bounds__(
     __syncthreads();
     KeptStatesWalk<Config>(params, shared).run();
   };
-  if (blockIdx.y == 0) {
+  if (blockIdx.y == 0 && !params.saved_states) {
     run.template operator()<false>();
   } else {
     run.template operator()<true>();

@@ -5,6 +5,7 @@
 #include "cuda/gla/walk/output.cuh"
 #include "cuda/gla/walk/products.cuh"
 #include "cuda/gla/walk/row_sum_role.cuh"
+#include "cuda/gla/walk/saved_states.cuh"
 
 namespace tandem::cuda::gla {
 
@@ -31,15 +32,15 @@ struct Turns {
 /// with one accumulator of o, where P is waited for when it is needed.
 template <class Config>
 __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
-                           RowSumRole<Config>& row_sums, const Item& item, int chunk,
-                           typename WalkShared<Config>::IntraRing::Position at,
+                           RowSumRole<Config>& row_sums, const WalkParams& params, const Item& item,
+                           int chunk, typename WalkShared<Config>::IntraRing::Position at,
                            const typename WalkShared<Config>::Stage& stage, const char* v_panel,
                            const char* p, const ChunkDecay<Config::kChunk>& decay,
                            WalkShared<Config>& shared, int warpgroup) {
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   std::uint32_t values[kSteps][4];
-  const bool keeps = row_sums.keeps(item, chunk);
+  const bool keeps = row_sums.keeps(item, chunk), saves = saves_state<Config>(params, item, chunk);
   if constexpr (Config::kOneOutputAccumulator) {
     constexpr int kRounded = Config::kRoundedSteps;
     StateOperand<kRounded> operands[2];  // in turn
@@ -48,6 +49,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
       auto& operand = operands[step / kRounded % 2];
       round_state(operand, state, step);
       if (keeps) row_sums.keep(item, chunk, step, operand);
+      if (saves) save_state<Config>(params, item, chunk, warpgroup, operand, step);
       multiply_state<Config>(o, operand, stage.q, step);
       if (step == 0) continue;
       wgmma_wait<1>();
@@ -72,6 +74,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     float intra[32];
     round_state(operand, state, 0);
     if (keeps) row_sums.keep(item, chunk, 0, operand);
+    if (saves) save_state<Config>(params, item, chunk, warpgroup, operand, 0);
     if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
     state.scale(decay.state_to_state);
     if constexpr (Config::kTurns) Turns::take(warpgroup);
@@ -127,7 +130,7 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
         shared.intra.wait_full(p_at);
       }
       float o[32];
-      walk_chunk<Config>(state, o, row_sums, item, chunk, p_at, stage,
+      walk_chunk<Config>(state, o, row_sums, params, item, chunk, p_at, stage,
                          stage.v + warpgroup * panel_bytes(Config::kChunk),
                          shared.weights_of(p_at.stage, warpgroup),
                          shared.decay_of(in.stage, warpgroup), shared, warpgroup);
