@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import functools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -61,6 +62,7 @@ class Case:
     seed: int
     directions: tuple = ("forward",)
     state_dtype: str = "fp32"  # of a step's state
+    saved_states: str = "no"  # of gla: yes, no; nothing to peers
     direction: str = "forward"  # of `directions`: the one that is looked at
     op: str = "gla"
     gate: str = "silu"  # of a scan: silu, none
@@ -228,14 +230,16 @@ def cost(case):
     B, T, H, HQ, K, V = (case.axes[axis] for axis in ("B", "T", "H", "HQ", "K", "V"))
     decays = {"none": 0, "constant": H, "per_token": B * T * H}[case.decay_kind]
     values = B * T * (2 * HQ * K + 2 * H * V)
+    elements = B * H * K * V  # of a state
     if case.direction == "step":
-        elements = B * H * K * V
         return 2 * values + 4 * decays + 2 * elements * (4 if case.state_dtype == "fp32" else 2), 4 * elements
     offsets = () if case.cu_seqlens is None else case.cu_seqlens
     tokens = offsets[-1] - offsets[0] if offsets else B * T  # those of some sequence
+    saved = math.ceil(T / 128) * elements if case.saved_states == "yes" else 0
     if case.direction == "backward":  # q, k, dq, dk; v, d_o, dv
-        values = B * T * (4 * HQ * K + 3 * H * V)
+        values = B * T * (4 * HQ * K + 3 * H * V) + saved
         return 2 * values + 8 * decays + 4 * len(offsets), 2 * tokens * H * (3 * 64 * K + 2 * 64 * V + 5 * K * V)
+    values += saved
     return 2 * values + 4 * decays + 4 * len(offsets), 2 * tokens * H * (64 * K + 2 * K * V + 64 * V)
 
 

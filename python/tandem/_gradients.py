@@ -46,7 +46,8 @@ def linear(table: Table, given: dict[str, Any]) -> Ways:
     return () if given["norm"] else ways[: 2 if given["group_norm_weight"] is None else 1]
 
 
-# Of a call whose outputs its backward takes: those that it takes of this call.
+# Of a call whose outputs its backward takes: those that it takes of this call. A call that is not here has one output
+# that its backward takes where the caller asked for it.
 KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
     # By the activation's number: none keeps nothing, l2_normalize is 5, the others keep their slope.
     "projection_forward": lambda given: {
@@ -114,6 +115,8 @@ class Saved:
         self.outputs = [name for name in results if name in taken]
         self.names = [*table.tensors, *self.outputs, *rest]
         self._places = [results.index(name) for name in self.outputs]
+        self.decides = bool(self.outputs) and table.name in KEEPS  # on outputs that nobody asked for
+        self.if_asked = self._places[0] if self.outputs and not self.decides else None
         cotangents = backward.tensors if backward else []
         self.constants = [name for name in self.outputs if f"d_{name}" not in cotangents]
         self._constant = [results.index(name) for name in self.constants]
@@ -122,18 +125,18 @@ class Saved:
 
     def kept(self, arguments: Sequence[Any]) -> set[str]:
         """The names of the outputs that the backward takes of this call."""
-        return KEEPS[self.table.name](self.table.given(arguments)) if self.outputs else set()
+        return KEEPS[self.table.name](self.table.given(arguments)) if self.decides else set(self.outputs)
 
     def keeping(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments that ask for these outputs, too."""
-        if not self.outputs:
+        if not self.decides:
             return arguments
         kept = self.kept(arguments)
         return tuple([True if self._flags.get(place) in kept else x for place, x in enumerate(arguments)])
 
     def asked(self, arguments: tuple[Any, ...], results: Any) -> Any:
         """The results without what only the backward takes."""
-        if not self.outputs:
+        if not self.decides:
             return results
         flags = [rows[0].flag for rows in self.table.results]
         given = self.table.given(arguments)

@@ -137,6 +137,7 @@ class Op:
     def differentiate_by(self, backward: Callable[..., Any]) -> None:
         """Sets the gradient, torch.autograd.Function.backward; its context is Saved's."""
         saved, directly, tensors, rest = self.saved, self.run_directly, self.saved.tensors, self.saved.rest
+        if_asked = saved.if_asked
 
         def forward(ctx: Any, *arguments: Any) -> Any:
             results = directly(*arguments)
@@ -144,6 +145,11 @@ class Op:
                 results = self.run_below(*arguments)
             # Saved.save() by the attributes that torch's methods set: each frame here is a percent of the call.
             ctx.to_save, ctx.rest, ctx.materialize_grads = tensors(arguments), rest(arguments), False
+            if if_asked is not None:  # gla's states
+                output = results[if_asked]
+                ctx.to_save += (output,)
+                if output is not None:
+                    ctx.mark_non_differentiable(output)
             if forward_ad._current_level >= 0 or _is_transformed():
                 ctx.save_for_forward(*ctx.to_save)
             return results
@@ -163,7 +169,7 @@ class Op:
 
         # why two: for one with a setup_context, which torch.func wants, torch takes 40 us more per call.
         self.differentiated = function(
-            _SingleLevelFunction, self.raw, forward=keeping_forward if saved.outputs else forward
+            _SingleLevelFunction, self.raw, forward=keeping_forward if saved.decides else forward
         )
         self.transformed = function(
             Function, self, forward=self.run, setup_context=setup_context, vmap=partial(self.vmap, self)

@@ -66,6 +66,7 @@ def binding_path(case, dtype):
         "states": case.get("states"),
         "state dtype": case.get("state_dtype"),
         "scale": case.get("scale") is not None,
+        "saved states": case.get("saved_states"),
         "strides": case["strides"],
         "packed sequences": "cu_seqlens" in case,
         "grouped": axes.get("HQ", axes.get("HKV")) != axes.get("H"),
@@ -128,7 +129,7 @@ def gla_inputs(case, dtype, device="cpu"):
         q, k, v = (part.unflatten(-1, width) for part, width in zip(slices, widths, strict=True))
     else:
         q, k, v = (_with_strides(normal(B, T, *width).to(dtype), kind) for width in widths)
-    inputs = {"q": q, "k": k, "v": v, "scale": case.get("scale")}
+    inputs = {"q": q, "k": k, "v": v, "scale": case.get("scale"), "save_states": case.get("saved_states") == "yes"}
     decay = case["decay"]
     if decay["kind"] != "none":
         constant = decay["kind"] == "constant"

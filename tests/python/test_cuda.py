@@ -288,6 +288,10 @@ class GradientCases(OnGpu, test_gla_backward.AgainstTheDefinition):
     dtypes = ("bf16", "fp16")
 
 
+class SavedStates(OnGpu, test_gla_backward.SavedStates):
+    dtype = torch.bfloat16
+
+
 @unittest.skipIf(WHY, WHY)
 class Gradients(unittest.TestCase):
     @staticmethod

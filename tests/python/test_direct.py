@@ -37,12 +37,13 @@ def draw(*shape, dtype=torch.bfloat16):
 def inputs():
     """Of gla_forward, in its order."""
     log_decay = -torch.rand(B, T, H)
-    return [draw(B, T, H, K), draw(B, T, H, K), draw(B, T, H, V), log_decay, None, torch.randn(B, H, K, V), True, None]
+    values = [draw(B, T, H, K), draw(B, T, H, K), draw(B, T, H, V), log_decay, None, torch.randn(B, H, K, V), True]
+    return [*values, None, False]
 
 
 def packed():
     values = [draw(1, T, H, K), draw(1, T, H, K), draw(1, T, H, V), None, 0.5, None, False]
-    return [*values, torch.tensor([0, 20, 20, T], dtype=torch.int32)]
+    return [*values, torch.tensor([0, 20, 20, T], dtype=torch.int32), False]
 
 
 class Direct(unittest.TestCase):
@@ -56,17 +57,20 @@ class Direct(unittest.TestCase):
     def test_plain_tensors_go_directly(self):
         without_state = inputs()
         without_state[5] = None  # no input is like the final state
-        for arguments in (inputs(), without_state, packed()):
+        with_states = [*inputs()[:-1], True]
+        for arguments in (inputs(), without_state, packed(), with_states):
             results = OPS["gla_forward"].run_directly(*arguments)
             self.assertIsNot(results, NotImplemented)
             self.assert_same(results, OPS["gla_forward"].raw(*arguments))
 
     def test_gradients_go_directly(self):
-        q, k, v, log_decay, scale, state, _, offsets = inputs()
-        arguments = (q, k, v, log_decay, scale, state, offsets, draw(B, T, H, V), None, True, False, True, True, True)
-        results = OPS["gla_backward"].run_directly(*arguments)
-        self.assertIsNot(results, NotImplemented)
-        self.assert_same(results, OPS["gla_backward"].raw(*arguments))
+        q, k, v, log_decay, scale, state, _, offsets, _ = inputs()
+        for states in (None, state.mT[:, None].bfloat16().contiguous()):
+            given = (q, k, v, log_decay, scale, state, offsets, states, draw(B, T, H, V), None)
+            arguments = (*given, True, False, True, True, True)
+            results = OPS["gla_backward"].run_directly(*arguments)
+            self.assertIsNot(results, NotImplemented)
+            self.assert_same(results, OPS["gla_backward"].raw(*arguments))
 
     def test_what_is_to_be_differentiated_is_left_alone(self):
         arguments = inputs()
@@ -119,7 +123,7 @@ class Direct(unittest.TestCase):
         q, v = (draw(1, 1, 1, width).expand(1, 1 << 46, 1, width) for width in (K, V))
         for looks_on in (torch.no_grad(), SeesCalls()):
             with self.assertRaisesRegex(torch.OutOfMemoryError, r"^\[tandem\] torch failed to make a tensor"), looks_on:
-                OPS["gla_forward"](q, q, v, None, None, None, False, None)
+                OPS["gla_forward"](q, q, v, None, None, None, False, None, False)
 
     def test_a_parameter_and_a_view_go_directly(self):
         arguments = inputs()

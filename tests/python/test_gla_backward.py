@@ -1,5 +1,6 @@
 """The gradients of tandem.ops.gla on the CPU, against fp64 autograd of the recurrence, and how autograd uses them."""
 
+import functools
 import math
 import shutil
 import unittest
@@ -15,6 +16,7 @@ from cases import DTYPES, cover, gla_inputs, load
 
 NAMES = ("q", "k", "v", "log_decay", "initial_state")
 OP = torch.ops.tandem.gla_backward.default
+FORWARD = torch.ops.tandem.gla_forward.default
 
 
 def differentiate(op, inputs, d_o, d_final_state):
@@ -47,15 +49,15 @@ def gradients_of(inputs, loss):
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps the results of every gla_backward."""
+    """Keeps the results of every gla_backward, or of another op."""
 
-    def __init__(self):
+    def __init__(self, op=OP):
         super().__init__()
-        self.results = []
+        self.op, self.results = op, []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if function is OP:
+        if function is self.op:
             self.results.append(result)
         return result
 
@@ -239,15 +241,116 @@ class Autograd(BackwardCase):
         self.assertLess(losses[-1], losses[0] / 2)
 
 
+class SavedStates(BackwardCase):
+    """What save_states=True keeps, and that gradients are the same with it."""
+
+    device, dtype = "cpu", torch.float32
+
+    def draw(self, B=2, HQ=2):
+        """By name; on a GPU the backward reads states of this width."""
+        inputs = dict(zip(NAMES, draw(B, T=300, H=2, K=128, V=128, HQ=HQ, dtype=self.dtype), strict=False))
+        inputs["initial_state"] = torch.randn(B, 2, 128, 128)
+        return {name: x.to(self.device) for name, x in inputs.items()}
+
+    def assert_same(self, got, expected):
+        """Expects equal bits; on a GPU states that are kept may choose the kernel."""
+        for name, a, b in zip(NAMES, got, expected, strict=False):
+            if self.device == "cpu":
+                self.assertTrue(torch.equal(a, b), name)
+            else:  # each has at most half of it; a constant decay's is a sum that cancels
+                times = 2 if name != "log_decay" else 4 if a.dim() > 1 else 30
+                self.assertLess(relative_rms(a, b.double()), times * TOLERANCE[self.dtype], name)
+
+    def kept(self, **inputs):
+        """What autograd keeps of a call, beside its tensors."""
+        saved, given = [], {x.data_ptr() for x in inputs.values() if isinstance(x, torch.Tensor)}
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x), x)[1], lambda x: x):
+            tandem.ops.gla(**inputs)
+        return [x for x in saved if x.data_ptr() not in given]
+
+    def test_gradients_are_the_same(self):
+        saving = functools.partial(tandem.ops.gla, save_states=True)
+        for HQ in (1, 2):
+            inputs = self.draw(HQ=HQ)
+            d_o, d_state = torch.randn_like(inputs["v"]), torch.randn_like(inputs["initial_state"])
+            for changed in (
+                {"output_final_state": True},
+                {"log_decay": inputs["log_decay"][0, 0].contiguous()},
+                {"log_decay": None, "initial_state": None},
+            ):
+                given = {**inputs, **changed}
+                with self.subTest(HQ=HQ, **dict.fromkeys(changed)):
+                    cotangents = d_o, d_state if "output_final_state" in changed else None
+                    got, expected = (differentiate(op, given, *cotangents) for op in (saving, tandem.ops.gla))
+                    self.assert_same(got.values(), expected.values())
+
+    def test_the_states(self):
+        inputs = self.draw()
+        q, k, v, g, state = inputs.values()
+        *results, states = FORWARD(q, k, v, g, None, state, True, None, True)
+        self.assertEqual((states.dtype, states.shape), (self.dtype, (2, 3, 2, 128, 128)))
+        self.assertTrue(torch.equal(states[:, 0], state.mT.to(self.dtype)))
+        for i in (1, 2):
+            begin = {name: x if name == "initial_state" else x[:, : 128 * i] for name, x in inputs.items()}
+            _, expected = tandem.ops.gla(**begin, output_final_state=True)
+            self.assertLess(relative_rms(states[:, i], expected.mT.double()), TOLERANCE[self.dtype])
+        for got, expected in zip(results, FORWARD(q, k, v, g, None, state, True, None, False)[:2], strict=True):
+            self.assertLess(relative_rms(got, expected.double()), TOLERANCE[self.dtype])
+
+    def test_what_is_kept(self):
+        inputs = self.draw()
+        for name in NAMES:
+            given = {**inputs, name: inputs[name].detach().requires_grad_()}
+            self.assertEqual(self.kept(**given), [], name)
+            (states,) = self.kept(**given, save_states=True)
+            self.assertEqual((states.dtype, states.shape), (self.dtype, (2, 3, 2, 128, 128)), name)
+
+    def test_without_a_gradient_none_are_made(self):
+        inputs = self.draw()
+        with Recorder(FORWARD) as recorder:
+            tandem.ops.gla(**inputs, save_states=True)
+            inputs["k"].requires_grad_()
+            with torch.no_grad():
+                tandem.ops.gla(**inputs, save_states=True)
+            tandem.ops.gla(**inputs)
+        self.assertEqual([states for *_, states in recorder.results], [None] * 3)
+
+    def test_packed_sequences_are_refused(self):
+        inputs = self.draw(B=1)
+        offsets = torch.tensor([0, 300], device=self.device)
+        with self.assertRaisesRegex(ValueError, r"\[gla_forward\] saved_states cannot go with cu_seqlens"):
+            tandem.ops.gla(**{**inputs, "q": inputs["q"].requires_grad_()}, cu_seqlens=offsets, save_states=True)
+
+    def test_transforms(self):
+        inputs = self.draw()
+        v = inputs.pop("v")
+        plain = lambda v: tandem.ops.gla(v=v, **inputs)[0].float().square().mean()  # noqa: E731
+        saving = lambda v: tandem.ops.gla(v=v, **inputs, save_states=True)[0].float().square().mean()  # noqa: E731
+        compiled = torch.compile(saving, fullgraph=True, backend="aot_eager")
+        expected = gradients_of([v], plain)
+        self.assert_same([torch.func.grad(saving)(v)], expected)
+        self.assert_same(gradients_of([v], compiled), expected)
+        batch = torch.stack([v, 2 * v])
+        self.assert_same([torch.vmap(torch.func.grad(saving))(batch)], [torch.vmap(torch.func.grad(plain))(batch)])
+
+    def test_tangents_beside_them(self):
+        inputs = self.draw()
+        v, state = inputs.pop("v"), inputs.pop("initial_state")
+        inputs["q"].requires_grad_()
+        run = lambda v, state: tandem.ops.gla(v=v, initial_state=state, **inputs, save_states=True)[0]  # noqa: E731
+        got, expected = torch.func.jvp(run, (v, state), (v, state))[1], run(v, state)
+        self.assertLess(relative_rms(got, expected.double()), TOLERANCE[self.dtype])
+
+
 class Compile(BackwardCase):
     def test_opcheck(self):
         q, k, v, g = draw(HQ=2)
         state, d_o, offsets = torch.randn(1, 4, 16, 24), torch.randn(1, 70, 4, 24), torch.tensor([0, 30, 70])
         for arguments in (
-            (q, k, v, g, None, None, None, d_o, None, True, True, True, True, False),
-            (q, k, v, g, 0.5, state, None, d_o, state, True, True, True, True, True),
-            (q, k, v, g[0, 0], None, None, None, d_o, None, False, False, False, True, False),
-            (q, k, v, None, None, state.repeat(2, 1, 1, 1), offsets, d_o, None, False, True, False, False, True),
+            (q, k, v, g, None, None, None, None, d_o, None, True, True, True, True, False),
+            (q, k, v, g, 0.5, state, None, state.mT[:, None].contiguous(), d_o, state, True, True, True, True, True),
+            (q, k, v, g[0, 0], None, None, None, None, d_o, None, False, False, False, True, False),
+            (q, k, v, None, None, state.repeat(2, 1, 1, 1), offsets, None, d_o, None, False, True, False, False, True),
         ):
             torch.library.opcheck(OP, arguments)
 
@@ -282,11 +385,14 @@ class Compile(BackwardCase):
 class Refusals(BackwardCase):
     def test_they_name_op_and_argument(self):
         q, k, v, g = draw()
-        arguments = [q, k, v, g, None, None, None, v, None, True, True, True, True, True]
+        arguments = [q, k, v, g, None, None, None, None, v, None, True, True, True, True, True]
+        states = torch.zeros(1, 1, 4, 24, 16)
         for position, value, text in (
-            (7, v[:, :69], "[gla_backward] d_o must have shape [B,T,H,V] = [1,70,4,24], got [1,69,4,24]"),
-            (7, v.bfloat16(), "[gla_backward] d_o must have dtype fp32, got bf16"),
-            (8, torch.zeros(1, 4, 24, 16), "[gla_backward] d_final_state must have shape [B,H,K,V] = [1,4,16,24]"),
+            (8, v[:, :69], "[gla_backward] d_o must have shape [B,T,H,V] = [1,70,4,24], got [1,69,4,24]"),
+            (8, v.bfloat16(), "[gla_backward] d_o must have dtype fp32, got bf16"),
+            (7, states.mT, "[gla_backward] saved_states must have shape [B,T/128,H,V,K] = [1,1,4,24,16], got [1"),
+            (7, states.bfloat16(), "[gla_backward] saved_states must have dtype fp32, got bf16"),
+            (9, torch.zeros(1, 4, 24, 16), "[gla_backward] d_final_state must have shape [B,H,K,V] = [1,4,16,24]"),
             (0, q.long(), "[gla_backward] q must have dtype bf16, fp16, fp32 or fp64, got Long"),
         ):
             wrong = [*arguments]

@@ -75,6 +75,10 @@ class Gla(Fp64Case):
         tensors = self.inputs(batch=1, tokens=67, heads=2)
         self.assertTrue(check(tandem.ops.gla, **tensors, log_decay=log_decays(1, 67, H)))
 
+    def test_saved_states(self):
+        tensors = self.inputs(heads=2) | {"log_decay": log_decays(B, T, H), "initial_state": normal(B, H, K, V)}
+        self.assertTrue(check(tandem.ops.gla, {"save_states": True}, **tensors))
+
     def test_a_wrong_gradient_is_seen(self):
         with self.assertRaises(GradcheckError):
             check(lambda q, **rest: tandem.ops.gla(q * q.detach(), **rest), **self.inputs())

@@ -22,12 +22,13 @@ PROGRAM = FOLDER.parent / "tandem_program/tandem"
 # Graphs that users have exported name these: an order or a name may not change.
 SCHEMAS = (
     "gla_forward(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor? initial_state, "
-    "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    "bool output_final_state, Tensor? cu_seqlens, bool output_saved_states) -> (Tensor, Tensor?, Tensor?)",
     "gla_state_forward(Tensor k, Tensor v, Tensor? log_decay, Tensor? cu_seqlens) -> (Tensor, Tensor)",
     "gla_step(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor(a!) state) -> Tensor",
     "gla_backward(Tensor q, Tensor k, Tensor v, Tensor? log_decay, float? scale, Tensor? initial_state, "
-    "Tensor? cu_seqlens, Tensor d_o, Tensor? d_final_state, bool wants_dq, bool wants_dk, bool wants_dv, "
-    "bool wants_d_log_decay, bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
+    "Tensor? cu_seqlens, Tensor? saved_states, Tensor d_o, Tensor? d_final_state, bool wants_dq, bool wants_dk, "
+    "bool wants_dv, bool wants_d_log_decay, bool wants_d_initial_state) "
+    "-> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
     "gla_state_backward(Tensor q, Tensor d_o, Tensor? log_decay, float? scale, Tensor? cu_seqlens) -> (Tensor, Tensor)",
     "gated_scan_forward(Tensor x, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor? initial_state, "
     "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",

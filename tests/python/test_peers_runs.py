@@ -152,11 +152,12 @@ class Peers(unittest.TestCase):
         self.assertFalse(any(x.requires_grad for x in tensors.values()))
 
     def test_gradients_of_tandem(self):
-        def op(q, k, v, log_decay, scale, cu_seqlens):
+        def op(q, k, v, log_decay, scale, cu_seqlens, save_states):
             return fake_fla(case)(q, k, v, log_decay, scale=scale)
 
-        def backward(q, k, v, log_decay, scale, initial_state, cu_seqlens, d_o, d_final_state, *wants):
-            self.assertEqual((initial_state, d_final_state, wants), (None, None, (True, True, True, True, False)))
+        def backward(q, k, v, log_decay, scale, initial_state, cu_seqlens, saved_states, d_o, d_final_state, *wants):
+            self.assertEqual([initial_state, saved_states, d_final_state], [None] * 3)
+            self.assertEqual(wants, (True, True, True, True, False))
             found = token_by_token(case, {"q": q, "k": k, "v": v, "log_decay": log_decay, "d_o": d_o})
             return *(found[name] for name in ("dq", "dk", "dv", "d_log_decay")), None
 
@@ -180,7 +181,7 @@ class Peers(unittest.TestCase):
         peer.load()
         packed = {"axes": {"B": 1}, "cu_seqlens": (0, 9, 9, 70)}
         for direction in ("backward", "forward_backward"):
-            for changed in ({}, {"decay_kind": "constant"}, {"decay_kind": "none"}, packed):
+            for changed in ({}, {"decay_kind": "constant"}, {"decay_kind": "none"}, packed, {"saved_states": "yes"}):
                 case = small(direction=direction, **changed)
                 self.assertEqual(peer.refusal(case, "fp16"), "")
                 tensors = inputs.make(case, "fp16", 5, "cpu")

@@ -276,10 +276,10 @@ class Program(unittest.TestCase):
         found = provider.discover("gla")
         ours, peer, forward_only = (found[one] for one in ("tandem", "fla", "mamba2"))
         simple_gla = fake_fla(case)
-        ours._op = lambda q, k, v, g, scale, cu_seqlens: simple_gla(q, k, v, g, scale=case.softmax_scale)
+        ours._op = lambda q, k, v, g, scale, **_: simple_gla(q, k, v, g, scale=case.softmax_scale)
 
         def backward(*arguments):
-            q, k, v, g, d_o = (arguments[at] for at in (0, 1, 2, 3, 7))
+            q, k, v, g, d_o = (arguments[at] for at in (0, 1, 2, 3, 8))
             got = token_by_token(case, {"q": q, "k": k, "v": v, "log_decay": g, "d_o": d_o})
             return [got[one] for one in ("dq", "dk", "dv", "d_log_decay")]
 

@@ -46,11 +46,11 @@ class Compile(TorchCase):
         state = torch.randn(1, 4, 64, 32, device=self.device)
         offsets = torch.tensor([0, 30, 70], device=self.device)
         for arguments in (
-            (q, k, v, g, None, None, False, None),
-            (q, k, v, g, 0.5, state, True, None),
-            (q, k, v, g[0, 0], None, None, True, None),
-            (q, k, v, None, None, state.repeat(2, 1, 1, 1), True, offsets),
-            (q, k, v.transpose(1, 2).contiguous().transpose(1, 2), g, None, None, True, offsets.int()),
+            (q, k, v, g, None, None, False, None, False),
+            (q, k, v, g, 0.5, state, True, None, True),
+            (q, k, v, g[0, 0], None, None, True, None, False),
+            (q, k, v, None, None, state.repeat(2, 1, 1, 1), True, offsets, False),
+            (q, k, v.transpose(1, 2).contiguous().transpose(1, 2), g, None, None, True, offsets.int(), False),
         ):
             torch.library.opcheck(OP, arguments)
 

@@ -168,7 +168,7 @@ class Reverse(BackwardCase):
 
     def test_raw_ops_are_differentiable(self):
         inputs = gla_inputs()
-        f = lambda v: RAW(inputs["q"], inputs["k"], v, None, None, None, False, None)[0].square().sum()  # noqa: E731
+        f = lambda v: RAW(inputs["q"], inputs["k"], v, *[None] * 3, False, None, False)[0].square().sum()  # noqa: E731
         v = inputs["v"].requires_grad_()
         (expected,) = torch.autograd.grad(f(v), v)
         self.assert_close([torch.func.grad(f)(v.detach())], [expected])

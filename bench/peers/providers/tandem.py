@@ -60,8 +60,9 @@ class Tandem(Provider):
         return lambda: {"o": self._forward(case, tensors)}
 
     def _forward(self, case, tensors):
-        named = {"scale": case.scale, "cu_seqlens": tensors.get("cu_seqlens")}
-        return self._op(tensors["q"], tensors["k"], tensors["v"], tensors.get("log_decay"), **named)[0]
+        q, k, v, decay = (tensors.get(name) for name in ("q", "k", "v", "log_decay"))
+        named = {"cu_seqlens": tensors.get("cu_seqlens"), "save_states": case.saved_states == "yes"}
+        return self._op(q, k, v, decay, scale=case.scale, **named)[0]
 
     def variant(self, case, setting):
         if case.direction in WITH_GRADIENTS:
@@ -72,10 +73,15 @@ class Tandem(Provider):
 def backward_call(op, case, tensors):
     """The op that autograd calls."""
     q, k, v, d_o = (tensors[name] for name in ("q", "k", "v", "d_o"))
+    decay, scale, offsets = tensors.get("log_decay"), case.scale, tensors.get("cu_seqlens")
+    states = None
+    if case.saved_states == "yes":
+        forward = importlib.import_module("torch").ops.tandem.gla_forward
+        *_, states = forward(q, k, v, decay, scale, None, False, offsets, True)
     wants = [name in case.wants for name in ("q", "k", "v", "log_decay", "initial_state")]
 
     def run():
-        found = op(q, k, v, tensors.get("log_decay"), case.scale, None, tensors.get("cu_seqlens"), d_o, None, *wants)
+        found = op(q, k, v, decay, scale, None, offsets, states, d_o, None, *wants)
         return dict(zip(case.wants.values(), found, strict=False))  # the last ones, not wanted, are None
 
     return run

@@ -92,6 +92,11 @@ def needs_more_than_a_kernel() -> bool:
     return is_compiling() or is_any_autocast_enabled() or forward_ad._current_level >= 0
 
 
+def wants_gradient(*tensors: Any) -> bool:
+    """Whether autograd is to differentiate a call of these."""
+    return torch.is_grad_enabled() and any([isinstance(x, Tensor) and x.requires_grad for x in tensors])
+
+
 def closed(op: _Op) -> _Op:
     """An op whose last parameter, `others`, is there for `refuse` alone: help and the documents leave it out."""
     signature = inspect.signature(op)

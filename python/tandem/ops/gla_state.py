@@ -84,7 +84,7 @@ def _backward(ctx: Any, d_state: Tensor | None, d_total_log_decay: Tensor | None
     dk = dv = d_log_decay = None
     if d_state is not None:
         # The state is gla's final state, whatever q is. k stands for it, and zeros for d_o.
-        inputs = (k, k, v, log_decay, None, None, cu_seqlens, torch.zeros_like(v), d_state)
+        inputs = (k, k, v, log_decay, None, None, cu_seqlens, None, torch.zeros_like(v), d_state)
         wants = (False, wants_dk, wants_dv, wants_d_log_decay, False)
         _, dk, dv, d_log_decay, _ = OPS["gla_backward"](*inputs, *wants)
     if d_total_log_decay is not None and wants_d_log_decay:

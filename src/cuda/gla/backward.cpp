@@ -231,7 +231,10 @@ void run_by_chunks(const GlaBackwardProblem& problem, const BackwardChoice& choi
   params.pairs = plan.pairs;
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
   params.multiprocessors = std::max(device.multiprocessors, 1);
-  params.states = scratch.at<char>(plan.states);
+  params.saved_states = plan.saved_states;
+  params.states_map = plan.saved_states ? map_saved_states(f, 0, f.K)
+                                        : map_states(f, scratch.at<char>(plan.states),
+                                                     f.B * plan.pairs, kChunkBackwardWidth);
   params.state_gradients = scratch.at<char>(plan.state_gradients);
   params.cut = plan.cut;
   params.cut_factors = scratch.at<CutFactor>(plan.cut_factors);
@@ -324,14 +327,14 @@ void run_in_reverse(const GlaBackwardProblem& problem, const BackwardChoice& cho
   params.segment_chunks = plan.segment_chunks;
   params.pairs = plan.pairs;
   params.saved_states = plan.saved_states;
+  const GlaForwardProblem& f = problem.forward;
   if (plan.saved_states) {
     params.sequence_pairs = static_cast<int>(ceil_div(plan.chunks, 2));
-    params.states_map = map_saved_states(problem.forward);
+    params.states_map = map_saved_states(f, 0, f.K);
   } else {
     params.sequence_pairs = plan.segments * plan.pairs;
     params.states_map =
-        map_states(problem.forward, scratch.at<char>(plan.states),
-                   problem.forward.B * params.sequence_pairs, kReverseWidth, kReverseWidth);
+        map_states(f, scratch.at<char>(plan.states), f.B * params.sequence_pairs, kReverseWidth);
   }
   params.decay_sums = scratch.at<float>(plan.decay_sums);
   params.entry_states = entries.states;
@@ -369,6 +372,9 @@ void run_by_groups(const GlaBackwardProblem& problem, const BackwardChoice& choi
     params.entry_states = of_part(entries.states);
     params.entry_gradients = of_part(entries.gradients);
     params.states = scratch.at<char>(plan.states + part * plan.part_bytes);
+    params.saved_states = plan.saved_states;
+    params.sequence_pairs = static_cast<int>(ceil_div(plan.chunks, 2));
+    if (plan.saved_states) params.states_map = map_saved_states(f, first, own.forward.K);
     params.decay_sums = scratch.at<float>(plan.decay_sums);
     params.guard = guard;
   }

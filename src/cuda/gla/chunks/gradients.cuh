@@ -55,8 +55,9 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_chunk_gradients_kerne
   auto& shared = *reinterpret_cast<ChunkGradientsShared*>(shared_memory);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 32) {
-    for (const CUtensorMap* map : {&params.q_map, &params.k_map, &params.v_map, &params.d_o_map,
-                                   &params.dq_map, &params.dk_map, &params.dv_map}) {
+    for (const CUtensorMap* map :
+         {&params.q_map, &params.k_map, &params.v_map, &params.d_o_map, &params.dq_map,
+          &params.dk_map, &params.dv_map, &params.states_map}) {
       prefetch_tensor_map(*map);
     }
   }
@@ -69,6 +70,8 @@ __global__ __launch_bounds__(Config::kThreads, 1) void gla_chunk_gradients_kerne
     }
     fence_barriers_initialised();
   }
+  // Else the kernel that makes states did.
+  if (Config::kReverse && params.saved_states) follow_stream();
   __syncthreads();
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kMemoryRegisters>();

@@ -16,12 +16,20 @@ void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, 
   const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t sequence_heads = problem.B * problem.H;
   if (sequence_heads == 0) return;
-  const int walks = kReverse ? 1 : params.cut > 0 ? 4 : 2;
-  launch_kernel(name, gla_chunk_states_kernel<Element, kReverse>,
-                {.blocks = static_cast<unsigned>(walks * sequence_heads),
-                 .threads = 256,
-                 .shared_bytes = sizeof(ChunkStatesShared)},
-                on, params);
+  const auto launch_states = [&]<bool kStates, bool kGradients>() {
+    const int walks = (kStates + kGradients) * (params.cut > 0 ? 2 : 1);
+    launch_kernel(name, gla_chunk_states_kernel<Element, kStates, kGradients>,
+                  {.blocks = static_cast<unsigned>(walks * sequence_heads),
+                   .threads = 256,
+                   .shared_bytes = sizeof(ChunkStatesShared)},
+                  on, params);
+  };
+  constexpr bool kGradients = !kReverse;  // a reverse walk makes its own
+  if (!params.saved_states) {
+    launch_states.template operator()<true, kGradients>();
+  } else if constexpr (kGradients) {
+    launch_states.template operator()<false, true>();
+  }
   if (params.count == 0) return;
   static_assert(sizeof(ChunkGradientsShared) <= kSharedMemoryPerBlock);
   using Config = ChunkGradientsConfig<Element, kReverse>;

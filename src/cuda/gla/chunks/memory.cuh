@@ -85,34 +85,37 @@ struct ChunkCopies {
       load_panel(params.v_map, stage.inputs, stage.chunks[i].v, pair.tile(i));
     }
   }
-  __device__ static void load_state(Stage& stage, const void* panels, std::int64_t panel_index,
-                                    char* panel) {
-    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(panels) + panel_index * kPanelBytes,
+  /// S before, and dS behind, the n-th pair of a pair's sequence.
+  __device__ void load_state(Stage& stage, const ChunkPair& pair, int n, char* panel) const {
+    load_panel(params.states_map, stage.states, panel, pair.state(n, params.pairs));
+  }
+  __device__ void load_gradient(Stage& stage, const ChunkPair& pair, int n, char* panel) const {
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.state_gradients) +
+                                       (pair.panel_index - pair.index + n) * kPanelBytes,
                                    &stage.states.word, panel, kPanelBytes);
   }
   __device__ void load_states(Stage& stage, const ChunkPair& pair) const {
     if constexpr (Config::kReverse) {
       stage.states.arrive_and_expect(kPanelBytes);
-      load_state(stage, params.states, pair.panel_index, stage.chunks[0].state);
+      load_state(stage, pair, pair.index, stage.chunks[0].state);
       return;
     }
-    // States behind the cut, along either walk, are not whole; at the cut they are.
-    const bool state = params.cut > 0 && pair.index > params.cut;
+    // What walks make behind the cut, along either one, is not whole; at the cut it is.
+    const bool state = params.cut > 0 && pair.index > params.cut && !params.saved_states;
     const bool gradient = pair.index < params.cut - 1;
     stage.cut_chunk = state ? 0 : gradient ? 1 : ChunkGradientsShared::kWhole;
     const int of_cut = state || gradient ? kPanelBytes + static_cast<int>(sizeof(CutFactor)) : 0;
     stage.states.arrive_and_expect(2 * kPanelBytes + of_cut);
-    load_state(stage, params.states, pair.panel_index, stage.chunks[0].state);
-    load_state(stage, params.state_gradients, pair.panel_index, stage.chunks[1].state_gradient);
+    load_state(stage, pair, pair.index, stage.chunks[0].state);
+    load_gradient(stage, pair, pair.index, stage.chunks[1].state_gradient);
   }
   /// Loads the state at the cut, into a panel that a gradient may have left through.
   __device__ void load_states_at_cut(Stage& stage, const ChunkPair& pair) const {
     if (Config::kReverse || stage.cut_chunk == ChunkGradientsShared::kWhole) return;
-    const std::int64_t cut = pair.panel_index - pair.index + params.cut;
     if (stage.cut_chunk == 0) {
-      load_state(stage, params.states, cut, stage.chunks[1].state);
+      load_state(stage, pair, params.cut, stage.chunks[1].state);
     } else {
-      load_state(stage, params.state_gradients, cut - 1, stage.chunks[0].state_gradient);
+      load_gradient(stage, pair, params.cut - 1, stage.chunks[0].state_gradient);
     }
     cute::SM90_BULK_COPY_G2S::copy(params.cut_factors + pair.panel_index, &stage.states.word,
                                    &stage.cut_factor, sizeof(CutFactor));

@@ -16,7 +16,7 @@ struct alignas(16) CutFactor {
 };
 
 /// What both kernels receive. Panels are 64 x 64 values of 16 bits, [V,K], in the layout of shared
-/// memory (parts/panel.cuh).
+/// memory (parts/panel.cuh); states are rounded to 16 bits, too.
 struct ChunkBackwardParams : BackwardMaps {
   GlaBackwardProblem problem;
   FiniteGuard guard;
@@ -24,9 +24,9 @@ struct ChunkBackwardParams : BackwardMaps {
   unsigned count = 0;  // of pairs, of all sequences and heads
   int multiprocessors = 1;
   int cut = 0;  // pair before which both walks of a sequence are cut in two; 0: they are whole
-  // [B,H,pairs] panels: S before each pair, and dS behind it without the decay of the token there.
-  void* states = nullptr;
-  void* state_gradients = nullptr;
+  CUtensorMap states_map{};          // of S [B,pairs,H,V,K] before each pair
+  bool saved_states = false;         // the forward made them
+  void* state_gradients = nullptr;   // [B,H,pairs] panels, dS without the decay of the token there
   CutFactor* cut_factors = nullptr;  // [B,H,pairs], of pairs behind a cut
   float* decay_sums = nullptr;       // [B,H,2 pairs], of a constant decay
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/gla/chunks/params.h"
+#include "cuda/gla/common/backward_maps.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
 #include "cuda/runtime/plan.h"
@@ -10,7 +11,6 @@
 namespace tandem::cuda::gla {
 namespace {
 
-constexpr int kWidest = 64;
 constexpr std::int64_t kPanelBytes = panel_bytes(64);
 
 /// Chunk pair before which walks are cut in two, or 0. Cuts where an SM can take both halves of its
@@ -26,11 +26,12 @@ double predicted_time(const ChunkBackwardPlan& plan, const GlaForwardProblem& f,
                       const DeviceProperties& device, bool reverse) {
   constexpr int kStateWalks = 2;          // at a time per multiprocessor
   constexpr double kCacheBytes = 45.0e6;  // of the L2
-  const double state_tensors = reverse ? 2.5 : 5.0;
+  const int directions = (plan.saved_states ? 0 : 1) + (reverse ? 0 : 1);
+  const double state_tensors = 2.5 * directions;
   const DeviceModel::GlaChunks& model = device_model(device).gla_chunks;
   const std::int64_t heads = f.B * f.H, chunks = ceil_div(f.T, kChunk);
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
-  const std::int64_t halves = plan.cut > 0 ? 2 : 1, directions = reverse ? 1 : 2;
+  const std::int64_t halves = plan.cut > 0 ? 2 : 1;
   const std::int64_t walks = ceil_div(directions * heads * halves, kStateWalks * multiprocessors);
   const double gradients =
       reverse
@@ -54,8 +55,8 @@ std::string reason_against_chunks(const GlaBackwardProblem& problem) {
   if (f.B * f.H * std::max<std::int64_t>(ceil_div(f.T, kChunk), 2) > kMaxIndex) {
     return "takes at most 2^31 - 1 chunks of 64 tokens of heads";
   }
-  const std::string reason = width_reason("K", f.K, kWidest);
-  return reason.empty() ? width_reason("V", f.V, kWidest) : reason;
+  const std::string reason = width_reason("K", f.K, kChunkBackwardWidth);
+  return reason.empty() ? width_reason("V", f.V, kChunkBackwardWidth) : reason;
 }
 
 ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
@@ -65,7 +66,8 @@ ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
   plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kChunk));
   const std::int64_t count = f.B * f.H * plan.pairs;
   WorkspaceLayout workspace;
-  plan.states = workspace.add(count * kPanelBytes);
+  plan.saved_states = reads_saved_states(f);
+  if (!plan.saved_states) plan.states = workspace.add(count * kPanelBytes);
   if (!reverse) {
     plan.state_gradients = workspace.add(count * kPanelBytes);
     plan.cut = choose_cut(problem, plan.pairs, device);

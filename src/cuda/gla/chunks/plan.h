@@ -8,9 +8,12 @@
 
 namespace tandem::cuda::gla {
 
+constexpr int kChunkBackwardWidth = 64;  // the widest K and V; states are padded to it
+
 struct ChunkBackwardPlan {
   int pairs = 0;
   int cut = 0;
+  bool saved_states = false;  // of the forward are read
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;
   std::size_t state_gradients = 0;

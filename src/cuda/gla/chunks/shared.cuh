@@ -75,6 +75,10 @@ struct ChunkPair {
   std::int64_t panel_index;  // [B,H,pairs]
 
   __device__ TileCoordinate tile(int which) const { return {0, head, begin + 64 * which, batch}; }
+  /// The state before the n-th pair of the sequence, which has `pairs`.
+  __device__ TileCoordinate state(int n, int pairs) const {
+    return {0, head, 0, batch * pairs + n};
+  }
 };
 
 /// The pairs of chunks that a CTA takes.

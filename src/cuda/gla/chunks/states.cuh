@@ -64,7 +64,8 @@ struct ChunkStatesWalk {
   const CUtensorMap& k_map;
   const CUtensorMap& v_map;
   Item item;                         // initial_state and final_state where the walk begins and ends
-  char* panels;                      // of the sequence's first pair in time
+  const CUtensorMap& states_map;     // of a forward walk
+  char* panels = nullptr;            // of a reverse one: of the sequence's first pair in time
   CutFactor* cut_factors = nullptr;  // the same pair's; null but for the second half of a walk
   int pairs;                         // of the sequence
   int first = 0;
@@ -78,6 +79,7 @@ struct ChunkStatesWalk {
       : problem(params.problem.forward),
         k_map(Config::kReverse ? params.q_map : params.k_map),
         v_map(Config::kReverse ? params.d_o_map : params.v_map),
+        states_map(params.states_map),
         pairs(params.pairs) {
     const GlaBackwardProblem& backward = params.problem;
     item.head = static_cast<int>(sequence_head % problem.H);
@@ -87,8 +89,9 @@ struct ChunkStatesWalk {
     if (Config::kReverse && backward.d_initial_state != nullptr) {
       item.final_state = backward.d_initial_state + state;
     }
-    panels = static_cast<char*>(Config::kReverse ? params.state_gradients : params.states) +
-             sequence_head * pairs * kPanelBytes;
+    if (Config::kReverse) {
+      panels = static_cast<char*>(params.state_gradients) + sequence_head * pairs * kPanelBytes;
+    }
     // Nobody reads the state behind the last pair, unless it is d_initial_state.
     last = item.final_state != nullptr ? pairs : max(pairs - 1, 0);
     const int cut = Config::kReverse ? pairs - params.cut : params.cut;
@@ -157,8 +160,12 @@ struct ChunkStatesWalk {
     sync_warpgroup(1);
     if (stores()) {
       const int index = in_time(pair);
-      cute::SM90_BULK_COPY_S2G::copy(panel, panels + index * kPanelBytes, kPanelBytes);
-      cute::tma_store_arrive();
+      if constexpr (Config::kReverse) {
+        cute::SM90_BULK_COPY_S2G::copy(panel, panels + index * kPanelBytes, kPanelBytes);
+        cute::tma_store_arrive();
+      } else {
+        store_panel(states_map, panel, {0, item.head, 0, item.batch * pairs + index});
+      }
       if (cut_factors != nullptr) cut_factors[index] = {factor};
     }
   }
@@ -211,17 +218,19 @@ struct ChunkStatesWalk {
   }
 };
 
-template <class Element, bool kForwardOnly>
+/// `kForward`, `kReverse`: the directions that are walked.
+template <class Element, bool kForward, bool kReverse>
 __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
     const __grid_constant__ ChunkBackwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<ChunkStatesShared*>(shared_memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  constexpr int kDirections = kForwardOnly ? 1 : 2;
-  const bool reverse = blockIdx.x % kDirections == 1;
+  constexpr unsigned kDirections = kForward + kReverse;
+  const bool reverse = !kForward || blockIdx.x % kDirections == 1;
   if (threadIdx.x == 32) {
     prefetch_tensor_map(reverse ? params.q_map : params.k_map);
     prefetch_tensor_map(reverse ? params.d_o_map : params.v_map);
+    if (!reverse) prefetch_tensor_map(params.states_map);
   }
   if (threadIdx.x == 0) {
     shared.input.init(1 + 32, 128);
@@ -232,8 +241,8 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
 
   // Directions are innermost, then halves.
   const unsigned halves = params.cut > 0 ? 2 : 1;
-  const auto run = [&]<bool kReverse>() {
-    const ChunkStatesWalk<ChunkStatesConfig<Element, kReverse>> walk(
+  const auto run = [&]<bool kBack>() {
+    const ChunkStatesWalk<ChunkStatesConfig<Element, kBack>> walk(
         params, blockIdx.x / kDirections / halves, blockIdx.x / kDirections % halves == 1);
     if (warp >= 4) {
       walk.walk(shared);
@@ -243,10 +252,10 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
       walk.load(shared);
     }
   };
-  if constexpr (!kForwardOnly) {
+  if constexpr (kReverse) {
     if (reverse) return run.template operator()<true>();
   }
-  run.template operator()<false>();
+  if constexpr (kForward) run.template operator()<false>();
 }
 
 }  // namespace tandem::cuda::gla

@@ -20,14 +20,17 @@ bool reads_saved_states(const GlaForwardProblem& f) {
          reinterpret_cast<std::uintptr_t>(f.saved_states) % 16 == 0;
 }
 
-CUtensorMap map_states(const GlaForwardProblem& f, void* states, std::int64_t rows, int V, int K) {
-  const std::int64_t size = std::int64_t{V} * K;
-  return encode(plan_stored_tile("states", {states, f.H * size, K, size}, f.dtype,
-                                 {rows, V, f.H, K}, kChunk));
+CUtensorMap map_states(const GlaForwardProblem& f, void* states, std::int64_t rows, int width) {
+  const std::int64_t size = std::int64_t{width} * width;
+  return encode(plan_stored_tile("states", {states, f.H * size, width, size}, f.dtype,
+                                 {rows, width, f.H, width}, kChunk));
 }
 
-CUtensorMap map_saved_states(const GlaForwardProblem& f) {
-  return map_states(f, f.saved_states, f.B * ceil_div(f.T, kSavedStateTokens), f.V, f.K);
+CUtensorMap map_saved_states(const GlaForwardProblem& f, int first, int columns) {
+  const std::int64_t size = std::int64_t{f.V} * f.K;
+  char* const from = static_cast<char*>(f.saved_states) + first * size_of(f.dtype);
+  return encode(plan_tile("saved_states", {from, f.H * size, f.K, size}, f.dtype,
+                          {f.B * ceil_div(f.T, kSavedStateTokens), f.V, f.H, columns}, kChunk));
 }
 
 }  // namespace tandem::cuda::gla

@@ -22,10 +22,12 @@ BackwardMaps encode_maps(const GlaBackwardProblem& problem);
 /// Whether the states that the forward saved can be read; where none are there, they cannot.
 bool reads_saved_states(const GlaForwardProblem& problem);
 
-/// The map of states [rows,H,V,K] of a problem's dtype.
-CUtensorMap map_states(const GlaForwardProblem& problem, void* states, std::int64_t rows, int V,
-                       int K);
-/// That of the states that the forward saved.
-CUtensorMap map_saved_states(const GlaForwardProblem& problem);
+/// The map of columns [first, first + columns) of K of the states that the forward saved.
+CUtensorMap map_saved_states(const GlaForwardProblem& problem, int first, int columns);
+
+/// The map of states [rows,H,width,width] in a workspace, of the problem's dtype: both V and K are
+/// padded.
+CUtensorMap map_states(const GlaForwardProblem& problem, void* states, std::int64_t rows,
+                       int width);
 
 }  // namespace tandem::cuda::gla

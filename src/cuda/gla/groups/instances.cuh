@@ -33,7 +33,7 @@ void launch_group_states(const char* name, const GroupBackwardParts& parts, cuda
   const std::int64_t ctas = std::int64_t{params.slab.groups} * params.slab.segments *
                             state_walk_ctas(params.members, kWalks);
   launch_kernel(name, gla_group_states_kernel<Config, kParts, kWalks>,
-                {.blocks = static_cast<unsigned>(2 * kParts * ctas),
+                {.blocks = static_cast<unsigned>(params.kinds() * kParts * ctas),
                  .threads = Shape::kThreads,
                  .shared_bytes = sizeof(Shared)},
                 stream, parts);

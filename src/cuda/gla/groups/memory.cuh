@@ -35,13 +35,18 @@ struct GroupCopies {
     const std::int64_t pair =
         (std::int64_t{item.group_of_slab(params)} * params.members + member) * params.slab_pairs +
         item.pair_of_slab(params);
-    constexpr int kBytes = 2 * Config::kTileBytes;  // of S and dS, side by side
+    // S and dS, side by side, or dS alone.
     static_assert(offsetof(Stage, gradient) == offsetof(Stage, state) + Config::kTileBytes);
-    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + pair * kBytes,
-                                   &full.word, stage.state, kBytes);
+    const int bytes = params.kinds() * Config::kTileBytes;
+    cute::SM90_BULK_COPY_G2S::copy(static_cast<const char*>(params.states) + pair * bytes,
+                                   &full.word, stage.gradient + Config::kTileBytes - bytes, bytes);
     load_panel(params.d_o_map, full, stage.d_o, own);
     own.time = item.other_begin();
     load_panel(item.is_second() ? params.v_map : params.d_o_map, full, stage.other, own);
+    if (!params.saved_states) return;
+    const int row = item.batch * params.sequence_pairs + item.chunk / 2;
+    load_tile(params.states_map, full, stage.state, Config::kKeyDim,
+              {0, own.head, own.column, row});
   }
   __device__ void load_values(int stage, TileCoordinate own) const {
     load_panel(params.v_map, shared.full[stage], shared.stages[stage].v, own);

@@ -41,10 +41,17 @@ struct GroupBackwardParams : BackwardMaps {
   const float* entry_states = nullptr;
   const float* entry_gradients = nullptr;
   // [groups, members, slab_pairs, 2] states: S before each pair, and dS behind it without the decay
-  // of the token there, if that is of the segment.
+  // of the token there, if that is of the segment. Where the forward saved S, dS alone.
   void* states = nullptr;
+  // Of S that the forward saved [B,sequence_pairs,H,V,K], of the columns of this part.
+  bool saved_states = false;
+  int sequence_pairs = 0;
+  CUtensorMap states_map{};
   float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
   FiniteGuard guard = {};       // of packed sequences as one
+
+  /// States of a pair in `states`.
+  constexpr int kinds() const { return saved_states ? 1 : 2; }
 };
 
 /// All parts of K, in order.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/environment.h"
+#include "cuda/gla/common/backward_maps.h"
 #include "cuda/gla/common/expected_reach.h"
 #include "cuda/gla/common/state_walks.h"
 #include "cuda/gla/common/workspace_room.h"
@@ -45,9 +46,13 @@ bool may_cut(const GlaBackwardProblem& problem) {
   return aligned(f.initial_state) && aligned(problem.d_final_state);
 }
 
-/// Of both kinds of states, of all parts.
+/// Kinds of states that are made: S, if the forward did not save it, and dS.
+std::int64_t kinds(const GroupBackwardPlan& plan) { return plan.saved_states ? 1 : 2; }
+
+/// Of all kinds of states, of all parts.
 std::int64_t slab_bytes(const GroupBackwardPlan& plan, const Shape& shape) {
-  return 2 * plan.parts * plan.slab_groups * shape.members * plan.slab_pairs() * shape.state_bytes;
+  return kinds(plan) * plan.parts * plan.slab_groups * shape.members * plan.slab_pairs() *
+         shape.state_bytes;
 }
 
 /// Cuts the call into slabs whose states have room beside what else there is, if they can.
@@ -74,7 +79,8 @@ double predicted_walks(const GroupBackwardPlan& plan, const Shape& shape,
   const auto round = [&](std::int64_t walks) {
     return std::max(walks > 0 ? kChunk : 0.0, static_cast<double>(walks * bytes) / rate);
   };
-  const std::int64_t walks = 2 * plan.parts * plan.slab_groups * plan.slab_segments * shape.members;
+  const std::int64_t walks =
+      kinds(plan) * plan.parts * plan.slab_groups * plan.slab_segments * shape.members;
   const std::int64_t at_once =
       state_walks_at_once(state_walks_of_cta(static_cast<int>(shape.members))) *
       std::max(device.multiprocessors, 1);
@@ -118,6 +124,7 @@ GroupBackwardPlan plan_segments(const GlaBackwardProblem& problem, const Shape& 
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t heads = f.B * f.H;
   GroupBackwardPlan plan;
+  plan.saved_states = reads_saved_states(f);
   plan.parts = shape.parts;
   plan.value_panels = shape.value_panels;
   plan.members = static_cast<int>(shape.members);

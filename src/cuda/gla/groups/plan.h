@@ -15,12 +15,13 @@ constexpr int kGroupPart = 128;
 constexpr int kMostGroupParts = 2;
 
 struct GroupBackwardPlan {
-  int parts = 1;           // of K
-  int value_panels = 1;    // of 64 columns of V
-  int members = 1;         // of a group: its heads by value_panels
-  int chunks = 0;          // per sequence
-  int segments = 1;        // per sequence
-  int segment_chunks = 0;  // of every segment but the last; even where there are several
+  int parts = 1;              // of K
+  int value_panels = 1;       // of 64 columns of V
+  int members = 1;            // of a group: its heads by value_panels
+  int chunks = 0;             // per sequence
+  int segments = 1;           // per sequence
+  int segment_chunks = 0;     // of every segment but the last; even where there are several
+  bool saved_states = false;  // of the forward are read
   // Of B * HQ groups and of segments, those of one launch: all, or as many as have room.
   int slab_groups = 0;
   int slab_segments = 1;

@@ -4,7 +4,7 @@
 // A CTA walks one segment of a sequence for one or up to four members of a group and a part of 128
 // columns of K, either over k and v from the first token on, or over q and do from the last token
 // back, in chunks of 64 tokens. It leaves the states that it has where a pair of chunks begins
-// along the walk, rounded to 16 bits:
+// along the walk, rounded to 16 bits, of k and v only where the forward did not save its states:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
 //   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay,
 //                                                    if that is of the segment
@@ -107,7 +107,8 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
 
   /// Stores the state where a pair begins.
   __device__ void keep(const State& state, int index) const {
-    const std::int64_t tile = 2 * std::int64_t{index} + Config::kReverse;
+    const int kinds = params.kinds();
+    const std::int64_t tile = kinds * std::int64_t{index} + (Config::kReverse ? kinds - 1 : 0);
     Base::leave(state, static_cast<char*>(params.states) + tile * Config::kTileBytes);
   }
 
@@ -139,8 +140,9 @@ __global__ __launch_bounds__(
                                                                     GroupBackwardParts parts) {
   extern __shared__ __align__(1024) char shared_memory[];
   // Directions are innermost, then parts, which read the same v and d_o.
-  const bool reverse = blockIdx.x % 2 == 1;
-  const GroupBackwardParams& params = parts.of[blockIdx.x / 2 % kParts];
+  const unsigned directions = parts.of[0].kinds(), of_part = blockIdx.x / directions;
+  const bool reverse = blockIdx.x % directions == directions - 1;
+  const GroupBackwardParams& params = parts.of[of_part % kParts];
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   if (threadIdx.x == 32) {
     prefetch_tensor_map(reverse ? params.q_map : params.k_map);
@@ -149,8 +151,7 @@ __global__ __launch_bounds__(
   const auto run = [&]<bool kReverse>() {
     using Walk = GroupStatesWalk<GroupStatesConfig<Group, kWalks, kReverse>>;
     auto& shared = *reinterpret_cast<typename Walk::Shared*>(shared_memory);
-    run_state_walk<kWalks>(Walk(params, shared, state_walk_of_warp(warp), blockIdx.x / 2 / kParts),
-                           warp);
+    run_state_walk<kWalks>(Walk(params, shared, state_walk_of_warp(warp), of_part / kParts), warp);
   };
   if (reverse) {
     run.template operator()<true>();
