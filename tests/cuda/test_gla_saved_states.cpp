@@ -51,11 +51,11 @@ TEST(GlaSavedStates, CutSequencesBetweenPairsOfChunks) {
 
 TEST(GlaSavedStates, AreMadeAgainWhereCopiesCannotReadThem) {
   const GlaBackwardArgs args = backward_args(2, 256, 4, 4, 128, 128);
-  EXPECT_TRUE(reads_saved_states(with_saved_states(args).forward));
-  EXPECT_FALSE(reads_saved_states(make_problem(args).forward));
-  EXPECT_FALSE(reads_saved_states(with_saved_states(args, (10ull << 44) + 8).forward));
+  EXPECT_TRUE(can_copy_saved_states(with_saved_states(args).forward));
+  EXPECT_FALSE(can_copy_saved_states(make_problem(args).forward));
+  EXPECT_FALSE(can_copy_saved_states(with_saved_states(args, (10ull << 44) + 8).forward));
   EXPECT_FALSE(
-      reads_saved_states(with_saved_states(backward_args(2, 256, 4, 4, 124, 128)).forward));
+      can_copy_saved_states(with_saved_states(backward_args(2, 256, 4, 4, 124, 128)).forward));
 }
 
 }  // namespace

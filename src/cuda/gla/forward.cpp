@@ -1,6 +1,7 @@
 // The variants of gla_forward on CUDA, and the launches that make up a call. Host only.
 #include "cuda/gla/forward.h"
 
+#include "cuda/gla/common/backward_maps.h"
 #include "cuda/gla/walk/config.h"
 #include "cuda/gla/walk/merge.h"
 #include "cuda/runtime/call_scope.h"
@@ -127,6 +128,8 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
   params.problem = problem;
   params.state_strides = {problem.V, 1, std::int64_t{problem.K} * problem.V};
   if (variant.tma) encode_maps(params, tiles);
+  params.saves_by_tma = can_copy_saved_states(problem);
+  if (params.saves_by_tma) params.states_map = map_saved_states(problem, 0, problem.K);
   void* const stream = context.stream.handle;
   if (plan.merge.sequences > 0) {
     WalkParams first = params;
@@ -175,6 +178,7 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
   // Wider V is several items; a tile of 64 columns leaves them to the wider tile, but at 256
   // columns of K, where it is one prediction against another.
   const bool narrow = variant.value_dim == 64;
+  if (!narrow && variant.key_dim == 256 && problem.saved_states) return "saves no states";
   if (narrow && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
   if (!narrow && variant.key_dim == 256 && problem.V <= 64) {
     reason = "takes V > 64, got " + std::to_string(problem.V);

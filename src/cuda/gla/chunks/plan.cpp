@@ -66,7 +66,7 @@ ChunkBackwardPlan plan_chunk_backward(const GlaBackwardProblem& problem,
   plan.pairs = static_cast<int>(ceil_div(f.T, 2 * kChunk));
   const std::int64_t count = f.B * f.H * plan.pairs;
   WorkspaceLayout workspace;
-  plan.saved_states = reads_saved_states(f);
+  plan.saved_states = can_copy_saved_states(f);
   if (!plan.saved_states) plan.states = workspace.add(count * kPanelBytes);
   if (!reverse) {
     plan.state_gradients = workspace.add(count * kPanelBytes);

@@ -15,7 +15,7 @@ BackwardMaps encode_maps(const GlaBackwardProblem& problem) {
           tile_map(problem.dv, f, f.H, f.V)};
 }
 
-bool reads_saved_states(const GlaForwardProblem& f) {
+bool can_copy_saved_states(const GlaForwardProblem& f) {
   return f.saved_states != nullptr && f.K % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(f.saved_states) % 16 == 0;
 }

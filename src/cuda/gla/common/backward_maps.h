@@ -19,8 +19,8 @@ struct BackwardMaps {
 
 BackwardMaps encode_maps(const GlaBackwardProblem& problem);
 
-/// Whether the states that the forward saved can be read; where none are there, they cannot.
-bool reads_saved_states(const GlaForwardProblem& problem);
+/// Whether TMA can copy the states that the forward saves; where none are there, it cannot.
+bool can_copy_saved_states(const GlaForwardProblem& problem);
 
 /// The map of columns [first, first + columns) of K of the states that the forward saved.
 CUtensorMap map_saved_states(const GlaForwardProblem& problem, int first, int columns);

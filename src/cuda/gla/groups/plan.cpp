@@ -124,7 +124,7 @@ GroupBackwardPlan plan_segments(const GlaBackwardProblem& problem, const Shape& 
   const GlaForwardProblem& f = problem.forward;
   const std::int64_t heads = f.B * f.H;
   GroupBackwardPlan plan;
-  plan.saved_states = reads_saved_states(f);
+  plan.saved_states = can_copy_saved_states(f);
   plan.parts = shape.parts;
   plan.value_panels = shape.value_panels;
   plan.members = static_cast<int>(shape.members);

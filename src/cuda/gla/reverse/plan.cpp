@@ -57,7 +57,7 @@ ReversePlan plan_segments(const GlaBackwardProblem& problem, std::int64_t reach,
   const std::int64_t heads = f.B * f.H;
   ReversePlan plan;
   plan.chunks = static_cast<int>(ceil_div(f.T, kChunk));
-  plan.saved_states = reads_saved_states(f);
+  plan.saved_states = can_copy_saved_states(f);
   plan.segment_chunks = std::max(static_cast<int>(ceil_div(plan.chunks, segments)), 1);
   if (plan.saved_states && segments > 1) plan.segment_chunks += plan.segment_chunks % 2;
   plan.segments = std::max(static_cast<int>(ceil_div(plan.chunks, plan.segment_chunks)), 1);

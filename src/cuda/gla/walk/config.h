@@ -72,6 +72,8 @@ struct WalkConfig {
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
   static constexpr bool kTight = kStateWarpgroups == 2 && kKeyDim == 128;
   static constexpr bool kTightest = kStateWarpgroups == 2 && kKeyDim == 256;
+  // why not the tightest: it has no register for it, and other tiles take the same columns.
+  static constexpr bool kSavesStates = kWalk == Walk::kOutput && !kTightest;
   static constexpr int kLoadRegisters = kTight || kTightest ? 32 : 40;
   static constexpr int kIntraRegisters = kTightest               ? 64
                                          : kTight                ? (kHeads > 1 ? 96 : 80)

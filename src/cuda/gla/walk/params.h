@@ -59,8 +59,10 @@ struct WalkParams {
   CUtensorMap k_map;
   CUtensorMap v_map;
   CUtensorMap o_map;
-  CUtensorMap x_map;  // of row_sums.x
-  bool tma = false;   // the maps are set; else threads copy
+  CUtensorMap x_map;         // of row_sums.x
+  bool tma = false;          // the maps are set; else threads copy
+  CUtensorMap states_map{};  // of problem.saved_states, where TMA stores them
+  bool saves_by_tma = false;
   GlaForwardProblem problem;
   int heads_per_value = 1;       // heads that share a head of v
   StateStrides state_strides{};  // of initial and final states

@@ -40,7 +40,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
   using Element = typename Config::Element;
   constexpr int kSteps = Config::kChunk / 16;
   std::uint32_t values[kSteps][4];
-  const bool keeps = row_sums.keeps(item, chunk), saves = saves_state<Config>(params, item, chunk);
+  const bool keeps = row_sums.keeps(item, chunk);
   if constexpr (Config::kOneOutputAccumulator) {
     constexpr int kRounded = Config::kRoundedSteps;
     StateOperand<kRounded> operands[2];  // in turn
@@ -49,7 +49,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
       auto& operand = operands[step / kRounded % 2];
       round_state(operand, state, step);
       if (keeps) row_sums.keep(item, chunk, step, operand);
-      if (saves) save_state<Config>(params, item, chunk, warpgroup, operand, step);
+      save_state<Config>(params, shared, item, chunk, warpgroup, at.stage, operand, step);
       multiply_state<Config>(o, operand, stage.q, step);
       if (step == 0) continue;
       wgmma_wait<1>();
@@ -74,7 +74,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
     float intra[32];
     round_state(operand, state, 0);
     if (keeps) row_sums.keep(item, chunk, 0, operand);
-    if (saves) save_state<Config>(params, item, chunk, warpgroup, operand, 0);
+    save_state<Config>(params, shared, item, chunk, warpgroup, at.stage, operand, 0);
     if constexpr (Config::kWithValue) publish_state(shared, operand, warpgroup, at);
     state.scale(decay.state_to_state);
     if constexpr (Config::kTurns) Turns::take(warpgroup);
@@ -141,6 +141,7 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       const int panel = Config::kOutputPanels == 1  ? 0
                         : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
                                                     : p_at.stage;
+      finish_saving<Config>(params, item, chunk, warpgroup);
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

@@ -1,6 +1,8 @@
-// The states that a forward saves for its backward, from the registers in which they are operands.
+// The states that a forward saves for its backward: before every kSavedStateTokens tokens, from the
+// registers in which they are operands, through the panels of o.
 #pragma once
 
+#include "cuda/gla/walk/output.cuh"
 #include "cuda/gla/walk/products.cuh"
 
 namespace tandem::cuda::gla {
@@ -8,57 +10,68 @@ namespace tandem::cuda::gla {
 /// Whether the state before a chunk is saved. Of dense batches, whose items begin at whole chunks.
 template <class Config>
 __device__ bool saves_state(const WalkParams& params, const Item& item, int chunk) {
-  if constexpr (Config::kReverse || Config::kRowSums) return false;
+  if constexpr (!Config::kSavesStates) return false;
   const int time = item.before + item.template chunk_offset<Config>(chunk);
   return params.problem.saved_states != nullptr &&
          static_cast<unsigned>(time) % kSavedStateTokens == 0;
 }
 
-/// Saves steps of it from step `first` on, a row of St being one of [V,K].
-/// why where is found again at each call: a pointer is two registers that the products lack.
-template <class Config, int kSteps>
-__device__ void save_state(const WalkParams& params, const Item& item, int chunk, int warpgroup,
-                           const StateOperand<kSteps>& operand, int first) {
-  const GlaForwardProblem& problem = params.problem;
-  const int time = item.before + item.template chunk_offset<Config>(chunk);
-  const std::int64_t times = (problem.T + kSavedStateTokens - 1) / kSavedStateTokens;
-  const std::int64_t state = (item.batch * times + time / kSavedStateTokens) * problem.H +
-                             item.template head_of<Config>(warpgroup);
-  const int value = item.template column_of<Config>(warpgroup) + fragment_row();
-  // A lane has two neighbours of K in each half of a step's 16. Two lanes exchange, so that each
-  // has four of one half: a quad then stores 32 bytes at a time.
-  // why not threadIdx.x: ptxas (13.0) then keeps it from the kernel's begin on, in all roles.
-  int lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-  const bool upper = lane % 2 != 0;
-  int key = 16 * first + 8 * upper + lane % 4 / 2 * 4;
+/// Saves 64 columns of K of it, from `first` on, of which `operand` has the four steps, by way of
+/// `panel`, which no store but this thread's last one may still be reading. A state warpgroup.
+template <class Config>
+__device__ void save_panel(const WalkParams& params, const Item& item, int chunk, int warpgroup,
+                           const std::uint32_t (*operand)[4], int first, char* panel) {
   using Element = typename Config::Element;
-  Element* const to =
-      static_cast<Element*>(problem.saved_states) + (state * problem.V + value) * problem.K + key;
-  const bool aligned = problem.K % 4 == 0 &&
-                       reinterpret_cast<std::uintptr_t>(problem.saved_states) % sizeof(uint2) == 0;
-  const bool exists = item.template has_head<Config>(warpgroup);
+  const GlaForwardProblem& problem = params.problem;
+  const bool stores = threadIdx.x % 128 == 0;
+  if (stores) cute::tma_store_wait<1>();
+  sync_warpgroup(2 + warpgroup);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step, key += 16) {
+  for (int step = 0; step < 4; ++step) store_rows(panel, step, operand[step]);
+  fence_shared_for_async_proxy();
+  sync_warpgroup(2 + warpgroup);
+  if (!item.template has_head<Config>(warpgroup)) return;
+  const int time = item.before + item.template chunk_offset<Config>(chunk);
+  const int rows = static_cast<int>((problem.T + kSavedStateTokens - 1) / kSavedStateTokens);
+  const TileCoordinate to{first, item.template head_of<Config>(warpgroup),
+                          item.template column_of<Config>(warpgroup),
+                          item.batch * rows + time / kSavedStateTokens};
+  if (params.saves_by_tma) {
+    if (stores) store_panel(params.states_map, panel, to);
+    return;
+  }
+  Item place;
+  place.batch = to.batch;
+  const std::int64_t size = std::int64_t{problem.V} * problem.K;
+  store_panel_rows<Element>(panel, {problem.saved_states, problem.H * size, problem.K, size}, place,
+                            to.head, to.time, min(problem.V - to.time, 64), first,
+                            problem.K - first, false);
+}
+
+/// Saves steps of it from `first` on, in fours, if it is saved. `turn`: of o's two panels, the one
+/// that nothing reads.
+template <class Config, int kSteps>
+__device__ void save_state(const WalkParams& params, WalkShared<Config>& shared, const Item& item,
+                           int chunk, int warpgroup, int turn, const StateOperand<kSteps>& operand,
+                           int first) {
+  if constexpr (Config::kSavesStates) {
+    if (!saves_state<Config>(params, item, chunk)) return;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // of rows, 8 apart
-      const std::uint32_t low = operand[step][half], high = operand[step][half + 2];
-      const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, upper ? low : high, 1);
-      const uint2 four = upper ? uint2{other, high} : uint2{low, other};
-      const bool inside = exists && value + 8 * half < problem.V;
-      Element* const row = to + 16 * step + half * 8 * problem.K;
-      if (aligned) {
-        if (inside && key < problem.K) *reinterpret_cast<uint2*>(row) = four;
-      } else {
-        Element elements[4];
-        memcpy(elements, &four, sizeof(four));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (inside && key + i < problem.K) row[i] = elements[i];
-        }
-      }
+    for (int step = 0; step < kSteps; step += 4) {
+      const int index = (first + step) / 4;
+      save_panel<Config>(params, item, chunk, warpgroup, operand + step, 64 * index,
+                         shared.o[warpgroup][(turn + index) % 2]);
     }
   }
+}
+
+/// Makes the panel of this turn free for o, if a state was saved.
+template <class Config>
+__device__ void finish_saving(const WalkParams& params, const Item& item, int chunk,
+                              int warpgroup) {
+  if (!saves_state<Config>(params, item, chunk)) return;
+  if (threadIdx.x % 128 == 0) wait_stores_read();
+  sync_warpgroup(2 + warpgroup);
 }
 
 }  // namespace tandem::cuda::gla
