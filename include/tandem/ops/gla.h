@@ -133,13 +133,13 @@ void gla_step(const GlaStepArgs& args, const Context& context = {});
 /// -0.05 to -1.05). Gradients at tokens outside every sequence are 0; an empty sequence has
 /// d_initial_state = d_final_state. No output may overlap an input or another output.
 struct GlaBackwardArgs {
-  TensorView q;                                              ///< [B,T,HQ,K]
-  TensorView k;                                              ///< [B,T,HQ,K]
-  TensorView v;                                              ///< [B,T,H,V]
-  std::optional<TensorView> log_decay = std::nullopt;        ///< as in GlaForwardArgs
-  std::optional<double> scale = std::nullopt;                ///< default K^-0.5
-  std::optional<TensorView> initial_state = std::nullopt;    ///< as in GlaForwardArgs
-  std::optional<TensorView> cu_seqlens = std::nullopt;       ///< as in GlaForwardArgs
+  TensorView q;                                            ///< [B,T,HQ,K]
+  TensorView k;                                            ///< [B,T,HQ,K]
+  TensorView v;                                            ///< [B,T,H,V]
+  std::optional<TensorView> log_decay = std::nullopt;      ///< as in GlaForwardArgs
+  std::optional<double> scale = std::nullopt;              ///< default K^-0.5
+  std::optional<TensorView> initial_state = std::nullopt;  ///< as in GlaForwardArgs
+  std::optional<TensorView> cu_seqlens = std::nullopt;     ///< as in GlaForwardArgs
   /// Of gla_forward on these inputs, or none: then they are made again. Not with cu_seqlens. Read
   /// where that is faster, which it is on a GPU with K, V <= 128.
   std::optional<TensorView> saved_states = std::nullopt;

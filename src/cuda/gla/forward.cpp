@@ -13,20 +13,22 @@ namespace {
 
 constexpr const char* kOp = "gla_forward";
 
+template <class Element, int kKeyDim, int kValueDim, Walk kWalk, int kHeads = 1>
+constexpr WalkLaunch launch_of() {
+  return {&launch_walk<WalkConfig<Element, kKeyDim, kValueDim, false, kWalk, kHeads>>,
+          &launch_walk<WalkConfig<Element, kKeyDim, kValueDim, true, kWalk, kHeads>>};
+}
+
 /// Adds the variants that walk two heads of a group together, which TMA alone loads.
 template <class Element>
 void add_pairs(std::vector<ForwardVariant>& table, DType dtype) {
   constexpr int kValueDim = 128;
   const auto add = [&]<int kKeyDim>() {
-    using Whole = WalkConfig<Element, kKeyDim, kValueDim, false, Walk::kOutput, 2>;
-    using Split = WalkConfig<Element, kKeyDim, kValueDim, true, Walk::kOutput, 2>;
-    table.push_back({{variant_name(kOp, dtype, kKeyDim, kValueDim / 2, true) + ".pairs",
-                      dtype,
-                      kKeyDim,
-                      kValueDim,
-                      true,
-                      {&launch_walk<Whole>, &launch_walk<Split>}},
-                     2});
+    table.push_back(
+        {{variant_name(kOp, dtype, kKeyDim, kValueDim / 2, true) + ".pairs", dtype, kKeyDim,
+          kValueDim, true, launch_of<Element, kKeyDim, kValueDim, Walk::kOutput, 2>()},
+         2,
+         launch_of<Element, kKeyDim, kValueDim, Walk::kSavingOutput, 2>()});
   };
 #ifndef TANDEM_CUDA_DEV
   add.template operator()<64>();
@@ -38,16 +40,17 @@ template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype, bool tma) {
   if (tma) add_pairs<Element>(table, dtype);
   for_each_walk_tile([&]<int kKeyDim, int kValueDim>() {
-    using Whole = WalkConfig<Element, kKeyDim, kValueDim>;
-    using Split = WalkConfig<Element, kKeyDim, kValueDim, true>;
-    static_assert(Whole::kChunk == kChunk);
-    table.push_back({{variant_name(kOp, dtype, kKeyDim, kValueDim, tma),
-                      dtype,
-                      kKeyDim,
-                      kValueDim,
-                      tma,
-                      {&launch_walk<Whole>, &launch_walk<Split>}},
-                     1});
+    static_assert(WalkConfig<Element, kKeyDim, kValueDim>::kChunk == kChunk);
+    ForwardVariant variant{
+        {variant_name(kOp, dtype, kKeyDim, kValueDim, tma), dtype, kKeyDim, kValueDim, tma,
+         launch_of<Element, kKeyDim, kValueDim, Walk::kOutput>()},
+        1,
+        {}};
+    // why not the largest: it has no registers for that, and narrower tiles of V save faster.
+    if constexpr (kKeyDim <= 128 || kValueDim <= 64) {
+      variant.saving = launch_of<Element, kKeyDim, kValueDim, Walk::kSavingOutput>();
+    }
+    table.push_back(variant);
   });
 }
 
@@ -128,6 +131,7 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
   params.problem = problem;
   params.state_strides = {problem.V, 1, std::int64_t{problem.K} * problem.V};
   if (variant.tma) encode_maps(params, tiles);
+  const WalkLaunch& launch = problem.saved_states ? variant.saving : variant.launch;
   params.saves_by_tma = can_copy_saved_states(problem);
   if (params.saves_by_tma) params.states_map = map_saved_states(problem, 0, problem.K);
   void* const stream = context.stream.handle;
@@ -135,13 +139,13 @@ void run(const GlaForwardProblem& problem, const Context& context, const CallOpt
     WalkParams first = params;
     merge(first.problem, plan.merge, scratch, stream);
     first.guard = first_guard(plan.merge, scratch);
-    run_walk(variant.name, variant.launch, plan.merged, first, scratch, stream);
+    run_walk(variant.name, launch, plan.merged, first, scratch, stream);
     params.guard = second_guard(plan.merge, scratch);
   }
   if (plan.walk.flags > 0) {
     launch_clear(kOp, scratch.at<std::uint32_t>(plan.walk.ready), plan.walk.flags, stream);
   }
-  run_walk(variant.name, variant.launch, plan.walk, params, scratch, stream);
+  run_walk(variant.name, launch, plan.walk, params, scratch, stream);
 }
 
 }  // namespace
@@ -175,10 +179,10 @@ std::string reason_against(const ForwardVariant& variant, const GlaForwardProble
     return "takes H >= " + std::to_string(variant.heads) + " HQ, got " + std::to_string(problem.H) +
            " and " + std::to_string(problem.HQ);
   }
+  if (problem.saved_states && !variant.saving.whole) return "saves no states";
   // Wider V is several items; a tile of 64 columns leaves them to the wider tile, but at 256
   // columns of K, where it is one prediction against another.
   const bool narrow = variant.value_dim == 64;
-  if (!narrow && variant.key_dim == 256 && problem.saved_states) return "saves no states";
   if (narrow && variant.key_dim < 256) reason = width_reason("V", problem.V, 64);
   if (!narrow && variant.key_dim == 256 && problem.V <= 64) {
     reason = "takes V > 64, got " + std::to_string(problem.V);

@@ -7,7 +7,8 @@
 namespace tandem::cuda::gla {
 
 struct ForwardVariant : TileVariant<WalkLaunch> {
-  int heads;  // of a group, walked together, each with its share of value_dim
+  int heads;          // of a group, walked together, each with its share of value_dim
+  WalkLaunch saving;  // that saves states, too; null where the tile does not
 };
 
 const std::vector<ForwardVariant>& forward_variants();

@@ -5,11 +5,12 @@ namespace tandem::cuda::gla {
 
 /// What a walk makes.
 enum class Walk {
-  kOutput,    // o of a forward
-  kQuery,     // dq of a backward
-  kKey,       // dk, from the last token to the first
-  kValue,     // dv, from the last token to the first
-  kKeyValue,  // dk and dv, from one state
+  kOutput,        // o of a forward
+  kSavingOutput,  // the same, and states for its backward
+  kQuery,         // dq of a backward
+  kKey,           // dk, from the last token to the first
+  kValue,         // dv, from the last token to the first
+  kKeyValue,      // dk and dv, from one state
 };
 
 /// `kKeyDim` is the padded K: 64, 128 or 256. `kValueDim` is how many columns of V a CTA walks, 64
@@ -29,8 +30,10 @@ struct WalkConfig {
   static constexpr bool kSplit = kSplitT;
   static constexpr int kHeads = kHeadsT;
   // Whether CTAs may share walks, and hand states on to each other.
-  static constexpr bool kRelays = !kSplit && kWalk == Walk::kOutput;
-  static constexpr bool kReverse = kWalk != Walk::kOutput && kWalk != Walk::kQuery;
+  static constexpr bool kSavesStates = kWalk == Walk::kSavingOutput;
+  static constexpr bool kForward = kWalk == Walk::kOutput || kSavesStates;
+  static constexpr bool kRelays = !kSplit && kForward;
+  static constexpr bool kReverse = !kForward && kWalk != Walk::kQuery;
   static constexpr bool kRowSums =
       kWalk == Walk::kQuery || kWalk == Walk::kKey || kWalk == Walk::kKeyValue;  // decay/row_sums.h
   static constexpr bool kWithValue = kWalk == Walk::kKeyValue;                   // key_value.cuh
@@ -43,7 +46,7 @@ struct WalkConfig {
   // Whether two state warpgroups take turns at the tensor cores, so that one's arithmetic runs
   // under the other's products: left alone they fall into step. At K = 256 that costs less than a
   // turn, whose products wait for each other.
-  static constexpr bool kTurns = kStateWarpgroups == 2 && kWalk == Walk::kOutput && kKeyDim <= 128;
+  static constexpr bool kTurns = kStateWarpgroups == 2 && kForward && kKeyDim <= 128;
 
   // Inputs of one chunk in shared memory: 128-byte rows per 64 columns.
   static constexpr int kKeyBytes = kChunk * kKeyDim * 2;
@@ -72,8 +75,6 @@ struct WalkConfig {
   // Registers per thread after setmaxnreg; a launch grants 65536 / kThreads, rounded down to 8.
   static constexpr bool kTight = kStateWarpgroups == 2 && kKeyDim == 128;
   static constexpr bool kTightest = kStateWarpgroups == 2 && kKeyDim == 256;
-  // why not the tightest: it has no register for it, and other tiles take the same columns.
-  static constexpr bool kSavesStates = kWalk == Walk::kOutput && !kTightest;
   static constexpr int kLoadRegisters = kTight || kTightest ? 32 : 40;
   static constexpr int kIntraRegisters = kTightest               ? 64
                                          : kTight                ? (kHeads > 1 ? 96 : 80)
@@ -86,6 +87,7 @@ struct WalkConfig {
 
   static_assert(kKeyDim == 64 || kKeyDim == 128 || kKeyDim == 256);
   static_assert(!kTightest || kHeads == 1);
+  static_assert(!kTightest || !kSavesStates, "narrower tiles of V save faster");
   static_assert(kValueDim == 64 || kValueDim == 128);
   static_assert(!kWithValue || (kKeyDim == kValueDim && !kSplit));
   static_assert(kLoadRegisters + kIntraRegisters + kStateWarpgroups * kStateRegisters <=

@@ -40,6 +40,26 @@
   TANDEM_WALK_INSTANCE(Element, 128, 128, true, Walk::kOutput, 2)  \
   }
 
+/// The walks that save states.
+#define TANDEM_SAVING_TILES(Element, split)                             \
+  TANDEM_WALK_INSTANCE(Element, 64, 64, split, Walk::kSavingOutput)     \
+  TANDEM_WALK_INSTANCE(Element, 64, 128, split, Walk::kSavingOutput)    \
+  TANDEM_WALK_INSTANCE(Element, 128, 64, split, Walk::kSavingOutput)    \
+  TANDEM_WALK_INSTANCE(Element, 128, 128, split, Walk::kSavingOutput)   \
+  TANDEM_WALK_INSTANCE(Element, 256, 64, split, Walk::kSavingOutput)    \
+  TANDEM_WALK_INSTANCE(Element, 64, 128, split, Walk::kSavingOutput, 2) \
+  TANDEM_WALK_INSTANCE(Element, 128, 128, split, Walk::kSavingOutput, 2)
+
+#define TANDEM_INSTANCES_SAVING(Element) \
+  namespace tandem::cuda::gla {          \
+  TANDEM_SAVING_TILES(Element, false)    \
+  }
+
+#define TANDEM_INSTANCES_SAVING_SPLIT(Element) \
+  namespace tandem::cuda::gla {                \
+  TANDEM_SAVING_TILES(Element, true)           \
+  }
+
 #define TANDEM_INSTANCES_GRADIENTS(Element) \
   namespace tandem::cuda::gla {             \
   TANDEM_GRADIENT_TILES(Element, false)     \

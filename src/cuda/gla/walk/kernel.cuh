@@ -65,7 +65,7 @@ __global__ __launch_bounds__(Config::kThreads,
     for (const CUtensorMap* map : {&params.q_map, &params.k_map, &params.v_map, &params.o_map}) {
       prefetch_tensor_map(*map);
     }
-    if (params.saves_by_tma) prefetch_tensor_map(params.states_map);
+    if (Config::kSavesStates && params.saves_by_tma) prefetch_tensor_map(params.states_map);
   }
   if (threadIdx.x == 0) {
     constexpr int kStateThreads = 128 * Config::kStateWarpgroups;

@@ -141,7 +141,7 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       const int panel = Config::kOutputPanels == 1  ? 0
                         : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
                                                     : p_at.stage;
-      finish_saving<Config>(params, item, chunk, warpgroup);
+      finish_saving<Config>(item, chunk, warpgroup);
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

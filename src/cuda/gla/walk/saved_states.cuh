@@ -9,11 +9,9 @@ namespace tandem::cuda::gla {
 
 /// Whether the state before a chunk is saved. Of dense batches, whose items begin at whole chunks.
 template <class Config>
-__device__ bool saves_state(const WalkParams& params, const Item& item, int chunk) {
-  if constexpr (!Config::kSavesStates) return false;
+__device__ bool saves_state(const Item& item, int chunk) {
   const int time = item.before + item.template chunk_offset<Config>(chunk);
-  return params.problem.saved_states != nullptr &&
-         static_cast<unsigned>(time) % kSavedStateTokens == 0;
+  return Config::kSavesStates && static_cast<unsigned>(time) % kSavedStateTokens == 0;
 }
 
 /// Saves 64 columns of K of it, from `first` on, of which `operand` has the four steps, by way of
@@ -55,7 +53,7 @@ __device__ void save_state(const WalkParams& params, WalkShared<Config>& shared,
                            int chunk, int warpgroup, int turn, const StateOperand<kSteps>& operand,
                            int first) {
   if constexpr (Config::kSavesStates) {
-    if (!saves_state<Config>(params, item, chunk)) return;
+    if (!saves_state<Config>(item, chunk)) return;
 #pragma unroll
     for (int step = 0; step < kSteps; step += 4) {
       const int index = (first + step) / 4;
@@ -67,9 +65,8 @@ __device__ void save_state(const WalkParams& params, WalkShared<Config>& shared,
 
 /// Makes the panel of this turn free for o, if a state was saved.
 template <class Config>
-__device__ void finish_saving(const WalkParams& params, const Item& item, int chunk,
-                              int warpgroup) {
-  if (!saves_state<Config>(params, item, chunk)) return;
+__device__ void finish_saving(const Item& item, int chunk, int warpgroup) {
+  if (!saves_state<Config>(item, chunk)) return;
   if (threadIdx.x % 128 == 0) wait_stores_read();
   sync_warpgroup(2 + warpgroup);
 }
