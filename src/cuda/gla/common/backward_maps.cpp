@@ -16,7 +16,8 @@ BackwardMaps encode_maps(const GlaBackwardProblem& problem) {
 }
 
 bool can_copy_saved_states(const GlaForwardProblem& f) {
-  return f.saved_states != nullptr && f.B > 0 && f.T > 0 && f.K % 8 == 0 &&
+  const bool empty = f.B == 0 || f.T == 0 || f.H == 0 || f.K == 0 || f.V == 0;
+  return f.saved_states != nullptr && !empty && f.K % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(f.saved_states) % 16 == 0;
 }
 
