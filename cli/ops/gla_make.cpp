@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cli/calls/arguments.h"
+#include "cli/calls/keep_outputs.h"
 #include "cli/cases/decay_values.h"
 #include "cli/ops/activations.h"
 #include "cli/ops/gla.h"
@@ -153,18 +154,6 @@ TensorSet make_gla_state(const Case& one, DType dtype, std::uint64_t seed) {
 
 namespace {
 
-/// Runs the forward, and the states that it saves become an input. why the CPU's and not the
-/// definition: it takes minutes of the large cases. What it saves wrong, its own check shows.
-void save_states(TensorSet& set) {
-  const Signature& forward = gla_forward_signature();
-  auto args = host_arguments<GlaForwardArgs>(forward, set);
-  args.final_state.reset();  // it may be the initial state's memory
-  forward.run(&args, {}, {});
-  for (NamedTensor& tensor : set.tensors) {
-    if (tensor.name == "saved_states") tensor.output = false;
-  }
-}
-
 TensorSet differentiate_gla(TensorSet set, const Case& one, DType dtype, std::uint64_t seed) {
   differentiate(set, gla_backward_signature(), seed + one.seed, [&](const NamedTensor& input) {
     const Dims& shape = input.shape;
@@ -180,7 +169,9 @@ TensorSet differentiate_gla(TensorSet set, const Case& one, DType dtype, std::ui
 
 TensorSet make_gla_backward(const Case& one, DType dtype, std::uint64_t seed) {
   TensorSet set = make_gla(one, dtype, seed);
-  if (one.saved_states) save_states(set);
+  if (one.saved_states) {
+    keep_outputs<GlaForwardArgs>(gla_forward_signature(), set, {"saved_states"});
+  }
   return differentiate_gla(std::move(set), one, dtype, seed);
 }
 

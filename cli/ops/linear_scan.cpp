@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/calls/arguments.h"
+#include "cli/calls/keep_outputs.h"
 #include "cli/cases/draw.h"
 #include "cli/ops/ops.h"
 #include "cli/ops/scan.h"
@@ -22,19 +22,6 @@ std::string shape(const TensorSet& set) {
   return fmt::format("B{} T{} d{} D{}", u[0], u[1], u[2], set.get("weight").shape[0]);
 }
 
-/// Runs the forward, and what it keeps becomes inputs; the rest of these stays poison. why the
-/// CPU's and not the definition: it takes minutes of the large cases. What it keeps wrong, the
-/// gradients show.
-void keep_outputs(TensorSet& set) {
-  const Signature& forward = linear_scan_forward_signature();
-  auto args = host_arguments<LinearScanForwardArgs>(forward, set);
-  args.final_state.reset();  // it may be the initial state's memory
-  forward.run(&args, {}, {});
-  for (NamedTensor& tensor : set.tensors) {
-    if (tensor.name == "x" || tensor.name == "states") tensor.output = false;
-  }
-}
-
 TensorSet make_forward(const Case& one, DType dtype, std::uint64_t seed) {
   return make_linear_scan(one, dtype, seed, one.kept == Kept::kYes);
 }
@@ -42,7 +29,9 @@ TensorSet make_forward(const Case& one, DType dtype, std::uint64_t seed) {
 TensorSet make_backward(const Case& one, DType dtype, std::uint64_t seed) {
   const bool kept = one.kept != Kept::kNo;
   TensorSet set = make_linear_scan(one, dtype, seed, kept);
-  if (kept) keep_outputs(set);
+  if (kept) {
+    keep_outputs<LinearScanForwardArgs>(linear_scan_forward_signature(), set, {"x", "states"});
+  }
   return differentiate_scan(std::move(set), linear_scan_backward_signature(), one, seed);
 }
 
