@@ -9,7 +9,8 @@
 //   dS = P (.) (dP - delta)      [keys, R]
 //   dV += P dO,  dK += dS Q      [keys, dim] in registers
 //   dQ  = dSt K                  [R, dim]    added to sums in memory
-// attention_backward_queries_kernel rounds scale dQ.
+// attention_backward_queries_kernel rounds scale dQ. Of wide heads dQ is not made here, but by
+// attention_backward_wide_queries_kernel, and all about dQ and its sums below does not hold.
 //
 // Order: floating-point sums depend on it, so key blocks add to a tile of dQ one after the other,
 // from the first that sees the tile on. A counter per tile says whose turn it is; the first stores.
@@ -25,17 +26,17 @@
 //   sum         warps 1 to 3       24   dQ from shared memory to the sums, in turn: a thread of
 //                                       each every third step
 //   gradients   2 warpgroups      240   64 keys each; of dQ half of the columns, or of the queries.
-//                                       Wide: half of the columns of dK, dV and dQ, and of the
+//                                       Wide (232): half of the columns of dK and dV, and of the
 //                                       queries for P and dS, which they exchange
 //
 //   gradients   =dP==dV==       =S next=dQ=====dK====
 //                   - dS - barrier      - P next -   dQ to shared memory
 // While dS is made, dV is multiplied; while P, dQ and dK. Config says where registers do not
-// suffice for that. Both warpgroups need all dS for dQ, so they go step by step.
+// suffice for that. Both warpgroups need all dS for dQ, or wide for dK, so they go step by step.
 //
 // Floor: 10 * keys * queries * dim flops per head. What binds beside the tensor cores is shared
 // memory: a step at dim 128 takes 2560 clocks of products and 3070 of shared memory; at 256 with 64
-// keys 2560 and 4350.
+// keys, and without dQ, 2048 and 2900.
 // Numerics: rounded to 16 bits are P and dS; dS is made from the rounded P.
 #pragma once
 
@@ -62,8 +63,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     shared.item_ring.init(1, Config::kWorkers + Config::kSumThreads);
     shared.keys.init(1, Config::kWorkerWarps);
     shared.values.init(1, Config::kWorkerWarps);
-    shared.cut_full.init(1);
-    shared.cuts = 0;
+    shared.rows.init();
     shared.queries.init(1, Config::kWorkers);
     shared.gradients.init(1, Config::kWorkers);
     shared.d_scores_empty.init(Config::kWorkerWarps);

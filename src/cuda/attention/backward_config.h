@@ -31,13 +31,16 @@ struct BackwardConfig {
   static constexpr int kQueries = kTile.queries;
   // A warpgroup has dk and dv of half of the keys, all columns, and makes the scores of these. Or,
   // where registers do not suffice, of all keys half of the columns, and scores of half of the
-  // queries: then the other one needs its P and dS too.
+  // queries: then the other one needs its P and dS too, and dq is made by a kernel of its own.
   static constexpr bool kSplitColumns = kKeys == 64;
+  static constexpr bool kMakesSums = kTile.sum_columns > 0;
+  static_assert(kMakesSums != kSplitColumns);
   // 192 columns of k beside 128 keys: dk and dv leave registers for one tile of scores, and tiles
   // shared memory for two of q and one of dq: then S waits for all products before it.
   static constexpr bool kWide = kKeyDim > 128 && !kSplitColumns;
-  static constexpr int kQueryStages = kKeyDim > 128 ? 2 : 3;       // q: of this step, and of others
-  static constexpr int kGradientStages = kValueDim > 192 ? 1 : 2;  // d_o
+  static constexpr int kQueryStages =
+      kWide || kKeyDim > 192 ? 2 : 3;        // q: of this step, and others
+  static constexpr int kGradientStages = 2;  // d_o
 
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kValueSteps = kValueDim / 16;
@@ -53,23 +56,18 @@ struct BackwardConfig {
     return kSplitColumns ? kScoreQueries * warpgroup : 0;
   }
 
-  // dq of a tile, by warpgroup: 64 queries each, or a share of the columns of 64. It leaves in
-  // parts, by a ring of these.
+  // dq of a tile, by warpgroup: 64 queries each, or a share of the columns of 64.
   static constexpr bool kSplitQueries = kQueries == 128;
   using KeyShare = ColumnShare<kKeyDim, kSplitColumns>;      // of dk
   using ValueShare = ColumnShare<kValueDim, kSplitColumns>;  // of dv
   using SumShare = ColumnShare<kTile.sum_columns, !kSplitQueries>;
   static constexpr int kSums = SumShare::kOwn / 2;  // a thread's
   static constexpr int kSumBytes = kQueries * kTile.sum_columns * 4;
-  static constexpr int kSumParts = kSplitColumns ? kSums / 16 : 1;
-  static constexpr int kSumStages = kSplitColumns ? 3 : kWide ? 1 : 2;
-  static constexpr int kPartBytes = kSumBytes / kSumParts;
-  static constexpr int kPartFours = kSums / 4 / kSumParts;  // a thread's
+  static constexpr int kSumStages = kWide || !kMakesSums ? 1 : 2;
 
   /// Where four of a thread's sums lie in those of a tile, in fours.
   static __device__ int place_of_four(int i, int warpgroup) {
-    const int part = i / kPartFours;
-    return ((2 * part + warpgroup) * kPartFours + i % kPartFours) * 128 + threadIdx.x % 128;
+    return (warpgroup * (kSums / 4) + i) * 128 + threadIdx.x % 128;
   }
 
   // What registers leave room for. dS as dK's operand comes from registers, or, slower, from shared
@@ -83,10 +81,10 @@ struct BackwardConfig {
   static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
   static constexpr int kWorkerWarps = kWorkers / 32;
-  static constexpr int kSumThreads = 3;  // each of a warp of its own
+  static constexpr int kSumThreads = kMakesSums ? 3 : 0;  // each of a warp of its own
   static constexpr int kItemSlots = 2;
-  static constexpr int kMemoryRegisters = 24;
-  static constexpr int kWorkerRegisters = 240;
+  static constexpr int kMemoryRegisters = kMakesSums ? 24 : 40;
+  static constexpr int kWorkerRegisters = kMakesSums ? 240 : 232;
   // why: a warpgroup would wait for ever for registers that the CTA did not begin with.
   static constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;
   static_assert((kThreads - kWorkers) * kMemoryRegisters + kWorkers * kWorkerRegisters <=

@@ -120,21 +120,14 @@ struct BackwardGradients {
 
   /// Hands this warpgroup's share of dq of a step to the summing role.
   __device__ void hand_over(Accumulator<typename Config::SumShare>& dq, unsigned step) const {
-    RingPosition<Config::kSumStages> at;
-    float4* to;
+    const auto at = ring_position<Config::kSumStages>(step);
+    shared.sums.wait_empty(at);
+    auto* to = reinterpret_cast<float4*>(shared.dq[at.stage]) + Config::place_of_four(0, warpgroup);
     dq.for_fours([&](int i, const float* four) {
-      const int of_part = i % Config::kPartFours;
-      if (of_part == 0) {
-        at = ring_position<Config::kSumStages>(step * Config::kSumParts + i / Config::kPartFours);
-        shared.sums.wait_empty(at);
-        to = reinterpret_cast<float4*>(shared.dq[at.stage]) + Config::place_of_four(0, warpgroup);
-      }
-      to[of_part * 128] = {four[0], four[1], four[2], four[3]};
-      if (of_part == Config::kPartFours - 1) {
-        fence_shared_for_async_proxy();
-        shared.sums.full[at.stage].arrive();
-      }
+      to[i * 128] = {four[0], four[1], four[2], four[3]};
     });
+    fence_shared_for_async_proxy();
+    shared.sums.full[at.stage].arrive();
   }
 
   /// Stores this warpgroup's share of dk or dv.
@@ -210,7 +203,7 @@ struct BackwardGradients {
         if constexpr (!Config::kSharedScores) hold_operand(d_score);
         fence_each(d_weight);
       };
-      // Makes dS, and issues dQ and dK's share.
+      // Makes dS, and issues S of the next step, dQ and dK's share.
       const auto multiply_d_scores = [&](const BackwardPosition<Config>& next, bool exists) {
         shared.d_scores_empty.wait(at.d_scores_parity());
         differentiate(p, d_weight, shared.row_products[at.gradient().stage], d_score);
@@ -221,7 +214,9 @@ struct BackwardGradients {
         sync_workers();
         shared.gradients.empty[at.gradient().stage].arrive();
         if (!Config::kLastScores && exists) issue_scores(next);
-        multiply_scores<Config>(dq, shared.d_scores(), shared.k, warpgroup);
+        if constexpr (Config::kMakesSums) {
+          multiply_scores<Config>(dq, shared.d_scores(), shared.k, warpgroup);
+        }
         const char* q = shared.q[at.query().stage];
         if constexpr (Config::kSharedScores) {
           add_queries_of_shared<Config>(dk, of_own_keys(shared.d_scores()), q, warpgroup);
@@ -235,26 +230,8 @@ struct BackwardGradients {
         dq.fence();
         arrive_warp(shared.d_scores_empty);
       };
-
-#pragma unroll
-      for (auto& four : d_score) {
-        for (std::uint32_t& word : four) word = 0;
-      }
-      issue_scores(at);
-      wgmma_wait<0>();
-      weigh_scores(at);
-      shared.values.wait_full(keys_at);
-      // Of the step before, whose dK is still under way; none before the item's first.
-      int last_query = -1;
-#pragma unroll 1
-      while (--left > 0) {
-        // why the loop begins here: only dK of the step before is under way, whose accumulator
-        // nobody reads. ptxas serialises products whose results are read in the next turn.
-        multiply_gradients();
-        if (last_query >= 0) shared.queries.empty[last_query].arrive();
-        last_query = at.query().stage;
-        const BackwardPosition<Config> next = at.next();
-        multiply_d_scores(next, true);
+      // Ends a step whose S of the next one, dQ and dK are under way: dK still is then.
+      const auto finish_with_sums = [&](const BackwardPosition<Config>& next) {
         if constexpr (Config::kSumsFirst) {
           take_sums();
           hand_over(dq, at.step);
@@ -270,20 +247,54 @@ struct BackwardGradients {
           take_sums();
           hand_over(dq, at.step);
         }
+      };
+      // Waits for dK, the last product under way.
+      const auto finish_d_keys = [&] {
+        wgmma_wait<0>();
+        shared.queries.empty[at.query().stage].arrive();
+        if constexpr (!Config::kMakesSums) arrive_warp(shared.d_scores_empty);
+      };
+
+#pragma unroll
+      for (auto& four : d_score) {
+        for (std::uint32_t& word : four) word = 0;
+      }
+      issue_scores(at);
+      wgmma_wait<0>();
+      weigh_scores(at);
+      shared.values.wait_full(keys_at);
+      // Of the step before, where its dK is still under way.
+      int last_query = -1;
+#pragma unroll 1
+      while (--left > 0) {
+        // why the loop begins here: at most dK of the step before is under way, whose accumulator
+        // nobody reads. ptxas serialises products whose results are read in the next turn.
+        multiply_gradients();
+        if (last_query >= 0) shared.queries.empty[last_query].arrive();
+        const BackwardPosition<Config> next = at.next();
+        multiply_d_scores(next, true);
+        if constexpr (Config::kMakesSums) {
+          last_query = at.query().stage;
+          finish_with_sums(next);
+        } else {
+          wgmma_wait<1>();
+          weigh_scores(next);
+          // why not in the next turn: q of the step after is loaded in its place.
+          finish_d_keys();
+        }
         at = next;
       }
       multiply_gradients();
       if (last_query >= 0) shared.queries.empty[last_query].arrive();
       arrive_warp(shared.values.empty[0]);
       multiply_d_scores(at, false);
-      take_sums();
+      if constexpr (Config::kMakesSums) take_sums();
       arrive_warp(shared.keys.empty[0]);
-      hand_over(dq, at.step);
-      wgmma_wait<0>();
+      if constexpr (Config::kMakesSums) hand_over(dq, at.step);
+      finish_d_keys();
       if constexpr (!Config::kSharedScores) hold_operand(d_score);
       dk.fence();
       dv.fence();
-      shared.queries.empty[at.query().stage].arrive();
       ++at.step;
     } else {
       shared.values.wait_full(keys_at);

@@ -6,6 +6,7 @@
 #include "cuda/attention/backward.cuh"
 #include "cuda/attention/backward_queries.cuh"
 #include "cuda/attention/backward_rows.cuh"
+#include "cuda/attention/backward_wide_queries.cuh"
 #include "cuda/runtime/launch.h"
 
 namespace tandem::cuda::attention {
@@ -28,9 +29,19 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
                    .shared_bytes = sizeof(BackwardShared<Config>)},
                   on, params);
   }
-  if (tiles > 0 && params.problem.dq.data != nullptr) {
+  if (tiles == 0 || params.problem.dq.data == nullptr) return;
+  if constexpr (Config::kMakesSums) {
     launch_kernel(name, attention_backward_queries_kernel<Config>,
                   {.blocks = tiles, .threads = Config::kWorkers}, on, params);
+  } else {
+    static_assert(sizeof(WideQueriesShared<Config>) <= kSharedMemoryPerBlock);
+    const std::int64_t wide_tiles =
+        backward_blocks(problem.TQ, problem.N, problem.cu_seqlens_q != nullptr, kWideQueries);
+    launch_kernel(name, attention_backward_wide_queries_kernel<Config>,
+                  {.blocks = static_cast<unsigned>(wide_tiles * problem.H),
+                   .threads = Config::kThreads,
+                   .shared_bytes = sizeof(WideQueriesShared<Config>)},
+                  on, params);
   }
 }
 

@@ -42,6 +42,14 @@ struct SequenceSpan {
     last = keys - queries + static_cast<int>(problem.mask.right);
   }
 
+  /// Tiles of queries in the sequences before, `n` of them.
+  __device__ int tiles_before(const AttentionBackwardParams& params, BackwardTile tile,
+                              int n) const {
+    const AttentionForwardProblem& problem = params.problem.forward;
+    return problem.cu_seqlens_q == nullptr ? params.query_tiles / static_cast<int>(problem.N) * n
+                                           : query_begin / tile.queries + n;
+  }
+
   /// The first key that queries from i on see, if they see any.
   __device__ int first_key(int i) const { return max(0, i + first); }
   /// The last key that queries up to i see; negative if there is none.
@@ -136,9 +144,7 @@ struct BackwardItem {
     end_head = first_head + heads;
     block = place.block;
     span.set(problem, place.sequence);
-    tiles_before = problem.cu_seqlens_q == nullptr
-                       ? params.query_tiles / static_cast<int>(problem.N) * place.sequence
-                       : span.query_begin / tile.queries + place.sequence;
+    tiles_before = span.tiles_before(params, tile, place.sequence);
     // Queries that see a key of the block: those from its first key less `last`, to its last key
     // less `first`.
     const int begin = block * tile.keys, end = min(begin + tile.keys, span.keys);

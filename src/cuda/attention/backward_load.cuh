@@ -42,55 +42,6 @@ struct BackwardLoad {
 
   __device__ static bool is_first() { return threadIdx.x == 0; }
 
-  /// Starts loading a tile of kRows rows. One thread.
-  template <int kRows, int kPanels>
-  __device__ static void load(const CUtensorMap& map, Barrier& full, char* tile,
-                              TileCoordinate at) {
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      at.column = panel * kPanelColumns;
-      load_panel(map, full, tile + panel * panel_bytes(kRows), at);
-    }
-  }
-
-  /// Zeroes the rows of panels from `from` on.
-  template <int kRows, int kPanels>
-  __device__ static void clear_rows(char* panels, int from) {
-#pragma unroll 1
-    for (int panel = 0; panel < kPanels; ++panel) {
-      auto* rows = reinterpret_cast<uint4*>(panels + panel * panel_bytes(kRows));
-#pragma unroll 1
-      for (int piece = max(from, 0) * 8 + threadIdx.x % 32; piece < kRows * 8; piece += 32) {
-        rows[piece] = uint4{};
-      }
-    }
-  }
-
-  /// Loads a tile whose rows from `rows` on are zero or have to be zero: they may be NaN, and enter
-  /// products. `full` gets an arrival, and expects `more` bytes of another copy.
-  template <int kRows, int kPanels>
-  __device__ void load_rows(const CUtensorMap& map, Barrier& full, char* tile, TileCoordinate at,
-                            int rows, int more) {
-    constexpr int kBytes = kPanels * panel_bytes(kRows);
-    const bool cut = rows < kRows;
-    if (cut) {
-      if (is_first()) {
-        shared.cut_full.arrive_and_expect(kBytes);
-        load<kRows, kPanels>(map, shared.cut_full, tile, at);
-      }
-      __syncwarp();
-      shared.cut_full.wait(shared.cuts & 1);
-      clear_rows<kRows, kPanels>(tile, rows);
-      fence_shared_for_async_proxy();
-      __syncwarp();
-      if (is_first()) ++shared.cuts;
-    }
-    if (is_first()) {
-      full.arrive_and_expect(more + (cut ? 0 : kBytes));
-      if (!cut) load<kRows, kPanels>(map, full, tile, at);
-    }
-  }
-
   __device__ bool cuts_queries() const { return params.problem.forward.cu_seqlens_q != nullptr; }
 
   /// Where a block's keys lie, and how many rows of them are to be read. Rows behind the tensors'
@@ -105,13 +56,13 @@ struct BackwardLoad {
 
   __device__ void load_keys(const BackwardItem& item) {
     shared.keys.wait_empty(ring_position<1>(items));
-    load_rows<Config::kKeys, Config::kKeyPanels>(params.k_map, shared.keys.full[0], shared.k,
-                                                 place_of_keys(item), rows_of_keys(item), 0);
+    shared.rows.template load<Config::kKeys, Config::kKeyPanels>(
+        params.k_map, shared.keys.full[0], shared.k, place_of_keys(item), rows_of_keys(item), 0);
   }
   __device__ void load_values(const BackwardItem& item) {
     shared.values.wait_empty(ring_position<1>(items));
-    load_rows<Config::kKeys, Config::kValuePanels>(params.v_map, shared.values.full[0], shared.v,
-                                                   place_of_keys(item), rows_of_keys(item), 0);
+    shared.rows.template load<Config::kKeys, Config::kValuePanels>(
+        params.v_map, shared.values.full[0], shared.v, place_of_keys(item), rows_of_keys(item), 0);
   }
 
   /// Loads a tile of q or d_o, and what belongs to its rows.
@@ -120,7 +71,7 @@ struct BackwardLoad {
                             float* to_rows, const BackwardItem& item, BackwardStep step) {
     const SequenceSpan& span = item.span;
     const int query = step.tile * Config::kQueries;
-    load_rows<Config::kQueries, kPanels>(
+    shared.rows.template load<Config::kQueries, kPanels>(
         map, full, tile, {0, step.head, span.query_begin + query, span.batch},
         cuts_queries() ? span.queries - query : Config::kQueries, Shared::kRowBytes);
     if (is_first()) {

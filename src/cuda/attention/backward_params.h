@@ -18,12 +18,13 @@ namespace tandem::cuda::attention {
 struct BackwardTile {
   int queries;      // rows of the boxes of q's and d_o's maps
   int keys;         // of a block: rows of the boxes of k's and v's maps
-  int sum_columns;  // of dq's sums: whole panels
+  int sum_columns;  // of dq's sums: whole panels; 0 where a kernel of its own makes dq
 };
 
 /// The tile for head dims of K and V, as instantiated.
 constexpr BackwardTile backward_tile(int key_dim, int value_dim) {
-  return {key_dim <= 64 ? 128 : 64, value_dim <= 128 ? 128 : 64, (key_dim + 63) / 64 * 64};
+  const bool wide = value_dim > 128;
+  return {key_dim <= 64 ? 128 : 64, wide ? 64 : 128, wide ? 0 : (key_dim + 63) / 64 * 64};
 }
 
 /// Blocks of `rows` tokens in all sequences of `tokens`, at most. A packed sequence n begins with
@@ -32,6 +33,9 @@ inline std::int64_t backward_blocks(std::int64_t tokens, std::int64_t sequences,
                                     int rows) {
   return packed ? tokens / rows + sequences : ceil_div(tokens, rows) * sequences;
 }
+
+/// Queries of a tile where a kernel of its own makes dq: two of BackwardTile's.
+constexpr int kWideQueries = 128;
 
 struct AttentionBackwardParams {
   // Boxes of 64 columns (plan_tile) by the tile's rows. Strides and addresses of dq, dk and dv are
@@ -106,7 +110,7 @@ inline void set_backward_params(AttentionBackwardParams& params,
   // brings into the L2 cache serves the next. So few heads are worked on side by side, but as many
   // as fit the cache, and enough for their blocks not to wait long for their first turn: a step per
   // block before them, of all the steps that a multiprocessor has.
-  constexpr std::int64_t kCacheBytes = 24 << 20, kPatience = 32;
+  constexpr std::int64_t kCacheBytes = 24 << 20, kPatience = 128;
   const std::int64_t group = forward.HKV > 0 ? forward.H / forward.HKV : 1;
   const std::int64_t head_bytes =
       group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * tile.sum_columns);

@@ -25,7 +25,7 @@ __device__ inline const char* at_column(const char* tile, int column) {
 /// A thread's fp32 of 64 rows by a share of the columns.
 template <class Share>
 struct Accumulator {
-  float main[Share::kMain / 2];
+  float main[std::max(Share::kMain / 2, 1)];
   float rest[std::max(Share::kRest / 2, 1)];
 
   /// Calls with each part and its first column.

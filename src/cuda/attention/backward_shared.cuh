@@ -3,6 +3,7 @@
 
 #include "cuda/attention/backward_config.h"
 #include "cuda/attention/backward_item.cuh"
+#include "cuda/attention/row_loader.cuh"
 #include "cuda/parts/ring.cuh"
 #include "cuda/runtime/plan.h"
 
@@ -21,7 +22,7 @@ struct BackwardShared {
   // dS, and P where the warpgroups need each other's: [query, key].
   alignas(1024) char scores[1 + Config::kSplitColumns]
                            [Config::kKeys / 64 * panel_bytes(Config::kQueries)];
-  alignas(1024) char dq[Config::kSumStages][Config::kPartBytes];
+  alignas(1024) char dq[Config::kSumStages][std::max(Config::kSumBytes, 16)];
   alignas(16) float log_sum_exp[Config::kQueryStages][Config::kQueries];
   alignas(16) float row_products[Config::kGradientStages][Config::kQueries];
 
@@ -30,13 +31,13 @@ struct BackwardShared {
   Ring<Config::kItemSlots> item_ring;
   Ring<1> keys;
   Ring<1> values;
-  Barrier cut_full;  // a tile whose rows behind a sequence's end are still to be cleared
-  unsigned cuts;     // of these so far: the load role has no register to spare
+  RowLoader rows;
   Ring<Config::kQueryStages> queries;       // q and log_sum_exp
   Ring<Config::kGradientStages> gradients;  // d_o and row_products
   Barrier d_scores_empty;
   Ring<Config::kSumStages> sums;
-  Barrier begun[Config::kSumThreads];  // the step before a summing thread's has had its buffers
+  Barrier begun[std::max(Config::kSumThreads,
+                         1)];  // the step before a summing thread's has had its buffers
   BackwardItem items[Config::kItemSlots];
 
   __device__ char* d_scores() { return scores[0]; }

@@ -25,9 +25,9 @@ __device__ inline void start_sum(float* to, const void* from, int bytes, bool fi
 }
 
 /// kSumThreads threads, that take the steps in turn: one alone would be busy longer than a step
-/// takes, mostly waiting for memory. A step's thread looks at its buffers once the step before has
-/// had all of its own: a buffer's barrier tells two phases apart, and where a turn is late a thread
-/// would get two ahead of it.
+/// takes, mostly waiting for memory. A step's thread looks at its buffer once the step before has
+/// had its own: a buffer's barrier tells two phases apart, and where a turn is late a thread would
+/// get two ahead of it.
 template <class Config>
 struct BackwardSum {
   const AttentionBackwardParams& params;
@@ -49,39 +49,23 @@ struct BackwardSum {
     }
   }
 
-  __device__ void begin_next(unsigned count) const {
-    shared.begun[(count + 1) % Config::kSumThreads].arrive();
-  }
-
   __device__ void add(const BackwardItem& item, BackwardStep step, unsigned count) const {
     const std::int64_t tile =
         std::int64_t{step.head} * params.query_tiles + item.tiles_before + step.tile;
     const std::uint32_t turn = item.block - SeenBlocks(item.span, Config::kTile, step.tile).first;
     const ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_device> turns(params.turns[tile]);
     float* to = params.dq_sums + tile * (Config::kSumBytes / 4);
-    const auto stage_of = [&](int part) {
-      return ring_position<Config::kSumStages>(count * Config::kSumParts + part);
-    };
-    const auto release = [&](int part) { shared.sums.empty[stage_of(part).stage].arrive(); };
+    const auto at = ring_position<Config::kSumStages>(count);
     if (count > 0) shared.begun[thread].wait((count - 1) / Config::kSumThreads & 1);
-    shared.sums.wait_full(stage_of(0));
-    if constexpr (Config::kSumParts == 1) begin_next(count);
+    shared.sums.wait_full(at);
+    shared.begun[(count + 1) % Config::kSumThreads].arrive();
     while (turns.load(::cuda::memory_order_acquire) != turn) {
     }
     // why the fences: sums are read and written by the copy engine, turns by threads.
     asm volatile("fence.proxy.async;" ::: "memory");
-#pragma unroll 1
-    for (int part = 0; part < Config::kSumParts; ++part, to += Config::kPartBytes / 4) {
-      shared.sums.wait_full(stage_of(part));
-      if (Config::kSumParts > 1 && part == Config::kSumParts - 1) begin_next(count);
-      start_sum(to, shared.dq[stage_of(part).stage], Config::kPartBytes, turn == 0);
-      if (part > 0) {
-        cute::tma_store_wait<1>();  // has read the part before
-        release(part - 1);
-      }
-    }
-    cute::tma_store_wait<0>();
-    release(Config::kSumParts - 1);
+    start_sum(to, shared.dq[at.stage], Config::kSumBytes, turn == 0);
+    cute::tma_store_wait<0>();  // has read
+    shared.sums.empty[at.stage].arrive();
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");  // has written
     asm volatile("fence.proxy.async;" ::: "memory");
     turns.store(turn + 1, ::cuda::memory_order_release);
