@@ -65,6 +65,8 @@ struct WalkConfig {
   static constexpr bool kCrowded = kRowSums && kKeyDim == 256 && kValueDim == 128;
   static constexpr int kIntraStages = kWithValue || kCrowded ? 1 : 2;
   static constexpr int kOutputPanels = kCrowded ? 1 : 2;  // of a state warpgroup
+  // Of a state warpgroup, for the states that it saves, where these are more than the panels of o.
+  static constexpr int kSavedPanels = kSavesStates && kKeyDim == 256 ? kKeyDim / 64 : 0;
   static constexpr int kItemSlots = 4;  // items known ahead: their boundaries are read meanwhile
 
   // why: 128 registers of state leave room for one accumulator of o, not two, and beside a second

@@ -55,6 +55,7 @@ __device__ void walk_chunk(StateRegisters<Config>& state, float (&o)[32],
       wgmma_wait<1>();
       hold_operand(operands[(step / kRounded + 1) % 2]);
     }
+    finish_state(params, shared, item, chunk, warpgroup);
     wgmma_wait<0>();
     fence_registers(o);
     state.scale(decay.state_to_state);
@@ -141,7 +142,7 @@ __device__ void run_state(const WalkParams& params, WalkShared<Config>& shared, 
       const int panel = Config::kOutputPanels == 1  ? 0
                         : Config::kIntraStages == 1 ? static_cast<int>(p_at.parity)
                                                     : p_at.stage;
-      finish_saving<Config>(item, chunk, warpgroup);
+      free_output_panel<Config>(item, chunk, warpgroup);
       store_output<Config>(params, item, chunk, warpgroup, o, shared.o[warpgroup][panel]);
       wgmma_wait<0>();
       state.fence();

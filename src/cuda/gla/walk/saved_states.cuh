@@ -1,5 +1,6 @@
 // The states that a forward saves for its backward: before every kSavedStateTokens tokens, from the
-// registers in which they are operands, through the panels of o.
+// registers in which they are operands, through the panels of o or, of 256 columns, panels of their
+// own.
 #pragma once
 
 #include "cuda/gla/walk/output.cuh"
@@ -14,20 +15,12 @@ __device__ bool saves_state(const Item& item, int chunk) {
   return Config::kSavesStates && static_cast<unsigned>(time) % kSavedStateTokens == 0;
 }
 
-/// Saves 64 columns of K of it, from `first` on, of which `operand` has the four steps, by way of
-/// `panel`, which no store but this thread's last one may still be reading. A state warpgroup.
+/// Stores 64 columns of K of it, from `first` on, that lie in `panel`.
 template <class Config>
-__device__ void save_panel(const WalkParams& params, const Item& item, int chunk, int warpgroup,
-                           const std::uint32_t (*operand)[4], int first, char* panel) {
+__device__ void store_saved_panel(const WalkParams& params, const Item& item, int chunk,
+                                  int warpgroup, const char* panel, int first) {
   using Element = typename Config::Element;
   const GlaForwardProblem& problem = params.problem;
-  const bool stores = threadIdx.x % 128 == 0;
-  if (stores) cute::tma_store_wait<1>();
-  sync_warpgroup(2 + warpgroup);
-#pragma unroll
-  for (int step = 0; step < 4; ++step) store_rows(panel, step, operand[step]);
-  fence_shared_for_async_proxy();
-  sync_warpgroup(2 + warpgroup);
   if (!item.template has_head<Config>(warpgroup)) return;
   const int time = item.before + item.template chunk_offset<Config>(chunk);
   const int rows = static_cast<int>((problem.T + kSavedStateTokens - 1) / kSavedStateTokens);
@@ -35,7 +28,7 @@ __device__ void save_panel(const WalkParams& params, const Item& item, int chunk
                           item.template column_of<Config>(warpgroup),
                           item.batch * rows + time / kSavedStateTokens};
   if (params.saves_by_tma) {
-    if (stores) store_panel(params.states_map, panel, to);
+    if (threadIdx.x % 128 == 0) store_panel(params.states_map, panel, to);
     return;
   }
   Item place;
@@ -46,8 +39,9 @@ __device__ void save_panel(const WalkParams& params, const Item& item, int chunk
                             problem.K - first, false);
 }
 
-/// Saves steps of it from `first` on, in fours, if it is saved. `turn`: of o's two panels, the one
-/// that nothing reads.
+/// Saves steps of it from `first` on, in fours, if it is saved: through panels of its own, to be
+/// stored by finish_state, or of o. `turn`: of o's two panels, the one that nothing reads. A state
+/// warpgroup.
 template <class Config, int kSteps>
 __device__ void save_state(const WalkParams& params, WalkShared<Config>& shared, const Item& item,
                            int chunk, int warpgroup, int turn, const StateOperand<kSteps>& operand,
@@ -57,16 +51,46 @@ __device__ void save_state(const WalkParams& params, WalkShared<Config>& shared,
 #pragma unroll
     for (int step = 0; step < kSteps; step += 4) {
       const int index = (first + step) / 4;
-      save_panel<Config>(params, item, chunk, warpgroup, operand + step, 64 * index,
-                         shared.o[warpgroup][(turn + index) % 2]);
+      if constexpr (Config::kSavedPanels > 0) {
+        // why no wait: behind the state before this one's there was a store of o, which waited.
+        char* const panel = shared.saved.panels[warpgroup][index];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) store_rows(panel, i, operand[step + i]);
+      } else {
+        char* const panel = shared.o[warpgroup][(turn + index) % 2];
+        // Only this thread's last store may still read a panel, the other one.
+        if (threadIdx.x % 128 == 0) cute::tma_store_wait<1>();
+        sync_warpgroup(2 + warpgroup);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) store_rows(panel, i, operand[step + i]);
+        fence_shared_for_async_proxy();
+        sync_warpgroup(2 + warpgroup);
+        store_saved_panel<Config>(params, item, chunk, warpgroup, panel, 64 * index);
+      }
     }
   }
 }
 
-/// Makes the panel of this turn free for o, if a state was saved.
+/// Stores it from panels of its own.
 template <class Config>
-__device__ void finish_saving(const Item& item, int chunk, int warpgroup) {
-  if (!saves_state<Config>(item, chunk)) return;
+__device__ void finish_state(const WalkParams& params, WalkShared<Config>& shared, const Item& item,
+                             int chunk, int warpgroup) {
+  if constexpr (Config::kSavedPanels > 0) {
+    if (!saves_state<Config>(item, chunk)) return;
+    fence_shared_for_async_proxy();
+    sync_warpgroup(2 + warpgroup);
+#pragma unroll 1
+    for (int index = 0; index < Config::kSavedPanels; ++index) {
+      store_saved_panel<Config>(params, item, chunk, warpgroup,
+                                shared.saved.panels[warpgroup][index], 64 * index);
+    }
+  }
+}
+
+/// Makes the panel of this turn free for o, if a state was saved through it.
+template <class Config>
+__device__ void free_output_panel(const Item& item, int chunk, int warpgroup) {
+  if (Config::kSavedPanels > 0 || !saves_state<Config>(item, chunk)) return;
   if (threadIdx.x % 128 == 0) wait_stores_read();
   sync_warpgroup(2 + warpgroup);
 }

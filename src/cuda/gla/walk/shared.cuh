@@ -50,6 +50,14 @@ struct ValueShared {
 };
 struct NoValue {};
 
+/// Panels of a state on its way to memory.
+template <class Config>
+struct SavedShared {
+  alignas(1024) char panels[Config::kStateWarpgroups][Config::kSavedPanels]
+                           [panel_bytes(Config::kChunk)];
+};
+struct NoSaved {};
+
 /// What a split walk reads before the walk itself (segments.cuh), in chunks.
 struct SegmentEntry {
   int told = 0;  // to tell later segments, from its own last one back; 0: it tells nothing
@@ -95,6 +103,8 @@ struct WalkShared {
   alignas(
       1024) char o[Config::kStateWarpgroups][Config::kOutputPanels][panel_bytes(Config::kChunk)];
   [[no_unique_address]] std::conditional_t<Config::kWithValue, ValueShared<Config>, NoValue> value;
+  [[no_unique_address]] std::conditional_t<(Config::kSavedPanels > 0), SavedShared<Config>, NoSaved>
+      saved;
   ChunkDecay<Config::kChunk> decay[Config::kStages][Config::kHeads];
   typename DecayStream<Config::kReverse>::Buffer log_decays[Config::kHeads];
   Item items[Config::kItemSlots];
