@@ -1,14 +1,16 @@
 // gla_backward on CUDA: by groups of heads, by chunks, in one reverse walk, by spans of wide heads
-// or by a walk per gradient: the choice, and the launches of all but the last. Host only.
+// or by a walk per gradient: the choice. Host only.
 #include "cuda/gla/backward.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/environment.h"
+#include "cuda/gla/chunks/run.h"
 #include "cuda/gla/common/workspace_room.h"
-#include "cuda/gla/decay/gradient.h"
+#include "cuda/gla/groups/run.h"
 #include "cuda/gla/reverse/outside.h"
+#include "cuda/gla/reverse/run.h"
 #include "cuda/gla/state/config.h"
 #include "cuda/gla/walk/merge.h"
 #include "cuda/gla/wide/run.h"
@@ -209,212 +211,22 @@ std::string reason_against_heads(const GlaBackwardProblem& problem) {
   return "takes H = HQ, got " + std::to_string(f.H) + " and " + std::to_string(f.HQ);
 }
 
-/// Sums a constant decay's gradient, from `splits` sums per sequence and head.
-void sum_decays(const GlaBackwardProblem& problem, float* sums, int splits, void* stream) {
-  if (!problem.d_log_decay.data || problem.d_log_decay.per_token) return;
-  DecayGradientParams params;
-  params.N = problem.forward.N;
-  params.H = problem.forward.H;
-  params.splits = static_cast<unsigned>(splits);
-  params.sums = sums;
-  params.d_log_decay = problem.d_log_decay;
-  launch_decay_sum(params, stream);
-}
-
-void run_by_chunks(const GlaBackwardProblem& problem, const BackwardChoice& choice,
-                   const FiniteGuard& guard, const DeviceProperties& device,
-                   const ScratchMemory& scratch, void* stream) {
-  const BackwardVariant& variant = *choice.variant;
-  const GlaForwardProblem& f = problem.forward;
-  const ChunkBackwardPlan& plan = choice.chunks;
-  ChunkBackwardParams params{encode_maps(problem), problem, guard};
-  params.pairs = plan.pairs;
-  params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
-  params.multiprocessors = std::max(device.multiprocessors, 1);
-  params.saved_states = plan.saved_states;
-  params.states_map = plan.saved_states ? map_saved_states(f, 0, f.K)
-                                        : map_states(f, scratch.at<char>(plan.states),
-                                                     f.B * plan.pairs, kChunkBackwardWidth);
-  params.state_gradients = scratch.at<char>(plan.state_gradients);
-  params.cut = plan.cut;
-  params.cut_factors = scratch.at<CutFactor>(plan.cut_factors);
-  params.decay_sums = scratch.at<float>(plan.decay_sums);
-  variant.by_chunks(variant.name.c_str(), params, stream);
-  sum_decays(problem, params.decay_sums, 2 * plan.pairs, stream);
-}
-
-/// Keeps columns [first, last) of K. Strides, those of states too, stay as they are.
-GlaBackwardProblem keep_columns(GlaBackwardProblem problem, int first, int last) {
-  GlaForwardProblem& f = problem.forward;
-  const auto move = [](auto* data, std::int64_t offset) {
-    return data == nullptr ? nullptr : data + offset;
-  };
-  for (StridedTensor* tensor : {&f.q, &f.k, &problem.dq, &problem.dk}) {
-    tensor->data = static_cast<char*>(tensor->data) + first * size_of(f.dtype);
-  }
-  const std::int64_t rows = std::int64_t{first} * f.V;  // of a state
-  f.initial_state = move(f.initial_state, rows);
-  problem.d_final_state = move(problem.d_final_state, rows);
-  problem.d_initial_state = move(problem.d_initial_state, rows);
-  f.K = last - first;
-  return problem;
-}
-
-/// Where segments begin: [B,H,segments,K,V], null: 0.
-struct Entries {
-  float* states;
-  float* gradients;
-};
-
-/// Makes the states before, and the gradients behind, the segments of sequences, where these are
-/// cut.
-template <class Plan>
-Entries enter_segments(const GlaBackwardProblem& problem, const BackwardMaps& maps,
-                       SegmentStatesLaunch launch, const std::string& name, const Plan& plan,
-                       const ScratchMemory& scratch, void* stream) {
-  const GlaForwardProblem& f = problem.forward;
-  if (plan.segments == 1) {
-    return {const_cast<float*>(f.initial_state), const_cast<float*>(problem.d_final_state)};
-  }
-  const Entries made{scratch.at<float>(plan.entry_states), scratch.at<float>(plan.entry_gradients)};
-  SegmentStatesParams segments;
-  StateParams& states = segments.states;
-  states.tma = true;
-  states.problem = f;
-  states.segments = plan.segments;
-  states.segment_chunks = plan.segment_chunks;
-  states.forgets = true;
-  states.total_log_decay = scratch.at<float>(plan.log_decay);
-  states.k_map = maps.k_map;
-  states.v_map = maps.v_map;
-  states.states = made.states;
-  states.shift = 1;
-  StateParams& gradients = segments.gradients = states;
-  gradients.scale = f.scale;
-  gradients.k_map = maps.q_map;
-  gradients.v_map = maps.d_o_map;
-  gradients.states = made.gradients;
-  gradients.shift = -1;
-  gradients.first_total = plan.segments - 1;  // which the other direction does not make
-  launch(name.c_str(), segments, stream);
-
-  SegmentEntriesParams entries;
-  entries.sequence_heads = f.B * f.H;
-  entries.state_size = std::int64_t{f.K} * f.V;
-  entries.segments = plan.segments;
-  entries.states = made.states;
-  entries.gradients = made.gradients;
-  entries.log_decay = states.total_log_decay;
-  entries.initial_state = f.initial_state;
-  entries.final_gradient = problem.d_final_state;
-  launch_segment_entries(entries, stream);
-  return made;
-}
-
-void run_in_reverse(const GlaBackwardProblem& problem, const BackwardChoice& choice,
-                    const FiniteGuard& guard, const ScratchMemory& scratch, void* stream) {
-  const BackwardVariant& variant = *choice.variant;
-  const ReversePlan& plan = choice.reverse;
-  ReverseParams params{encode_maps(problem), problem};
-  const Entries entries =
-      plan.looks_back
-          ? Entries{nullptr, scratch.at<float>(plan.entry_gradients)}
-          : enter_segments(problem, params, variant.segments, variant.name, plan, scratch, stream);
-  params.looks_back = plan.looks_back;
-  params.guard = guard;
-  params.chunks = plan.chunks;
-  params.segments = plan.segments;
-  params.segment_chunks = plan.segment_chunks;
-  params.pairs = plan.pairs;
-  params.saved_states = plan.saved_states;
-  const GlaForwardProblem& f = problem.forward;
-  if (plan.saved_states) {
-    params.sequence_pairs = static_cast<int>(ceil_div(plan.chunks, 2));
-    params.states_map = map_saved_states(f, 0, f.K);
-  } else {
-    params.sequence_pairs = plan.segments * plan.pairs;
-    params.states_map =
-        map_states(f, scratch.at<char>(plan.states), f.B * params.sequence_pairs, kReverseWidth);
-  }
-  params.decay_sums = scratch.at<float>(plan.decay_sums);
-  params.entry_states = entries.states;
-  params.entry_gradients = entries.gradients;
-  variant.in_reverse(variant.name.c_str(), params, stream);
-  sum_decays(problem, params.decay_sums, plan.segments, stream);
-}
-
-void run_by_groups(const GlaBackwardProblem& problem, const BackwardChoice& choice,
-                   const FiniteGuard& guard, const DeviceProperties& device,
-                   const ScratchMemory& scratch, void* stream) {
-  const BackwardVariant& variant = *choice.variant;
-  const GlaForwardProblem& f = problem.forward;
-  const GroupBackwardPlan& plan = choice.groups;
-  const Entries entries = enter_segments(problem, encode_maps(problem), variant.segments,
-                                         variant.name, plan, scratch, stream);
-  GroupBackwardParts parts;
-  parts.count = plan.parts;
-  for (int part = 0; part < plan.parts; ++part) {
-    const int first = part * kGroupPart;
-    const GlaBackwardProblem own = keep_columns(problem, first, std::min(first + kGroupPart, f.K));
-    const auto of_part = [&](float* states) {
-      return states == nullptr ? nullptr : states + std::int64_t{first} * f.V;
-    };
-    GroupBackwardParams& params = parts.of[part];
-    params = {encode_maps(own), own};
-    params.state_stride = std::int64_t{f.K} * f.V;
-    params.value_panels = plan.value_panels;
-    params.members = plan.members;
-    params.chunks = plan.chunks;
-    params.segments = plan.segments;
-    params.segment_chunks = plan.segment_chunks;
-    params.slab_pairs = plan.slab_pairs();
-    params.multiprocessors = device.multiprocessors;
-    params.entry_states = of_part(entries.states);
-    params.entry_gradients = of_part(entries.gradients);
-    params.states = scratch.at<char>(plan.states + part * plan.part_bytes);
-    params.saved_states = plan.saved_states;
-    params.sequence_pairs = static_cast<int>(ceil_div(plan.chunks, 2));
-    if (plan.saved_states) params.states_map = map_saved_states(f, first, own.forward.K);
-    params.decay_sums = scratch.at<float>(plan.decay_sums);
-    params.guard = guard;
-  }
-  const int groups = static_cast<int>(f.B * f.HQ);
-  for (int group = 0; group < groups; group += plan.slab_groups) {
-    for (int segment = 0; segment < plan.segments; segment += plan.slab_segments) {
-      const GroupSlab slab{group, std::min(plan.slab_groups, groups - group), segment,
-                           std::min(plan.slab_segments, plan.segments - segment)};
-      const int first_chunk = segment * plan.segment_chunks;
-      const int last_chunk = (segment + slab.segments) * plan.segment_chunks;
-      for (GroupBackwardParams& params : parts.of) {
-        params.slab = slab;
-        params.slab_chunks = std::min(last_chunk, plan.chunks) - first_chunk;
-      }
-      variant.by_groups(variant.name.c_str(), parts, stream);
-    }
-  }
-  sum_decays(problem, parts.of[0].decay_sums, plan.chunks, stream);
-}
-
-void run_by_spans(const GlaBackwardProblem& problem, const BackwardChoice& choice,
-                  const DeviceProperties& device, const ScratchMemory& scratch, void* stream) {
-  const BackwardVariant& variant = *choice.variant;
-  const WideBackwardPlan& plan = choice.spans;
-  run_wide_backward(problem, plan, variant.by_spans, variant.name.c_str(), device, scratch, stream);
-  sum_decays(problem, scratch.at<float>(plan.decay_sums), plan.spans, stream);
-}
-
 /// Runs what makes all gradients wherever inputs are finite, and behind it, for merged sequences,
 /// the walks of the sequences as they are.
 void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
          const DeviceProperties& device, const Context& context) {
   const BackwardVariant& variant = *choice.variant;
+  const char* const name = variant.name.c_str();
   const ScratchMemory scratch(kOp, context, choice.workspace_bytes);
   void* const stream = context.stream.handle;
   const auto walk = [&](const GlaBackwardProblem& of, const BackwardPlan& plan,
                         const FiniteGuard& guard) {
     run_by_walks(of, plan, guard, variant.name, variant.tma, scratch, stream);
   };
-  if (variant.by_spans) return run_by_spans(problem, choice, device, scratch, stream);
+  if (variant.by_spans) {
+    return run_wide_backward(problem, choice.spans, variant.by_spans, name, device, scratch,
+                             stream);
+  }
   if (!choice.merges() && variant.by_walks()) return walk(problem, choice.walks, {});
   GlaBackwardProblem merged = problem;
   FiniteGuard guard;
@@ -426,11 +238,14 @@ void run(const GlaBackwardProblem& problem, const BackwardChoice& choice,
   if (variant.by_walks()) {
     walk(merged, choice.merged_walks, guard);
   } else if (variant.by_chunks) {
-    run_by_chunks(merged, choice, guard, device, scratch, stream);
+    run_chunk_backward(merged, choice.chunks, variant.by_chunks, name, guard, device, scratch,
+                       stream);
   } else if (variant.in_reverse) {
-    run_in_reverse(merged, choice, guard, scratch, stream);
+    run_reverse_backward(merged, choice.reverse, variant.in_reverse, variant.segments, name, guard,
+                         scratch, stream);
   } else {
-    run_by_groups(merged, choice, guard, device, scratch, stream);
+    run_group_backward(merged, choice.groups, variant.by_groups, variant.segments, name, guard,
+                       device, scratch, stream);
   }
   if (!choice.merges()) return;
   if (variant.as_one()) launch_clear_outside(problem, stream);

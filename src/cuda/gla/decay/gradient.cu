@@ -293,6 +293,13 @@ __global__ __launch_bounds__(kThreads) void gla_decay_sum_kernel(
   if (threadIdx.x == 0) params.d_log_decay.data[head * params.d_log_decay.head_stride] = sum;
 }
 
+/// Reads N, H, splits and sums.
+void launch_sum(const DecayGradientParams& params, void* stream) {
+  launch_kernel("gla_decay_sum", gla_decay_sum_kernel,
+                {.blocks = static_cast<unsigned>(params.H), .threads = kThreads},
+                static_cast<cudaStream_t>(stream), params);
+}
+
 }  // namespace
 
 void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
@@ -306,13 +313,19 @@ void launch_decay_gradient(const DecayGradientParams& params, void* stream) {
       "gla_decay_gradient", kernel,
       {.blocks = static_cast<unsigned>(rows), .blocks_y = params.splits, .threads = kThreads}, on,
       params);
-  if (!params.d_log_decay.per_token) launch_decay_sum(params, stream);
+  if (!params.d_log_decay.per_token) launch_sum(params, stream);
 }
 
-void launch_decay_sum(const DecayGradientParams& params, void* stream) {
-  launch_kernel("gla_decay_sum", gla_decay_sum_kernel,
-                {.blocks = static_cast<unsigned>(params.H), .threads = kThreads},
-                static_cast<cudaStream_t>(stream), params);
+void launch_decay_sum(const GlaBackwardProblem& problem, const float* sums, int splits,
+                      void* stream) {
+  if (!problem.d_log_decay.data || problem.d_log_decay.per_token) return;
+  DecayGradientParams params;
+  params.N = problem.forward.N;
+  params.H = problem.forward.H;
+  params.splits = static_cast<unsigned>(splits);
+  params.sums = const_cast<float*>(sums);
+  params.d_log_decay = problem.d_log_decay;
+  launch_sum(params, stream);
 }
 
 }  // namespace tandem::cuda::gla

@@ -32,7 +32,9 @@ struct DecayGradientParams {
 
 void launch_decay_gradient(const DecayGradientParams& params, void* stream);
 
-/// Sums a constant decay's gradient: d_log_decay [H] from `sums`. Reads N, H and splits.
-void launch_decay_sum(const DecayGradientParams& params, void* stream);
+/// Sums a constant decay's gradient, d_log_decay [H], from `sums` [N,H,splits]; of another decay
+/// there is nothing to do.
+void launch_decay_sum(const GlaBackwardProblem& problem, const float* sums, int splits,
+                      void* stream);
 
 }  // namespace tandem::cuda::gla

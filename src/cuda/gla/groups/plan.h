@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/gla/common/merged_sequences.h"
+#include "cuda/gla/common/segment_plan.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
@@ -14,24 +15,19 @@ namespace tandem::cuda::gla {
 constexpr int kGroupPart = 128;
 constexpr int kMostGroupParts = 2;
 
-struct GroupBackwardPlan {
+/// Segments are of whole pairs of chunks where there are several.
+struct GroupBackwardPlan : SegmentPlan {
   int parts = 1;              // of K
   int value_panels = 1;       // of 64 columns of V
   int members = 1;            // of a group: its heads by value_panels
-  int chunks = 0;             // per sequence
-  int segments = 1;           // per sequence
-  int segment_chunks = 0;     // of every segment but the last; even where there are several
   bool saved_states = false;  // of the forward are read
   // Of B * HQ groups and of segments, those of one launch: all, or as many as have room.
   int slab_groups = 0;
   int slab_segments = 1;
   double time = 0.0;  // microseconds, predicted: right enough to compare with those of other ways
   // Offsets into the workspace, 256-byte aligned.
-  std::size_t states = 0;           // of both kinds, a part's behind those of the one before
-  std::size_t part_bytes = 0;       // of a part's
-  std::size_t entry_states = 0;     // fp32 [B,H,segments,K,V] where there are several, as
-  std::size_t entry_gradients = 0;  // these
-  std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments
+  std::size_t states = 0;      // of both kinds, a part's behind those of the one before
+  std::size_t part_bytes = 0;  // of a part's
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
 

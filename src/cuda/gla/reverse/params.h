@@ -28,21 +28,6 @@ struct ReverseParams : BackwardMaps {
   FiniteGuard guard = {};       // of merged sequences
 };
 
-/// What gla_segment_entries_kernel turns, in place, from what the segment before each one adds (for
-/// gradients the one behind it) into what there is where it begins.
-struct SegmentEntriesParams {
-  std::int64_t sequence_heads = 0;  // B * H
-  std::int64_t state_size = 0;      // K * V
-  int segments = 1;
-  unsigned slices = 0;                    // of a state, a CTA each; set by the launch
-  float* states = nullptr;                // [B,H,segments,K,V]
-  float* gradients = nullptr;             // [B,H,segments,K,V]
-  const float* log_decay = nullptr;       // [B,H,segments], of whole segments
-  const float* initial_state = nullptr;   // [B,H,K,V] or null
-  const float* final_gradient = nullptr;  // [B,H,K,V] or null
-};
-void launch_segment_entries(SegmentEntriesParams params, void* stream);
-
 /// Launches gla_kept_states_kernel and gla_reverse_kernel; `name` is the variant's, for errors.
 /// Instantiated by reverse/instances.cuh.
 template <class Element, int kKeyDim, int kValueDim>

@@ -5,25 +5,21 @@
 #include <string>
 
 #include "cuda/gla/common/merged_sequences.h"
+#include "cuda/gla/common/segment_plan.h"
 #include "ops/gla_problem.h"
 
 namespace tandem::cuda::gla {
 
 constexpr int kReverseWidth = 128;  // the widest K and V; states in the workspace are padded to it
 
-struct ReversePlan {
-  int chunks = 0;             // of a sequence
-  int segments = 1;           // per sequence
-  int segment_chunks = 0;     // of every segment but the last
+struct ReversePlan : SegmentPlan {
   int pairs = 0;              // of chunks, per segment
   bool saved_states = false;  // of the forward are read; segments are then of whole pairs
-  bool looks_back = false;    // each segment reads what it remembers: no entries are summed
+  // Each segment reads what it remembers: entries of gradients are not summed, of states not made.
+  bool looks_back = false;
   double time = 0.0;  // microseconds, predicted: right enough to compare with walks (walk/plan.h)
   // Offsets into the workspace, 256-byte aligned.
   std::size_t states = 0;
-  std::size_t entry_gradients = 0;  // fp32 [B,H,segments,K,V] where there are several
-  std::size_t entry_states = 0;     // as these, if they do not look back
-  std::size_t log_decay = 0;        // fp32 [B,H,segments], of whole segments; as these
   std::size_t decay_sums = 0;
   std::size_t workspace_bytes = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/gla/decay/gradient.h"
 #include "tandem/device.h"
 
 namespace tandem::cuda::gla {
@@ -31,6 +32,7 @@ void run_wide_backward(const GlaBackwardProblem& problem, const WideBackwardPlan
     launch(name, params, stream);
     if (problem.d_log_decay.data) launch_wide_decay_gradient(params, stream);
   }
+  launch_decay_sum(problem, params.decay_sums, plan.spans, stream);
 }
 
 }  // namespace tandem::cuda::gla

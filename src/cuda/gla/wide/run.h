@@ -6,8 +6,7 @@
 
 namespace tandem::cuda::gla {
 
-/// Makes dq, dk, dv, d_initial_state and d_log_decay, of a constant decay its sums per span;
-/// `launch` and `name` are the variant's.
+/// Makes dq, dk, dv, d_initial_state and d_log_decay; `launch` and `name` are the variant's.
 void run_wide_backward(const GlaBackwardProblem& problem, const WideBackwardPlan& plan,
                        WideBackwardLaunch launch, const char* name, const DeviceProperties& device,
                        const ScratchMemory& scratch, void* stream);

@@ -6,7 +6,7 @@
 // and for the gradients the same from the last segment to the first. What is forgotten costs
 // nothing: then entry_i is what lies there. One thread per four elements of a head's state and
 // direction, always in this order.
-#include "cuda/gla/reverse/params.h"
+#include "cuda/gla/common/segment_entries.h"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
