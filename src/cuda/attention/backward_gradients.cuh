@@ -62,13 +62,7 @@ struct BackwardGradients {
       low[half] = own < span.keys ? column - span.last : kQueries;
       high[half] = column - span.first;
     }
-#pragma unroll
-    for (int pair = 0; pair < kScores / 2; ++pair) {
-      const int column = pair / 2 * 8, half = pair % 2;
-      const auto sees = [&](int own) { return own >= low[half] && own <= high[half]; };
-      p[pair / 4][pair % 4] &=
-          (sees(column) ? 0x0000FFFFu : 0u) | (sees(column + 1) ? 0xFFFF0000u : 0u);
-    }
+    keep_columns(p, low, high);
   }
 
   /// P = 2^(scale S - log_sum_exp), rounded.

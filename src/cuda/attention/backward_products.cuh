@@ -48,6 +48,20 @@ struct Accumulator {
   }
 };
 
+/// Zeroes what lies outside of the columns [low, high] of this thread's two rows of a packed
+/// fragment, counted from its own first column.
+template <int kSteps>
+__device__ void keep_columns(std::uint32_t (&packed)[kSteps][4], const int (&low)[2],
+                             const int (&high)[2]) {
+#pragma unroll
+  for (int pair = 0; pair < 4 * kSteps; ++pair) {
+    const int column = pair / 2 * 8, half = pair % 2;
+    const auto keeps = [&](int at) { return at >= low[half] && at <= high[half]; };
+    packed[pair / 4][pair % 4] &=
+        (keeps(column) ? 0x0000FFFFu : 0u) | (keeps(column + 1) ? 0xFFFF0000u : 0u);
+  }
+}
+
 /// acc = A Bt: 64 keys by queries, contracting kSteps * 16 columns.
 template <class Config, int kSteps>
 __device__ void multiply_keys(float (&acc)[Config::kScores], const char* keys,

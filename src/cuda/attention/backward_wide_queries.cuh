@@ -150,6 +150,7 @@ struct WideQueriesRows {
   using Element = typename Config::Element;
   using Shared = WideQueriesShared<Config>;
   static constexpr int kKeys = Config::kKeys;
+  static_assert(2 * Config::kQueries == WideQueriesItem::kRows);
   using Scores = float[kKeys / 2];
   using Operand = std::uint32_t[kKeys / 16][4];
 
@@ -183,13 +184,7 @@ struct WideQueriesRows {
       low[half] = own + span.first - key - fragment_column(0);
       high[half] = min(own + span.last, span.keys - 1) - key - fragment_column(0);
     }
-#pragma unroll
-    for (int pair = 0; pair < kKeys / 4; ++pair) {
-      const int column = pair / 2 * 8, half = pair % 2;
-      const auto sees = [&](int at) { return at >= low[half] && at <= high[half]; };
-      d_score[pair / 4][pair % 4] &=
-          (sees(column) ? 0x0000FFFFu : 0u) | (sees(column + 1) ? 0xFFFF0000u : 0u);
-    }
+    keep_columns(d_score, low, high);
   }
 
   __device__ void run() const {
