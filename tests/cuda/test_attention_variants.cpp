@@ -148,9 +148,11 @@ AttentionBackwardParams order_of(std::int64_t B, std::int64_t T, std::int64_t HK
 }
 
 TEST(AttentionPlan, AsManyHeadsInEachTurn) {
-  EXPECT_EQ(order_of(4, 2048, 8, 4).heads_together, 8);  // of 32
-  EXPECT_EQ(order_of(1, 4096, 8, 8).heads_together, 4);  // of 8
+  EXPECT_EQ(order_of(4, 2048, 8, 4).heads_together, 32);
+  EXPECT_EQ(order_of(1, 8192, 16, 4).heads_together, 4);
+  EXPECT_EQ(order_of(1, 4096, 8, 8).heads_together, 8);
   EXPECT_EQ(order_of(4, 1024, 16, 1).heads_together, 64);
+  EXPECT_EQ(order_of(32, 512, 16, 1).heads_together, 52);  // of 512: what fits the cache
   for (const std::int64_t heads : {1, 5, 7, 24, 33}) {
     const int together = order_of(1, 4096, heads, 4).heads_together;
     const std::int64_t turns = ceil_div(heads, together);

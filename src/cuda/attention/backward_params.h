@@ -109,16 +109,19 @@ inline void set_backward_params(AttentionBackwardParams& params,
   // Key blocks of one head read q and d_o, and add to dq, one soon behind the other: what one
   // brings into the L2 cache serves the next. So few heads are worked on side by side, but as many
   // as fit the cache, and enough for their blocks not to wait long for their first turn: a step per
-  // block before them, of all the steps that a multiprocessor has.
-  constexpr std::int64_t kCacheBytes = 24 << 20, kPatience = 128;
+  // block before them, of all the steps that a multiprocessor has. These may be more than fit, but
+  // not so many that each block walks alone.
+  constexpr std::int64_t kCacheBytes = 24 << 20, kPatience = 128, kBlocksBeside = 4;
   const std::int64_t group = forward.HKV > 0 ? forward.H / forward.HKV : 1;
   const std::int64_t head_bytes =
       group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * tile.sum_columns);
   const std::int64_t steps = params.key_blocks * forward.HKV * group *
                              ceil_div(forward.TQ, tile.queries) / multiprocessors;
+  const std::int64_t patient =
+      std::min<std::int64_t>(multiprocessors * kPatience / std::max<std::int64_t>(steps, 1),
+                             multiprocessors / kBlocksBeside);
   const std::int64_t together =
-      std::max({std::int64_t{1}, kCacheBytes / std::max<std::int64_t>(head_bytes, 1),
-                multiprocessors * kPatience / std::max<std::int64_t>(steps, 1)});
+      std::max({std::int64_t{1}, kCacheBytes / std::max<std::int64_t>(head_bytes, 1), patient});
   // As many in each turn: with a causal mask a short last one leaves multiprocessors idle.
   const std::int64_t heads = std::max<std::int64_t>(forward.N * forward.HKV, 1);
   params.heads_together =
