@@ -38,9 +38,9 @@ struct BackwardConfig {
   // 192 columns of k beside 128 keys: dk and dv leave registers for one tile of scores, and tiles
   // shared memory for two of q and one of dq: then S waits for all products before it.
   static constexpr bool kWide = kKeyDim > 128 && !kSplitColumns;
-  static constexpr int kQueryStages =
-      kWide || kKeyDim > 192 ? 2 : 3;        // q: of this step, and others
-  static constexpr int kGradientStages = 2;  // d_o
+  // Of q, of this step and others, and of d_o: as many as fit.
+  static constexpr int kQueryStages = kWide || kKeyDim > 192 ? 2 : 3;
+  static constexpr int kGradientStages = 2;
 
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kValueSteps = kValueDim / 16;

@@ -242,7 +242,8 @@ struct BackwardGradients {
           hand_over(dq, at.step);
         }
       };
-      // Waits for dK, the last product under way.
+      // Waits for dK, the last product under way. Where both warpgroups' dK read all of dS, they
+      // are its last readers.
       const auto finish_d_keys = [&] {
         wgmma_wait<0>();
         shared.queries.empty[at.query().stage].arrive();

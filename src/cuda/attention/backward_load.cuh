@@ -40,7 +40,7 @@ struct BackwardLoad {
 
   using Shared = BackwardShared<Config>;
 
-  __device__ static bool is_first() { return threadIdx.x == 0; }
+  __device__ static bool is_first() { return RowLoader::is_first(); }
 
   __device__ bool cuts_queries() const { return params.problem.forward.cu_seqlens_q != nullptr; }
 

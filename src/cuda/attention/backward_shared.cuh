@@ -36,8 +36,8 @@ struct BackwardShared {
   Ring<Config::kGradientStages> gradients;  // d_o and row_products
   Barrier d_scores_empty;
   Ring<Config::kSumStages> sums;
-  Barrier begun[std::max(Config::kSumThreads,
-                         1)];  // the step before a summing thread's has had its buffers
+  // The step before a summing thread's has had its buffer.
+  Barrier begun[std::max(Config::kSumThreads, 1)];
   BackwardItem items[Config::kItemSlots];
 
   __device__ char* d_scores() { return scores[0]; }

@@ -290,6 +290,7 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_wide_q
   }
   __syncthreads();
   if (shared.item.first_query >= shared.item.span.queries) return;
+  // why not Config's: dq takes twice the registers of dk's or dv's share.
   if (warp < 4) {
     cutlass::arch::warpgroup_reg_dealloc<24>();
     if (warp == 0) WideQueriesLoad<Config>{params, shared}.run();
