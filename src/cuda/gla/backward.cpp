@@ -11,7 +11,6 @@
 #include "cuda/gla/groups/run.h"
 #include "cuda/gla/reverse/outside.h"
 #include "cuda/gla/reverse/run.h"
-#include "cuda/gla/state/config.h"
 #include "cuda/gla/walk/merge.h"
 #include "cuda/gla/wide/run.h"
 #include "cuda/runtime/call_scope.h"
