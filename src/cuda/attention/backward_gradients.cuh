@@ -124,11 +124,12 @@ struct BackwardGradients {
     shared.sums.full[at.stage].arrive();
   }
 
-  /// Stores this warpgroup's share of dk or dv.
+  /// Stores this warpgroup's share of dk or dv, or of what the item's part has of it.
   template <class Share>
   __device__ void store(Accumulator<Share>& acc, float scale, const BackwardItem& item,
-                        const StridedTensor& to, int columns) const {
+                        const StridedTensor& to, float* parts, int columns) const {
     if (to.data == nullptr) return;
+    if (params.group_parts > 1) return store_part(acc, item, parts, columns);
     const int first = item.block * Config::kKeys + first_key;
     const std::int64_t time = item.span.key_begin + std::int64_t{first};
     auto* const rows = static_cast<Element*>(to.data) + item.span.batch * to.batch_stride +
@@ -137,6 +138,21 @@ struct BackwardGradients {
     acc.for_parts(warpgroup, [&](const auto& part, int column) {
       store_rows<Element>(part, scales, rows + column, to.time_stride, item.span.key_room - first,
                           columns - column);
+    });
+  }
+
+  template <class Share>
+  __device__ void store_part(Accumulator<Share>& acc, const BackwardItem& item, float* parts,
+                             int columns) const {
+    const AttentionForwardProblem& problem = params.problem.forward;
+    columns = (columns + 7) / 8 * 8;
+    const int first = item.block * Config::kKeys + first_key;
+    const std::int64_t token = (item.part * problem.B + item.span.batch) * problem.TK +
+                               item.span.key_begin + std::int64_t{first};
+    const std::int64_t row_stride = std::int64_t{problem.HKV} * columns;
+    float* const rows = parts + token * row_stride + std::int64_t{item.key_head} * columns;
+    acc.for_parts(warpgroup, [&](const auto& part, int column) {
+      store_sums(part, rows + column, row_stride, item.span.key_room - first, columns - column);
     });
   }
 
@@ -296,8 +312,8 @@ struct BackwardGradients {
       arrive_warp(shared.values.empty[0]);
       arrive_warp(shared.keys.empty[0]);
     }
-    store(dv, 1.0f, item, params.problem.dv, problem.V);
-    store(dk, problem.scale, item, params.problem.dk, problem.K);
+    store(dv, 1.0f, item, params.problem.dv, params.value_parts, problem.V);
+    store(dk, problem.scale, item, params.problem.dk, params.key_parts, problem.K);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/attention/backward.cuh"
+#include "cuda/attention/backward_parts.cuh"
 #include "cuda/attention/backward_queries.cuh"
 #include "cuda/attention/backward_rows.cuh"
 #include "cuda/attention/backward_wide_queries.cuh"
@@ -19,7 +20,7 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   const AttentionForwardProblem& problem = params.problem.forward;
   const auto on = static_cast<cudaStream_t>(stream);
   const auto tiles = static_cast<unsigned>(params.query_tiles * problem.H);
-  const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV);
+  const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV * params.group_parts);
   launch_kernel(name, attention_backward_rows_kernel<Config>,
                 {.blocks = std::max(tiles, 1u), .threads = Config::kRowsThreads}, on, params);
   if (items > 0) {
@@ -27,6 +28,15 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
                   {.blocks = std::min(items, static_cast<unsigned>(params.multiprocessors)),
                    .threads = Config::kThreads,
                    .shared_bytes = sizeof(BackwardShared<Config>)},
+                  on, params);
+  }
+  if (items > 0 && params.group_parts > 1) {
+    const std::int64_t eights =
+        problem.B * problem.TK * problem.HKV * ceil_div(std::max(problem.K, problem.V), 8);
+    launch_kernel(name, attention_backward_parts_kernel<Element>,
+                  {.blocks = static_cast<unsigned>(ceil_div(eights, kPartsThreads)),
+                   .blocks_y = 2,
+                   .threads = kPartsThreads},
                   on, params);
   }
   if (tiles == 0 || params.problem.dq.data == nullptr) return;

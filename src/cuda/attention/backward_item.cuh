@@ -89,10 +89,11 @@ __device__ inline void find_block(const std::int32_t* cu_seqlens, int sequences,
   }
 }
 
-/// A block of keys of one key head.
+/// A block of keys of one key head, and a part of the heads that read it.
 struct BackwardPlace {
   int sequence;
   int key_head;
+  int part;
   int block;
 
   /// Finds item `index`. All lanes of a warp. Items are numbered so that blocks of a head follow
@@ -100,33 +101,38 @@ struct BackwardPlace {
   __device__ BackwardPlace(const AttentionBackwardParams& params, BackwardTile tile, int index) {
     const AttentionForwardProblem& problem = params.problem.forward;
     const int sequences = static_cast<int>(problem.N);
+    const int parts = problem.HKV * params.group_parts;  // of a sequence
+    int of_sequence;
     if (problem.cu_seqlens_k == nullptr) {
       // Heads side by side, block by block, then the next heads.
-      const int heads = sequences * problem.HKV, blocks = params.key_blocks / sequences;
+      const int heads = sequences * parts, blocks = params.key_blocks / sequences;
       const int together = params.heads_together;
       const int begin = index / (together * blocks) * together;
       const int beside = min(together, heads - begin);
       index -= begin * blocks;
       block = index / beside;
       const int head = begin + index % beside;
-      sequence = head / problem.HKV;
-      key_head = head % problem.HKV;
+      sequence = head / parts;
+      of_sequence = head % parts;
     } else {
-      key_head = index % problem.HKV;
-      find_block(problem.cu_seqlens_k, sequences, problem.TK, tile.keys, index / problem.HKV,
-                 sequence, block);
+      of_sequence = index % parts;
+      find_block(problem.cu_seqlens_k, sequences, problem.TK, tile.keys, index / parts, sequence,
+                 block);
     }
+    key_head = of_sequence / params.group_parts;
+    part = of_sequence % params.group_parts;
   }
 };
 
 /// A block of keys, and the tiles of queries that see any of them: [first_tile, last_tile] of every
-/// head of the group.
+/// head of the part.
 struct BackwardItem {
   static constexpr int kNone = -1;
 
   SequenceSpan span;
-  int key_head;    // kNone: there are no more items
-  int first_head;  // of those that read the key head's
+  int key_head;  // kNone: there are no more items
+  int part;
+  int first_head;  // of those of the part
   int end_head;
   int block;
   int tiles_before;  // tiles of the sequences before
@@ -139,9 +145,10 @@ struct BackwardItem {
                       const BackwardPlace& place) {
     const AttentionForwardProblem& problem = params.problem.forward;
     key_head = place.key_head;
-    const int heads = problem.H / problem.HKV;
-    first_head = key_head * heads;
-    end_head = first_head + heads;
+    part = place.part;
+    const int group = problem.H / problem.HKV, heads = params.part_heads();
+    first_head = key_head * group + part * heads;
+    end_head = min(first_head + heads, (key_head + 1) * group);
     block = place.block;
     span.set(problem, place.sequence);
     tiles_before = span.tiles_before(params, tile, place.sequence);

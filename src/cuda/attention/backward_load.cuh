@@ -7,7 +7,7 @@
 
 namespace tandem::cuda::attention {
 
-/// The steps of an item: tiles of queries, from the last on, each for all heads of the group, or
+/// The steps of an item: tiles of queries, from the last on, each for all heads of the part, or
 /// (AttentionBackwardParams::head_by_head) all tiles of one head after the other.
 struct BackwardStep {
   int head;  // of the queries
@@ -126,7 +126,7 @@ struct BackwardLoad {
     int index = 0;
     if (is_first()) index = static_cast<int>(atomicAdd(params.tickets, 1u));
     index = __shfl_sync(0xFFFFFFFFu, index, 0);
-    const bool exists = index < params.key_blocks * params.problem.forward.HKV;
+    const bool exists = index < params.key_blocks * params.problem.forward.HKV * params.group_parts;
     const auto at = ring_position<Config::kItemSlots>(items);
     shared.item_ring.wait_empty(at);
     BackwardItem& item = shared.items[at.stage];

@@ -48,9 +48,11 @@ struct AttentionBackwardParams {
   AttentionBackwardProblem problem;
 
   int multiprocessors = 0;
-  int query_tiles = 0;     // of a head, in all sequences
-  int key_blocks = 0;      // of a key head, in all sequences
-  int heads_together = 1;  // key heads of sequences that are worked on side by side, if not packed
+  int query_tiles = 0;  // of a head, in all sequences
+  int key_blocks = 0;   // of a key head, in all sequences
+  int group_parts = 1;  // of the heads that read a key head, each with items of its own
+  int heads_together =
+      1;  // such parts, of sequences, that are worked on side by side, if not packed
   // The order of a block's steps (BackwardStep). Tile by tile where all blocks begin at the last
   // tile: of each head, blocks that see few tiles would wait there for the first block, which comes
   // by once in a head. In windows blocks begin at tiles of their own, and head by head they read
@@ -63,6 +65,16 @@ struct AttentionBackwardParams {
   float* dq_sums = nullptr;          // [R, sum_columns] in the order of accumulators
   std::uint32_t* turns = nullptr;    // key blocks that have added to the tile of dq_sums
   std::uint32_t* tickets = nullptr;  // items that are taken
+  // Where groups have parts: what each has of dk, without the scale, and of dv, [group_parts,B,TK,
+  // HKV, columns filled up to a multiple of 8].
+  float* key_parts = nullptr;
+  float* value_parts = nullptr;
+
+  /// Heads of a part; the last may have fewer.
+  constexpr int part_heads() const {
+    const AttentionForwardProblem& p = problem.forward;
+    return (p.H / p.HKV + group_parts - 1) / group_parts;
+  }
 };
 
 /// Offsets of the workspace's parts from its begin, and its size.
@@ -72,11 +84,13 @@ struct BackwardWorkspace {
   std::size_t dq_sums;
   std::size_t turns;
   std::size_t tickets;
+  std::size_t key_parts;
+  std::size_t value_parts;
   std::size_t bytes;
 };
 
 inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& problem,
-                                                 const BackwardTile& tile) {
+                                                 const BackwardTile& tile, int group_parts) {
   const int rows = tile.queries;
   const std::int64_t tiles =
       problem.H * backward_blocks(problem.TQ, problem.N, problem.cu_seqlens_q != nullptr, rows);
@@ -87,6 +101,11 @@ inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& 
   parts.dq_sums = layout.add(tiles * rows * tile.sum_columns * 4);
   parts.turns = layout.add(tiles * 4);
   parts.tickets = layout.add(4);
+  if (group_parts > 1) {
+    const std::int64_t rows_of_parts = group_parts * problem.B * problem.TK * problem.HKV;
+    parts.key_parts = layout.add(rows_of_parts * ceil_div(problem.K, 8) * 32);
+    parts.value_parts = layout.add(rows_of_parts * ceil_div(problem.V, 8) * 32);
+  }
   parts.bytes = layout.bytes();
   return parts;
 }
@@ -94,9 +113,10 @@ inline BackwardWorkspace plan_backward_workspace(const AttentionForwardProblem& 
 /// Fills in everything but the maps: the problem, counts and pointers into `workspace`.
 inline void set_backward_params(AttentionBackwardParams& params,
                                 const AttentionBackwardProblem& problem, const BackwardTile& tile,
-                                int multiprocessors, void* workspace) {
+                                int group_parts, int multiprocessors, void* workspace) {
   params.problem = problem;
   params.multiprocessors = multiprocessors;
+  params.group_parts = group_parts;
   AttentionForwardProblem& forward = params.problem.forward;
   const std::int64_t wide = forward.TQ + forward.TK;
   for (std::int64_t* side : {&forward.mask.left, &forward.mask.right}) {
@@ -112,30 +132,31 @@ inline void set_backward_params(AttentionBackwardParams& params,
   // block before them, of all the steps that a multiprocessor has. These may be more than fit, but
   // not so many that each block walks alone.
   constexpr std::int64_t kCacheBytes = 24 << 20, kPatience = 128, kBlocksBeside = 4;
-  const std::int64_t group = forward.HKV > 0 ? forward.H / forward.HKV : 1;
-  const std::int64_t head_bytes =
-      group * forward.TQ * (2 * forward.K + 2 * forward.V + 4 * tile.sum_columns);
-  const std::int64_t steps = params.key_blocks * forward.HKV * group *
-                             ceil_div(forward.TQ, tile.queries) / multiprocessors;
+  const std::int64_t head_bytes = (forward.HKV > 0 ? params.part_heads() : 1) * forward.TQ *
+                                  (2 * forward.K + 2 * forward.V + 4 * tile.sum_columns);
+  const std::int64_t steps =
+      params.key_blocks * forward.H * ceil_div(forward.TQ, tile.queries) / multiprocessors;
   const std::int64_t patient =
       std::min<std::int64_t>(multiprocessors * kPatience / std::max<std::int64_t>(steps, 1),
                              multiprocessors / kBlocksBeside);
   const std::int64_t together =
       std::max({std::int64_t{1}, kCacheBytes / std::max<std::int64_t>(head_bytes, 1), patient});
   // As many in each turn: with a causal mask a short last one leaves multiprocessors idle.
-  const std::int64_t heads = std::max<std::int64_t>(forward.N * forward.HKV, 1);
+  const std::int64_t heads = std::max<std::int64_t>(forward.N * forward.HKV * group_parts, 1);
   params.heads_together =
       static_cast<int>(ceil_div(heads, std::max<std::int64_t>(heads / together, 1)));
   // why all windows of packed calls: a sequence's sums must not depend on the others' lengths.
   const std::int64_t left = problem.forward.mask.left;
   params.head_by_head = left != AttentionMask::kUnlimited && (packed || left < forward.TK);
-  const BackwardWorkspace parts = plan_backward_workspace(forward, tile);
+  const BackwardWorkspace parts = plan_backward_workspace(forward, tile, group_parts);
   const auto at = [&](std::size_t offset) { return static_cast<char*>(workspace) + offset; };
   params.log_sum_exp = reinterpret_cast<float*>(at(parts.log_sum_exp));
   params.row_products = reinterpret_cast<float*>(at(parts.row_products));
   params.dq_sums = reinterpret_cast<float*>(at(parts.dq_sums));
   params.turns = reinterpret_cast<std::uint32_t*>(at(parts.turns));
   params.tickets = reinterpret_cast<std::uint32_t*>(at(parts.tickets));
+  params.key_parts = reinterpret_cast<float*>(at(parts.key_parts));
+  params.value_parts = reinterpret_cast<float*>(at(parts.value_parts));
 }
 
 /// Launches the backward's kernels; `name` is the variant's, for errors. Instantiated by

@@ -50,4 +50,22 @@ __device__ void store_rows(const float (&o)[kCount], const float (&factor)[2], E
   }
 }
 
+/// Stores rows [0, rows) of a fragment in fp32, 32 bytes of a row at a time.
+template <int kCount>
+__device__ void store_sums(const float (&sums)[kCount], float* to, std::int64_t row_stride,
+                           int rows, int columns) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = fragment_row() + 8 * half;
+    float* const own = to + row * row_stride;
+#pragma unroll
+    for (int block = 0; block < kCount / 4; ++block) {
+      const int column = fragment_column(block), i = 4 * block + 2 * half;
+      if (row < rows && column < columns) {
+        *reinterpret_cast<float2*>(own + column) = {sums[i], sums[i + 1]};
+      }
+    }
+  }
+}
+
 }  // namespace tandem::cuda::attention
