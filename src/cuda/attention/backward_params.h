@@ -48,9 +48,9 @@ struct AttentionBackwardParams {
   AttentionBackwardProblem problem;
 
   int multiprocessors = 0;
-  int query_tiles = 0;  // of a head, in all sequences
-  int key_blocks = 0;   // of a key head, in all sequences
-  int group_parts = 1;  // of the heads that read a key head, each with items of its own
+  int query_tiles = 0;     // of a head, in all sequences
+  int key_blocks = 0;      // of a key head, in all sequences
+  int group_parts = 1;     // of the heads that read a key head, each with items of its own
   int heads_together = 1;  // such parts, of all sequences, that go side by side, if not packed
   // The order of a block's steps (BackwardStep). Tile by tile where all blocks begin at the last
   // tile: of each head, blocks that see few tiles would wait there for the first block, which comes
