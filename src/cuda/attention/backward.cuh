@@ -2,8 +2,10 @@
 //
 // A CTA stays and takes one block of keys (128, or 64 of wide heads) of a key head after another.
 // It walks over the tiles of R queries that see any of them, from the last tile on, each for all
-// heads of the group (in windows head by head: BackwardStep). With L the row's log-sum-exp in base
-// 2 and delta = o . d_o - d_log_sum_exp, both from attention_backward_rows_kernel, per tile:
+// heads of the group (in windows head by head: BackwardStep), or of a part of the group, whose dk
+// and dv attention_backward_parts_kernel then adds to those of the others (group_parts.h). With L
+// the row's log-sum-exp in base 2 and delta = o . d_o - d_log_sum_exp, both from
+// attention_backward_rows_kernel, per tile:
 //   P  = 2^(scale K Qt - L)      [keys, R]   transposed: keys are rows
 //   dP = V dOt                   [keys, R]
 //   dS = P (.) (dP - delta)      [keys, R]

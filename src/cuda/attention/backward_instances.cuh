@@ -29,15 +29,15 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
                    .threads = Config::kThreads,
                    .shared_bytes = sizeof(BackwardShared<Config>)},
                   on, params);
-  }
-  if (items > 0 && params.group_parts > 1) {
-    const std::int64_t eights =
-        problem.B * problem.TK * problem.HKV * ceil_div(std::max(problem.K, problem.V), 8);
-    launch_kernel(name, attention_backward_parts_kernel<Element>,
-                  {.blocks = static_cast<unsigned>(ceil_div(eights, kPartsThreads)),
-                   .blocks_y = 2,
-                   .threads = kPartsThreads},
-                  on, params);
+    if (params.group_parts > 1) {
+      const std::int64_t eights =
+          problem.B * problem.TK * problem.HKV * ceil_div(std::max(problem.K, problem.V), 8);
+      launch_kernel(name, attention_backward_parts_kernel<Element>,
+                    {.blocks = static_cast<unsigned>(ceil_div(eights, kPartsThreads)),
+                     .blocks_y = 2,
+                     .threads = kPartsThreads},
+                    on, params);
+    }
   }
   if (tiles == 0 || params.problem.dq.data == nullptr) return;
   if constexpr (Config::kMakesSums) {
