@@ -28,6 +28,16 @@ struct ForwardItem {
   int keys = 0;         // of the sequence
   int block_begin = 0;  // blocks of keys that some query sees
   int block_end = 0;
+  int first_group = 0;  // the warpgroup that has the first 64 queries; the next ones follow
+
+  /// Warpgroups that have queries.
+  __device__ int groups() const { return (queries + 63) / 64; }
+  /// The first query of a warpgroup, of the tile.
+  template <class Config>
+  __device__ int query_of(int group) const {
+    const int place = group - first_group;
+    return 64 * (place < 0 ? place + Config::kGroups : place);
+  }
 };
 
 /// Finds items by their index. All lanes of a warp, with growing indices.

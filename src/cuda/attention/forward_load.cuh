@@ -34,9 +34,15 @@ struct ForwardLoad {
   __device__ void load_queries(const ForwardItem& item) {
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
+      const int first = item.query_of<Config>(group);
+      Barrier& full = shared.queries[group].full[0];
       shared.queries[group].wait_empty(queries_at);
-      load_tile<Config::kKeyPanels>(params.q_map, shared.queries[group].full[0], shared.q[group],
-                                    64, {0, item.head, item.first_query + 64 * group, item.batch});
+      if (first < item.queries) {
+        load_tile<Config::kKeyPanels>(params.q_map, full, shared.q[group], 64,
+                                      {0, item.head, item.first_query + first, item.batch});
+      } else if (elected) {
+        full.arrive();
+      }
     }
     queries_at.advance();
   }
@@ -75,9 +81,12 @@ struct ForwardLoad {
     ForwardItems<Config> items(params.problem);
     typename Ring<Config::kItemSlots>::Position at;
     const int ctas = static_cast<int>(gridDim.x);
-    int index = static_cast<int>(blockIdx.x);
+    int index = static_cast<int>(blockIdx.x), first_group = 0;
     for (int round = 1;; ++round) {
-      const ForwardItem item = items.find(index);
+      ForwardItem item = items.find(index);
+      // why in turn: where tiles have fewer queries, each warpgroup has some time for itself.
+      item.first_group = first_group;
+      first_group = (first_group + item.groups()) % Config::kGroups;
       // Claims the next item now, since that takes a while. Without a ticket CTAs take turns, and
       // who was last in one round is first in the next: the items grow shorter.
       if (params.ticket == nullptr) {

@@ -20,6 +20,8 @@ struct ForwardRows {
   const AttentionForwardParams& params;
   ForwardShared<Config>& shared;
   const int group;
+  int query = 0;       // of the tile, the warpgroup's first
+  bool turns = false;  // whether all warpgroups have queries, and take turns
 
   using Element = typename Config::Element;
   using Position = typename Ring<Config::kStages>::Position;
@@ -33,10 +35,10 @@ struct ForwardRows {
   /// Waits until the warpgroup before this one has issued its products, or lets the next: one's
   /// softmax then runs beside the products of the others.
   __device__ void wait_for_turn() const {
-    if constexpr (Config::kTurns) cutlass::arch::NamedBarrier::sync(256, kTurnBarrier + group);
+    if (Config::kTurns && turns) cutlass::arch::NamedBarrier::sync(256, kTurnBarrier + group);
   }
   __device__ void pass_turn() const {
-    if constexpr (Config::kTurns) {
+    if (Config::kTurns && turns) {
       const int next = group + 1 == Config::kGroups ? 0 : group + 1;
       cutlass::arch::NamedBarrier::arrive(256, kTurnBarrier + next);
     }
@@ -95,8 +97,8 @@ struct ForwardRows {
   /// behind them.
   __device__ Blocks seen_blocks(const ForwardItem& item) const {
     const Reach reach(params.problem.mask);
-    const int position = item.position + 64 * group;
-    const int rows = min(item.queries - 64 * group, 64);
+    const int position = item.position + query;
+    const int rows = min(item.queries - query, 64);
     const int keys = min(position + rows + reach.right, item.keys);
     const Blocks seen{max(position - reach.left, 0) / Config::kKeys,
                       (max(keys, 0) + Config::kKeys - 1) / Config::kKeys};
@@ -144,7 +146,7 @@ struct ForwardRows {
     // why not 0: times -inf it is NaN.
     Softmax softmax{.log2_scale = fmaxf(fabsf(problem.scale) * kLog2E, 1e-30f)};
     const Reach reach(problem.mask);
-    const int position = item.position + 64 * group;
+    const int position = item.position + query;
     const int keys = item.keys;
     // Blocks that all rows see whole.
     const int whole_end = min(position + reach.right + 1, keys) / Config::kKeys;
@@ -218,8 +220,8 @@ struct ForwardRows {
   /// Divides by the sums and stores o and the log-sum-exp.
   __device__ void store(const ForwardItem& item, const Softmax& softmax, const Output& o) const {
     const AttentionForwardProblem& problem = params.problem;
-    const int first = item.first_query + 64 * group;
-    const int rows = item.queries - 64 * group;
+    const int first = item.first_query + query;
+    const int rows = item.queries - query;
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -258,6 +260,8 @@ struct ForwardRows {
   }
 
   __device__ void compute(const ForwardItem& item) {
+    query = item.query_of<Config>(group);
+    turns = item.groups() == Config::kGroups;
     const Blocks own = seen_blocks(item);
     if (item.block_begin < item.block_end) shared.queries[group].wait_full(queries_at);
     skip_blocks(item.block_end - own.end);
