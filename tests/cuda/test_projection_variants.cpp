@@ -58,6 +58,16 @@ TEST(ProjectionVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(4096, 8192, 2048)), EndsWith(".n256.plain"));
 }
 
+TEST(ProjectionVariants, TilesOfFewRowsAsHighAsNeeded) {
+  EXPECT_THAT(chosen(forward_args(100, 4096, 4096)), EndsWith(".n64.split"));
+  EXPECT_THAT(chosen(forward_args(200, 11008, 4096)), EndsWith(".m128"));  // twice 100
+  EXPECT_THAT(chosen(forward_args(300, 11008, 4096)), EndsWith(".m160"));
+  EXPECT_EQ(reason_against(variant("projection_forward.sm90.bf16.m224"),
+                           make_problem(forward_args(1025, 64, 64))),
+            "takes up to 1024 rows, got M 1025");
+  EXPECT_EQ(gemm::box_rows_a(gemm::Layout::kNT, 100), 100);
+}
+
 TEST(ProjectionVariants, WideTilesWithoutActivations) {
   ProjectionForwardArgs args = forward_args(512, 4096, 6144);
   EXPECT_THAT(chosen(args), EndsWith(".n192.plain"));  // one wave
@@ -142,13 +152,25 @@ TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
 }
 
 TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
-  EXPECT_EQ(gemm::few_rows_parts(16, 2048, 132), 4);
-  EXPECT_EQ(gemm::few_rows_parts(32, 4096, 132), 3);  // 30 clusters of 4 fit
-  EXPECT_EQ(gemm::few_rows_parts(64, 2048, 132), 2);
-  EXPECT_EQ(gemm::few_rows_parts(48, 4096, 132), 2);
-  EXPECT_EQ(gemm::few_rows_parts(224, 4096, 132), 1);
-  EXPECT_EQ(gemm::few_rows_parts(1, 128, 132), 1);
-  EXPECT_EQ(gemm::few_rows_parts(1, 0, 132), 1);
+  const auto parts = [](std::int64_t column_tiles, std::int64_t depth) {
+    return gemm::few_rows_shape(64, 64, column_tiles, depth, 132).parts;
+  };
+  EXPECT_EQ(parts(16, 2048), 4);
+  EXPECT_EQ(parts(30, 4096), 4);  // so many clusters of 4 find place
+  EXPECT_EQ(parts(36, 4096), 3);
+  EXPECT_EQ(parts(40, 4096), 2);  // so many of 3 do not
+  EXPECT_EQ(parts(64, 2048), 2);
+  EXPECT_EQ(parts(224, 4096), 1);
+  EXPECT_EQ(parts(1, 128), 1);
+  EXPECT_EQ(parts(1, 0), 1);
+}
+
+TEST(FewRows, TilesAreEquallyHigh) {
+  const gemm::FewRowsShape shape = gemm::few_rows_shape(224, 777, 8, 4096, 132);
+  EXPECT_EQ(shape.row_tiles, 4);
+  EXPECT_EQ(shape.rows, 195);
+  EXPECT_EQ(shape.parts, 3);
+  EXPECT_EQ(gemm::box_rows_a(gemm::Layout::kNT, 777, 224), 195);
 }
 
 }  // namespace

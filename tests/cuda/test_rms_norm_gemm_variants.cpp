@@ -101,8 +101,8 @@ std::string reason(const std::string& end, const RmsNormGemmForwardArgs& args) {
 TEST(RmsNormGemmHeadVariants, TakeWhatTheOthersDoNot) {
   const RmsNormGemmForwardArgs plain = forward_args(100, 64, 256);
   const RmsNormGemmForwardArgs heads = with_heads(plain, 128, 128);
-  for (const std::string end : {"n128", "n256.plain", "m64"}) {
-    EXPECT_EQ(reason(end, heads), end == "m64" ? "takes up to 64 rows, got M 100"
+  for (const std::string end : {"n128", "n256.plain", "m32"}) {
+    EXPECT_EQ(reason(end, heads), end == "m32" ? "takes up to 32 rows, got M 100"
                                                : "takes segments without head norms and rotations");
   }
   for (const std::string end : {"n128.heads", "n256.heads"}) {

@@ -397,8 +397,8 @@ __global__ __launch_bounds__(Config::kThreads,
 }
 
 template <class Config>
-__global__ __launch_bounds__(Config::kThreads,
-                             2) void few_rows_kernel(const __grid_constant__ PairParams params) {
+__global__ __launch_bounds__(Config::kThreads, Config::kCtas) void few_rows_kernel(
+    const __grid_constant__ PairParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<Config>*>(shared_memory);
   run_few_rows<Config>(params, shared, [&](const RowPiece& piece) {
@@ -464,14 +464,23 @@ TEST_F(GpuPair, TakesHalfATileEach) {
   width(Config<Element, Layout::kNT, 256>());
 }
 
-TEST_F(GpuPair, OfFewRowsInAnyNumberOfParts) {
-  using Few = FewRowsConfig<Element, 16>;
-  for (int parts = 1; parts <= kMostFewRowsParts; ++parts) {
-    constexpr int kTileColumns = kFewRowsColumns / 2;
-    check(13, Few::kRows, kTileColumns, kTileColumns, [&](const PairParams& params) {
-      launch_few_rows<Few>("gemm", few_rows_kernel<Few>, params, parts, nullptr);
-    });
-  }
+TEST_F(GpuPair, OfFewRowsInAnyNumberOfPartsAndTiles) {
+  constexpr int kTileColumns = kFewRowsColumns / 2;
+  const auto few = [](auto config, int rows, int row_tiles) {
+    using Few = decltype(config);
+    const int of_tile = static_cast<int>(ceil_div(rows, row_tiles));
+    ASSERT_LE(of_tile, Few::kRows);
+    for (int parts = 1; parts <= kMostFewRowsParts; ++parts) {
+      check(rows, of_tile, kTileColumns, kTileColumns, [&](const PairParams& params) {
+        launch_few_rows<Few>("gemm", few_rows_kernel<Few>, params, {row_tiles, of_tile, parts},
+                             nullptr);
+      });
+    }
+  };
+  few(FewRowsConfig<Element, 16>(), 13, 1);
+  few(FewRowsConfig<Element, 64>(), 130, 3);
+  few(FewRowsConfig<Element, 128>(), 100, 1);
+  few(FewRowsConfig<Element, 256>(), 401, 2);
 }
 
 }  // namespace

@@ -15,10 +15,8 @@ namespace tandem::cuda::detail {
     using RS = cute::SM90::GMMA::MMA_64x##n##x16_F32##name##_RS<Major::K, kB>; \
   };
 TANDEM_MMA_ATOMS(__nv_bfloat16, 80, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 96, BF16BF16)
 TANDEM_MMA_ATOMS(__nv_bfloat16, 112, BF16BF16)
 TANDEM_MMA_ATOMS(__half, 80, F16F16)
-TANDEM_MMA_ATOMS(__half, 96, F16F16)
 TANDEM_MMA_ATOMS(__half, 112, F16F16)
 #undef TANDEM_MMA_ATOMS
 

@@ -1,4 +1,4 @@
-// gated_output_few_rows_kernel: gated_output's product of up to 64 rows, as a stream of weights.
+// gated_output_few_rows_kernel: gated_output's product of few rows (gemm/few_rows.cuh).
 #pragma once
 
 #include "cuda/gated_output/forward_params.h"
@@ -12,7 +12,8 @@ namespace tandem::cuda::gated_output {
 template <class Element, int kRows>
 __global__ __launch_bounds__(
     gemm::FewRowsConfig<Element, kRows>::kThreads,
-    2) void gated_output_few_rows_kernel(const __grid_constant__ ForwardParams params) {
+    gemm::FewRowsConfig<Element, kRows>::
+        kCtas) void gated_output_few_rows_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
@@ -34,9 +35,10 @@ __global__ __launch_bounds__(
 
 template <class Element, int kRows>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream) {
-  const int parts = gemm::few_rows_parts(params.tiles_before[1], params.depth[0], multiprocessors);
+  const gemm::FewRowsShape shape = gemm::few_rows_shape(kRows, params.rows, params.tiles_before[1],
+                                                        params.depth[0], multiprocessors);
   gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
-      "gated_output_forward", gated_output_few_rows_kernel<Element, kRows>, params, parts, stream);
+      "gated_output_forward", gated_output_few_rows_kernel<Element, kRows>, params, shape, stream);
 }
 
 }  // namespace tandem::cuda::gated_output

@@ -122,8 +122,7 @@ struct Call {
       const MatrixTensor weight = plan.copies_weight
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
-      params.a[0] =
-          operand_a(a, few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT, problem.M));
+      params.a[0] = operand_a(a, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.most_rows));
       params.b[0] = operand(
           weight, problem.d, problem.d_in,
           few ? gemm::kFewRowsColumns : gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
@@ -269,10 +268,11 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
   if (whole_rows) ctas -= ctas % std::max<std::int64_t>(per_row, 1);
   if (ctas == 0) return std::numeric_limits<double>::infinity();
   const std::int64_t steps = ceil_div(problem.d_in, gemm::kTileDepth);
-  double time = variant.splits
-                    ? gemm::predict_split(tiles, steps, variant.columns,
-                                          std::int64_t{2} * problem.d * problem.d_in, device)
-                    : gemm::predict_tiles(tiles, steps, variant.columns, static_cast<int>(ctas));
+  double time =
+      variant.splits
+          ? gemm::predict_split(tiles, steps, variant.columns,
+                                std::int64_t{2} * problem.d * problem.d_in, device, problem.M)
+          : gemm::predict_tiles(tiles, steps, variant.columns, static_cast<int>(ctas), problem.M);
   const bool gates = gates_before(variant, problem);
   if (gates) time += pass(problem.d_in, 3);
   if (whole_rows) {

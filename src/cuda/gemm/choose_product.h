@@ -1,11 +1,13 @@
 // The choice among a product's variants: of few rows, or of tiles of some width. Host only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "core/call_options.h"
+#include "cuda/gemm/few_rows_config.h"
 #include "cuda/runtime/choose_variant.h"
 #include "tandem/device.h"
 #include "tandem/tensor.h"
@@ -24,9 +26,9 @@ std::string reason_against_rows(const Variant& variant, DType dtype, std::int64_
   return "";
 }
 
-/// Returns the first variant for few rows that accepts the problem, else of those for any number of
-/// rows the one with the shortest predict_forward; in a batch-invariant call the one that
-/// is_invariant. A variant has most_rows, 0 for any number, and columns of a tile.
+/// Returns the first variant for few rows that accepts a problem of up to kStreamRows, else the one
+/// with the shortest predict_forward; in a batch-invariant call the one that is_invariant. A
+/// variant has most_rows, 0 for any number, and columns of a tile.
 template <class Variant, class Problem, class IsInvariant>
 const Variant& choose_product(const char* call, const std::vector<Variant>& table,
                               const Problem& problem, const DeviceProperties& device,
@@ -35,7 +37,7 @@ const Variant& choose_product(const char* call, const std::vector<Variant>& tabl
   const auto find_quickest = [&] {
     const auto time = [&](const Variant& one) { return predict_forward(one, problem, device); };
     for (const Variant& one : table) {
-      if (one.most_rows > 0 || !reason_against(one, problem).empty()) continue;
+      if (!reason_against(one, problem).empty()) continue;
       if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
     }
   };
@@ -45,7 +47,8 @@ const Variant& choose_product(const char* call, const std::vector<Variant>& tabl
     if (options.batch_invariant) {
       return is_invariant(one) ? "" : "is not the one of batch-invariant calls";
     }
-    if (options.variant == one.name || one.most_rows > 0) return "";
+    if (options.variant == one.name) return "";
+    if (problem.M <= std::min(one.most_rows, kStreamRows)) return "";
     if (quickest == nullptr) find_quickest();
     return &one == quickest ? "" : "is slower here than " + quickest->name;
   });

@@ -27,12 +27,14 @@ constexpr bool k_major_b(Layout layout) { return layout == Layout::kNT; }
 
 /// Rows of the boxes of an operand's tensor map where it is K-major; else boxes are panels of 64
 /// columns. why not all of a tile: boxes outside of a matrix are not loaded, and for a row outside
-/// the TMA takes several times longer than for one inside. Few rows of A come in smaller boxes
-/// where fewer then lie outside (docs/ops/projection.log.md).
+/// the TMA takes several times longer than for one inside. A single tile of A comes in one box
+/// without rows outside, few rows in smaller boxes where fewer then lie outside
+/// (docs/ops/projection.log.md).
 constexpr int kBoxRows = 64;
 constexpr int box_rows_a(Layout layout, std::int64_t rows) {
-  return k_major_a(layout) && rows < 1024 && (rows - 1) % kBoxRows < kBoxRows / 2 ? kBoxRows / 2
-                                                                                  : kBoxRows;
+  if (!k_major_a(layout)) return kBoxRows;
+  if (0 < rows && rows <= kTileRows) return static_cast<int>(rows);
+  return rows < 1024 && (rows - 1) % kBoxRows < kBoxRows / 2 ? kBoxRows / 2 : kBoxRows;
 }
 constexpr int box_rows_b(Layout layout, int columns) {
   return k_major_b(layout) && columns % kBoxRows != 0 ? kBoxRows / 2 : kBoxRows;

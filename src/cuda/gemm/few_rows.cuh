@@ -1,17 +1,18 @@
-// A B^T where A has few rows: a stream of B through the chip, bound by memory.
+// A B^T where A has few rows: up to 64 are a stream of B through the chip, bound by memory.
 //
-// The product is computed transposed, so that B's rows fill wgmma's 64 rows and A's its columns.
-// A CTA takes 128 columns of the result and a part of the contracted axis; those of a cluster take
-// the parts of one tile, leave their sums in shared memory and finish an A row each in turn, adding
-// the parts in their order.
+// The product is computed transposed, so that B's rows fill wgmma's 64 rows and A's its columns,
+// in tiles that are no higher than they must be. A CTA takes 128 columns of the result, the rows of
+// a tile and a part of the contracted axis; those of a cluster take the parts of one tile, leave
+// their sums in shared memory and finish an A row each in turn, adding the parts in their order.
 //
 //   role      threads               work
 //   products  warpgroups 0 and 1    64 columns of the result each; then, a warp per A row, the
 //                                   epilogue
 //   load      warp 8, one lane      B and A by TMA
-// Up to two CTAs per SM, all tiles at once: enough bytes on their way to use the whole memory rate.
+// Of tiles of up to 64 rows two CTAs per SM, so that all run at once: enough bytes on their way to
+// use the whole memory rate.
 //
-// Floor: B's bytes.
+// Floor: B's bytes, or 2 rows columns contracted flops.
 #pragma once
 
 #include <cute/arch/cluster_sm90.hpp>
@@ -56,21 +57,80 @@ struct RowPiece {
 struct FewRowsTile {
   int segment;
   int column;
+  int row;
+  int rows;
   int begin;
   int end;
 };
 
 template <class Operands>
-__device__ FewRowsTile find_few_rows_tile(const Operands& operands, int tile, int rank, int parts) {
+__device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, int parts) {
   FewRowsTile found{};
+  int column_tile = 0;
+  operands.order.per_column(column_tile, found.row, static_cast<int>(blockIdx.x) / parts);
+  found.row *= operands.tile_rows;
+  found.rows = min(operands.rows - found.row, operands.tile_rows);
 #pragma unroll
-  for (int i = 1; i < Operands::kSegments; ++i) found.segment += tile >= operands.tiles_before[i];
+  for (int i = 1; i < Operands::kSegments; ++i) {
+    found.segment += column_tile >= operands.tiles_before[i];
+  }
   found.column =
-      (tile - operands.tiles_before[found.segment]) * operands.tile_columns[found.segment];
+      (column_tile - operands.tiles_before[found.segment]) * operands.tile_columns[found.segment];
   const int steps = (operands.depth[0] + kTileDepth - 1) / kTileDepth;
   found.begin = steps * rank / parts;
   found.end = steps * (rank + 1) / parts;
   return found;
+}
+
+__device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x % 32); }
+
+/// Four neighbouring columns of a row, of each part.
+using RowParts = float4[kMostFewRowsParts];
+
+template <class Config>
+__device__ void load_parts(const FewRowsShared<Config>& shared, int row, int parts,
+                           RowParts& pieces) {
+#pragma unroll
+  for (int part = 0; part < kMostFewRowsParts; ++part) {
+    if (part < parts) {
+      pieces[part] = load_from_cluster(&shared.sums[row][4 * lane_of_warp()], part);
+    }
+  }
+}
+
+__device__ inline float4 sum_of_parts(const RowParts& pieces, int parts) {
+  float4 sum{};
+#pragma unroll
+  for (int part = 0; part < kMostFewRowsParts; ++part) {
+    if (part >= parts) continue;
+    sum.x += pieces[part].x;
+    sum.y += pieces[part].y;
+    sum.z += pieces[part].z;
+    sum.w += pieces[part].w;
+  }
+  return sum;
+}
+
+/// Adds the parts of all rows that a warp finishes, in place: a lane those columns that it reads
+/// again. Several rows are on their way at once.
+template <class Config>
+__device__ void add_parts(FewRowsShared<Config>& shared, int first, int rows, int parts) {
+  constexpr int kAtOnce = 4;
+  const int next = 8 * parts;
+  for (; first < rows; first += kAtOnce * next) {
+    RowParts pieces[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * next < rows) load_parts(shared, first + i * next, parts, pieces[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * next;
+      if (row >= rows) break;
+      *reinterpret_cast<float4*>(&shared.sums[row][4 * lane_of_warp()]) =
+          sum_of_parts(pieces[i], parts);
+    }
+  }
 }
 
 /// Computes the CTA's tile and calls epilogue(piece) in whole warps, a row of the tile each. All
@@ -91,15 +151,14 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
   }
   __syncthreads();
   if (warp != 8) follow_stream();
-  const FewRowsTile tile =
-      find_few_rows_tile(operands, static_cast<int>(blockIdx.x) / parts, rank, parts);
+  const FewRowsTile tile = find_few_rows_tile(operands, rank, parts);
   typename Ring<Config::kStages>::Position at;
   if (warp == 8) {
     const bool elected = cute::elect_one_sync();
     const auto load_b = [&](int step, int stage) {
       Barrier& full = shared.ring.full[stage];
       char* to = shared.stages[stage].b;
-      full.arrive_and_expect(Config::kBBytes + Config::kABytes);
+      full.arrive_and_expect(Config::kBBytes + operands.tile_rows * kTileDepth * 2);
       const TileCoordinate columns{step * kTileDepth, 0, tile.column, 0};
       load_panel(operands.b[tile.segment], full, to, columns);
       if constexpr (Operands::kPaired) {
@@ -115,13 +174,15 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       if (elected) {
         if (step >= early) load_b(step, at.stage);
         load_panel(operands.a[0], shared.ring.full[at.stage], shared.stages[at.stage].a,
-                   {step * kTileDepth, 0, 0, 0});
+                   {step * kTileDepth, 0, tile.row, 0});
       }
     }
     __syncwarp();
   } else {
     float acc[Config::kRows / 2];
     const int half = warp / 4;
+    int behind = 0;
+#pragma unroll 1
     for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
       shared.ring.wait_full(at);
       auto& stage = shared.stages[at.stage];
@@ -136,10 +197,18 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
             step > tile.begin || i > 0);
       }
       wgmma_commit();
-      wgmma_wait<0>();
       fence_registers(acc);
-      shared.ring.empty[at.stage].arrive();
+      if constexpr (Config::kCtas > 1) {  // why at once: stages are few
+        wgmma_wait<0>();
+        shared.ring.empty[at.stage].arrive();
+      } else if (step > tile.begin) {
+        wgmma_wait<1>();
+        shared.ring.empty[behind].arrive();
+      }
+      behind = at.stage;
     }
+    wgmma_wait<0>();
+    fence_registers(acc);
     cutlass::arch::NamedBarrier::sync(256, kRowsBarrier);
 #pragma unroll
     for (int i = 0; i < Config::kRows / 2; ++i) {
@@ -149,40 +218,41 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     }
   }
   sync_cluster();
-  const int lane = threadIdx.x % 32;
-  const int rows = operands.rows;
-  for (int row = rank + parts * warp; row < rows && warp < 8; row += parts * 8) {
-    float4 sums[kMostFewRowsParts];  // all on their way at once
-#pragma unroll
-    for (int part = 0; part < kMostFewRowsParts; ++part) {
-      if (part < parts) sums[part] = load_from_cluster(&shared.sums[row][4 * lane], part);
+  if (warp < 8) {
+    constexpr bool kAddsFirst = Config::kCtas == 1;  // else a warp has few rows
+    const int first = rank + parts * warp;
+    if (kAddsFirst && parts > 1) add_parts(shared, first, tile.rows, parts);
+    for (int row = first; row < tile.rows; row += parts * 8) {
+      float4 sum;
+      if constexpr (kAddsFirst) {
+        sum = *reinterpret_cast<const float4*>(&shared.sums[row][4 * lane_of_warp()]);
+      } else {
+        RowParts pieces;
+        load_parts(shared, row, parts, pieces);
+        sum = sum_of_parts(pieces, parts);
+      }
+      float values[4] = {sum.x, sum.y, sum.z, sum.w};
+      epilogue(RowPiece{values, tile.row + row, tile.segment, tile.column + 4 * lane_of_warp()});
     }
-    float values[4] = {};
-#pragma unroll
-    for (int part = 0; part < kMostFewRowsParts; ++part) {
-      if (part >= parts) continue;
-      values[0] += sums[part].x;
-      values[1] += sums[part].y;
-      values[2] += sums[part].z;
-      values[3] += sums[part].w;
-    }
-    epilogue(RowPiece{values, row, tile.segment, tile.column + 4 * lane});
   }
   sync_cluster();  // none leaves while another reads its sums
 }
 
-/// Launches a kernel that calls run_few_rows<Config>, `parts` CTAs per tile; nothing without tiles.
+/// Launches a kernel that calls run_few_rows<Config>; nothing without tiles.
 template <class Config, class Params>
-void launch_few_rows(const char* name, void (*kernel)(Params), const Params& params, int parts,
-                     void* stream) {
-  const int tiles = params.tiles_before[Params::kSegments];
-  if (tiles == 0 || params.rows == 0) return;
+void launch_few_rows(const char* name, void (*kernel)(Params), const Params& params,
+                     const FewRowsShape& shape, void* stream) {
+  const int column_tiles = params.tiles_before[Params::kSegments];
+  if (column_tiles == 0 || params.rows == 0) return;
+  Params shaped = params;
+  shaped.tile_rows = shape.rows;
+  shaped.order.per_column = cutlass::FastDivmod(shape.row_tiles);
   launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(tiles * parts),
+                {.blocks = static_cast<unsigned>(column_tiles * shape.row_tiles * shape.parts),
                  .threads = Config::kThreads,
-                 .cluster = static_cast<unsigned>(parts),
+                 .cluster = static_cast<unsigned>(shape.parts),
                  .shared_bytes = sizeof(FewRowsShared<Config>)},
-                static_cast<cudaStream_t>(stream), params);
+                static_cast<cudaStream_t>(stream), shaped);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -1,6 +1,7 @@
 // Tile, stages and parts of the product with few rows (gemm/few_rows.cuh).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/gemm/config.h"
@@ -10,31 +11,60 @@ namespace tandem::cuda::gemm {
 
 constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows
 constexpr int kMostFewRowsParts = 4;  // of the contracted axis: sums of more take longer
+constexpr int kStreamRows = 64;       // up to which a product is bound by B's bytes
 
-/// A product of up to kRowsT rows of ElementT.
+/// A product by tiles of up to kRowsT rows of ElementT.
 template <class ElementT, int kRowsT>
 struct FewRowsConfig {
   using Element = ElementT;
   static constexpr int kRows = kRowsT;
   static constexpr int kThreads = 288;
+  static constexpr int kCtas = kRows <= 64 ? 2 : 1;  // per multiprocessor
   static constexpr int kBBytes = kFewRowsColumns * kTileDepth * 2;
   static constexpr int kABytes = kRows * kTileDepth * 2;
-  static constexpr int kStages = (kSharedMemoryPerMultiprocessor / 2 - 2048) / (kBBytes + kABytes);
-  static_assert(kRows == 8 || kRows == 16 || kRows == 32 || kRows == 64);
-  static_assert(kABytes % 1024 == 0 && kStages >= 3);
+  static constexpr int kStages =
+      (kSharedMemoryPerMultiprocessor / kCtas - 2048) / (kBBytes + kABytes);
+  static_assert(kRows % 8 == 0 && kRows <= 256 && kABytes % 1024 == 0 && kStages >= 3);
 };
 
-/// Into how many parts the contracted axis is cut: no more than give each multiprocessor a CTA of
-/// its own, which loads fast enough, and no part shorter than two steps. why fewer above two: such
-/// clusters find place on nine tenths of an H200, and the last ones would share multiprocessors.
-inline int few_rows_parts(std::int64_t tiles, std::int64_t depth, int multiprocessors) {
+/// Rows of a tile of up to `most`, where all but the last are equally high.
+inline int few_rows_of_tile(int most, std::int64_t rows) {
+  return static_cast<int>(
+      std::max<std::int64_t>(ceil_div(rows, std::max<std::int64_t>(ceil_div(rows, most), 1)), 1));
+}
+
+/// How a product is cut into clusters.
+struct FewRowsShape {
+  int row_tiles;
+  int rows;   // of a tile, the last one less
+  int parts;  // of the contracted axis, a CTA each
+};
+
+/// Tiles of up to `most_rows` rows, all but the last one equally high. The contracted axis is cut
+/// into no more parts than give each multiprocessor a CTA of its own, which loads fast enough, and
+/// none shorter than two steps. why fewer above two: clusters of three find place on five sixths of
+/// an H200, of four on ten elevenths, and the last ones would share multiprocessors or wait.
+inline FewRowsShape few_rows_shape(int most_rows, std::int64_t rows, std::int64_t column_tiles,
+                                   std::int64_t depth, int multiprocessors) {
+  const int of_tile = few_rows_of_tile(most_rows, rows);
+  const std::int64_t row_tiles = ceil_div(rows, of_tile);
+  const std::int64_t tiles = row_tiles * column_tiles;
   const std::int64_t steps = ceil_div(depth, kTileDepth);
   const auto place = [&](int parts) {
-    return parts > 2 ? multiprocessors - multiprocessors / 11 : multiprocessors;
+    return parts == 3   ? multiprocessors - multiprocessors / 6
+           : parts == 4 ? multiprocessors - multiprocessors / 11
+                        : multiprocessors;
   };
+  static_assert(kMostFewRowsParts == 4);
   int parts = kMostFewRowsParts;
   while (parts > 1 && (tiles * parts > place(parts) || steps < 2 * parts)) --parts;
-  return parts;
+  return {static_cast<int>(row_tiles), of_tile, parts};
+}
+
+/// Rows of A's boxes where its rows, K-major, are the result's: with tiles of gemm/few_rows.cuh
+/// those of a tile, which no row outside fills up.
+inline int box_rows_a(Layout layout, std::int64_t rows, int few_rows) {
+  return few_rows == 0 ? box_rows_a(layout, rows) : few_rows_of_tile(few_rows, rows);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -63,6 +63,9 @@ struct Operands {
   // Of a tile's steps, those that a CTA of its cluster contracts; set by launch_any
   // (gemm/split.cuh).
   int steps_per_part = 0;
+  // Of few rows: rows of a tile, which A's boxes have; set by launch_few_rows (gemm/few_rows.cuh),
+  // and order.per_column by the tiles of a column.
+  int tile_rows = 0;
 
   /// Sets a segment's columns, after those before it.
   void set_columns(int segment, int count, int per_tile) {

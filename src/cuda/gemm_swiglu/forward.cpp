@@ -135,8 +135,8 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
   params.rows = static_cast<int>(problem.M);
   params.depth[0] = problem.d;
   params.set_columns(0, problem.F, variant.columns / 2);
-  params.a[0] = operand(x, problem.M,
-                        few ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT, problem.M));
+  params.a[0] =
+      operand(x, problem.M, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.most_rows));
   const int rows_b = few ? gemm::kFewRowsColumns / 2 : gemm::kBoxRows;
   params.b[0] =
       operand(readable(problem.gate_weight, problem.F, plan.copies_gate_weight, plan.gate_weight),

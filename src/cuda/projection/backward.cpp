@@ -98,7 +98,8 @@ double predict_input(const ProjectionBackwardProblem& problem, int columns, int 
   for (int i = 0; i < problem.segment_count; ++i) {
     steps += ceil_div(problem.segments[i].columns, gemm::kTileDepth);
   }
-  return gemm::predict_tiles(input_tiles(problem, columns), steps, columns, multiprocessors);
+  return gemm::predict_tiles(input_tiles(problem, columns), steps, columns, multiprocessors,
+                             problem.M);
 }
 
 double predict_weight(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {

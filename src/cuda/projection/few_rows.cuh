@@ -1,4 +1,4 @@
-// projection_few_rows_kernel: projection's forward of up to 64 rows, as a stream of weights.
+// projection_few_rows_kernel: projection's forward of few rows (gemm/few_rows.cuh).
 #pragma once
 
 #include "cuda/gemm/bias.cuh"
@@ -73,7 +73,8 @@ __device__ void finish(const ForwardParams& params, const gemm::RowPiece& piece)
 template <class Element, int kRows>
 __global__ __launch_bounds__(
     gemm::FewRowsConfig<Element, kRows>::kThreads,
-    2) void projection_few_rows_kernel(const __grid_constant__ ForwardParams params) {
+    gemm::FewRowsConfig<Element, kRows>::
+        kCtas) void projection_few_rows_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
@@ -83,10 +84,11 @@ __global__ __launch_bounds__(
 
 template <class Element, int kRows>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream) {
-  const int parts = gemm::few_rows_parts(params.tiles_before[kMostProjectionSegments],
-                                         params.depth[0], multiprocessors);
+  const gemm::FewRowsShape shape =
+      gemm::few_rows_shape(kRows, params.rows, params.tiles_before[kMostProjectionSegments],
+                           params.depth[0], multiprocessors);
   gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
-      "projection_forward", projection_few_rows_kernel<Element, kRows>, params, parts, stream);
+      "projection_forward", projection_few_rows_kernel<Element, kRows>, params, shape, stream);
 }
 
 }  // namespace tandem::cuda::projection

@@ -50,10 +50,18 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
   table.back().splits = kParts > 1;
 }
 
-template <class Element, int kRows>
+/// Tiles of up to kRows rows: for all rows in one, up to kStreamRows, or where they were measured.
+template <class Element, int kRows, Takes kTakes>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
-  add<Element>(table, dtype, "m" + std::to_string(kRows), gemm::kFewRowsColumns,
-               Takes::kActivations, kRows, &launch_without_heads<&launch_few_rows<Element, kRows>>);
+  constexpr int kMostRows = kRows < gemm::kStreamRows ? kRows : 1024;
+  add<Element>(table, dtype, "m" + std::to_string(kRows), gemm::kFewRowsColumns, kTakes, kMostRows,
+               kTakes == Takes::kHeads ? &launch_heads_few_rows<Element, kRows>
+                                       : &launch_without_heads<&launch_few_rows<Element, kRows>>);
+  table.back().few_rows = kRows;
+}
+template <class Element, Takes kTakes, int... kRows>
+void add_all_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
+  (add_few_rows<Element, kRows, kTakes>(table, dtype), ...);
 }
 
 template <class Element, int kColumns>
@@ -62,28 +70,16 @@ void add_heads(std::vector<ForwardVariant>& table, DType dtype) {
                &launch_heads<Element, kColumns>);
 }
 
-template <class Element, int kRows>
-void add_heads_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
-  add<Element>(table, dtype, "m" + std::to_string(kRows), gemm::kFewRowsColumns, Takes::kHeads,
-               kRows, &launch_heads_few_rows<Element, kRows>);
-}
-
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  add_few_rows<Element, 8>(table, dtype);
-  add_few_rows<Element, 16>(table, dtype);
-  add_few_rows<Element, 32>(table, dtype);
-  add_few_rows<Element, 64>(table, dtype);
+  add_all_few_rows<Element, Takes::kActivations, 8, 16, 32, 64, 96, 128, 160, 224>(table, dtype);
   add_variant<Element, 128, false>(table, dtype);
   add_variant<Element, 64, false>(table, dtype);
   add_variant<Element, 64, false, gemm::kSplitParts>(table, dtype);
   add_variant<Element, 160, true>(table, dtype);
   add_variant<Element, 192, true>(table, dtype);
   add_variant<Element, 256, true>(table, dtype);
-  add_heads_few_rows<Element, 8>(table, dtype);
-  add_heads_few_rows<Element, 16>(table, dtype);
-  add_heads_few_rows<Element, 32>(table, dtype);
-  add_heads_few_rows<Element, 64>(table, dtype);
+  add_all_few_rows<Element, Takes::kHeads, 8, 16, 32, 64, 96, 128, 160, 224>(table, dtype);
   add_heads<Element, 128>(table, dtype);
   add_heads<Element, 256>(table, dtype);
 }
@@ -127,7 +123,7 @@ gemm::Target target(const ProjectionForwardProblem& problem,
                     DType stored, const ForwardVariant& variant) {
   const bool whole_panels = columns_per_tile(segment, variant.columns) == variant.columns;
   return gemm::make_target(matrix, problem.dtype, stored, problem.M, segment.columns,
-                           whole_panels && variant.most_rows == 0);
+                           whole_panels && variant.few_rows == 0);
 }
 
 struct Call {
@@ -156,8 +152,8 @@ struct Call {
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
       params.b[i] = encode(gemm::plan_operand(
           as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
-          variant.most_rows > 0 ? gemm::kFewRowsColumns
-                                : gemm::box_rows_b(gemm::Layout::kNT, tile)));
+          variant.few_rows > 0 ? gemm::kFewRowsColumns
+                               : gemm::box_rows_b(gemm::Layout::kNT, tile)));
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
@@ -230,7 +226,7 @@ const ForwardVariant& choose(const ProjectionForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
   return gemm::choose_product(
       kForward, forward_variants(), problem, device, options, [](const ForwardVariant& one) {
-        return one.columns == kInvariantColumns && one.most_rows == 0 && one.takes != Takes::kPlain;
+        return one.columns == kInvariantColumns && one.few_rows == 0 && one.takes != Takes::kPlain;
       });
 }
 
@@ -251,8 +247,7 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
   params.depth[0] = problem.d;
   const MatrixTensor x = call.readable(problem.x, problem.M, plan.copies_x, plan.x);
   if (problem.d > 0) {
-    const int rows =
-        variant.most_rows > 0 ? variant.most_rows : gemm::box_rows_a(gemm::Layout::kNT, problem.M);
+    const int rows = gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.few_rows);
     params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
                                             matrix_extents(problem.M, problem.d), rows));
   }
@@ -334,14 +329,20 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
           kLaunch + static_cast<double>(8 * problem.M * segment.columns) / kBytesPerMicrosecond;
     }
   }
+  if (variant.few_rows > 0) {
+    return behind + gemm::predict_few_rows(variant.few_rows, problem.M,
+                                           column_tiles(problem, variant.columns), problem.d,
+                                           device.multiprocessors);
+  }
   if (variant.splits) {
-    return behind +
-           gemm::predict_split(tiles, steps, variant.columns, 2 * columns * problem.d, device);
+    return behind + gemm::predict_split(tiles, steps, variant.columns, 2 * columns * problem.d,
+                                        device, problem.M);
   }
   if (normalizes && variant.columns == 256) {
     behind += kNorm * static_cast<double>(ceil_div(tiles, device.multiprocessors));
   }
-  return behind + gemm::predict_tiles(tiles, steps, variant.columns, device.multiprocessors);
+  return behind +
+         gemm::predict_tiles(tiles, steps, variant.columns, device.multiprocessors, problem.M);
 }
 
 }  // namespace tandem::cuda::projection

@@ -15,7 +15,7 @@
 
 namespace tandem::cuda::projection {
 
-/// Tiles of 128 x `columns`; or, for few rows, a stream of the weights.
+/// Tiles of 128 x `columns`, or of `few_rows`.
 struct ForwardVariant {
   using Launch = void (*)(const HeadsParams&, int multiprocessors, void* stream);
   using Normalize = void (*)(const NormalizeParams&, void* stream);
@@ -28,11 +28,12 @@ struct ForwardVariant {
   DType dtype;
   int columns;  // of a tile
   Takes takes;
-  int most_rows;  // 0: any number
+  int most_rows;  // that it takes; 0: any number
   Launch launch;
   Normalize normalize;
   Finish finish;
   gemm::Copy copy;
+  int few_rows = 0;     // of a tile of gemm/few_rows.cuh, up to
   bool splits = false;  // each tile's depth among the CTAs of a cluster
 };
 

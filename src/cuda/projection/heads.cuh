@@ -290,7 +290,8 @@ __device__ void finish_heads(const HeadsParams& params, const gemm::RowPiece& pi
 template <class Element, int kRows>
 __global__ __launch_bounds__(
     gemm::FewRowsConfig<Element, kRows>::kThreads,
-    2) void projection_heads_few_rows_kernel(const __grid_constant__ HeadsParams params) {
+    gemm::FewRowsConfig<Element, kRows>::
+        kCtas) void projection_heads_few_rows_kernel(const __grid_constant__ HeadsParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
@@ -364,10 +365,11 @@ void launch_heads(const HeadsParams& params, int multiprocessors, void* stream) 
 
 template <class Element, int kRows>
 void launch_heads_few_rows(const HeadsParams& params, int multiprocessors, void* stream) {
-  const int parts = gemm::few_rows_parts(params.tiles_before[kMostProjectionSegments],
-                                         params.depth[0], multiprocessors);
+  const gemm::FewRowsShape shape =
+      gemm::few_rows_shape(kRows, params.rows, params.tiles_before[kMostProjectionSegments],
+                           params.depth[0], multiprocessors);
   gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
-      "projection_forward", projection_heads_few_rows_kernel<Element, kRows>, params, parts,
+      "projection_forward", projection_heads_few_rows_kernel<Element, kRows>, params, shape,
       stream);
 }
 
