@@ -14,16 +14,20 @@
 
 namespace tandem::cuda::gemm {
 
-/// Says why a variant takes no problem of this dtype and number of rows, "" when it may.
+/// Whether a variant may take a problem of this dtype and number of rows.
+template <class Variant>
+bool takes_rows(const Variant& variant, DType dtype, std::int64_t M) {
+  return dtype == variant.dtype && (variant.most_rows == 0 || M <= variant.most_rows);
+}
+
+/// Says why not, "" where it may.
 template <class Variant>
 std::string reason_against_rows(const Variant& variant, DType dtype, std::int64_t M) {
+  if (takes_rows(variant, dtype, M)) return "";
   if (dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(dtype);
   }
-  if (variant.most_rows > 0 && M > variant.most_rows) {
-    return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " + std::to_string(M);
-  }
-  return "";
+  return "takes up to " + std::to_string(variant.most_rows) + " rows, got M " + std::to_string(M);
 }
 
 /// Returns the first variant for few rows that accepts a problem of up to kStreamRows, else the one
@@ -35,13 +39,23 @@ const Variant& choose_product(const char* call, const std::vector<Variant>& tabl
                               const CallOptions& options, IsInvariant is_invariant) {
   const Variant* quickest = nullptr;
   const auto find_quickest = [&] {
-    const auto time = [&](const Variant& one) { return predict_forward(one, problem, device); };
+    double least = 0.0;
     for (const Variant& one : table) {
+      // why asked twice: most variants fail the first, and reasons in words take the host its time.
+      if (!takes_rows(one, problem.dtype, problem.M)) continue;
       if (!reason_against(one, problem).empty()) continue;
-      if (quickest == nullptr || time(one) < time(*quickest)) quickest = &one;
+      const double time = predict_forward(one, problem, device);
+      if (quickest != nullptr && !(time < least)) continue;
+      quickest = &one;
+      least = time;
     }
   };
+  if (options.variant.empty() && !options.batch_invariant && problem.M > kStreamRows) {
+    find_quickest();
+  }
   return choose_variant(call, table, device, options, [&](const Variant& one) -> std::string {
+    constexpr const char* kSlower = "is slower here";
+    if (quickest != nullptr) return &one == quickest ? "" : kSlower;
     std::string reason = reason_against(one, problem);
     if (!reason.empty()) return reason;
     if (options.batch_invariant) {
@@ -49,8 +63,8 @@ const Variant& choose_product(const char* call, const std::vector<Variant>& tabl
     }
     if (options.variant == one.name) return "";
     if (problem.M <= std::min(one.most_rows, kStreamRows)) return "";
-    if (quickest == nullptr) find_quickest();
-    return &one == quickest ? "" : "is slower here than " + quickest->name;
+    find_quickest();
+    return &one == quickest ? "" : kSlower;
   });
 }
 
