@@ -62,6 +62,7 @@ TEST(ProjectionVariants, TilesOfFewRowsAsHighAsNeeded) {
   EXPECT_THAT(chosen(forward_args(100, 4096, 4096)), EndsWith(".n64.split"));
   EXPECT_THAT(chosen(forward_args(200, 11008, 4096)), EndsWith(".m128"));  // twice 100
   EXPECT_THAT(chosen(forward_args(300, 11008, 4096)), EndsWith(".m160"));
+  EXPECT_THAT(chosen(forward_args(300, 4096, 12288)), EndsWith(".m160.n192.plain"));  // twice 150
   EXPECT_EQ(reason_against(variant("projection_forward.sm90.bf16.m224"),
                            make_problem(forward_args(1025, 64, 64))),
             "takes up to 1024 rows, got M 1025");
@@ -73,6 +74,7 @@ TEST(ProjectionVariants, WideTilesWithoutActivations) {
   EXPECT_THAT(chosen(args), EndsWith(".n192.plain"));  // one wave
   args.segments[0].activation = Activation::kSilu;
   EXPECT_THAT(chosen(args), EndsWith(".n128"));
+  EXPECT_THAT(chosen(forward_args(100, 4096, 12288)), EndsWith(".n96.plain"));  // 128 tiles
   EXPECT_EQ(reason_against(variant("projection_forward.sm90.bf16.n192.plain"), make_problem(args)),
             "takes segments without activation");
 }
@@ -163,6 +165,16 @@ TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
   EXPECT_EQ(parts(224, 4096), 1);
   EXPECT_EQ(parts(1, 128), 1);
   EXPECT_EQ(parts(1, 0), 1);
+}
+
+TEST(FewRows, TilesAreNarrowerWhereMultiprocessorsTakeSeveral) {
+  const auto columns = [](std::int64_t rows, int of_all) {
+    return gemm::few_rows_columns(rows, 132, [&](int tile) { return ceil_div(of_all, tile); });
+  };
+  EXPECT_EQ(columns(1, 28672), 112);  // 256 tiles, two a multiprocessor
+  EXPECT_EQ(columns(1, 6144), 128);   // no more tiles than multiprocessors
+  EXPECT_EQ(columns(1, 33792), 128);  // 264 tiles
+  EXPECT_EQ(columns(100, 28672), 128);
 }
 
 TEST(FewRows, TilesAreEquallyHigh) {

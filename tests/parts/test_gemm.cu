@@ -401,14 +401,17 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtas) void few_rows_kern
     const __grid_constant__ PairParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<Config>*>(shared_memory);
-  run_few_rows<Config>(params, shared, [&](const RowPiece& piece) {
-    const int second = threadIdx.x % 32 / 16;
-    for (int i = 0; i < 4; ++i) {
-      const int column = piece.column + i - 64 * second;
-      if (column < params.columns[0]) {
-        params.results[second][piece.row * params.columns[0] + column] = piece.values[i];
+  run_few_rows<Config>(params, shared, [&](const FewRowsTile& tile) {
+    const int end = min(tile.column + params.tile_columns[0], params.columns[0]);
+    return [&params, end](const RowPiece& piece) {
+      const int second = threadIdx.x % 32 / 16;
+      for (int i = 0; i < 4; ++i) {
+        const int column = piece.column + i - 64 * second;
+        if (column < end) {
+          params.results[second][piece.row * params.columns[0] + column] = piece.values[i];
+        }
       }
-    }
+    };
   });
 }
 
@@ -465,22 +468,22 @@ TEST_F(GpuPair, TakesHalfATileEach) {
 }
 
 TEST_F(GpuPair, OfFewRowsInAnyNumberOfPartsAndTiles) {
-  constexpr int kTileColumns = kFewRowsColumns / 2;
-  const auto few = [](auto config, int rows, int row_tiles) {
+  const auto few = [](auto config, int rows, int row_tiles, int tile_columns) {
     using Few = decltype(config);
     const int of_tile = static_cast<int>(ceil_div(rows, row_tiles));
     ASSERT_LE(of_tile, Few::kRows);
     for (int parts = 1; parts <= kMostFewRowsParts; ++parts) {
-      check(rows, of_tile, kTileColumns, kTileColumns, [&](const PairParams& params) {
+      check(rows, of_tile, tile_columns, tile_columns, [&](const PairParams& params) {
         launch_few_rows<Few>("gemm", few_rows_kernel<Few>, params, {row_tiles, of_tile, parts},
                              nullptr);
       });
     }
   };
-  few(FewRowsConfig<Element, 16>(), 13, 1);
-  few(FewRowsConfig<Element, 64>(), 130, 3);
-  few(FewRowsConfig<Element, 128>(), 100, 1);
-  few(FewRowsConfig<Element, 256>(), 401, 2);
+  few(FewRowsConfig<Element, 16>(), 13, 1, 64);
+  few(FewRowsConfig<Element, 64>(), 130, 3, 64);
+  few(FewRowsConfig<Element, 64>(), 40, 1, 44);
+  few(FewRowsConfig<Element, 128>(), 100, 1, 64);
+  few(FewRowsConfig<Element, 256>(), 401, 2, 64);
 }
 
 }  // namespace

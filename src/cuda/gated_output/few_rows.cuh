@@ -18,18 +18,23 @@ __global__ __launch_bounds__(
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
   const int columns = params.columns[0];
-  gemm::run_few_rows<Config>(params, shared, [&](const gemm::RowPiece& piece) {
-    gemm::add_bias<Element>(params.bias.data, params.bias.dtype == DType::kFloat32, columns, piece);
-    const int count = columns - piece.column;
-    if (count <= 0) return;
-    if (params.residual.data != nullptr) {
-      const Element* residual = row_of<const Element>(params.residual, piece.row) + piece.column;
+  gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
+    const gemm::RowBias bias = gemm::load_row_bias<Element>(
+        params.bias.data, params.bias.dtype == DType::kFloat32, columns, tile.thread_column);
+    const int end = min(tile.column + params.tile_columns[0], columns);
+    return [&params, end, bias](const gemm::RowPiece& piece) {
+      const int count = end - piece.column;
+      if (count <= 0) return;
+      bias.add_to(piece.values);
+      if (params.residual.data != nullptr) {
+        const Element* residual = row_of<const Element>(params.residual, piece.row) + piece.column;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i < count) piece.values[i] += static_cast<float>(residual[i]);
+        for (int i = 0; i < 4; ++i) {
+          if (i < count) piece.values[i] += static_cast<float>(residual[i]);
+        }
       }
-    }
-    gemm::write<Element>(params.sum, piece, count, piece.values);
+      gemm::write<Element>(params.sum, piece, count, piece.values);
+    };
   });
 }
 

@@ -71,6 +71,7 @@ struct Call {
   const GatedOutputForwardProblem& problem;
   const ForwardVariant& variant;
   const ForwardPlan& plan;
+  const DeviceProperties& device;
   char* base;
   void* stream;
 
@@ -117,15 +118,18 @@ struct Call {
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
     params.depth[0] = problem.d_in;
-    params.set_columns(0, problem.d, variant.columns);
+    const int tile =
+        few ? gemm::few_rows_columns(problem.M, device.multiprocessors,
+                                     [&](int columns) { return ceil_div(problem.d, columns); })
+            : variant.columns;
+    params.set_columns(0, problem.d, tile);
     if (problem.d_in > 0) {
       const MatrixTensor weight = plan.copies_weight
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
       params.a[0] = operand_a(a, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.most_rows));
-      params.b[0] = operand(
-          weight, problem.d, problem.d_in,
-          few ? gemm::kFewRowsColumns : gemm::box_rows_b(gemm::Layout::kNT, variant.columns));
+      params.b[0] = operand(weight, problem.d, problem.d_in,
+                            few ? tile : gemm::box_rows_b(gemm::Layout::kNT, tile));
     }
     params.residual = problem.residual;
     params.addend.is_there = !few && problem.residual.data != nullptr;
@@ -262,7 +266,7 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
     return kPass + static_cast<double>(problem.M * columns * matrices * 2) / kBytesPerMicrosecond;
   };
   const std::int64_t per_row = tiles_of_row(variant, problem);
-  const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * per_row;
+  const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
   const bool whole_rows = variant.whole_rows != nullptr;
   std::int64_t ctas = device.multiprocessors;
   if (whole_rows) ctas -= ctas % std::max<std::int64_t>(per_row, 1);
@@ -270,14 +274,13 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
   const std::int64_t steps = ceil_div(problem.d_in, gemm::kTileDepth);
   double time =
       variant.splits
-          ? gemm::predict_split(tiles, steps, variant.columns,
-                                std::int64_t{2} * problem.d * problem.d_in, device, problem.M)
-          : gemm::predict_tiles(tiles, steps, variant.columns, static_cast<int>(ctas), problem.M);
+          ? gemm::predict_split(row_tiles, per_row, steps, variant.columns, device)
+          : gemm::predict_tiles(row_tiles, per_row, steps, variant.columns, static_cast<int>(ctas));
   const bool gates = gates_before(variant, problem);
   if (gates) time += pass(problem.d_in, 3);
   if (whole_rows) {
     const double norm = gates ? kNormBehindPass : kNorm;
-    time += kClear + norm * static_cast<double>(ceil_div(tiles, ctas));
+    time += kClear + norm * static_cast<double>(ceil_div(row_tiles * per_row, ctas));
   } else if (problem.norm != OutputNorm::kNone) {
     time += pass(problem.d, 2);
   }
@@ -298,7 +301,7 @@ void gated_output_forward(const GatedOutputForwardProblem& problem, const Contex
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   if (problem.M == 0) return;
-  const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
+  const Call call{problem, variant, plan, device, scratch.at<char>(0), context.stream.handle};
   const MatrixTensor a = call.make_a();
   if (variant.whole_rows != nullptr) return call.make_whole_rows(a, device.multiprocessors);
   // The norm may write where the sum lies.

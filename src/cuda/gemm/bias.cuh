@@ -2,7 +2,6 @@
 #pragma once
 
 #include "cuda/gemm/epilogue.cuh"
-#include "cuda/gemm/few_rows.cuh"
 
 namespace tandem::cuda::gemm {
 
@@ -24,25 +23,39 @@ __device__ void add_bias(const Bias* bias, int columns, const Fragment<kColumns>
   }
 }
 
-/// The same of a lane's columns of a row.
-template <class Bias>
-__device__ void add_bias(const Bias* bias, int columns, const RowPiece& piece) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int column = piece.column + i;
-    if (column < columns) piece.values[i] += static_cast<float>(bias[column]);
+/// The same of a bias in fp32 or Element, or of none.
+template <class Element, int kColumns>
+__device__ void add_bias(const void* bias, bool fp32, int columns,
+                         const Fragment<kColumns>& fragment) {
+  if (bias == nullptr) return;
+  if (fp32) {
+    add_bias(static_cast<const float*>(bias), columns, fragment);
+  } else {
+    add_bias(static_cast<const Element*>(bias), columns, fragment);
   }
 }
 
-/// The same of a bias in fp32 or Element, or of none.
-template <class Element, class Products>
-__device__ void add_bias(const void* bias, bool fp32, int columns, const Products& products) {
-  if (bias == nullptr) return;
-  if (fp32) {
-    add_bias(static_cast<const float*>(bias), columns, products);
-  } else {
-    add_bias(static_cast<const Element*>(bias), columns, products);
+/// The bias of a lane's four columns of a row (gemm/few_rows.cuh), in fp32 or Element, or of none.
+struct RowBias {
+  float values[4] = {};
+
+  __device__ void add_to(float (&row)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) row[i] += values[i];
   }
+};
+template <class Element>
+__device__ RowBias load_row_bias(const void* bias, bool fp32, int columns, int first) {
+  RowBias loaded;
+  if (bias == nullptr) return loaded;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int column = first + i;
+    if (column >= columns) continue;
+    loaded.values[i] = fp32 ? static_cast<const float*>(bias)[column]
+                            : static_cast<float>(static_cast<const Element*>(bias)[column]);
+  }
+  return loaded;
 }
 
 }  // namespace tandem::cuda::gemm

@@ -1,14 +1,15 @@
 // A B^T where A has few rows: up to 64 are a stream of B through the chip, bound by memory.
 //
 // The product is computed transposed, so that B's rows fill wgmma's 64 rows and A's its columns,
-// in tiles that are no higher than they must be. A CTA takes 128 columns of the result, the rows of
-// a tile and a part of the contracted axis; those of a cluster take the parts of one tile, leave
-// their sums in shared memory and finish an A row each in turn, adding the parts in their order.
+// in tiles that are no higher than they must be. A CTA takes up to 128 or 192 columns of the
+// result, the rows of a tile and a part of the contracted axis; those of a cluster take the parts
+// of one tile, leave their sums in shared memory and finish an A row each in turn, adding the parts
+// in their order.
 //
-//   role      threads               work
-//   products  warpgroups 0 and 1    64 columns of the result each; then, a warp per A row, the
-//                                   epilogue
-//   load      warp 8, one lane      B and A by TMA
+//   role      threads                   work
+//   products  two or three warpgroups   64 columns of the result each; then the epilogue, a row by
+//                                       a thread for each of its four columns
+//   load      a lane of the last warp   B and A by TMA
 // Of tiles of up to 64 rows two CTAs per SM, so that all run at once: enough bytes on their way to
 // use the whole memory rate.
 //
@@ -36,7 +37,7 @@ struct FewRowsShared {
     char a[Config::kABytes];
   };
   // This CTA's part of the tile; padded so that a warp's four rows lie in different banks.
-  using Sums = float[Config::kRows][kFewRowsColumns + 4];
+  using Sums = float[Config::kRows][Config::kColumns + 4];
   union alignas(1024) {
     Stage stages[Config::kStages];
     Sums sums;  // once all stages have been read
@@ -44,13 +45,12 @@ struct FewRowsShared {
   Ring<Config::kStages> ring;
 };
 
-/// Four neighbouring columns of a finished row of the result, a lane's. Of paired products the
-/// first 16 lanes have one, the others the other.
+/// Four neighbouring columns of a finished row of the result, a thread's; of tiles of 128 columns a
+/// warp has a row. Of paired products its first 16 lanes have one, the others the other.
 struct RowPiece {
   float (&values)[4];
   int row;
-  int segment;
-  int column;  // of the segment: the lane's first; with pairs of the first 16 lanes alone
+  int column;  // of the segment: the first; with pairs of the first 16 lanes alone
 };
 
 /// The part of a tile that a CTA contracts, in steps of 64.
@@ -61,9 +61,31 @@ struct FewRowsTile {
   int rows;
   int begin;
   int end;
+  int thread_column;  // of the segment: the first of the four of each row that a thread finishes
 };
 
-template <class Operands>
+/// Where the four columns of a row lie in a tile that a thread finishes.
+template <class Config>
+__device__ int column_of_thread() {
+  return 4 * static_cast<int>(threadIdx.x % (Config::kColumns / 4));
+}
+constexpr int kRowsAtOnce = 8;  // that a CTA's threads finish
+
+/// Keeps a value in registers. why: a parameter found by a segment's number would be read anew for
+/// each row, a chain of 400 clocks.
+template <class Value>
+__device__ Value in_registers(const Value& value) {
+  struct Words {
+    std::uint32_t word[sizeof(Value) / 4];
+  };
+  static_assert(sizeof(Words) == sizeof(Value));
+  auto words = __builtin_bit_cast(Words, value);
+#pragma unroll
+  for (std::uint32_t& word : words.word) asm volatile("" : "+r"(word));
+  return __builtin_bit_cast(Value, words);
+}
+
+template <class Config, class Operands>
 __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, int parts) {
   FewRowsTile found{};
   int column_tile = 0;
@@ -79,10 +101,9 @@ __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, in
   const int steps = (operands.depth[0] + kTileDepth - 1) / kTileDepth;
   found.begin = steps * rank / parts;
   found.end = steps * (rank + 1) / parts;
+  found.thread_column = found.column + column_of_thread<Config>();
   return found;
 }
-
-__device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x % 32); }
 
 /// Four neighbouring columns of a row, of each part.
 using RowParts = float4[kMostFewRowsParts];
@@ -93,7 +114,7 @@ __device__ void load_parts(const FewRowsShared<Config>& shared, int row, int par
 #pragma unroll
   for (int part = 0; part < kMostFewRowsParts; ++part) {
     if (part < parts) {
-      pieces[part] = load_from_cluster(&shared.sums[row][4 * lane_of_warp()], part);
+      pieces[part] = load_from_cluster(&shared.sums[row][column_of_thread<Config>()], part);
     }
   }
 }
@@ -111,12 +132,12 @@ __device__ inline float4 sum_of_parts(const RowParts& pieces, int parts) {
   return sum;
 }
 
-/// Adds the parts of all rows that a warp finishes, in place: a lane those columns that it reads
-/// again. Several rows are on their way at once.
+/// Adds the parts of all rows that a thread finishes, in place: those columns that it reads again.
+/// Several rows are on their way at once.
 template <class Config>
 __device__ void add_parts(FewRowsShared<Config>& shared, int first, int rows, int parts) {
   constexpr int kAtOnce = 4;
-  const int next = 8 * parts;
+  const int next = kRowsAtOnce * parts;
   for (; first < rows; first += kAtOnce * next) {
     RowParts pieces[kAtOnce];
 #pragma unroll
@@ -127,38 +148,42 @@ __device__ void add_parts(FewRowsShared<Config>& shared, int first, int rows, in
     for (int i = 0; i < kAtOnce; ++i) {
       const int row = first + i * next;
       if (row >= rows) break;
-      *reinterpret_cast<float4*>(&shared.sums[row][4 * lane_of_warp()]) =
+      *reinterpret_cast<float4*>(&shared.sums[row][column_of_thread<Config>()]) =
           sum_of_parts(pieces[i], parts);
     }
   }
 }
 
-/// Computes the CTA's tile and calls epilogue(piece) in whole warps, a row of the tile each. All
-/// threads of a kernel that does nothing else; `shared` is its dynamic shared memory.
-template <class Config, class Operands, class Epilogue>
+/// Computes the CTA's tile, and has its rows finished by what begin_epilogue(tile) returns while
+/// the first loads are under way, called with a RowPiece by the threads of a row. All threads of a
+/// kernel that does nothing else; `shared` is its dynamic shared memory.
+template <class Config, class Operands, class BeginEpilogue>
 __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& shared,
-                             Epilogue epilogue) {
+                             BeginEpilogue begin_epilogue) {
+  constexpr int kLoadWarp = Config::kProductThreads / 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   const int rank = static_cast<int>(cute::block_rank_in_cluster());
   const int parts = static_cast<int>(cute::cluster_shape().x);
   if (threadIdx.x == 0) {
-    shared.ring.init(1, 256);
+    shared.ring.init(1, Config::kProductThreads);
     fence_barriers_initialised();
   }
-  if (threadIdx.x == 256) {
+  if (threadIdx.x == Config::kProductThreads) {
     prefetch_tensor_map(operands.a[0]);
     for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
   }
   __syncthreads();
-  if (warp != 8) follow_stream();
-  const FewRowsTile tile = find_few_rows_tile(operands, rank, parts);
+  if (warp != kLoadWarp) follow_stream();
+  const FewRowsTile tile = find_few_rows_tile<Config>(operands, rank, parts);
   typename Ring<Config::kStages>::Position at;
-  if (warp == 8) {
+  if (warp == kLoadWarp) {
     const bool elected = cute::elect_one_sync();
+    const int rows =
+        operands.tile_rows + (Operands::kPaired ? 2 : 1) * operands.tile_columns[tile.segment];
     const auto load_b = [&](int step, int stage) {
       Barrier& full = shared.ring.full[stage];
       char* to = shared.stages[stage].b;
-      full.arrive_and_expect(Config::kBBytes + operands.tile_rows * kTileDepth * 2);
+      full.arrive_and_expect(rows * kTileDepth * 2);
       const TileCoordinate columns{step * kTileDepth, 0, tile.column, 0};
       load_panel(operands.b[tile.segment], full, to, columns);
       if constexpr (Operands::kPaired) {
@@ -178,9 +203,11 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       }
     }
     __syncwarp();
+    sync_cluster();
   } else {
+    const auto epilogue = begin_epilogue(tile);
     float acc[Config::kRows / 2];
-    const int half = warp / 4;
+    const int panel = warp / 4;
     int behind = 0;
 #pragma unroll 1
     for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
@@ -188,7 +215,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       auto& stage = shared.stages[at.stage];
       fence_registers(acc);
       wgmma_begin();
-      const std::uint64_t b = k_major_descriptor(stage.b + half * kPanelBytes, 0);
+      const std::uint64_t b = k_major_descriptor(stage.b + panel * kPanelBytes, 0);
       const std::uint64_t a = k_major_descriptor(stage.a, 0);
 #pragma unroll
       for (int i = 0; i < kTileDepth / 16; ++i) {
@@ -209,30 +236,28 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     }
     wgmma_wait<0>();
     fence_registers(acc);
-    cutlass::arch::NamedBarrier::sync(256, kRowsBarrier);
+    cutlass::arch::NamedBarrier::sync(Config::kProductThreads, kRowsBarrier);
 #pragma unroll
     for (int i = 0; i < Config::kRows / 2; ++i) {
-      const int column = 64 * half + fragment_row() + i % 4 / 2 * 8;
+      const int column = 64 * panel + fragment_row() + i % 4 / 2 * 8;
       const int row = fragment_column(i / 4) + i % 2;
       shared.sums[row][column] = tile.begin < tile.end ? acc[i] : 0.0f;
     }
-  }
-  sync_cluster();
-  if (warp < 8) {
-    constexpr bool kAddsFirst = Config::kCtas == 1;  // else a warp has few rows
-    const int first = rank + parts * warp;
+    sync_cluster();
+    constexpr bool kAddsFirst = Config::kCtas == 1;  // else a thread has few rows
+    const int first = rank + parts * (static_cast<int>(threadIdx.x) / (Config::kColumns / 4));
     if (kAddsFirst && parts > 1) add_parts(shared, first, tile.rows, parts);
-    for (int row = first; row < tile.rows; row += parts * 8) {
+    for (int row = first; row < tile.rows; row += parts * kRowsAtOnce) {
       float4 sum;
       if constexpr (kAddsFirst) {
-        sum = *reinterpret_cast<const float4*>(&shared.sums[row][4 * lane_of_warp()]);
+        sum = *reinterpret_cast<const float4*>(&shared.sums[row][column_of_thread<Config>()]);
       } else {
         RowParts pieces;
         load_parts(shared, row, parts, pieces);
         sum = sum_of_parts(pieces, parts);
       }
       float values[4] = {sum.x, sum.y, sum.z, sum.w};
-      epilogue(RowPiece{values, tile.row + row, tile.segment, tile.column + 4 * lane_of_warp()});
+      epilogue(RowPiece{values, tile.row + row, tile.thread_column});
     }
   }
   sync_cluster();  // none leaves while another reads its sums

@@ -9,18 +9,20 @@
 
 namespace tandem::cuda::gemm {
 
-constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows
+constexpr int kFewRowsColumns = 128;  // of the result, per CTA at most: B's rows
 constexpr int kMostFewRowsParts = 4;  // of the contracted axis: sums of more take longer
 constexpr int kStreamRows = 64;       // up to which a product is bound by B's bytes
 
-/// A product by tiles of up to kRowsT rows of ElementT.
-template <class ElementT, int kRowsT>
+/// A product by tiles of up to kRowsT rows and kColumnsT columns of ElementT.
+template <class ElementT, int kRowsT, int kColumnsT = kFewRowsColumns>
 struct FewRowsConfig {
   using Element = ElementT;
   static constexpr int kRows = kRowsT;
-  static constexpr int kThreads = 288;
+  static constexpr int kColumns = kColumnsT;
+  static constexpr int kProductThreads = 2 * kColumns;  // 64 columns a warpgroup
+  static constexpr int kThreads = kProductThreads + 32;
   static constexpr int kCtas = kRows <= 64 ? 2 : 1;  // per multiprocessor
-  static constexpr int kBBytes = kFewRowsColumns * kTileDepth * 2;
+  static constexpr int kBBytes = kColumns * kTileDepth * 2;
   static constexpr int kABytes = kRows * kTileDepth * 2;
   static constexpr int kStages =
       (kSharedMemoryPerMultiprocessor / kCtas - 2048) / (kBBytes + kABytes);
@@ -59,6 +61,21 @@ inline FewRowsShape few_rows_shape(int most_rows, std::int64_t rows, std::int64_
   int parts = kMostFewRowsParts;
   while (parts > 1 && (tiles * parts > place(parts) || steps < 2 * parts)) --parts;
   return {static_cast<int>(row_tiles), of_tile, parts};
+}
+
+/// Columns of a tile of a product of few rows that has tiles_of(columns) of them. Where
+/// multiprocessors take several, those with which the busiest one loads the fewest bytes.
+template <class TilesOf>
+int few_rows_columns(std::int64_t rows, int multiprocessors, TilesOf tiles_of) {
+  int best = kFewRowsColumns;
+  if (rows > kStreamRows || tiles_of(best) <= multiprocessors) return best;
+  const auto load = [&](int columns) {
+    return ceil_div(tiles_of(columns), multiprocessors) * columns;
+  };
+  for (int columns = kFewRowsColumns - 8; columns >= kFewRowsColumns / 2; columns -= 8) {
+    if (load(columns) < load(best)) best = columns;
+  }
+  return best;
 }
 
 /// Rows of A's boxes where its rows, K-major, are the result's: with tiles of gemm/few_rows.cuh

@@ -12,49 +12,77 @@
 
 namespace tandem::cuda::gemm {
 
-/// Predicted microseconds, without what all launches take, of `tiles` of 64 to 256 columns, `steps`
-/// of 64 deep, with rows of one box of A or more: fitted to the choice among them
+/// Microseconds of waves of CTAs that take `steps` of 64 deep each, and `end` beside no products. A
+/// step takes `products`, or until so many bytes of weights have come for each CTA, which takes the
+/// longer, the more CTAs ask for theirs.
+inline double predict_waves(std::int64_t ctas, int multiprocessors, std::int64_t steps,
+                            double products, double weights, double end) {
+  constexpr double kByte = 1.49e-5, kByteOfAnother = 1.74e-7;
+  const std::int64_t in_a_wave = std::max(multiprocessors, 1);
+  const auto wave = [&](std::int64_t count) {
+    if (count == 0) return 0.0;
+    const double loads = weights * (kByte + kByteOfAnother * static_cast<double>(count));
+    return static_cast<double>(steps) * std::max(products, loads) + end;
+  };
+  return static_cast<double>(ctas / in_a_wave) * wave(in_a_wave) + wave(ctas % in_a_wave);
+}
+
+/// Bytes of a step's weights for each of the row_tiles CTAs that share them.
+inline double weights_of_step(int columns, std::int64_t row_tiles) {
+  return 2.0 * kTileDepth * columns / static_cast<double>(std::max<std::int64_t>(row_tiles, 1));
+}
+
+/// What a step of a tile takes by itself.
+inline double products_of_step(int columns, std::int64_t row_tiles) {
+  return columns == 64    ? (row_tiles > 1 ? 0.252 : 0.198)
+         : columns == 96  ? 0.332
+         : columns == 128 ? 0.368
+         : columns == 160 ? 0.445
+         : columns == 192 ? 0.525
+                          : 0.686;
+}
+
+/// Predicted microseconds, without what all launches take, of row_tiles x column_tiles tiles of 64
+/// to 256 columns, `steps` of 64 deep: fitted to the choice among them
 /// (docs/ops/projection.log.md).
-inline double predict_tiles(std::int64_t tiles, std::int64_t steps, int columns,
-                            int multiprocessors, std::int64_t rows = kTileRows + 1) {
-  const double step = columns == 64    ? (rows > kTileRows ? 0.255 : 0.195)
-                      : columns == 128 ? 0.368
-                      : columns == 160 ? 0.445
-                      : columns == 192 ? 0.525
-                                       : 0.686;
-  const double epilogue = columns > 192 ? 1.87 : 0.0;  // what of it lies beside no products
-  const std::int64_t waves = ceil_div(tiles, std::max(multiprocessors, 1));
-  return static_cast<double>(waves) * (static_cast<double>(steps) * step + epilogue);
+inline double predict_tiles(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
+                            int columns, int multiprocessors) {
+  const double epilogue = columns > 192 ? 1.87 : 0.0;
+  return predict_waves(row_tiles * column_tiles, multiprocessors, steps,
+                       products_of_step(columns, row_tiles), weights_of_step(columns, row_tiles),
+                       epilogue);
 }
 
-/// The same for tiles whose depth a cluster's CTAs contract in kSplitParts, with so many bytes of
-/// weights, which then come as fast as they can; infinity where not all clusters run at once.
-inline double predict_split(std::int64_t tiles, std::int64_t steps, int columns, std::int64_t bytes,
-                            const DeviceProperties& device, std::int64_t rows) {
-  static_assert(kSplitParts == 2);
-  constexpr double kExchange = 1.9, kBytesPerMicrosecond = 4.8e6;
+/// The same for tiles whose depth a cluster's CTAs contract in kSplitParts; infinity where not all
+/// clusters run at once.
+inline double predict_split(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
+                            int columns, const DeviceProperties& device) {
+  constexpr double kExchange = 1.9;
+  const std::int64_t tiles = row_tiles * column_tiles;
   if (tiles > device.clusters[0]) return std::numeric_limits<double>::infinity();
-  return kExchange + std::max(predict_tiles(1, ceil_div(steps, kSplitParts), columns, 1, rows),
-                              static_cast<double>(bytes) / kBytesPerMicrosecond);
+  return kExchange + predict_waves(kSplitParts * tiles, device.multiprocessors,
+                                   ceil_div(steps, kSplitParts),
+                                   products_of_step(columns, row_tiles),
+                                   weights_of_step(columns, row_tiles), 0.0);
 }
 
-/// The same for tiles of up to `most_rows` rows by gemm/few_rows.cuh.
-inline double predict_few_rows(int most_rows, std::int64_t rows, std::int64_t column_tiles,
-                               std::int64_t depth, int multiprocessors) {
-  constexpr double kBase = 0.14, kLeastStep = 0.281, kProductsOfRow = 0.0028;
-  constexpr double kLoadOfRow = 0.00149, kExchange = 1.7, kExchangeOfRow = 0.0258,
+/// The same for tiles of up to `most_rows` rows and so many columns by gemm/few_rows.cuh.
+inline double predict_few_rows(int most_rows, int columns, std::int64_t rows,
+                               std::int64_t column_tiles, std::int64_t depth, int multiprocessors) {
+  constexpr double kBase = 0.14, kLeastStep = 0.3, kProductsOfRow = 0.00278;
+  constexpr double kLoadOfRow = 0.00143, kExchange = 1.7, kExchangeOfRow = 0.0258,
                    kEpilogueOfRow = 0.015;
   const FewRowsShape shape = few_rows_shape(most_rows, rows, column_tiles, depth, multiprocessors);
-  const std::int64_t ctas = shape.row_tiles * column_tiles * shape.parts;
-  const std::int64_t steps = ceil_div(ceil_div(depth, kTileDepth), shape.parts);
-  const double step = std::max(
-      {kLeastStep, kProductsOfRow * most_rows, kLoadOfRow * (kFewRowsColumns + shape.rows)});
+  const double width = static_cast<double>(columns) / kFewRowsColumns;
+  const double step = std::max({kLeastStep * width, kProductsOfRow * most_rows * width,
+                                kLoadOfRow * (columns + shape.rows)});
   const double finished = static_cast<double>(shape.rows) / shape.parts;
   const double exchange =
-      shape.parts == 1 ? 0.0 : kExchange + kExchangeOfRow * (shape.rows - finished);
+      shape.parts == 1 ? 0.0 : kExchange + kExchangeOfRow * width * (shape.rows - finished);
   return kBase + exchange +
-         static_cast<double>(ceil_div(ctas, std::max(multiprocessors, 1))) *
-             (static_cast<double>(steps) * step + kEpilogueOfRow * finished);
+         predict_waves(shape.row_tiles * column_tiles * shape.parts, multiprocessors,
+                       ceil_div(ceil_div(depth, kTileDepth), shape.parts), step,
+                       weights_of_step(columns, shape.row_tiles), kEpilogueOfRow * finished);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -54,9 +54,18 @@ __device__ void write_four(Stored* to, int count, const float (&values)[4]) {
   }
 }
 
+/// Where rows of few go: a Target without its map.
+struct RowTarget {
+  MatrixTensor matrix;
+  std::int64_t fp32 = 0;  // as wide as a pointer, so that all of it are words (in_registers)
+
+  RowTarget() = default;
+  __device__ RowTarget(const Target& to) : matrix(to.matrix), fp32(to.fp32) {}
+};
+
 /// Writes a lane's values of a row, of which `count` lie in the tile and in the result.
 template <class Element>
-__device__ void write(const Target& to, const RowPiece& piece, int count,
+__device__ void write(const RowTarget& to, const RowPiece& piece, int count,
                       const float (&values)[4]) {
   const std::int64_t at = piece.row * to.matrix.row_stride + piece.column;
   if (to.fp32) {

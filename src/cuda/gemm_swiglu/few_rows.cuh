@@ -8,14 +8,15 @@
 
 namespace tandem::cuda::gemm_swiglu {
 
-/// Makes and writes results: the warp's first half has the gate's products, the second the others.
+/// Makes and writes results before `end`, the tile's last column: the warp's first half has the
+/// gate's products, the second the others.
 template <class Element>
-__device__ void finish(const ForwardParams& params, const gemm::RowPiece& piece) {
+__device__ void finish(const ForwardParams& params, int end, const gemm::RowPiece& piece) {
   float up[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) up[i] = __shfl_down_sync(0xFFFFFFFFu, piece.values[i], 16);
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int count = lane < 16 ? params.columns[0] - piece.column : 0;
+  const int count = lane < 16 ? end - piece.column : 0;
   if (count <= 0) return;
   with_activation(params.activation, [&](auto activation) {
     float gate_slope[4], up_slope[4], out[4];
@@ -42,8 +43,10 @@ __global__ __launch_bounds__(
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
-  gemm::run_few_rows<Config>(params, shared,
-                             [&](const gemm::RowPiece& piece) { finish<Element>(params, piece); });
+  gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
+    const int end = min(tile.column + params.tile_columns[0], params.columns[0]);
+    return [&params, end](const gemm::RowPiece& piece) { finish<Element>(params, end, piece); };
+  });
 }
 
 template <class Element, int kRows>

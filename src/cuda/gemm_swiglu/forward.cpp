@@ -88,10 +88,9 @@ ForwardPlan plan_forward(const GemmSwigluForwardProblem& problem) {
 
 double predict_forward(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem,
                        const DeviceProperties& device) {
-  const std::int64_t tiles =
-      ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.F, variant.columns / 2);
-  return gemm::predict_tiles(tiles, ceil_div(problem.d, gemm::kTileDepth), variant.columns,
-                             device.multiprocessors);
+  return gemm::predict_tiles(
+      ceil_div(problem.M, gemm::kTileRows), ceil_div(problem.F, variant.columns / 2),
+      ceil_div(problem.d, gemm::kTileDepth), variant.columns, device.multiprocessors);
 }
 
 }  // namespace tandem::cuda::gemm_swiglu
@@ -134,10 +133,14 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
   params.B = 1;
   params.rows = static_cast<int>(problem.M);
   params.depth[0] = problem.d;
-  params.set_columns(0, problem.F, variant.columns / 2);
+  const int tile =
+      few ? gemm::few_rows_columns(problem.M, device.multiprocessors,
+                                   [&](int columns) { return ceil_div(problem.F, columns / 2); })
+          : variant.columns;
+  params.set_columns(0, problem.F, tile / 2);
   params.a[0] =
       operand(x, problem.M, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.most_rows));
-  const int rows_b = few ? gemm::kFewRowsColumns / 2 : gemm::kBoxRows;
+  const int rows_b = few ? tile / 2 : gemm::kBoxRows;
   params.b[0] =
       operand(readable(problem.gate_weight, problem.F, plan.copies_gate_weight, plan.gate_weight),
               problem.F, rows_b);

@@ -20,16 +20,16 @@ __device__ void map(float (&values)[kCount], One one) {
 
 /// z = f(z), for activations that take each value alone.
 template <int kCount>
-__device__ void activate(const ForwardSegment& segment, float (&z)[kCount]) {
-  switch (segment.activation) {
+__device__ void activate(const SegmentActivation& f, float (&z)[kCount]) {
+  switch (f.kind) {
     case Activation::kSilu: return map(z, [](float x) { return x * Sigmoid(x).value; });
     case Activation::kSigmoid: return map(z, [](float x) { return Sigmoid(x).value; });
     case Activation::kLogSigmoid:
-      return map(z, [&](float x) { return -softplus(-x) * segment.inverse_divisor; });
+      return map(z, [&](float x) { return -softplus(-x) * f.inverse_divisor; });
     case Activation::kSoftplus:
       return map(z, [&](float x) {
         const float y = softplus(x);  // a NaN passes both comparisons
-        return y < segment.min ? segment.min : y > segment.max ? segment.max : y;
+        return y < f.min ? f.min : y > f.max ? f.max : y;
       });
     default: return;
   }
@@ -37,8 +37,8 @@ __device__ void activate(const ForwardSegment& segment, float (&z)[kCount]) {
 
 /// z = df/dz.
 template <int kCount>
-__device__ void differentiate(const ForwardSegment& segment, float (&z)[kCount]) {
-  switch (segment.activation) {
+__device__ void differentiate(const SegmentActivation& f, float (&z)[kCount]) {
+  switch (f.kind) {
     case Activation::kSilu:
       return map(z, [](float x) {
         const Sigmoid s(x);
@@ -50,11 +50,11 @@ __device__ void differentiate(const ForwardSegment& segment, float (&z)[kCount])
         return s.value * s.complement;
       });
     case Activation::kLogSigmoid:
-      return map(z, [&](float x) { return Sigmoid(x).complement * segment.inverse_divisor; });
+      return map(z, [&](float x) { return Sigmoid(x).complement * f.inverse_divisor; });
     case Activation::kSoftplus:
       return map(z, [&](float x) {
         const float y = softplus(x);
-        return y < segment.min || y > segment.max ? 0.0f : Sigmoid(x).value;
+        return y < f.min || y > f.max ? 0.0f : Sigmoid(x).value;
       });
     default: return;
   }

@@ -43,10 +43,6 @@ bool has_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardSe
   return problem.M > 0 && segment.columns > 0 && segment.d_out.data != nullptr;
 }
 
-std::int64_t input_tiles(const ProjectionBackwardProblem& problem, int columns) {
-  return ceil_div(problem.M, gemm::kTileRows) * ceil_div(problem.d, columns);
-}
-
 /// Tiles of all d_weight.
 std::int64_t weight_tiles(const ProjectionBackwardProblem& problem, int columns) {
   std::int64_t tiles = 0;
@@ -98,14 +94,15 @@ double predict_input(const ProjectionBackwardProblem& problem, int columns, int 
   for (int i = 0; i < problem.segment_count; ++i) {
     steps += ceil_div(problem.segments[i].columns, gemm::kTileDepth);
   }
-  return gemm::predict_tiles(input_tiles(problem, columns), steps, columns, multiprocessors,
-                             problem.M);
+  const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
+  return gemm::predict_tiles(row_tiles, ceil_div(problem.d, columns), steps, columns,
+                             multiprocessors);
 }
 
 double predict_weight(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
   const int slices = weight_slices(problem, columns, multiprocessors);
   const std::int64_t steps = ceil_div(ceil_div(problem.M, gemm::kTileDepth), slices);
-  return gemm::predict_tiles(weight_tiles(problem, columns) * slices, steps, columns,
+  return gemm::predict_tiles(weight_tiles(problem, columns) * slices, 1, steps, columns,
                              multiprocessors);
 }
 

@@ -8,11 +8,41 @@
 
 namespace tandem::cuda::projection {
 
+/// What a tile's rows need of their segment, and of it a thread's four columns.
+struct RowSegment {
+  SegmentActivation activation;
+  int columns;
+  int count;  // of the thread's columns, those in the tile and in the segment
+  int head_width;
+  int has_slope;
+  gemm::RowBias bias;
+  gemm::RowTarget out;
+  gemm::RowTarget slope;
+  MatrixTensor inverse_norm;
+};
+
+template <class Element>
+__device__ RowSegment begin_rows(const ForwardParams& params, const gemm::FewRowsTile& tile) {
+  const ForwardSegment& from = params.segments[tile.segment];
+  const int columns = params.columns[tile.segment], column = tile.thread_column;
+  RowSegment to;
+  to.activation = from.activation;
+  to.columns = columns;
+  to.count = min(params.tile_columns[tile.segment] - (column - tile.column), columns - column);
+  to.head_width = from.head_width;
+  to.has_slope = from.slope.matrix.data != nullptr;
+  to.bias = gemm::load_row_bias<Element>(from.bias, from.bias_fp32, columns, column);
+  to.out = from.out;
+  to.slope = from.slope;
+  to.inverse_norm = from.inverse_norm;
+  return gemm::in_registers(to);
+}
+
 /// Returns inverse_of(sum of squares) of a lane's head of a row, and keeps it where it is wanted.
 /// Heads are whole pairs of lanes and begin with the tile; behind the last whole one it is 0.
 template <class InverseOf>
-__device__ float inverse_norm_of_head(const ForwardParams& params, const ForwardSegment& segment,
-                                      const gemm::RowPiece& piece, InverseOf inverse_of) {
+__device__ float inverse_norm_of_head(const RowSegment& segment, const gemm::RowPiece& piece,
+                                      InverseOf inverse_of) {
   const int lane = threadIdx.x % 32;
   const int lanes = segment.head_width / 4;
   const float(&z)[4] = piece.values;
@@ -24,7 +54,7 @@ __device__ float inverse_norm_of_head(const ForwardParams& params, const Forward
     if (mine) inverse = inverse_of(sum);
   }
   const int head = piece.column / segment.head_width;
-  const bool whole = (head + 1) * segment.head_width <= params.columns[piece.segment];
+  const bool whole = (head + 1) * segment.head_width <= segment.columns;
   if (segment.inverse_norm.data != nullptr && whole && lane % lanes == 0 &&
       lane / lanes < 32 / lanes) {
     static_cast<float*>(
@@ -34,61 +64,56 @@ __device__ float inverse_norm_of_head(const ForwardParams& params, const Forward
 }
 
 /// Divides each head of a row by its norm.
-__device__ inline void normalize_heads(const ForwardParams& params, const ForwardSegment& segment,
-                                       const gemm::RowPiece& piece) {
-  const float inverse = inverse_norm_of_head(params, segment, piece, [](float sum) {
+__device__ inline void normalize_heads(const RowSegment& segment, const gemm::RowPiece& piece) {
+  const float inverse = inverse_norm_of_head(segment, piece, [](float sum) {
     return rsqrtf(sum + static_cast<float>(kL2NormalizeEpsilon));
   });
 #pragma unroll
   for (float& value : piece.values) value *= inverse;
 }
 
-/// Writes a lane's values where they lie in the tile and in the segment.
-template <class Element>
-__device__ void write(const gemm::Target& to, const ForwardParams& params,
-                      const gemm::RowPiece& piece, const float (&values)[4]) {
-  const int lane = threadIdx.x % 32;
-  const int count = min(params.tile_columns[piece.segment] - 4 * lane,
-                        params.columns[piece.segment] - piece.column);
-  gemm::write<Element>(to, piece, count, values);
+/// Adds the bias, activates and writes; `kActivates`: else there is nothing to activate.
+template <class Element, bool kActivates>
+__device__ void finish(const RowSegment& segment, const gemm::RowPiece& piece) {
+  segment.bias.add_to(piece.values);
+  if constexpr (kActivates) {
+    if (segment.has_slope) {
+      float slopes[4] = {piece.values[0], piece.values[1], piece.values[2], piece.values[3]};
+      differentiate(segment.activation, slopes);
+      gemm::write<Element>(segment.slope, piece, segment.count, slopes);
+    }
+    if (segment.activation.kind == Activation::kL2Normalize) {
+      normalize_heads(segment, piece);
+    } else {
+      activate(segment.activation, piece.values);
+    }
+  }
+  gemm::write<Element>(segment.out, piece, segment.count, piece.values);
 }
 
-template <class Element>
-__device__ void finish(const ForwardParams& params, const gemm::RowPiece& piece) {
-  const ForwardSegment& segment = params.segments[piece.segment];
-  gemm::add_bias<Element>(segment.bias, segment.bias_fp32, params.columns[piece.segment], piece);
-  if (segment.slope.matrix.data != nullptr) {
-    float slopes[4] = {piece.values[0], piece.values[1], piece.values[2], piece.values[3]};
-    differentiate(segment, slopes);
-    write<Element>(segment.slope, params, piece, slopes);
-  }
-  if (segment.activation == Activation::kL2Normalize) {
-    normalize_heads(params, segment, piece);
-  } else {
-    activate(segment, piece.values);
-  }
-  write<Element>(segment.out, params, piece, piece.values);
-}
-
-template <class Element, int kRows>
+template <class Element, int kRows, int kColumns>
 __global__ __launch_bounds__(
-    gemm::FewRowsConfig<Element, kRows>::kThreads,
-    gemm::FewRowsConfig<Element, kRows>::
+    gemm::FewRowsConfig<Element, kRows, kColumns>::kThreads,
+    gemm::FewRowsConfig<Element, kRows, kColumns>::
         kCtas) void projection_few_rows_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = gemm::FewRowsConfig<Element, kRows>;
+  using Config = gemm::FewRowsConfig<Element, kRows, kColumns>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
-  gemm::run_few_rows<Config>(params, shared,
-                             [&](const gemm::RowPiece& piece) { finish<Element>(params, piece); });
+  gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
+    return [segment = begin_rows<Element>(params, tile)](const gemm::RowPiece& piece) {
+      finish<Element, kColumns == gemm::kFewRowsColumns>(segment, piece);
+    };
+  });
 }
 
-template <class Element, int kRows>
+template <class Element, int kRows, int kColumns>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream) {
   const gemm::FewRowsShape shape =
       gemm::few_rows_shape(kRows, params.rows, params.tiles_before[kMostProjectionSegments],
                            params.depth[0], multiprocessors);
-  gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
-      "projection_forward", projection_few_rows_kernel<Element, kRows>, params, shape, stream);
+  gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows, kColumns>>(
+      "projection_forward", projection_few_rows_kernel<Element, kRows, kColumns>, params, shape,
+      stream);
 }
 
 }  // namespace tandem::cuda::projection

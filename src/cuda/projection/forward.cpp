@@ -51,17 +51,23 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
 }
 
 /// Tiles of up to kRows rows: for all rows in one, up to kStreamRows, or where they were measured.
-template <class Element, int kRows, Takes kTakes>
+template <class Element, int kRows, Takes kTakes, int kColumns>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
   constexpr int kMostRows = kRows < gemm::kStreamRows ? kRows : 1024;
-  add<Element>(table, dtype, "m" + std::to_string(kRows), gemm::kFewRowsColumns, kTakes, kMostRows,
-               kTakes == Takes::kHeads ? &launch_heads_few_rows<Element, kRows>
-                                       : &launch_without_heads<&launch_few_rows<Element, kRows>>);
+  const std::string wide = kColumns > gemm::kFewRowsColumns ? ".n" + std::to_string(kColumns) : "";
+  ForwardVariant::Launch launch = nullptr;
+  if constexpr (kTakes == Takes::kHeads) {
+    launch = &launch_heads_few_rows<Element, kRows>;
+  } else {
+    launch = &launch_without_heads<&launch_few_rows<Element, kRows, kColumns>>;
+  }
+  add<Element>(table, dtype, "m" + std::to_string(kRows) + wide, kColumns, kTakes, kMostRows,
+               launch);
   table.back().few_rows = kRows;
 }
-template <class Element, Takes kTakes, int... kRows>
+template <class Element, Takes kTakes, int kColumns, int... kRows>
 void add_all_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
-  (add_few_rows<Element, kRows, kTakes>(table, dtype), ...);
+  (add_few_rows<Element, kRows, kTakes, kColumns>(table, dtype), ...);
 }
 
 template <class Element, int kColumns>
@@ -72,14 +78,18 @@ void add_heads(std::vector<ForwardVariant>& table, DType dtype) {
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  add_all_few_rows<Element, Takes::kActivations, 8, 16, 32, 64, 96, 128, 160, 224>(table, dtype);
+  constexpr int kNarrow = gemm::kFewRowsColumns;
+  add_all_few_rows<Element, Takes::kActivations, kNarrow, 8, 16, 32, 64, 96, 128, 160, 224>(table,
+                                                                                            dtype);
+  add_all_few_rows<Element, Takes::kPlain, 192, 160>(table, dtype);
   add_variant<Element, 128, false>(table, dtype);
   add_variant<Element, 64, false>(table, dtype);
   add_variant<Element, 64, false, gemm::kSplitParts>(table, dtype);
+  add_variant<Element, 96, true>(table, dtype);
   add_variant<Element, 160, true>(table, dtype);
   add_variant<Element, 192, true>(table, dtype);
   add_variant<Element, 256, true>(table, dtype);
-  add_all_few_rows<Element, Takes::kHeads, 8, 16, 32, 64, 96, 128, 160, 224>(table, dtype);
+  add_all_few_rows<Element, Takes::kHeads, kNarrow, 8, 16, 32, 64, 96, 128, 160, 224>(table, dtype);
   add_heads<Element, 128>(table, dtype);
   add_heads<Element, 256>(table, dtype);
 }
@@ -117,6 +127,19 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
   return tiles;
 }
 
+/// Columns of a tile at most.
+int tile_columns(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
+                 const DeviceProperties& device) {
+  const bool whole_heads =
+      std::any_of(problem.segments.begin(), problem.segments.end(),
+                  [](const ProjectionForwardSegment& segment) { return segment.head_width > 0; });
+  if (variant.few_rows == 0 || variant.few_rows > gemm::kStreamRows || whole_heads) {
+    return variant.columns;
+  }
+  return gemm::few_rows_columns(problem.M, device.multiprocessors,
+                                [&](int columns) { return column_tiles(problem, columns); });
+}
+
 /// Where a segment's values go.
 gemm::Target target(const ProjectionForwardProblem& problem,
                     const ProjectionForwardSegment& segment, const MatrixTensor& matrix,
@@ -130,6 +153,7 @@ struct Call {
   const ProjectionForwardProblem& problem;
   const ForwardVariant& variant;
   const ForwardPlan& plan;
+  int tile;
   char* base;
   void* stream;
 
@@ -144,7 +168,6 @@ struct Call {
   void set_segment(HeadsParams& params, int i) const {
     const ProjectionForwardSegment& from = problem.segments[i];
     const ForwardPlan::Segment& plan_of = plan.segments[i];
-    const int tile = variant.columns;
     params.set_columns(i, from.columns, columns_per_tile(from, tile));
     if (from.columns == 0) return;
     if (problem.d > 0) {
@@ -152,7 +175,7 @@ struct Call {
           readable(from.weight, from.columns, plan_of.copies_weight, plan_of.weight);
       params.b[i] = encode(gemm::plan_operand(
           as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
-          variant.few_rows > 0 ? gemm::kFewRowsColumns
+          variant.few_rows > 0 ? params.tile_columns[i]
                                : gemm::box_rows_b(gemm::Layout::kNT, tile)));
     }
     ForwardSegment& to = params.segments[i];
@@ -165,10 +188,8 @@ struct Call {
     }
     to.out = target(problem, from, from.out, from.out_dtype, variant);
     to.slope = target(problem, from, from.slope, from.out_dtype, variant);
-    to.activation = from.activation;
-    to.inverse_divisor = static_cast<float>(1.0 / from.divisor);
-    to.min = static_cast<float>(from.min);
-    to.max = static_cast<float>(from.max);
+    to.activation = {from.activation, static_cast<float>(1.0 / from.divisor),
+                     static_cast<float>(from.min), static_cast<float>(from.max)};
     to.head_width = from.head_width;
     for (int end = from.head_width; end > 0 && end <= tile; end += from.head_width) {
       to.head_ends |= 1u << (end / 8 - 1);
@@ -239,7 +260,12 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   if (problem.M == 0) return;
-  const Call call{problem, variant, plan, scratch.at<char>(0), context.stream.handle};
+  const Call call{problem,
+                  variant,
+                  plan,
+                  tile_columns(variant, problem, device),
+                  scratch.at<char>(0),
+                  context.stream.handle};
   HeadsParams params{};
   params.rope = rope_params(problem.rope);
   params.B = 1;
@@ -311,18 +337,16 @@ void run_forward_behind(const ProjectionForwardProblem& problem, const Context& 
 
 double predict_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device) {
-  const std::int64_t tiles =
-      ceil_div(problem.M, gemm::kTileRows) * column_tiles(problem, variant.columns);
+  const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
+  const std::int64_t per_row = column_tiles(problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
   // Of another launch; of z's way through memory; and of the norm of heads in a tile of 256
   // columns, which lies beside no products.
   constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
-  std::int64_t columns = 0;
   double behind = 0.0;
   bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionForwardSegment& segment = problem.segments[i];
-    columns += segment.columns;
     normalizes = normalizes || segment.heads.normalizes();
     if (leaves_heads(problem, segment, variant.columns)) {
       behind +=
@@ -330,19 +354,17 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
     }
   }
   if (variant.few_rows > 0) {
-    return behind + gemm::predict_few_rows(variant.few_rows, problem.M,
-                                           column_tiles(problem, variant.columns), problem.d,
-                                           device.multiprocessors);
+    return behind + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
+                                           problem.d, device.multiprocessors);
   }
   if (variant.splits) {
-    return behind + gemm::predict_split(tiles, steps, variant.columns, 2 * columns * problem.d,
-                                        device, problem.M);
+    return behind + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   }
   if (normalizes && variant.columns == 256) {
-    behind += kNorm * static_cast<double>(ceil_div(tiles, device.multiprocessors));
+    behind += kNorm * static_cast<double>(ceil_div(row_tiles * per_row, device.multiprocessors));
   }
   return behind +
-         gemm::predict_tiles(tiles, steps, variant.columns, device.multiprocessors, problem.M);
+         gemm::predict_tiles(row_tiles, per_row, steps, variant.columns, device.multiprocessors);
 }
 
 }  // namespace tandem::cuda::projection

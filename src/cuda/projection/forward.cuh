@@ -71,7 +71,7 @@ __device__ void write_slopes(const ForwardParams& params, const ForwardSegment& 
     float slopes[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) slopes[i] = fragment.values[32 * panel + i];
-    differentiate(segment, slopes);
+    differentiate(segment.activation, slopes);
     write(segment.slope, params, end,
           gemm::Fragment<64>{slopes, fragment.row, fragment.segment, fragment.column + 64 * panel,
                              fragment.outer},
@@ -91,10 +91,10 @@ __device__ void finish(const ForwardParams& params,
                                            params.columns[fragment.segment], fragment);
   if constexpr (!kPlain) {
     if (segment.slope.matrix.data != nullptr) write_slopes(params, segment, end, fragment, store);
-    if (segment.activation == Activation::kL2Normalize) {
+    if (segment.activation.kind == Activation::kL2Normalize) {
       normalize_heads<Config>(params, segment, fragment);
     } else {
-      activate(segment, fragment.values);
+      activate(segment.activation, fragment.values);
     }
   }
   write(segment.out, params, end, fragment, store);

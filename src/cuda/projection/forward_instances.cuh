@@ -9,6 +9,7 @@
   template void launch_forward<Element, 64, false, 1>(const ForwardParams&, int, void*);         \
   template void launch_forward<Element, 64, false, gemm::kSplitParts>(const ForwardParams&, int, \
                                                                       void*);                    \
+  template void launch_forward<Element, 96, true, 1>(const ForwardParams&, int, void*);          \
   template void launch_forward<Element, 128, false, 1>(const ForwardParams&, int, void*);        \
   template void launch_forward<Element, 160, true, 1>(const ForwardParams&, int, void*);         \
   template void launch_forward<Element, 192, true, 1>(const ForwardParams&, int, void*);         \
@@ -16,14 +17,15 @@
   template void launch_normalize<Element>(const NormalizeParams&, void*);                        \
   }
 
-#define TANDEM_INSTANCES_FEW_ROWS(Element)                                       \
-  namespace tandem::cuda::projection {                                           \
-  template void launch_few_rows<Element, 8>(const ForwardParams&, int, void*);   \
-  template void launch_few_rows<Element, 16>(const ForwardParams&, int, void*);  \
-  template void launch_few_rows<Element, 32>(const ForwardParams&, int, void*);  \
-  template void launch_few_rows<Element, 64>(const ForwardParams&, int, void*);  \
-  template void launch_few_rows<Element, 96>(const ForwardParams&, int, void*);  \
-  template void launch_few_rows<Element, 128>(const ForwardParams&, int, void*); \
-  template void launch_few_rows<Element, 160>(const ForwardParams&, int, void*); \
-  template void launch_few_rows<Element, 224>(const ForwardParams&, int, void*); \
+#define TANDEM_INSTANCES_FEW_ROWS(Element)                                            \
+  namespace tandem::cuda::projection {                                                \
+  template void launch_few_rows<Element, 8, 128>(const ForwardParams&, int, void*);   \
+  template void launch_few_rows<Element, 16, 128>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 32, 128>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 64, 128>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 96, 128>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 128, 128>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 160, 128>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 224, 128>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 160, 192>(const ForwardParams&, int, void*); \
   }

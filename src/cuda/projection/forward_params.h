@@ -13,13 +13,17 @@
 
 namespace tandem::cuda::projection {
 
-struct ForwardSegment {
-  gemm::Target out;
-  gemm::Target slope;
-  Activation activation = Activation::kNone;
+struct SegmentActivation {
+  Activation kind = Activation::kNone;
   float inverse_divisor = 1.0f;
   float min = 0.0f;
   float max = 0.0f;
+};
+
+struct ForwardSegment {
+  gemm::Target out;
+  gemm::Target slope;
+  SegmentActivation activation;
   int head_width = 0;
   std::uint32_t head_ends = 0;  // a bit per block of 8 columns of a tile: the last one of a head
   MatrixTensor inverse_norm;
@@ -44,11 +48,11 @@ struct NormalizeParams {
 };
 
 /// Launch projection_forward_kernel with tiles of kColumns, `kPlain`: of products and biases alone,
-/// projection_few_rows_kernel for up to kRows rows, and projection_normalize_kernel. Instantiated
-/// in forward_instances.cuh.
+/// projection_few_rows_kernel with tiles of kRows rows, and projection_normalize_kernel.
+/// Instantiated in forward_instances.cuh.
 template <class Element, int kColumns, bool kPlain, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
-template <class Element, int kRows>
+template <class Element, int kRows, int kColumns>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element>
 void launch_normalize(const NormalizeParams& params, void* stream);

@@ -233,9 +233,9 @@ __global__ __launch_bounds__(
 
 /// Divides each head of a row by the root of its mean square and multiplies it by the weight.
 template <class Element>
-__device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegment& segment,
-                                    const HeadSegment& heads, const gemm::RowPiece& piece) {
-  const float rstd = inverse_norm_of_head(params, segment, piece, [&](float sum) {
+__device__ void rms_normalize_heads(const RowSegment& segment, const HeadSegment& heads,
+                                    const gemm::RowPiece& piece) {
+  const float rstd = inverse_norm_of_head(segment, piece, [&](float sum) {
     return rsqrtf(sum / static_cast<float>(segment.head_width) + heads.eps);
   });
   const int column = 4 * (static_cast<int>(threadIdx.x % 32) % (segment.head_width / 4));
@@ -247,9 +247,8 @@ __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegm
 
 /// Turns the heads of a row. A warp.
 template <class Element>
-__device__ void rotate_heads(const HeadsParams& params, const ForwardSegment& segment,
+__device__ void rotate_heads(const RopeParams& rope, const RowSegment& segment,
                              const gemm::RowPiece& piece) {
-  const RopeParams& rope = params.rope;
   const int column = 4 * (static_cast<int>(threadIdx.x % 32) % (segment.head_width / 4));
   const RopeRow<Element> table(rope, rope_position(rope, piece.row));
   float(&z)[4] = piece.values;
@@ -275,16 +274,15 @@ __device__ void rotate_heads(const HeadsParams& params, const ForwardSegment& se
 }
 
 template <class Element>
-__device__ void finish_heads(const HeadsParams& params, const gemm::RowPiece& piece) {
-  const ForwardSegment& segment = params.segments[piece.segment];
-  const HeadSegment& heads = params.heads[piece.segment];
-  gemm::add_bias<Element>(segment.bias, segment.bias_fp32, params.columns[piece.segment], piece);
-  if (segment.slope.matrix.data != nullptr) {
-    write<Element>(segment.slope, params, piece, piece.values);
+__device__ void finish_heads(const RowSegment& segment, const HeadSegment& heads,
+                             const RopeParams& rope, const gemm::RowPiece& piece) {
+  segment.bias.add_to(piece.values);
+  if (segment.has_slope) {
+    gemm::write<Element>(segment.slope, piece, segment.count, piece.values);
   }
-  if (heads.norm_weight != nullptr) rms_normalize_heads<Element>(params, segment, heads, piece);
-  if (heads.rotates) rotate_heads<Element>(params, segment, piece);
-  write<Element>(segment.out, params, piece, piece.values);
+  if (heads.norm_weight != nullptr) rms_normalize_heads<Element>(segment, heads, piece);
+  if (heads.rotates) rotate_heads<Element>(rope, segment, piece);
+  gemm::write<Element>(segment.out, piece, segment.count, piece.values);
 }
 
 template <class Element, int kRows>
@@ -295,8 +293,11 @@ __global__ __launch_bounds__(
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
-  gemm::run_few_rows<Config>(
-      params, shared, [&](const gemm::RowPiece& piece) { finish_heads<Element>(params, piece); });
+  gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
+    return [segment = begin_rows<Element>(params, tile),
+            heads = gemm::in_registers(params.heads[tile.segment]), &rope = params.rope](
+               const gemm::RowPiece& piece) { finish_heads<Element>(segment, heads, rope, piece); };
+  });
 }
 
 /// Stores a value of fp32 or Element.
