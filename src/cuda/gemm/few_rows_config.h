@@ -9,7 +9,7 @@
 
 namespace tandem::cuda::gemm {
 
-constexpr int kFewRowsColumns = 128;  // of the result, per CTA at most: B's rows
+constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows; of wide tiles more
 constexpr int kMostFewRowsParts = 4;  // of the contracted axis: sums of more take longer
 constexpr int kStreamRows = 64;       // up to which a product is bound by B's bytes
 

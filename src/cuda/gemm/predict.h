@@ -47,7 +47,7 @@ inline double products_of_step(int columns, std::int64_t row_tiles) {
 /// (docs/ops/projection.log.md).
 inline double predict_tiles(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
                             int columns, int multiprocessors) {
-  const double epilogue = columns > 192 ? 1.87 : 0.0;
+  const double epilogue = columns > 192 ? 1.87 : 0.0;  // what of it lies beside no products
   return predict_waves(row_tiles * column_tiles, multiprocessors, steps,
                        products_of_step(columns, row_tiles), weights_of_step(columns, row_tiles),
                        epilogue);

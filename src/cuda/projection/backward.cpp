@@ -102,6 +102,7 @@ double predict_input(const ProjectionBackwardProblem& problem, int columns, int 
 double predict_weight(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
   const int slices = weight_slices(problem, columns, multiprocessors);
   const std::int64_t steps = ceil_div(ceil_div(problem.M, gemm::kTileDepth), slices);
+  // All as tiles of rows: both operands are activations, and none waits for weights.
   return gemm::predict_tiles(weight_tiles(problem, columns) * slices, 1, steps, columns,
                              multiprocessors);
 }
