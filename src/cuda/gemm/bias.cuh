@@ -35,7 +35,8 @@ __device__ void add_bias(const void* bias, bool fp32, int columns,
   }
 }
 
-/// The bias of a lane's four columns of a row (gemm/few_rows.cuh), in fp32 or Element, or of none.
+/// The bias of a thread's four columns of a row (gemm/few_rows.cuh), in fp32 or Element, or of
+/// none.
 struct RowBias {
   float values[4] = {};
 

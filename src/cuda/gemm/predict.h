@@ -57,6 +57,7 @@ inline double predict_tiles(std::int64_t row_tiles, std::int64_t column_tiles, s
 /// clusters run at once.
 inline double predict_split(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
                             int columns, const DeviceProperties& device) {
+  static_assert(kSplitParts == 2);  // device.clusters[0], and what was fitted
   constexpr double kExchange = 1.9;
   const std::int64_t tiles = row_tiles * column_tiles;
   if (tiles > device.clusters[0]) return std::numeric_limits<double>::infinity();

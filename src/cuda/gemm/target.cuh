@@ -63,7 +63,7 @@ struct RowTarget {
   __device__ RowTarget(const Target& to) : matrix(to.matrix), fp32(to.fp32) {}
 };
 
-/// Writes a lane's values of a row, of which `count` lie in the tile and in the result.
+/// Writes a thread's values of a row, of which `count` lie in the tile and in the result.
 template <class Element>
 __device__ void write(const RowTarget& to, const RowPiece& piece, int count,
                       const float (&values)[4]) {

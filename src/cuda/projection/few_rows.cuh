@@ -101,6 +101,7 @@ __global__ __launch_bounds__(
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
   gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
     return [segment = begin_rows<Element>(params, tile)](const gemm::RowPiece& piece) {
+      // A row of a wider tile is not a warp's, as the norm of heads needs it.
       finish<Element, kColumns == gemm::kFewRowsColumns>(segment, piece);
     };
   });

@@ -127,15 +127,14 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
   return tiles;
 }
 
-/// Columns of a tile at most.
+/// Columns of a tile at most; where heads must lie whole in it, all that it can have.
 int tile_columns(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                  const DeviceProperties& device) {
+  if (variant.few_rows == 0 || variant.few_rows > gemm::kStreamRows) return variant.columns;
   const bool whole_heads =
       std::any_of(problem.segments.begin(), problem.segments.end(),
                   [](const ProjectionForwardSegment& segment) { return segment.head_width > 0; });
-  if (variant.few_rows == 0 || variant.few_rows > gemm::kStreamRows || whole_heads) {
-    return variant.columns;
-  }
+  if (whole_heads) return variant.columns;
   return gemm::few_rows_columns(problem.M, device.multiprocessors,
                                 [&](int columns) { return column_tiles(problem, columns); });
 }

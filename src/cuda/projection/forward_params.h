@@ -13,6 +13,7 @@
 
 namespace tandem::cuda::projection {
 
+/// z becomes f(z); what f needs beside it.
 struct SegmentActivation {
   Activation kind = Activation::kNone;
   float inverse_divisor = 1.0f;
@@ -48,8 +49,8 @@ struct NormalizeParams {
 };
 
 /// Launch projection_forward_kernel with tiles of kColumns, `kPlain`: of products and biases alone,
-/// projection_few_rows_kernel with tiles of kRows rows, and projection_normalize_kernel.
-/// Instantiated in forward_instances.cuh.
+/// projection_few_rows_kernel with tiles of up to kRows rows and kColumns, and
+/// projection_normalize_kernel. Instantiated in forward_instances.cuh.
 template <class Element, int kColumns, bool kPlain, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element, int kRows, int kColumns>
