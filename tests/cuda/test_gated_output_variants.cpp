@@ -56,6 +56,9 @@ TEST(GatedOutputVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(1, 4096, 4096)), EndsWith(".m8"));
   EXPECT_THAT(chosen(forward_args(16, 4096, 4096)), EndsWith(".m16"));
   EXPECT_THAT(chosen(forward_args(64, 4096, 4096)), EndsWith(".m64"));
+  EXPECT_THAT(chosen(forward_args(100, 4096, 4096)), EndsWith(".n64.split"));
+  EXPECT_THAT(chosen(forward_args(160, 5120, 5120)), EndsWith(".m160"));
+  EXPECT_THAT(chosen(forward_args(200, 5120, 5120)), EndsWith(".m96"));
   EXPECT_THAT(chosen(forward_args(512, 4096, 4096)), EndsWith(".n128"));
   EXPECT_THAT(chosen(forward_args(2048, 8192, 2048)), EndsWith(".rows_gated"));
 }

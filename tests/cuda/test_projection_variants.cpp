@@ -169,7 +169,8 @@ TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
 
 TEST(FewRows, TilesAreNarrowerWhereMultiprocessorsTakeSeveral) {
   const auto columns = [](std::int64_t rows, int of_all) {
-    return gemm::few_rows_columns(rows, 132, [&](int tile) { return ceil_div(of_all, tile); });
+    return gemm::few_rows_columns(64, gemm::kFewRowsColumns, rows, 132,
+                                  [&](int tile) { return ceil_div(of_all, tile); });
   };
   EXPECT_EQ(columns(1, 28672), 112);  // 256 tiles, two a multiprocessor
   EXPECT_EQ(columns(1, 6144), 128);   // no more tiles than multiprocessors

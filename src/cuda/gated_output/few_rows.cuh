@@ -9,6 +9,44 @@
 
 namespace tandem::cuda::gated_output {
 
+/// Adds bias and residual to the four columns of rows that a thread finishes, and writes them. The
+/// residual is read before the products. why: behind them each row would wait for device memory.
+template <class Element, int kRows>
+class SumRows {
+ public:
+  static constexpr int kHeldRows = kRows / gemm::kRowsAtOnce;
+
+  __device__ SumRows(const ForwardParams& params, const gemm::FewRowsTile& tile) : params_(params) {
+    const int columns = params.columns[0], column = tile.thread_column;
+    count_ = min(tile.column + params.tile_columns[0], columns) - column;
+    bias_ = gemm::load_row_bias<Element>(params.bias.data, params.bias.dtype == DType::kFloat32,
+                                         columns, column);
+    if (params.residual.data == nullptr || count_ <= 0) return;
+#pragma unroll
+    for (int i = 0; i < kHeldRows; ++i) {
+      // why not only of rows in the tile: as many conditions would stay in registers as well.
+      const int row = min(tile.thread_row + i * tile.next_row, tile.rows - 1);
+      const Element* from = row_of<const Element>(params.residual, tile.row + row) + column;
+      residual_[i] = gemm::read_four(from, count_);
+    }
+  }
+
+  __device__ void operator()(const gemm::RowPiece& piece, int before) const {
+    if (count_ <= 0) return;
+    bias_.add_to(piece.values);
+    if (params_.residual.data != nullptr) {
+      residual_[before].template add_to<Element>(piece.values);
+    }
+    gemm::write<Element>(params_.sum, piece, count_, piece.values);
+  }
+
+ private:
+  const ForwardParams& params_;
+  int count_;  // of the thread's columns, those in the tile and in the result
+  gemm::RowBias bias_;
+  gemm::PackedFour residual_[kHeldRows];
+};
+
 template <class Element, int kRows>
 __global__ __launch_bounds__(
     gemm::FewRowsConfig<Element, kRows>::kThreads,
@@ -17,24 +55,8 @@ __global__ __launch_bounds__(
   extern __shared__ __align__(1024) char shared_memory[];
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
-  const int columns = params.columns[0];
   gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
-    const gemm::RowBias bias = gemm::load_row_bias<Element>(
-        params.bias.data, params.bias.dtype == DType::kFloat32, columns, tile.thread_column);
-    const int end = min(tile.column + params.tile_columns[0], columns);
-    return [&params, end, bias](const gemm::RowPiece& piece) {
-      const int count = end - piece.column;
-      if (count <= 0) return;
-      bias.add_to(piece.values);
-      if (params.residual.data != nullptr) {
-        const Element* residual = row_of<const Element>(params.residual, piece.row) + piece.column;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i < count) piece.values[i] += static_cast<float>(residual[i]);
-        }
-      }
-      gemm::write<Element>(params.sum, piece, count, piece.values);
-    };
+    return SumRows<Element, kRows>(params, tile);
   });
 }
 

@@ -25,16 +25,20 @@ constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  const auto add = [&](const char* kind, int columns, int most_rows, ForwardVariant::Launch launch,
+  const auto add = [&](const char* kind, int columns, int few_rows, ForwardVariant::Launch launch,
                        ForwardVariant::LaunchWholeRows whole_rows = nullptr, bool gates = false) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, most_rows, launch, whole_rows, gates, &launch_gate<Element>,
-                     &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
+                     columns, gemm::most_rows_of_tiles(few_rows, 400), few_rows, launch, whole_rows,
+                     gates, &launch_gate<Element>, &row_norm::launch_normalize<Element>,
+                     &gemm::launch_copy<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
   add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);
   add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32>);
   add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
+  add("m96", gemm::kFewRowsColumns, 96, &launch_few_rows<Element, 96>);
+  add("m128", gemm::kFewRowsColumns, 128, &launch_few_rows<Element, 128>);
+  add("m160", gemm::kFewRowsColumns, 160, &launch_few_rows<Element, 160>);
   add("n128", 128, 0, &launch_forward<Element, 128, 1>);
   add("n64", 64, 0, &launch_forward<Element, 64, 1>);
   add("n64.split", 64, 0, &launch_forward<Element, 64, gemm::kSplitParts>);
@@ -63,7 +67,7 @@ const ForwardVariant& choose(const GatedOutputForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
   return gemm::choose_product(kForward, forward_variants(), problem, device, options,
                               [](const ForwardVariant& one) {
-                                return one.columns == kInvariantColumns && one.most_rows == 0;
+                                return one.columns == kInvariantColumns && one.few_rows == 0;
                               });
 }
 
@@ -91,7 +95,7 @@ struct Call {
   }
   gemm::Target result(const MatrixTensor& matrix) const {
     return gemm::make_target(matrix, problem.dtype, problem.dtype, problem.M, problem.d,
-                             variant.most_rows == 0);
+                             variant.few_rows == 0);
   }
 
   /// Returns a as TMA can read it.
@@ -114,20 +118,19 @@ struct Call {
 
   /// What the product takes that is written to `sum`, where it is wanted.
   void fill(ForwardParams& params, const MatrixTensor& a, const MatrixTensor& sum) const {
-    const bool few = variant.most_rows > 0;
+    const bool few = variant.few_rows > 0;
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
     params.depth[0] = problem.d_in;
     const int tile =
-        few ? gemm::few_rows_columns(problem.M, device.multiprocessors,
-                                     [&](int columns) { return ceil_div(problem.d, columns); })
-            : variant.columns;
+        gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M, device.multiprocessors,
+                               [&](int columns) { return ceil_div(problem.d, columns); });
     params.set_columns(0, problem.d, tile);
     if (problem.d_in > 0) {
       const MatrixTensor weight = plan.copies_weight
                                       ? copy(problem.weight, problem.d, problem.d_in, plan.weight)
                                       : problem.weight;
-      params.a[0] = operand_a(a, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.most_rows));
+      params.a[0] = operand_a(a, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.few_rows));
       params.b[0] = operand(weight, problem.d, problem.d_in,
                             few ? tile : gemm::box_rows_b(gemm::Layout::kNT, tile));
     }
@@ -242,7 +245,7 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
   const MatrixTensor& a = plan.gates ? problem.gated : problem.rows.o;
   plan.copies_a = a.data != nullptr && copies(a, problem.M, problem.d_in);
   plan.copies_weight = copies(problem.weight, problem.d, problem.d_in);
-  plan.copies_residual = variant.most_rows == 0 && problem.residual.data != nullptr &&
+  plan.copies_residual = variant.few_rows == 0 && problem.residual.data != nullptr &&
                          copies(problem.residual, problem.M, problem.d);
   plan.a = add(plan.copies_a || a.data == nullptr, problem.M, problem.d_in);
   plan.weight = add(plan.copies_weight, problem.d, problem.d_in);
@@ -259,8 +262,10 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
 double predict_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,
                        const DeviceProperties& device) {
   // Of a pass over rows beside its bytes, of the counts that whole rows clear, and of each of their
-  // tiles, whose norm lies beside no products; these take longer behind a gate's pass.
+  // tiles, whose norm lies beside no products; these take longer behind a gate's pass. Of each row
+  // of the residual that a CTA of few rows reads.
   constexpr double kPass = 2.0, kClear = 1.5, kNorm = 1.5, kNormBehindPass = 9.0;
+  constexpr double kResidualOfRow = 0.03;
   const auto pass = [&](std::int64_t columns, int matrices) {
     constexpr double kBytesPerMicrosecond = 4.2e6;
     return kPass + static_cast<double>(problem.M * columns * matrices * 2) / kBytesPerMicrosecond;
@@ -272,10 +277,18 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
   if (whole_rows) ctas -= ctas % std::max<std::int64_t>(per_row, 1);
   if (ctas == 0) return std::numeric_limits<double>::infinity();
   const std::int64_t steps = ceil_div(problem.d_in, gemm::kTileDepth);
-  double time =
-      variant.splits
-          ? gemm::predict_split(row_tiles, per_row, steps, variant.columns, device)
-          : gemm::predict_tiles(row_tiles, per_row, steps, variant.columns, static_cast<int>(ctas));
+  double time = 0.0;
+  if (variant.few_rows > 0) {
+    const gemm::FewRowsShape shape = gemm::few_rows_shape(variant.few_rows, problem.M, per_row,
+                                                          problem.d_in, device.multiprocessors);
+    time = gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
+                                  problem.d_in, device.multiprocessors);
+    if (problem.residual.data != nullptr) time += kResidualOfRow * shape.rows / shape.parts;
+  } else if (variant.splits) {
+    time = gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
+  } else {
+    time = gemm::predict_tiles(row_tiles, per_row, steps, variant.columns, static_cast<int>(ctas));
+  }
   const bool gates = gates_before(variant, problem);
   if (gates) time += pass(problem.d_in, 3);
   if (whole_rows) {

@@ -14,12 +14,15 @@
   template void launch_forward<Element, 256, 1>(const ForwardParams&, int, void*);                \
   }
 
-#define TANDEM_INSTANCES_FEW_ROWS(Element)                                      \
-  namespace tandem::cuda::gated_output {                                        \
-  template void launch_few_rows<Element, 8>(const ForwardParams&, int, void*);  \
-  template void launch_few_rows<Element, 16>(const ForwardParams&, int, void*); \
-  template void launch_few_rows<Element, 32>(const ForwardParams&, int, void*); \
-  template void launch_few_rows<Element, 64>(const ForwardParams&, int, void*); \
+#define TANDEM_INSTANCES_FEW_ROWS(Element)                                       \
+  namespace tandem::cuda::gated_output {                                         \
+  template void launch_few_rows<Element, 8>(const ForwardParams&, int, void*);   \
+  template void launch_few_rows<Element, 16>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 32>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 64>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 96>(const ForwardParams&, int, void*);  \
+  template void launch_few_rows<Element, 128>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 160>(const ForwardParams&, int, void*); \
   }
 
 #define TANDEM_INSTANCES_WHOLE_ROWS(Element)                                           \

@@ -40,8 +40,9 @@ struct WholeRowsParams : ForwardParams {
   std::uint32_t* arrived = nullptr;
 };
 
-/// Launch gated_output_forward_kernel with tiles of kColumns, gated_output_few_rows_kernel for up
-/// to kRows rows, and gated_output_whole_rows_kernel. Instantiated in forward_instances.cuh.
+/// Launch gated_output_forward_kernel with tiles of kColumns, gated_output_few_rows_kernel with
+/// tiles of up to kRows rows, and gated_output_whole_rows_kernel. Instantiated in
+/// forward_instances.cuh.
 template <class Element, int kColumns, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element, int kRows>

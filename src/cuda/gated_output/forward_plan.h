@@ -13,8 +13,8 @@
 
 namespace tandem::cuda::gated_output {
 
-/// Tiles of 128 rows by `columns`, of a product alone or of whole rows with their norm; or, for few
-/// rows, a stream of the weights.
+/// Tiles of 128 rows by `columns`, of a product alone or of whole rows with their norm; or of
+/// `few_rows`.
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
   using LaunchWholeRows = void (*)(const WholeRowsParams&, int multiprocessors, void* stream);
@@ -24,7 +24,8 @@ struct ForwardVariant {
   std::string name;
   DType dtype;
   int columns;
-  int most_rows;               // 0: any number
+  int most_rows;               // that it takes; 0: any number
+  int few_rows;                // of a tile of gemm/few_rows.cuh, up to
   Launch launch;               // or
   LaunchWholeRows whole_rows;  // which `gates` in the kernel, or takes a as it is
   bool gates;

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cute/arch/cluster_sm90.hpp>
+#include <type_traits>
 
 #include "cuda/gemm/few_rows_config.h"
 #include "cuda/gemm/operands.h"
@@ -61,7 +62,10 @@ struct FewRowsTile {
   int rows;
   int begin;
   int end;
-  int thread_column;  // of the segment: the first of the four of each row that a thread finishes
+  // What the calling thread finishes: four columns of each `next_row`'th row of the tile.
+  int thread_column;  // of the segment: the first
+  int thread_row;     // of the tile: the first
+  int next_row;
 };
 
 /// Where the four columns of a row lie in a tile that a thread finishes.
@@ -102,6 +106,8 @@ __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, in
   found.begin = steps * rank / parts;
   found.end = steps * (rank + 1) / parts;
   found.thread_column = found.column + column_of_thread<Config>();
+  found.thread_row = rank + parts * (static_cast<int>(threadIdx.x) / (Config::kColumns / 4));
+  found.next_row = parts * kRowsAtOnce;
   return found;
 }
 
@@ -135,28 +141,50 @@ __device__ inline float4 sum_of_parts(const RowParts& pieces, int parts) {
 /// Adds the parts of all rows that a thread finishes, in place: those columns that it reads again.
 /// Several rows are on their way at once.
 template <class Config>
-__device__ void add_parts(FewRowsShared<Config>& shared, int first, int rows, int parts) {
+__device__ void add_parts(FewRowsShared<Config>& shared, const FewRowsTile& tile, int parts) {
   constexpr int kAtOnce = 4;
-  const int next = kRowsAtOnce * parts;
-  for (; first < rows; first += kAtOnce * next) {
+  const int next = tile.next_row;
+  for (int first = tile.thread_row; first < tile.rows; first += kAtOnce * next) {
     RowParts pieces[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i * next < rows) load_parts(shared, first + i * next, parts, pieces[i]);
+      if (first + i * next < tile.rows) load_parts(shared, first + i * next, parts, pieces[i]);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int row = first + i * next;
-      if (row >= rows) break;
+      if (row >= tile.rows) break;
       *reinterpret_cast<float4*>(&shared.sums[row][column_of_thread<Config>()]) =
           sum_of_parts(pieces[i], parts);
     }
   }
 }
 
+/// An epilogue that holds something of each row that the calling thread finishes, in registers.
+template <class Epilogue>
+concept HoldsRows = requires {
+  std::remove_cvref_t<Epilogue>::kHeldRows;
+};
+
+/// Calls finish(row of the tile, how many before it) for the rows that the calling thread finishes.
+template <class Config, class Epilogue, class Finish>
+__device__ void finish_rows(const FewRowsTile& tile, Finish finish) {
+  if constexpr (HoldsRows<Epilogue>) {
+    static_assert(Epilogue::kHeldRows * kRowsAtOnce >= Config::kRows);
+#pragma unroll
+    for (int i = 0; i < Epilogue::kHeldRows; ++i) {
+      const int row = tile.thread_row + i * tile.next_row;
+      if (row < tile.rows) finish(row, i);
+    }
+  } else {
+    for (int row = tile.thread_row; row < tile.rows; row += tile.next_row) finish(row, 0);
+  }
+}
+
 /// Computes the CTA's tile, and has its rows finished by what begin_epilogue(tile) returns while
-/// the first loads are under way, called with a RowPiece by the threads of a row. All threads of a
-/// kernel that does nothing else; `shared` is its dynamic shared memory.
+/// the first loads are under way, called by the threads of a row with a RowPiece, and with how many
+/// rows the thread has finished, if it HoldsRows. All threads of a kernel that does nothing else;
+/// `shared` is its dynamic shared memory.
 template <class Config, class Operands, class BeginEpilogue>
 __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& shared,
                              BeginEpilogue begin_epilogue) {
@@ -203,7 +231,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       }
     }
     __syncwarp();
-    sync_cluster();
+    if (parts > 1) sync_cluster();
   } else {
     const auto epilogue = begin_epilogue(tile);
     float acc[Config::kRows / 2];
@@ -243,11 +271,14 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       const int row = fragment_column(i / 4) + i % 2;
       shared.sums[row][column] = tile.begin < tile.end ? acc[i] : 0.0f;
     }
-    sync_cluster();
+    if (parts > 1) {
+      sync_cluster();
+    } else {
+      cutlass::arch::NamedBarrier::sync(Config::kProductThreads, kRowsBarrier);
+    }
     constexpr bool kAddsFirst = Config::kCtas == 1;  // else a thread has few rows
-    const int first = rank + parts * (static_cast<int>(threadIdx.x) / (Config::kColumns / 4));
-    if (kAddsFirst && parts > 1) add_parts(shared, first, tile.rows, parts);
-    for (int row = first; row < tile.rows; row += parts * kRowsAtOnce) {
+    if (kAddsFirst && parts > 1) add_parts(shared, tile, parts);
+    finish_rows<Config, decltype(epilogue)>(tile, [&](int row, int before) {
       float4 sum;
       if constexpr (kAddsFirst) {
         sum = *reinterpret_cast<const float4*>(&shared.sums[row][column_of_thread<Config>()]);
@@ -257,10 +288,15 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
         sum = sum_of_parts(pieces, parts);
       }
       float values[4] = {sum.x, sum.y, sum.z, sum.w};
-      epilogue(RowPiece{values, tile.row + row, tile.thread_column});
-    }
+      const RowPiece piece{values, tile.row + row, tile.thread_column};
+      if constexpr (HoldsRows<decltype(epilogue)>) {
+        epilogue(piece, before);
+      } else {
+        epilogue(piece);
+      }
+    });
   }
-  sync_cluster();  // none leaves while another reads its sums
+  if (parts > 1) wait_for_cluster();  // none leaves while another reads its sums
 }
 
 /// Launches a kernel that calls run_few_rows<Config>; nothing without tiles.

@@ -29,6 +29,12 @@ struct FewRowsConfig {
   static_assert(kRows % 8 == 0 && kRows <= 256 && kABytes % 1024 == 0 && kStages >= 3);
 };
 
+/// How many rows a variant with tiles of up to `rows` takes, 0 for any number: all of them in one
+/// tile, or from kStreamRows on so many as were `measured`.
+constexpr int most_rows_of_tiles(int rows, int measured) {
+  return rows < kStreamRows ? rows : measured;
+}
+
 /// Rows of a tile of up to `most`, where all but the last are equally high.
 inline int few_rows_of_tile(int most, std::int64_t rows) {
   return static_cast<int>(
@@ -63,17 +69,19 @@ inline FewRowsShape few_rows_shape(int most_rows, std::int64_t rows, std::int64_
   return {static_cast<int>(row_tiles), of_tile, parts};
 }
 
-/// Columns of a tile of a product of few rows that has tiles_of(columns) of them. Where
-/// multiprocessors take several, those with which the busiest one loads the fewest bytes.
+/// Columns of the tiles of a variant with tiles of up to most_rows by `columns`, 0 rows for any
+/// number, where a product has tiles_of(columns) of them. A stream of the weights takes narrower
+/// ones where multiprocessors take several: those with which the busiest one loads the fewest
+/// bytes.
 template <class TilesOf>
-int few_rows_columns(std::int64_t rows, int multiprocessors, TilesOf tiles_of) {
-  int best = kFewRowsColumns;
-  if (rows > kStreamRows || tiles_of(best) <= multiprocessors) return best;
-  const auto load = [&](int columns) {
-    return ceil_div(tiles_of(columns), multiprocessors) * columns;
-  };
-  for (int columns = kFewRowsColumns - 8; columns >= kFewRowsColumns / 2; columns -= 8) {
-    if (load(columns) < load(best)) best = columns;
+int few_rows_columns(int most_rows, int columns, std::int64_t rows, int multiprocessors,
+                     TilesOf tiles_of) {
+  const bool streams = 0 < most_rows && most_rows <= kStreamRows && rows <= kStreamRows;
+  if (!streams || tiles_of(columns) <= multiprocessors) return columns;
+  const auto load = [&](int width) { return ceil_div(tiles_of(width), multiprocessors) * width; };
+  int best = columns;
+  for (int width = columns - 8; width >= columns / 2; width -= 8) {
+    if (load(width) < load(best)) best = width;
   }
   return best;
 }

@@ -72,18 +72,20 @@ inline double predict_few_rows(int most_rows, int columns, std::int64_t rows,
                                std::int64_t column_tiles, std::int64_t depth, int multiprocessors) {
   constexpr double kBase = 0.14, kLeastStep = 0.3, kProductsOfRow = 0.00278;
   constexpr double kLoadOfRow = 0.00143, kExchange = 1.7, kExchangeOfRow = 0.0258,
-                   kEpilogueOfRow = 0.015;
+                   kEpilogueOfRow = 0.015, kNextWave = 5.0;
   const FewRowsShape shape = few_rows_shape(most_rows, rows, column_tiles, depth, multiprocessors);
+  const std::int64_t ctas = shape.row_tiles * column_tiles * shape.parts;
   const double width = static_cast<double>(columns) / kFewRowsColumns;
   const double step = std::max({kLeastStep * width, kProductsOfRow * most_rows * width,
                                 kLoadOfRow * (columns + shape.rows)});
   const double finished = static_cast<double>(shape.rows) / shape.parts;
   const double exchange =
       shape.parts == 1 ? 0.0 : kExchange + kExchangeOfRow * width * (shape.rows - finished);
-  return kBase + exchange +
-         predict_waves(shape.row_tiles * column_tiles * shape.parts, multiprocessors,
-                       ceil_div(ceil_div(depth, kTileDepth), shape.parts), step,
-                       weights_of_step(columns, shape.row_tiles), kEpilogueOfRow * finished);
+  // The first loads of a CTA lie beside nothing, and its rows' end.
+  const double next = kNextWave * static_cast<double>(ceil_div(ctas, multiprocessors) - 1);
+  return kBase + exchange + next +
+         predict_waves(ctas, multiprocessors, ceil_div(ceil_div(depth, kTileDepth), shape.parts),
+                       step, weights_of_step(columns, shape.row_tiles), kEpilogueOfRow * finished);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -35,6 +35,35 @@ __device__ void write(const Target& to, int rows, int columns, int end,
   }
 }
 
+/// Four neighbouring 16-bit values of a row, in two words. why words: taken apart they would be
+/// waited for where they are read.
+struct PackedFour {
+  uint2 words;
+
+  template <class Element>
+  __device__ void add_to(float (&values)[4]) const {
+    struct Pair {
+      Element first, second;
+    };
+    const auto low = __builtin_bit_cast(Pair, words.x), high = __builtin_bit_cast(Pair, words.y);
+    values[0] += static_cast<float>(low.first);
+    values[1] += static_cast<float>(low.second);
+    values[2] += static_cast<float>(high.first);
+    values[3] += static_cast<float>(high.second);
+  }
+};
+
+/// Reads the first `count` of four; 0 behind them.
+template <class Element>
+__device__ PackedFour read_four(const Element* from, int count) {
+  if (count >= 4 && reinterpret_cast<std::uintptr_t>(from) % sizeof(uint2) == 0) {
+    return {*reinterpret_cast<const uint2*>(from)};
+  }
+  const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
+  const auto at = [&](int i) { return i < count ? std::uint32_t{bits[i]} : 0u; };
+  return {{at(0) | at(1) << 16, at(2) | at(3) << 16}};
+}
+
 /// Writes the first `count` of four neighbouring values.
 template <class Stored>
 __device__ void write_four(Stored* to, int count, const float (&values)[4]) {

@@ -24,16 +24,18 @@ constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  const auto add = [&](const char* kind, int columns, int most_rows,
-                       ForwardVariant::Launch launch) {
+  const auto add = [&](const char* kind, int columns, int few_rows, ForwardVariant::Launch launch) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, most_rows, launch, &row_norm::launch_normalize<Element>,
-                     &gemm::launch_copy<Element>});
+                     columns, gemm::most_rows_of_tiles(few_rows, 400), few_rows, launch,
+                     &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
   add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);
   add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32>);
   add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
+  add("m96", gemm::kFewRowsColumns, 96, &launch_few_rows<Element, 96>);
+  add("m128", gemm::kFewRowsColumns, 128, &launch_few_rows<Element, 128>);
+  add("m160", gemm::kFewRowsColumns, 160, &launch_few_rows<Element, 160>);
   add("n128", 128, 0, &launch_forward<Element, 128>);
   add("n256", 256, 0, &launch_forward<Element, 256>);
 }
@@ -42,7 +44,7 @@ const ForwardVariant& choose(const GemmSwigluForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
   return gemm::choose_product(kForward, forward_variants(), problem, device, options,
                               [](const ForwardVariant& one) {
-                                return one.columns == kInvariantColumns && one.most_rows == 0;
+                                return one.columns == kInvariantColumns && one.few_rows == 0;
                               });
 }
 
@@ -88,9 +90,14 @@ ForwardPlan plan_forward(const GemmSwigluForwardProblem& problem) {
 
 double predict_forward(const ForwardVariant& variant, const GemmSwigluForwardProblem& problem,
                        const DeviceProperties& device) {
-  return gemm::predict_tiles(
-      ceil_div(problem.M, gemm::kTileRows), ceil_div(problem.F, variant.columns / 2),
-      ceil_div(problem.d, gemm::kTileDepth), variant.columns, device.multiprocessors);
+  const std::int64_t per_row = ceil_div(problem.F, variant.columns / 2);
+  if (variant.few_rows > 0) {
+    return gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row, problem.d,
+                                  device.multiprocessors);
+  }
+  return gemm::predict_tiles(ceil_div(problem.M, gemm::kTileRows), per_row,
+                             ceil_div(problem.d, gemm::kTileDepth), variant.columns,
+                             device.multiprocessors);
 }
 
 }  // namespace tandem::cuda::gemm_swiglu
@@ -128,18 +135,17 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
                       stream);
   }
   if (problem.F == 0) return;
-  const bool few = variant.most_rows > 0;
+  const bool few = variant.few_rows > 0;
   ForwardParams params{};
   params.B = 1;
   params.rows = static_cast<int>(problem.M);
   params.depth[0] = problem.d;
   const int tile =
-      few ? gemm::few_rows_columns(problem.M, device.multiprocessors,
-                                   [&](int columns) { return ceil_div(problem.F, columns / 2); })
-          : variant.columns;
+      gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M, device.multiprocessors,
+                             [&](int columns) { return ceil_div(problem.F, columns / 2); });
   params.set_columns(0, problem.F, tile / 2);
   params.a[0] =
-      operand(x, problem.M, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.most_rows));
+      operand(x, problem.M, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.few_rows));
   const int rows_b = few ? tile / 2 : gemm::kBoxRows;
   params.b[0] =
       operand(readable(problem.gate_weight, problem.F, plan.copies_gate_weight, plan.gate_weight),

@@ -12,7 +12,7 @@
 
 namespace tandem::cuda::gemm_swiglu {
 
-/// Tiles of 128 rows by `columns` products; or, for few rows, a stream of the weights.
+/// Tiles of 128 rows, or of `few_rows`, by `columns` products.
 struct ForwardVariant {
   using Launch = void (*)(const ForwardParams&, int multiprocessors, void* stream);
   using Normalize = void (*)(const char*, const row_norm::NormalizeParams&, void* stream);
@@ -20,7 +20,8 @@ struct ForwardVariant {
   std::string name;
   DType dtype;
   int columns;    // of a tile: half of them results
-  int most_rows;  // 0: any number
+  int most_rows;  // that it takes; 0: any number
+  int few_rows;   // of a tile of gemm/few_rows.cuh, up to
   Launch launch;
   Normalize normalize;
   gemm::Copy copy;

@@ -50,10 +50,9 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
   table.back().splits = kParts > 1;
 }
 
-/// Tiles of up to kRows rows: for all rows in one, up to kStreamRows, or where they were measured.
+/// Tiles of up to kRows rows.
 template <class Element, int kRows, Takes kTakes, int kColumns>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
-  constexpr int kMostRows = kRows < gemm::kStreamRows ? kRows : 1024;
   const std::string wide = kColumns > gemm::kFewRowsColumns ? ".n" + std::to_string(kColumns) : "";
   ForwardVariant::Launch launch = nullptr;
   if constexpr (kTakes == Takes::kHeads) {
@@ -61,8 +60,8 @@ void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
   } else {
     launch = &launch_without_heads<&launch_few_rows<Element, kRows, kColumns>>;
   }
-  add<Element>(table, dtype, "m" + std::to_string(kRows) + wide, kColumns, kTakes, kMostRows,
-               launch);
+  add<Element>(table, dtype, "m" + std::to_string(kRows) + wide, kColumns, kTakes,
+               gemm::most_rows_of_tiles(kRows, 1024), launch);
   table.back().few_rows = kRows;
 }
 template <class Element, Takes kTakes, int kColumns, int... kRows>
@@ -130,12 +129,12 @@ std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
 /// Columns of a tile at most; where heads must lie whole in it, all that it can have.
 int tile_columns(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                  const DeviceProperties& device) {
-  if (variant.few_rows == 0 || variant.few_rows > gemm::kStreamRows) return variant.columns;
   const bool whole_heads =
       std::any_of(problem.segments.begin(), problem.segments.end(),
                   [](const ProjectionForwardSegment& segment) { return segment.head_width > 0; });
   if (whole_heads) return variant.columns;
-  return gemm::few_rows_columns(problem.M, device.multiprocessors,
+  return gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M,
+                                device.multiprocessors,
                                 [&](int columns) { return column_tiles(problem, columns); });
 }
 
