@@ -29,12 +29,6 @@ struct FewRowsConfig {
   static_assert(kRows % 8 == 0 && kRows <= 256 && kABytes % 1024 == 0 && kStages >= 3);
 };
 
-/// How many rows a variant with tiles of up to `rows` takes, 0 for any number: all of them in one
-/// tile, or from kStreamRows on so many as were `measured`.
-constexpr int most_rows_of_tiles(int rows, int measured) {
-  return rows < kStreamRows ? rows : measured;
-}
-
 /// Rows of a tile of up to `most`, where all but the last are equally high.
 inline int few_rows_of_tile(int most, std::int64_t rows) {
   return static_cast<int>(

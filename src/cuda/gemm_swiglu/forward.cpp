@@ -21,13 +21,14 @@ using gemm::as_tokens, gemm::matrix_extents, gemm::must_copy;
 
 constexpr const char* kForward = "gemm_swiglu_forward";
 constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
+constexpr int kMostFewRows = 400;       // to which tiles of gemm/few_rows.cuh were measured
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   const auto add = [&](const char* kind, int columns, int few_rows, ForwardVariant::Launch launch) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, gemm::most_rows_of_tiles(few_rows, 400), few_rows, launch,
-                     &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
+                     columns, few_rows <= gemm::kStreamRows ? few_rows : kMostFewRows, few_rows,
+                     launch, &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
   add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);

@@ -50,9 +50,10 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
   table.back().splits = kParts > 1;
 }
 
-/// Tiles of up to kRows rows.
+/// Tiles of up to kRows rows: for all rows in one, up to kStreamRows, or where they were measured.
 template <class Element, int kRows, Takes kTakes, int kColumns>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
+  constexpr int kMostRows = kRows < gemm::kStreamRows ? kRows : 1024;
   const std::string wide = kColumns > gemm::kFewRowsColumns ? ".n" + std::to_string(kColumns) : "";
   ForwardVariant::Launch launch = nullptr;
   if constexpr (kTakes == Takes::kHeads) {
@@ -60,8 +61,8 @@ void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
   } else {
     launch = &launch_without_heads<&launch_few_rows<Element, kRows, kColumns>>;
   }
-  add<Element>(table, dtype, "m" + std::to_string(kRows) + wide, kColumns, kTakes,
-               gemm::most_rows_of_tiles(kRows, 1024), launch);
+  add<Element>(table, dtype, "m" + std::to_string(kRows) + wide, kColumns, kTakes, kMostRows,
+               launch);
   table.back().few_rows = kRows;
 }
 template <class Element, Takes kTakes, int kColumns, int... kRows>
