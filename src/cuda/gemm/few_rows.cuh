@@ -296,7 +296,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       }
     });
   }
-  if (parts > 1) wait_for_cluster();  // none leaves while another reads its sums
+  if (parts > 1) sync_cluster();  // none leaves while another reads its sums
 }
 
 /// Launches a kernel that calls run_few_rows<Config>; nothing without tiles.

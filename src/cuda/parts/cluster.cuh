@@ -12,13 +12,6 @@ __device__ inline void sync_cluster() {
   __cluster_barrier_wait();
 }
 
-/// Waits for all threads of the cluster, which need to see nothing of each other: sooner than
-/// sync_cluster() behind stores to global memory.
-__device__ inline void wait_for_cluster() {
-  __cluster_barrier_arrive_relaxed();
-  __cluster_barrier_wait();
-}
-
 /// The address of the same place in the shared memory of a CTA of the cluster.
 __device__ inline std::uint32_t address_in_cluster(const void* here, int rank) {
   std::uint32_t address;
