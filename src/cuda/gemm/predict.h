@@ -81,7 +81,7 @@ inline double predict_few_rows(int most_rows, int columns, std::int64_t rows,
   const double finished = static_cast<double>(shape.rows) / shape.parts;
   const double exchange =
       shape.parts == 1 ? 0.0 : kExchange + kExchangeOfRow * width * (shape.rows - finished);
-  // The first loads of a CTA lie beside nothing, and its rows' end.
+  // Between waves nothing is under way beside a CTA's rows' end and the next one's first loads.
   const double next = kNextWave * static_cast<double>(ceil_div(ctas, multiprocessors) - 1);
   return kBase + exchange + next +
          predict_waves(ctas, multiprocessors, ceil_div(ceil_div(depth, kTileDepth), shape.parts),
