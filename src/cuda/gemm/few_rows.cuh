@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cute/arch/cluster_sm90.hpp>
-#include <type_traits>
 
 #include "cuda/gemm/few_rows_config.h"
 #include "cuda/gemm/operands.h"
@@ -163,7 +162,7 @@ __device__ void add_parts(FewRowsShared<Config>& shared, const FewRowsTile& tile
 /// An epilogue that holds something of each row that the calling thread finishes, in registers.
 template <class Epilogue>
 concept HoldsRows = requires {
-  std::remove_cvref_t<Epilogue>::kHeldRows;
+  Epilogue::kHeldRows;
 };
 
 /// Calls finish(row of the tile, how many before it) for the rows that the calling thread finishes.
