@@ -21,8 +21,9 @@
 // around it. Wider than 128 no turns: products are long beside the softmax.
 //
 // Masks cost three instructions an element, in blocks that a border crosses alone. A warpgroup
-// goes past blocks that only others see. Values behind a sequence's last key are zeroed in shared
-// memory: they may be anything, and 0 * NaN is NaN. A query that sees no key gets 0 and -inf.
+// goes past blocks that only others see. The last block ends with the sequence's last key; values
+// behind that of a sequence shorter than a block are zeroed in shared memory: they may be anything,
+// and 0 * NaN is NaN. A query that sees no key gets 0 and -inf.
 //
 // Floor: 2 (K + V) flops for each pair of a query and a key that it sees. Numerics: rounded to 16
 // bits are P and o; sums of P are of fp32 values. A NaN in q stays in its row, one in k

@@ -30,6 +30,12 @@ struct ForwardItem {
   int block_end = 0;
   int first_group = 0;  // the warpgroup that has the first 64 queries; the next ones follow
 
+  /// The first key that is loaded for a block. The last block ends with the sequence's last key, so
+  /// that it has none outside, and begins with keys of the one before.
+  template <class Config>
+  __device__ int first_key_of(int block) const {
+    return max(min(block * Config::kKeys, keys - Config::kKeys), 0);
+  }
   /// Warpgroups that have queries.
   __device__ int groups() const { return (queries + 63) / 64; }
   /// The first query of a warpgroup, of the tile.

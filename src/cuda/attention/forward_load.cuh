@@ -64,7 +64,8 @@ struct ForwardLoad {
   __device__ void load_item(const ForwardItem& item) {
     const int key_head = item.head / (params.problem.H / params.problem.HKV);
     const auto place = [&](int block) {
-      return TileCoordinate{0, key_head, item.first_key + block * Config::kKeys, item.batch};
+      return TileCoordinate{0, key_head, item.first_key + item.first_key_of<Config>(block),
+                            item.batch};
     };
     int block = item.block_end - 1;
     if (block < item.block_begin) return;

@@ -125,8 +125,8 @@ struct ForwardRows {
     queries_at.advance();
   }
 
-  /// Zeroes values behind a sequence's last, where tensors may hold anything: 0 * NaN is NaN. Every
-  /// warpgroup does, and writes the same zeros.
+  /// Zeroes values behind a short sequence's last, where the tensor goes on and may hold anything:
+  /// 0 * NaN is NaN. Every warpgroup does, and writes the same zeros.
   __device__ void clear_values_behind(int keys) {
     char* const tile = shared.v[values_at.stage];
     const int pieces = (Config::kKeys - keys) * 8;
@@ -158,7 +158,8 @@ struct ForwardRows {
         for (int i = 0; i < Config::kKeys / 2; ++i) s[i] = -s[i];
       }
       if (block < whole_begin || block >= whole_end) {
-        SeenKeys{reach, position + fragment_row(), keys}.mask(s, block * Config::kKeys);
+        SeenKeys{reach, position + fragment_row(), block * Config::kKeys, keys}.mask(
+            s, item.first_key_of<Config>(block));
       }
     };
 
@@ -175,8 +176,7 @@ struct ForwardRows {
     mask(s, block);
     softmax.weigh(s, softmax.raise(s));
     round(s, p);
-    const int behind = keys - block * Config::kKeys;
-    if (behind < Config::kKeys) clear_values_behind(behind);
+    if (keys < Config::kKeys && item.first_key + keys < problem.TK) clear_values_behind(keys);
 
     bool accumulate = false;
 #pragma unroll 1

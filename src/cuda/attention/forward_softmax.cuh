@@ -11,12 +11,13 @@
 
 namespace tandem::cuda::attention {
 
-/// What a thread's two rows see: those of the query at `position` and of the one 8 behind it, in a
-/// sequence of `keys` keys.
+/// What a thread's two rows see: those of the query at `position` and of the one 8 behind it, of
+/// the keys from `begin` to `end`.
 struct SeenKeys {
   Reach reach;
   int position;
-  int keys;
+  int begin;
+  int end;
 
   /// Gives keys that are not seen a score of -inf, or another. `first_key` is the block's.
   template <int kCount>
@@ -25,13 +26,13 @@ struct SeenKeys {
     for (int row = 0; row < 2; ++row) {
       const int at = position + 8 * row;
       const int column = first_key + fragment_column(0);
-      const int begin = at - reach.left - column;
-      const int end = min(at + reach.right + 1, keys) - column;
+      const int from = max(at - reach.left, begin) - column;
+      const int to = min(at + reach.right + 1, end) - column;
 #pragma unroll
       for (int i = 0; i < kCount; i += 4) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          const bool hidden = (2 * i + n < begin) | (2 * i + n >= end);
+          const bool hidden = (2 * i + n < from) | (2 * i + n >= to);
           s[i + 2 * row + n] = hidden ? hidden_score : s[i + 2 * row + n];
         }
       }

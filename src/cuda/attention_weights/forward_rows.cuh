@@ -113,9 +113,10 @@ struct ForwardRows {
   };
   __device__ Sight sight(int query) const {
     const int position = query + shared.strip.distance;
-    return {{attention::Reach(params.problem.mask), position + fragment_row(), shared.strip.keys},
-            min(position + shared.strip.right + 1, shared.strip.keys) / Config::kKeys,
-            shared.strip.seen_blocks(query)};
+    return {
+        {attention::Reach(params.problem.mask), position + fragment_row(), 0, shared.strip.keys},
+        min(position + shared.strip.right + 1, shared.strip.keys) / Config::kKeys,
+        shared.strip.seen_blocks(query)};
   }
   __device__ __forceinline__ static void mask(Scores& s, const Sight& sees, int half, int block,
                                               float hidden) {
