@@ -3,8 +3,8 @@
 // The product is computed transposed, so that B's rows fill wgmma's 64 rows and A's its columns,
 // in tiles that are no higher than they must be. A CTA takes up to 128 or 192 columns of the
 // result, the rows of a tile and a part of the contracted axis; those of a cluster take the parts
-// of one tile, leave their sums in shared memory and finish an A row each in turn, adding the parts
-// in their order.
+// of one tile. Each finishes eight rows in turn: the others send it their sums of these, which it
+// adds in the parts' order.
 //
 //   role      threads                   work
 //   products  two or three warpgroups   64 columns of the result each; then the epilogue, a row by
@@ -36,13 +36,17 @@ struct FewRowsShared {
     char b[Config::kBBytes];
     char a[Config::kABytes];
   };
-  // This CTA's part of the tile; padded so that a warp's four rows lie in different banks.
-  using Sums = float[Config::kRows][Config::kColumns + 4];
+  struct Sums {
+    float rows[Config::kRows][Config::kColumns + 4];  // padded: a warp's four lie in other banks
+    // Other parts of what this CTA finishes, as wgmma's fragments lie.
+    float4 others[Config::kGroupsOfOthers][Config::kProductThreads];
+  };
   union alignas(1024) {
     Stage stages[Config::kStages];
     Sums sums;  // once all stages have been read
   };
   Ring<Config::kStages> ring;
+  Barrier others_full;
 };
 
 /// Four neighbouring columns of a finished row of the result, a thread's; of tiles of 128 columns a
@@ -72,7 +76,6 @@ template <class Config>
 __device__ int column_of_thread() {
   return 4 * static_cast<int>(threadIdx.x % (Config::kColumns / 4));
 }
-constexpr int kRowsAtOnce = 8;  // that a CTA's threads finish
 
 /// Keeps a value in registers. why: a parameter found by a segment's number would be read anew for
 /// each row, a chain of 400 clocks.
@@ -105,58 +108,66 @@ __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, in
   found.begin = steps * rank / parts;
   found.end = steps * (rank + 1) / parts;
   found.thread_column = found.column + column_of_thread<Config>();
-  found.thread_row = rank + parts * (static_cast<int>(threadIdx.x) / (Config::kColumns / 4));
-  found.next_row = parts * kRowsAtOnce;
+  found.thread_row = kRowsAtOnce * rank + static_cast<int>(threadIdx.x) / (Config::kColumns / 4);
+  found.next_row = kRowsAtOnce * parts;
   return found;
 }
 
-/// Four neighbouring columns of a row, of each part.
-using RowParts = float4[kMostFewRowsParts];
-
+/// The sums of a thread of the products, as wgmma's fragments lie: four of each kRowsAtOnce rows.
 template <class Config>
-__device__ void load_parts(const FewRowsShared<Config>& shared, int row, int parts,
-                           RowParts& pieces) {
-#pragma unroll
-  for (int part = 0; part < kMostFewRowsParts; ++part) {
-    if (part < parts) {
-      pieces[part] = load_from_cluster(&shared.sums[row][column_of_thread<Config>()], part);
-    }
-  }
-}
+using FewRowsSums = float[Config::kRows / kRowsAtOnce][4];
 
-__device__ inline float4 sum_of_parts(const RowParts& pieces, int parts) {
-  float4 sum{};
+/// Leaves the sums of the rows that this CTA finishes in shared memory. Of the kParts CTAs that
+/// contract a tile each finishes a group of rows in turn: the others send it theirs of these, and
+/// it adds all in the parts' order. Threads of the products. why sent: a read of another CTA's
+/// shared memory takes its way twice.
+template <class Config, int kParts>
+__device__ void leave_rows(FewRowsShared<Config>& shared, int rank, int rows,
+                           const FewRowsSums<Config>& sums) {
+  constexpr int kGroups = Config::kRows / kRowsAtOnce;
+  constexpr int kMost = (kGroups + kParts - 1) / kParts;  // groups that a part finishes
+  const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  auto& others = shared.sums.others;
+  if constexpr (kParts > 1) {
+    if (threadIdx.x == 0) {
+      const int own = (groups - rank + kParts - 1) / kParts;
+      shared.others_full.arrive_and_expect((kParts - 1) * own * sizeof(others[0]));
+    }
+    sync_cluster_relaxed();  // all have read their stages
 #pragma unroll
-  for (int part = 0; part < kMostFewRowsParts; ++part) {
-    if (part >= parts) continue;
-    sum.x += pieces[part].x;
-    sum.y += pieces[part].y;
-    sum.z += pieces[part].z;
-    sum.w += pieces[part].w;
+    for (int group = 0; group < kGroups; ++group) {
+      const int to = group % kParts;
+      if (group >= groups || to == rank) continue;
+      const int place = (rank - (rank > to ? 1 : 0)) * kMost + group / kParts;
+      send_to_cluster(&others[place][threadIdx.x], shared.others_full, to, sums[group]);
+    }
+    shared.others_full.wait(0);
+  } else {
+    cutlass::arch::NamedBarrier::sync(Config::kProductThreads, kRowsBarrier);
   }
-  return sum;
-}
-
-/// Adds the parts of all rows that a thread finishes, in place: those columns that it reads again.
-/// Several rows are on their way at once.
-template <class Config>
-__device__ void add_parts(FewRowsShared<Config>& shared, const FewRowsTile& tile, int parts) {
-  constexpr int kAtOnce = 4;
-  const int next = tile.next_row;
-  for (int first = tile.thread_row; first < tile.rows; first += kAtOnce * next) {
-    RowParts pieces[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i * next < tile.rows) load_parts(shared, first + i * next, parts, pieces[i]);
+  for (int group = 0; group < kGroups; ++group) {
+    const int finisher = group % kParts;
+    if (group >= groups || finisher != rank) continue;
+    float sum[4] = {};
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const float* piece = sums[group];
+      float4 other;
+      if (part != finisher) {
+        other = others[(part - (part > finisher ? 1 : 0)) * kMost + group / kParts][threadIdx.x];
+        piece = &other.x;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] += piece[i];
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first + i * next;
-      if (row >= tile.rows) break;
-      *reinterpret_cast<float4*>(&shared.sums[row][column_of_thread<Config>()]) =
-          sum_of_parts(pieces[i], parts);
+    for (int i = 0; i < 4; ++i) {
+      const int column = static_cast<int>(threadIdx.x) / 128 * 64 + fragment_row() + i / 2 * 8;
+      shared.sums.rows[fragment_column(group) + i % 2][column] = sum[i];
     }
   }
+  cutlass::arch::NamedBarrier::sync(Config::kProductThreads, kRowsBarrier);
 }
 
 /// An epilogue that holds something of each row that the calling thread finishes, in registers.
@@ -193,6 +204,7 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
   const int parts = static_cast<int>(cute::cluster_shape().x);
   if (threadIdx.x == 0) {
     shared.ring.init(1, Config::kProductThreads);
+    shared.others_full.init(1);
     fence_barriers_initialised();
   }
   if (threadIdx.x == Config::kProductThreads) {
@@ -230,10 +242,13 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       }
     }
     __syncwarp();
-    if (parts > 1) sync_cluster();
+    if (parts > 1) {
+      sync_cluster_relaxed();
+    }
   } else {
     const auto epilogue = begin_epilogue(tile);
-    float acc[Config::kRows / 2];
+    FewRowsSums<Config> sums;
+    float(&acc)[Config::kRows / 2] = reinterpret_cast<float(&)[Config::kRows / 2]>(sums);
     const int panel = warp / 4;
     int behind = 0;
 #pragma unroll 1
@@ -263,29 +278,20 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     }
     wgmma_wait<0>();
     fence_registers(acc);
-    cutlass::arch::NamedBarrier::sync(Config::kProductThreads, kRowsBarrier);
+    if (tile.begin == tile.end) {
 #pragma unroll
-    for (int i = 0; i < Config::kRows / 2; ++i) {
-      const int column = 64 * panel + fragment_row() + i % 4 / 2 * 8;
-      const int row = fragment_column(i / 4) + i % 2;
-      shared.sums[row][column] = tile.begin < tile.end ? acc[i] : 0.0f;
+      for (float& value : acc) value = 0.0f;
     }
-    if (parts > 1) {
-      sync_cluster();
-    } else {
-      cutlass::arch::NamedBarrier::sync(Config::kProductThreads, kRowsBarrier);
+    static_assert(kMostFewRowsParts == 4);
+    switch (parts) {
+      case 1: leave_rows<Config, 1>(shared, rank, tile.rows, sums); break;
+      case 2: leave_rows<Config, 2>(shared, rank, tile.rows, sums); break;
+      case 3: leave_rows<Config, 3>(shared, rank, tile.rows, sums); break;
+      default: leave_rows<Config, 4>(shared, rank, tile.rows, sums);
     }
-    constexpr bool kAddsFirst = Config::kCtas == 1;  // else a thread has few rows
-    if (kAddsFirst && parts > 1) add_parts(shared, tile, parts);
     finish_rows<Config, decltype(epilogue)>(tile, [&](int row, int before) {
-      float4 sum;
-      if constexpr (kAddsFirst) {
-        sum = *reinterpret_cast<const float4*>(&shared.sums[row][column_of_thread<Config>()]);
-      } else {
-        RowParts pieces;
-        load_parts(shared, row, parts, pieces);
-        sum = sum_of_parts(pieces, parts);
-      }
+      const float4 sum =
+          *reinterpret_cast<const float4*>(&shared.sums.rows[row][column_of_thread<Config>()]);
       float values[4] = {sum.x, sum.y, sum.z, sum.w};
       const RowPiece piece{values, tile.row + row, tile.thread_column};
       if constexpr (HoldsRows<decltype(epilogue)>) {
@@ -295,7 +301,6 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
       }
     });
   }
-  if (parts > 1) sync_cluster();  // none leaves while another reads its sums
 }
 
 /// Launches a kernel that calls run_few_rows<Config>; nothing without tiles.

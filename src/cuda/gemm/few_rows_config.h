@@ -13,6 +13,17 @@ constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows; of wi
 constexpr int kMostFewRowsParts = 4;  // of the contracted axis: sums of more take longer
 constexpr int kStreamRows = 64;       // up to which a product is bound by B's bytes
 
+constexpr int kRowsAtOnce = 8;  // that a CTA's threads finish, a group
+
+/// Groups of rows that the other parts have of those that one part finishes, at most.
+constexpr int most_groups_of_others(int groups) {
+  int most = 0;
+  for (int parts = 2; parts <= kMostFewRowsParts; ++parts) {
+    most = std::max(most, (parts - 1) * ((groups + parts - 1) / parts));
+  }
+  return most;
+}
+
 /// A product by tiles of up to kRowsT rows and kColumnsT columns of ElementT.
 template <class ElementT, int kRowsT, int kColumnsT = kFewRowsColumns>
 struct FewRowsConfig {
@@ -24,6 +35,7 @@ struct FewRowsConfig {
   static constexpr int kCtas = kRows <= 64 ? 2 : 1;  // per multiprocessor
   static constexpr int kBBytes = kColumns * kTileDepth * 2;
   static constexpr int kABytes = kRows * kTileDepth * 2;
+  static constexpr int kGroupsOfOthers = most_groups_of_others(kRows / kRowsAtOnce);
   static constexpr int kStages =
       (kSharedMemoryPerMultiprocessor / kCtas - 2048) / (kBBytes + kABytes);
   static_assert(kRows % 8 == 0 && kRows <= 256 && kABytes % 1024 == 0 && kStages >= 3);
