@@ -167,15 +167,28 @@ TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {
   EXPECT_EQ(parts(1, 0), 1);
 }
 
-TEST(FewRows, TilesAreNarrowerWhereMultiprocessorsTakeSeveral) {
-  const auto columns = [](std::int64_t rows, int of_all) {
-    return gemm::few_rows_columns(64, gemm::kFewRowsColumns, rows, 132,
+TEST(FewRows, TilesAreAsWideAsIsPredictedToBeFast) {
+  const auto columns = [](std::int64_t rows, int of_all, std::int64_t depth) {
+    return gemm::few_rows_columns(64, gemm::kFewRowsColumns, rows, depth, 132,
                                   [&](int tile) { return ceil_div(of_all, tile); });
   };
-  EXPECT_EQ(columns(1, 28672), 112);  // 256 tiles, two a multiprocessor
-  EXPECT_EQ(columns(1, 6144), 128);   // no more tiles than multiprocessors
-  EXPECT_EQ(columns(1, 33792), 128);  // 264 tiles
-  EXPECT_EQ(columns(100, 28672), 128);
+  EXPECT_EQ(columns(1, 28672, 4096), 112);  // 256 tiles, two a multiprocessor
+  EXPECT_EQ(columns(1, 33792, 4096), 128);  // 264 tiles
+  EXPECT_EQ(columns(64, 8192, 2048), 128);  // 64 tiles in two parts
+  EXPECT_EQ(columns(64, 6144, 4096), 96);   // the same of narrower ones
+  EXPECT_EQ(columns(64, 4096, 4096), 64);
+  EXPECT_EQ(columns(64, 2048, 2048), 72);  // 29 tiles in four parts
+  EXPECT_EQ(columns(100, 28672, 4096), 128);
+}
+
+TEST(FewRows, NarrowTilesAndLowOnesHaveMoreStages) {
+  const auto stages = [](int columns, int rows) {
+    return gemm::few_rows_stages(64, gemm::kFewRowsColumns, columns, rows).count;
+  };
+  EXPECT_EQ(stages(128, 64), 4);
+  EXPECT_EQ(stages(128, 40), 5);
+  EXPECT_EQ(stages(96, 64), 5);
+  EXPECT_EQ(stages(64, 64), 7);
 }
 
 TEST(FewRows, TilesAreEquallyHigh) {

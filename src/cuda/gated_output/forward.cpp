@@ -123,9 +123,9 @@ struct Call {
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
     params.depth[0] = problem.d_in;
-    const int tile =
-        gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M, device.multiprocessors,
-                               [&](int columns) { return ceil_div(problem.d, columns); });
+    const int tile = gemm::few_rows_columns(
+        variant.few_rows, variant.columns, problem.M, problem.d_in, device.multiprocessors,
+        [&](int columns) { return ceil_div(problem.d, columns); });
     params.set_columns(0, problem.d, tile);
     if (problem.d_in > 0) {
       const MatrixTensor weight = plan.copies_weight
@@ -134,6 +134,7 @@ struct Call {
       params.a[0] = operand_a(a, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.few_rows));
       params.b[0] = operand(weight, problem.d, problem.d_in,
                             few ? tile : gemm::box_rows_b(gemm::Layout::kNT, tile));
+      params.b_rows[0] = weight;
     }
     params.residual = problem.residual;
     params.addend.is_there = !few && problem.residual.data != nullptr;

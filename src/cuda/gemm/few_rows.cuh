@@ -10,8 +10,10 @@
 //   products  two or three warpgroups   64 columns of the result each; then the epilogue, a row by
 //                                       a thread for each of its four columns
 //   load      a lane of the last warp   B and A by TMA
-// Of tiles of up to 64 rows two CTAs per SM, so that all run at once: enough bytes on their way to
-// use the whole memory rate.
+// Of tiles of up to 64 rows two CTAs per SM, so that all run at once, and the next kernel's beside
+// them. What a step asks for takes some 1.5 us to come, so that the steps under way bind up to 64
+// rows beside memory: a stage is as wide and as high as the tile, and what is left holds others.
+// Small B's are asked for, into the L2 cache, while the kernel before still runs.
 //
 // Floor: B's bytes, or 2 rows columns contracted flops.
 #pragma once
@@ -32,21 +34,30 @@ namespace tandem::cuda::gemm {
 
 template <class Config>
 struct FewRowsShared {
-  struct Stage {
-    char b[Config::kBBytes];
-    char a[Config::kABytes];
-  };
   struct Sums {
     float rows[Config::kRows][Config::kColumns + 4];  // padded: a warp's four lie in other banks
     // Other parts of what this CTA finishes, as wgmma's fragments lie.
     float4 others[Config::kGroupsOfOthers][Config::kProductThreads];
   };
   union alignas(1024) {
-    Stage stages[Config::kStages];
+    char stages[Config::kStageBytes];
     Sums sums;  // once all stages have been read
   };
-  Ring<Config::kStages> ring;
+  Ring<FewRowsStages::kMost> ring;
   Barrier others_full;
+};
+
+/// Where a walk is in a ring of so many stages.
+struct FewRowsPosition {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance(const FewRowsStages& stages) {
+    if (++stage == stages.count) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
 };
 
 /// Four neighbouring columns of a finished row of the result, a thread's; of tiles of 128 columns a
@@ -61,6 +72,7 @@ struct RowPiece {
 struct FewRowsTile {
   int segment;
   int column;
+  int columns;  // that are loaded, of each of a pair of products
   int row;
   int rows;
   int begin;
@@ -104,6 +116,7 @@ __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, in
   }
   found.column =
       (column_tile - operands.tiles_before[found.segment]) * operands.tile_columns[found.segment];
+  found.columns = operands.tile_columns[found.segment];
   const int steps = (operands.depth[0] + kTileDepth - 1) / kTileDepth;
   found.begin = steps * rank / parts;
   found.end = steps * (rank + 1) / parts;
@@ -117,27 +130,49 @@ __device__ FewRowsTile find_few_rows_tile(const Operands& operands, int rank, in
 template <class Config>
 using FewRowsSums = float[Config::kRows / kRowsAtOnce][4];
 
+/// Asks for what the CTA contracts of B, while the kernel before may still run. Threads of the
+/// products, a column each.
+template <class Operands>
+__device__ void ask_for_b(const Operands& operands, const FewRowsTile& tile) {
+  const int column = tile.column + static_cast<int>(threadIdx.x);
+  const int begin = tile.begin * kTileDepth, end = min(tile.end * kTileDepth, operands.depth[0]);
+  const int bytes = (end - begin) * 2 / 16 * 16;
+  if (static_cast<int>(threadIdx.x) >= tile.columns || column >= operands.columns[tile.segment] ||
+      bytes <= 0) {
+    return;
+  }
+#pragma unroll
+  for (int term = 0; term < (Operands::kPaired ? 2 : 1); ++term) {
+    const MatrixTensor& b = operands.b_rows[tile.segment + term];
+    prefetch_bytes(static_cast<const char*>(b.data) + (column * b.row_stride + begin) * 2, bytes);
+  }
+}
+
 /// Leaves the sums of the rows that this CTA finishes in shared memory. Of the kParts CTAs that
 /// contract a tile each finishes a group of rows in turn: the others send it theirs of these, and
-/// it adds all in the parts' order. Threads of the products. why sent: a read of another CTA's
-/// shared memory takes its way twice.
-template <class Config, int kParts>
-__device__ void leave_rows(FewRowsShared<Config>& shared, int rank, int rows,
+/// it adds all in the parts' order. Threads of the products; warps without columns send nothing.
+/// why sent: a read of another CTA's shared memory takes its way twice.
+template <class Config, bool kPaired, int kParts>
+__device__ void leave_rows(FewRowsShared<Config>& shared, int rank, const FewRowsTile& tile,
                            const FewRowsSums<Config>& sums) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = (tile.columns + 15) / 16;  // that have columns, of each of a pair
+  const bool has_columns = (kPaired ? warp % 4 : warp) < warps;
   constexpr int kGroups = Config::kRows / kRowsAtOnce;
   constexpr int kMost = (kGroups + kParts - 1) / kParts;  // groups that a part finishes
-  const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  const int groups = (tile.rows + kRowsAtOnce - 1) / kRowsAtOnce;
   auto& others = shared.sums.others;
   if constexpr (kParts > 1) {
     if (threadIdx.x == 0) {
       const int own = (groups - rank + kParts - 1) / kParts;
-      shared.others_full.arrive_and_expect((kParts - 1) * own * sizeof(others[0]));
+      shared.others_full.arrive_and_expect((kParts - 1) * own * (kPaired ? 2 : 1) * warps * 32 *
+                                           sizeof(float4));
     }
     sync_cluster_relaxed();  // all have read their stages
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const int to = group % kParts;
-      if (group >= groups || to == rank) continue;
+      if (group >= groups || to == rank || !has_columns) continue;
       const int place = (rank - (rank > to ? 1 : 0)) * kMost + group / kParts;
       send_to_cluster(&others[place][threadIdx.x], shared.others_full, to, sums[group]);
     }
@@ -148,7 +183,7 @@ __device__ void leave_rows(FewRowsShared<Config>& shared, int rank, int rows,
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const int finisher = group % kParts;
-    if (group >= groups || finisher != rank) continue;
+    if (group >= groups || finisher != rank || !has_columns) continue;
     float sum[4] = {};
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -212,39 +247,42 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     for (const CUtensorMap& map : operands.b) prefetch_tensor_map(map);
   }
   __syncthreads();
-  if (warp != kLoadWarp) follow_stream();
   const FewRowsTile tile = find_few_rows_tile<Config>(operands, rank, parts);
-  typename Ring<Config::kStages>::Position at;
+  if (warp != kLoadWarp) {
+    if (operands.asks_for_b) ask_for_b(operands, tile);
+    follow_stream();
+  }
+  constexpr int kTerms = Operands::kPaired ? 2 : 1;
+  const FewRowsStages stages = few_rows_stages(
+      Config::kRows, Config::kColumns, kTerms * ((tile.columns + 7) / 8 * 8), operands.tile_rows);
+  FewRowsPosition at;
   if (warp == kLoadWarp) {
     const bool elected = cute::elect_one_sync();
-    const int rows =
-        operands.tile_rows + (Operands::kPaired ? 2 : 1) * operands.tile_columns[tile.segment];
+    const int rows = operands.tile_rows + kTerms * tile.columns;
     const auto load_b = [&](int step, int stage) {
       Barrier& full = shared.ring.full[stage];
-      char* to = shared.stages[stage].b;
+      char* to = shared.stages + stage * stages.bytes;
       full.arrive_and_expect(rows * kTileDepth * 2);
       const TileCoordinate columns{step * kTileDepth, 0, tile.column, 0};
       load_panel(operands.b[tile.segment], full, to, columns);
       if constexpr (Operands::kPaired) {
-        load_panel(operands.b[1], full, to + Config::kBBytes / 2, columns);
+        load_panel(operands.b[1], full, to + stages.a_at / 2, columns);
       }
     };
-    const int early =
-        operands.b_is_there ? min(tile.begin + Config::kStages, tile.end) : tile.begin;
+    const int early = operands.b_is_there ? min(tile.begin + stages.count, tile.end) : tile.begin;
     for (int step = tile.begin; step < early && elected; ++step) load_b(step, step - tile.begin);
     follow_stream();
-    for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
-      shared.ring.wait_empty(at);
+    for (int step = tile.begin; step < tile.end; ++step, at.advance(stages)) {
+      shared.ring.empty[at.stage].wait(at.parity ^ 1);
       if (elected) {
         if (step >= early) load_b(step, at.stage);
-        load_panel(operands.a[0], shared.ring.full[at.stage], shared.stages[at.stage].a,
+        load_panel(operands.a[0], shared.ring.full[at.stage],
+                   shared.stages + at.stage * stages.bytes + stages.a_at,
                    {step * kTileDepth, 0, tile.row, 0});
       }
     }
     __syncwarp();
-    if (parts > 1) {
-      sync_cluster_relaxed();
-    }
+    if (parts > 1) sync_cluster_relaxed();
   } else {
     const auto epilogue = begin_epilogue(tile);
     FewRowsSums<Config> sums;
@@ -252,13 +290,14 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
     const int panel = warp / 4;
     int behind = 0;
 #pragma unroll 1
-    for (int step = tile.begin; step < tile.end; ++step, at.advance()) {
-      shared.ring.wait_full(at);
-      auto& stage = shared.stages[at.stage];
+    for (int step = tile.begin; step < tile.end; ++step, at.advance(stages)) {
+      shared.ring.full[at.stage].wait(at.parity);
+      char* const stage = shared.stages + at.stage * stages.bytes;
       fence_registers(acc);
       wgmma_begin();
-      const std::uint64_t b = k_major_descriptor(stage.b + panel * kPanelBytes, 0);
-      const std::uint64_t a = k_major_descriptor(stage.a, 0);
+      const std::uint64_t b = k_major_descriptor(
+          stage + panel * (Operands::kPaired ? stages.a_at / 2 : kPanelBytes), 0);
+      const std::uint64_t a = k_major_descriptor(stage + stages.a_at, 0);
 #pragma unroll
       for (int i = 0; i < kTileDepth / 16; ++i) {
         wgmma_ss<typename Config::Element, Config::kRows, Major::K, Major::K>(
@@ -282,12 +321,13 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
 #pragma unroll
       for (float& value : acc) value = 0.0f;
     }
+    constexpr bool kPaired = Operands::kPaired;
     static_assert(kMostFewRowsParts == 4);
     switch (parts) {
-      case 1: leave_rows<Config, 1>(shared, rank, tile.rows, sums); break;
-      case 2: leave_rows<Config, 2>(shared, rank, tile.rows, sums); break;
-      case 3: leave_rows<Config, 3>(shared, rank, tile.rows, sums); break;
-      default: leave_rows<Config, 4>(shared, rank, tile.rows, sums);
+      case 1: leave_rows<Config, kPaired, 1>(shared, rank, tile, sums); break;
+      case 2: leave_rows<Config, kPaired, 2>(shared, rank, tile, sums); break;
+      case 3: leave_rows<Config, kPaired, 3>(shared, rank, tile, sums); break;
+      default: leave_rows<Config, kPaired, 4>(shared, rank, tile, sums);
     }
     finish_rows<Config, decltype(epilogue)>(tile, [&](int row, int before) {
       const float4 sum =
@@ -311,6 +351,10 @@ void launch_few_rows(const char* name, void (*kernel)(Params), const Params& par
   if (column_tiles == 0 || params.rows == 0) return;
   Params shaped = params;
   shaped.tile_rows = shape.rows;
+  std::int64_t columns = 0;
+  for (const int of_segment : params.columns) columns += of_segment;
+  const std::int64_t bytes = (Params::kPaired ? 2 : 1) * columns * params.depth[0] * 2;
+  shaped.asks_for_b = Config::kCtas > 1 && bytes <= kAskedBytes && params.b_rows[0].data != nullptr;
   shaped.order.per_column = cutlass::FastDivmod(shape.row_tiles);
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(column_tiles * shape.row_tiles * shape.parts),

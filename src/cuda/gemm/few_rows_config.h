@@ -1,4 +1,4 @@
-// Tile, stages and parts of the product with few rows (gemm/few_rows.cuh).
+// Tiles, stages and parts of the product with few rows (gemm/few_rows.cuh).
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,10 @@ constexpr int kStreamRows = 64;       // up to which a product is bound by B's b
 
 constexpr int kRowsAtOnce = 8;  // that a CTA's threads finish, a group
 
+// A B of up to so many bytes is asked for while the kernel before still runs. why no larger one:
+// with 16 MB that kernel loses more by it.
+constexpr std::int64_t kAskedBytes = 10 << 20;
+
 /// Groups of rows that the other parts have of those that one part finishes, at most.
 constexpr int most_groups_of_others(int groups) {
   int most = 0;
@@ -22,6 +26,31 @@ constexpr int most_groups_of_others(int groups) {
     most = std::max(most, (parts - 1) * ((groups + parts - 1) / parts));
   }
   return most;
+}
+
+/// CTAs per multiprocessor with tiles of up to so many rows, and what each has for its stages.
+constexpr int few_rows_ctas(int most_rows) { return most_rows <= kStreamRows ? 2 : 1; }
+constexpr int few_rows_stage_bytes(int most_rows) {
+  return kSharedMemoryPerMultiprocessor / few_rows_ctas(most_rows) - 2048;
+}
+
+/// Stages of a step's operands: of B a row for each column of a tile, and A's rows from `a_at` on.
+/// What else wgmma reads is another stage's, and in no result.
+struct FewRowsStages {
+  static constexpr int kMost = 16;
+  int a_at;
+  int bytes;
+  int count;
+};
+/// As many as there is room for, of a variant with tiles of up to most_rows by most_columns.
+constexpr FewRowsStages few_rows_stages(int most_rows, int most_columns, int columns, int rows) {
+  constexpr int kRowBytes = kTileDepth * 2;
+  const int a_at = columns * kRowBytes;
+  const int bytes = a_at + (rows + 7) / 8 * 8 * kRowBytes;
+  const int read_b = most_columns * kRowBytes, read_a = a_at + most_rows * kRowBytes;
+  const int read = read_b > read_a ? read_b : read_a;
+  const int count = (few_rows_stage_bytes(most_rows) - read) / bytes + 1;
+  return {a_at, bytes, count < FewRowsStages::kMost ? count : FewRowsStages::kMost};
 }
 
 /// A product by tiles of up to kRowsT rows and kColumnsT columns of ElementT.
@@ -32,13 +61,11 @@ struct FewRowsConfig {
   static constexpr int kColumns = kColumnsT;
   static constexpr int kProductThreads = 2 * kColumns;  // 64 columns a warpgroup
   static constexpr int kThreads = kProductThreads + 32;
-  static constexpr int kCtas = kRows <= 64 ? 2 : 1;  // per multiprocessor
-  static constexpr int kBBytes = kColumns * kTileDepth * 2;
-  static constexpr int kABytes = kRows * kTileDepth * 2;
+  static constexpr int kCtas = few_rows_ctas(kRows);
+  static constexpr int kStageBytes = few_rows_stage_bytes(kRows);
   static constexpr int kGroupsOfOthers = most_groups_of_others(kRows / kRowsAtOnce);
-  static constexpr int kStages =
-      (kSharedMemoryPerMultiprocessor / kCtas - 2048) / (kBBytes + kABytes);
-  static_assert(kRows % 8 == 0 && kRows <= 256 && kABytes % 1024 == 0 && kStages >= 3);
+  static_assert(kRows % 8 == 0 && kRows <= 256 && kStageBytes % 1024 == 0);
+  static_assert(few_rows_stages(kRows, kColumns, kColumns, kRows).count >= 3);
 };
 
 /// Rows of a tile of up to `most`, where all but the last are equally high.
@@ -73,23 +100,6 @@ inline FewRowsShape few_rows_shape(int most_rows, std::int64_t rows, std::int64_
   int parts = kMostFewRowsParts;
   while (parts > 1 && (tiles * parts > place(parts) || steps < 2 * parts)) --parts;
   return {static_cast<int>(row_tiles), of_tile, parts};
-}
-
-/// Columns of the tiles of a variant with tiles of up to most_rows by `columns`, 0 rows for any
-/// number, where a product has tiles_of(columns) of them. A stream of the weights takes narrower
-/// ones where multiprocessors take several: those with which the busiest one loads the fewest
-/// bytes.
-template <class TilesOf>
-int few_rows_columns(int most_rows, int columns, std::int64_t rows, int multiprocessors,
-                     TilesOf tiles_of) {
-  const bool streams = 0 < most_rows && most_rows <= kStreamRows && rows <= kStreamRows;
-  if (!streams || tiles_of(columns) <= multiprocessors) return columns;
-  const auto load = [&](int width) { return ceil_div(tiles_of(width), multiprocessors) * width; };
-  int best = columns;
-  for (int width = columns - 8; width >= columns / 2; width -= 8) {
-    if (load(width) < load(best)) best = width;
-  }
-  return best;
 }
 
 /// Rows of A's boxes where its rows, K-major, are the result's: with tiles of gemm/few_rows.cuh

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/strided_tensor.h"
 #include "cuda/gemm/config.h"
 #include "cuda/runtime/plan.h"
 
@@ -63,8 +64,11 @@ struct Operands {
   // Of a tile's steps, those that a CTA of its cluster contracts; set by launch_any
   // (gemm/split.cuh).
   int steps_per_part = 0;
-  // Of few rows: rows of a tile, which A's boxes have; set by launch_few_rows (gemm/few_rows.cuh),
-  // and order.per_column by the tiles of a column.
+  // Of few rows (gemm/few_rows.cuh): where B lies, to ask for it before it may be loaded.
+  MatrixTensor b_rows[kPaired ? 2 : kSegments * kTerms] = {};
+  // Set by launch_few_rows: whether it asks; rows of a tile, which A's boxes have; and
+  // order.per_column by the tiles of a column.
+  bool asks_for_b = false;
   int tile_rows = 0;
 
   /// Sets a segment's columns, after those before it.

@@ -141,19 +141,20 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
   params.B = 1;
   params.rows = static_cast<int>(problem.M);
   params.depth[0] = problem.d;
-  const int tile =
-      gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M, device.multiprocessors,
-                             [&](int columns) { return ceil_div(problem.F, columns / 2); });
+  const int tile = gemm::few_rows_columns(
+      variant.few_rows, variant.columns, problem.M, problem.d, device.multiprocessors,
+      [&](int columns) { return ceil_div(problem.F, columns / 2); });
   params.set_columns(0, problem.F, tile / 2);
   params.a[0] =
       operand(x, problem.M, gemm::box_rows_a(gemm::Layout::kNT, problem.M, variant.few_rows));
   const int rows_b = few ? tile / 2 : gemm::kBoxRows;
-  params.b[0] =
-      operand(readable(problem.gate_weight, problem.F, plan.copies_gate_weight, plan.gate_weight),
-              problem.F, rows_b);
-  params.b[1] =
-      operand(readable(problem.up_weight, problem.F, plan.copies_up_weight, plan.up_weight),
-              problem.F, rows_b);
+  const MatrixTensor weights[] = {
+      readable(problem.gate_weight, problem.F, plan.copies_gate_weight, plan.gate_weight),
+      readable(problem.up_weight, problem.F, plan.copies_up_weight, plan.up_weight)};
+  for (int i = 0; i < 2; ++i) {
+    params.b[i] = operand(weights[i], problem.F, rows_b);
+    params.b_rows[i] = weights[i];
+  }
   // The norm's kernel follows the stream and writes no weight; a copy would come in between.
   params.b_is_there =
       problem.norm.weight != nullptr && !plan.copies_gate_weight && !plan.copies_up_weight;

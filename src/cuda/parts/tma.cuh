@@ -32,6 +32,12 @@ __device__ inline void load_panel(const CUtensorMap& map, Barrier& full, void* p
                                at.batch);
 }
 
+/// Asks for `bytes` of memory, both multiples of 16, to be brought into the L2 cache. Allowed while
+/// what writes them may still run: all that read and write memory meet in that cache.
+__device__ inline void prefetch_bytes(const char* data, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes) : "memory");
+}
+
 /// Starts storing a panel. One thread, after a barrier that follows every writer's
 /// fence_shared_for_async_proxy().
 __device__ inline void store_panel(const CUtensorMap& map, const void* panel, TileCoordinate at) {

@@ -134,7 +134,7 @@ int tile_columns(const ForwardVariant& variant, const ProjectionForwardProblem& 
       std::any_of(problem.segments.begin(), problem.segments.end(),
                   [](const ProjectionForwardSegment& segment) { return segment.head_width > 0; });
   if (whole_heads) return variant.columns;
-  return gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M,
+  return gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M, problem.d,
                                 device.multiprocessors,
                                 [&](int columns) { return column_tiles(problem, columns); });
 }
@@ -176,6 +176,7 @@ struct Call {
           as_tokens(weight), problem.dtype, matrix_extents(from.columns, problem.d),
           variant.few_rows > 0 ? params.tile_columns[i]
                                : gemm::box_rows_b(gemm::Layout::kNT, tile)));
+      params.b_rows[i] = weight;
     }
     ForwardSegment& to = params.segments[i];
     to.bias = from.bias;
