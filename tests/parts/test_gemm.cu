@@ -483,7 +483,7 @@ TEST_F(GpuPair, OfFewRowsInAnyNumberOfPartsAndTiles) {
   few(FewRowsConfig<Element, 64>(), 130, 3, 64);
   few(FewRowsConfig<Element, 64>(), 40, 1, 44);
   few(FewRowsConfig<Element, 128>(), 100, 1, 64);
-  few(FewRowsConfig<Element, 256>(), 401, 2, 64);
+  few(FewRowsConfig<Element, 224>(), 401, 2, 64);
 }
 
 }  // namespace

@@ -347,6 +347,8 @@ __device__ void run_few_rows(const Operands& operands, FewRowsShared<Config>& sh
 template <class Config, class Params>
 void launch_few_rows(const char* name, void (*kernel)(Params), const Params& params,
                      const FewRowsShape& shape, void* stream) {
+  static_assert(Config::kCtas * (sizeof(FewRowsShared<Config>) + 1024) <=
+                kSharedMemoryPerMultiprocessor);
   const int column_tiles = params.tiles_before[Params::kSegments];
   if (column_tiles == 0 || params.rows == 0) return;
   Params shaped = params;

@@ -12,8 +12,7 @@ namespace tandem::cuda::gemm {
 constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows; of wide tiles more
 constexpr int kMostFewRowsParts = 4;  // of the contracted axis: sums of more take longer
 constexpr int kStreamRows = 64;       // up to which a product is bound by B's bytes
-
-constexpr int kRowsAtOnce = 8;  // that a CTA's threads finish, a group
+constexpr int kRowsAtOnce = 8;        // that a CTA's threads finish, a group
 
 // A B of up to so many bytes is asked for while the kernel before still runs. why no larger one:
 // with 16 MB that kernel loses more by it.
