@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cuda/gemm/few_rows_config.h"
+#include "cuda/gemm/predict.h"
 #include "cuda/projection/backward_plan.h"
 #include "cuda/projection/forward_plan.h"
 #include "ops/projection.h"
