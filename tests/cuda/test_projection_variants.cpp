@@ -174,10 +174,11 @@ TEST(FewRows, TilesAreAsWideAsIsPredictedToBeFast) {
   };
   EXPECT_EQ(columns(1, 28672, 4096), 112);  // 256 tiles, two a multiprocessor
   EXPECT_EQ(columns(1, 33792, 4096), 128);  // 264 tiles
-  EXPECT_EQ(columns(64, 8192, 2048), 128);  // 64 tiles in two parts
-  EXPECT_EQ(columns(64, 6144, 4096), 96);   // the same of narrower ones
+  EXPECT_EQ(columns(1, 6144, 4096), 128);   // enough steps under way
+  EXPECT_EQ(columns(64, 6144, 4096), 96);   // too few with 128 columns
   EXPECT_EQ(columns(64, 4096, 4096), 64);
-  EXPECT_EQ(columns(64, 2048, 2048), 72);  // 29 tiles in four parts
+  EXPECT_EQ(columns(64, 2048, 2048), 80);
+  EXPECT_EQ(columns(64, 8192, 2048), 128);  // 64 tiles in two parts fill the machine
   EXPECT_EQ(columns(100, 28672, 4096), 128);
 }
 

@@ -12,21 +12,17 @@
 
 namespace tandem::cuda::gemm {
 
-/// Microseconds until so many bytes of weights have come to each of `ctas` CTAs, of one for each
-/// multiprocessor at most: the more of them ask, the longer.
-inline double load_of_weights(double bytes, std::int64_t ctas) {
-  constexpr double kByte = 1.49e-5, kByteOfAnother = 1.74e-7;
-  return bytes * (kByte + kByteOfAnother * static_cast<double>(ctas));
-}
-
 /// Microseconds of waves of CTAs that take `steps` of 64 deep each, and `end` beside no products. A
-/// step takes `products`, or until so many bytes of weights have come for each CTA.
+/// step takes `products`, or until so many bytes of weights have come for each CTA, which takes the
+/// longer, the more CTAs ask for theirs.
 inline double predict_waves(std::int64_t ctas, int multiprocessors, std::int64_t steps,
                             double products, double weights, double end) {
+  constexpr double kByte = 1.49e-5, kByteOfAnother = 1.74e-7;
   const std::int64_t in_a_wave = std::max(multiprocessors, 1);
   const auto wave = [&](std::int64_t count) {
     if (count == 0) return 0.0;
-    return static_cast<double>(steps) * std::max(products, load_of_weights(weights, count)) + end;
+    const double loads = weights * (kByte + kByteOfAnother * static_cast<double>(count));
+    return static_cast<double>(steps) * std::max(products, loads) + end;
   };
   return static_cast<double>(ctas / in_a_wave) * wave(in_a_wave) + wave(ctas % in_a_wave);
 }
@@ -73,23 +69,24 @@ inline double predict_split(std::int64_t row_tiles, std::int64_t column_tiles, s
 
 /// Columns of the tiles of a variant with tiles of up to most_rows by `columns`, 0 rows for any
 /// number, where a product has tiles_of(columns) of them. A stream of the weights takes narrower
-/// ones where it is predicted to be faster so: more multiprocessors load, and each has more steps
-/// under way.
+/// ones where wide ones have too few steps under way, or leave multiprocessors less to load than
+/// the busiest one. Not others: behind a kernel of the same call more CTAs were slower.
 template <class TilesOf>
 int few_rows_columns(int most_rows, int columns, std::int64_t rows, std::int64_t depth,
                      int multiprocessors, TilesOf tiles_of) {
   constexpr double kArrival = 1.5;  // of what a step asks for, beside all others
+  constexpr double kByte = 2.3e-7;  // of a stream of the weights
   if (most_rows == 0 || most_rows > kStreamRows || rows > kStreamRows) return columns;
   const std::int64_t in_a_wave = std::max(multiprocessors, 1);
   const auto predict = [&](int width) {
     const std::int64_t tiles = tiles_of(width);
     const int parts = few_rows_shape(most_rows, rows, tiles, depth, multiprocessors).parts;
-    const std::int64_t busiest = ceil_div(tiles * parts, in_a_wave);
+    const std::int64_t ctas = tiles * parts;
+    const std::int64_t loads = ctas > in_a_wave ? ceil_div(ctas, in_a_wave) * in_a_wave : ctas;
     const int stages = few_rows_stages(most_rows, columns, width, static_cast<int>(rows)).count;
-    const double load = load_of_weights(static_cast<double>(busiest) * weights_of_step(width, 1),
-                                        std::min(tiles * parts, in_a_wave));
+    const double bytes = static_cast<double>(loads) * weights_of_step(width, 1);
     return static_cast<double>(ceil_div(ceil_div(depth, kTileDepth), parts)) *
-           std::max(kArrival / stages, load);
+           std::max(kArrival / stages, kByte * bytes);
   };
   int best = columns;
   for (int width = columns - 8; width >= columns / 2; width -= 8) {
