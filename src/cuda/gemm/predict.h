@@ -89,13 +89,18 @@ int few_rows_columns(int most_rows, int columns, std::int64_t rows, std::int64_t
            std::max(kArrival / stages, kByte * bytes);
   };
   int best = columns;
+  double least = predict(columns);
   for (int width = columns - 8; width >= columns / 2; width -= 8) {
-    if (predict(width) < predict(best)) best = width;
+    const double time = predict(width);
+    if (time >= least) continue;
+    best = width;
+    least = time;
   }
   return best;
 }
 
-/// predict_tiles for tiles of up to `most_rows` rows and so many columns by gemm/few_rows.cuh.
+/// The same as predict_tiles, for tiles of up to `most_rows` rows and so many columns by
+/// gemm/few_rows.cuh.
 inline double predict_few_rows(int most_rows, int columns, std::int64_t rows,
                                std::int64_t column_tiles, std::int64_t depth, int multiprocessors) {
   constexpr double kBase = 0.14, kLeastStep = 0.3, kProductsOfRow = 0.00278;
