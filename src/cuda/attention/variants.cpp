@@ -7,9 +7,10 @@
 
 namespace tandem::cuda::attention {
 
-std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies) {
+std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies,
+                         const std::string& more) {
   return std::string(op) + ".sm90." + to_string(dtype) + ".k" + std::to_string(key_dim) +
-         (value_dim > 0 ? "_v" + std::to_string(value_dim) : "") + (copies ? ".copied" : "");
+         (value_dim > 0 ? "_v" + std::to_string(value_dim) : "") + more + (copies ? ".copied" : "");
 }
 
 std::string reason_against(DType dtype, int key_dim, int value_dim, const AttentionSizes& sizes) {

@@ -31,17 +31,20 @@ const std::vector<ForwardVariant>& forward_variants();
 const std::vector<BackwardVariant>& backward_variants();
 
 /// "attention_forward.sm90.bf16.k128_v128", with ".copied"; ".k128" of a call without values.
-std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies);
+/// `more` stands before ".copied".
+std::string variant_name(const char* op, DType dtype, int key_dim, int value_dim, bool copies,
+                         const std::string& more);
 
 /// Fills a table: `add_dims.operator()<Element>(add)` calls add(key_dim, value_dim, launch) for
-/// each pair of head dims.
+/// each pair of head dims, or with what else tells its name from others.
 template <class Launch, class AddDims>
 std::vector<Variant<Launch>> make_table(const char* op, AddDims add_dims) {
   std::vector<Variant<Launch>> table;
   for (const bool copies : {false, true}) {
     const auto add_as = [&](DType dtype) {
-      return [&table, op, copies, dtype](int key_dim, int value_dim, Launch launch) {
-        table.push_back({variant_name(op, dtype, key_dim, value_dim, copies), dtype, key_dim,
+      return [&table, op, copies, dtype](int key_dim, int value_dim, Launch launch,
+                                         const std::string& more = "") {
+        table.push_back({variant_name(op, dtype, key_dim, value_dim, copies, more), dtype, key_dim,
                          value_dim, copies, launch});
       };
     };
@@ -56,15 +59,25 @@ std::vector<Variant<Launch>> make_table(const char* op, AddDims add_dims) {
 /// Says why kernels of a dtype and head dims cannot run a call, "" when they can.
 std::string reason_against(DType dtype, int key_dim, int value_dim, const AttentionSizes& sizes);
 
-/// Chooses the variant of a call. `misfit` says why its tensors need copies, "" when they do not.
+/// Chooses the variant of a call. `misfit` says why its tensors need copies, "" when they do not;
+/// `also_against` what else speaks against a variant.
+template <class Launch, class AlsoAgainst>
+const Variant<Launch>& choose(const char* op, const std::vector<Variant<Launch>>& table,
+                              const AttentionSizes& sizes, const std::string& misfit,
+                              const DeviceProperties& device, const CallOptions& options,
+                              const AlsoAgainst& also_against) {
+  return choose_variant(op, table, device, options, [&](const Variant<Launch>& one) {
+    std::string reason = reason_against(one.dtype, one.key_dim, one.value_dim, sizes);
+    if (reason.empty()) reason = also_against(one);
+    return reason.empty() && !one.copies ? misfit : reason;
+  });
+}
 template <class Launch>
 const Variant<Launch>& choose(const char* op, const std::vector<Variant<Launch>>& table,
                               const AttentionSizes& sizes, const std::string& misfit,
                               const DeviceProperties& device, const CallOptions& options) {
-  return choose_variant(op, table, device, options, [&](const Variant<Launch>& one) {
-    std::string reason = reason_against(one.dtype, one.key_dim, one.value_dim, sizes);
-    return reason.empty() && !one.copies ? misfit : reason;
-  });
+  return choose(op, table, sizes, misfit, device, options,
+                [](const Variant<Launch>&) { return std::string(); });
 }
 
 }  // namespace tandem::cuda::attention

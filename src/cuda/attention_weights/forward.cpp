@@ -18,6 +18,15 @@ attention::Operands operands_of(AttentionWeightsForwardProblem& problem) {
   return operands;
 }
 
+/// Says of a variant why it cannot take so many keys.
+auto too_many_keys(std::int64_t keys) {
+  return [keys](const ForwardVariant& variant) -> std::string {
+    const std::int64_t most = variant.launch.most_keys;
+    if (keys <= most) return "";
+    return "takes TK <= " + std::to_string(most) + ", got " + std::to_string(keys);
+  };
+}
+
 /// How a call runs, and its workspace, which is copies. The problem is the kernel's. Not to be
 /// moved: the operands point into it.
 struct Plan {
@@ -26,7 +35,7 @@ struct Plan {
       : problem(given),
         operands(operands_of(problem)),
         variant(attention::choose(kOp, forward_variants(), problem, operands.misfit(), device,
-                                  options)) {
+                                  options, too_many_keys(problem.TK))) {
     WorkspaceLayout workspace;
     if (variant.copies) operands.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
@@ -56,22 +65,39 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const auto map = [&](const StridedTensor& tensor, const TileExtents& of, int rows) {
     return attention::encode_rows(tensor, problem.dtype, of, rows, problem.q.data);
   };
-  params.q_map = map(problem.q, extents.q, 64);
-  params.k_map = map(problem.k, extents.k, forward_stage_keys(variant.key_dim));
+  const ForwardKernel& kernel = variant.launch;
+  params.q_map = map(problem.q, extents.q, kernel.query_rows);
+  params.k_map = map(problem.k, extents.k, kernel.key_rows);
+  params.w_map = map(problem.w, extents.w, kernel.query_rows);
   params.strip = choose_strip(problem, device.multiprocessors);
-  variant.launch(variant.name.c_str(), params, stream);
+  params.multiprocessors = device.multiprocessors;
+  kernel.launch(variant.name.c_str(), params, stream);
   plan.operands.copy_outputs(variant.name, stream);
 }
 
 }  // namespace
 
 const std::vector<ForwardVariant>& forward_variants() {
-  static const auto table =
-      attention::make_table<ForwardLaunch>(kOp, []<class Element>(const auto& add) {
-        add(64, 0, &launch_forward<Element, 64>);
-        add(128, 0, &launch_forward<Element, 128>);
-        add(256, 0, &launch_forward<Element, 256>);
-      });
+  static const auto table = attention::make_table<ForwardKernel>(kOp, []<class Element>(
+                                                                          const auto& add) {
+    const auto add_whole_rows = [&]<int kKeyDim, int kWarps>() {
+      constexpr int kKeys = whole_rows_keys(kWarps);
+      add(kKeyDim, 0,
+          {&launch_whole_rows<Element, kKeyDim, kWarps>, kWholeRowsQueries, kWholeRowsBox, kKeys},
+          ".keys" + std::to_string(kKeys));
+    };
+    add_whole_rows.template operator()<64, 4>();
+    add_whole_rows.template operator()<64, 8>();
+    add_whole_rows.template operator()<64, 12>();
+    add_whole_rows.template operator()<64, 16>();
+    const auto add_any = [&]<int kKeyDim>() {
+      add(kKeyDim, 0,
+          {&launch_forward<Element, kKeyDim>, 64, forward_stage_keys(kKeyDim), kMaxIndex});
+    };
+    add_any.template operator()<64>();
+    add_any.template operator()<128>();
+    add_any.template operator()<256>();
+  });
   return table;
 }
 

@@ -3,20 +3,25 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "cuda/attention_weights/forward_config.h"
+#include "cuda/attention_weights/whole_rows_config.h"
 #include "cuda/runtime/plan.h"
 #include "ops/attention_weights_problem.h"
 
 namespace tandem::cuda::attention_weights {
 
-/// The maps are plan_tile's: q's with 64 rows, k's with forward_stage_keys(...). Columns past their
-/// dims read as zero. w starts at a multiple of 16 bytes, its strides and TK are multiples of 8
-/// elements. Tokens are below 2^29, tiles of 64 queries of all heads below 2^31, none is 0.
+/// The maps are plan_tile's, with ForwardKernel's rows. Columns past their dims read as zero. w
+/// starts at a multiple of 16 bytes, its strides and TK are multiples of 8 elements. Tokens are
+/// below 2^29, tiles of 64 queries of all heads below 2^31, none is 0.
 struct ForwardParams {
   AttentionWeightsForwardProblem problem;
   CUtensorMap q_map;
   CUtensorMap k_map;
+  CUtensorMap w_map;
   int strip = 1;  // tiles that each warpgroup of a CTA takes, one after the other
+  int multiprocessors = 0;
 };
 
 /// CTAs of a call.
@@ -40,10 +45,31 @@ inline int choose_strip(const AttentionWeightsForwardProblem& problem, int multi
   return best;
 }
 
-/// Launches attention_weights_forward_kernel for head dims up to kKeyDim; `name` is the variant's,
-/// for errors. Instantiated by forward_instances.cuh.
+/// Equal shares of all tiles of attention_weights_whole_rows_kernel, at most `most`: fewer where no
+/// share then has keys of two heads, and none becomes longer.
+inline std::int64_t whole_rows_shares(const AttentionSizes& sizes, std::int64_t most) {
+  const std::int64_t tiles_per_head = ceil_div(sizes.TQ, kWholeRowsQueries);
+  const std::int64_t heads = sizes.B * sizes.H, of_head = most / heads;
+  const std::int64_t shares = std::min(heads * tiles_per_head, most);
+  const bool divides =
+      of_head > 0 && ceil_div(tiles_per_head, of_head) <= ceil_div(heads * tiles_per_head, shares);
+  return divides ? std::min(shares, heads * of_head) : shares;
+}
+
+/// Launches attention_weights_forward_kernel for head dims up to kKeyDim, or
+/// attention_weights_whole_rows_kernel for rows of up to whole_rows_keys(kWarps) keys; `name` is
+/// the variant's, for errors. Instantiated by forward_instances.cuh and whole_rows_instances.cuh.
 template <class Element, int kKeyDim>
 void launch_forward(const char* name, const ForwardParams& params, void* stream);
-using ForwardLaunch = void (*)(const char* name, const ForwardParams& params, void* stream);
+template <class Element, int kKeyDim, int kWarps>
+void launch_whole_rows(const char* name, const ForwardParams& params, void* stream);
+
+/// How a variant is launched, and for which calls.
+struct ForwardKernel {
+  void (*launch)(const char* name, const ForwardParams& params, void* stream);
+  int query_rows;  // of the boxes of q's map, and of w's
+  int key_rows;    // of k's
+  std::int64_t most_keys;
+};
 
 }  // namespace tandem::cuda::attention_weights

@@ -12,7 +12,7 @@
 
 namespace tandem::cuda::attention_weights {
 
-using ForwardVariant = attention::Variant<ForwardLaunch>;
+using ForwardVariant = attention::Variant<ForwardKernel>;
 using BackwardVariant = attention::Variant<BackwardLaunch>;
 
 const std::vector<ForwardVariant>& forward_variants();

@@ -1,0 +1,34 @@
+// Instantiates launch_whole_rows of attention_weights for one dtype.
+#pragma once
+
+#include "cuda/attention_weights/whole_rows.cuh"
+#include "cuda/runtime/launch.h"
+
+namespace tandem::cuda::attention_weights {
+
+template <class Element, int kKeyDim, int kWarps>
+void launch_whole_rows(const char* name, const ForwardParams& params, void* stream) {
+  using Config = WholeRowsConfig<Element, kKeyDim, kWarps>;
+  static_assert(sizeof(WholeRowsShared<Config>) <= kSharedMemoryPerBlock);
+  const AttentionWeightsForwardProblem& problem = params.problem;
+  launch_kernel(name, attention_weights_whole_rows_kernel<Config>,
+                {.blocks = static_cast<unsigned>(
+                     whole_rows_shares(problem, Config::kCtas * params.multiprocessors)),
+                 .threads = Config::kThreads,
+                 .shared_bytes = sizeof(WholeRowsShared<Config>)},
+                static_cast<cudaStream_t>(stream), params);
+}
+
+}  // namespace tandem::cuda::attention_weights
+
+#define TANDEM_ATTENTION_WEIGHTS_WHOLE_ROWS(Element, key_dim, warps)                          \
+  template void launch_whole_rows<Element, key_dim, warps>(const char*, const ForwardParams&, \
+                                                           void*);
+
+#define TANDEM_INSTANCES_WHOLE_ROWS(Element)           \
+  namespace tandem::cuda::attention_weights {          \
+  TANDEM_ATTENTION_WEIGHTS_WHOLE_ROWS(Element, 64, 4)  \
+  TANDEM_ATTENTION_WEIGHTS_WHOLE_ROWS(Element, 64, 8)  \
+  TANDEM_ATTENTION_WEIGHTS_WHOLE_ROWS(Element, 64, 12) \
+  TANDEM_ATTENTION_WEIGHTS_WHOLE_ROWS(Element, 64, 16) \
+  }
