@@ -1,5 +1,5 @@
-// attention_weights on the CPU, what its cases do not reach: refusals beyond its tables, the sum of
-// a row, what is not read, bits for any number of threads.
+// attention_weights, what its cases do not reach: refusals beyond its tables, the sum of a row and
+// what other rows do to it, also on a GPU; what is not read, bits for any number of threads.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -42,15 +42,15 @@ double half_unit(DType dtype, double value) {
 }
 
 /// Each weight is rounded once, so that what is missing of 1 is the roundings.
-TEST(AttentionWeights, RowsAddUpToOneButForRoundings) {
+void expect_rows_that_add_up(Device device) {
   const Operation& operation = find_operation("attention_weights");
   for (const char* values : {"normal", "large"}) {
-    for (const std::int64_t T : {1, 63, 300, 2000}) {
+    for (const std::int64_t T : {1, 63, 300, 600, 1000, 2000}) {
       const Case one = parse(R"("axes": {"B": 1, "T": )" + std::to_string(T) +
                              R"(, "H": 2, "K": 64}, "causal": "yes", "values": ")" + values + "\"");
       for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
         const TensorSet set = operation.make(one, dtype, 1);
-        const Buffers after = run(operation, set, set.buffers, Device::cpu());
+        const Buffers after = run(operation, set, set.buffers, device);
         const NamedTensor& w = set.get("w");
         for (std::int64_t row = 0; row < 2 * T; ++row) {
           double sum = 0, units = 0;
@@ -65,6 +65,48 @@ TEST(AttentionWeights, RowsAddUpToOneButForRoundings) {
       }
     }
   }
+}
+
+TEST(AttentionWeights, RowsAddUpToOneButForRoundings) { expect_rows_that_add_up(Device::cpu()); }
+TEST(GpuAttentionWeights, RowsAddUpToOneButForRoundings) {
+  const std::string reason = cuda_missing_reason();
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  expect_rows_that_add_up(Device::cuda());
+}
+
+/// NaN, inf and values whose exponentials are 0 or inf in a query reach no other query's weights.
+void expect_rows_by_themselves(Device device) {
+  const Operation& operation = find_operation("attention_weights");
+  constexpr std::int64_t kQueries = 70, kSpoilt = 37;
+  for (const std::int64_t keys : {200, 264, 1000, 1032}) {
+    const TensorSet set = operation.make(parse(R"("axes": {"B": 1, "T": 70, "TK": )" +
+                                               std::to_string(keys) + R"(, "H": 1, "K": 64})"),
+                                         DType::kBFloat16, 1);
+    const NamedTensor &q = set.get("q"), &w = set.get("w");
+    const Buffers clean = run(operation, set, set.buffers, device);
+    for (const float value : {kNaN, kInf, 1e4f, -1e4f, 1e30f}) {
+      Buffers spoilt = clone(set.buffers);
+      for (std::int64_t i = 0; i < 64; ++i) {
+        store(q.dtype, spoilt[q.buffer].data() + q.offset, kSpoilt * 64 + i, value);
+      }
+      const Buffers after = run(operation, set, spoilt, device);
+      for (std::int64_t i = 0; i < kQueries * keys; ++i) {
+        if (i / keys == kSpoilt) continue;
+        ASSERT_EQ(load(w.dtype, after[w.buffer].data() + w.offset, i),
+                  load(w.dtype, clean[w.buffer].data() + w.offset, i))
+            << value << ", " << keys << " keys, query " << i / keys;
+      }
+    }
+  }
+}
+
+TEST(AttentionWeights, ARowKeepsItsBitsWhateverOtherQueriesAre) {
+  expect_rows_by_themselves(Device::cpu());
+}
+TEST(GpuAttentionWeights, ARowKeepsItsBitsWhateverOtherQueriesAre) {
+  const std::string reason = cuda_missing_reason();
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  expect_rows_by_themselves(Device::cuda());
 }
 
 TEST(AttentionWeights, GradientsAtKeysThatAreNotSeenAreNotRead) {

@@ -8,8 +8,8 @@
 //   w  = e / L       L = sum l over the warps, which meet here alone
 // A warp's keys are two halves: while one multiplies, exponentials of the other are taken, or its
 // weights of the tile before turned on their way to shared memory (stmatrix), from where TMA stores
-// them. Sums that fp32 does not hold well are made once more: with e = 2^(c St - m), m = c max St
-// of the row.
+// them. A row whose L fp32 does not hold well is made once more: with e = 2^(c St - m), m = c max
+// St.
 //
 // Floor: w once. What binds: no unit alone; all warps of a CTA are in the same phase.
 //

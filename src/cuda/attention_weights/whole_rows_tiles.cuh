@@ -189,10 +189,11 @@ struct WholeRowsTiles {
     }
   }
 
-  /// Scores and their exponentials once more, each row relative to its largest score: returns the
-  /// sum of the exponentials of the query that a lane keeps.
+  /// Scores and their exponentials once more, where sums do not hold relative to the row's largest
+  /// score: returns the sum of the exponentials of the query that a lane keeps. Other rows stay as
+  /// they were, to the bit.
   __device__ __forceinline__ float weigh_relative(Scores& s, const Tile& at, std::uint64_t k,
-                                                  std::uint64_t q) {
+                                                  std::uint64_t q, bool holds) {
     const Sight sight = sight_of(at);
     start<0>(s, k, q);
     start<1>(s, k, q);
@@ -220,7 +221,7 @@ struct WholeRowsTiles {
       }
     }
     const float top = combine(tops, [](float a, float b) { return fmaxf(a, b); });
-    from_keepers(top == -INFINITY ? 0.0f : top, tops);
+    from_keepers(holds || top == -INFINITY ? 0.0f : top, tops);
     weigh<0>(s, 1.0f, tops, sums);
     weigh<1>(s, 1.0f, tops, sums);
     return combine(sums, [](float a, float b) { return a + b; });
@@ -315,7 +316,7 @@ struct WholeRowsTiles {
       float sum = combine(sums, [](float a, float b) { return a + b; });
       // The same in all warps, which have all queries.
       const bool holds = sum >= 0x1p-64f && sum <= 0x1p96f;
-      if (!__all_sync(0xFFFFFFFFu, holds)) sum = weigh_relative(s, at, k, q);
+      if (!__all_sync(0xFFFFFFFFu, holds)) sum = weigh_relative(s, at, k, q, holds);
       from_keepers(sum == 0.0f ? 0.0f : reciprocal(sum), factors);
       before = at;
       at.advance();
