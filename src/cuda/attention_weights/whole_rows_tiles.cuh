@@ -10,6 +10,22 @@
 
 namespace tandem::cuda::attention_weights {
 
+/// Starts storing a panel as store_panel() does, to leave the L2 cache first.
+__device__ inline void store_panel_once(const CUtensorMap& map, const void* panel,
+                                        TileCoordinate at) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint"
+      " [%0, {%2, %3, %4, %5}], [%1], policy;\n"
+      "}\n" ::"l"(&map),
+      "r"(cute::cast_smem_ptr_to_uint(panel)), "r"(at.column), "r"(at.head), "r"(at.time),
+      "r"(at.batch)
+      : "memory");
+  cute::tma_store_arrive();
+}
+
 /// A warp has 16 keys of each of its warpgroup's four blocks, which are neighbours: 64. Two blocks
 /// are a half.
 template <class Config>
@@ -257,7 +273,7 @@ struct WholeRowsTiles {
     fence_shared_for_async_proxy();
     __syncwarp();
     if (lane == 0 && first_key < keys) {
-      store_panel(params.w_map, shared.w[warp], {first_key, at.head, at.query(), at.batch});
+      store_panel_once(params.w_map, shared.w[warp], {first_key, at.head, at.query(), at.batch});
     }
   }
   /// Waits until the panel may be written again.
@@ -301,6 +317,9 @@ struct WholeRowsTiles {
       const std::uint64_t q = k_major_descriptor<Config::kQueries>(shared.q[queries.stage], 0);
       const Sight sight = sight_of(at);
       OfQueries sums = {};
+      // why: else they would be cleared once their registers' last values have been put.
+#pragma unroll
+      for (float& sum : sums) asm volatile("" : "+f"(sum));
       wait_stored();
       put<0>(s, before, factors);
       start<0>(s, k, q);
