@@ -317,9 +317,6 @@ struct WholeRowsTiles {
       const std::uint64_t q = k_major_descriptor<Config::kQueries>(shared.q[queries.stage], 0);
       const Sight sight = sight_of(at);
       OfQueries sums = {};
-      // why: else they would be cleared once their registers' last values have been put.
-#pragma unroll
-      for (float& sum : sums) asm volatile("" : "+f"(sum));
       wait_stored();
       put<0>(s, before, factors);
       start<0>(s, k, q);
