@@ -6,17 +6,17 @@
 //   St = K Qt        keys are rows, so that 32 queries make a product; 64 scores a thread
 //   e  = 2^(c St)    c = scale log2 e; the sums l of a warp's keys
 //   w  = e / L       L = sum l over the warps, which meet here alone
-// A warp's keys are two halves: while one multiplies, exponentials of the other are taken, or its
-// weights of the tile before turned on their way to shared memory (stmatrix), from where TMA stores
-// them. A row whose L fp32 does not hold well is made once more: with e = 2^(c St - m), m = c max
-// St.
+// A warp's keys are two halves. While one half multiplies, exponentials of the other are taken, or
+// its weights of the tile before are turned on their way to shared memory (stmatrix), from where
+// TMA stores them. A row whose L fp32 does not hold well is made once more, with e = 2^(c St - m)
+// and m = c max St.
 //
 // Floor: w once. What binds: no unit alone; all warps of a CTA are in the same phase.
 //
 // Numerics: all fp32, w is rounded once; the order of sums follows from the number of keys alone.
 // NaN and masks are as in attention_weights_forward_kernel.
-// Shared memory: 55 KB for four warps, of which a multiprocessor has four CTAs, 107 KB for eight,
-// 160 KB for twelve, 212 KB for 16.
+// Shared memory: 54 KB for four warps, of which a multiprocessor has four CTAs, 107 KB for eight,
+// 156 KB for twelve, 205 KB for 16.
 #pragma once
 
 #include "cuda/attention_weights/whole_rows_tiles.cuh"

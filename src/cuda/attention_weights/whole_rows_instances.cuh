@@ -9,7 +9,8 @@ namespace tandem::cuda::attention_weights {
 template <class Element, int kKeyDim, int kWarps>
 void launch_whole_rows(const char* name, const ForwardParams& params, void* stream) {
   using Config = WholeRowsConfig<Element, kKeyDim, kWarps>;
-  static_assert(sizeof(WholeRowsShared<Config>) <= kSharedMemoryPerBlock);
+  static_assert(Config::kCtas * (sizeof(WholeRowsShared<Config>) + 1024) <=
+                kSharedMemoryPerMultiprocessor);
   const AttentionWeightsForwardProblem& problem = params.problem;
   launch_kernel(name, attention_weights_whole_rows_kernel<Config>,
                 {.blocks = static_cast<unsigned>(
