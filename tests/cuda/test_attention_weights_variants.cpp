@@ -113,7 +113,8 @@ TEST(AttentionWeightsVariants, OtherLayoutsAreCopied) {
 
 TEST(AttentionWeightsVariants, WithoutElementsThereIsNothingToCopy) {
   for (const auto& [TQ, TK] : {std::pair{0, 70}, {70, 0}, {0, 0}}) {
-    EXPECT_EQ(chosen(forward_args(2, TQ, TK, 3, 64)), "attention_weights_forward.sm90.bf16.k64");
+    EXPECT_EQ(chosen(forward_args(2, TQ, TK, 3, 64)),
+              "attention_weights_forward.sm90.bf16.k64.keys256");
     EXPECT_EQ(chosen(backward_args(2, TQ, TK, 3, 64)), "attention_weights_backward.sm90.bf16.k64");
   }
 }
