@@ -68,8 +68,11 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const ForwardKernel& kernel = variant.launch;
   params.q_map = map(problem.q, extents.q, kernel.query_rows);
   params.k_map = map(problem.k, extents.k, kernel.key_rows);
-  params.w_map = map(problem.w, extents.w, kernel.query_rows);
-  params.strip = choose_strip(problem, device.multiprocessors);
+  if (kernel.whole_rows) {
+    params.w_map = map(problem.w, extents.w, kernel.query_rows);
+  } else {
+    params.strip = choose_strip(problem, device.multiprocessors);
+  }
   params.multiprocessors = device.multiprocessors;
   kernel.launch(variant.name.c_str(), params, stream);
   plan.operands.copy_outputs(variant.name, stream);
@@ -83,7 +86,8 @@ const std::vector<ForwardVariant>& forward_variants() {
     const auto add_whole_rows = [&]<int kKeyDim, int kWarps>() {
       constexpr int kKeys = whole_rows_keys(kWarps);
       add(kKeyDim, 0,
-          {&launch_whole_rows<Element, kKeyDim, kWarps>, kWholeRowsQueries, kWholeRowsBox, kKeys},
+          {&launch_whole_rows<Element, kKeyDim, kWarps>, kWholeRowsQueries, kWholeRowsBox, kKeys,
+           true},
           ".keys" + std::to_string(kKeys));
     };
     add_whole_rows.template operator()<64, 4>();
@@ -92,7 +96,7 @@ const std::vector<ForwardVariant>& forward_variants() {
     add_whole_rows.template operator()<64, 16>();
     const auto add_any = [&]<int kKeyDim>() {
       add(kKeyDim, 0,
-          {&launch_forward<Element, kKeyDim>, 64, forward_stage_keys(kKeyDim), kMaxIndex});
+          {&launch_forward<Element, kKeyDim>, 64, forward_stage_keys(kKeyDim), kMaxIndex, false});
     };
     add_any.template operator()<64>();
     add_any.template operator()<128>();

@@ -19,8 +19,8 @@ struct ForwardParams {
   AttentionWeightsForwardProblem problem;
   CUtensorMap q_map;
   CUtensorMap k_map;
-  CUtensorMap w_map;
-  int strip = 1;  // tiles that each warpgroup of a CTA takes, one after the other
+  CUtensorMap w_map{};  // of whole rows alone
+  int strip = 1;        // of others: tiles that each warpgroup of a CTA takes, one after the other
   int multiprocessors = 0;
 };
 
@@ -70,6 +70,7 @@ struct ForwardKernel {
   int query_rows;  // of the boxes of q's map, and of w's
   int key_rows;    // of k's
   std::int64_t most_keys;
+  bool whole_rows;
 };
 
 }  // namespace tandem::cuda::attention_weights
