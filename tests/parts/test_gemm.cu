@@ -396,22 +396,31 @@ __global__ __launch_bounds__(Config::kThreads,
   });
 }
 
+/// Writes both products of rows.
+struct WritePairs {
+  const PairParams& params;
+  int end;  // the tile's last column
+
+  template <class Rows>
+  __device__ void finish(const Rows& rows) const {
+    rows.each([&](const RowPiece& piece) {
+      for (int i = 0; i < 4; ++i) {
+        const int column = piece.column + i % 2;
+        if (column < end) {
+          params.results[i / 2][piece.row * params.columns[0] + column] = piece.values[i];
+        }
+      }
+    });
+  }
+};
+
 template <class Config>
 __global__ __launch_bounds__(Config::kThreads, Config::kCtas) void few_rows_kernel(
     const __grid_constant__ PairParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<FewRowsShared<Config>*>(shared_memory);
   run_few_rows<Config>(params, shared, [&](const FewRowsTile& tile) {
-    const int end = min(tile.column + params.tile_columns[0], params.columns[0]);
-    return [&params, end](const RowPiece& piece) {
-      const int second = threadIdx.x % 32 / 16;
-      for (int i = 0; i < 4; ++i) {
-        const int column = piece.column + i - 64 * second;
-        if (column < end) {
-          params.results[second][piece.row * params.columns[0] + column] = piece.values[i];
-        }
-      }
-    };
+    return WritePairs{params, min(tile.column + params.tile_columns[0], params.columns[0])};
   });
 }
 
@@ -483,7 +492,11 @@ TEST_F(GpuPair, OfFewRowsInAnyNumberOfPartsAndTiles) {
   few(FewRowsConfig<Element, 64>(), 130, 3, 64);
   few(FewRowsConfig<Element, 64>(), 40, 1, 44);
   few(FewRowsConfig<Element, 128>(), 100, 1, 64);
+  few(FewRowsConfig<Element, 128>(), 100, 2, 64);  // whose 50 rows need the narrowest wgmma
   few(FewRowsConfig<Element, 224>(), 401, 2, 64);
+  few(FewRowsConfig<Element, 224>(), 130, 1, 64);
+  few(FewRowsConfig<Element, 208, kFewRowsTwoTiles>(), 401, 2, 128);
+  few(FewRowsConfig<Element, 208, kFewRowsTwoTiles>(), 130, 1, 128);
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "cuda/attention/backward_shared.cuh"
-#include "cuda/attention/product_sizes.cuh"
 #include "cuda/parts/fragment.cuh"
+#include "cuda/parts/wgmma.cuh"
 
 namespace tandem::cuda::attention {
 

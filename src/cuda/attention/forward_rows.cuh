@@ -3,8 +3,8 @@
 
 #include "cuda/attention/forward_shared.cuh"
 #include "cuda/attention/forward_softmax.cuh"
-#include "cuda/attention/product_sizes.cuh"
 #include "cuda/attention/store_rows.cuh"
+#include "cuda/parts/wgmma.cuh"
 
 namespace tandem::cuda::attention {
 

@@ -14,35 +14,38 @@ namespace tandem::cuda::gated_output {
 template <class Element, int kRows>
 class SumRows {
  public:
-  static constexpr int kHeldRows = kRows / gemm::kRowsAtOnce;
-
-  __device__ SumRows(const ForwardParams& params, const gemm::FewRowsTile& tile) : params_(params) {
+  __device__ SumRows(const ForwardParams& params, const gemm::FewRowsTile& tile)
+      : adds_residual_(params.residual.data != nullptr) {
     const int columns = params.columns[0], column = tile.thread_column;
-    count_ = min(tile.column + params.tile_columns[0], columns) - column;
+    const int count = min(tile.column + params.tile_columns[0], columns) - column;
+    sum_ = gemm::row_target<Element>(params.sum, column, count);
     bias_ = gemm::load_row_bias<Element>(params.bias.data, params.bias.dtype == DType::kFloat32,
                                          columns, column);
-    if (params.residual.data == nullptr || count_ <= 0) return;
+    if (!adds_residual_ || count <= 0) return;
 #pragma unroll
     for (int i = 0; i < kHeldRows; ++i) {
       // why not only of rows in the tile: as many conditions would stay in registers as well.
       const int row = min(tile.thread_row + i * tile.next_row, tile.rows - 1);
       const Element* from = row_of<const Element>(params.residual, tile.row + row) + column;
-      residual_[i] = gemm::read_four(from, count_);
+      residual_[i] = gemm::read_four(from, count);
     }
   }
 
-  __device__ void operator()(const gemm::RowPiece& piece, int before) const {
-    if (count_ <= 0) return;
-    bias_.add_to(piece.values);
-    if (params_.residual.data != nullptr) {
-      residual_[before].template add_to<Element>(piece.values);
-    }
-    gemm::write<Element>(params_.sum, piece, count_, piece.values);
+  template <class Rows>
+  __device__ void finish(const Rows& rows) const {
+    if (sum_.count == 0) return;
+    rows.each_counted([&](const gemm::RowPiece& piece, int i) {
+      bias_.add_to(piece.values);
+      if (adds_residual_) residual_[i].template add_to<Element>(piece.values);
+      gemm::write<Element>(sum_, piece.row, piece.values);
+    });
   }
 
  private:
-  const ForwardParams& params_;
-  int count_;  // of the thread's columns, those in the tile and in the result
+  static constexpr int kHeldRows = kRows / gemm::kRowsAtOnce;
+
+  bool adds_residual_;
+  gemm::RowTarget sum_;
   gemm::RowBias bias_;
   gemm::PackedFour residual_[kHeldRows];
 };

@@ -286,10 +286,11 @@ double predict_forward(const ForwardVariant& variant, const GatedOutputForwardPr
     time = gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
                                   problem.d_in, device.multiprocessors);
     if (problem.residual.data != nullptr) time += kResidualOfRow * shape.rows / shape.parts;
-  } else if (variant.splits) {
-    time = gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   } else {
-    time = gemm::predict_tiles(row_tiles, per_row, steps, variant.columns, static_cast<int>(ctas));
+    time = gemm::ends_of_tiles(variant.columns, variant.splits, problem.M) +
+           (variant.splits ? gemm::predict_split(row_tiles, per_row, steps, variant.columns, device)
+                           : gemm::predict_tiles(row_tiles, per_row, steps, variant.columns,
+                                                 static_cast<int>(ctas)));
   }
   const bool gates = gates_before(variant, problem);
   if (gates) time += pass(problem.d_in, 3);

@@ -9,22 +9,20 @@
 
 namespace tandem::cuda::gemm {
 
-constexpr int kFewRowsColumns = 128;  // of the result, per CTA: B's rows; of wide tiles more
-constexpr int kMostFewRowsParts = 4;  // of the contracted axis: sums of more take longer
-constexpr int kStreamRows = 64;       // up to which a product is bound by B's bytes
-constexpr int kRowsAtOnce = 8;        // that a CTA's threads finish, a group
+constexpr int kFewRowsColumns = 128;   // of the result, per CTA: B's rows; of wide tiles more
+constexpr int kFewRowsTwoTiles = 256;  // of a CTA that computes two such tiles side by side
+constexpr int kMostFewRowsParts = 4;   // of the contracted axis: sums of more take longer
+constexpr int kStreamRows = 64;        // up to which a product is bound by B's bytes
+constexpr int kRowsAtOnce = 8;         // that a CTA's threads finish, a group
 
 // A B of up to so many bytes is asked for while the kernel before still runs. why no larger one:
 // with 16 MB that kernel loses more by it.
 constexpr std::int64_t kAskedBytes = 10 << 20;
 
-/// Groups of rows that the other parts have of those that one part finishes, at most.
-constexpr int most_groups_of_others(int groups) {
-  int most = 0;
-  for (int parts = 2; parts <= kMostFewRowsParts; ++parts) {
-    most = std::max(most, (parts - 1) * ((groups + parts - 1) / parts));
-  }
-  return most;
+/// Rows of a tile that wgmma multiplies at least, of a variant with tiles of up to most_rows: fewer
+/// have a CTA only if one with lower tiles would do. Tiles above kStreamRows are bound by products.
+constexpr int least_few_rows(int most_rows) {
+  return most_rows <= kStreamRows ? most_rows : most_rows / 16 * 8 + 8;
 }
 
 /// CTAs per multiprocessor with tiles of up to so many rows, and what each has for its stages.
@@ -57,14 +55,35 @@ template <class ElementT, int kRowsT, int kColumnsT = kFewRowsColumns>
 struct FewRowsConfig {
   using Element = ElementT;
   static constexpr int kRows = kRowsT;
+  static constexpr int kLeastRows = least_few_rows(kRows);
   static constexpr int kColumns = kColumnsT;
-  static constexpr int kProductThreads = 2 * kColumns;  // 64 columns a warpgroup
-  static constexpr int kThreads = kProductThreads + 32;
+  static constexpr int kTiles = kColumns == kFewRowsTwoTiles ? 2 : 1;
+  static constexpr int kTileColumns = kColumns / kTiles;
+  static constexpr int kProductThreads = 2 * kTileColumns;  // 64 columns of each a warpgroup
+  // Where the sums need more registers than as many warps can have, a whole warpgroup loads, and
+  // leaves its registers to the others.
+  static constexpr bool kGivesRegisters = kTiles * kRows / 2 + 40 >
+                                          (kProductThreads > 256 ? 128 : 168);
+  static constexpr int kThreads = kProductThreads + (kGivesRegisters ? 128 : 32);
+  static constexpr int kProductRegisters = kProductThreads > 256 ? 160 : 240;
+  static constexpr int kLoadRegisters = 24;
   static constexpr int kCtas = few_rows_ctas(kRows);
   static constexpr int kStageBytes = few_rows_stage_bytes(kRows);
-  static constexpr int kGroupsOfOthers = most_groups_of_others(kRows / kRowsAtOnce);
   static_assert(kRows % 8 == 0 && kRows <= 256 && kStageBytes % 1024 == 0);
   static_assert(few_rows_stages(kRows, kColumns, kColumns, kRows).count >= 3);
+
+  // Once all stages have been read a tile's sums take their place: the rows that a CTA finishes,
+  // and behind them other parts of these, as wgmma's fragments lie.
+  static constexpr int kGroups = kRows / kRowsAtOnce;
+  static constexpr int kRowFloats = kTileColumns + 4;  // padded: a warp's four lie in other banks
+  static constexpr int groups_of(int parts) { return (kGroups + parts - 1) / parts; }
+  static constexpr int others_at(int parts) {
+    return groups_of(parts) * kRowsAtOnce * kRowFloats * static_cast<int>(sizeof(float));
+  }
+  static constexpr bool sums_fit(int parts) {
+    return others_at(parts) + (parts - 1) * groups_of(parts) * kProductThreads * 16 <= kStageBytes;
+  }
+  static_assert(kMostFewRowsParts == 4 && sums_fit(1) && sums_fit(2) && sums_fit(3) && sums_fit(4));
 };
 
 /// Rows of a tile of up to `most`, where all but the last are equally high.

@@ -99,26 +99,38 @@ int few_rows_columns(int most_rows, int columns, std::int64_t rows, std::int64_t
   return best;
 }
 
+/// What tiles take longer than predicted where predict_few_rows is the alternative: their first
+/// loads, and their end. Of many rows nothing: there few rows must win by as much.
+inline double ends_of_tiles(int columns, bool splits, std::int64_t rows) {
+  constexpr std::int64_t kManyRows = 512;
+  if (rows >= kManyRows) return 0.0;
+  return splits ? 1.5 : columns == 64 ? 0.0 : 2.6;
+}
+
 /// The same as predict_tiles, for tiles of up to `most_rows` rows and so many columns by
 /// gemm/few_rows.cuh.
 inline double predict_few_rows(int most_rows, int columns, std::int64_t rows,
                                std::int64_t column_tiles, std::int64_t depth, int multiprocessors) {
-  constexpr double kBase = 0.14, kLeastStep = 0.3, kProductsOfRow = 0.00278;
-  constexpr double kLoadOfRow = 0.00143, kExchange = 1.7, kExchangeOfRow = 0.0258,
-                   kEpilogueOfRow = 0.015, kNextWave = 5.0;
+  constexpr double kLeastStep = 0.18, kProductsOfRow = 0.00266, kLoadOfRow = 0.001;
+  constexpr double kExchange = 1.8, kExchangeOfRow = 0.0246, kEpilogueOfRow = 0.0103;
+  constexpr double kNextWave = 2.7;
+  constexpr double kWeightsAgain = 0.2;  // of the weights' way, for each other tile of rows
   const FewRowsShape shape = few_rows_shape(most_rows, rows, column_tiles, depth, multiprocessors);
   const std::int64_t ctas = shape.row_tiles * column_tiles * shape.parts;
   const double width = static_cast<double>(columns) / kFewRowsColumns;
-  const double step = std::max({kLeastStep * width, kProductsOfRow * most_rows * width,
+  const int multiplied = std::max(least_few_rows(most_rows), (shape.rows + 7) / 8 * 8);
+  const double step = std::max({kLeastStep * width, kProductsOfRow * multiplied * width,
                                 kLoadOfRow * (columns + shape.rows)});
   const double finished = static_cast<double>(shape.rows) / shape.parts;
   const double exchange =
       shape.parts == 1 ? 0.0 : kExchange + kExchangeOfRow * width * (shape.rows - finished);
   // Between waves nothing is under way beside a CTA's rows' end and the next one's first loads.
   const double next = kNextWave * static_cast<double>(ceil_div(ctas, multiprocessors) - 1);
-  return kBase + exchange + next +
+  const double weights = (1.0 - kWeightsAgain) * weights_of_step(columns, shape.row_tiles) +
+                         kWeightsAgain * weights_of_step(columns, 1);
+  return exchange + next +
          predict_waves(ctas, multiprocessors, ceil_div(ceil_div(depth, kTileDepth), shape.parts),
-                       step, weights_of_step(columns, shape.row_tiles), kEpilogueOfRow * finished);
+                       step, weights, kEpilogueOfRow * finished);
 }
 
 }  // namespace tandem::cuda::gemm

@@ -64,43 +64,61 @@ __device__ PackedFour read_four(const Element* from, int count) {
   return {{at(0) | at(1) << 16, at(2) | at(3) << 16}};
 }
 
-/// Writes the first `count` of four neighbouring values.
-template <class Stored>
-__device__ void write_four(Stored* to, int count, const float (&values)[4]) {
-  struct alignas(4 * sizeof(Stored)) Four {
-    Stored values[4];
+/// Where a thread's neighbouring columns of rows of few go. why made before the rows: what is left
+/// for each is an address and a store.
+struct RowTarget {
+  char* columns = nullptr;  // of row 0; null: nowhere
+  std::int64_t row_bytes = 0;
+  std::int16_t count = 0;  // of the columns, those in the tile and in the result
+  bool fp32 = false;
+  bool whole = false;  // all of them, which can be stored at once
+  int padding = 0;     // so that all of it is words (in_registers)
+};
+
+/// Of kColumns columns from `column` on, of which up to `count` lie in the tile and in the result.
+template <class Element, int kColumns = 4>
+__device__ RowTarget row_target(const Target& to, int column, int count) {
+  RowTarget of;
+  if (to.matrix.data == nullptr) return of;
+  const int size = to.fp32 ? sizeof(float) : sizeof(Element);
+  of.columns = static_cast<char*>(to.matrix.data) + std::int64_t{column} * size;
+  of.row_bytes = to.matrix.row_stride * size;
+  of.count = static_cast<std::int16_t>(max(min(count, kColumns), 0));
+  of.fp32 = to.fp32;
+  of.whole = of.count == kColumns &&
+             (reinterpret_cast<std::int64_t>(of.columns) | of.row_bytes) % (kColumns * size) == 0;
+  return of;
+}
+
+template <class Stored, int kColumns>
+__device__ void write_columns(Stored* to, const RowTarget& target,
+                              const float (&values)[kColumns]) {
+  struct alignas(kColumns * sizeof(Stored)) Columns {
+    Stored values[kColumns];
   };
-  if (count >= 4 && reinterpret_cast<std::uintptr_t>(to) % sizeof(Four) == 0) {
-    Four four;
+  // why said: the address, kept in registers, has lost it, and stores would wait for shared memory.
+  __builtin_assume(__isGlobal(to));
+  if (target.whole) {
+    Columns columns;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) four.values[i] = static_cast<Stored>(values[i]);
-    *reinterpret_cast<Four*>(to) = four;
+    for (int i = 0; i < kColumns; ++i) columns.values[i] = static_cast<Stored>(values[i]);
+    *reinterpret_cast<Columns*>(to) = columns;
   } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < count) to[i] = static_cast<Stored>(values[i]);
+    for (int i = 0; i < kColumns; ++i) {
+      if (i < target.count) to[i] = static_cast<Stored>(values[i]);
     }
   }
 }
 
-/// Where rows of few go: a Target without its map.
-struct RowTarget {
-  MatrixTensor matrix;
-  std::int64_t fp32 = 0;  // as wide as a pointer, so that all of it are words (in_registers)
-
-  RowTarget() = default;
-  __device__ RowTarget(const Target& to) : matrix(to.matrix), fp32(to.fp32) {}
-};
-
-/// Writes a thread's values of a row, of which `count` lie in the tile and in the result.
-template <class Element>
-__device__ void write(const RowTarget& to, const RowPiece& piece, int count,
-                      const float (&values)[4]) {
-  const std::int64_t at = piece.row * to.matrix.row_stride + piece.column;
+/// Writes a thread's values of a row.
+template <class Element, int kColumns>
+__device__ void write(const RowTarget& to, int row, const float (&values)[kColumns]) {
+  char* const at = to.columns + row * to.row_bytes;
   if (to.fp32) {
-    write_four(static_cast<float*>(to.matrix.data) + at, count, values);
+    write_columns(reinterpret_cast<float*>(at), to, values);
   } else {
-    write_four(static_cast<Element*>(to.matrix.data) + at, count, values);
+    write_columns(reinterpret_cast<Element*>(at), to, values);
   }
 }
 

@@ -8,53 +8,72 @@
 
 namespace tandem::cuda::gemm_swiglu {
 
-/// Makes and writes results before `end`, the tile's last column: the warp's first half has the
-/// gate's products, the second the others.
+/// Makes and writes the results of rows that a thread finishes, two columns of each.
 template <class Element>
-__device__ void finish(const ForwardParams& params, int end, const gemm::RowPiece& piece) {
-  float up[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) up[i] = __shfl_down_sync(0xFFFFFFFFu, piece.values[i], 16);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int count = lane < 16 ? end - piece.column : 0;
-  if (count <= 0) return;
-  with_activation(params.activation, [&](auto activation) {
-    float gate_slope[4], up_slope[4], out[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const Gate f = activate<decltype(activation)::value>(piece.values[i]);
-      gate_slope[i] = f.slope * up[i];
-      up_slope[i] = f.value;
-      out[i] = f.value * up[i];
-    }
-    if (params.gate_slope.matrix.data != nullptr) {
-      gemm::write<Element>(params.gate_slope, piece, count, gate_slope);
-      gemm::write<Element>(params.up_slope, piece, count, up_slope);
-    }
-    gemm::write<Element>(params.out, piece, count, out);
-  });
-}
+class GateRows {
+ public:
+  __device__ GateRows(const ForwardParams& params, const gemm::FewRowsTile& tile)
+      : activation_(params.activation) {
+    const int column = tile.thread_column;
+    const int count = min(tile.column + params.tile_columns[0], params.columns[0]) - column;
+    out_ = gemm::row_target<Element, 2>(params.out, column, count);
+    gate_slope_ = gemm::row_target<Element, 2>(params.gate_slope, column, count);
+    up_slope_ = gemm::row_target<Element, 2>(params.up_slope, column, count);
+  }
 
-template <class Element, int kRows>
+  /// why the activation is known before the rows: branches of a row take longer than its values.
+  template <class Rows>
+  __device__ void finish(const Rows& rows) const {
+    with_activation(activation_, [&](auto activation) {
+      rows.each([&](const gemm::RowPiece& piece) { gate<decltype(activation)::value>(piece); });
+    });
+  }
+
+ private:
+  template <GateActivation kActivation>
+  __device__ void gate(const gemm::RowPiece& piece) const {
+    float gate_slope[2], up_slope[2], out[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Gate f = activate<kActivation>(piece.values[i]);
+      const float up = piece.values[2 + i];
+      gate_slope[i] = f.slope * up;
+      up_slope[i] = f.value;
+      out[i] = f.value * up;
+    }
+    if (gate_slope_.columns != nullptr) {
+      gemm::write<Element>(gate_slope_, piece.row, gate_slope);
+      gemm::write<Element>(up_slope_, piece.row, up_slope);
+    }
+    gemm::write<Element>(out_, piece.row, out);
+  }
+
+  GateActivation activation_;
+  gemm::RowTarget out_;
+  gemm::RowTarget gate_slope_;  // both slopes or neither
+  gemm::RowTarget up_slope_;
+};
+
+template <class Element, int kRows, int kColumns>
 __global__ __launch_bounds__(
-    gemm::FewRowsConfig<Element, kRows>::kThreads,
-    gemm::FewRowsConfig<Element, kRows>::
+    gemm::FewRowsConfig<Element, kRows, kColumns>::kThreads,
+    gemm::FewRowsConfig<Element, kRows, kColumns>::
         kCtas) void gemm_swiglu_few_rows_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = gemm::FewRowsConfig<Element, kRows>;
+  using Config = gemm::FewRowsConfig<Element, kRows, kColumns>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
   gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
-    const int end = min(tile.column + params.tile_columns[0], params.columns[0]);
-    return [&params, end](const gemm::RowPiece& piece) { finish<Element>(params, end, piece); };
+    return GateRows<Element>(params, tile);
   });
 }
 
-template <class Element, int kRows>
+template <class Element, int kRows, int kColumns>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream) {
   const gemm::FewRowsShape shape = gemm::few_rows_shape(kRows, params.rows, params.tiles_before[1],
                                                         params.depth[0], multiprocessors);
-  gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows>>(
-      "gemm_swiglu_forward", gemm_swiglu_few_rows_kernel<Element, kRows>, params, shape, stream);
+  gemm::launch_few_rows<gemm::FewRowsConfig<Element, kRows, kColumns>>(
+      "gemm_swiglu_forward", gemm_swiglu_few_rows_kernel<Element, kRows, kColumns>, params, shape,
+      stream);
 }
 
 }  // namespace tandem::cuda::gemm_swiglu

@@ -30,13 +30,14 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
                      columns, few_rows <= gemm::kStreamRows ? few_rows : kMostFewRows, few_rows,
                      launch, &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
   };
-  add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
-  add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);
-  add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32>);
-  add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64>);
-  add("m96", gemm::kFewRowsColumns, 96, &launch_few_rows<Element, 96>);
-  add("m128", gemm::kFewRowsColumns, 128, &launch_few_rows<Element, 128>);
-  add("m160", gemm::kFewRowsColumns, 160, &launch_few_rows<Element, 160>);
+  add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8, 128>);
+  add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16, 128>);
+  add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32, 128>);
+  add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64, 128>);
+  add("m96", gemm::kFewRowsColumns, 96, &launch_few_rows<Element, 96, 128>);
+  add("m128", gemm::kFewRowsColumns, 128, &launch_few_rows<Element, 128, 128>);
+  add("m160", gemm::kFewRowsColumns, 160, &launch_few_rows<Element, 160, 128>);
+  add("m208.n256", gemm::kFewRowsTwoTiles, 208, &launch_few_rows<Element, 208, 256>);
   add("n128", 128, 0, &launch_forward<Element, 128>);
   add("n256", 256, 0, &launch_forward<Element, 256>);
 }
@@ -96,7 +97,8 @@ double predict_forward(const ForwardVariant& variant, const GemmSwigluForwardPro
     return gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row, problem.d,
                                   device.multiprocessors);
   }
-  return gemm::predict_tiles(ceil_div(problem.M, gemm::kTileRows), per_row,
+  return gemm::ends_of_tiles(variant.columns, false, problem.M) +
+         gemm::predict_tiles(ceil_div(problem.M, gemm::kTileRows), per_row,
                              ceil_div(problem.d, gemm::kTileDepth), variant.columns,
                              device.multiprocessors);
 }

@@ -16,10 +16,11 @@ struct ForwardParams : gemm::PairedOperands {
 };
 
 /// Launch gemm_swiglu_forward_kernel with tiles of kColumns products, half as many results, and
-/// gemm_swiglu_few_rows_kernel for up to kRows rows. Instantiated in forward_instances.cuh.
+/// gemm_swiglu_few_rows_kernel with tiles of up to kRows rows and kColumns. Instantiated in
+/// forward_instances.cuh.
 template <class Element, int kColumns>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
-template <class Element, int kRows>
+template <class Element, int kRows, int kColumns>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);
 
 }  // namespace tandem::cuda::gemm_swiglu

@@ -25,33 +25,49 @@ namespace detail {
 
 template <class Element, int N, Major kA, Major kB>
 struct MmaAtoms;
-#define TANDEM_MMA_ATOMS(element, n, name)                                     \
+#define TANDEM_MMA_ATOM(element, n, name)                                      \
   template <Major kA, Major kB>                                                \
   struct MmaAtoms<element, n, kA, kB> {                                        \
     using SS = cute::SM90::GMMA::MMA_64x##n##x16_F32##name##_SS<kA, kB>;       \
     using RS = cute::SM90::GMMA::MMA_64x##n##x16_F32##name##_RS<Major::K, kB>; \
   };
-TANDEM_MMA_ATOMS(__nv_bfloat16, 8, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 16, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 32, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 64, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 96, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 128, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 160, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 192, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 224, BF16BF16)
-TANDEM_MMA_ATOMS(__nv_bfloat16, 256, BF16BF16)
-TANDEM_MMA_ATOMS(__half, 8, F16F16)
-TANDEM_MMA_ATOMS(__half, 16, F16F16)
-TANDEM_MMA_ATOMS(__half, 32, F16F16)
-TANDEM_MMA_ATOMS(__half, 64, F16F16)
-TANDEM_MMA_ATOMS(__half, 96, F16F16)
-TANDEM_MMA_ATOMS(__half, 128, F16F16)
-TANDEM_MMA_ATOMS(__half, 160, F16F16)
-TANDEM_MMA_ATOMS(__half, 192, F16F16)
-TANDEM_MMA_ATOMS(__half, 224, F16F16)
-TANDEM_MMA_ATOMS(__half, 256, F16F16)
+#define TANDEM_MMA_ATOMS(n)                   \
+  TANDEM_MMA_ATOM(__nv_bfloat16, n, BF16BF16) \
+  TANDEM_MMA_ATOM(__half, n, F16F16)
+TANDEM_MMA_ATOMS(8)
+TANDEM_MMA_ATOMS(16)
+TANDEM_MMA_ATOMS(24)
+TANDEM_MMA_ATOMS(32)
+TANDEM_MMA_ATOMS(40)
+TANDEM_MMA_ATOMS(48)
+TANDEM_MMA_ATOMS(56)
+TANDEM_MMA_ATOMS(64)
+TANDEM_MMA_ATOMS(72)
+TANDEM_MMA_ATOMS(80)
+TANDEM_MMA_ATOMS(88)
+TANDEM_MMA_ATOMS(96)
+TANDEM_MMA_ATOMS(104)
+TANDEM_MMA_ATOMS(112)
+TANDEM_MMA_ATOMS(120)
+TANDEM_MMA_ATOMS(128)
+TANDEM_MMA_ATOMS(136)
+TANDEM_MMA_ATOMS(144)
+TANDEM_MMA_ATOMS(152)
+TANDEM_MMA_ATOMS(160)
+TANDEM_MMA_ATOMS(168)
+TANDEM_MMA_ATOMS(176)
+TANDEM_MMA_ATOMS(184)
+TANDEM_MMA_ATOMS(192)
+TANDEM_MMA_ATOMS(200)
+TANDEM_MMA_ATOMS(208)
+TANDEM_MMA_ATOMS(216)
+TANDEM_MMA_ATOMS(224)
+TANDEM_MMA_ATOMS(232)
+TANDEM_MMA_ATOMS(240)
+TANDEM_MMA_ATOMS(248)
+TANDEM_MMA_ATOMS(256)
 #undef TANDEM_MMA_ATOMS
+#undef TANDEM_MMA_ATOM
 
 /// Matrix descriptor of a 128-byte-swizzled operand at a shared-memory address.
 __device__ inline std::uint64_t matrix_descriptor(const void* operand, int leading_bytes,

@@ -12,9 +12,7 @@ namespace tandem::cuda::projection {
 struct RowSegment {
   SegmentActivation activation;
   int columns;
-  int count;  // of the thread's columns, those in the tile and in the segment
   int head_width;
-  int has_slope;
   gemm::RowBias bias;
   gemm::RowTarget out;
   gemm::RowTarget slope;
@@ -25,15 +23,15 @@ template <class Element>
 __device__ RowSegment begin_rows(const ForwardParams& params, const gemm::FewRowsTile& tile) {
   const ForwardSegment& from = params.segments[tile.segment];
   const int columns = params.columns[tile.segment], column = tile.thread_column;
+  const int count =
+      min(params.tile_columns[tile.segment] - (column - tile.column), columns - column);
   RowSegment to;
   to.activation = from.activation;
   to.columns = columns;
-  to.count = min(params.tile_columns[tile.segment] - (column - tile.column), columns - column);
   to.head_width = from.head_width;
-  to.has_slope = from.slope.matrix.data != nullptr;
   to.bias = gemm::load_row_bias<Element>(from.bias, from.bias_fp32, columns, column);
-  to.out = from.out;
-  to.slope = from.slope;
+  to.out = gemm::row_target<Element>(from.out, column, count);
+  to.slope = gemm::row_target<Element>(from.slope, column, count);
   to.inverse_norm = from.inverse_norm;
   return gemm::in_registers(to);
 }
@@ -72,24 +70,48 @@ __device__ inline void normalize_heads(const RowSegment& segment, const gemm::Ro
   for (float& value : piece.values) value *= inverse;
 }
 
-/// Adds the bias, activates and writes; `kActivates`: else there is nothing to activate.
+/// Adds the bias, activates and writes rows of a segment; `kActivates`: else there is nothing to
+/// activate. why the kind is known before the rows: branches of a row take longer than its values.
 template <class Element, bool kActivates>
-__device__ void finish(const RowSegment& segment, const gemm::RowPiece& piece) {
-  segment.bias.add_to(piece.values);
-  if constexpr (kActivates) {
-    if (segment.has_slope) {
+struct SegmentRows {
+  RowSegment segment;
+
+  template <class Rows>
+  __device__ void finish(const Rows& rows) const {
+    if (!kActivates || segment.activation.kind == Activation::kNone) {
+      return rows.each([&](const gemm::RowPiece& piece) {
+        segment.bias.add_to(piece.values);
+        gemm::write<Element>(segment.out, piece.row, piece.values);
+      });
+    }
+    if constexpr (kActivates) {
+      if (segment.slope.columns == nullptr && segment.activation.kind == Activation::kSilu) {
+        return rows.each([&](const gemm::RowPiece& piece) {
+          segment.bias.add_to(piece.values);
+          activate({Activation::kSilu}, piece.values);
+          gemm::write<Element>(segment.out, piece.row, piece.values);
+        });
+      }
+      rows.template each<1>([&](const gemm::RowPiece& piece) { activate_one(piece); });
+    }
+  }
+
+ private:
+  __device__ void activate_one(const gemm::RowPiece& piece) const {
+    segment.bias.add_to(piece.values);
+    if (segment.slope.columns != nullptr) {
       float slopes[4] = {piece.values[0], piece.values[1], piece.values[2], piece.values[3]};
       differentiate(segment.activation, slopes);
-      gemm::write<Element>(segment.slope, piece, segment.count, slopes);
+      gemm::write<Element>(segment.slope, piece.row, slopes);
     }
     if (segment.activation.kind == Activation::kL2Normalize) {
       normalize_heads(segment, piece);
     } else {
       activate(segment.activation, piece.values);
     }
+    gemm::write<Element>(segment.out, piece.row, piece.values);
   }
-  gemm::write<Element>(segment.out, piece, segment.count, piece.values);
-}
+};
 
 template <class Element, int kRows, int kColumns>
 __global__ __launch_bounds__(
@@ -100,10 +122,9 @@ __global__ __launch_bounds__(
   using Config = gemm::FewRowsConfig<Element, kRows, kColumns>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
   gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
-    return [segment = begin_rows<Element>(params, tile)](const gemm::RowPiece& piece) {
-      // A row of a wider tile is not a warp's, as the norm of heads needs it.
-      finish<Element, kColumns == gemm::kFewRowsColumns>(segment, piece);
-    };
+    // A row of a wider tile is not a warp's, as the norm of heads needs it.
+    return SegmentRows<Element, kColumns == gemm::kFewRowsColumns>{
+        begin_rows<Element>(params, tile)};
   });
 }
 

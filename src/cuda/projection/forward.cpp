@@ -81,7 +81,8 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   constexpr int kNarrow = gemm::kFewRowsColumns;
   add_all_few_rows<Element, Takes::kActivations, kNarrow, 8, 16, 32, 64, 96, 128, 160, 224>(table,
                                                                                             dtype);
-  add_all_few_rows<Element, Takes::kPlain, 192, 160>(table, dtype);
+  add_all_few_rows<Element, Takes::kPlain, 192, 160, 200>(table, dtype);
+  add_all_few_rows<Element, Takes::kPlain, gemm::kFewRowsTwoTiles, 208>(table, dtype);
   add_variant<Element, 128, false>(table, dtype);
   add_variant<Element, 64, false>(table, dtype);
   add_variant<Element, 64, false, gemm::kSplitParts>(table, dtype);
@@ -357,6 +358,7 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
     return behind + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
                                            problem.d, device.multiprocessors);
   }
+  behind += gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
   if (variant.splits) {
     return behind + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   }

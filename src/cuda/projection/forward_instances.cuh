@@ -28,4 +28,6 @@
   template void launch_few_rows<Element, 160, 128>(const ForwardParams&, int, void*); \
   template void launch_few_rows<Element, 224, 128>(const ForwardParams&, int, void*); \
   template void launch_few_rows<Element, 160, 192>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 200, 192>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 208, 256>(const ForwardParams&, int, void*); \
   }

@@ -273,17 +273,26 @@ __device__ void rotate_heads(const RopeParams& rope, const RowSegment& segment,
   }
 }
 
+/// Adds the bias, normalizes and turns heads, and writes rows of a segment.
 template <class Element>
-__device__ void finish_heads(const RowSegment& segment, const HeadSegment& heads,
-                             const RopeParams& rope, const gemm::RowPiece& piece) {
-  segment.bias.add_to(piece.values);
-  if (segment.has_slope) {
-    gemm::write<Element>(segment.slope, piece, segment.count, piece.values);
+struct HeadRows {
+  RowSegment segment;
+  HeadSegment heads;
+  const RopeParams& rope;
+
+  template <class Rows>
+  __device__ void finish(const Rows& rows) const {
+    rows.template each<1>([&](const gemm::RowPiece& piece) {
+      segment.bias.add_to(piece.values);
+      if (segment.slope.columns != nullptr) {
+        gemm::write<Element>(segment.slope, piece.row, piece.values);
+      }
+      if (heads.norm_weight != nullptr) rms_normalize_heads<Element>(segment, heads, piece);
+      if (heads.rotates) rotate_heads<Element>(rope, segment, piece);
+      gemm::write<Element>(segment.out, piece.row, piece.values);
+    });
   }
-  if (heads.norm_weight != nullptr) rms_normalize_heads<Element>(segment, heads, piece);
-  if (heads.rotates) rotate_heads<Element>(rope, segment, piece);
-  gemm::write<Element>(segment.out, piece, segment.count, piece.values);
-}
+};
 
 template <class Element, int kRows>
 __global__ __launch_bounds__(
@@ -294,9 +303,8 @@ __global__ __launch_bounds__(
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
   gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
-    return [segment = begin_rows<Element>(params, tile),
-            heads = gemm::in_registers(params.heads[tile.segment]), &rope = params.rope](
-               const gemm::RowPiece& piece) { finish_heads<Element>(segment, heads, rope, piece); };
+    return HeadRows<Element>{begin_rows<Element>(params, tile),
+                             gemm::in_registers(params.heads[tile.segment]), params.rope};
   });
 }
 
