@@ -495,6 +495,8 @@ TEST_F(GpuPair, OfFewRowsInAnyNumberOfPartsAndTiles) {
   few(FewRowsConfig<Element, 128>(), 100, 2, 64);  // whose 50 rows need the narrowest wgmma
   few(FewRowsConfig<Element, 224>(), 401, 2, 64);
   few(FewRowsConfig<Element, 224>(), 130, 1, 64);
+  few(FewRowsConfig<Element, 160, 192>(), 130, 1, 96);
+  few(FewRowsConfig<Element, 200, 192>(), 390, 2, 96);
   few(FewRowsConfig<Element, 208, kFewRowsTwoTiles>(), 401, 2, 128);
   few(FewRowsConfig<Element, 208, kFewRowsTwoTiles>(), 130, 1, 128);
 }

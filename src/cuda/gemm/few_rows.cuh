@@ -115,7 +115,8 @@ __device__ void load_few_rows(const Operands& operands, FewRowsShared<Config>& s
       load_panel(operands.b[1], full, to + stages.a_at / 2, columns);
     }
   };
-  const int early = operands.b_is_there ? min(tile.begin + stages.count, tile.end) : tile.begin;
+  const int early =
+      operands.b_is_there ? min(tile.begin + min(stages.count, kEarlySteps), tile.end) : tile.begin;
   for (int step = tile.begin; step < early && elected; ++step) load_b(step, step - tile.begin);
   follow_stream();
   FewRowsPosition at;
@@ -140,7 +141,9 @@ __device__ void multiply_few_rows(FewRowsShared<Config>& shared, const FewRowsTi
   using Accumulator = float[kWidth / 2];
   const auto acc = [&](int i) -> Accumulator& { return reinterpret_cast<Accumulator&>(sums[i]); };
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
-  const int columns_at = warpgroup * (Operands::kPaired ? stages.a_at / 2 : kPanelBytes);
+  // Of a pair 64 columns each, of narrow tiles less; 96 of each are three panels in a row.
+  constexpr bool kApart = Operands::kPaired && Config::kTileColumns == kFewRowsColumns;
+  const int columns_at = warpgroup * (kApart ? stages.a_at / 2 : kPanelBytes);
   constexpr int kNextTile = Config::kTileColumns / (Operands::kPaired ? 128 : 64) * kPanelBytes;
   FewRowsPosition at;
   int behind = 0;

@@ -14,6 +14,7 @@ constexpr int kFewRowsTwoTiles = 256;  // of a CTA that computes two such tiles 
 constexpr int kMostFewRowsParts = 4;   // of the contracted axis: sums of more take longer
 constexpr int kStreamRows = 64;        // up to which a product is bound by B's bytes
 constexpr int kRowsAtOnce = 8;         // that a CTA's threads finish, a group
+constexpr int kEarlySteps = 4;         // of B, before the kernel before has ended: of more it slows
 
 // A B of up to so many bytes is asked for while the kernel before still runs. why no larger one:
 // with 16 MB that kernel loses more by it.

@@ -100,10 +100,11 @@ int few_rows_columns(int most_rows, int columns, std::int64_t rows, std::int64_t
 }
 
 /// What tiles take longer than predicted where predict_few_rows is the alternative: their first
-/// loads, and their end. Of many rows nothing: there few rows must win by as much.
+/// loads, and their end. Nothing where one is as high as all rows, nor of many rows: there few rows
+/// must win by as much.
 inline double ends_of_tiles(int columns, bool splits, std::int64_t rows) {
   constexpr std::int64_t kManyRows = 512;
-  if (rows >= kManyRows) return 0.0;
+  if (rows <= kTileRows || rows >= kManyRows) return 0.0;
   return splits ? 1.5 : columns == 64 ? 0.0 : 2.6;
 }
 

@@ -37,6 +37,8 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add("m96", gemm::kFewRowsColumns, 96, &launch_few_rows<Element, 96, 128>);
   add("m128", gemm::kFewRowsColumns, 128, &launch_few_rows<Element, 128, 128>);
   add("m160", gemm::kFewRowsColumns, 160, &launch_few_rows<Element, 160, 128>);
+  add("m160.n192", 192, 160, &launch_few_rows<Element, 160, 192>);
+  add("m200.n192", 192, 200, &launch_few_rows<Element, 200, 192>);
   add("m208.n256", gemm::kFewRowsTwoTiles, 208, &launch_few_rows<Element, 208, 256>);
   add("n128", 128, 0, &launch_forward<Element, 128>);
   add("n256", 256, 0, &launch_forward<Element, 256>);

@@ -19,5 +19,7 @@
   template void launch_few_rows<Element, 96, 128>(const ForwardParams&, int, void*);  \
   template void launch_few_rows<Element, 128, 128>(const ForwardParams&, int, void*); \
   template void launch_few_rows<Element, 160, 128>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 160, 192>(const ForwardParams&, int, void*); \
+  template void launch_few_rows<Element, 200, 192>(const ForwardParams&, int, void*); \
   template void launch_few_rows<Element, 208, 256>(const ForwardParams&, int, void*); \
   }
