@@ -49,7 +49,9 @@ TEST(GemmSwigluVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(16, 4096, 14336)), EndsWith(".m16"));
   EXPECT_THAT(chosen(forward_args(64, 4096, 14336)), EndsWith(".m64"));
   EXPECT_THAT(chosen(forward_args(200, 7168, 2048)), EndsWith(".m128"));
-  EXPECT_THAT(chosen(forward_args(200, 4096, 12288)), EndsWith(".n128"));
+  EXPECT_THAT(chosen(forward_args(200, 4096, 12288)), EndsWith(".m200.n192"));  // 128 tiles
+  EXPECT_THAT(chosen(forward_args(300, 4096, 14336)), EndsWith(".m208.n256"));  // twice 150
+  EXPECT_THAT(chosen(forward_args(200, 2048, 8192)), EndsWith(".n128"));
   EXPECT_THAT(chosen(forward_args(512, 4096, 14336)), EndsWith(".n128"));
 }
 

@@ -63,6 +63,8 @@ TEST(ProjectionVariants, TilesOfFewRowsAsHighAsNeeded) {
   EXPECT_THAT(chosen(forward_args(200, 11008, 4096)), EndsWith(".m128"));  // twice 100
   EXPECT_THAT(chosen(forward_args(300, 11008, 4096)), EndsWith(".m160"));
   EXPECT_THAT(chosen(forward_args(300, 4096, 12288)), EndsWith(".m160.n192.plain"));  // twice 150
+  EXPECT_THAT(chosen(forward_args(200, 3584, 18944)), EndsWith(".m200.n192.plain"));  // 99 tiles
+  EXPECT_THAT(chosen(forward_args(400, 4096, 28672)), EndsWith(".m208.n256.plain"));  // twice 200
   EXPECT_EQ(reason_against(variant("projection_forward.sm90.bf16.m224"),
                            make_problem(forward_args(1025, 64, 64))),
             "takes up to 1024 rows, got M 1025");

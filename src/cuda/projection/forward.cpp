@@ -50,10 +50,10 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
   table.back().splits = kParts > 1;
 }
 
-/// Tiles of up to kRows rows: for all rows in one, up to kStreamRows, or where they were measured.
+/// Tiles of up to kRows rows: for all rows in one, above kStreamRows for as many as were measured.
 template <class Element, int kRows, Takes kTakes, int kColumns>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
-  constexpr int kMostRows = kRows < gemm::kStreamRows ? kRows : 1024;
+  constexpr int kMostRows = kRows <= gemm::kStreamRows ? kRows : 1024;
   const std::string wide = kColumns > gemm::kFewRowsColumns ? ".n" + std::to_string(kColumns) : "";
   ForwardVariant::Launch launch = nullptr;
   if constexpr (kTakes == Takes::kHeads) {
