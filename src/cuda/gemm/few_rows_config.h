@@ -20,8 +20,9 @@ constexpr int kEarlySteps = 4;         // of B, before the kernel before has end
 // with 16 MB that kernel loses more by it.
 constexpr std::int64_t kAskedBytes = 10 << 20;
 
-/// Rows of a tile that wgmma multiplies at least, of a variant with tiles of up to most_rows: fewer
-/// have a CTA only if one with lower tiles would do. Tiles above kStreamRows are bound by products.
+/// Rows that wgmma multiplies at least, of a variant with tiles of up to most_rows. Of several
+/// equally high tiles each has more than half of these; for fewer rows lower tiles are there. Up to
+/// kStreamRows products do not bind.
 constexpr int least_few_rows(int most_rows) {
   return most_rows <= kStreamRows ? most_rows : most_rows / 16 * 8 + 8;
 }
@@ -61,8 +62,8 @@ struct FewRowsConfig {
   static constexpr int kTiles = kColumns == kFewRowsTwoTiles ? 2 : 1;
   static constexpr int kTileColumns = kColumns / kTiles;
   static constexpr int kProductThreads = 2 * kTileColumns;  // 64 columns of each a warpgroup
-  // Where the sums need more registers than as many warps can have, a whole warpgroup loads, and
-  // leaves its registers to the others.
+  // Where the sums, and some 40 registers beside them, are more than as many warps can have, a
+  // whole warpgroup loads, and leaves its registers to the others.
   static constexpr bool kGivesRegisters = kTiles * kRows / 2 + 40 >
                                           (kProductThreads > 256 ? 128 : 168);
   static constexpr int kThreads = kProductThreads + (kGivesRegisters ? 128 : 32);

@@ -76,7 +76,7 @@ __device__ Value in_registers(const Value& value) {
 
 /// The sums of a thread of the products, as wgmma's fragments lie: four of each kRowsAtOnce rows.
 template <class Config>
-using FewRowsSums = float[Config::kRows / kRowsAtOnce][4];
+using FewRowsSums = float[Config::kGroups][4];
 
 /// Leaves the sums of the rows that this CTA finishes in shared memory, of the index'th tile. Of
 /// the kParts CTAs that contract a tile each finishes a group of rows in turn: the others send it
