@@ -42,7 +42,7 @@ class SumRows {
   }
 
  private:
-  static constexpr int kHeldRows = kRows / gemm::kRowsAtOnce;
+  static constexpr int kHeldRows = gemm::FewRowsConfig<Element, kRows>::kGroups;
 
   bool adds_residual_;
   gemm::RowTarget sum_;

@@ -190,13 +190,12 @@ __device__ void multiply_few_rows(FewRowsShared<Config>& shared, const FewRowsTi
 /// Calls multiply<width> with the least width of wgmma that holds so many rows.
 template <class Config, int kWidth = Config::kLeastRows, class Multiply>
 __device__ void with_width(int rows, Multiply multiply) {
-  if constexpr (kWidth == Config::kRows) {
-    multiply.template operator()<kWidth>();
-  } else if (max((rows + 7) / 8 * 8, Config::kLeastRows) == kWidth) {  // of all: one jump
-    multiply.template operator()<kWidth>();
-  } else {
-    with_width<Config, kWidth + 8>(rows, multiply);
+  if constexpr (kWidth < Config::kRows) {  // why equal, not less: all of them are then one jump
+    if (kWidth != max((rows + 7) / 8 * 8, Config::kLeastRows)) {
+      return with_width<Config, kWidth + 8>(rows, multiply);
+    }
   }
+  multiply.template operator()<kWidth>();
 }
 
 /// Computes the CTA's tiles, and has what begin_epilogue(tile) returns finish(RowsLeft) their rows.

@@ -14,6 +14,7 @@
 
 namespace tandem::cuda::gemm {
 
+/// A CTA's stages, and once these have been read a tile's sums in their place.
 template <class Config>
 struct FewRowsShared {
   alignas(1024) char stages[Config::kStageBytes];

@@ -24,24 +24,28 @@ constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
 constexpr int kMostFewRows = 400;       // to which tiles of gemm/few_rows.cuh were measured
 
 template <class Element>
+void add(std::vector<ForwardVariant>& table, DType dtype, const std::string& tile, int columns,
+         int few_rows, ForwardVariant::Launch launch) {
+  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile, dtype, columns,
+                   few_rows <= gemm::kStreamRows ? few_rows : kMostFewRows, few_rows, launch,
+                   &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
+}
+
+template <class Element, int kColumns, int... kRows>
+void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
+  const std::string wide = kColumns > gemm::kFewRowsColumns ? ".n" + std::to_string(kColumns) : "";
+  (add<Element>(table, dtype, "m" + std::to_string(kRows) + wide, kColumns, kRows,
+                &launch_few_rows<Element, kRows, kColumns>),
+   ...);
+}
+
+template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  const auto add = [&](const char* kind, int columns, int few_rows, ForwardVariant::Launch launch) {
-    table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
-                     columns, few_rows <= gemm::kStreamRows ? few_rows : kMostFewRows, few_rows,
-                     launch, &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
-  };
-  add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8, 128>);
-  add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16, 128>);
-  add("m32", gemm::kFewRowsColumns, 32, &launch_few_rows<Element, 32, 128>);
-  add("m64", gemm::kFewRowsColumns, 64, &launch_few_rows<Element, 64, 128>);
-  add("m96", gemm::kFewRowsColumns, 96, &launch_few_rows<Element, 96, 128>);
-  add("m128", gemm::kFewRowsColumns, 128, &launch_few_rows<Element, 128, 128>);
-  add("m160", gemm::kFewRowsColumns, 160, &launch_few_rows<Element, 160, 128>);
-  add("m160.n192", 192, 160, &launch_few_rows<Element, 160, 192>);
-  add("m200.n192", 192, 200, &launch_few_rows<Element, 200, 192>);
-  add("m208.n256", gemm::kFewRowsTwoTiles, 208, &launch_few_rows<Element, 208, 256>);
-  add("n128", 128, 0, &launch_forward<Element, 128>);
-  add("n256", 256, 0, &launch_forward<Element, 256>);
+  add_few_rows<Element, gemm::kFewRowsColumns, 8, 16, 32, 64, 96, 128, 160>(table, dtype);
+  add_few_rows<Element, 192, 160, 200>(table, dtype);
+  add_few_rows<Element, gemm::kFewRowsTwoTiles, 208>(table, dtype);
+  add<Element>(table, dtype, "n128", 128, 0, &launch_forward<Element, 128>);
+  add<Element>(table, dtype, "n256", 256, 0, &launch_forward<Element, 256>);
 }
 
 const ForwardVariant& choose(const GemmSwigluForwardProblem& problem,
