@@ -158,21 +158,35 @@ class Bench {
     std::fflush(stdout);
   }
 
+  /// A provider's call that is to be measured; a null `baseline` is Tandem's own.
+  struct Contestant {
+    Operation operation;
+    std::shared_ptr<const TensorSet> set;
+    const Baseline* baseline;
+    ResultsRow row = {};
+
+    std::string provider() const { return baseline == nullptr ? "tandem" : baseline->provider; }
+  };
+
   void bench(const Operation& operation, const Case& one, DType dtype, Device device) {
-    const TensorSet set = operation.make(one, dtype, options_.seed);
+    const auto make = [&](const Operation& from) {
+      return std::make_shared<const TensorSet>(from.make(one, dtype, options_.seed));
+    };
+    const std::shared_ptr<const TensorSet> set = make(operation);
+    std::vector<Contestant> all;
     if (wants("tandem")) {
-      bench(with_variant(operation, options_.variant), set, one, dtype, device, nullptr);
+      all.push_back({with_variant(operation, options_.variant), set, nullptr});
     }
-    if (device.type != DeviceType::kCuda || !options_.variant.empty()) return;
-    for (const Baseline& baseline : operation.baselines) {
-      if (!wants(baseline.provider)) continue;
-      const Operation instead = with_baseline(operation, baseline);
-      if (baseline.forgoes.empty()) {
-        bench(instead, set, one, dtype, device, &baseline);
-      } else {
-        bench(instead, instead.make(one, dtype, options_.seed), one, dtype, device, &baseline);
+    if (device.type == DeviceType::kCuda && options_.variant.empty()) {
+      for (const Baseline& baseline : operation.baselines) {
+        if (!wants(baseline.provider)) continue;
+        const Operation instead = with_baseline(operation, baseline);
+        all.push_back({instead, baseline.forgoes.empty() ? set : make(instead), &baseline});
       }
     }
+    std::erase_if(
+        all, [&](Contestant& contestant) { return !is_ready(contestant, one, dtype, device); });
+    if (!options_.once && !all.empty()) time(all, one, device);
   }
 
   bool wants(const std::string& provider) const {
@@ -180,83 +194,105 @@ class Bench {
     return provider == "tandem" || !(options_.once || options_.host || options_.no_unfused);
   }
 
-  /// Measures one provider; a null `baseline` is Tandem's own call.
-  void bench(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
-             Device device, const Baseline* baseline) {
+  /// Checks what a provider computes, or with --once only calls it; returns whether it may be
+  /// timed.
+  bool is_ready(Contestant& contestant, const Case& one, DType dtype, Device device) {
     try {
-      if (options_.once) {
-        run_once(operation, set, one, device, baseline != nullptr);
-      } else {
-        time(operation, set, one, dtype, device, baseline);
-      }
+      if (!options_.once) return is_right(contestant, one, dtype, device);
+      run_once(contestant, one, device);
+      return true;
     } catch (const Unsupported& error) {
-      print_row(operation, one,
-                fmt::format("{:<5} {} unsupported: {}", to_string(dtype),
-                            baseline == nullptr ? "tandem" : baseline->provider, error.what()));
+      print_row(contestant.operation, one,
+                fmt::format("{:<5} {} unsupported: {}", to_string(dtype), contestant.provider(),
+                            error.what()));
+      return false;
     }
   }
 
-  void run_once(const Operation& operation, const TensorSet& set, const Case& one, Device device,
-                bool is_baseline) {
-    Placement placement(set, device);
+  void run_once(const Contestant& contestant, const Case& one, Device device) {
+    const Operation& operation = contestant.operation;
+    Placement placement(*contestant.set, device);
     const auto call = [&] {
-      operation.call(set, placement.bases(), device, {});
+      operation.call(*contestant.set, placement.bases(), device, {});
       if (device.type == DeviceType::kCuda) gpu::synchronize(device.index);
     };
-    if (is_baseline) call();  // why: a shape's first products are timed, by launching them
+    // why: a shape's first products are timed, by launching them
+    if (contestant.baseline != nullptr) call();
     if (device.type == DeviceType::kCuda) gpu::profile(device.index, true);
     call();
     if (device.type == DeviceType::kCuda) gpu::profile(device.index, false);
     fmt::print("{} {} ran once\n", title(operation), one.name);
   }
 
-  void time(const Operation& operation, const TensorSet& set, const Case& one, DType dtype,
-            Device device, const Baseline* baseline) {
-    ResultsRow row;
-    if (baseline != nullptr) row.provider = baseline->provider;
-    {
-      Placement placement(set, device);
-      if (baseline != nullptr) {
-        operation.call(set, placement.bases(), device, {});
-        row.variant = baseline->variant;
-      } else if (options_.variant.empty()) {
-        row.variant = chosen_variant(operation, set, placement);
-      } else {
-        operation.call(set, placement.bases(), device, {});
-        row.variant = options_.variant;
-      }
-      const auto errors = operation.expect(set, true)->compare(set, placement.download());
-      for (const OutputError& error : errors) {
-        row.error = std::max(row.error, error.value);
-        if (error.passed) continue;
-        if (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype)) continue;
-        failed_ = true;
-        print_row(operation, one,
-                  fmt::format("{:<5} WRONG, not timed: {} {}", to_string(dtype), describe(errors),
-                              row.variant));
-        return;
-      }
-    }
+  bool is_right(Contestant& contestant, const Case& one, DType dtype, Device device) {
+    const Operation& operation = contestant.operation;
+    const TensorSet& set = *contestant.set;
+    const Baseline* const baseline = contestant.baseline;
+    ResultsRow& row = contestant.row;
     row.op = operation.name;
     row.direction = operation.direction;
     row.case_name = one.name;
     row.dtype = to_string(dtype);
-    if (options_.host) {
-      const HostTiming host = time_host(operation, set, device, options_.replays);
-      row.timing = host.call;
-      row.plan_us = host.plan.median_us;
+    if (baseline != nullptr) row.provider = baseline->provider;
+    Placement placement(set, device);
+    if (baseline != nullptr) {
+      operation.call(set, placement.bases(), device, {});
+      row.variant = baseline->variant;
+    } else if (options_.variant.empty()) {
+      row.variant = chosen_variant(operation, set, placement);
     } else {
-      row.cost = operation.cost(set);
-      row.floor_us = floor_us(row.cost, ceilings(device));
-      row.timing = time_call(operation, set, device, options_.replays);
+      operation.call(set, placement.bases(), device, {});
+      row.variant = options_.variant;
     }
-    if (device.type == DeviceType::kCuda) row.state = gpu::state(device.index);
-    print_row(operation, one,
-              fmt::format("{} {}{}", options_.host ? host_row_text(row) : row_text(row),
-                          short_variant(operation, row.variant), throttle_text(row.state)));
-    if (options_.json.empty()) return;
-    if (!results_) results_.emplace(options_.json, options_.run, describe_run(device));
-    results_->add(row);
+    const auto errors = operation.expect(set, true)->compare(set, placement.download());
+    for (const OutputError& error : errors) {
+      row.error = std::max(row.error, error.value);
+      if (error.passed) continue;
+      if (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype)) continue;
+      failed_ = true;
+      print_row(
+          operation, one,
+          fmt::format("{:<5} WRONG, not timed: {} {}", row.dtype, describe(errors), row.variant));
+      return false;
+    }
+    return true;
+  }
+
+  void time(std::vector<Contestant>& all, const Case& one, Device device) {
+    std::vector<TimedOperation> calls;
+    for (const Contestant& contestant : all) {
+      calls.push_back({&contestant.operation, contestant.set.get()});
+    }
+    if (options_.host) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const HostTiming host =
+            time_host(*calls[i].operation, *calls[i].set, device, options_.replays);
+        all[i].row.timing = host.call;
+        all[i].row.plan_us = host.plan.median_us;
+      }
+    } else {
+      const std::vector<Timing> timings = time_calls(calls, device, options_.replays);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        ResultsRow& row = all[i].row;
+        row.cost = all[i].operation.cost(*all[i].set);
+        row.floor_us = floor_us(row.cost, ceilings(device));
+        row.timing = timings[i];
+      }
+    }
+    gpu::State state;
+    if (device.type == DeviceType::kCuda) state = gpu::state(device.index);
+    if (!options_.json.empty() && !results_) {
+      results_.emplace(options_.json, options_.run, describe_run(device));
+    }
+    for (Contestant& contestant : all) {
+      ResultsRow& row = contestant.row;
+      row.state = state;
+      print_row(
+          contestant.operation, one,
+          fmt::format("{} {}{}", options_.host ? host_row_text(row) : row_text(row),
+                      short_variant(contestant.operation, row.variant), throttle_text(row.state)));
+      if (results_) results_->add(row);
+    }
   }
 
   ResultsRun describe_run(Device device) const {

@@ -75,12 +75,11 @@ void report(const std::string& name, const std::function<Call(Tensors&)>& make) 
   while (calls.empty() || tensors.bytes() < 5 * device.l2_bytes) calls.push_back(make(tensors));
   const std::size_t bytes = calls.front().workspace_bytes;
   const Workspace workspace = {tensors.memory(static_cast<std::int64_t>(bytes)), bytes};
-  const Timing timing = summarize(gpu::time(
-      0,
-      [&](int set, void* stream) {
-        calls[static_cast<std::size_t>(set)].run({.stream = {stream}, .workspace = workspace});
-      },
-      static_cast<int>(calls.size()), kReplays));
+  const auto run = [&](int set, void* stream) {
+    calls[static_cast<std::size_t>(set)].run({.stream = {stream}, .workspace = workspace});
+  };
+  const int sets = static_cast<int>(calls.size());
+  const Timing timing = summarize(gpu::time(0, {{run, sets}}, kReplays).front());
   fmt::print("{:<40} {:>10.1f} us  (p10 {:.1f}, p90 {:.1f})\n", name, timing.median_us,
              timing.p10_us, timing.p90_us);
   std::fflush(stdout);

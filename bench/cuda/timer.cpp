@@ -1,4 +1,5 @@
 // The CUDA-graph timer.
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,8 @@ namespace {
 
 constexpr int kWarmUpReplays = 5;
 
-void enqueue(tandem_bench_enqueue call, void* user, int set, cudaStream_t stream) {
-  if (call(user, set, stream) == 0) return;
+void enqueue(const tandem_bench_call& call, int set, cudaStream_t stream) {
+  if (call.enqueue(call.user, set, stream) == 0) return;
   throw std::runtime_error("[tandem_bench_time] the measured call failed on buffer set " +
                            std::to_string(set));
 }
@@ -19,13 +20,13 @@ void enqueue(tandem_bench_enqueue call, void* user, int set, cudaStream_t stream
 /// Captures one call per buffer set as an executable graph.
 class Graph {
  public:
-  Graph(tandem_bench_enqueue call, void* user, int sets, cudaStream_t stream) {
+  Graph(const tandem_bench_call& call, cudaStream_t stream) {
     cudaGraph_t graph = nullptr;
     // why thread-local: what other threads do meanwhile does not spoil the capture.
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
     try {
-      for (int set = 0; set < sets; ++set) enqueue(call, user, set, stream);
+      for (int set = 0; set < call.sets; ++set) enqueue(call, set, stream);
     } catch (...) {
       cudaStreamEndCapture(stream, &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
@@ -49,36 +50,47 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-void time_calls(int device, tandem_bench_enqueue call, void* user, int sets, int replays,
+void time_calls(int device, const tandem_bench_call* calls, int count, int replays,
                 double* samples_us) {
-  if (call == nullptr || samples_us == nullptr || sets < 1 || replays < 1) {
+  if (calls == nullptr || samples_us == nullptr || count < 1 || replays < 1) {
     throw std::runtime_error(
-        "[tandem_bench_time] call, samples_us, sets and replays must be set, got sets " +
-        std::to_string(sets) + ", replays " + std::to_string(replays));
+        "[tandem_bench_time] calls, samples_us, count and replays must be set, got count " +
+        std::to_string(count) + ", replays " + std::to_string(replays));
   }
   const DeviceScope scope(device);
   const Stream stream;
-  // Calls each set once, directly: that loads the kernels, which a capture must not, and shows
-  // errors where they arise.
-  for (int set = 0; set < sets; ++set) enqueue(call, user, set, stream);
-  check(cudaStreamSynchronize(stream), "the measured call");
-  const Graph graph(call, user, sets, stream);
-  std::vector<Event> starts(replays), ends(replays);
-  for (int i = 0; i < kWarmUpReplays; ++i) graph.replay(stream);
+  std::deque<Graph> graphs;
+  for (int i = 0; i < count; ++i) {
+    // Calls each set once, directly: that loads the kernels, which a capture must not, and shows
+    // errors where they arise.
+    for (int set = 0; set < calls[i].sets; ++set) enqueue(calls[i], set, stream);
+    check(cudaStreamSynchronize(stream), "the measured call");
+    graphs.emplace_back(calls[i], stream);
+  }
+  std::vector<Event> starts(count * replays), ends(count * replays);
+  for (int i = 0; i < kWarmUpReplays; ++i) {
+    for (const Graph& graph : graphs) graph.replay(stream);
+  }
   for (int i = 0; i < replays; ++i) {
-    starts[i].record(stream);
-    graph.replay(stream);
-    ends[i].record(stream);
+    for (int call = 0; call < count; ++call) {
+      const int sample = call * replays + i;
+      starts[sample].record(stream);
+      graphs[call].replay(stream);
+      ends[sample].record(stream);
+    }
   }
   check(cudaStreamSynchronize(stream), "the measured graph");
-  for (int i = 0; i < replays; ++i) samples_us[i] = ends[i].microseconds_since(starts[i]) / sets;
+  for (int sample = 0; sample < count * replays; ++sample) {
+    samples_us[sample] =
+        ends[sample].microseconds_since(starts[sample]) / calls[sample / replays].sets;
+  }
 }
 
 }  // namespace
 }  // namespace tandem::bench
 
-int tandem_bench_time(int device, tandem_bench_enqueue call, void* user, int sets, int replays,
+int tandem_bench_time(int device, const tandem_bench_call* calls, int count, int replays,
                       double* samples_us) {
   using namespace tandem::bench;
-  return guarded([&] { time_calls(device, call, user, sets, replays, samples_us); });
+  return guarded([&] { time_calls(device, calls, count, replays, samples_us); });
 }

@@ -1,5 +1,6 @@
 #include "cli/calls/gpu.h"
 
+#include <deque>
 #include <exception>
 
 #include "bench/cuda/bench.h"
@@ -13,15 +14,15 @@ void require(int status) {
 }
 
 /// A call on its way through the C timer: what it throws is kept and rethrown behind it.
-struct TimedCall {
-  const std::function<void(int, void*)>& call;
+struct CallOnItsWay {
+  const TimedCall& call;
   std::exception_ptr error;
 };
 
 int enqueue(void* user, int set, void* stream) {
-  auto* timed = static_cast<TimedCall*>(user);
+  auto* timed = static_cast<CallOnItsWay*>(user);
   try {
-    timed->call(set, stream);
+    timed->call.run(set, stream);
     return 0;
   } catch (...) {
     timed->error = std::current_exception();
@@ -68,14 +69,25 @@ void synchronize(int device) { require(tandem_bench_synchronize(device)); }
 
 void profile(int device, bool on) { require(tandem_bench_profile(device, on ? 1 : 0)); }
 
-std::vector<double> time(int device, const std::function<void(int, void*)>& call, int sets,
-                         int replays) {
-  std::vector<double> samples(replays);
-  TimedCall timed{call, nullptr};
-  const int status = tandem_bench_time(device, enqueue, &timed, sets, replays, samples.data());
-  if (timed.error) std::rethrow_exception(timed.error);
+std::vector<std::vector<double>> time(int device, const std::vector<TimedCall>& calls,
+                                      int replays) {
+  std::deque<CallOnItsWay> timed;
+  std::vector<tandem_bench_call> all;
+  for (const TimedCall& call : calls) {
+    all.push_back({enqueue, &timed.emplace_back(CallOnItsWay{call, nullptr}), call.sets});
+  }
+  std::vector<double> samples(calls.size() * replays);
+  const int status =
+      tandem_bench_time(device, all.data(), static_cast<int>(all.size()), replays, samples.data());
+  for (const CallOnItsWay& one : timed) {
+    if (one.error) std::rethrow_exception(one.error);
+  }
   require(status);
-  return samples;
+  std::vector<std::vector<double>> of_calls;
+  for (auto at = samples.begin(); at != samples.end(); at += replays) {
+    of_calls.emplace_back(at, at + replays);
+  }
+  return of_calls;
 }
 
 Ceilings ceilings(int device) {

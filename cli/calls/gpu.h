@@ -45,10 +45,14 @@ void synchronize(int device);
 /// Begins or ends the range that a profiler counts.
 void profile(int device, bool on);
 
-/// Measures microseconds per call of `call(set, stream)`, one sample per replay of a graph of
-/// `sets` calls.
-std::vector<double> time(int device, const std::function<void(int set, void* stream)>& call,
-                         int sets, int replays);
+/// What is timed: `run(set, stream)` with each of `sets` sets of buffers.
+struct TimedCall {
+  std::function<void(int set, void* stream)> run;
+  int sets = 1;
+};
+/// Measures microseconds per call, one sample per replay of a graph of its sets. The graphs of
+/// several calls are replayed in turn: all have the same clocks.
+std::vector<std::vector<double>> time(int device, const std::vector<TimedCall>& calls, int replays);
 
 struct Ceilings {
   double copy_tbps = 0;

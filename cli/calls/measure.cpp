@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <optional>
 
@@ -104,27 +105,39 @@ std::vector<double> time_cpu(const Operation& operation, const TensorSet& set, i
   });
 }
 
-std::vector<double> time_cuda(const Operation& operation, const TensorSet& set, Device device,
-                              int replays) {
-  const DeviceProperties& properties = device_properties(device);
-  const double bytes = std::max(static_cast<double>(set.bytes()), 1.0);  // a cost may count twice
-  // As many as layers of a model behind each other, where there is room for them.
-  constexpr double kRoom = 8e9;
-  const int fewest = 8 * bytes <= kRoom ? 8 : 2;
-  const int sets = std::clamp(
-      static_cast<int>(std::ceil(5.0 * static_cast<double>(properties.l2_bytes) / bytes)), fewest,
-      256);
-  std::vector<Placement> placements;
-  placements.reserve(sets);
-  for (int i = 0; i < sets; ++i) placements.emplace_back(set, device);
-  const std::size_t workspace_bytes = operation.workspace_bytes(set, placements[0].bases(), device);
-  const gpu::Memory workspace(device.index, std::max<std::size_t>(workspace_bytes, 256));
-  const auto call = [&](int i, void* stream) {
-    operation.call(set, placements[i].bases(), device,
-                   {.stream = {stream}, .workspace = {workspace.data(), workspace_bytes}});
-  };
-  return gpu::time(device.index, call, sets, replays);
-}
+/// Copies of a call's tensors in a GPU's memory, to be called in turn, and a workspace for all.
+class RotatedCall {
+ public:
+  RotatedCall(const TimedOperation& timed, Device device) : timed_(timed), device_(device) {
+    const TensorSet& set = *timed.set;
+    const double bytes = std::max(static_cast<double>(set.bytes()), 1.0);  // a cost may count twice
+    const double l2_bytes = static_cast<double>(device_properties(device).l2_bytes);
+    // As many as layers of a model behind each other, where there is room for them.
+    constexpr double kRoom = 8e9;
+    const int fewest = 8 * bytes <= kRoom ? 8 : 2;
+    const int sets = std::clamp(static_cast<int>(std::ceil(5.0 * l2_bytes / bytes)), fewest, 256);
+    placements_.reserve(sets);
+    for (int i = 0; i < sets; ++i) placements_.emplace_back(set, device);
+    workspace_bytes_ = timed.operation->workspace_bytes(set, placements_[0].bases(), device);
+    workspace_.emplace(device.index, std::max<std::size_t>(workspace_bytes_, 256));
+  }
+
+  gpu::TimedCall call() {
+    const auto run = [this](int set, void* stream) {
+      timed_.operation->call(
+          *timed_.set, placements_[set].bases(), device_,
+          {.stream = {stream}, .workspace = {workspace_->data(), workspace_bytes_}});
+    };
+    return {run, static_cast<int>(placements_.size())};
+  }
+
+ private:
+  TimedOperation timed_;
+  Device device_;
+  std::vector<Placement> placements_;
+  std::size_t workspace_bytes_ = 0;
+  std::optional<gpu::Memory> workspace_;
+};
 
 }  // namespace
 
@@ -158,8 +171,27 @@ double floor_us(const Cost& cost, const Ceilings& ceilings) {
 }
 
 Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays) {
-  if (device.type == DeviceType::kCpu) return summarize(time_cpu(operation, set, replays));
-  return summarize(time_cuda(operation, set, device, replays));
+  return time_calls({{&operation, &set}}, device, replays).front();
+}
+
+std::vector<Timing> time_calls(const std::vector<TimedOperation>& calls, Device device,
+                               int replays) {
+  std::vector<Timing> timings;
+  if (device.type == DeviceType::kCpu) {
+    for (const TimedOperation& one : calls) {
+      timings.push_back(summarize(time_cpu(*one.operation, *one.set, replays)));
+    }
+    return timings;
+  }
+  std::deque<RotatedCall> rotated;
+  std::vector<gpu::TimedCall> timed;
+  for (const TimedOperation& one : calls) {
+    timed.push_back(rotated.emplace_back(one, device).call());
+  }
+  for (auto& samples : gpu::time(device.index, timed, replays)) {
+    timings.push_back(summarize(std::move(samples)));
+  }
+  return timings;
 }
 
 HostTiming time_host(const Operation& operation, const TensorSet& set, Device device, int rounds) {

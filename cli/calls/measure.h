@@ -36,6 +36,15 @@ double floor_us(const Cost& cost, const Ceilings& ceilings);
 /// seconds at most.
 Timing time_call(const Operation& operation, const TensorSet& set, Device device, int replays);
 
+/// A call of an operation on a set of tensors, both of the caller's.
+struct TimedOperation {
+  const Operation* operation;
+  const TensorSet* set;
+};
+/// The same for several calls, which on CUDA take turns: their times are of the same clocks.
+std::vector<Timing> time_calls(const std::vector<TimedOperation>& calls, Device device,
+                               int replays);
+
 /// The host's share of a call: from C++, arguments made and workspace given beforehand, nothing
 /// waited for.
 struct HostTiming {

@@ -70,6 +70,14 @@ void add_all_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
   (add_few_rows<Element, kRows, kTakes, kColumns>(table, dtype), ...);
 }
 
+/// Tiles of other widths than heads have.
+template <class Element, int kColumns>
+void add_heads_behind(std::vector<ForwardVariant>& table, DType dtype) {
+  add<Element>(table, dtype, "n" + std::to_string(kColumns), kColumns, Takes::kHeads, 0,
+               &launch_without_heads<&launch_forward<Element, kColumns, true>>);
+  table.back().leaves_heads = true;
+}
+
 template <class Element, int kColumns>
 void add_heads(std::vector<ForwardVariant>& table, DType dtype) {
   add<Element>(table, dtype, "n" + std::to_string(kColumns), kColumns, Takes::kHeads, 0,
@@ -93,6 +101,8 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_all_few_rows<Element, Takes::kHeads, kNarrow, 8, 16, 32, 64, 96, 128, 160, 224>(table, dtype);
   add_heads<Element, 128>(table, dtype);
   add_heads<Element, 256>(table, dtype);
+  add_heads_behind<Element, 160>(table, dtype);
+  add_heads_behind<Element, 192>(table, dtype);
 }
 
 /// Whether a tile can turn heads: neighbours, or halves a power of two of its blocks of 8 columns
@@ -107,23 +117,28 @@ bool rotates_in_tile(const Rope& rope) {
          lies_at_pairs(rope.sin);
 }
 
-/// Whether a tile of so many columns leaves a segment's heads to a kernel behind it.
-bool leaves_heads(const ProjectionForwardProblem& problem, const ProjectionForwardSegment& segment,
-                  int tile) {
-  return segment.head_width > tile || (segment.heads.rotates && !rotates_in_tile(problem.rope));
+/// Whether a variant's tiles leave a segment's heads to a kernel behind them.
+bool leaves_heads(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
+                  const ProjectionForwardSegment& segment) {
+  return segment.head_width > variant.columns ||
+         (segment.heads.rotates && !rotates_in_tile(problem.rope)) ||
+         (segment.heads.is_there() && variant.leaves_heads);
 }
 
-/// Columns of a segment that a tile computes: whole heads.
-int columns_per_tile(const ProjectionForwardSegment& segment, int tile) {
-  const int head = segment.head_width;
+/// Columns of a segment that a tile of so many computes: whole heads, but for a variant that leaves
+/// them.
+int columns_per_tile(const ForwardVariant& variant, const ProjectionForwardSegment& segment,
+                     int tile) {
+  const int head = variant.leaves_heads ? 0 : segment.head_width;
   return head == 0 || head > tile ? tile : tile / head * head;
 }
 
-std::int64_t column_tiles(const ProjectionForwardProblem& problem, int tile) {
+std::int64_t column_tiles(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
+                          int tile) {
   std::int64_t tiles = 0;
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionForwardSegment& segment = problem.segments[i];
-    tiles += ceil_div(segment.columns, columns_per_tile(segment, tile));
+    tiles += ceil_div(segment.columns, columns_per_tile(variant, segment, tile));
   }
   return tiles;
 }
@@ -135,16 +150,16 @@ int tile_columns(const ForwardVariant& variant, const ProjectionForwardProblem& 
       std::any_of(problem.segments.begin(), problem.segments.end(),
                   [](const ProjectionForwardSegment& segment) { return segment.head_width > 0; });
   if (whole_heads) return variant.columns;
-  return gemm::few_rows_columns(variant.few_rows, variant.columns, problem.M, problem.d,
-                                device.multiprocessors,
-                                [&](int columns) { return column_tiles(problem, columns); });
+  return gemm::few_rows_columns(
+      variant.few_rows, variant.columns, problem.M, problem.d, device.multiprocessors,
+      [&](int columns) { return column_tiles(variant, problem, columns); });
 }
 
 /// Where a segment's values go.
 gemm::Target target(const ProjectionForwardProblem& problem,
                     const ProjectionForwardSegment& segment, const MatrixTensor& matrix,
                     DType stored, const ForwardVariant& variant) {
-  const bool whole_panels = columns_per_tile(segment, variant.columns) == variant.columns;
+  const bool whole_panels = columns_per_tile(variant, segment, variant.columns) == variant.columns;
   return gemm::make_target(matrix, problem.dtype, stored, problem.M, segment.columns,
                            whole_panels && variant.few_rows == 0);
 }
@@ -168,7 +183,7 @@ struct Call {
   void set_segment(HeadsParams& params, int i) const {
     const ProjectionForwardSegment& from = problem.segments[i];
     const ForwardPlan::Segment& plan_of = plan.segments[i];
-    params.set_columns(i, from.columns, columns_per_tile(from, tile));
+    params.set_columns(i, from.columns, columns_per_tile(variant, from, tile));
     if (from.columns == 0) return;
     if (problem.d > 0) {
       const MatrixTensor weight =
@@ -207,27 +222,27 @@ struct Call {
     }
   }
 
-  void finish(int i) const {
-    const ProjectionForwardSegment& segment = problem.segments[i];
-    if (!plan.segments[i].wide) return;
-    if (segment.heads.is_there()) {
-      FinishParams params;
-      params.M = problem.M;
-      params.columns = segment.columns;
-      params.head_width = segment.head_width;
-      params.z = reinterpret_cast<const float*>(base + plan.segments[i].z);
-      params.heads = head_segment(segment.heads);
-      params.rope = rope_params(problem.rope);
-      params.out = segment.out;
-      params.out_fp32 = segment.out_dtype == DType::kFloat32;
-      params.pre_norm = segment.heads.pre_norm;
-      params.rstd = segment.heads.rstd;
-      return variant.finish(params, stream);
+  /// What tiles have left.
+  void finish() const {
+    FinishParams params;
+    params.M = problem.M;
+    params.rope = rope_params(problem.rope);
+    for (int i = 0; i < problem.segment_count; ++i) {
+      const ProjectionForwardSegment& from = problem.segments[i];
+      if (!plan.segments[i].wide) continue;
+      const auto* z = reinterpret_cast<const float*>(base + plan.segments[i].z);
+      const bool out_fp32 = from.out_dtype == DType::kFloat32;
+      if (from.heads.is_there()) {
+        params.segments[params.count++] = {
+            from.columns,        from.head_width, z, head_segment(from.heads), from.out, out_fp32,
+            from.heads.pre_norm, from.heads.rstd};
+      } else {
+        variant.normalize(
+            {problem.M, from.columns, from.head_width, z, from.out, out_fp32, from.inverse_norm},
+            stream);
+      }
     }
-    variant.normalize({problem.M, segment.columns, segment.head_width,
-                       reinterpret_cast<const float*>(base + plan.segments[i].z), segment.out,
-                       segment.out_dtype == DType::kFloat32, segment.inverse_norm},
-                      stream);
+    if (params.count > 0) variant.finish(params, stream);
   }
 };
 
@@ -279,9 +294,10 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
                                             matrix_extents(problem.M, problem.d), rows));
   }
   for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
-  params.b_is_there = behind && plan.workspace_bytes == 0;  // else copies come in between
+  // else copies come in between
+  params.b_is_there = behind && !plan.copies_x && !plan.copies_weights;
   variant.launch(params, device.multiprocessors, context.stream.handle);
-  for (int i = 0; i < problem.segment_count; ++i) call.finish(i);
+  call.finish();
 }
 
 }  // namespace
@@ -301,14 +317,15 @@ const std::vector<ForwardVariant>& forward_variants() {
 std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem) {
   const std::string reason = gemm::reason_against_rows(variant, problem.dtype, problem.M);
   if (!reason.empty()) return reason;
-  if (variant.takes == Takes::kPlain && !is_plain(problem)) {
+  if ((variant.takes == Takes::kPlain || variant.leaves_heads) && !is_plain(problem)) {
     return "takes segments without activation";
   }
   if (has_heads(problem) != (variant.takes == Takes::kHeads)) {
     return variant.takes == Takes::kHeads ? "takes segments with head norms or rotations"
                                           : "takes segments without head norms and rotations";
   }
-  const std::int64_t columns = std::max<std::int64_t>(column_tiles(problem, variant.columns), 1);
+  const std::int64_t columns =
+      std::max<std::int64_t>(column_tiles(variant, problem, variant.columns), 1);
   return gemm::reason_against_tiles(problem.M, columns);
 }
 
@@ -323,8 +340,9 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
     if (segment.columns == 0) continue;
     ForwardPlan::Segment& to = plan.segments[i];
     to.copies_weight = must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
+    plan.copies_weights = plan.copies_weights || to.copies_weight;
     to.weight = workspace.add(to.copies_weight ? segment.columns * gemm::padded(problem.d) * 2 : 0);
-    to.wide = leaves_heads(problem, segment, variant.columns);
+    to.wide = leaves_heads(variant, problem, segment);
     to.z = workspace.add(to.wide ? problem.M * segment.columns * 4 : 0);
   }
   plan.workspace_bytes = workspace.bytes();
@@ -339,21 +357,20 @@ void run_forward_behind(const ProjectionForwardProblem& problem, const Context& 
 double predict_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                        const DeviceProperties& device) {
   const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
-  const std::int64_t per_row = column_tiles(problem, variant.columns);
+  const std::int64_t per_row = column_tiles(variant, problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
   // Of another launch; of z's way through memory; and of the norm of heads in a tile of 256
   // columns, which lies beside no products.
   constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
-  double behind = 0.0;
+  std::int64_t left = 0;  // columns
   bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionForwardSegment& segment = problem.segments[i];
     normalizes = normalizes || segment.heads.normalizes();
-    if (leaves_heads(problem, segment, variant.columns)) {
-      behind +=
-          kLaunch + static_cast<double>(8 * problem.M * segment.columns) / kBytesPerMicrosecond;
-    }
+    if (leaves_heads(variant, problem, segment)) left += segment.columns;
   }
+  double behind =
+      left == 0 ? 0.0 : kLaunch + static_cast<double>(8 * problem.M * left) / kBytesPerMicrosecond;
   if (variant.few_rows > 0) {
     return behind + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
                                            problem.d, device.multiprocessors);

@@ -33,8 +33,9 @@ struct ForwardVariant {
   Normalize normalize;
   Finish finish;
   gemm::Copy copy;
-  int few_rows = 0;     // of a tile of gemm/few_rows.cuh, up to
-  bool splits = false;  // each tile's depth among the CTAs of a cluster
+  int few_rows = 0;           // of a tile of gemm/few_rows.cuh, up to
+  bool splits = false;        // each tile's depth among the CTAs of a cluster
+  bool leaves_heads = false;  // all, to the kernel behind
 };
 
 const std::vector<ForwardVariant>& forward_variants();
@@ -51,6 +52,7 @@ struct ForwardPlan {
     std::size_t z = 0;           // fp32 [M,columns]
   };
   bool copies_x = false;
+  bool copies_weights = false;  // any
   std::size_t x = 0;
   std::array<Segment, kMostProjectionSegments> segments;
   std::size_t workspace_bytes = 0;

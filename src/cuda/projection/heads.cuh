@@ -16,6 +16,8 @@
 // Of few rows a lane has four neighbouring columns of a row, and its pairs' others come by shuffle.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/gemm/bias.cuh"
 #include "cuda/gemm/loop.cuh"
 #include "cuda/gemm/target.cuh"
@@ -318,38 +320,39 @@ __device__ void store_value(const MatrixTensor& to, bool fp32, std::int64_t at, 
   }
 }
 
-/// A warp per row and head, by any widths.
+/// A warp per row and head of the CTA's segment, by any widths.
 template <class Element>
 __global__ void projection_finish_kernel(const __grid_constant__ FinishParams params) {
   follow_stream();
+  const FinishParams::Segment& segment = params.segments[blockIdx.y];
   const int lane = threadIdx.x % 32;
-  const int width = params.head_width, heads = params.columns / width;
+  const int width = segment.head_width, heads = segment.columns / width;
   const std::int64_t item = blockIdx.x * std::int64_t{blockDim.x / 32} + threadIdx.x / 32;
   if (item >= params.M * heads) return;
   const std::int64_t row = item / heads;
   const int head = static_cast<int>(item % heads);
-  const float* z = params.z + row * params.columns + head * width;
-  const bool normalizes = params.heads.norm_weight != nullptr;
+  const float* z = segment.z + row * segment.columns + head * width;
+  const bool normalizes = segment.heads.norm_weight != nullptr;
   float rstd = 1.0f;
   if (normalizes) {
     float sum = 0.0f;
     for (int i = lane; i < width; i += 32) sum = fmaf(z[i], z[i], sum);
-    rstd = rsqrtf(sum_warp(sum) / static_cast<float>(width) + params.heads.eps);
-    if (lane == 0 && params.rstd.data != nullptr) {
-      static_cast<float*>(params.rstd.data)[row * params.rstd.row_stride + head] = rstd;
+    rstd = rsqrtf(sum_warp(sum) / static_cast<float>(width) + segment.heads.eps);
+    if (lane == 0 && segment.rstd.data != nullptr) {
+      static_cast<float*>(segment.rstd.data)[row * segment.rstd.row_stride + head] = rstd;
     }
   }
   const auto normalized = [&](int i) {
-    return normalizes ? z[i] * (rstd * load_norm_weight<Element>(params.heads, i)) : z[i];
+    return normalizes ? z[i] * (rstd * load_norm_weight<Element>(segment.heads, i)) : z[i];
   };
   const RopeParams& rope = params.rope;
-  const int rotated = params.heads.rotates ? rope.width : 0;
+  const int rotated = segment.heads.rotates ? rope.width : 0;
   const int position = rotated > 0 ? rope_position(rope, static_cast<int>(row)) : 0;
   const RopeRow<Element> table(rope, position);
   for (int i = lane; i < width; i += 32) {
-    if (params.pre_norm.data != nullptr) {
-      store_value<Element>(params.pre_norm, false,
-                           row * params.pre_norm.row_stride + head * width + i, z[i]);
+    if (segment.pre_norm.data != nullptr) {
+      store_value<Element>(segment.pre_norm, false,
+                           row * segment.pre_norm.row_stride + head * width + i, z[i]);
     }
     float value = normalized(i);
     if (i < rotated) {
@@ -360,8 +363,8 @@ __global__ void projection_finish_kernel(const __grid_constant__ FinishParams pa
       const float2 turn = table.one(j);
       value = value * turn.x + (is_first ? -partner : partner) * turn.y;
     }
-    store_value<Element>(params.out, params.out_fp32,
-                         row * params.out.row_stride + head * width + i, value);
+    store_value<Element>(segment.out, segment.out_fp32,
+                         row * segment.out.row_stride + head * width + i, value);
   }
 }
 
@@ -385,10 +388,15 @@ void launch_heads_few_rows(const HeadsParams& params, int multiprocessors, void*
 template <class Element>
 void launch_finish(const FinishParams& params, void* stream) {
   constexpr int kWarps = 8;
-  const std::int64_t items = params.M * (params.columns / params.head_width);
-  if (items == 0) return;
+  int heads = 0;
+  for (const FinishParams::Segment& segment : params.segments) {
+    if (segment.columns > 0) heads = std::max(heads, segment.columns / segment.head_width);
+  }
+  if (heads == 0) return;
   launch_kernel("projection_forward", projection_finish_kernel<Element>,
-                {.blocks = static_cast<unsigned>(ceil_div(items, kWarps)), .threads = 32 * kWarps},
+                {.blocks = static_cast<unsigned>(ceil_div(params.M * heads, kWarps)),
+                 .blocks_y = static_cast<unsigned>(params.count),
+                 .threads = 32 * kWarps},
                 static_cast<cudaStream_t>(stream), params);
 }
 

@@ -36,19 +36,23 @@ struct HeadsParams : ForwardParams {
   RopeParams rope;
 };
 
-/// A segment whose heads a tile cannot finish: z, which the product left in fp32 without gaps, to
-/// what is kept and to out.
+/// Segments whose heads no tile finishes: z, which the product left in fp32 without gaps, to what is
+/// kept and to out.
 struct FinishParams {
+  struct Segment {
+    int columns = 0;
+    int head_width = 0;
+    const float* z = nullptr;
+    HeadSegment heads;
+    MatrixTensor out;
+    bool out_fp32 = false;
+    MatrixTensor pre_norm;  // or null
+    MatrixTensor rstd;      // or null
+  };
   std::int64_t M = 0;
-  int columns = 0;
-  int head_width = 0;
-  const float* z = nullptr;
-  HeadSegment heads;
+  int count = 0;
+  Segment segments[kMostProjectionSegments];
   RopeParams rope;
-  MatrixTensor out;
-  bool out_fp32 = false;
-  MatrixTensor pre_norm;  // or null
-  MatrixTensor rstd;      // or null
 };
 
 /// dz of a segment, in 16 bits, from d_out, and the sums over slices of rows of the gradient by the
