@@ -7,6 +7,14 @@
 
 namespace tandem::cuda::gemm {
 
+/// The columns of a fragment behind its last whole panel.
+template <int kColumns>
+__device__ Fragment<kColumns % 64> tail(const Fragment<kColumns>& of) {
+  constexpr int kTail = kColumns % 64, kBefore = kColumns - kTail;
+  return {reinterpret_cast<float(&)[kTail / 2]>(of.values[kBefore / 2]), of.row, of.segment,
+          of.column + kBefore, of.outer};
+}
+
 /// Writes a fragment's values that lie before `rows` and `end`, its tile's last column, of a result
 /// of so many columns.
 template <class Config, int kColumns>
@@ -18,14 +26,7 @@ __device__ void write(const Target& to, int rows, int columns, int end,
   };
   if (to.by_tma) {
     store.template store_all<Element>(to.map, columns, fragment);
-    constexpr int kTail = kColumns % 64, kBefore = kColumns - kTail;  // less than a panel's
-    if constexpr (kTail > 0) {
-      store_fragment<Element>(
-          Fragment<kTail>{reinterpret_cast<float(&)[kTail / 2]>(fragment.values[kBefore / 2]),
-                          fragment.row, fragment.segment, fragment.column + kBefore,
-                          fragment.outer},
-          rows, end, row_at);
-    }
+    if constexpr (kColumns % 64 != 0) store_fragment<Element>(tail(fragment), rows, end, row_at);
   } else if (to.fp32) {
     store_fragment<float>(fragment, rows, end, [&](int row) {
       return static_cast<float*>(to.matrix.data) + row * to.matrix.row_stride;

@@ -31,7 +31,8 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_head_sum<Element>,
                    {{64, &launch_input<Element, 64>, nullptr},
                     {128, &launch_input<Element, 128>, &launch_weight<Element, 128>},
-                    {192, nullptr, &launch_weight<Element, 192>},
+                    {160, &launch_input<Element, 160>, &launch_weight<Element, 160>},
+                    {192, &launch_input<Element, 192>, &launch_weight<Element, 192>},
                     {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
                    &launch_column_sums<Element>,
                    &gemm::launch_sum_slices<Element>,
@@ -209,11 +210,8 @@ struct Call {
           encode(gemm::plan_operand(as_tokens(weight), problem.dtype,
                                     matrix_extents(segment.columns, problem.d), gemm::kBoxRows));
     }
-    params.dx = problem.dx;
-    const TensorMapPlan dx = gemm::plan_result(as_tokens(problem.dx), problem.dtype,
-                                               matrix_extents(problem.M, problem.d));
-    params.by_tma = dx.problem.empty();
-    if (params.by_tma) params.dx_map = encode(dx);
+    params.dx =
+        gemm::make_target(problem.dx, problem.dtype, problem.dtype, problem.M, problem.d, true);
     launch(params, multiprocessors, stream);
   }
 
@@ -234,19 +232,12 @@ struct Call {
       params.b[i] =
           encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
                                     matrix_extents(problem.M, from.columns), gemm::kBoxRows));
-      WeightSegment& to = params.segments[i];
       if (plan.weight_slices > 1) {
-        to.result = {base + plan.segments[i].weight_sums, problem.d};
-        to.fp32 = true;
-        continue;
-      }
-      to.result = from.d_weight;
-      to.fp32 = from.d_weight_dtype == DType::kFloat32;
-      if (!to.fp32 && !problem.accumulate) {
-        const TensorMapPlan map = gemm::plan_result(as_tokens(from.d_weight), problem.dtype,
-                                                    matrix_extents(from.columns, problem.d));
-        to.by_tma = map.problem.empty();
-        if (to.by_tma) to.map = encode(map);
+        params.results[i].matrix = {base + plan.segments[i].weight_sums, problem.d};
+        params.results[i].fp32 = true;
+      } else {
+        params.results[i] = gemm::make_target(from.d_weight, problem.dtype, from.d_weight_dtype,
+                                              from.columns, problem.d, !problem.accumulate);
       }
     }
     if (any) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/target.cuh"
 #include "cuda/projection/elementwise.cuh"
 
 namespace tandem::cuda::projection {
@@ -25,13 +26,7 @@ __global__ __launch_bounds__(
   gemm::run<Config>(
       params, shared,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
-        if (params.by_tma) {
-          store.template store_all<Element>(params.dx_map, params.columns[0], fragment);
-        } else {
-          gemm::store_fragment<Element>(fragment, params.rows, params.columns[0], [&](int row) {
-            return static_cast<Element*>(params.dx.data) + row * params.dx.row_stride;
-          });
-        }
+        gemm::write(params.dx, params.rows, params.columns[0], params.columns[0], fragment, store);
       });
 }
 
@@ -61,12 +56,16 @@ __global__ __launch_bounds__(
   gemm::run<Config>(
       params, shared,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
-        const WeightSegment& segment = params.segments[fragment.segment];
+        const gemm::Target& result = params.results[fragment.segment];
         const int columns = params.columns[fragment.segment];
-        const MatrixTensor& to = segment.result;
-        if (segment.by_tma) {
-          store.template store_all_transposed<Element>(segment.map, columns, fragment);
-        } else if (segment.fp32) {
+        const MatrixTensor& to = result.matrix;
+        if (result.by_tma) {
+          store.template store_all_transposed<Element>(result.map, columns, fragment);
+          if constexpr (Config::kColumns % 64 != 0) {
+            store_transposed(gemm::tail(fragment), params.rows, columns, params.accumulate,
+                             static_cast<Element*>(to.data), to.row_stride);
+          }
+        } else if (result.fp32) {
           const std::int64_t slice = std::int64_t{fragment.outer} * columns * to.row_stride;
           store_transposed(fragment, params.rows, columns, params.accumulate,
                            static_cast<float*>(to.data) + slice, to.row_stride);

@@ -1,12 +1,11 @@
 // What projection's backward kernels receive.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
 #include "core/strided_tensor.h"
 #include "cuda/gemm/operands.h"
+#include "cuda/gemm/target.h"
 #include "ops/projection_problem.h"
 
 namespace tandem::cuda::projection {
@@ -37,22 +36,14 @@ struct GradientParams {
 
 /// dx = sum over the segments of dz W.
 struct InputParams : gemm::Operands<1, kMostProjectionSegments> {
-  CUtensorMap dx_map{};
-  bool by_tma = false;
-  MatrixTensor dx;
+  gemm::Target dx{};
 };
 
 /// d_weight = dz^T x, computed as its transpose: its rows are x's columns, its segments of columns
 /// those of dz. Slices of tokens leave partial sums, in fp32.
-struct WeightSegment {
-  CUtensorMap map{};
-  bool by_tma = false;
-  bool fp32 = false;
-  MatrixTensor result;  // [columns,d], or partial sums [slices,columns,d]
-};
 struct WeightParams : gemm::Operands<kMostProjectionSegments> {
-  bool accumulate = false;  // add to the result; never to partial sums
-  WeightSegment segments[kMostProjectionSegments];
+  bool accumulate = false;                             // add to the results; never to partial sums
+  gemm::Target results[kMostProjectionSegments] = {};  // [columns,d], or sums [slices,columns,d]
 };
 
 /// Column sums of a matrix over slices of its rows.
