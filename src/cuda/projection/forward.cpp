@@ -74,7 +74,7 @@ void add_all_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
 template <class Element, int kColumns>
 void add_heads_behind(std::vector<ForwardVariant>& table, DType dtype) {
   add<Element>(table, dtype, "n" + std::to_string(kColumns), kColumns, Takes::kHeads, 0,
-               &launch_without_heads<&launch_forward<Element, kColumns, true>>);
+               &launch_without_heads<&launch_forward<Element, kColumns, true, 1>>);
   table.back().leaves_heads = true;
 }
 
