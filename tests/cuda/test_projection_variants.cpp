@@ -139,6 +139,19 @@ TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
   EXPECT_EQ(slices(100, 512, 512), 1);
 }
 
+TEST(ProjectionPlan, GradientsTakeTheWidthThatFillsWaves) {
+  const auto widths = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
+    const BackwardVariant& variant = backward_variants().front();
+    const BackwardPlan plan =
+        plan_backward(variant, make_problem(backward_args(M, d, columns)), kDevice);
+    return std::pair(variant.products[plan.input_width].columns,
+                     variant.products[plan.weight_width].columns);
+  };
+  EXPECT_EQ(widths(2048, 5120, 2560), std::pair(160, 160));  // dx 512 tiles, d_weight 640
+  EXPECT_EQ(widths(1024, 3072, 9216).first, 192);            // 128 tiles
+  EXPECT_EQ(widths(8192, 4096, 6144), std::pair(256, 256));
+}
+
 TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
   ProjectionBackwardArgs args = backward_args(100, 64, 48);
   EXPECT_FALSE(

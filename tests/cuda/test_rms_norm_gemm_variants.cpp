@@ -109,6 +109,7 @@ TEST(RmsNormGemmHeadVariants, TakeWhatTheOthersDoNot) {
     EXPECT_EQ(reason(end, heads), "");
     EXPECT_EQ(reason(end, plain), "takes segments with head norms or rotations");
   }
+  EXPECT_EQ(reason("n192.heads", heads), "");
   EXPECT_EQ(reason("m8.heads", with_heads(forward_args(8, 64, 256), 128, 128)), "");
   EXPECT_EQ(reason("m8.heads", heads), "takes up to 8 rows, got M 100");
 }
@@ -124,6 +125,7 @@ TEST(RmsNormGemmHeadPlan, ATileFinishesWhatItCan) {
   EXPECT_FALSE(leaves("n128.heads", with_heads(plain, 96, 32)));
   EXPECT_TRUE(leaves("n128.heads", with_heads(plain, 256, 64)));
   EXPECT_FALSE(leaves("n256.heads", with_heads(plain, 256, 256)));
+  EXPECT_TRUE(leaves("n192.heads", with_heads(plain, 128, 128)));
   // Halves that are no power of two of blocks apart; neighbours always are.
   RmsNormGemmForwardArgs odd = with_heads(plain, 96, 96);
   EXPECT_TRUE(leaves("n128.heads", odd));
