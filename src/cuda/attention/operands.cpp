@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cuda/attention/copy.h"
+#include "cuda/runtime/copy.h"
 
 namespace tandem::cuda::attention {
 namespace {

@@ -25,17 +25,13 @@ struct BackwardVariant {
   Rows<row_norm::GradientParams> norm_gradient;
   Rows<GateParams> gate;
   Rows<GateGradientParams> gate_gradient;
-  gemm::Copy copy;
 };
 
 template <class Element>
 BackwardVariant make_variant(DType dtype) {
-  return {std::string(kBackward) + ".sm90." + to_string(dtype),
-          dtype,
-          &row_norm::launch_gradient<Element>,
-          &launch_gate<Element>,
-          &launch_gate_gradient<Element>,
-          &gemm::launch_copy<Element>};
+  return {std::string(kBackward) + ".sm90." + to_string(dtype), dtype,
+          &row_norm::launch_gradient<Element>, &launch_gate<Element>,
+          &launch_gate_gradient<Element>};
 }
 
 const std::vector<BackwardVariant>& backward_variants() {
@@ -180,9 +176,8 @@ struct Call {
       params.partial_sums = reinterpret_cast<float*>(base + plan.norm_sums);
       variant.norm_gradient(kBackward, params, stream);
     } else if (to.data != nullptr && problem.M > 0) {
-      variant.copy(kBackward,
-                   {1, problem.M, problem.d, gemm::as_tokens(problem.d_out), gemm::as_tokens(to)},
-                   stream);
+      launch_copy(kBackward, gemm::as_tokens(problem.d_out), gemm::as_tokens(to), 1, problem.M,
+                  problem.d, stream);
     }
   }
 

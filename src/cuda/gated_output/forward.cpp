@@ -31,7 +31,7 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
     table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + kind, dtype,
                      columns, few_rows <= gemm::kStreamRows ? few_rows : kMostFewRows, few_rows,
                      launch, whole_rows, gates, &launch_gate<Element>,
-                     &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
+                     &row_norm::launch_normalize<Element>});
   };
   add("m8", gemm::kFewRowsColumns, 8, &launch_few_rows<Element, 8>);
   add("m16", gemm::kFewRowsColumns, 16, &launch_few_rows<Element, 16>);
@@ -83,7 +83,7 @@ struct Call {
   /// Copies a matrix into the workspace, where TMA can read it.
   MatrixTensor copy(const MatrixTensor& matrix, std::int64_t rows, int columns,
                     std::size_t offset) const {
-    return gemm::copy_matrix(kForward, variant.copy, matrix, rows, columns, base + offset, stream);
+    return gemm::copy_matrix(kForward, matrix, rows, columns, base + offset, stream);
   }
   CUtensorMap operand(const MatrixTensor& matrix, std::int64_t rows, int columns,
                       int box_rows) const {

@@ -31,7 +31,6 @@ struct ForwardVariant {
   bool gates;
   Rows<GateParams> gate;
   Rows<row_norm::NormalizeParams> normalize;
-  gemm::Copy copy;
   bool splits = false;  // each tile's depth among the CTAs of a cluster
 };
 

@@ -108,11 +108,6 @@ void launch_convert(const char* name, void (*kernel)(ConvertParams), const Conve
 }  // namespace
 
 template <class Element>
-void launch_copy(const char* name, const ConvertParams& params, void* stream) {
-  launch_convert(name, gemm_convert_kernel<Element, Element>, params, stream);
-}
-
-template <class Element>
 void launch_widen(const char* name, const ConvertParams& params, void* stream) {
   launch_convert(name, gemm_convert_kernel<Element, float>, params, stream);
 }
@@ -136,7 +131,6 @@ void launch_sum_slices(const char* name, const SumSlicesParams& params, void* st
 }
 
 #define TANDEM_GEMM_CONVERT(Element)                                              \
-  template void launch_copy<Element>(const char*, const ConvertParams&, void*);   \
   template void launch_widen<Element>(const char*, const ConvertParams&, void*);  \
   template void launch_narrow<Element>(const char*, const ConvertParams&, void*); \
   template void launch_sum_slices<Element>(const char*, const SumSlicesParams&, void*);

@@ -1,4 +1,4 @@
-// Element-wise passes around products: operands of other types or alignment, and sums of slices.
+// Element-wise passes around products: operands of other types, and sums of slices.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,8 @@ struct ConvertParams {
   TokenTensor from;
   TokenTensor to;
 };
-/// Copy 16 bits to 16 bits, widen to fp32, or narrow back. `name` is the op's, for errors.
-/// Instantiated in convert.cu, as is launch_sum_slices.
-template <class Element>
-void launch_copy(const char* name, const ConvertParams& params, void* stream);
+/// Widen to fp32, or narrow back. `name` is the op's, for errors. Instantiated in convert.cu, as is
+/// launch_sum_slices.
 template <class Element>
 void launch_widen(const char* name, const ConvertParams& params, void* stream);
 template <class Element>

@@ -8,6 +8,7 @@
 #include "cuda/gemm/config.h"
 #include "cuda/gemm/convert.h"
 #include "cuda/gemm/target.h"
+#include "cuda/runtime/copy.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/runtime/tensor_map.h"
 
@@ -74,11 +75,10 @@ inline bool must_copy(const MatrixTensor& matrix, DType dtype, std::int64_t rows
 }
 
 /// Copies a matrix to `to`, where its rows are padded.
-using Copy = void (*)(const char* name, const ConvertParams&, void* stream);
-inline MatrixTensor copy_matrix(const char* name, Copy copy, const MatrixTensor& matrix,
-                                std::int64_t rows, int columns, void* to, void* stream) {
+inline MatrixTensor copy_matrix(const char* name, const MatrixTensor& matrix, std::int64_t rows,
+                                int columns, void* to, void* stream) {
   const MatrixTensor made{to, padded(columns)};
-  copy(name, {1, rows, columns, as_tokens(matrix), as_tokens(made)}, stream);
+  launch_copy(name, as_tokens(matrix), as_tokens(made), 1, rows, columns, stream);
   return made;
 }
 

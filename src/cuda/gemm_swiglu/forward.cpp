@@ -28,7 +28,7 @@ void add(std::vector<ForwardVariant>& table, DType dtype, const std::string& til
          int few_rows, ForwardVariant::Launch launch) {
   table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile, dtype, columns,
                    few_rows <= gemm::kStreamRows ? few_rows : kMostFewRows, few_rows, launch,
-                   &row_norm::launch_normalize<Element>, &gemm::launch_copy<Element>});
+                   &row_norm::launch_normalize<Element>});
 }
 
 template <class Element, int kColumns, int... kRows>
@@ -127,8 +127,7 @@ void gemm_swiglu_forward(const GemmSwigluForwardProblem& problem, const Context&
   const auto readable = [&](const MatrixTensor& matrix, std::int64_t rows, bool copies,
                             std::size_t offset) {
     if (!copies) return matrix;
-    return gemm::copy_matrix(kForward, variant.copy, matrix, rows, problem.d,
-                             scratch.at<char>(offset), stream);
+    return gemm::copy_matrix(kForward, matrix, rows, problem.d, scratch.at<char>(offset), stream);
   };
   const auto operand = [&](const MatrixTensor& matrix, std::int64_t rows, int box_rows) {
     return encode(gemm::plan_operand(as_tokens(matrix), problem.dtype,

@@ -24,7 +24,6 @@ struct ForwardVariant {
   int few_rows;   // of a tile of gemm/few_rows.cuh, up to
   Launch launch;
   Normalize normalize;
-  gemm::Copy copy;
 };
 
 const std::vector<ForwardVariant>& forward_variants();

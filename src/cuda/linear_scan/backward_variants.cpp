@@ -33,7 +33,7 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_product<Element, Product::kWeight, kProductColumns>,
                    &launch_product<Element, Product::kWeight, kWideColumns>,
                    &gemm::launch_widen<Element>, &gemm::launch_narrow<Element>,
-                   &gemm::launch_copy<Element>, &gemm::launch_sum_slices<Element>});
+                   &gemm::launch_sum_slices<Element>});
 }
 
 /// The scan's own backward.

@@ -20,7 +20,7 @@ struct BackwardVariant {
   std::string name;
   DType dtype;
   Launch project, input, weight, weight_wide;
-  Convert widen, narrow, copy;
+  Convert widen, narrow;
   gemm::SumSlices sum_slices;
 };
 

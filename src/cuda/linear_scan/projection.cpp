@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/config.h"
+#include "cuda/runtime/copy.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::linear_scan {
@@ -67,9 +68,9 @@ TokenTensor Projection::weight() const {
 
 void Projection::copy_operands() const {
   const LinearScanForwardProblem& f = problem;
-  if (u_copy != nullptr) kernels.copy(op, {f.B, f.T, f.d, f.u, u()}, stream);
+  if (u_copy != nullptr) launch_copy(op, f.u, u(), f.B, f.T, f.d, stream);
   if (weight_copy != nullptr) {
-    kernels.copy(op, {1, f.D, f.d, as_tokens(f.weight), weight()}, stream);
+    launch_copy(op, as_tokens(f.weight), weight(), 1, f.D, f.d, stream);
   }
 }
 

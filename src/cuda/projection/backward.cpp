@@ -35,8 +35,7 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                     {192, &launch_input<Element, 192>, &launch_weight<Element, 192>},
                     {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
                    &launch_column_sums<Element>,
-                   &gemm::launch_sum_slices<Element>,
-                   &gemm::launch_copy<Element>});
+                   &gemm::launch_sum_slices<Element>});
 }
 
 /// Whether a segment has anything to pass back: columns of dz that are not all 0.
@@ -126,8 +125,7 @@ struct Call {
   MatrixTensor readable(const MatrixTensor& matrix, std::int64_t rows, bool copies,
                         std::size_t offset) const {
     if (!copies) return matrix;
-    return gemm::copy_matrix(kBackward, variant.copy, matrix, rows, problem.d, base + offset,
-                             stream);
+    return gemm::copy_matrix(kBackward, matrix, rows, problem.d, base + offset, stream);
   }
 
   void make_dz() const {

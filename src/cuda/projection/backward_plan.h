@@ -35,7 +35,6 @@ struct BackwardVariant {
   std::vector<Products> products;
   Launch<ColumnSumParams> column_sums;
   gemm::SumSlices sum_slices;
-  gemm::Copy copy;
 };
 
 const std::vector<BackwardVariant>& backward_variants();

@@ -39,7 +39,7 @@ void add(std::vector<ForwardVariant>& table, DType dtype, const std::string& til
                                                    : "";
   table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile + end, dtype,
                    columns, takes, most_rows, launch, &launch_normalize<Element>,
-                   &launch_finish<Element>, &gemm::launch_copy<Element>});
+                   &launch_finish<Element>});
 }
 
 template <class Element, int kColumns, bool kPlain, int kParts = 1>
@@ -176,8 +176,7 @@ struct Call {
   MatrixTensor readable(const MatrixTensor& matrix, std::int64_t rows, bool copies,
                         std::size_t offset) const {
     if (!copies) return matrix;
-    return gemm::copy_matrix(kForward, variant.copy, matrix, rows, problem.d, base + offset,
-                             stream);
+    return gemm::copy_matrix(kForward, matrix, rows, problem.d, base + offset, stream);
   }
 
   void set_segment(HeadsParams& params, int i) const {

@@ -32,7 +32,6 @@ struct ForwardVariant {
   Launch launch;
   Normalize normalize;
   Finish finish;
-  gemm::Copy copy;
   int few_rows = 0;           // of a tile of gemm/few_rows.cuh, up to
   bool splits = false;        // each tile's depth among the CTAs of a cluster
   bool leaves_heads = false;  // all, to the kernel behind
