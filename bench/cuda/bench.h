@@ -46,13 +46,13 @@ typedef struct {
   tandem_bench_enqueue enqueue;
   void* user;
   int sets;
-} tandem_bench_call;
+} tandem_bench_timed;
 
 /// Makes each of `count` calls once per buffer set directly, captures the same into a CUDA graph of
 /// its own, replays the graphs (after warm-up) in turn, `replays` times each, and writes
 /// microseconds per call to samples_us[count][replays]. In turn all have the same clocks, which
 /// fall while a GPU is busy. Rotating sets of at least 5x the L2 in total keep the cache cold.
-int tandem_bench_time(int device, const tandem_bench_call* calls, int count, int replays,
+int tandem_bench_time(int device, const tandem_bench_timed* calls, int count, int replays,
                       double* samples_us);
 
 /// Ceilings of this device, measured now on random data: TB/s of a large device-to-device copy

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarmUpReplays = 5;
 
-void enqueue(const tandem_bench_call& call, int set, cudaStream_t stream) {
+void enqueue(const tandem_bench_timed& call, int set, cudaStream_t stream) {
   if (call.enqueue(call.user, set, stream) == 0) return;
   throw std::runtime_error("[tandem_bench_time] the measured call failed on buffer set " +
                            std::to_string(set));
@@ -20,7 +20,7 @@ void enqueue(const tandem_bench_call& call, int set, cudaStream_t stream) {
 /// Captures one call per buffer set as an executable graph.
 class Graph {
  public:
-  Graph(const tandem_bench_call& call, cudaStream_t stream) {
+  Graph(const tandem_bench_timed& call, cudaStream_t stream) {
     cudaGraph_t graph = nullptr;
     // why thread-local: what other threads do meanwhile does not spoil the capture.
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
@@ -50,7 +50,7 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-void time_calls(int device, const tandem_bench_call* calls, int count, int replays,
+void time_calls(int device, const tandem_bench_timed* calls, int count, int replays,
                 double* samples_us) {
   if (calls == nullptr || samples_us == nullptr || count < 1 || replays < 1) {
     throw std::runtime_error(
@@ -89,7 +89,7 @@ void time_calls(int device, const tandem_bench_call* calls, int count, int repla
 }  // namespace
 }  // namespace tandem::bench
 
-int tandem_bench_time(int device, const tandem_bench_call* calls, int count, int replays,
+int tandem_bench_time(int device, const tandem_bench_timed* calls, int count, int replays,
                       double* samples_us) {
   using namespace tandem::bench;
   return guarded([&] { time_calls(device, calls, count, replays, samples_us); });

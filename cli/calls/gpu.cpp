@@ -72,7 +72,7 @@ void profile(int device, bool on) { require(tandem_bench_profile(device, on ? 1 
 std::vector<std::vector<double>> time(int device, const std::vector<TimedCall>& calls,
                                       int replays) {
   std::deque<CallOnItsWay> timed;
-  std::vector<tandem_bench_call> all;
+  std::vector<tandem_bench_timed> all;
   for (const TimedCall& call : calls) {
     all.push_back({enqueue, &timed.emplace_back(CallOnItsWay{call, nullptr}), call.sets});
   }
