@@ -68,25 +68,26 @@ int weight_slices(const ProjectionBackwardProblem& problem, int columns, int mul
 /// whichever it is.
 int head_slices(const ProjectionBackwardProblem& problem,
                 const ProjectionBackwardSegment& segment) {
-  constexpr int kMost = 528, kWarps = 8, kItems = 2;  // of a warp, at least
+  constexpr int kMost = 528, kWarps = 8, kColumns = 1024;  // of a warp at once
   if (segment.kept != ProjectionKept::kHeads) return 1;
-  const std::int64_t per_row = ceil_div(segment.columns, 256);
-  const std::int64_t slices = ceil_div(problem.M * per_row, kWarps * kItems);
+  const std::int64_t slices = ceil_div(problem.M * ceil_div(segment.columns, kColumns), kWarps);
   return static_cast<int>(
       std::clamp<std::int64_t>(slices, 1, std::min<std::int64_t>(kMost, problem.M)));
+}
+
+/// Whether rows of elements of so many bytes begin at multiples of 16.
+bool lies_well(const MatrixTensor& matrix, int size) {
+  return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
+         matrix.row_stride * size % 16 == 0;
 }
 
 /// SegmentGradient::regular.
 bool is_regular(const ProjectionBackwardSegment& segment) {
   const int size = segment.out_dtype == DType::kFloat32 ? 4 : 2;
-  const auto lies_well = [&](const MatrixTensor& matrix) {
-    return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 &&
-           matrix.row_stride * size % 16 == 0;
-  };
   const bool heads = segment.kept != ProjectionKept::kNormalized ||
                      (segment.head_width & (segment.head_width - 1)) == 0;
-  return heads && segment.columns % 8 == 0 && lies_well(segment.d_out) &&
-         lies_well(segment.slope) && lies_well(segment.out);
+  return heads && segment.columns % 8 == 0 && lies_well(segment.d_out, size) &&
+         lies_well(segment.slope, size) && lies_well(segment.out, size);
 }
 
 double predict_input(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
@@ -131,12 +132,15 @@ struct Call {
   void make_dz() const {
     GradientParams params{};
     params.M = problem.M;
+    HeadsGradientParams heads;
+    heads.M = problem.M;
+    heads.rope = rope_params(problem.rope);
     bool any = false;
     for (int i = 0; i < problem.segment_count; ++i) {
       if (!plan.segments[i].makes_dz) continue;
       const ProjectionBackwardSegment& from = problem.segments[i];
       if (from.kept == ProjectionKept::kHeads) {
-        differentiate_heads(i);
+        heads.segments[heads.count++] = heads_gradient(i);
         continue;
       }
       params.segments[i] = {
@@ -151,42 +155,43 @@ struct Call {
       any = true;
     }
     if (any) variant.gradient(params, stream);
+    if (heads.count > 0) variant.heads_gradient(heads, stream);
   }
 
-  /// dz of heads, and slices of the sum that make_d_head_norm_weight adds up.
-  void differentiate_heads(int i) const {
+  /// dz of heads, and slices of the sum that make_d_head_norm_weights adds up.
+  HeadsGradientParams::Segment heads_gradient(int i) const {
     const ProjectionBackwardSegment& from = problem.segments[i];
-    HeadsGradientParams params;
-    params.M = problem.M;
-    params.columns = from.columns;
-    params.head_width = from.head_width;
-    params.heads = head_segment(from.heads);
-    params.rope = rope_params(problem.rope);
-    params.d_out = from.d_out;
-    params.fp32 = from.out_dtype == DType::kFloat32;
-    params.pre_norm = from.heads.pre_norm;
-    params.rstd = from.heads.rstd;
-    params.dz = dz(i);
-    params.slices = plan.segments[i].head_slices;
-    if (from.d_head_norm_weight != nullptr) params.partial_sums = head_sums(i);
-    variant.heads_gradient(params, stream);
+    HeadsGradientParams::Segment to;
+    to.columns = from.columns;
+    to.head_width = from.head_width;
+    to.heads = head_segment(from.heads);
+    to.d_out = from.d_out;
+    to.fp32 = from.out_dtype == DType::kFloat32;
+    to.pre_norm = from.heads.pre_norm;
+    to.rstd = from.heads.rstd;
+    to.dz = dz(i);
+    to.slices = plan.segments[i].head_slices;
+    if (from.d_head_norm_weight != nullptr) to.partial_sums = head_sums(i);
+    to.regular = lies_well(to.d_out, to.fp32 ? 4 : 2) && lies_well(to.pre_norm, 2);
+    return to;
   }
 
   float* head_sums(int i) const {
     return reinterpret_cast<float*>(base + plan.segments[i].head_sums);
   }
 
-  void make_d_head_norm_weight(int i) const {
-    const ProjectionBackwardSegment& segment = problem.segments[i];
-    if (segment.d_head_norm_weight == nullptr) return;
+  void make_d_head_norm_weights() const {
     HeadSumParams params;
-    params.partial_sums = head_sums(i);
-    params.slices = has_dz(problem, segment) ? plan.segments[i].head_slices : 0;
-    params.head_width = segment.head_width;
-    params.result = segment.d_head_norm_weight;
-    params.fp32 = segment.d_head_norm_weight_dtype == DType::kFloat32;
     params.accumulate = problem.accumulate;
-    variant.head_sum(params, stream);
+    for (int i = 0; i < problem.segment_count; ++i) {
+      const ProjectionBackwardSegment& segment = problem.segments[i];
+      if (segment.d_head_norm_weight == nullptr) continue;
+      params.segments[params.count++] = {
+          head_sums(i), has_dz(problem, segment) ? plan.segments[i].head_slices : 0,
+          segment.head_width, segment.d_head_norm_weight,
+          segment.d_head_norm_weight_dtype == DType::kFloat32};
+    }
+    if (params.count > 0) variant.head_sum(params, stream);
   }
 
   void make_dx() const {
@@ -391,10 +396,8 @@ void run_backward(const ProjectionBackwardProblem& problem, const Context& conte
   if (problem.dx.data != nullptr && problem.M > 0 && problem.d > 0) call.make_dx();
   between();
   if (problem.d > 0) call.make_d_weight();
-  for (int i = 0; i < problem.segment_count; ++i) {
-    call.make_d_bias(i);
-    call.make_d_head_norm_weight(i);
-  }
+  for (int i = 0; i < problem.segment_count; ++i) call.make_d_bias(i);
+  call.make_d_head_norm_weights();
 }
 
 }  // namespace tandem::cuda::projection

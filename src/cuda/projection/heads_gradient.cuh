@@ -5,126 +5,206 @@
 //   dz = rstd (g - m mean(g m))     g = dy weight, m = z rstd, the mean over the head
 //   d_weight = sum over rows and heads of dy m
 //
-// A CTA takes a slice of rows; neighbouring lanes take eight columns each of one head, as many
-// heads at once as a warp has lanes for. Since a lane has the same columns of each head, it adds up
-// d_weight as it goes: of a slice in registers, then over the warps in shared memory. The slices
-// are added up by projection_head_sum_kernel. All sums have one order.
+// A CTA takes a slice of rows of one segment; neighbouring lanes take eight columns each of one
+// head, as many heads at once as a warp has lanes for, and four times as many are under way. What a
+// row's heads are turned by is loaded once for these; a pair's other half is another lane's. Since
+// a lane has the same columns of each head, it adds up d_weight as it goes: of a slice in
+// registers, then over the warps in shared memory. The slices are added up by
+// projection_head_sum_kernel. All sums have one order.
 //
-// A pair's other half is loaded once more: it comes out of the L1. Everything else is read and
-// written once, which is what takes the time.
+// Everything is read and written once, which is what takes the time.
 #pragma once
+
+#include <algorithm>
 
 #include "cuda/projection/elementwise.cuh"
 #include "cuda/projection/rope.cuh"
 
 namespace tandem::cuda::projection {
 
-/// Loads the table's cosines or sines of eight pairs from j on.
-template <class Element>
-__device__ void load_turns(const RopeRow<Element>& table, const void* values, int j,
-                           float (&turns)[8]) {
-  cuda::load_eight<Element>(values, table.fp32, j, 8, turns);
-}
+/// What eight neighbouring columns of a head are turned back by: d cos + other sin.
+struct Turn {
+  float cos[8];
+  float sin[8];  // of the second of a pair with its sign changed
+};
 
-/// Turns eight columns of d_out back, whose first is `column` of the head and lies at `at` of the
-/// row. Of pairs half a width apart, which are whole eights.
-template <class Element>
-__device__ void turn_back_eights(const HeadsGradientParams& params, const RopeRow<Element>& table,
-                                 std::int64_t row, int at, int column, float (&d)[8]) {
-  const int apart = params.rope.width / 2;
-  const bool is_first = column < apart;
-  float other[8], cos[8], sin[8];
-  load_eight<Element>(params.d_out, params.fp32, row, is_first ? at + apart : at - apart, 8, other);
-  load_turns(table, table.cos, is_first ? column : column - apart, cos);
-  load_turns(table, table.sin, is_first ? column : column - apart, sin);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) d[i] = d[i] * cos[i] + (is_first ? other[i] : -other[i]) * sin[i];
-}
-
-/// The same of any pairs, one by one.
-template <class Element>
-__device__ void turn_back(const HeadsGradientParams& params, const RopeRow<Element>& table,
-                          std::int64_t row, int at, int column, float (&d)[8]) {
-  const RopeParams& rope = params.rope;
+/// A lane's eight columns of a segment's heads. d_out is of Stored. `kEights`: pairs are half of a
+/// multiple of 16 columns apart, so that the others of eight neighbours are neighbours, too.
+template <class Element, class Stored, bool kEights>
+struct HeadColumns {
+  const HeadsGradientParams::Segment& segment;
+  const RopeParams& rope;
+  const int column;  // of a head, the first
+  const bool inside = column < segment.head_width;
+  // Of these columns, those that are turned.
+  const int turned = segment.heads.rotates && inside ? min(max(rope.width - column, 0), 8) : 0;
   const int apart = rope.interleaved ? 1 : rope.width / 2;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int mine = column + i;
-    if (mine >= rope.width) continue;
-    const bool is_first = rope.interleaved ? mine % 2 == 0 : mine < apart;
-    const std::int64_t place = row * params.d_out.row_stride + at + i + (is_first ? apart : -apart);
-    const float other =
-        params.fp32 ? static_cast<const float*>(params.d_out.data)[place]
-                    : static_cast<float>(static_cast<const Element*>(params.d_out.data)[place]);
-    const float2 turn = table.one(rope.interleaved ? mine / 2 : is_first ? mine : mine - apart);
-    d[i] = d[i] * turn.x + (is_first ? other : -other) * turn.y;
-  }
-}
 
-template <class Element>
-__global__ __launch_bounds__(32 * kWarps) void projection_heads_gradient_kernel(
-    const __grid_constant__ HeadsGradientParams params) {
-  follow_stream();
+  /// Whether a column is the first of its pair, and by how much the other lies behind it.
+  __device__ bool is_first(int at) const {
+    return !kEights && rope.interleaved ? at % 2 == 0 : at < apart;
+  }
+  __device__ int to_other(int at) const { return is_first(at) ? apart : -apart; }
+
+  /// Loads what a row's heads are turned by.
+  __device__ void load(Turn& turn, std::int64_t row) const {
+    const RopeRow<Element> table(rope, rope_position(rope, static_cast<int>(row)));
+    if constexpr (kEights) {
+      const int pair = is_first(column) ? column : column - apart;
+      cuda::load_eight<Element>(table.cos, table.fp32, pair, 8, turn.cos);
+      cuda::load_eight<Element>(table.sin, table.fp32, pair, 8, turn.sin);
+#pragma unroll
+      for (float& sin : turn.sin) sin = is_first(column) ? sin : -sin;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (i >= turned) continue;
+        const int at = column + i;
+        const float2 one = table.one(rope.interleaved ? at / 2 : is_first(at) ? at : at - apart);
+        turn.cos[i] = one.x;
+        turn.sin[i] = is_first(at) ? one.y : -one.y;
+      }
+    }
+  }
+
+  /// Loads eight elements of a row.
+  template <class Loaded>
+  __device__ Words<Loaded> load_piece(const MatrixTensor& matrix, std::int64_t row, int at,
+                                      bool wanted) const {
+    if (segment.regular) return load_words<Loaded>(matrix, row, at, wanted);
+    const auto* from = static_cast<const Loaded*>(matrix.data) + row * matrix.row_stride + at;
+    Words<Loaded> words{};
+    auto* to = reinterpret_cast<Loaded*>(&words);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (wanted) to[i] = from[i];
+    }
+    return words;
+  }
+
+  /// The others of the pairs of eight columns of a row: what another lane has, or this one, or what
+  /// memory has. A whole warp.
+  __device__ void find_others(const Words<Stored>& mine, std::int64_t row, int at, bool wanted,
+                              float (&other)[8]) const {
+    if constexpr (kEights) {
+      constexpr int kWords = sizeof(mine) / sizeof(std::uint32_t);
+      const int lane = threadIdx.x % 32, from = lane + (turned > 0 ? to_other(column) / 8 : 0);
+      Words<Stored> theirs;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        reinterpret_cast<std::uint32_t*>(&theirs)[i] =
+            __shfl_sync(0xFFFFFFFFu, reinterpret_cast<const std::uint32_t*>(&mine)[i], from);
+      }
+      unpack<Stored>(theirs, other);
+    } else if (rope.interleaved) {
+      unpack<Stored>(mine, other);
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) swap(other[i], other[i + 1]);
+    } else {
+      const auto* d_out =
+          static_cast<const Stored*>(segment.d_out.data) + row * segment.d_out.row_stride + at;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        other[i] = wanted && i < turned ? static_cast<float>(d_out[i + to_other(column + i)]) : 0;
+      }
+    }
+  }
+
+  /// Turns eight columns of d_out back.
+  __device__ void turn_back(const Turn& turn, const float (&other)[8], float (&d)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i < turned) d[i] = d[i] * turn.cos[i] + other[i] * turn.sin[i];
+    }
+  }
+
+ private:
+  static __device__ void swap(float& a, float& b) {
+    const float first = a;
+    a = b;
+    b = first;
+  }
+};
+
+/// dz of a CTA's slice of a segment, and its sums of the norm's weight.
+template <class Element, class Stored, bool kEights>
+__device__ void differentiate_heads(const HeadsGradientParams& params,
+                                    const HeadsGradientParams::Segment& segment) {
+  constexpr int kAtOnce = kEights ? 8 / sizeof(Stored) : 1;  // heads of a lane
   __shared__ float sums[kWarps][32][8];
-  const int width = params.head_width, heads = params.columns / width;
+  const int width = segment.head_width, heads = segment.columns / width;
   const int pieces = width / 8;
   int lanes = 1;  // per head
   while (lanes < pieces) lanes *= 2;
+  const int across = 32 / lanes;  // heads of a warp side by side
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int piece = lane % lanes;
-  const bool normalizes = params.heads.norm_weight != nullptr;
-  const bool in_eights = !params.rope.interleaved && params.rope.width % 16 == 0;
-  const bool rotates = params.heads.rotates && piece < pieces && 8 * piece < params.rope.width;
+  const HeadColumns<Element, Stored, kEights> columns{segment, params.rope, 8 * (lane % lanes)};
+  const bool normalizes = segment.heads.norm_weight != nullptr;
   float weight[8] = {}, sum[8] = {};
-  if (normalizes && piece < pieces) {
+  if (normalizes && columns.inside) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) weight[i] = load_norm_weight<Element>(params.heads, 8 * piece + i);
+    for (int i = 0; i < 8; ++i) {
+      weight[i] = load_norm_weight<Element>(segment.heads, columns.column + i);
+    }
   }
-  const std::int64_t begin = params.M * blockIdx.x / params.slices;
-  const auto rows = static_cast<unsigned>(params.M * (blockIdx.x + 1) / params.slices - begin);
-  const auto per_row = static_cast<unsigned>((heads + 32 / lanes - 1) / (32 / lanes));
+  const std::int64_t begin = params.M * blockIdx.x / segment.slices;
+  const auto rows = static_cast<unsigned>(params.M * (blockIdx.x + 1) / segment.slices - begin);
+  const auto per_row = static_cast<unsigned>((heads + across * kAtOnce - 1) / (across * kAtOnce));
   for (unsigned item = warp; item < rows * per_row; item += kWarps) {
     const std::int64_t row = begin + item / per_row;
-    const int head = static_cast<int>(item % per_row) * (32 / lanes) + lane / lanes;
-    const bool works = head < heads && piece < pieces;
-    const int at = head * width + 8 * piece;
-    const int count = works ? 8 : 0;
-    float d[8], z[8];
-    load_eight<Element>(params.d_out, params.fp32, row, at, count, d);
-    float rstd = 0.0f;
-    if (normalizes) {
-      load_eight<Element>(params.pre_norm, false, row, at, count, z);
-      if (works) {
-        rstd = static_cast<const float*>(params.rstd.data)[row * params.rstd.row_stride + head];
-      }
-    }
-    if (rotates && works) {
-      const RopeRow<Element> table(params.rope, rope_position(params.rope, static_cast<int>(row)));
-      if (in_eights) {
-        turn_back_eights(params, table, row, at, 8 * piece, d);
-      } else {
-        turn_back(params, table, row, at, 8 * piece, d);
-      }
-    }
-    if (normalizes) {
-      float dot = 0.0f;
+    const int first = static_cast<int>(item % per_row) * across * kAtOnce + lane / lanes;
+    const auto head = [&](int i) { return first + i * across; };
+    const auto works = [&](int i) { return columns.inside && head(i) < heads; };
+    const auto at = [&](int i) { return head(i) * width + columns.column; };
+    // why all loads first: they are what takes the time.
+    Words<Stored> d_out[kAtOnce];
+    Words<Element> pre_norm[kAtOnce];
+    float rstd[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        z[i] *= rstd;
-        sum[i] = fmaf(d[i], z[i], sum[i]);
-        d[i] *= weight[i];
-        dot = fmaf(d[i], z[i], dot);
+    for (int i = 0; i < kAtOnce; ++i) {
+      d_out[i] = columns.template load_piece<Stored>(segment.d_out, row, at(i), works(i));
+      rstd[i] = 0.0f;
+      if (!normalizes) continue;
+      pre_norm[i] = columns.template load_piece<Element>(segment.pre_norm, row, at(i), works(i));
+      if (works(i)) {
+        rstd[i] =
+            static_cast<const float*>(segment.rstd.data)[row * segment.rstd.row_stride + head(i)];
       }
-      for (int distance = lanes / 2; distance > 0; distance /= 2) {
-        dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
-      }
-      const float mean = dot / static_cast<float>(width);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) d[i] = rstd * (d[i] - z[i] * mean);
     }
-    if (works && params.dz.data != nullptr) store_eight<Element>(params.dz, row, at, 8, d);
+    Turn turn;
+    if (columns.turned > 0) columns.load(turn, row);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      float d[8];
+      unpack<Stored>(d_out[i], d);
+      if (segment.heads.rotates) {
+        float other[8];
+        columns.find_others(d_out[i], row, at(i), works(i), other);
+        columns.turn_back(turn, other, d);
+      }
+      if (normalizes) {
+        float z[8], dot = 0.0f;
+        unpack<Element>(pre_norm[i], z);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          z[j] *= rstd[i];
+          sum[j] = fmaf(d[j], z[j], sum[j]);
+          d[j] *= weight[j];
+          dot = fmaf(d[j], z[j], dot);
+        }
+        for (int distance = lanes / 2; distance > 0; distance /= 2) {
+          dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
+        }
+        const float mean = dot / static_cast<float>(width);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) d[j] = rstd[i] * (d[j] - z[j] * mean);
+      }
+      if (works(i) && segment.dz.data != nullptr) {
+        store_eight<Element>(segment.dz, row, at(i), 8, d);
+      }
+    }
   }
-  if (params.partial_sums == nullptr) return;
+  if (segment.partial_sums == nullptr) return;
 #pragma unroll
   for (int i = 0; i < 8; ++i) sums[warp][lane][i] = sum[i];
   __syncthreads();
@@ -132,28 +212,42 @@ __global__ __launch_bounds__(32 * kWarps) void projection_heads_gradient_kernel(
   if (mine >= width) return;
   float total = 0.0f;
   for (int of_warp = 0; of_warp < kWarps; ++of_warp) {
-    for (int first = 0; first < 32; first += lanes) {
-      total += sums[of_warp][first + mine / 8][mine % 8];
+    for (int of_lane = 0; of_lane < 32; of_lane += lanes) {
+      total += sums[of_warp][of_lane + mine / 8][mine % 8];
     }
   }
-  params.partial_sums[std::int64_t{blockIdx.x} * width + mine] = total;
+  segment.partial_sums[std::int64_t{blockIdx.x} * width + mine] = total;
+}
+
+template <class Element, bool kEights>
+__global__ __launch_bounds__(32 * kWarps, kEights ? 2 : 1) void projection_heads_gradient_kernel(
+    const __grid_constant__ HeadsGradientParams params) {
+  follow_stream();
+  const HeadsGradientParams::Segment& segment = params.segments[blockIdx.y];
+  if (static_cast<int>(blockIdx.x) >= segment.slices) return;
+  if (segment.fp32) {
+    differentiate_heads<Element, float, kEights>(params, segment);
+  } else {
+    differentiate_heads<Element, Element, kEights>(params, segment);
+  }
 }
 
 constexpr int kSumWarps = 32;
 
-/// A CTA per 32 columns; its warps take every 32nd slice.
+/// A CTA per segment and 32 columns; its warps take every 32nd slice.
 template <class Element>
 __global__ __launch_bounds__(32 * kSumWarps) void projection_head_sum_kernel(
     const __grid_constant__ HeadSumParams params) {
   follow_stream();
   __shared__ float sums[kSumWarps][32];
+  const HeadSumParams::Segment& segment = params.segments[blockIdx.y];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int column = static_cast<int>(blockIdx.x) * 32 + lane;
-  const bool inside = column < params.head_width;
+  const bool inside = column < segment.head_width;
   float sum = 0.0f;
 #pragma unroll 8
-  for (int slice = warp; slice < params.slices; slice += kSumWarps) {
-    if (inside) sum += params.partial_sums[std::int64_t{slice} * params.head_width + column];
+  for (int slice = warp; slice < segment.slices; slice += kSumWarps) {
+    if (inside) sum += segment.partial_sums[std::int64_t{slice} * segment.head_width + column];
   }
   sums[warp][lane] = sum;
   __syncthreads();
@@ -161,28 +255,43 @@ __global__ __launch_bounds__(32 * kSumWarps) void projection_head_sum_kernel(
   float total = 0.0f;
 #pragma unroll
   for (int i = 0; i < kSumWarps; ++i) total += sums[i][lane];
-  if (params.fp32) {
-    float* to = static_cast<float*>(params.result) + column;
+  if (segment.fp32) {
+    float* to = static_cast<float*>(segment.result) + column;
     *to = params.accumulate ? *to + total : total;
   } else {
-    Element* to = static_cast<Element*>(params.result) + column;
+    Element* to = static_cast<Element*>(segment.result) + column;
     *to = static_cast<Element>(params.accumulate ? static_cast<float>(*to) + total : total);
   }
 }
 
+/// The largest of a value of the segments.
+template <class Params, class Value>
+unsigned most(const Params& params, const Value& value) {
+  int result = 0;
+  for (int i = 0; i < params.count; ++i) result = std::max(result, value(params.segments[i]));
+  return static_cast<unsigned>(result);
+}
+
 template <class Element>
 void launch_heads_gradient(const HeadsGradientParams& params, void* stream) {
-  launch_kernel("projection_backward", projection_heads_gradient_kernel<Element>,
-                {.blocks = static_cast<unsigned>(params.slices), .threads = 32 * kWarps},
+  const bool eights = !params.rope.interleaved && params.rope.width % 16 == 0;
+  launch_kernel("projection_backward",
+                eights ? projection_heads_gradient_kernel<Element, true>
+                       : projection_heads_gradient_kernel<Element, false>,
+                {.blocks = most(params, [](const auto& segment) { return segment.slices; }),
+                 .blocks_y = static_cast<unsigned>(params.count),
+                 .threads = 32 * kWarps},
                 static_cast<cudaStream_t>(stream), params);
 }
 
 template <class Element>
 void launch_head_sum(const HeadSumParams& params, void* stream) {
-  launch_kernel(
-      "projection_backward", projection_head_sum_kernel<Element>,
-      {.blocks = static_cast<unsigned>(ceil_div(params.head_width, 32)), .threads = 32 * kSumWarps},
-      static_cast<cudaStream_t>(stream), params);
+  const auto blocks = [](const auto& segment) { return (segment.head_width + 31) / 32; };
+  launch_kernel("projection_backward", projection_head_sum_kernel<Element>,
+                {.blocks = most(params, blocks),
+                 .blocks_y = static_cast<unsigned>(params.count),
+                 .threads = 32 * kSumWarps},
+                static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace tandem::cuda::projection

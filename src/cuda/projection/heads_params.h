@@ -36,8 +36,8 @@ struct HeadsParams : ForwardParams {
   RopeParams rope;
 };
 
-/// Segments whose heads no tile finishes: z, which the product left in fp32 without gaps, to what is
-/// kept and to out.
+/// Segments whose heads no tile finishes: z, which the product left in fp32 without gaps, to what
+/// is kept and to out.
 struct FinishParams {
   struct Segment {
     int columns = 0;
@@ -55,30 +55,39 @@ struct FinishParams {
   RopeParams rope;
 };
 
-/// dz of a segment, in 16 bits, from d_out, and the sums over slices of rows of the gradient by the
-/// norm's weight.
+/// dz of segments, in 16 bits, from d_out, and the sums over slices of rows of the gradients by the
+/// norms' weights.
 struct HeadsGradientParams {
+  struct Segment {
+    int columns = 0;
+    int head_width = 0;
+    HeadSegment heads;
+    MatrixTensor d_out;
+    bool fp32 = false;  // d_out
+    MatrixTensor pre_norm;
+    MatrixTensor rstd;
+    MatrixTensor dz;
+    int slices = 1;
+    float* partial_sums = nullptr;  // [slices,head_width] or null
+    bool regular = false;           // rows of d_out and pre_norm begin at multiples of 16 bytes
+  };
   std::int64_t M = 0;
-  int columns = 0;
-  int head_width = 0;
-  HeadSegment heads;
+  int count = 0;
+  Segment segments[kMostProjectionSegments];
   RopeParams rope;
-  MatrixTensor d_out;
-  bool fp32 = false;  // d_out
-  MatrixTensor pre_norm;
-  MatrixTensor rstd;
-  MatrixTensor dz;
-  int slices = 1;
-  float* partial_sums = nullptr;  // [slices,head_width] or null
 };
 
-/// The sum of those slices, added to what is there with `accumulate`.
+/// The sums of those slices, added to what is there with `accumulate`.
 struct HeadSumParams {
-  const float* partial_sums = nullptr;
-  int slices = 0;
-  int head_width = 0;
-  void* result = nullptr;
-  bool fp32 = false;  // the result
+  struct Segment {
+    const float* partial_sums = nullptr;
+    int slices = 0;
+    int head_width = 0;
+    void* result = nullptr;
+    bool fp32 = false;  // the result
+  };
+  int count = 0;
+  Segment segments[kMostProjectionSegments];
   bool accumulate = false;
 };
 
