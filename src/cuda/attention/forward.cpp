@@ -1,4 +1,6 @@
 // The variants of attention_forward on CUDA, and the launches that make up a call. Host only.
+#include <algorithm>
+
 #include "cuda/attention/operands.h"
 #include "cuda/attention/variants.h"
 #include "cuda/runtime/call_scope.h"
@@ -49,6 +51,17 @@ struct Plan {
   std::size_t workspace_bytes = 0;
 };
 
+/// Key heads of a section of tiles (forward_items.cuh). Even tiles go head by head, so that those
+/// that read the same keys do at the same time. Uneven ones need many to choose the longest from,
+/// as many as have their keys and values in the L2.
+int heads_together(const AttentionForwardProblem& problem, bool uneven) {
+  constexpr std::int64_t kKept = 32 << 20, kMost = 1 << 20;
+  if (!uneven) return 1;
+  const std::int64_t head_bytes = problem.TK * (problem.K + problem.V) * 2;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(kKept / std::max<std::int64_t>(head_bytes, 1), 1, kMost));
+}
+
 void run(const AttentionForwardProblem& given, const Context& context, const CallOptions& options) {
   const DeviceProperties& device = device_properties(given.device);
   Plan plan(given, device, options);
@@ -74,6 +87,7 @@ void run(const AttentionForwardProblem& given, const Context& context, const Cal
   params.k_map = map(problem.k, problem.TK, problem.HKV, problem.K, tile.keys);
   params.v_map = map(problem.v, problem.TK, problem.HKV, problem.V, tile.keys);
   params.multiprocessors = device.multiprocessors;
+  params.heads_together = heads_together(problem, plan.is_uneven());
   variant.launch(variant.name.c_str(), params, stream);
   plan.operands.copy_outputs(variant.name, stream);
 }

@@ -50,16 +50,12 @@ struct ForwardItem {
 template <class Config>
 class ForwardItems {
  public:
-  explicit __device__ ForwardItems(const AttentionForwardProblem& problem)
-      : problem_(problem),
-        reach_(problem.mask),
-        heads_per_key_head_(problem.H / problem.HKV),
-        packed_(problem.cu_seqlens_q != nullptr) {
-    constexpr std::int64_t kKept = 32 << 20;  // bytes of the L2
-    const std::int64_t head_bytes = problem.TK * (problem.K + problem.V) * 2;
-    together_ = static_cast<int>(
-        min(max(kKept / max(head_bytes, std::int64_t{1}), std::int64_t{1}), std::int64_t{1} << 20));
-  }
+  explicit __device__ ForwardItems(const AttentionForwardParams& params)
+      : problem_(params.problem),
+        reach_(problem_.mask),
+        heads_per_key_head_(problem_.H / problem_.HKV),
+        packed_(problem_.cu_seqlens_q != nullptr),
+        together_(params.heads_together) {}
 
   __device__ ForwardItem find(int index) {
     if (!packed_) {
@@ -167,7 +163,7 @@ class ForwardItems {
   const Reach reach_;
   const int heads_per_key_head_;
   const bool packed_;
-  int together_;
+  const int together_;
   int first_sequence_ = 0;  // of the packed ones that are looked at
   int first_item_ = 0;      // of that sequence
 };

@@ -79,7 +79,7 @@ struct ForwardLoad {
   }
 
   __device__ void run() {
-    ForwardItems<Config> items(params.problem);
+    ForwardItems<Config> items(params);
     typename Ring<Config::kItemSlots>::Position at;
     const int ctas = static_cast<int>(gridDim.x);
     int index = static_cast<int>(blockIdx.x), first_group = 0;

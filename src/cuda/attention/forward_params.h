@@ -21,6 +21,7 @@ struct AttentionForwardParams {
   CUtensorMap v_map;
   unsigned* ticket = nullptr;
   int multiprocessors = 0;
+  int heads_together = 1;  // key heads of a section (forward_items.cuh)
 };
 
 /// Launches attention_forward_kernel for head dims up to kKeyDim and kValueDim; `name` is the

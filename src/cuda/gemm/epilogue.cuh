@@ -36,15 +36,17 @@ class PanelStore {
  public:
   explicit __device__ PanelStore(char* panels) : panels_(panels) {}
 
-  /// Stores a fragment's whole panels where they lie in a result of so many columns.
+  /// Stores a fragment's panels where they lie in a result of so many columns. Where the last has
+  /// less than 64 columns of its own, it begins with some of the one before, which are stored
+  /// twice.
   template <class Element, int kColumns>
   __device__ void store_all(const CUtensorMap& map, int columns,
                             const Fragment<kColumns>& fragment) {
 #pragma unroll
-    for (int panel = 0; panel < kColumns / 64; ++panel) {
-      const int column = fragment.column + 64 * panel;
+    for (int panel = 0; panel < kPanelsOf<kColumns>; ++panel) {
+      const int first = first_column<kColumns>(panel), column = fragment.column + first;
       if (column < columns) {
-        put<Element, false>(map, fragment, panel, {column, 0, fragment.row, fragment.outer});
+        put<Element, false>(map, fragment, first, {column, 0, fragment.row, fragment.outer});
       }
     }
   }
@@ -54,10 +56,10 @@ class PanelStore {
   __device__ void store_all_transposed(const CUtensorMap& map, int columns,
                                        const Fragment<kColumns>& fragment) {
 #pragma unroll
-    for (int panel = 0; panel < kColumns / 64; ++panel) {
-      const int column = fragment.column + 64 * panel;
+    for (int panel = 0; panel < kPanelsOf<kColumns>; ++panel) {
+      const int first = first_column<kColumns>(panel), column = fragment.column + first;
       if (column < columns) {
-        put<Element, true>(map, fragment, panel, {fragment.row, 0, column, fragment.outer});
+        put<Element, true>(map, fragment, first, {fragment.row, 0, column, fragment.outer});
       }
     }
   }
@@ -68,10 +70,18 @@ class PanelStore {
   }
 
  private:
-  /// Stores columns [64 panel, 64 panel + 64) of a fragment, rounded to Element, where they lie
-  /// inside of the map's tensor. All threads of the warpgroup.
+  template <int kColumns>
+  static constexpr int kPanelsOf = (kColumns + 63) / 64;
+  template <int kColumns>
+  static __device__ constexpr int first_column(int panel) {
+    static_assert(kColumns >= 64 && kColumns % 16 == 0);
+    return 64 * panel + 64 <= kColumns ? 64 * panel : kColumns - 64;
+  }
+
+  /// Stores columns [first, first + 64) of a fragment, rounded to Element, where they lie inside of
+  /// the map's tensor. All threads of the warpgroup.
   template <class Element, bool kTransposed, int kColumns>
-  __device__ void put(const CUtensorMap& map, const Fragment<kColumns>& fragment, int panel,
+  __device__ void put(const CUtensorMap& map, const Fragment<kColumns>& fragment, int first,
                       TileCoordinate at) {
     char* to = panels_ + turn_ * kPanelBytes;
     turn_ = (turn_ + 1) % Config::kStorePanels;
@@ -81,7 +91,7 @@ class PanelStore {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       std::uint32_t packed[4];
-      accumulator_to_operand<Element>(fragment.values, 4 * panel + step, packed);
+      accumulator_to_operand<Element>(fragment.values, first / 16 + step, packed);
       if constexpr (kTransposed) {
         store_columns(to, step, packed);
       } else {

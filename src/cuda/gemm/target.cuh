@@ -7,32 +7,22 @@
 
 namespace tandem::cuda::gemm {
 
-/// The columns of a fragment behind its last whole panel.
-template <int kColumns>
-__device__ Fragment<kColumns % 64> tail(const Fragment<kColumns>& of) {
-  constexpr int kTail = kColumns % 64, kBefore = kColumns - kTail;
-  return {reinterpret_cast<float(&)[kTail / 2]>(of.values[kBefore / 2]), of.row, of.segment,
-          of.column + kBefore, of.outer};
-}
-
 /// Writes a fragment's values that lie before `rows` and `end`, its tile's last column, of a result
 /// of so many columns.
 template <class Config, int kColumns>
 __device__ void write(const Target& to, int rows, int columns, int end,
                       const Fragment<kColumns>& fragment, PanelStore<Config>& store) {
   using Element = typename Config::Element;
-  const auto row_at = [&](int row) {
-    return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
-  };
   if (to.by_tma) {
     store.template store_all<Element>(to.map, columns, fragment);
-    if constexpr (kColumns % 64 != 0) store_fragment<Element>(tail(fragment), rows, end, row_at);
   } else if (to.fp32) {
     store_fragment<float>(fragment, rows, end, [&](int row) {
       return static_cast<float*>(to.matrix.data) + row * to.matrix.row_stride;
     });
   } else {
-    store_fragment<Element>(fragment, rows, end, row_at);
+    store_fragment<Element>(fragment, rows, end, [&](int row) {
+      return static_cast<Element*>(to.matrix.data) + row * to.matrix.row_stride;
+    });
   }
 }
 

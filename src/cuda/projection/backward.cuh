@@ -61,10 +61,6 @@ __global__ __launch_bounds__(
         const MatrixTensor& to = result.matrix;
         if (result.by_tma) {
           store.template store_all_transposed<Element>(result.map, columns, fragment);
-          if constexpr (Config::kColumns % 64 != 0) {
-            store_transposed(gemm::tail(fragment), params.rows, columns, params.accumulate,
-                             static_cast<Element*>(to.data), to.row_stride);
-          }
         } else if (result.fp32) {
           const std::int64_t slice = std::int64_t{fragment.outer} * columns * to.row_stride;
           store_transposed(fragment, params.rows, columns, params.accumulate,
