@@ -10,8 +10,8 @@
 // is a power of two of blocks: then what a pair needs is in registers, whose places are known when
 // this is compiled. Segments that neither rotate nor normalise are written as they are.
 //
-// A tile leaves z in fp32 to projection_finish_kernel, a warp per row and head, where heads are
-// wider than the tile, R is another width, or the tables' rows do not lie at pairs.
+// A tile leaves z in fp32 to projection_finish_kernel, a warp per row and some heads, where heads
+// are wider than the tile, R is another width, or the tables' rows do not lie at pairs.
 //
 // Of few rows a lane has four neighbouring columns of a row, and its pairs' others come by shuffle.
 #pragma once
@@ -24,7 +24,7 @@
 #include "cuda/parts/warp_sums.cuh"
 #include "cuda/projection/few_rows.cuh"
 #include "cuda/projection/forward.cuh"
-#include "cuda/projection/rope.cuh"
+#include "cuda/projection/head_columns.cuh"
 
 namespace tandem::cuda::projection {
 
@@ -310,61 +310,73 @@ __global__ __launch_bounds__(
   });
 }
 
-/// Stores a value of fp32 or Element.
-template <class Element>
-__device__ void store_value(const MatrixTensor& to, bool fp32, std::int64_t at, float value) {
-  if (fp32) {
-    static_cast<float*>(to.data)[at] = value;
-  } else {
-    static_cast<Element*>(to.data)[at] = static_cast<Element>(value);
-  }
-}
+constexpr int kFinishWarps = 8;
+constexpr int kFinishHeads = 4;  // of a lane, whose loads are under way together
 
-/// A warp per row and head of the CTA's segment, by any widths.
-template <class Element>
-__global__ void projection_finish_kernel(const __grid_constant__ FinishParams params) {
+/// A warp per row and some heads of the CTA's segment, of any widths.
+template <class Element, bool kEights>
+__global__ __launch_bounds__(32 * kFinishWarps) void projection_finish_kernel(
+    const __grid_constant__ FinishParams params) {
   follow_stream();
   const FinishParams::Segment& segment = params.segments[blockIdx.y];
-  const int lane = threadIdx.x % 32;
   const int width = segment.head_width, heads = segment.columns / width;
-  const std::int64_t item = blockIdx.x * std::int64_t{blockDim.x / 32} + threadIdx.x / 32;
-  if (item >= params.M * heads) return;
-  const std::int64_t row = item / heads;
-  const int head = static_cast<int>(item % heads);
-  const float* z = segment.z + row * segment.columns + head * width;
-  const bool normalizes = segment.heads.norm_weight != nullptr;
-  float rstd = 1.0f;
-  if (normalizes) {
-    float sum = 0.0f;
-    for (int i = lane; i < width; i += 32) sum = fmaf(z[i], z[i], sum);
-    rstd = rsqrtf(sum_warp(sum) / static_cast<float>(width) + segment.heads.eps);
-    if (lane == 0 && segment.rstd.data != nullptr) {
-      static_cast<float*>(segment.rstd.data)[row * segment.rstd.row_stride + head] = rstd;
-    }
-  }
-  const auto normalized = [&](int i) {
-    return normalizes ? z[i] * (rstd * load_norm_weight<Element>(segment.heads, i)) : z[i];
+  const int lanes = lanes_of_head(width), across = 32 / lanes;  // heads of a warp side by side
+  const int per_row = (heads + across * kFinishHeads - 1) / (across * kFinishHeads);
+  const std::int64_t item = blockIdx.x * std::int64_t{kFinishWarps} + threadIdx.x / 32;
+  if (item >= params.M * per_row) return;
+  const std::int64_t row = item / per_row;
+  const int lane = threadIdx.x % 32;
+  const HeadColumns<Element, kEights> columns{params.rope, segment.heads, width,
+                                              8 * (lane % lanes)};
+  const auto head = [&](int i) {
+    return (static_cast<int>(item % per_row) * kFinishHeads + i) * across + lane / lanes;
   };
-  const RopeParams& rope = params.rope;
-  const int rotated = segment.heads.rotates ? rope.width : 0;
-  const int position = rotated > 0 ? rope_position(rope, static_cast<int>(row)) : 0;
-  const RopeRow<Element> table(rope, position);
-  for (int i = lane; i < width; i += 32) {
-    if (segment.pre_norm.data != nullptr) {
-      store_value<Element>(segment.pre_norm, false,
-                           row * segment.pre_norm.row_stride + head * width + i, z[i]);
+  const auto works = [&](int i) { return columns.inside && head(i) < heads; };
+  const float* const of_row = segment.z + row * segment.columns;
+  Words<float> words[kFinishHeads];
+#pragma unroll
+  for (int i = 0; i < kFinishHeads; ++i) {
+    words[i] = load_words(of_row + head(i) * width + columns.column, works(i));
+  }
+  const bool normalizes = segment.heads.norm_weight != nullptr;
+  float weight[8];
+  if (normalizes) columns.load_weight(weight);
+  Turn turn;
+  columns.load(turn, row, false);
+#pragma unroll
+  for (int i = 0; i < kFinishHeads; ++i) {
+    const int at = head(i) * width + columns.column;
+    float z[8], rstd = 1.0f;
+    unpack(words[i], z);
+    if (works(i) && segment.pre_norm.data != nullptr) {
+      store_eight(
+          static_cast<Element*>(segment.pre_norm.data) + row * segment.pre_norm.row_stride + at, 8,
+          z);
     }
-    float value = normalized(i);
-    if (i < rotated) {
-      const bool is_first = rope.interleaved ? i % 2 == 0 : i < rotated / 2;
-      const int apart = rope.interleaved ? 1 : rotated / 2;
-      const float partner = normalized(is_first ? i + apart : i - apart);
-      const int j = rope.interleaved ? i / 2 : is_first ? i : i - apart;
-      const float2 turn = table.one(j);
-      value = value * turn.x + (is_first ? -partner : partner) * turn.y;
+    if (normalizes) {
+      float sum = 0.0f;
+#pragma unroll
+      for (float value : z) sum = fmaf(value, value, sum);
+      rstd = rsqrtf(sum_of_head(sum, lanes) / static_cast<float>(width) + segment.heads.eps);
+      if (works(i) && columns.column == 0 && segment.rstd.data != nullptr) {
+        static_cast<float*>(segment.rstd.data)[row * segment.rstd.row_stride + head(i)] = rstd;
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) z[j] *= rstd * weight[j];
     }
-    store_value<Element>(segment.out, segment.out_fp32,
-                         row * segment.out.row_stride + head * width + i, value);
+    const auto other = [&](int column) {
+      if (!works(i)) return 0.0f;
+      const float value = of_row[head(i) * width + column];
+      return normalizes ? value * (rstd * load_norm_weight<Element>(segment.heads, column)) : value;
+    };
+    columns.apply(turn, other, z);
+    if (!works(i)) continue;
+    const std::int64_t to = row * segment.out.row_stride + at;
+    if (segment.out_fp32) {
+      store_eight(static_cast<float*>(segment.out.data) + to, 8, z);
+    } else {
+      store_eight(static_cast<Element*>(segment.out.data) + to, 8, z);
+    }
   }
 }
 
@@ -387,16 +399,20 @@ void launch_heads_few_rows(const HeadsParams& params, int multiprocessors, void*
 
 template <class Element>
 void launch_finish(const FinishParams& params, void* stream) {
-  constexpr int kWarps = 8;
-  int heads = 0;
-  for (const FinishParams::Segment& segment : params.segments) {
-    if (segment.columns > 0) heads = std::max(heads, segment.columns / segment.head_width);
+  std::int64_t per_row = 0;  // warps
+  for (int i = 0; i < params.count; ++i) {
+    const FinishParams::Segment& segment = params.segments[i];
+    const std::int64_t heads = segment.columns / segment.head_width;
+    per_row =
+        std::max(per_row, ceil_div(heads * lanes_of_head(segment.head_width), 32 * kFinishHeads));
   }
-  if (heads == 0) return;
-  launch_kernel("projection_forward", projection_finish_kernel<Element>,
-                {.blocks = static_cast<unsigned>(ceil_div(params.M * heads, kWarps)),
+  if (params.M * per_row == 0) return;
+  launch_kernel("projection_forward",
+                in_eights(params.rope) ? projection_finish_kernel<Element, true>
+                                       : projection_finish_kernel<Element, false>,
+                {.blocks = static_cast<unsigned>(ceil_div(params.M * per_row, kFinishWarps)),
                  .blocks_y = static_cast<unsigned>(params.count),
-                 .threads = 32 * kWarps},
+                 .threads = 32 * kFinishWarps},
                 static_cast<cudaStream_t>(stream), params);
 }
 

@@ -18,113 +18,24 @@
 #include <algorithm>
 
 #include "cuda/projection/elementwise.cuh"
-#include "cuda/projection/rope.cuh"
+#include "cuda/projection/head_columns.cuh"
 
 namespace tandem::cuda::projection {
 
-/// What eight neighbouring columns of a head are turned back by: d cos + other sin.
-struct Turn {
-  float cos[8];
-  float sin[8];  // of the second of a pair with its sign changed
-};
-
-/// A lane's eight columns of a segment's heads. d_out is of Stored. `kEights`: pairs are half of a
-/// multiple of 16 columns apart, so that the others of eight neighbours are neighbours, too.
-template <class Element, class Stored, bool kEights>
-struct HeadColumns {
-  const HeadsGradientParams::Segment& segment;
-  const RopeParams& rope;
-  const int column;  // of a head, the first
-  const bool inside = column < segment.head_width;
-  // Of these columns, those that are turned.
-  const int turned = segment.heads.rotates && inside ? min(max(rope.width - column, 0), 8) : 0;
-  const int apart = rope.interleaved ? 1 : rope.width / 2;
-
-  /// Whether a column is the first of its pair, and by how much the other lies behind it.
-  __device__ bool is_first(int at) const {
-    return !kEights && rope.interleaved ? at % 2 == 0 : at < apart;
+/// Loads eight elements of a row.
+template <class Loaded>
+__device__ Words<Loaded> load_piece(const MatrixTensor& matrix, std::int64_t row, int at,
+                                    bool wanted, bool regular) {
+  if (regular) return load_words<Loaded>(matrix, row, at, wanted);
+  const auto* from = static_cast<const Loaded*>(matrix.data) + row * matrix.row_stride + at;
+  Words<Loaded> words{};
+  auto* to = reinterpret_cast<Loaded*>(&words);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (wanted) to[i] = from[i];
   }
-  __device__ int to_other(int at) const { return is_first(at) ? apart : -apart; }
-
-  /// Loads what a row's heads are turned by.
-  __device__ void load(Turn& turn, std::int64_t row) const {
-    const RopeRow<Element> table(rope, rope_position(rope, static_cast<int>(row)));
-    if constexpr (kEights) {
-      const int pair = is_first(column) ? column : column - apart;
-      cuda::load_eight<Element>(table.cos, table.fp32, pair, 8, turn.cos);
-      cuda::load_eight<Element>(table.sin, table.fp32, pair, 8, turn.sin);
-#pragma unroll
-      for (float& sin : turn.sin) sin = is_first(column) ? sin : -sin;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (i >= turned) continue;
-        const int at = column + i;
-        const float2 one = table.one(rope.interleaved ? at / 2 : is_first(at) ? at : at - apart);
-        turn.cos[i] = one.x;
-        turn.sin[i] = is_first(at) ? one.y : -one.y;
-      }
-    }
-  }
-
-  /// Loads eight elements of a row.
-  template <class Loaded>
-  __device__ Words<Loaded> load_piece(const MatrixTensor& matrix, std::int64_t row, int at,
-                                      bool wanted) const {
-    if (segment.regular) return load_words<Loaded>(matrix, row, at, wanted);
-    const auto* from = static_cast<const Loaded*>(matrix.data) + row * matrix.row_stride + at;
-    Words<Loaded> words{};
-    auto* to = reinterpret_cast<Loaded*>(&words);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (wanted) to[i] = from[i];
-    }
-    return words;
-  }
-
-  /// The others of the pairs of eight columns of a row: what another lane has, or this one, or what
-  /// memory has. A whole warp.
-  __device__ void find_others(const Words<Stored>& mine, std::int64_t row, int at, bool wanted,
-                              float (&other)[8]) const {
-    if constexpr (kEights) {
-      constexpr int kWords = sizeof(mine) / sizeof(std::uint32_t);
-      const int lane = threadIdx.x % 32, from = lane + (turned > 0 ? to_other(column) / 8 : 0);
-      Words<Stored> theirs;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        reinterpret_cast<std::uint32_t*>(&theirs)[i] =
-            __shfl_sync(0xFFFFFFFFu, reinterpret_cast<const std::uint32_t*>(&mine)[i], from);
-      }
-      unpack<Stored>(theirs, other);
-    } else if (rope.interleaved) {
-      unpack<Stored>(mine, other);
-#pragma unroll
-      for (int i = 0; i < 8; i += 2) swap(other[i], other[i + 1]);
-    } else {
-      const auto* d_out =
-          static_cast<const Stored*>(segment.d_out.data) + row * segment.d_out.row_stride + at;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        other[i] = wanted && i < turned ? static_cast<float>(d_out[i + to_other(column + i)]) : 0;
-      }
-    }
-  }
-
-  /// Turns eight columns of d_out back.
-  __device__ void turn_back(const Turn& turn, const float (&other)[8], float (&d)[8]) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i < turned) d[i] = d[i] * turn.cos[i] + other[i] * turn.sin[i];
-    }
-  }
-
- private:
-  static __device__ void swap(float& a, float& b) {
-    const float first = a;
-    a = b;
-    b = first;
-  }
-};
+  return words;
+}
 
 /// dz of a CTA's slice of a segment, and its sums of the norm's weight.
 template <class Element, class Stored, bool kEights>
@@ -133,20 +44,13 @@ __device__ void differentiate_heads(const HeadsGradientParams& params,
   constexpr int kAtOnce = kEights ? 8 / sizeof(Stored) : 1;  // heads of a lane
   __shared__ float sums[kWarps][32][8];
   const int width = segment.head_width, heads = segment.columns / width;
-  const int pieces = width / 8;
-  int lanes = 1;  // per head
-  while (lanes < pieces) lanes *= 2;
-  const int across = 32 / lanes;  // heads of a warp side by side
+  const int lanes = lanes_of_head(width), across = 32 / lanes;  // heads of a warp side by side
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const HeadColumns<Element, Stored, kEights> columns{segment, params.rope, 8 * (lane % lanes)};
+  const HeadColumns<Element, kEights> columns{params.rope, segment.heads, width,
+                                              8 * (lane % lanes)};
   const bool normalizes = segment.heads.norm_weight != nullptr;
-  float weight[8] = {}, sum[8] = {};
-  if (normalizes && columns.inside) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      weight[i] = load_norm_weight<Element>(segment.heads, columns.column + i);
-    }
-  }
+  float weight[8], sum[8] = {};
+  if (normalizes) columns.load_weight(weight);
   const std::int64_t begin = params.M * blockIdx.x / segment.slices;
   const auto rows = static_cast<unsigned>(params.M * (blockIdx.x + 1) / segment.slices - begin);
   const auto per_row = static_cast<unsigned>((heads + across * kAtOnce - 1) / (across * kAtOnce));
@@ -162,26 +66,27 @@ __device__ void differentiate_heads(const HeadsGradientParams& params,
     float rstd[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      d_out[i] = columns.template load_piece<Stored>(segment.d_out, row, at(i), works(i));
+      d_out[i] = load_piece<Stored>(segment.d_out, row, at(i), works(i), segment.regular);
       rstd[i] = 0.0f;
       if (!normalizes) continue;
-      pre_norm[i] = columns.template load_piece<Element>(segment.pre_norm, row, at(i), works(i));
+      pre_norm[i] = load_piece<Element>(segment.pre_norm, row, at(i), works(i), segment.regular);
       if (works(i)) {
         rstd[i] =
             static_cast<const float*>(segment.rstd.data)[row * segment.rstd.row_stride + head(i)];
       }
     }
     Turn turn;
-    if (columns.turned > 0) columns.load(turn, row);
+    columns.load(turn, row, true);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       float d[8];
       unpack<Stored>(d_out[i], d);
-      if (segment.heads.rotates) {
-        float other[8];
-        columns.find_others(d_out[i], row, at(i), works(i), other);
-        columns.turn_back(turn, other, d);
-      }
+      const auto other = [&](int column) {
+        const auto* of_head = static_cast<const Stored*>(segment.d_out.data) +
+                              row * segment.d_out.row_stride + head(i) * width;
+        return works(i) ? static_cast<float>(of_head[column]) : 0.0f;
+      };
+      columns.apply(turn, other, d);
       if (normalizes) {
         float z[8], dot = 0.0f;
         unpack<Element>(pre_norm[i], z);
@@ -192,10 +97,7 @@ __device__ void differentiate_heads(const HeadsGradientParams& params,
           d[j] *= weight[j];
           dot = fmaf(d[j], z[j], dot);
         }
-        for (int distance = lanes / 2; distance > 0; distance /= 2) {
-          dot += __shfl_xor_sync(0xFFFFFFFFu, dot, distance);
-        }
-        const float mean = dot / static_cast<float>(width);
+        const float mean = sum_of_head(dot, lanes) / static_cast<float>(width);
 #pragma unroll
         for (int j = 0; j < 8; ++j) d[j] = rstd[i] * (d[j] - z[j] * mean);
       }
@@ -274,10 +176,9 @@ unsigned most(const Params& params, const Value& value) {
 
 template <class Element>
 void launch_heads_gradient(const HeadsGradientParams& params, void* stream) {
-  const bool eights = !params.rope.interleaved && params.rope.width % 16 == 0;
   launch_kernel("projection_backward",
-                eights ? projection_heads_gradient_kernel<Element, true>
-                       : projection_heads_gradient_kernel<Element, false>,
+                in_eights(params.rope) ? projection_heads_gradient_kernel<Element, true>
+                                       : projection_heads_gradient_kernel<Element, false>,
                 {.blocks = most(params, [](const auto& segment) { return segment.slices; }),
                  .blocks_y = static_cast<unsigned>(params.count),
                  .threads = 32 * kWarps},
