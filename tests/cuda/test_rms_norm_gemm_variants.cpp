@@ -7,6 +7,7 @@
 
 #include "cuda/projection/forward_plan.h"
 #include "cuda/projection/heads_plan.h"
+#include "ops/projection.h"
 #include "ops/rms_norm_gemm.h"
 #include "planned.h"
 #include "tandem/tandem.h"
@@ -14,6 +15,7 @@
 namespace tandem::cuda {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 /// Contiguous tensors at aligned addresses that nothing reads.
@@ -112,6 +114,37 @@ TEST(RmsNormGemmHeadVariants, TakeWhatTheOthersDoNot) {
   EXPECT_EQ(reason("n192.heads", heads), "");
   EXPECT_EQ(reason("m8.heads", with_heads(forward_args(8, 64, 256), 128, 128)), "");
   EXPECT_EQ(reason("m8.heads", heads), "takes up to 8 rows, got M 100");
+}
+
+/// The variant that a call takes with heads of 128 columns that are turned, of queries, keys and
+/// values.
+std::string chosen(std::int64_t M, std::int64_t d, std::int64_t queries, bool normalizes) {
+  RmsNormGemmForwardArgs args = forward_args(M, d, 0);
+  args.segments.clear();
+  for (const std::int64_t columns : {queries, std::int64_t{1024}, std::int64_t{1024}}) {
+    const int address = 10 + 10 * static_cast<int>(args.segments.size());
+    RmsNormGemmSegment segment;
+    segment.weight = view(address, {columns, d});
+    segment.out = view(address + 1, {M, columns});
+    segment.rotates = args.segments.size() < 2;
+    if (segment.rotates) segment.head_width = 128;
+    if (segment.rotates && normalizes) segment.head_norm_weight = view(address + 2, {128});
+    args.segments.push_back(segment);
+  }
+  args.rope_cos = view(6, {1 << 16, 64}, DType::kFloat32);
+  args.rope_sin = view(7, {1 << 16, 64}, DType::kFloat32);
+  return chosen_variant(&projection_forward_workspace_bytes, make_problem(args).projection, false,
+                        "");
+}
+
+TEST(RmsNormGemmHeadVariants, ByPredictedTime) {
+  EXPECT_THAT(chosen(128, 4096, 4096, false), EndsWith(".m128.heads"));
+  EXPECT_THAT(chosen(256, 4096, 4096, false), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(384, 4096, 4096, false), EndsWith(".n160.heads"));  // one wave
+  EXPECT_THAT(chosen(512, 4096, 4096, false), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(200, 5120, 8192, true), EndsWith(".n160.heads"));
+  EXPECT_THAT(chosen(384, 5120, 8192, true), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(2048, 4096, 4096, true), EndsWith(".n128.heads"));
 }
 
 TEST(RmsNormGemmHeadPlan, ATileFinishesWhatItCan) {

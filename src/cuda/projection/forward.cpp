@@ -358,9 +358,10 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
   const std::int64_t per_row = column_tiles(variant, problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
-  // Of another launch; of z's way through memory; and of the norm of heads in a tile of 256
-  // columns, which lies beside no products.
+  // Of another launch; of z's way through memory; of the norm of heads in a tile of 256 columns,
+  // which lies beside no products; of heads in the last tile, and in each row of few.
   constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
+  constexpr double kNormedTile = 3.0, kTurnedTile = 1.5, kNormedRow = 0.09, kTurnedRow = 0.06;
   std::int64_t left = 0;  // columns
   bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
@@ -370,11 +371,21 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   }
   double behind =
       left == 0 ? 0.0 : kLaunch + static_cast<double>(8 * problem.M * left) / kBytesPerMicrosecond;
+  const bool finishes_heads = variant.takes == Takes::kHeads && !variant.leaves_heads;
   if (variant.few_rows > 0) {
+    if (finishes_heads) {
+      const gemm::FewRowsShape shape = gemm::few_rows_shape(variant.few_rows, problem.M, per_row,
+                                                            problem.d, device.multiprocessors);
+      const std::int64_t waves =
+          ceil_div(shape.row_tiles * per_row * shape.parts, device.multiprocessors);
+      behind += static_cast<double>(waves * shape.rows) / shape.parts *
+                (normalizes ? kNormedRow : kTurnedRow);
+    }
     return behind + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
                                            problem.d, device.multiprocessors);
   }
   behind += gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
+  if (finishes_heads) behind += normalizes ? kNormedTile : kTurnedTile;
   if (variant.splits) {
     return behind + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   }
