@@ -359,9 +359,10 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   const std::int64_t per_row = column_tiles(variant, problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
   // Of another launch; of z's way through memory; of the norm of heads in a tile of 256 columns,
-  // which lies beside no products; of heads in the last tile, and in each row of few.
+  // which lies beside no products; of heads in a column of the last tile, or a row of few.
   constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
-  constexpr double kNormedTile = 3.0, kTurnedTile = 1.5, kNormedRow = 0.09, kTurnedRow = 0.06;
+  constexpr double kNormedColumn = 0.023, kTurnedColumn = 0.012;
+  constexpr double kNormedRow = 0.09, kTurnedRow = 0.06;
   std::int64_t left = 0;  // columns
   bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
@@ -385,7 +386,7 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
                                            problem.d, device.multiprocessors);
   }
   behind += gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
-  if (finishes_heads) behind += normalizes ? kNormedTile : kTurnedTile;
+  if (finishes_heads) behind += variant.columns * (normalizes ? kNormedColumn : kTurnedColumn);
   if (variant.splits) {
     return behind + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   }
