@@ -94,7 +94,7 @@ CUtensorMap encode(const TensorMapPlan& plan) {
       encoder()(&map, type, 4, plan.base, plan.extents.data(), plan.stride_bytes.data(),
                 plan.box.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
                 plan.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw CudaError("[cuTensorMapEncodeTiled] the driver refused the map, error " +
                     std::to_string(static_cast<int>(status)));
