@@ -25,7 +25,7 @@ namespace tandem::cuda::gated_output {
 namespace {
 
 constexpr int kThreads = 256;      // where teams are lanes
-constexpr int kMostThreads = 640;  // of a team
+constexpr int kMostThreads = 512;  // of a team
 constexpr int kMostHeld = 2;       // eights of a thread
 
 /// Eights of o, the gate and d_gated as they lie in memory. A gate that is not there is 1.
@@ -129,7 +129,7 @@ struct Teams {
   int threads() const { return lanes * per_cta; }
   /// Slices of rows of a gradient: as many CTAs as an H200 holds at once, or few more.
   int slices(std::int64_t M) const {
-    const int ctas = 132 * (per_cta > 1 ? 12 : lanes <= 384 ? 2 : 1);
+    const int ctas = 132 * (per_cta > 1 ? 12 : 2);
     return static_cast<int>(
         std::clamp<std::int64_t>(ceil_div(M, per_cta), 1, std::max(ctas / groups, 1)));
   }
@@ -244,7 +244,7 @@ struct TeamGradientParams : GateGradientParams {
 
 /// A CTA per group and slice of rows; sums of the weight's gradient stay in registers.
 template <class Element, int kHeld>
-__global__ __launch_bounds__(kMostThreads) void team_gate_gradient_kernel(
+__global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_kernel(
     const __grid_constant__ TeamGradientParams params) {
   __shared__ float shared[kThreads][8 + 1];
   follow_stream();
@@ -257,38 +257,18 @@ __global__ __launch_bounds__(kMostThreads) void team_gate_gradient_kernel(
   const std::int64_t end = steps * (slice + 1) / params.slices;
   float sums[kHeld][8] = {};
   with_gate(rows.gate_activation, [&](auto activation) {
-    const auto row_of_step = [&](std::int64_t step) { return step * teams.per_cta + place.team; };
-    const auto is_inside = [&](std::int64_t row, int i) {
-      return row < params.M && place.in_group(teams, i) < teams.width;
-    };
-    struct Step {
+#pragma unroll 1
+    for (std::int64_t step = steps * slice / params.slices; step < end; ++step) {
+      const std::int64_t row = step * teams.per_cta + place.team;
+      const auto inside = [&](int i) {
+        return row < params.M && place.in_group(teams, i) < teams.width;
+      };
+      const float rstd = row < params.M ? row_of<float>(params.group_rstd, row)[place.group] : 0.0f;
       Inputs<Element> in[kHeld] = {};
-      float rstd = 0.0f;
-    };
-    const auto load = [&](std::int64_t step) {
-      Step loaded;
-      const std::int64_t row = row_of_step(step);
-      if (step >= end || row >= params.M) return loaded;
-      loaded.rstd = row_of<float>(params.group_rstd, row)[place.group];
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
-        if (!is_inside(row, i)) continue;
-        loaded.in[i].load(rows, params.d_gated, row, place.column(teams, i));
+        if (inside(i)) in[i].load(rows, params.d_gated, row, place.column(teams, i));
       }
-      return loaded;
-    };
-    // Where registers allow it a step is on its way while the one before is worked on.
-    constexpr bool kAhead = kHeld == 1;
-    const std::int64_t begin = steps * slice / params.slices;
-    Step next;
-    if constexpr (kAhead) next = load(begin);
-#pragma unroll 1
-    for (std::int64_t step = begin; step < end; ++step) {
-      const std::int64_t row = row_of_step(step);
-      const auto inside = [&](int i) { return is_inside(row, i); };
-      Step now = kAhead ? next : load(step);
-      if constexpr (kAhead) next = load(step + 1);
-      auto& [in, rstd] = now;
       float o[8], d[8], weights[8], dot = 0.0f;
       Gate f[8];
       const auto unpack_eight = [&](int i) {
