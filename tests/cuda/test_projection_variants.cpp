@@ -147,7 +147,7 @@ TEST(ProjectionPlan, GradientsTakeTheWidthThatFillsWaves) {
     return std::pair(variant.products[plan.input_width].columns,
                      variant.products[plan.weight_width].columns);
   };
-  EXPECT_EQ(widths(2048, 5120, 2560), std::pair(160, 160));  // dx 512 tiles, d_weight 640
+  EXPECT_EQ(widths(2048, 5120, 2560), std::pair(128, 128));  // dx 640 tiles, d_weight 800
   EXPECT_EQ(widths(1024, 3072, 9216).first, 192);            // 128 tiles
   EXPECT_EQ(widths(8192, 4096, 6144).first, 256);
 }

@@ -31,7 +31,6 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_head_sum<Element>,
                    {{64, &launch_input<Element, 64>, nullptr},
                     {128, &launch_input<Element, 128>, &launch_weight<Element, 128>},
-                    {160, &launch_input<Element, 160>, &launch_weight<Element, 160>},
                     {192, &launch_input<Element, 192>, &launch_weight<Element, 192>},
                     {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
                    &launch_column_sums<Element>,

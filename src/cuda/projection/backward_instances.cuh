@@ -13,11 +13,9 @@
   namespace tandem::cuda::projection {                                        \
   template void launch_input<Element, 64>(const InputParams&, int, void*);    \
   template void launch_input<Element, 128>(const InputParams&, int, void*);   \
-  template void launch_input<Element, 160>(const InputParams&, int, void*);   \
   template void launch_input<Element, 192>(const InputParams&, int, void*);   \
   template void launch_input<Element, 256>(const InputParams&, int, void*);   \
   template void launch_weight<Element, 128>(const WeightParams&, int, void*); \
-  template void launch_weight<Element, 160>(const WeightParams&, int, void*); \
   template void launch_weight<Element, 192>(const WeightParams&, int, void*); \
   template void launch_weight<Element, 256>(const WeightParams&, int, void*); \
   }

@@ -48,9 +48,16 @@ __device__ void copy_row(const Element* from, Element* to, int dim, int lane) {
       const auto piece = [&](int i) { return *reinterpret_cast<const uint4*>(from + i); };
       *reinterpret_cast<uint4*>(to + begin) = shifted(piece(first), piece(second), shift);
     } else {
+      // why all loads first: each would wait for the store before it.
+      Element elements[kEight];
+      const auto is_there = [&](int i) { return begin + i >= 0 && begin + i < dim; };
 #pragma unroll
-      for (int i = begin; i < begin + kEight; ++i) {
-        if (i >= 0 && i < dim) to[i] = from[i];
+      for (int i = 0; i < kEight; ++i) {
+        if (is_there(i)) elements[i] = from[begin + i];
+      }
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) {
+        if (is_there(i)) to[begin + i] = elements[i];
       }
     }
   }
