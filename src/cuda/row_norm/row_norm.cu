@@ -269,14 +269,18 @@ auto with_shape(int d, const Body& body) {
 using AnyShape = Shape<128, 2, 4>;
 
 /// The same for a gradient with sums, whose rows are read ahead: more threads, with fewer registers
-/// each, hide more of what they wait for.
-template <class Body>
+/// each, hide more of what they wait for. Those of a layer norm need more.
+template <bool kCenters, class Body>
 auto with_summing_shape(int d, const Body& body) {
-  if (d <= 8 * 128) return body(Shape<128, 1, 5>{});
-  if (d <= 8 * 128 * 2) return body(Shape<128, 2, 3>{});
-  if (d <= 8 * 256 * 2) return body(Shape<256, 2, 2>{});
-  if (d <= 8 * 640) return body(Shape<640, 1, 1>{});
-  return body(Shape<512, 2, 1>{});
+  if constexpr (kCenters) {
+    return with_shape(d, body);
+  } else {
+    if (d <= 8 * 128) return body(Shape<128, 1, 5>{});
+    if (d <= 8 * 128 * 2) return body(Shape<128, 2, 3>{});
+    if (d <= 8 * 256 * 2) return body(Shape<256, 2, 2>{});
+    if (d <= 8 * 640) return body(Shape<640, 1, 1>{});
+    return body(Shape<512, 2, 1>{});
+  }
 }
 
 template <class Shape, class Params>
@@ -308,7 +312,7 @@ bool sums_beside(const GradientParams& params) {
 /// two or three of them.
 int slices_beside(std::int64_t M, int d) {
   constexpr int kFewestRows = 4;
-  const int at_once = with_summing_shape(d, []<class Shape>(Shape) { return 132 * Shape::kCtas; });
+  const int at_once = with_shape(d, []<class Shape>(Shape) { return 132 * Shape::kCtas; });
   return static_cast<int>(std::clamp<std::int64_t>(M / kFewestRows, 1, at_once));
 }
 
@@ -322,7 +326,7 @@ int differentiate(const char* name, const GradientParams& params, bool sums, voi
   const bool beside = sums && sums_beside(params);
   if (beside) {
     const int slices = slices_beside(params.M, params.d);
-    with_summing_shape(params.d, [&]<class Shape>(Shape) {
+    with_summing_shape<kCenters>(params.d, [&]<class Shape>(Shape) {
       launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, true>, params,
                     slices, stream);
     });
