@@ -359,10 +359,11 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   const std::int64_t per_row = column_tiles(variant, problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
   // Of another launch; of z's way through memory; of the norm of heads in a tile of 256 columns,
-  // which lies beside no products; of heads in a column of the last tile, or a row of few.
+  // which lies beside no products; of heads in a column of the last tile, or a row of few beyond
+  // the first.
   constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
   constexpr double kNormedColumn = 0.023, kTurnedColumn = 0.012;
-  constexpr double kNormedRow = 0.09, kTurnedRow = 0.06;
+  constexpr double kNormedRow = 0.2, kTurnedRow = 0.13, kFirstRows = 40.0;
   std::int64_t left = 0;  // columns
   bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
@@ -379,7 +380,8 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
                                                             problem.d, device.multiprocessors);
       const std::int64_t waves =
           ceil_div(shape.row_tiles * per_row * shape.parts, device.multiprocessors);
-      behind += static_cast<double>(waves * shape.rows) / shape.parts *
+      const double rows = static_cast<double>(shape.rows) / shape.parts;
+      behind += static_cast<double>(waves) * std::max(rows - kFirstRows, 0.0) *
                 (normalizes ? kNormedRow : kTurnedRow);
     }
     return behind + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
