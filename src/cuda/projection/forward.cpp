@@ -363,7 +363,7 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   // the first.
   constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
   constexpr double kNormedColumn = 0.023, kTurnedColumn = 0.012;
-  constexpr double kNormedRow = 0.2, kTurnedRow = 0.13, kFirstRows = 40.0;
+  constexpr double kNormedRow = 0.15, kTurnedRow = 0.13, kFirstRows = 40.0;
   std::int64_t left = 0;  // columns
   bool normalizes = false;
   for (int i = 0; i < problem.segment_count; ++i) {
