@@ -258,6 +258,38 @@ bool has_heads(const ProjectionForwardProblem& problem) {
       [](const ProjectionForwardSegment& segment) { return segment.heads.is_there(); });
 }
 
+/// Predicted microseconds that heads take beside their products.
+double predict_heads(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
+                     std::int64_t per_row, int multiprocessors) {
+  std::int64_t left = 0;  // columns
+  bool normalizes = false;
+  for (int i = 0; i < problem.segment_count; ++i) {
+    const ProjectionForwardSegment& segment = problem.segments[i];
+    normalizes = normalizes || segment.heads.normalizes();
+    if (leaves_heads(variant, problem, segment)) left += segment.columns;
+  }
+  // Of another launch, and of z's way through memory.
+  constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6;
+  const double behind =
+      left == 0 ? 0.0 : kLaunch + static_cast<double>(8 * problem.M * left) / kBytesPerMicrosecond;
+  if (variant.takes != Takes::kHeads || variant.leaves_heads) return behind;
+  if (variant.few_rows > 0) {  // of each row of a CTA beyond the first
+    constexpr double kNormedRow = 0.15, kTurnedRow = 0.13, kFirstRows = 40.0;
+    const gemm::FewRowsShape shape =
+        gemm::few_rows_shape(variant.few_rows, problem.M, per_row, problem.d, multiprocessors);
+    const std::int64_t waves = ceil_div(shape.row_tiles * per_row * shape.parts, multiprocessors);
+    const double rows = static_cast<double>(shape.rows) / shape.parts;
+    return behind + static_cast<double>(waves) * std::max(rows - kFirstRows, 0.0) *
+                        (normalizes ? kNormedRow : kTurnedRow);
+  }
+  // Of each column of the last tile; of tiles of 256 columns no norm lies beside products.
+  constexpr double kNormedColumn = 0.023, kTurnedColumn = 0.012, kNormOfWide = 15.0;
+  const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * per_row;
+  const double last = variant.columns * (normalizes ? kNormedColumn : kTurnedColumn);
+  if (!normalizes || variant.columns < 256) return behind + last;
+  return behind + last + kNormOfWide * static_cast<double>(ceil_div(tiles, multiprocessors));
+}
+
 const ForwardVariant& choose(const ProjectionForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
   return gemm::choose_product(
@@ -358,44 +390,16 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
   const std::int64_t per_row = column_tiles(variant, problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
-  // Of another launch; of z's way through memory; of the norm of heads in a tile of 256 columns,
-  // which lies beside no products; of heads in a column of the last tile, or a row of few beyond
-  // the first.
-  constexpr double kLaunch = 3.0, kBytesPerMicrosecond = 2.6e6, kNorm = 15.0;
-  constexpr double kNormedColumn = 0.023, kTurnedColumn = 0.012;
-  constexpr double kNormedRow = 0.15, kTurnedRow = 0.13, kFirstRows = 40.0;
-  std::int64_t left = 0;  // columns
-  bool normalizes = false;
-  for (int i = 0; i < problem.segment_count; ++i) {
-    const ProjectionForwardSegment& segment = problem.segments[i];
-    normalizes = normalizes || segment.heads.normalizes();
-    if (leaves_heads(variant, problem, segment)) left += segment.columns;
-  }
-  double behind =
-      left == 0 ? 0.0 : kLaunch + static_cast<double>(8 * problem.M * left) / kBytesPerMicrosecond;
-  const bool finishes_heads = variant.takes == Takes::kHeads && !variant.leaves_heads;
+  const double heads = predict_heads(variant, problem, per_row, device.multiprocessors);
   if (variant.few_rows > 0) {
-    if (finishes_heads) {
-      const gemm::FewRowsShape shape = gemm::few_rows_shape(variant.few_rows, problem.M, per_row,
-                                                            problem.d, device.multiprocessors);
-      const std::int64_t waves =
-          ceil_div(shape.row_tiles * per_row * shape.parts, device.multiprocessors);
-      const double rows = static_cast<double>(shape.rows) / shape.parts;
-      behind += static_cast<double>(waves) * std::max(rows - kFirstRows, 0.0) *
-                (normalizes ? kNormedRow : kTurnedRow);
-    }
-    return behind + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
-                                           problem.d, device.multiprocessors);
+    return heads + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
+                                          problem.d, device.multiprocessors);
   }
-  behind += gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
-  if (finishes_heads) behind += variant.columns * (normalizes ? kNormedColumn : kTurnedColumn);
+  const double ends = heads + gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
   if (variant.splits) {
-    return behind + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
+    return ends + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   }
-  if (normalizes && variant.columns == 256) {
-    behind += kNorm * static_cast<double>(ceil_div(row_tiles * per_row, device.multiprocessors));
-  }
-  return behind +
+  return ends +
          gemm::predict_tiles(row_tiles, per_row, steps, variant.columns, device.multiprocessors);
 }
 
