@@ -176,6 +176,25 @@ struct RowsLeft {
     }
   }
 
+  /// The same with finish(piece, load(row)): what is loaded for rows is under way together, too.
+  template <int kMostTogether, class Load, class Finish>
+  __device__ void each_loaded(const Load& load, const Finish& finish) const {
+    constexpr int kTogether = std::min(Config::kGroups, kMostTogether);
+#pragma unroll 1
+    for (int first = 0; row(first) < tile.rows; first += kTogether) {
+      decltype(load(0)) loaded[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        loaded[i] = load(tile.row + min(row(first + i), tile.rows - 1));
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (row(first + i) >= tile.rows) continue;
+        finish_one(first + i, sums_of(first + i), finish, loaded[i]);
+      }
+    }
+  }
+
   /// Calls finish(piece, i) for the i'th, which the compiler knows.
   template <class Finish>
   __device__ void each_counted(const Finish& finish) const {
@@ -195,10 +214,10 @@ struct RowsLeft {
     const float2 second = *reinterpret_cast<const float2*>(from + Config::kTileColumns / 2);
     return {first.x, first.y, second.x, second.y};
   }
-  template <class Finish, class... Count>
-  __device__ void finish_one(int i, float4 sum, const Finish& finish, Count... count) const {
+  template <class Finish, class... More>
+  __device__ void finish_one(int i, float4 sum, const Finish& finish, const More&... more) const {
     float values[4] = {sum.x, sum.y, sum.z, sum.w};
-    finish(RowPiece{values, tile.row + row(i), tile.thread_column}, count...);
+    finish(RowPiece{values, tile.row + row(i), tile.thread_column}, more...);
   }
 };
 

@@ -233,66 +233,110 @@ __global__ __launch_bounds__(
       });
 }
 
-/// Divides each head of a row by the root of its mean square and multiplies it by the weight.
-template <class Element>
-__device__ void rms_normalize_heads(const RowSegment& segment, const HeadSegment& heads,
-                                    const gemm::RowPiece& piece) {
-  const float rstd = inverse_norm_of_head(segment, piece, [&](float sum) {
-    return rsqrtf(sum / static_cast<float>(segment.head_width) + heads.eps);
-  });
-  const int column = 4 * (static_cast<int>(threadIdx.x % 32) % (segment.head_width / 4));
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    piece.values[i] *= rstd * load_norm_weight<Element>(heads, column + i);
-  }
-}
+/// What a thread's four columns of a row are turned by, as the tables hold it: two of each in a
+/// word where these are of 16 bits. why words: taken apart they would be waited for where they are
+/// loaded.
+struct RowTurn {
+  uint2 cos[2] = {}, sin[2] = {};
+};
 
-/// Turns the heads of a row. A warp.
-template <class Element>
-__device__ void rotate_heads(const RopeParams& rope, const RowSegment& segment,
-                             const gemm::RowPiece& piece) {
-  const int column = 4 * (static_cast<int>(threadIdx.x % 32) % (segment.head_width / 4));
-  const RopeRow<Element> table(rope, rope_position(rope, piece.row));
-  float(&z)[4] = piece.values;
-  if (rope.interleaved) {
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      if (column + i >= rope.width) continue;
-      const float2 turn = table.one((column + i) / 2);
-      rotate(z[i], z[i + 1], turn.x, turn.y);
-    }
-    return;
-  }
-  const int apart = rope.width / 2;
-  const bool is_first = column < apart;
-  const int other = static_cast<int>(threadIdx.x % 32) + (is_first ? apart : -apart) / 4;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float partner = __shfl_sync(0xFFFFFFFFu, z[i], other & 31);
-    if (column >= rope.width) continue;
-    const float2 turn = table.one(is_first ? column + i : column + i - apart);
-    z[i] = z[i] * turn.x + (is_first ? -partner : partner) * turn.y;
-  }
-}
-
-/// Adds the bias, normalizes and turns heads, and writes rows of a segment.
+/// Four neighbouring columns of heads, a thread's of rows of few: adds the bias, normalizes, turns
+/// and writes.
 template <class Element>
 struct HeadRows {
   RowSegment segment;
   HeadSegment heads;
   const RopeParams& rope;
+  const int lane = threadIdx.x % 32;
+  const int column = 4 * (lane % max(segment.head_width / 4, 1));  // of the head, the first
+  const int turned = heads.rotates ? min(max(rope.width - column, 0), 4) : 0;
+  const bool is_first = column < rope.width / 2;  // of the columns of a half
+  float weight[4] = {};
+
+  __device__ HeadRows(const HeadsParams& params, const gemm::FewRowsTile& tile)
+      : segment(begin_rows<Element>(params, tile)),
+        heads(gemm::in_registers(params.heads[tile.segment])),
+        rope(params.rope) {
+    if (heads.norm_weight == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weight[i] = load_norm_weight<Element>(heads, column + i);
+  }
 
   template <class Rows>
   __device__ void finish(const Rows& rows) const {
-    rows.template each<1>([&](const gemm::RowPiece& piece) {
-      segment.bias.add_to(piece.values);
-      if (segment.slope.columns != nullptr) {
-        gemm::write<Element>(segment.slope, piece.row, piece.values);
-      }
-      if (heads.norm_weight != nullptr) rms_normalize_heads<Element>(segment, heads, piece);
-      if (heads.rotates) rotate_heads<Element>(rope, segment, piece);
-      gemm::write<Element>(segment.out, piece.row, piece.values);
+    rows.template each_loaded<4>([&](int row) { return load_turn(row); },
+                                 [&](const gemm::RowPiece& piece, const RowTurn& turn) {
+                                   segment.bias.add_to(piece.values);
+                                   if (segment.slope.columns != nullptr) {
+                                     gemm::write<Element>(segment.slope, piece.row, piece.values);
+                                   }
+                                   if (heads.norm_weight != nullptr) normalize(piece);
+                                   if (heads.rotates) apply(turn, piece.values);
+                                   gemm::write<Element>(segment.out, piece.row, piece.values);
+                                 });
+  }
+
+ private:
+  /// Divides each head of a row by the root of its mean square and multiplies it by the weight.
+  __device__ void normalize(const gemm::RowPiece& piece) const {
+    const float rstd = inverse_norm_of_head(segment, piece, [&](float sum) {
+      return rsqrtf(sum / static_cast<float>(segment.head_width) + heads.eps);
     });
+#pragma unroll
+    for (int i = 0; i < 4; ++i) piece.values[i] *= rstd * weight[i];
+  }
+
+  /// An element of a table, in a word.
+  __device__ std::uint32_t load_one(const void* table, int j) const {
+    if (rope.fp32) return static_cast<const std::uint32_t*>(table)[j];
+    return static_cast<const std::uint16_t*>(table)[j];
+  }
+  /// Elements j and j+1, of a table that is read in pairs.
+  __device__ uint2 load_two(const void* table, int j) const {
+    if (rope.fp32) return reinterpret_cast<const uint2*>(table)[j / 2];
+    return {reinterpret_cast<const std::uint32_t*>(table)[j / 2], 0};
+  }
+  __device__ RowTurn load_turn(int row) const {
+    RowTurn turn;
+    if (turned == 0) return turn;
+    const RopeRow<Element> table(rope, rope_position(rope, row));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (!rope.interleaved) {
+        const int j = column + 2 * i - (is_first ? 0 : rope.width / 2);
+        turn.cos[i] = load_two(table.cos, j);
+        turn.sin[i] = load_two(table.sin, j);
+      } else if (2 * i < turned) {
+        turn.cos[i].x = load_one(table.cos, column / 2 + i);
+        turn.sin[i].x = load_one(table.sin, column / 2 + i);
+      }
+    }
+    return turn;
+  }
+
+  /// The values of two words that load_two or, of one element, load_one returned.
+  __device__ float2 unpack_two(uint2 words) const {
+    if (!rope.fp32) return unpack_pair<Element>(words.x);
+    return {__uint_as_float(words.x), __uint_as_float(words.y)};
+  }
+
+  /// Turns four columns of a row. A warp.
+  __device__ void apply(const RowTurn& turn, float (&z)[4]) const {
+    const int apart = rope.width / 2;
+    const int other = lane + (is_first ? apart : -apart) / 4;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float2 cos = unpack_two(turn.cos[i / 2]), sin = unpack_two(turn.sin[i / 2]);
+      if (rope.interleaved) {
+        if (i < turned) rotate(z[i], z[i + 1], cos.x, sin.x);
+        continue;
+      }
+      const float first = __shfl_sync(0xFFFFFFFFu, z[i], other & 31);
+      const float second = __shfl_sync(0xFFFFFFFFu, z[i + 1], other & 31);
+      if (turned == 0) continue;
+      z[i] = z[i] * cos.x + (is_first ? -first : first) * sin.x;
+      z[i + 1] = z[i + 1] * cos.y + (is_first ? -second : second) * sin.y;
+    }
   }
 };
 
@@ -305,8 +349,7 @@ __global__ __launch_bounds__(
   using Config = gemm::FewRowsConfig<Element, kRows>;
   auto& shared = *reinterpret_cast<gemm::FewRowsShared<Config>*>(shared_memory);
   gemm::run_few_rows<Config>(params, shared, [&](const gemm::FewRowsTile& tile) {
-    return HeadRows<Element>{begin_rows<Element>(params, tile),
-                             gemm::in_registers(params.heads[tile.segment]), params.rope};
+    return HeadRows<Element>(params, tile);
   });
 }
 
