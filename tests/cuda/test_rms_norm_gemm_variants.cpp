@@ -140,6 +140,8 @@ std::string chosen(std::int64_t M, std::int64_t d, std::int64_t queries, bool no
 TEST(RmsNormGemmHeadVariants, ByPredictedTime) {
   EXPECT_THAT(chosen(128, 4096, 4096, false), HasSubstr(".m"));  // of few rows
   EXPECT_THAT(chosen(200, 4096, 4096, false), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(200, 4096, 4096, true), HasSubstr(".m"));
+  EXPECT_THAT(chosen(80, 5120, 8192, true), HasSubstr(".m"));
   EXPECT_THAT(chosen(300, 4096, 4096, false), EndsWith(".n160.heads"));
   EXPECT_THAT(chosen(256, 4096, 4096, false), EndsWith(".n128.heads"));
   EXPECT_THAT(chosen(384, 4096, 4096, false), EndsWith(".n160.heads"));  // one wave

@@ -282,10 +282,13 @@ double predict_heads(const ForwardVariant& variant, const ProjectionForwardProbl
     return behind + static_cast<double>(waves) * std::max(rows - kFirstRows, 0.0) *
                         (normalizes ? kNormedRow : kTurnedRow);
   }
-  // Of each column of the last tile; of tiles of 256 columns no norm lies beside products.
-  constexpr double kNormedColumn = 0.023, kTurnedColumn = 0.012, kNormOfWide = 15.0;
+  // Of each column of the last tile, of which a CTA's first norm waits for its instructions; of
+  // tiles of 256 columns no norm lies beside products.
+  constexpr double kFirstNorm = 0.078, kNormedColumn = 0.023, kTurnedColumn = 0.012;
+  constexpr double kNormOfWide = 15.0;
   const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * per_row;
-  const double last = variant.columns * (normalizes ? kNormedColumn : kTurnedColumn);
+  const double normed = tiles <= multiprocessors ? kFirstNorm : kNormedColumn;
+  const double last = variant.columns * (normalizes ? normed : kTurnedColumn);
   if (!normalizes || variant.columns < 256) return behind + last;
   return behind + last + kNormOfWide * static_cast<double>(ceil_div(tiles, multiprocessors));
 }
