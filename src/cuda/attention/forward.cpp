@@ -52,12 +52,13 @@ struct Plan {
 };
 
 /// Key heads of a section of tiles (forward_items.cuh). Even tiles go head by head, so that those
-/// that read the same keys do at the same time. Uneven ones need many to choose the longest from,
-/// as many as have their keys and values in the L2.
+/// that read the same keys do at the same time, unless all keys are few: then tiles side by side
+/// share lines of queries. Uneven ones need many to choose the longest from, as many as have their
+/// keys and values in the L2.
 int heads_together(const AttentionForwardProblem& problem, bool uneven) {
-  constexpr std::int64_t kKept = 32 << 20, kMost = 1 << 20;
-  if (!uneven) return 1;
+  constexpr std::int64_t kKept = 32 << 20, kFew = 8 << 20, kMost = 1 << 20;
   const std::int64_t head_bytes = problem.TK * (problem.K + problem.V) * 2;
+  if (!uneven && problem.B * problem.HKV * head_bytes > kFew) return 1;
   return static_cast<int>(
       std::clamp<std::int64_t>(kKept / std::max<std::int64_t>(head_bytes, 1), 1, kMost));
 }
