@@ -113,6 +113,12 @@ class CheckKernels(unittest.TestCase):
         problems, found = self.check.sass_problems(SASS.format(first="FFMA R1, R2, R3, R4"), ["gla_forward_kernel"])
         self.assertEqual((len(problems), len(found)), (1, 1))
 
+    def test_a_clamp_has_two_predicates(self):
+        wrong = "VIMNMX.RELU R0, P0, P0, R0, 0x4, PT"
+        for right in ("VIMNMX.RELU R0, R0, 0x4, PT", wrong.replace("P0, P0", "P0, P1")):
+            self.assertEqual(self.check.sass_problems(SASS.format(first=right), [])[0], [])
+        self.assertIn(wrong, self.check.sass_problems(SASS.format(first=wrong), [])[0][0])
+
     def test_operands_of_a_product_under_way_stay(self):
         product = "HGMMA.64x64x16.F32.BF16 R24, R56, gdesc[UR20].tnspB, R24, gsb0"
 
