@@ -264,16 +264,16 @@ struct HeadRows {
 
   template <class Rows>
   __device__ void finish(const Rows& rows) const {
-    rows.template each_loaded<4>([&](int row) { return load_turn(row); },
-                                 [&](const gemm::RowPiece& piece, const RowTurn& turn) {
-                                   segment.bias.add_to(piece.values);
-                                   if (segment.slope.columns != nullptr) {
-                                     gemm::write<Element>(segment.slope, piece.row, piece.values);
-                                   }
-                                   if (heads.norm_weight != nullptr) normalize(piece);
-                                   if (heads.rotates) apply(turn, piece.values);
-                                   gemm::write<Element>(segment.out, piece.row, piece.values);
-                                 });
+    const auto load = [&](int row) { return load_turn(row); };
+    rows.template each_loaded<4>(load, [&](const gemm::RowPiece& piece, const RowTurn& turn) {
+      segment.bias.add_to(piece.values);
+      if (segment.slope.columns != nullptr) {
+        gemm::write<Element>(segment.slope, piece.row, piece.values);
+      }
+      if (heads.norm_weight != nullptr) normalize(piece);
+      if (heads.rotates) apply(turn, piece.values);
+      gemm::write<Element>(segment.out, piece.row, piece.values);
+    });
   }
 
  private:
