@@ -235,20 +235,11 @@ class Bench {
     row.dtype = to_string(dtype);
     if (baseline != nullptr) row.provider = baseline->provider;
     Placement placement(set, device);
-    if (baseline != nullptr) {
-      operation.call(set, placement.bases(), device, {});
-      row.variant = baseline->variant;
-    } else if (options_.variant.empty()) {
-      row.variant = chosen_variant(operation, set, placement);
-    } else {
-      operation.call(set, placement.bases(), device, {});
-      row.variant = options_.variant;
-    }
+    row.variant = call_variant(operation, set, placement, baseline);
     const auto errors = operation.expect(set, true)->compare(set, placement.download());
     for (const OutputError& error : errors) {
       row.error = std::max(row.error, error.value);
-      if (error.passed) continue;
-      if (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype)) continue;
+      if (is_accepted(error, baseline, dtype)) continue;
       failed_ = true;
       print_row(
           operation, one,

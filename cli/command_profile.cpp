@@ -117,20 +117,11 @@ class Profiler {
     const Baseline* baseline = find_baseline(operation, options_.provider);
     {
       Placement placement(set, device_);
-      if (baseline != nullptr) {
-        operation.call(set, placement.bases(), device_, {});
-        row.variant = baseline->variant;
-      } else if (options_.variant.empty()) {
-        row.variant = chosen_variant(operation, set, placement);
-        row.chosen = true;
-      } else {
-        operation.call(set, placement.bases(), device_, {});
-        row.variant = options_.variant;
-      }
+      row.variant = call_variant(operation, set, placement, baseline);
+      row.chosen = baseline == nullptr && operation.variant.empty();
       const auto errors = operation.expect(set, true)->compare(set, placement.download());
       if (!std::all_of(errors.begin(), errors.end(), [&](const OutputError& error) {
-            return error.passed ||
-                   (baseline != nullptr && error.value <= baseline_limit(error.limit, dtype));
+            return is_accepted(error, baseline, dtype);
           })) {
         fmt::print("\n{} {} {}: WRONG, not profiled: {}  {}\n", title(operation), one.name,
                    to_string(dtype), describe(errors), row.variant);

@@ -11,6 +11,13 @@ namespace {
 
 constexpr int kWarmUpReplays = 5;
 
+void require_sets(const tandem_bench_timed& call) {
+  if (call.enqueue != nullptr && call.sets >= 1) return;
+  throw std::runtime_error(
+      "[tandem_bench_time] enqueue and sets of each call must be set, got sets " +
+      std::to_string(call.sets));
+}
+
 void enqueue(const tandem_bench_timed& call, int set, cudaStream_t stream) {
   if (call.enqueue(call.user, set, stream) == 0) return;
   throw std::runtime_error("[tandem_bench_time] the measured call failed on buffer set " +
@@ -61,6 +68,7 @@ void time_calls(int device, const tandem_bench_timed* calls, int count, int repl
   const Stream stream;
   std::deque<Graph> graphs;
   for (int i = 0; i < count; ++i) {
+    require_sets(calls[i]);
     // Calls each set once, directly: that loads the kernels, which a capture must not, and shows
     // errors where they arise.
     for (int set = 0; set < calls[i].sets; ++set) enqueue(calls[i], set, stream);

@@ -237,4 +237,13 @@ std::string chosen_variant(const Operation& operation, const TensorSet& set, Pla
   return "";
 }
 
+std::string call_variant(const Operation& operation, const TensorSet& set, Placement& placement,
+                         const Baseline* baseline) {
+  if (baseline == nullptr && operation.variant.empty()) {
+    return chosen_variant(operation, set, placement);
+  }
+  operation.call(set, placement.bases(), placement.device(), {});
+  return baseline != nullptr ? baseline->variant : operation.variant;
+}
+
 }  // namespace tandem::tools

@@ -65,4 +65,9 @@ HostTiming time_host(const Operation& operation, const TensorSet& set, Device de
 /// the library's text when none accepts it. Leaves the outputs of that variant in the placement.
 std::string chosen_variant(const Operation& operation, const TensorSet& set, Placement& placement);
 
+/// Makes a provider's call and returns its variant: the baseline's, that of the operation, or with
+/// neither the one that the library picks, as chosen_variant() does.
+std::string call_variant(const Operation& operation, const TensorSet& set, Placement& placement,
+                         const Baseline* baseline);
+
 }  // namespace tandem::tools

@@ -131,15 +131,12 @@ struct Call {
   void make_dz() const {
     GradientParams params{};
     params.M = problem.M;
-    HeadsGradientParams heads;
-    heads.M = problem.M;
-    heads.rope = rope_params(problem.rope);
-    bool any = false;
+    bool any = false, any_heads = false;
     for (int i = 0; i < problem.segment_count; ++i) {
       if (!plan.segments[i].makes_dz) continue;
       const ProjectionBackwardSegment& from = problem.segments[i];
       if (from.kept == ProjectionKept::kHeads) {
-        heads.segments[heads.count++] = heads_gradient(i);
+        any_heads = true;
         continue;
       }
       params.segments[i] = {
@@ -154,25 +151,31 @@ struct Call {
       any = true;
     }
     if (any) variant.gradient(params, stream);
-    if (heads.count > 0) variant.heads_gradient(heads, stream);
+    if (any_heads) differentiate_heads();
   }
 
-  /// dz of heads, and slices of the sum that make_d_head_norm_weights adds up.
-  HeadsGradientParams::Segment heads_gradient(int i) const {
-    const ProjectionBackwardSegment& from = problem.segments[i];
-    HeadsGradientParams::Segment to;
-    to.columns = from.columns;
-    to.head_width = from.head_width;
-    to.heads = head_segment(from.heads);
-    to.d_out = from.d_out;
-    to.fp32 = from.out_dtype == DType::kFloat32;
-    to.pre_norm = from.heads.pre_norm;
-    to.rstd = from.heads.rstd;
-    to.dz = dz(i);
-    to.slices = plan.segments[i].head_slices;
-    if (from.d_head_norm_weight != nullptr) to.partial_sums = head_sums(i);
-    to.regular = lies_well(to.d_out, to.fp32 ? 4 : 2) && lies_well(to.pre_norm, 2);
-    return to;
+  /// dz of heads, and slices of the sums that make_d_head_norm_weights adds up.
+  void differentiate_heads() const {
+    HeadsGradientParams params;
+    params.M = problem.M;
+    params.rope = rope_params(problem.rope);
+    for (int i = 0; i < problem.segment_count; ++i) {
+      const ProjectionBackwardSegment& from = problem.segments[i];
+      if (!plan.segments[i].makes_dz || from.kept != ProjectionKept::kHeads) continue;
+      HeadsGradientParams::Segment& to = params.segments[params.count++];
+      to.columns = from.columns;
+      to.head_width = from.head_width;
+      to.heads = head_segment(from.heads);
+      to.d_out = from.d_out;
+      to.fp32 = from.out_dtype == DType::kFloat32;
+      to.pre_norm = from.heads.pre_norm;
+      to.rstd = from.heads.rstd;
+      to.dz = dz(i);
+      to.slices = plan.segments[i].head_slices;
+      if (from.d_head_norm_weight != nullptr) to.partial_sums = head_sums(i);
+      to.regular = lies_well(to.d_out, to.fp32 ? 4 : 2) && lies_well(to.pre_norm, 2);
+    }
+    variant.heads_gradient(params, stream);
   }
 
   float* head_sums(int i) const {

@@ -223,6 +223,7 @@ struct Call {
 
   /// What tiles have left.
   void finish() const {
+    if (plan.workspace_bytes == 0) return;  // they have left nothing there
     FinishParams params;
     params.M = problem.M;
     params.rope = rope_params(problem.rope);
@@ -328,8 +329,7 @@ void run_forward(const ProjectionForwardProblem& problem, const Context& context
                                             matrix_extents(problem.M, problem.d), rows));
   }
   for (int i = 0; i < problem.segment_count; ++i) call.set_segment(params, i);
-  // else copies come in between
-  params.b_is_there = behind && !plan.copies_x && !plan.copies_weights;
+  params.b_is_there = behind && !plan.copies();  // else these come in between
   variant.launch(params, device.multiprocessors, context.stream.handle);
   call.finish();
 }
@@ -374,7 +374,6 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardP
     if (segment.columns == 0) continue;
     ForwardPlan::Segment& to = plan.segments[i];
     to.copies_weight = must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
-    plan.copies_weights = plan.copies_weights || to.copies_weight;
     to.weight = workspace.add(to.copies_weight ? segment.columns * gemm::padded(problem.d) * 2 : 0);
     to.wide = leaves_heads(variant, problem, segment);
     to.z = workspace.add(to.wide ? problem.M * segment.columns * 4 : 0);

@@ -1,6 +1,7 @@
 // projection_forward's variants and plan, for the call and its tests. Host only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -51,10 +52,15 @@ struct ForwardPlan {
     std::size_t z = 0;           // fp32 [M,columns]
   };
   bool copies_x = false;
-  bool copies_weights = false;  // any
   std::size_t x = 0;
   std::array<Segment, kMostProjectionSegments> segments;
   std::size_t workspace_bytes = 0;
+
+  /// Whether any operand is copied.
+  bool copies() const {
+    return copies_x || std::any_of(segments.begin(), segments.end(),
+                                   [](const Segment& segment) { return segment.copies_weight; });
+  }
 };
 ForwardPlan plan_forward(const ForwardVariant& variant, const ProjectionForwardProblem& problem);
 
