@@ -48,9 +48,11 @@ double error_limit(DType dtype) {
   }
 }
 
+double baseline_limit(double limit, DType dtype) { return 3 * std::max(limit, error_limit(dtype)); }
+
 bool is_accepted(const OutputError& error, const Baseline* baseline, DType dtype) {
   if (error.passed) return true;
-  return baseline != nullptr && error.value <= 3 * std::max(error.limit, error_limit(dtype));
+  return baseline != nullptr && error.value <= baseline_limit(error.limit, dtype);
 }
 
 }  // namespace tandem::tools

@@ -28,9 +28,11 @@ OutputError judge(const char* output, const std::vector<Squares>& heads, double 
 /// Limit on the relative error of activations of a dtype, and of sums of their products.
 double error_limit(DType dtype);
 
-/// Whether a provider's error is small enough to time it; a null `baseline` is Tandem. A baseline
-/// may be further off: it rounds every intermediate to the call's 16 bits, also before an fp32
-/// output.
+/// Limit on a baseline's error where Tandem's is `limit`: it rounds every intermediate to the
+/// call's 16 bits, also before an fp32 output.
+double baseline_limit(double limit, DType dtype);
+
+/// Whether a provider's error is small enough to time it; a null `baseline` is Tandem.
 bool is_accepted(const OutputError& error, const Baseline* baseline, DType dtype);
 
 }  // namespace tandem::tools
