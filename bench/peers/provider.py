@@ -18,6 +18,7 @@ class Provider:
     same_function = True  # False: a yardstick of the same shape, not checked
     limits = {}  # {dtype: {output: largest relative RMS error}} where tighter than side_by_side.WRONG
     note = ""  # what a reader of the numbers must know; note_on(case) where it depends on the case
+    lacking = {}  # {package: why}, of load(), of packages without which `directions` are fewer
 
     def load(self):
         """Imports what is needed. An exception says why the provider cannot be here."""
@@ -70,13 +71,18 @@ def discover(op):
     return dict(sorted(found.items(), key=lambda item: (item[0] != "tandem", not item[1].baseline, item[0])))
 
 
+def why_missing(error):
+    return f"{type(error).__name__}: {error}"
+
+
 def available(providers):
-    """(those that load, why the others do not)."""
+    """(those that load, why the others do not, and packages that those that load lack)."""
     ready, missing = {}, {}
     for name, provider in providers.items():
         try:
             provider.load()
             ready[name] = provider
+            missing |= {f"{package} of {name}": why for package, why in provider.lacking.items()}
         except Exception as error:  # a broken install raises anything
-            missing[name] = f"{type(error).__name__}: {error}"
+            missing[name] = why_missing(error)
     return ready, missing

@@ -255,6 +255,11 @@ class Registry(unittest.TestCase):
         ready, missing = provider.available({"broken": Broken(), "plain": provider.Provider()})
         self.assertEqual(list(ready), ["plain"])
         self.assertEqual(missing, {"broken": "OSError: no such library"})
+        partly = provider.Provider()
+        partly.lacking = {"wheel": "ImportError: no"}
+        self.assertEqual(
+            provider.available({"partly": partly}), ({"partly": partly}, {"wheel of partly": "ImportError: no"})
+        )
 
 
 class Program(unittest.TestCase):
