@@ -33,9 +33,11 @@ using WholeRowsConfig = gemm::Config<Element, gemm::Layout::kNT, kWholeRowsColum
 template <class Config>
 struct WholeRowsShared {
   gemm::Shared<Config> products;
-  // The norm's, of the CTA's columns.
-  float weight[Config::kColumns];
-  float bias[Config::kColumns];
+  // The norm's weights and biases of two neighbouring columns each, of the CTA's.
+  struct alignas(16) Norm {
+    float weight[2];
+    float bias[2];
+  } norm[Config::kColumns / 2];
 };
 
 /// What of a tile's products becomes the norm of rows.
@@ -52,8 +54,8 @@ class NormEpilogue {
   __device__ void prepare() const {
     const int i = static_cast<int>(threadIdx.x);
     const int column = static_cast<int>(blockIdx.x) % tiles_ * Config::kColumns + i;
-    shared_.weight[i] = load(params_.norm_weight, column, 1.0f);
-    shared_.bias[i] = load(params_.norm_bias, column, 0.0f);
+    shared_.norm[i / 2].weight[i % 2] = load(params_.norm_weight, column, 1.0f);
+    shared_.norm[i / 2].bias[i % 2] = load(params_.norm_bias, column, 0.0f);
     cutlass::arch::NamedBarrier::sync(256, gemm::kPrepareBarrier);
   }
 
@@ -61,13 +63,14 @@ class NormEpilogue {
     gemm::add_bias<Element>(params_.bias.data, params_.bias.dtype == DType::kFloat32, d_, fragment);
     round(fragment);
     publish(fragment);
-    if (params_.sum.matrix.data != nullptr) {
-      gemm::write(params_.sum, params_.rows, d_, d_, fragment, store);
+    // why a loop: what writes both is fetched once, which takes as long as the writing.
+#pragma unroll 1
+    for (const gemm::Target* to = &params_.sum;; to = &params_.out) {
+      if (to->matrix.data != nullptr) gemm::write(*to, params_.rows, d_, d_, fragment, store);
+      if (to == &params_.out) break;
+      wait(fragment);
+      normalize(fragment);
     }
-    wait(fragment);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) normalize(fragment, half);
-    gemm::write(params_.out, params_.rows, d_, d_, fragment, store);
   }
 
  private:
@@ -104,48 +107,66 @@ class NormEpilogue {
   /// Publishes what the tile knows of its rows.
   __device__ void publish(const Fragment& fragment) const {
     const int tile = fragment.column / Config::kColumns;
+    const float columns = columns_of(tile);
+    float2 parts[2];
+    if (fragment.column + Config::kColumns <= d_) {
+      parts_of_rows<true>(fragment, columns, parts);
+    } else {
+      parts_of_rows<false>(fragment, columns, parts);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_of(fragment, half);
-      const float2 part = part_of_row(fragment, half, columns_of(tile));
       if (is_first_of_quad() && row < params_.rows) {
-        params_.parts[std::int64_t{row} * tiles_ + tile] = part;
+        params_.parts[std::int64_t{row} * tiles_ + tile] = parts[half];
       }
     }
     sync_warpgroup(gemm::rows_barrier());
-    if (threadIdx.x % 128 == 0) {
+    // why not the first thread: that one stores the sum, and would wait for its release before.
+    if (threadIdx.x % 128 == 32) {
       arrived(fragment).fetch_add(1, ::cuda::memory_order_release);
     }
   }
 
-  /// The mean of a row's columns in the tile and the sum of squared deviations from it; without
-  /// centering 0 and the sum of squares.
-  __device__ float2 part_of_row(const Fragment& fragment, int half, float columns) const {
+  /// Of both rows of a thread: the mean of a row's columns in the tile and the sum of squared
+  /// deviations from it; without centering 0 and the sum of squares. `kWhole`: no column of the
+  /// tile lies behind the row's end.
+  template <bool kWhole>
+  __device__ void parts_of_rows(const Fragment& fragment, float columns, float2 (&parts)[2]) const {
     int left = static_cast<int>(columns) - fragment_column(0);
-    float sum = 0.0f;
-    if (params_.centers) {
+    const auto for_values = [&](const auto& body) {
 #pragma unroll
       for (int block = 0; block < Config::kColumns / 8; ++block) {
-        const float* x = fragment.values + 4 * block + 2 * half;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (8 * block + i < left) sum += x[i];
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (kWhole || 8 * block + i < left) {
+              body(half, i, fragment.values[4 * block + 2 * half + i]);
+            }
+          }
         }
       }
+    };
+    float sums[2][2] = {};
+    if (params_.centers) {
+      for_values([&](int half, int i, float x) { sums[half][i] += x; });
     }
-    const float mean = gemm::sum_of_quad(sum) / columns;
+    float means[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      means[half] = gemm::sum_of_quad(sums[half][0] + sums[half][1]) / columns;
+    }
     asm("" : "+r"(left));  // why: it would keep all comparisons for the second loop, and spill
-    float deviations = 0.0f;
+    float deviations[2][2] = {};
+    for_values([&](int half, int i, float x) {
+      const float deviation = x - means[half];
+      deviations[half][i] = fmaf(deviation, deviation, deviations[half][i]);
+    });
 #pragma unroll
-    for (int block = 0; block < Config::kColumns / 8; ++block) {
-      const float* x = fragment.values + 4 * block + 2 * half;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float deviation = x[i] - mean;
-        if (8 * block + i < left) deviations = fmaf(deviation, deviation, deviations);
-      }
+    for (int half = 0; half < 2; ++half) {
+      parts[half] = {means[half], gemm::sum_of_quad(deviations[half][0] + deviations[half][1])};
     }
-    return {mean, gemm::sum_of_quad(deviations)};
   }
 
   /// Waits until all tiles of these rows have been published.
@@ -158,50 +179,67 @@ class NormEpilogue {
     __syncwarp();
   }
 
-  /// Normalises a row, and keeps its mean and rstd.
-  __device__ void normalize(const Fragment& fragment, int half) const {
-    const int row = row_of(fragment, half);
-    const auto [mean, rstd] = merge_parts(min(row, params_.rows - 1));
-    if (fragment.column == 0 && is_first_of_quad() && row < params_.rows) {
-      if (params_.mean != nullptr) params_.mean[row] = mean;
-      if (params_.rstd != nullptr) params_.rstd[row] = rstd;
+  /// Normalises both rows of a thread, and keeps their means and rstds.
+  __device__ void normalize(const Fragment& fragment) const {
+    Statistics of[2];
+    merge_parts(fragment, of);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_of(fragment, half);
+      if (fragment.column == 0 && is_first_of_quad() && row < params_.rows) {
+        if (params_.mean != nullptr) params_.mean[row] = of[half].mean;
+        if (params_.rstd != nullptr) params_.rstd[row] = of[half].rstd;
+      }
     }
 #pragma unroll
     for (int block = 0; block < Config::kColumns / 8; ++block) {
-      float* x = fragment.values + 4 * block + 2 * half;
-      const int column = fragment_column(block);
-      const float2 weight = *reinterpret_cast<const float2*>(shared_.weight + column);
-      const float2 bias = *reinterpret_cast<const float2*>(shared_.bias + column);
-      x[0] = fmaf((x[0] - mean) * rstd, weight.x, bias.x);
-      x[1] = fmaf((x[1] - mean) * rstd, weight.y, bias.y);
+      const auto norm = shared_.norm[fragment_column(block) / 2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = fragment.values[4 * block + 2 * half + i];
+          x = fmaf((x - of[half].mean) * of[half].rstd, norm.weight[i], norm.bias[i]);
+        }
+      }
     }
   }
 
   struct Statistics {
     float mean, rstd;
   };
-  /// Of all columns of a row. Four lanes together.
-  __device__ Statistics merge_parts(int row) const {
+  /// Of all columns of a thread's rows. Four lanes together.
+  __device__ void merge_parts(const Fragment& fragment, Statistics (&of)[2]) const {
     constexpr int kHeld = kMostTilesOfRow / 4;
-    const float2* parts = params_.parts + std::int64_t{row} * tiles_;
-    float2 held[kHeld] = {};
-    float sum = 0.0f;
+    float2 held[2][kHeld] = {};
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int tile = 4 * i + threadIdx.x % 4;
-      if (tile < tiles_) held[i] = __ldcg(parts + tile);  // others wrote it: not from the L1
+    for (int half = 0; half < 2; ++half) {
+      const int row = min(row_of(fragment, half), params_.rows - 1);
+      const float2* parts = params_.parts + std::int64_t{row} * tiles_;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        const int tile = 4 * i + threadIdx.x % 4;
+        // why not from the L1: others wrote it.
+        if (tile < tiles_) held[half][i] = __ldcg(parts + tile);
+      }
     }
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) sum += columns_of(4 * i + threadIdx.x % 4) * held[i].x;
     const auto d = static_cast<float>(d_);
-    const float mean = gemm::sum_of_quad(sum) / d;
-    float deviations = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const float apart = held[i].x - mean;
-      deviations += held[i].y + columns_of(4 * i + threadIdx.x % 4) * apart * apart;
+    for (int half = 0; half < 2; ++half) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        sum += columns_of(4 * i + threadIdx.x % 4) * held[half][i].x;
+      }
+      const float mean = gemm::sum_of_quad(sum) / d;
+      float deviations = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        const float apart = held[half][i].x - mean;
+        deviations += held[half][i].y + columns_of(4 * i + threadIdx.x % 4) * apart * apart;
+      }
+      of[half] = {mean, rsqrtf(gemm::sum_of_quad(deviations) / d + params_.eps)};
     }
-    return {mean, rsqrtf(gemm::sum_of_quad(deviations) / d + params_.eps)};
   }
 
   const WholeRowsParams& params_;
