@@ -250,32 +250,46 @@ class Blocks:
             torch.cuda.synchronize(self.device)
 
     def _prepare(self, entry, case, one, sets):
-        row, begin = entry["row"], time.monotonic()
+        """Leaves the quickest of the settings that are ready in time to be timed."""
+        row, about = entry["row"], {}  # by setting, microseconds
         settings = one.settings if self.device.type == "cuda" else (as_written(one),)
         for setting in settings:
             last = setting == settings[-1]
-            patience = self.options.patience * (2 if last else 1)
+            patience = self.options.patience * (2 if last and not about else 1)
             try:
                 with tuning.limited(min(patience, self.end - time.monotonic())):
-                    self._check_small(row, case, one)
-                    start = time.monotonic()
-                    outputs = one.prepare(case, "bf16", sets[0], setting)()
-                    self._wait()
-                break
+                    outputs = self._call_first(row, case, one, sets, setting)
             except TimeoutError as error:
                 self.say(f"  {row['provider']} {setting}: {error}")
-                if last:
+                if last and not about:
                     raise
-        row["variant"] = one.variant(case, setting)
+                continue
+            about[setting] = self._open(entry, case, one, sets, setting, outputs)
+            del outputs
+        quickest = min(about, key=about.get)
+        if quickest != setting:  # compiled again: one setting's kernels are kept at a time
+            self._open(entry, case, one, sets, quickest, self._call_first(row, case, one, sets, quickest))
+
+    def _call_first(self, row, case, one, sets, setting):
+        """The outputs of the first call, which compiles."""
+        self._check_small(row, case, one)
+        start = time.monotonic()
+        outputs = one.prepare(case, "bf16", sets[0], setting)()
+        self._wait()
         row["first_call_s"] = results.rounded(time.monotonic() - start)
+        return outputs
+
+    def _open(self, entry, case, one, sets, setting, outputs):
+        """Makes the timer of a setting, in place of another one's, and says about how long a call takes."""
+        row = entry["row"]
+        if entry["timer"]:
+            entry["timer"].close()
+        row["variant"] = one.variant(case, setting)
         self._compare(row, outputs)
-        del outputs
-        calls = [one.prepare(case, "bf16", tensors, setting) for tensors in sets]
-        entry["timer"] = self._timer(row, calls)
+        entry["timer"] = self._timer(row, [one.prepare(case, "bf16", tensors, setting) for tensors in sets])
         about = statistics.median(entry["timer"].replay(2, 3))
-        self.say(
-            f"  {row['provider']} {row['variant']}: ready after {time.monotonic() - begin:.1f} s, about {about:.1f} us"
-        )
+        self.say(f"  {row['provider']} {row['variant']}: first call {row['first_call_s']} s, about {about:.1f} us")
+        return about
 
     def _timer(self, row, calls):
         if self.device.type == "cpu":

@@ -194,8 +194,10 @@ class Rounds(unittest.TestCase):
         rows, said = self.run_case(Fake("one"), asked="--seconds 0")
         self.assertEqual((rows, said), ({}, ["  one: left out, the time is over"]))
 
-    def test_the_next_setting_is_tried(self):
-        one, cuda = Fake("one", seconds=60), types.SimpleNamespace(type="cuda")
+    def prepared(self, seconds, settings):
+        """The setting that is timed, and those that were asked for."""
+        one, cuda = Fake("one", seconds=seconds), types.SimpleNamespace(type="cuda")
+        one.settings = settings
         options = blocks.arguments(["--rounds", "1", "--repeats", "1", "--patience", "3"])
         together = blocks.Blocks(cuda, options, lambda text: None)
         together._first = None
@@ -207,7 +209,13 @@ class Rounds(unittest.TestCase):
         wait = lambda: None  # noqa: E731
         with unittest.mock.patch.multiple(together, _check_small=check, _timer=timer, _wait=wait):
             together._prepare(entry, case, one, sets)
-        self.assertEqual((entry["row"]["variant"], one.asked), ("default", ["slow", "default", "default", "default"]))
+        return entry["row"]["variant"], one.asked
+
+    def test_the_quickest_setting_is_kept_that_is_ready(self):
+        default, slow = 3 * ["default"], 3 * ["slow"]  # a first call, and one for each set
+        for seconds, asked in ((60, ["slow"]), (0.3, slow)):
+            self.assertEqual(self.prepared(seconds, ("slow", "default")), ("default", asked + default))
+            self.assertEqual(self.prepared(seconds, ("default", "slow")), ("default", default + asked + default))
 
 
 class Program(unittest.TestCase):
