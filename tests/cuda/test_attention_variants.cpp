@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/attention/backward_params.h"
-#include "cuda/attention/group_parts.h"
+#include "cuda/attention/choose_parts.h"
 #include "cuda/attention/variants.h"
 #include "ops/attention.h"
 #include "planned.h"
@@ -144,7 +144,7 @@ AttentionBackwardParams order_of(std::int64_t B, std::int64_t T, std::int64_t HK
   args.causal = true;
   if (window >= 0) args.window_left = window;
   AttentionBackwardParams params;
-  set_backward_params(params, make_problem(args), backward_tile(128, 128), 1, 132, nullptr);
+  set_backward_params(params, make_problem(args), backward_tile(128, 128), {}, 132, nullptr);
   return params;
 }
 
@@ -163,28 +163,39 @@ TEST(AttentionPlan, AsManyHeadsInEachTurn) {
   EXPECT_EQ(order_of(0, 1024, 8, 1).heads_together, 1);
 }
 
-/// Parts of a group, by heads of q, of k, and what else tells the work of a block of keys.
-int parts_of(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t HKV, bool causal = true,
-             std::int64_t dim = 128) {
+/// Parts of heads and of tiles, by what tells the work of a block of keys. `keys` other than T: not
+/// causal.
+std::pair<int, int> parts_of(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t HKV,
+                             bool causal = true, std::int64_t dim = 128, std::int64_t keys = 0) {
+  if (keys == 0) keys = T;
   AttentionBackwardArgs args = backward_args(B, T, H, dim, dim);
-  for (TensorView* x : {&args.k, &args.v}) *x = view(2, {B, T, HKV, dim});
-  args.dk = view(8, {B, T, HKV, dim});
-  args.dv = view(9, {B, T, HKV, dim});
+  for (TensorView* x : {&args.k, &args.v}) *x = view(2, {B, keys, HKV, dim});
+  args.dk = view(8, {B, keys, HKV, dim});
+  args.dv = view(9, {B, keys, HKV, dim});
   args.causal = causal;
-  return choose_group_parts(make_problem(args).forward,
-                            backward_tile(static_cast<int>(dim), static_cast<int>(dim)), 132);
+  const BackwardParts parts = choose_parts(
+      make_problem(args).forward, backward_tile(static_cast<int>(dim), static_cast<int>(dim)), 132);
+  return {parts.heads, parts.tiles};
 }
 
-TEST(AttentionPlan, GroupsHavePartsWhereBlocksOfKeysAreFew) {
-  EXPECT_EQ(parts_of(1, 4096, 28, 4), 2);
-  EXPECT_EQ(parts_of(1, 8192, 8, 1, true, 256), 2);
-  EXPECT_EQ(parts_of(1, 1000, 32, 8), 4);
-  EXPECT_EQ(parts_of(1, 2048, 32, 8), 2);
-  EXPECT_EQ(parts_of(4, 2048, 32, 8), 1);
-  EXPECT_EQ(parts_of(1, 8192, 32, 8), 1);
-  EXPECT_EQ(parts_of(1, 4096, 32, 8, false), 1);
-  EXPECT_EQ(parts_of(1, 1000, 8, 8), 1);
-  EXPECT_EQ(parts_of(1, 0, 32, 8), 1);
+TEST(AttentionPlan, HeadsArePartsWhereBlocksOfKeysAreFew) {
+  using Parts = std::pair<int, int>;
+  EXPECT_EQ(parts_of(1, 4096, 28, 4), Parts(2, 1));
+  EXPECT_EQ(parts_of(1, 8192, 8, 1, true, 256), Parts(2, 1));
+  EXPECT_EQ(parts_of(1, 1000, 32, 8), Parts(4, 1));
+  EXPECT_EQ(parts_of(1, 2048, 32, 8), Parts(2, 1));
+  EXPECT_EQ(parts_of(4, 2048, 32, 8), Parts(1, 1));
+  EXPECT_EQ(parts_of(1, 8192, 32, 8), Parts(1, 1));
+  EXPECT_EQ(parts_of(1, 4096, 32, 8, false), Parts(1, 1));
+  EXPECT_EQ(parts_of(1, 0, 32, 8), Parts(1, 1));
+}
+
+TEST(AttentionPlan, QueriesHavePartsWhereHeadsAreFewToo) {
+  using Parts = std::pair<int, int>;
+  EXPECT_EQ(parts_of(2, 4096, 20, 20, false, 64, 77), Parts(1, 3));
+  EXPECT_EQ(parts_of(1, 4096, 8, 1, false, 64, 77), Parts(8, 16));
+  EXPECT_EQ(parts_of(4, 1024, 16, 16, false, 64), Parts(1, 1));
+  EXPECT_EQ(parts_of(16, 197, 12, 12, false, 64), Parts(1, 1));
 }
 
 /// What a part has of dk and dv is summed up in fp32.
@@ -216,7 +227,7 @@ TEST(AttentionPlan, ThePackedOrderDoesNotDependOnLengths) {
     args.causal = true;
     const auto head_by_head = [&] {
       AttentionBackwardParams params;
-      set_backward_params(params, make_problem(args), backward_tile(128, 128), 1, 132, nullptr);
+      set_backward_params(params, make_problem(args), backward_tile(128, 128), {}, 132, nullptr);
       return params.head_by_head;
     };
     EXPECT_FALSE(head_by_head());

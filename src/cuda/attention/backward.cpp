@@ -1,6 +1,6 @@
 // The variants of attention_backward on CUDA, and the launches that make up a call. Host only.
+#include "cuda/attention/choose_parts.h"
 #include "cuda/attention/clear_outside.h"
-#include "cuda/attention/group_parts.h"
 #include "cuda/attention/operands.h"
 #include "cuda/attention/variants.h"
 #include "cuda/runtime/call_scope.h"
@@ -46,10 +46,10 @@ struct Plan {
         operands(operands_of(problem)),
         variant(
             choose(kOp, backward_variants(), problem.forward, operands.misfit(), device, options)),
-        group_parts(options.batch_invariant
-                        ? 1
-                        : choose_group_parts(problem.forward, tile(), device.multiprocessors)) {
-    WorkspaceLayout workspace(plan_backward_workspace(problem.forward, tile(), group_parts).bytes);
+        parts(options.batch_invariant
+                  ? BackwardParts{}
+                  : choose_parts(problem.forward, tile(), device.multiprocessors)) {
+    WorkspaceLayout workspace(plan_backward_workspace(problem.forward, tile(), parts).bytes);
     if (variant.copies) operands.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
   }
@@ -60,7 +60,7 @@ struct Plan {
   AttentionBackwardProblem problem;
   Operands operands;
   const BackwardVariant& variant;
-  int group_parts;
+  BackwardParts parts;
   std::size_t workspace_bytes = 0;
 };
 
@@ -103,12 +103,12 @@ void run(const AttentionBackwardProblem& given, const Context& context,
   plan.operands.copy_inputs(variant.name, scratch, stream);
   if (forward.N > 0) {
     AttentionBackwardParams params;
-    set_backward_params(params, plan.problem, plan.tile(), plan.group_parts, device.multiprocessors,
+    set_backward_params(params, plan.problem, plan.tile(), plan.parts, device.multiprocessors,
                         scratch.at<void>(0));
     encode_maps(params, plan.tile(), scratch.at<void>(0));
     variant.launch(variant.name.c_str(), params, stream);
   }
-  // Behind the kernels, which leave anything there where groups have parts.
+  // Behind the kernels, which leave anything there where there are parts.
   if (forward.cu_seqlens_q != nullptr) clear_outside(variant.name, plan.problem, stream);
   plan.operands.copy_outputs(variant.name, stream);
 }

@@ -2,9 +2,9 @@
 //
 // A CTA stays and takes one block of keys (128, or 64 of wide heads) of a key head after another.
 // It walks over the tiles of R queries that see any of them, from the last tile on, each for all
-// heads of the group (in windows head by head: BackwardStep), or of a part of the group, whose dk
-// and dv attention_backward_parts_kernel then adds to those of the others (group_parts.h). With L
-// the row's log-sum-exp in base 2 and delta = o . d_o - d_log_sum_exp, both from
+// heads of the group (in windows head by head: BackwardStep), or over a part of them, whose dk and
+// dv attention_backward_parts_kernel then adds to those of the others (choose_parts.h). With L the
+// row's log-sum-exp in base 2 and delta = o . d_o - d_log_sum_exp, both from
 // attention_backward_rows_kernel, per tile:
 //   P  = 2^(scale K Qt - L)      [keys, R]   transposed: keys are rows
 //   dP = V dOt                   [keys, R]
@@ -27,18 +27,20 @@
 //                                       two rings; zeroes rows behind a sequence's end
 //   sum         warps 1 to 3       24   dQ from shared memory to the sums, in turn: a thread of
 //                                       each every third step
-//   gradients   2 warpgroups      240   64 keys each; of dQ half of the columns, or of the queries.
-//                                       Wide (232): half of the columns of dK and dV, and of the
-//                                       queries for P and dS, which they exchange
+//   gradients   2 warpgroups      208   64 keys each: P, dS, dV and dK
+//   queries     warpgroup 3        72   dQ of a step, from the dS of both
 //
-//   gradients   =dP==dV==       =S next=dQ=====dK====
-//                   - dS - barrier      - P next -   dQ to shared memory
-// While dS is made, dV is multiplied; while P, dQ and dK. Config says where registers do not
-// suffice for that. Both warpgroups need all dS for dQ, or wide for dK, so they go step by step.
+//   gradients 0   =dV==dP==  - dS -   =dK==S next==  - P next -
+//   gradients 1     - P -   =dV==dP==  - dS -   =dK==S next==
+//   queries       =dQ==== to shared memory
+// The two issue products in turn, so that one makes P or dS beside the other's products. Of heads
+// wider than 128 registers do not suffice for a third: two warpgroups go step by step, with half of
+// dQ each (192 columns of K, 128 of V), or with half of the columns of dK and dV each and half of
+// the queries for P and dS, which they exchange (backward_wide_gradients.cuh).
 //
 // Floor: 10 * keys * queries * dim flops per head. What binds beside the tensor cores is shared
-// memory: a step at dim 128 takes 2560 clocks of products and 3070 of shared memory; at 256 with 64
-// keys, and without dQ, 2048 and 2900.
+// memory: a step takes 2560 clocks of products and, at dim 64, 2800 of shared memory; at 256 with
+// 64 keys, and without dQ, 2048 and 2900.
 // Numerics: rounded to 16 bits are P and dS; dS is made from the rounded P.
 #pragma once
 
@@ -46,6 +48,7 @@
 
 #include "cuda/attention/backward_gradients.cuh"
 #include "cuda/attention/backward_sum.cuh"
+#include "cuda/attention/backward_wide_gradients.cuh"
 #include "cuda/parts/stream_order.cuh"
 
 namespace tandem::cuda::attention {
@@ -62,14 +65,15 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     }
   }
   if (threadIdx.x == 0) {
-    shared.item_ring.init(1, Config::kWorkers + Config::kSumThreads);
-    shared.keys.init(1, Config::kWorkerWarps);
+    shared.item_ring.init(1, Config::kWorkers + Config::kThirdThreads + Config::kSumThreads);
+    shared.keys.init(1, Config::kWorkerWarps + Config::kThirdWarps);
     shared.values.init(1, Config::kWorkerWarps);
     shared.rows.init();
     shared.queries.init(1, Config::kWorkers);
     shared.gradients.init(1, Config::kWorkers);
-    shared.d_scores_empty.init(Config::kWorkerWarps);
-    shared.sums.init(Config::kWorkers, 1);
+    shared.d_scores.init(Config::kWorkerWarps,
+                         Config::kThirdMultiplies ? Config::kThirdWarps : Config::kWorkerWarps);
+    shared.sums.init(Config::kThirdMultiplies ? Config::kThirdThreads : Config::kWorkers, 1);
     for (Barrier& begun : shared.begun) begun.init(1);
     fence_barriers_initialised();
   }
@@ -82,9 +86,16 @@ __global__ __launch_bounds__(Config::kThreads, 1) void attention_backward_kernel
     if (warp > 0 && warp <= Config::kSumThreads && threadIdx.x % 32 == 0) {
       BackwardSum<Config>{params, shared, warp - 1}.run();
     }
-  } else {
+  } else if (warpgroup <= 2) {
     cutlass::arch::warpgroup_reg_alloc<Config::kWorkerRegisters>();
-    BackwardGradients<Config>{params, shared, warpgroup - 1}.run();
+    if constexpr (Config::kThirdMultiplies) {
+      BackwardGradients<Config>{params, shared, warpgroup - 1}.run();
+    } else {
+      BackwardWideGradients<Config>{params, shared, warpgroup - 1}.run();
+    }
+  } else if constexpr (Config::kThirdMultiplies) {
+    cutlass::arch::warpgroup_reg_dealloc<Config::kThirdRegisters>();
+    BackwardQueryGradients<Config>{shared}.run();
   }
 }
 

@@ -21,6 +21,10 @@ struct ColumnShare {
   static constexpr int rest_column(int warpgroup) { return kMain + warpgroup * kRest; }
 };
 
+// Named barriers: of the two warpgroups that multiply, and of their turns.
+constexpr int kWorkersBarrier = 1;
+constexpr int kBackwardTurnBarrier = 2;
+
 template <class ElementT, int kKeyDimT, int kValueDimT>
 struct BackwardConfig {
   using Element = ElementT;
@@ -35,12 +39,13 @@ struct BackwardConfig {
   static constexpr bool kSplitColumns = kKeys == 64;
   static constexpr bool kMakesSums = kTile.sum_columns > 0;
   static_assert(kMakesSums != kSplitColumns);
-  // 192 columns of k beside 128 keys: dk and dv leave registers for one tile of scores, and tiles
-  // shared memory for two of q and one of dq: then S waits for all products before it.
-  static constexpr bool kWide = kKeyDim > 128 && !kSplitColumns;
+  // Whether dq is multiplied by a third warpgroup: not with 192 columns of k beside 128 keys, whose
+  // dk and dv leave no registers for it.
+  static constexpr bool kThirdMultiplies = kMakesSums && kKeyDim <= 128;
   // Of q, of this step and others, and of d_o: as many as fit.
-  static constexpr int kQueryStages = kWide || kKeyDim > 192 ? 2 : 3;
+  static constexpr int kQueryStages = kMakesSums || kKeyDim > 192 ? 2 : 3;
   static constexpr int kGradientStages = 2;
+  static constexpr int kScoreStages = kThirdMultiplies ? 2 : 1;  // of dS
 
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kValueSteps = kValueDim / 16;
@@ -56,38 +61,35 @@ struct BackwardConfig {
     return kSplitColumns ? kScoreQueries * warpgroup : 0;
   }
 
-  // dq of a tile, by warpgroup: 64 queries each, or a share of the columns of 64.
+  // dq of a tile, in halves: 64 queries each, or a share of the columns of 64.
   static constexpr bool kSplitQueries = kQueries == 128;
   using KeyShare = ColumnShare<kKeyDim, kSplitColumns>;      // of dk
   using ValueShare = ColumnShare<kValueDim, kSplitColumns>;  // of dv
   using SumShare = ColumnShare<kTile.sum_columns, !kSplitQueries>;
   static constexpr int kSums = SumShare::kOwn / 2;  // a thread's
   static constexpr int kSumBytes = kQueries * kTile.sum_columns * 4;
-  static constexpr int kSumStages = kWide || !kMakesSums ? 1 : 2;
+  static constexpr int kSumStages = kThirdMultiplies ? 2 : 1;
 
   /// Where four of a thread's sums lie in those of a tile, in fours.
-  static __device__ int place_of_four(int i, int warpgroup) {
-    return (warpgroup * (kSums / 4) + i) * 128 + threadIdx.x % 128;
+  static __device__ int place_of_four(int i, int half) {
+    return (half * (kSums / 4) + i) * 128 + threadIdx.x % 128;
   }
 
-  // What registers leave room for. dS as dK's operand comes from registers, or, slower, from shared
-  // memory. S of the next step is issued with dQ and dK, or once they are done. P of the next step
-  // is made while dQ and dK are multiplied, or once dQ is taken.
-  static constexpr bool kSharedScores = kWide || kSplitColumns;
-  static constexpr bool kLastScores = kWide;
-  static constexpr bool kSumsFirst = kWide || kQueries == 128;
-
   // Threads of the roles, and registers per thread after setmaxnreg.
-  static constexpr int kThreads = 384;
   static constexpr int kWorkers = 256;  // two warpgroups that multiply
   static constexpr int kWorkerWarps = kWorkers / 32;
+  static constexpr int kThirdThreads = kThirdMultiplies ? 128 : 0;
+  static constexpr int kThirdWarps = kThirdThreads / 32;
+  static constexpr int kThreads = 128 + kWorkers + kThirdThreads;
   static constexpr int kSumThreads = kMakesSums ? 3 : 0;  // each of a warp of its own
   static constexpr int kItemSlots = 2;
   static constexpr int kMemoryRegisters = kMakesSums ? 24 : 40;
-  static constexpr int kWorkerRegisters = kMakesSums ? 240 : 232;
+  static constexpr int kWorkerRegisters = kThirdMultiplies ? 208 : kMakesSums ? 240 : 232;
+  static constexpr int kThirdRegisters = 72;
   // why: a warpgroup would wait for ever for registers that the CTA did not begin with.
   static constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;
-  static_assert((kThreads - kWorkers) * kMemoryRegisters + kWorkers * kWorkerRegisters <=
+  static_assert(128 * kMemoryRegisters + kWorkers * kWorkerRegisters +
+                    kThirdThreads * kThirdRegisters <=
                 kThreads * kFirstRegisters);
 
   // attention_backward_rows_kernel: lanes with 8 columns each of a row of o, and threads with 4

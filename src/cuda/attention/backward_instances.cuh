@@ -20,7 +20,7 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
   const AttentionForwardProblem& problem = params.problem.forward;
   const auto on = static_cast<cudaStream_t>(stream);
   const auto tiles = static_cast<unsigned>(params.query_tiles * problem.H);
-  const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV * params.group_parts);
+  const auto items = static_cast<unsigned>(params.key_blocks * problem.HKV * params.parts.count());
   launch_kernel(name, attention_backward_rows_kernel<Config>,
                 {.blocks = std::max(tiles, 1u), .threads = Config::kRowsThreads}, on, params);
   if (items > 0) {
@@ -29,7 +29,7 @@ void launch_attention_backward(const char* name, const AttentionBackwardParams& 
                    .threads = Config::kThreads,
                    .shared_bytes = sizeof(BackwardShared<Config>)},
                   on, params);
-    if (params.group_parts > 1) {
+    if (params.parts.count() > 1) {
       const std::int64_t eights =
           problem.B * problem.TK * problem.HKV * ceil_div(std::max(problem.K, problem.V), 8);
       launch_kernel(name, attention_backward_parts_kernel<Element>,

@@ -89,7 +89,7 @@ __device__ inline void find_block(const std::int32_t* cu_seqlens, int sequences,
   }
 }
 
-/// A block of keys of one key head, and a part of the heads that read it.
+/// A block of keys of one key head, and a part of the queries that read it.
 struct BackwardPlace {
   int sequence;
   int key_head;
@@ -101,7 +101,7 @@ struct BackwardPlace {
   __device__ BackwardPlace(const AttentionBackwardParams& params, BackwardTile tile, int index) {
     const AttentionForwardProblem& problem = params.problem.forward;
     const int sequences = static_cast<int>(problem.N);
-    const int parts = problem.HKV * params.group_parts;  // of a sequence
+    const int parts = problem.HKV * params.parts.count();  // of a sequence
     int of_sequence;
     if (problem.cu_seqlens_k == nullptr) {
       // Heads side by side, block by block, then the next heads.
@@ -119,8 +119,8 @@ struct BackwardPlace {
       find_block(problem.cu_seqlens_k, sequences, problem.TK, tile.keys, index / parts, sequence,
                  block);
     }
-    key_head = of_sequence / params.group_parts;
-    part = of_sequence % params.group_parts;
+    key_head = of_sequence / params.parts.count();
+    part = of_sequence % params.parts.count();
   }
 };
 
@@ -147,7 +147,7 @@ struct BackwardItem {
     key_head = place.key_head;
     part = place.part;
     const int group = problem.H / problem.HKV, heads = params.part_heads();
-    first_head = key_head * group + part * heads;
+    first_head = key_head * group + part / params.parts.tiles * heads;
     end_head = min(first_head + heads, (key_head + 1) * group);
     block = place.block;
     span.set(problem, place.sequence);
@@ -160,6 +160,14 @@ struct BackwardItem {
     const bool seen = 0 <= begin && begin < end && first_query <= last_query;
     first_tile = first_query / tile.queries;
     last_tile = seen ? last_query / tile.queries : first_tile - 1;
+  }
+
+  /// Keeps of the tiles those of the part.
+  __device__ void keep_part(const AttentionBackwardParams& params) {
+    const int tile_part = part % params.parts.tiles, begin = tile_part * params.part_tiles;
+    first_tile = max(first_tile, begin);
+    if (tile_part + 1 < params.parts.tiles)
+      last_tile = min(last_tile, begin + params.part_tiles - 1);
   }
 };
 

@@ -126,13 +126,16 @@ struct BackwardLoad {
     int index = 0;
     if (is_first()) index = static_cast<int>(atomicAdd(params.tickets, 1u));
     index = __shfl_sync(0xFFFFFFFFu, index, 0);
-    const bool exists = index < params.key_blocks * params.problem.forward.HKV * params.group_parts;
+    const bool exists =
+        index < params.key_blocks * params.problem.forward.HKV * params.parts.count();
     const auto at = ring_position<Config::kItemSlots>(items);
     shared.item_ring.wait_empty(at);
     BackwardItem& item = shared.items[at.stage];
     if (exists) {
       const BackwardPlace place(params, Config::kTile, index);
       if (is_first()) item.set(params, Config::kTile, place);
+      __syncwarp();  // why: registers are few, and this keeps item.set's out of what follows
+      if (is_first()) item.keep_part(params);
     } else if (is_first()) {
       item.key_head = BackwardItem::kNone;
     }

@@ -1,4 +1,4 @@
-// attention_backward_parts_kernel: dk and dv from what the parts of a group of heads have of them.
+// attention_backward_parts_kernel: dk and dv from what the parts of a key head have of them.
 // A thread per eight columns of a row, parts in order; a row of CTAs for each of the two.
 //
 // Floor: the parts read in fp32, dk and dv written.
@@ -28,7 +28,7 @@ __global__ __launch_bounds__(kPartsThreads) void attention_backward_parts_kernel
       reinterpret_cast<const Words<float>*>(keys ? params.key_parts : params.value_parts) + index;
   float sum[8];
   unpack(*from, sum);
-  for (int part = 1; part < params.group_parts; ++part) {
+  for (int part = 1; part < params.parts.count(); ++part) {
     float own[8];
     unpack(from[part * values], own);
 #pragma unroll

@@ -48,17 +48,14 @@ struct Accumulator {
   }
 };
 
-/// Zeroes what lies outside of the columns [low, high] of this thread's two rows of a packed
-/// fragment, counted from its own first column.
-template <int kSteps>
-__device__ void keep_columns(std::uint32_t (&packed)[kSteps][4], const int (&low)[2],
-                             const int (&high)[2]) {
+/// Zeroes what lies outside of the columns [low, high] of this thread's two rows of a fragment,
+/// counted from its own first column.
+template <int kCount>
+__device__ void keep_columns(float (&values)[kCount], const int (&low)[2], const int (&high)[2]) {
 #pragma unroll
-  for (int pair = 0; pair < 4 * kSteps; ++pair) {
-    const int column = pair / 2 * 8, half = pair % 2;
-    const auto keeps = [&](int at) { return at >= low[half] && at <= high[half]; };
-    packed[pair / 4][pair % 4] &=
-        (keeps(column) ? 0x0000FFFFu : 0u) | (keeps(column + 1) ? 0xFFFF0000u : 0u);
+  for (int i = 0; i < kCount; ++i) {
+    const int column = i / 4 * 8 + i % 2, half = i / 2 % 2;
+    if (column < low[half] || column > high[half]) values[i] = 0.0f;
   }
 }
 
@@ -115,15 +112,15 @@ __device__ void add_queries_of_shared(Accumulator<Share>& acc, const char* a, co
   wgmma_commit();
 }
 
-/// acc = dS K: this warpgroup's share of dq, contracting all keys of the block.
+/// acc = dS K: a half of dq, contracting all keys of the block.
 template <class Config>
 __device__ void multiply_scores(Accumulator<typename Config::SumShare>& acc, const char* d_scores,
-                                const char* keys, int warpgroup) {
+                                const char* keys, int half) {
   constexpr int kRows = Config::kQueries;
-  d_scores += Config::kSplitQueries ? warpgroup * panel_bytes(64) : 0;
+  d_scores += Config::kSplitQueries ? half * panel_bytes(64) : 0;
   const std::uint64_t a = k_major_descriptor<kRows>(d_scores, 0);
   wgmma_begin();
-  acc.for_parts(warpgroup, [&]<int kCount>(float(&part)[kCount], int column) {
+  acc.for_parts(half, [&]<int kCount>(float(&part)[kCount], int column) {
     const std::uint64_t b =
         mn_major_descriptor<Config::kKeys>(at_column<Config::kKeys>(keys, column), 0);
 #pragma unroll

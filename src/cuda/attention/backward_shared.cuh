@@ -20,7 +20,7 @@ struct BackwardShared {
   alignas(1024) char q[Config::kQueryStages][kQueryBytes];
   alignas(1024) char d_o[Config::kGradientStages][kGradientBytes];
   // dS, and P where the warpgroups need each other's: [query, key].
-  alignas(1024) char scores[1 + Config::kSplitColumns]
+  alignas(1024) char scores[Config::kScoreStages + Config::kSplitColumns]
                            [Config::kKeys / 64 * panel_bytes(Config::kQueries)];
   alignas(1024) char dq[Config::kSumStages][std::max(Config::kSumBytes, 16)];
   alignas(16) float log_sum_exp[Config::kQueryStages][Config::kQueries];
@@ -34,14 +34,13 @@ struct BackwardShared {
   RowLoader rows;
   Ring<Config::kQueryStages> queries;       // q and log_sum_exp
   Ring<Config::kGradientStages> gradients;  // d_o and row_products
-  Barrier d_scores_empty;
+  Ring<Config::kScoreStages> d_scores;      // full: where a third warpgroup multiplies
   Ring<Config::kSumStages> sums;
   // The step before a summing thread's has had its buffer.
   Barrier begun[std::max(Config::kSumThreads, 1)];
   BackwardItem items[Config::kItemSlots];
 
-  __device__ char* d_scores() { return scores[0]; }
-  __device__ char* weights() { return scores[Config::kSplitColumns]; }
+  __device__ char* weights() { return scores[Config::kScoreStages]; }
 };
 
 /// Where the `count`th use of a ring lies.
@@ -58,6 +57,6 @@ __device__ inline void arrive_warp(Barrier& barrier) {
 }
 
 /// Waits for both warpgroups that multiply.
-__device__ inline void sync_workers() { cutlass::arch::NamedBarrier::sync(256, 1); }
+__device__ inline void sync_workers() { cutlass::arch::NamedBarrier::sync(256, kWorkersBarrier); }
 
 }  // namespace tandem::cuda::attention

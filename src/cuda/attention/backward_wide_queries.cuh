@@ -170,7 +170,7 @@ struct WideQueriesRows {
   }
 
   /// Sets dS to 0 where a query does not see a key.
-  __device__ void mask(Operand& d_score, int block) const {
+  __device__ void mask(Scores& d_score, int block) const {
     const SequenceSpan& span = shared.item.span;
     const int query = shared.item.first_query + 64 * warpgroup, key = block * kKeys;
     if (key + kKeys <= span.keys && key >= query + 63 + span.first &&
@@ -234,11 +234,11 @@ struct WideQueriesRows {
       values_at.advance();
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) score[i] *= d_weight[i] - row_product[i / 2 % 2];
+      mask(score, block);
 #pragma unroll
       for (int step = 0; step < kKeys / 16; ++step) {
         accumulator_to_operand<Element>(score, step, d_score[step]);
       }
-      mask(d_score, block);
       const std::uint64_t b = mn_major_descriptor<kKeys>(keys, 0);
       wgmma_begin();
 #pragma unroll

@@ -256,6 +256,9 @@ struct Products {
       const int stage = (first + own + half) % Config::kStages;
       add_panels<Config>(shared.stages[stage].b, acc[half]);
     }
+    // why: an arrival does not wait until what was loaded before it is there, and the copy engine
+    // was quicker where products keep shared memory busy.
+    fence_shared_for_async_proxy();
     release(first);
     release((first + 1) % Config::kStages);
   }

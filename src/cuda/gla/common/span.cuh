@@ -46,6 +46,8 @@ __device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, int la
     const auto& decay = shared.decay_of(at.stage, warpgroup);
     shared.input.wait_full(at);
     prepare(stage, chunk);
+    // why first: an arrival does not wait for loads under way, a product for its operands' does.
+    const float through = decay.state_to_state;
     std::uint32_t values[kSteps][4];
     load_decayed_values<Element, 0, kSteps>(
         values, stage.v + warpgroup * panel_bytes(Config::kChunk), decay.to_state);
@@ -66,7 +68,7 @@ __device__ float sum_span(float (&state)[kTiles][kCount], Shared& shared, int la
 #pragma unroll
       for (int j = 0; j < kColumns / 2; ++j) sum[j] += later * product[j];
     }
-    later *= decay.state_to_state;
+    later *= through;
     shared.input.empty[at.stage].arrive();
   }
   return later;

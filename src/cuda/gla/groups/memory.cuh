@@ -233,6 +233,9 @@ struct GroupDecayGradients {
   /// Adds up d_log_decay of a chunk's tokens.
   __device__ void differentiate(int stage) {
     const Tokens& tokens = shared.tokens[stage];
+    // why first: an arrival does not wait for loads under way, the sum before it for those of
+    // flows.
+    const float through = tokens.decay.through;
     const int token = 2 * (threadIdx.x % 32);
     const auto own = [&](const float(&rows)[64]) {
       return *reinterpret_cast<const float2*>(&rows[token]);
@@ -246,7 +249,7 @@ struct GroupDecayGradients {
     }
     const float2 b = own(tokens.key_state), c = own(tokens.key_intra);
     const float2 log_decay = own(tokens.log_decay);
-    const float flow = sum_warp(tokens.flows[threadIdx.x % 32]) * tokens.decay.through;
+    const float flow = sum_warp(tokens.flows[threadIdx.x % 32]) * through;
     shared.sums_read[stage].arrive();
     // In these sums every input of the chunk is.
     zero += 0.0f * (a.x + a.y + (b.x + b.y) + (c.x + c.y));

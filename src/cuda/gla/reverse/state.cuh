@@ -106,8 +106,8 @@ struct ReverseState {
         float flow = 0.0f;
         shared.state_loaded.wait(head.pair(at.n) & 1);
         for_each_tile([&]<int kTile>() { flow += multiply_states(gradient[kTile], kTile); });
-        shared.state_empty.arrive();
         flow = sum_warp(flow);
+        shared.state_empty.arrive();  // behind all loads, whose sum this was
         if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
       }
       advance_gradient(gradient, shared.stages[slot], tokens.decay_behind);

@@ -252,7 +252,9 @@ struct WideRows {
           own[i % 2][2 + i / 2] += pair.y * out[at_pair + 1];
         }
       }
-      sync_warpgroup(1 + warpgroup);  // products wait for reads, threads' reads do not
+      // why: products wait for reads; an arrival does not wait for loads under way.
+      if (!holds) fence_shared_for_async_proxy();
+      sync_warpgroup(1 + warpgroup);
       leave(holds);
     }
     const std::int64_t first =

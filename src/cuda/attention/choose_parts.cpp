@@ -1,4 +1,4 @@
-#include "cuda/attention/group_parts.h"
+#include "cuda/attention/choose_parts.h"
 
 namespace tandem::cuda::attention {
 namespace {
@@ -34,10 +34,9 @@ struct SeenTiles {
 
 }  // namespace
 
-int choose_group_parts(const AttentionForwardProblem& problem, const BackwardTile& tile,
-                       int multiprocessors) {
-  const int group = problem.HKV > 0 ? problem.H / problem.HKV : 1;
-  if (group == 1 || problem.N == 0) return 1;
+BackwardParts choose_parts(const AttentionForwardProblem& problem, const BackwardTile& tile,
+                           int multiprocessors) {
+  if (problem.N == 0 || problem.HKV == 0 || problem.H == 0) return {};
   const SeenTiles tiles(problem, tile);
   // Per microsecond: of a step, a tile's products for a block of keys; of the sums. kAlone: how
   // long a step of the last CTAs at work takes, beside others.
@@ -48,23 +47,33 @@ int choose_group_parts(const AttentionForwardProblem& problem, const BackwardTil
   const double part_bytes =
       8.0 * static_cast<double>(problem.B * problem.TK * problem.HKV) * (problem.K + problem.V);
   const bool alike = 5 * tiles.all > 4 * tiles.blocks * tiles.most;
-  int best = 1;
-  double best_time = 0.0;
-  for (int heads = group; heads >= 1; --heads) {
-    const int parts = static_cast<int>(ceil_div(group, heads));
-    if (ceil_div(group, parts) != heads) continue;  // fewer heads are as many parts
-    const std::int64_t of_parts = problem.N * problem.HKV * parts;
-    const double longest = static_cast<double>(tiles.most * heads);
+  const auto time_of = [&](const BackwardParts& parts) {
+    const std::int64_t group = problem.H / problem.HKV;
+    const std::int64_t of_parts = problem.N * problem.HKV * parts.count();
+    const auto longest =
+        static_cast<double>(ceil_div(tiles.most, parts.tiles) * ceil_div(group, parts.heads));
     // Where blocks are alike in rounds, else the long ones first and the short ones where there is
     // room.
     const double steps =
         alike ? static_cast<double>(ceil_div(of_parts * tiles.blocks, multiprocessors)) * longest
               : std::max(kAlone * longest, static_cast<double>(problem.N * problem.H * tiles.all) /
                                                static_cast<double>(multiprocessors));
-    const double sums = parts == 1 ? 0.0 : kSumLaunch + parts * part_bytes / kSumBytes;
-    const double time = steps * step + sums;
-    if (parts == 1 || time < best_time) best_time = time, best = parts;
+    const int count = parts.count();
+    return steps * step + (count == 1 ? 0.0 : kSumLaunch + count * part_bytes / kSumBytes);
+  };
+  BackwardParts best;
+  double best_time = time_of(best);
+  const auto consider = [&](const BackwardParts& parts) {
+    const double time = time_of(parts);
+    if (time < best_time) best_time = time, best = parts;
+  };
+  const int group = problem.H / problem.HKV;
+  for (int heads = group - 1; heads >= 1; --heads) {
+    const int parts = static_cast<int>(ceil_div(group, heads));
+    if (ceil_div(group, parts) == heads) consider({.heads = parts});  // else fewer heads do
   }
+  // Tiles once every head is a part: until then heads give as much.
+  for (int cut = 2; cut <= tiles.most; ++cut) consider({.heads = group, .tiles = cut});
   return best;
 }
 
