@@ -166,8 +166,9 @@ struct BackwardItem {
   __device__ void keep_part(const AttentionBackwardParams& params) {
     const int tile_part = part % params.parts.tiles, begin = tile_part * params.part_tiles;
     first_tile = max(first_tile, begin);
-    if (tile_part + 1 < params.parts.tiles)
+    if (tile_part + 1 < params.parts.tiles) {
       last_tile = min(last_tile, begin + params.part_tiles - 1);
+    }
   }
 };
 

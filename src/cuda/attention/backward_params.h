@@ -57,12 +57,11 @@ struct AttentionBackwardParams {
   AttentionBackwardProblem problem;
 
   int multiprocessors = 0;
-  int query_tiles = 0;  // of a head, in all sequences
-  int key_blocks = 0;   // of a key head, in all sequences
-  BackwardParts parts;  // each with items of its own
-  int part_tiles = 0;   // tiles of a sequence that are a part's; the last has the rest
-  int heads_together =
-      1;  // parts of key heads, of all sequences, that go side by side, if not packed
+  int query_tiles = 0;     // of a head, in all sequences
+  int key_blocks = 0;      // of a key head, in all sequences
+  BackwardParts parts;     // each with items of its own
+  int part_tiles = 0;      // tiles of a sequence that are a part's; the last has the rest
+  int heads_together = 1;  // parts of key heads that go side by side, if not packed
   // The order of a block's steps (BackwardStep). Tile by tile where all blocks begin at the last
   // tile: of each head, blocks that see few tiles would wait there for the first block, which comes
   // by once in a head. In windows blocks begin at tiles of their own, and head by head they read

@@ -73,7 +73,8 @@ BackwardParts choose_parts(const AttentionForwardProblem& problem, const Backwar
     if (ceil_div(group, parts) == heads) consider({.heads = parts});  // else fewer heads do
   }
   // Tiles once every head is a part: until then heads give as much.
-  for (int cut = 2; cut <= tiles.most; ++cut) consider({.heads = group, .tiles = cut});
+  const auto most = std::min<std::int64_t>(tiles.most, multiprocessors);
+  for (int cut = 2; cut <= most; ++cut) consider({.heads = group, .tiles = cut});
   return best;
 }
 
