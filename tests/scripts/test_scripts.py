@@ -119,6 +119,26 @@ class CheckKernels(unittest.TestCase):
             self.assertEqual(self.check.sass_problems(SASS.format(first=right), [])[0], [])
         self.assertIn(wrong, self.check.sass_problems(SASS.format(first=wrong), [])[0][0])
 
+    def test_an_arrival_waits_for_loads(self):
+        load, use, arrive = "LDSM.16.M88.4 R8, [R4]", "FADD R8, R8, R9", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR8], RZ"
+
+        def arrivals(*instructions):
+            """(instruction, scoreboard that it sets, scoreboards that it waits for)"""
+            text = ""
+            for i, (one, sets, waits) in enumerate(instructions):
+                encoding = (sets << 5 | 7 << 8 | waits << 11) << 41
+                text += f"        /*{16 * i:04x}*/                   {one} ;   /* 0x0000000000007000 */\n"
+                text += f"                                             /* 0x{encoding:016x} */\n"
+            return self.check.open_loads(text)
+
+        self.assertEqual(arrivals((load, 1, 0), (use, 7, 2), (arrive, 7, 0)), [])
+        self.assertEqual(len(arrivals((load, 1, 0), (arrive, 7, 0), (use, 7, 2))), 1)
+        self.assertEqual(len(arrivals((load, 1, 0), (use, 7, 4), (arrive, 7, 0))), 1)
+        self.assertEqual(arrivals((load, 1, 0), ("MEMBAR.ALL.CTA", 7, 0), (arrive, 7, 0)), [])
+        # One without a scoreboard has come when a later one has.
+        self.assertEqual(arrivals((load, 7, 0), (load, 2, 0), (use, 7, 4), (arrive, 7, 0)), [])
+        self.assertEqual(len(arrivals((load, 7, 0), (arrive, 7, 0))), 1)
+
     def test_operands_of_a_product_under_way_stay(self):
         product = "HGMMA.64x64x16.F32.BF16 R24, R56, gdesc[UR20].tnspB, R24, gsb0"
 

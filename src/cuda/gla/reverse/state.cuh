@@ -107,8 +107,10 @@ struct ReverseState {
         shared.state_loaded.wait(head.pair(at.n) & 1);
         for_each_tile([&]<int kTile>() { flow += multiply_states(gradient[kTile], kTile); });
         flow = sum_warp(flow);
-        shared.state_empty.arrive();  // behind all loads, whose sum this was
         if (threadIdx.x % 32 == 0) tokens.flows[threadIdx.x % 128 / 32] = flow;
+        // why not before: an arrival does not wait for loads under way, the store of their sum
+        // does.
+        shared.state_empty.arrive();
       }
       advance_gradient(gradient, shared.stages[slot], tokens.decay_behind);
       shared.queries_read[slot].arrive();
