@@ -27,7 +27,7 @@ struct BackwardGradients {
   }
 
   __device__ void run() const {
-    if (warpgroup == 1) pass_turn();
+    if (warpgroup == 1) pass_turn();  // the first is the other's
     for_items(shared, [&](const BackwardItem& item, RingPosition<1> keys_at,
                           BackwardPosition<Config>& at) { walk(item, keys_at, at); });
   }
@@ -156,10 +156,7 @@ struct BackwardQueryGradients {
       dq.fence();
       if (half == 1) arrive_warp(shared.d_scores.empty[from.stage]);
       if (half == 0) shared.sums.wait_empty(to);
-      auto* sums = reinterpret_cast<float4*>(shared.dq[to.stage]) + Config::place_of_four(0, half);
-      dq.for_fours([&](int i, const float* four) {
-        sums[i * 128] = {four[0], four[1], four[2], four[3]};
-      });
+      put_sums(shared, to.stage, half, dq);
     }
     fence_shared_for_async_proxy();
     shared.sums.full[to.stage].arrive();

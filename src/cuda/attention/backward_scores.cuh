@@ -185,6 +185,16 @@ struct BackwardScores {
   }
 };
 
+/// Puts a half of dq where the summing role takes it from.
+template <class Config>
+__device__ void put_sums(BackwardShared<Config>& shared, int stage, int half,
+                         Accumulator<typename Config::SumShare>& dq) {
+  auto* to = reinterpret_cast<float4*>(shared.dq[stage]) + Config::place_of_four(0, half);
+  dq.for_fours([&](int i, const float* four) {
+    to[i * 128] = {four[0], four[1], four[2], four[3]};
+  });
+}
+
 /// Calls walk(item, the phase of its keys and values, position) for one item after another, with
 /// the position behind the steps of those before. All threads of a role.
 template <class Config, class Walk>

@@ -32,10 +32,7 @@ struct BackwardWideGradients {
   __device__ void hand_over(Accumulator<typename Config::SumShare>& dq, unsigned step) const {
     const auto at = ring_position<Config::kSumStages>(step);
     shared.sums.wait_empty(at);
-    auto* to = reinterpret_cast<float4*>(shared.dq[at.stage]) + Config::place_of_four(0, warpgroup);
-    dq.for_fours([&](int i, const float* four) {
-      to[i * 128] = {four[0], four[1], four[2], four[3]};
-    });
+    put_sums(shared, at.stage, warpgroup, dq);
     fence_shared_for_async_proxy();
     shared.sums.full[at.stage].arrive();
   }
