@@ -21,7 +21,8 @@ namespace {
 using gemm::as_tokens, gemm::matrix_extents, gemm::must_copy;
 
 constexpr const char* kForward = "projection_forward";
-constexpr int kInvariantColumns = 128;  // of a tile, whatever M is
+constexpr int kInvariantColumns = 128;       // of a tile, whatever M is
+constexpr int kMostColumnsOfAnyHeads = 128;  // of tiles that finish other heads than regular ones
 
 /// Launches a kernel that knows nothing of heads.
 template <void (*launch)(const ForwardParams&, int, void*)>
@@ -117,12 +118,20 @@ bool rotates_in_tile(const Rope& rope) {
          lies_at_pairs(rope.sin);
 }
 
+/// Whether heads are as regular_heads.cuh has them: wide tiles finish no others.
+bool is_regular(const Rope& rope, const ProjectionForwardSegment& segment) {
+  const int width = segment.head_width;
+  if (width != 64 && width != 128 && width != 256) return false;
+  return !segment.heads.rotates || (!rope.interleaved && rope.width == width);
+}
+
 /// Whether a variant's tiles leave a segment's heads to a kernel behind them.
 bool leaves_heads(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                   const ProjectionForwardSegment& segment) {
-  return segment.head_width > variant.columns ||
-         (segment.heads.rotates && !rotates_in_tile(problem.rope)) ||
-         (segment.heads.is_there() && variant.leaves_heads);
+  if (segment.head_width > variant.columns) return true;
+  if (!segment.heads.is_there()) return false;
+  return variant.leaves_heads || (segment.heads.rotates && !rotates_in_tile(problem.rope)) ||
+         (variant.columns > kMostColumnsOfAnyHeads && !is_regular(problem.rope, segment));
 }
 
 /// Columns of a segment that a tile of so many computes: whole heads, but for a variant that leaves
@@ -283,15 +292,13 @@ double predict_heads(const ForwardVariant& variant, const ProjectionForwardProbl
     return behind + static_cast<double>(waves) * std::max(rows - kFirstRows, 0.0) *
                         (normalizes ? kNormedRow : kTurnedRow);
   }
-  // Of each column of the last tile, of which a CTA's first norm waits for its instructions; of
-  // tiles of 256 columns no norm lies beside products.
-  constexpr double kFirstNorm = 0.078, kNormedColumn = 0.023, kTurnedColumn = 0.012;
-  constexpr double kNormOfWide = 15.0;
+  // Of the last tile; of wide ones no norm lies beside products.
+  constexpr double kTurned = 2.0, kTurnedWide = 0.5, kNormed = 1.7, kNormOfWide = 2.3;
+  const bool wide = variant.columns > kMostColumnsOfAnyHeads;
+  const double end = behind + (wide ? kTurnedWide : kTurned) + (normalizes ? kNormed : 0.0);
+  if (!normalizes || !wide) return end;
   const std::int64_t tiles = ceil_div(problem.M, gemm::kTileRows) * per_row;
-  const double normed = tiles <= multiprocessors ? kFirstNorm : kNormedColumn;
-  const double last = variant.columns * (normalizes ? normed : kTurnedColumn);
-  if (!normalizes || variant.columns < 256) return behind + last;
-  return behind + last + kNormOfWide * static_cast<double>(ceil_div(tiles, multiprocessors));
+  return end + kNormOfWide * static_cast<double>(ceil_div(tiles, multiprocessors));
 }
 
 const ForwardVariant& choose(const ProjectionForwardProblem& problem,

@@ -8,10 +8,13 @@
 // Heads lie whole in a tile, as those of l2_normalize (forward.cuh): a thread has of its rows two
 // columns of each block of 8. Neighbours are in one thread, and so are columns R/2 apart where that
 // is a power of two of blocks: then what a pair needs is in registers, whose places are known when
-// this is compiled. Segments that neither rotate nor normalise are written as they are.
+// this is compiled. Heads of the usual widths are finished by code of their own
+// (regular_heads.cuh), and tiles of 256 columns take no others. Segments that neither rotate nor
+// normalise are written as they are.
 //
 // A tile leaves z in fp32 to projection_finish_kernel, a warp per row and some heads, where heads
-// are wider than the tile, R is another width, or the tables' rows do not lie at pairs.
+// are wider than the tile or not for its columns, R is another width, or the tables' rows do not
+// lie at pairs.
 //
 // Of few rows a lane has four neighbouring columns of a row, and its pairs' others come by shuffle.
 #pragma once
@@ -25,13 +28,13 @@
 #include "cuda/projection/few_rows.cuh"
 #include "cuda/projection/forward.cuh"
 #include "cuda/projection/head_columns.cuh"
+#include "cuda/projection/regular_heads.cuh"
 
 namespace tandem::cuda::projection {
 
 // What tables and weights hold is loaded for so many blocks before the first of it is used, and
 // where it is not wanted, too: a load behind a branch would wait for the one before it.
-template <class Config>
-constexpr int kBlocksLoaded = Config::kColumns > 128 ? 4 : 8;
+constexpr int kBlocksLoaded = 8;
 
 /// Makes the compiler compute what depends on a value again, where it would keep it for another
 /// row, in more registers than there are.
@@ -79,16 +82,16 @@ __device__ void rms_normalize_heads(const HeadsParams& params, const ForwardSegm
     }
     float rstd = 0.0f;
 #pragma unroll
-    for (int first = kBlocks - kBlocksLoaded<Config>; first >= 0; first -= kBlocksLoaded<Config>) {
-      float weights[kBlocksLoaded<Config>][2];
+    for (int first = kBlocks - kBlocksLoaded; first >= 0; first -= kBlocksLoaded) {
+      float weights[kBlocksLoaded][2];
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded<Config>; ++i) {
+      for (int i = 0; i < kBlocksLoaded; ++i) {
         const int column = column_in_head(ends, first + i);
         weights[i][0] = static_cast<float>(weight[column]);
         weights[i][1] = static_cast<float>(weight[column + 1]);
       }
 #pragma unroll
-      for (int i = kBlocksLoaded<Config> - 1; i >= 0; --i) {
+      for (int i = kBlocksLoaded - 1; i >= 0; --i) {
         const int block = first + i;
         if (ends >> block & 1) {
           rstd = rsqrtf(fmaf(gemm::sum_of_quad(sums[block]), share, heads.eps));
@@ -125,17 +128,17 @@ __device__ void rotate_halves(const HeadsParams& params, const ForwardSegment& s
     const Row table(params.rope, rope_position(params.rope, row));
     const std::uint32_t ends = forget(segment.head_ends);
 #pragma unroll
-    for (int first = 0; first < kPairs; first += kBlocksLoaded<Config>) {
-      float2 cos[kBlocksLoaded<Config>], sin[kBlocksLoaded<Config>];
+    for (int first = 0; first < kPairs; first += kBlocksLoaded) {
+      float2 cos[kBlocksLoaded], sin[kBlocksLoaded];
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded<Config> && first + i < kPairs; ++i) {
+      for (int i = 0; i < kBlocksLoaded && first + i < kPairs; ++i) {
         const int column = column_in_head(ends, first + i);
         const int j = min(column, 8 * kApart - 8) + fragment_column(0);
         cos[i] = Row::template two<kFp32>(table.cos, j);
         sin[i] = Row::template two<kFp32>(table.sin, j);
       }
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded<Config> && first + i < kPairs; ++i) {
+      for (int i = 0; i < kBlocksLoaded && first + i < kPairs; ++i) {
         const bool turns = heads.first_halves >> (first + i) & 1;
         float* a = fragment.values + 4 * (first + i) + 2 * half;
         float* b = a + 4 * kApart;
@@ -158,18 +161,18 @@ __device__ void rotate_neighbours(const HeadsParams& params, const ForwardSegmen
     const Row table(params.rope, rope_position(params.rope, row));
     const std::uint32_t ends = forget(segment.head_ends);
 #pragma unroll
-    for (int first = 0; first < Config::kColumns / 8; first += kBlocksLoaded<Config>) {
-      int columns[kBlocksLoaded<Config>];
-      float cos[kBlocksLoaded<Config>], sin[kBlocksLoaded<Config>];
+    for (int first = 0; first < Config::kColumns / 8; first += kBlocksLoaded) {
+      int columns[kBlocksLoaded];
+      float cos[kBlocksLoaded], sin[kBlocksLoaded];
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded<Config>; ++i) {
+      for (int i = 0; i < kBlocksLoaded; ++i) {
         columns[i] = column_in_head(ends, first + i) + fragment_column(0);
         const int j = min(columns[i], width - 2) / 2;
         cos[i] = Row::template one<kFp32>(table.cos, j);
         sin[i] = Row::template one<kFp32>(table.sin, j);
       }
 #pragma unroll
-      for (int i = 0; i < kBlocksLoaded<Config>; ++i) {
+      for (int i = 0; i < kBlocksLoaded; ++i) {
         float* z = fragment.values + 4 * (first + i) + 2 * half;
         rotate_if(columns[i] < width, z[0], z[1], cos[i], sin[i]);
       }
@@ -186,10 +189,46 @@ __device__ void rotate(const HeadsParams& params, const ForwardSegment& segment,
     case 2: return rotate_halves<Config, kFp32, 2>(params, segment, heads, fragment);
     case 4: return rotate_halves<Config, kFp32, 4>(params, segment, heads, fragment);
     case 8: return rotate_halves<Config, kFp32, 8>(params, segment, heads, fragment);
-    default:
-      if constexpr (Config::kColumns >= 256) {
-        return rotate_halves<Config, kFp32, 16>(params, segment, heads, fragment);
-      }
+  }
+}
+
+/// The width of a segment's heads where they are regular (regular_heads.cuh), else 0.
+__device__ inline int regular_width(const HeadsParams& params, const ForwardSegment& segment,
+                                    const HeadSegment& heads) {
+  const bool turned_whole = !params.rope.interleaved && params.rope.width == segment.head_width;
+  return !heads.rotates || turned_whole ? segment.head_width : 0;
+}
+
+template <class Config, int kHeadBlocks>
+__device__ void finish_regular(const HeadsParams& params, const ForwardSegment& segment,
+                               const HeadSegment& heads,
+                               const gemm::Fragment<Config::kColumns>& fragment) {
+  const RegularHeads<typename Config::Element, Config::kColumns, kHeadBlocks> regular{fragment};
+  if (heads.norm_weight != nullptr) {
+    const int first_head = fragment.column / (8 * kHeadBlocks);
+    const int count = params.columns[fragment.segment] / (8 * kHeadBlocks) - first_head;
+    regular.normalize(heads, [&](int half, int head, float rstd) {
+      if (head < count) keep_rstd(params, segment, fragment, half, first_head + head, rstd);
+    });
+  }
+  fence_registers(fragment.values);  // else ptxas (13.0) spills
+  if (heads.rotates) regular.rotate_halves(params.rope, params.rows);
+}
+
+template <class Config>
+__device__ void finish_any(const HeadsParams& params, const ForwardSegment& segment,
+                           const HeadSegment& heads,
+                           const gemm::Fragment<Config::kColumns>& fragment) {
+  if (heads.norm_weight != nullptr && heads.norm_fp32) {
+    rms_normalize_heads<Config, float>(params, segment, heads, fragment);
+  } else if (heads.norm_weight != nullptr) {
+    rms_normalize_heads<Config, typename Config::Element>(params, segment, heads, fragment);
+  }
+  if (!heads.rotates) return;
+  if (params.rope.fp32) {
+    rotate<Config, true>(params, segment, heads, fragment);
+  } else {
+    rotate<Config, false>(params, segment, heads, fragment);
   }
 }
 
@@ -204,17 +243,15 @@ __device__ void finish_heads(const HeadsParams& params,
   gemm::add_bias<typename Config::Element>(segment.bias, segment.bias_fp32,
                                            params.columns[fragment.segment], fragment);
   if (segment.slope.matrix.data != nullptr) write(segment.slope, params, end, fragment, store);
-  if (heads.norm_weight != nullptr && heads.norm_fp32) {
-    rms_normalize_heads<Config, float>(params, segment, heads, fragment);
-  } else if (heads.norm_weight != nullptr) {
-    rms_normalize_heads<Config, typename Config::Element>(params, segment, heads, fragment);
-  }
-  if (heads.rotates) {
-    if (params.rope.fp32) {
-      rotate<Config, true>(params, segment, heads, fragment);
-    } else {
-      rotate<Config, false>(params, segment, heads, fragment);
-    }
+  const int width = regular_width(params, segment, heads);
+  if (width == 64) {
+    finish_regular<Config, 8>(params, segment, heads, fragment);
+  } else if (width == 128) {
+    finish_regular<Config, 16>(params, segment, heads, fragment);
+  } else if constexpr (Config::kColumns <= 128) {
+    finish_any<Config>(params, segment, heads, fragment);
+  } else if (width == 256) {
+    finish_regular<Config, 32>(params, segment, heads, fragment);
   }
   write(segment.out, params, end, fragment, store);
 }
