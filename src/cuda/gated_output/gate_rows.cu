@@ -45,12 +45,17 @@ struct Inputs {
   }
   template <OutputGate kActivation>
   __device__ void apply(const GatedRows& rows, Gate (&f)[8]) const {
+    // why before the loop: with a branch for each element none has its exponential beside
+    // another's.
+    if (rows.gate.data == nullptr) {
+#pragma unroll
+      for (Gate& one : f) one = {1.0f, 0.0f};
+      return;
+    }
     float g[8];
     unpack(gate, g);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      f[j] = rows.gate.data != nullptr ? apply_gate<kActivation>(g[j]) : Gate{1.0f, 0.0f};
-    }
+    for (int j = 0; j < 8; ++j) f[j] = apply_gate<kActivation>(g[j]);
   }
 };
 
@@ -168,13 +173,17 @@ struct Place {
   }
 };
 
-/// Loads the weights of eight number i.
+/// Loads the weights of eight number i, which begin at a multiple of 16 bytes.
 template <class Element>
 __device__ void load_weights(const GatedRows& rows, const Teams& teams, const Place& place, int i,
                              float (&weights)[8]) {
   const int at = rows.group_weight_repeats ? place.in_group(teams, i) : place.column(teams, i);
-  load_eight<Element>(rows.group_norm_weight.data, rows.group_norm_weight.dtype == DType::kFloat32,
-                      at, 8, weights);
+  const void* const from = rows.group_norm_weight.data;
+  if (rows.group_norm_weight.dtype == DType::kFloat32) {
+    unpack(load_words(static_cast<const float*>(from) + at, true), weights);
+  } else {
+    unpack(load_words(static_cast<const Element*>(from) + at, true), weights);
+  }
 }
 
 struct TeamGateParams : GateParams {
@@ -255,7 +264,13 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
   const std::int64_t steps = (params.M + teams.per_cta - 1) / teams.per_cta;
   const std::int64_t slice = blockIdx.x / static_cast<unsigned>(teams.groups);
   const std::int64_t end = steps * (slice + 1) / params.slices;
-  float sums[kHeld][8] = {};
+  float weights[kHeld][8] = {}, sums[kHeld][8] = {};
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (place.in_group(teams, i) < teams.width) {
+      load_weights<Element>(rows, teams, place, i, weights[i]);
+    }
+  }
   with_gate(rows.gate_activation, [&](auto activation) {
 #pragma unroll 1
     for (std::int64_t step = steps * slice / params.slices; step < end; ++step) {
@@ -269,7 +284,7 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
       for (int i = 0; i < kHeld; ++i) {
         if (inside(i)) in[i].load(rows, params.d_gated, row, place.column(teams, i));
       }
-      float o[8], d[8], weights[8], dot = 0.0f;
+      float o[8], d[8], dot = 0.0f;
       Gate f[8];
       const auto unpack_eight = [&](int i) {
         keep_packed(in[i].o);
@@ -278,7 +293,6 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
         unpack(in[i].o, o);
         unpack(in[i].d_gated, d);
         in[i].template apply<decltype(activation)::value>(rows, f);
-        load_weights<Element>(rows, teams, place, i, weights);
       };
 #pragma unroll
       for (int i = 0; i < kHeld; ++i) {
@@ -288,7 +302,7 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
         for (int j = 0; j < 8; ++j) {  // in either order of gate and norm: dn m
           const float product = d[j] * f[j].value * o[j] * rstd;
           sums[i][j] += product;
-          dot = fmaf(product, weights[j], dot);
+          dot = fmaf(product, weights[i][j], dot);
         }
       }
       if (params.d_o.data == nullptr && params.d_gate.data == nullptr) continue;
@@ -299,7 +313,7 @@ __global__ __launch_bounds__(kHeld == 1 ? 768 : 640) void team_gate_gradient_ker
         unpack_eight(i);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          const Gradients made(o[j], f[j], d[j], behind, rstd, weights[j], mean);
+          const Gradients made(o[j], f[j], d[j], behind, rstd, weights[i][j], mean);
           o[j] = made.d_o;
           d[j] = made.d_gate;
         }
