@@ -8,6 +8,7 @@
 #include <initializer_list>
 
 #include "cuda/gemm/convert.h"
+#include "cuda/parts/rows_ahead.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/row_norm/row.cuh"
 #include "cuda/row_norm/row_norm.h"
@@ -92,105 +93,162 @@ __global__ __launch_bounds__(Shape::kThreads) void normalize_kernel(
       });
 }
 
-/// What a gradient sums over of a row.
-template <class Part, class Element>
-struct GradientRow {
-  Part x, dn;
+/// What a row's gradients are of eight elements: of x, m = (x - mean) rstd, and of dn. Replaces
+/// them by n, without a bias, and dx.
+template <bool kCenters>
+struct RowGradient {
   float rstd, mean;
+  float means[2] = {};  // of g m and of g, where g = dn weight
 
-  __device__ GradientRow(const GradientParams& params, std::int64_t row)
-      : x(part(params.x, row, params.d)),
-        dn(part(params.dn, row, params.d)),
-        rstd(params.rstd[row]),
-        mean(params.centers ? params.mean[row] : 0.0f) {}
+  __device__ RowGradient(const GradientParams& params, std::int64_t row)
+      : rstd(params.rstd[row]), mean(kCenters ? params.mean[row] : 0.0f) {}
 
-  static __device__ Part part(const MatrixTensor& matrix, std::int64_t row, int d) {
-    return Part(matrix.data != nullptr ? row_of<const Element>(matrix, row) : nullptr, d);
+  /// Adds element j to the row's sums; m and g are what they say behind it.
+  __device__ void add(float& m, float& g, float weight) {
+    m = (m - mean) * rstd;
+    g *= weight;
+    means[0] = fmaf(m, g, means[0]);
+    if (kCenters) means[1] += g;
+  }
+  template <class Cta>
+  __device__ void finish_means(int d) {
+    Cta::sum(means);
+#pragma unroll
+    for (float& value : means) value = __fdividef(value, static_cast<float>(d));
+  }
+  __device__ void differentiate(float& m, float& g, float weight, float addend) const {
+    m = (m - mean) * rstd;
+    g = addend + rstd * (g * weight - m * means[0] - means[1]);
+    m *= weight;
   }
 };
 
-/// A CTA per slice of rows, which it takes one after the other; `kSums`: with d_weight's and
-/// d_bias's partial sums, of rows that are held whole, each on its way while the one before is
-/// worked on.
-template <class Element, bool kRegular, bool kCenters, class Shape, bool kSums>
+/// Stores eight elements of a row, where they are wanted.
+template <class Cta, class Element>
+__device__ void put_eight(const MatrixTensor& to, std::int64_t row, int d, int i,
+                          const float (&values)[8]) {
+  if (to.data == nullptr) return;
+  store_eight(row_of<Element>(to, row) + Cta::column(i), d - Cta::column(i), values);
+}
+
+/// A CTA per row.
+template <class Element, bool kRegular, bool kCenters, class Shape>
 __global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_kernel(
     const __grid_constant__ GradientParams params) {
   constexpr int kHeld = Shape::kHeld;
   using Cta = RowCta<Shape::kThreads>;
-  using Row = GradientRow<RowPart<Cta, Element, kRegular, kHeld>, Element>;
+  using Part = RowPart<Cta, Element, kRegular, kHeld>;
+  follow_stream();
+  const int d = params.d;
+  const std::int64_t row = blockIdx.x;
+  const auto part = [&](const MatrixTensor& of) {
+    return Part(of.data != nullptr ? row_of<const Element>(of, row) : nullptr, d);
+  };
+  const Part x = part(params.x), dn = part(params.dn), addend = part(params.addend);
+  const WeightPart<Cta, Element, kRegular, 0> weight(
+      params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
+  RowGradient<kCenters> gradient(params, row);
+  float m[8], g[8], weights[8], more[8];
+  const auto get = [&](int i) { x.get(i, m), dn.get(i, g), weight.get(i, weights); };
+  const auto reload = [&](int i) { x.reload(i, m), dn.reload(i, g), weight.reload(i, weights); };
+  const auto add = [&](int i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {  // rstd may be inf, and then m is NaN behind the row's end
+      if (Cta::column(i) + (kRegular ? 0 : j) < d) gradient.add(m[j], g[j], weights[j]);
+    }
+  };
+  Cta::template for_eights<kHeld>(
+      d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
+  gradient.template finish_means<Cta>(d);
+  const auto store = [&](int i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) gradient.differentiate(m[j], g[j], weights[j], more[j]);
+    put_eight<Cta, Element>(params.dx, row, d, i, g);
+    if constexpr (!kCenters) put_eight<Cta, Element>(params.n, row, d, i, m);
+  };
+  Cta::template for_eights<kHeld>(
+      d, [&](int i) { get(i), addend.get(i, more), store(i); },
+      [&](int i) { reload(i), addend.reload(i, more), store(i); });
+}
+
+/// Rows that norm_gradient_sums_kernel loads ahead.
+template <class Shape>
+__host__ __device__ constexpr int rows_ahead(int d) {
+  constexpr int kMostBytes = 220 * 1024 / Shape::kCtas;
+  return RowsAhead<3>::stages_in(kMostBytes, 2 * d);
+}
+
+/// The same with d_weight's and d_bias's partial sums: a CTA per slice of rows, which it takes one
+/// after the other. Rows begin at multiples of 16 bytes.
+template <class Element, bool kCenters, class Shape>
+__global__ __launch_bounds__(Shape::kThreads, Shape::kCtas) void norm_gradient_sums_kernel(
+    const __grid_constant__ GradientParams params) {
+  extern __shared__ __align__(16) char memory[];
+  constexpr int kHeld = Shape::kHeld;
+  using Cta = RowCta<Shape::kThreads>;
   follow_stream();
   const int d = params.d;
   const std::int64_t slices = gridDim.x, slice = blockIdx.x;
-  const std::int64_t end = params.M * (slice + 1) / slices;
-  const WeightPart<Cta, Element, kRegular, 0> weight(
+  const std::int64_t begin = params.M * slice / slices, end = params.M * (slice + 1) / slices;
+  const auto row_at = [&](int matrix, std::int64_t row) -> const Element* {
+    const MatrixTensor& of = matrix == 0 ? params.x : matrix == 1 ? params.dn : params.addend;
+    return of.data != nullptr ? row_of<const Element>(of, row) : nullptr;
+  };
+  RowsAhead<3> ahead(memory, rows_ahead<Shape>(d), 2 * d);
+  ahead.begin(begin, end, row_at);
+  const WeightPart<Cta, Element, true, kCenters ? 0 : kHeld> weight(
       params.weight.data, params.weight.dtype == DType::kFloat32, d, 1.0f);
   // Of this thread's columns, over the rows.
-  float weight_sums[kSums ? kHeld : 1][8] = {}, bias_sums[kSums && kCenters ? kHeld : 1][8] = {};
-  const std::int64_t begin = params.M * slice / slices;
-  Row next(params, begin);
-  for (std::int64_t row = begin; row < end; ++row) {
-    const Row now = next;
-    if (kSums && row + 1 < end) next = Row(params, row + 1);
-    const auto& [x, dn, rstd, mean] = now;
-    const auto addend = Row::part(params.addend, row, d);
-    float m[8], g[8], weights[8], more[8];
-    const auto get = [&](int i) { x.get(i, m), dn.get(i, g); };
-    const auto reload = [&](int i) { x.reload(i, m), dn.reload(i, g); };
-    float means[2] = {};  // of g m and of g
-    const auto add = [&](int i) {
-      weight.get(i, weights);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {  // rstd may be inf, and then m is NaN behind the row's end
-        if (Cta::column(i) + (kRegular ? 0 : j) >= d) continue;
-        m[j] = (m[j] - mean) * rstd;
-        if constexpr (kSums) {
-          weight_sums[i][j] = fmaf(g[j], m[j], weight_sums[i][j]);
-          if constexpr (kCenters) bias_sums[i][j] += g[j];
-        }
-        g[j] *= weights[j];
-        means[0] = fmaf(m[j], g[j], means[0]);
-        if (kCenters) means[1] += g[j];
-      }
+  float weight_sums[kHeld][8] = {}, bias_sums[kCenters ? kHeld : 1][8] = {};
+  const bool wants_rows = params.dx.data != nullptr || params.n.data != nullptr;
+  const bool adds = params.addend.data != nullptr;
+  RowGradient<kCenters> next(params, begin);
+  for (std::int64_t row = begin; row < end; ++row, ahead.advance()) {
+    RowGradient<kCenters> gradient = next;
+    if (row + 1 < end) next = RowGradient<kCenters>(params, row + 1);
+    float m[8], g[8], weights[8], more[8] = {};
+    const auto load = [&](int matrix, int i, float(&values)[8]) {
+      const auto* const of_row = reinterpret_cast<const Element*>(ahead.row(matrix));
+      unpack(load_words(of_row + Cta::column(i), true), values);
     };
-    if constexpr (kSums) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) get(i), add(i);
-    } else {
-      Cta::template for_eights<kHeld>(
-          d, [&](int i) { get(i), add(i); }, [&](int i) { reload(i), add(i); });
-    }
-    if (params.dx.data == nullptr && params.n.data == nullptr) continue;
-    Cta::sum(means);
-#pragma unroll
-    for (float& value : means) value = __fdividef(value, static_cast<float>(d));
-    const auto put = [&](const MatrixTensor& to, int i, const float(&values)[8]) {
-      if (to.data == nullptr) return;
-      store_eight(row_of<Element>(to, row) + Cta::column(i), d - Cta::column(i), values);
-    };
-    const auto store = [&](int i) {
-      weight.get(i, weights);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        m[j] = (m[j] - mean) * rstd;
-        g[j] = more[j] + rstd * (g[j] * weights[j] - m[j] * means[0] - means[1]);
-        m[j] *= weights[j];
-      }
-      put(params.dx, i, g);
-      if constexpr (!kCenters) put(params.n, i, m);
-    };
-    Cta::template for_eights<kHeld>(
-        d, [&](int i) { get(i), addend.get(i, more), store(i); },
-        [&](int i) { reload(i), addend.reload(i, more), store(i); });
-  }
-  if constexpr (kSums) {
-    float* to = params.partial_sums + slice * d;
+    ahead.wait();
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      store_eight(to + Cta::column(i), d - Cta::column(i), weight_sums[i]);
-      if constexpr (kCenters) {
-        if (params.d_bias.data == nullptr) continue;
-        store_eight(to + slices * d + Cta::column(i), d - Cta::column(i), bias_sums[i]);
+      if (Cta::column(i) >= d) continue;
+      load(0, i, m), load(1, i, g), weight.get(i, weights);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float dn = g[j];
+        gradient.add(m[j], g[j], weights[j]);
+        weight_sums[i][j] = fmaf(dn, m[j], weight_sums[i][j]);
+        if constexpr (kCenters) bias_sums[i][j] += dn;
       }
+    }
+    if (wants_rows) {
+      gradient.template finish_means<Cta>(d);
+    } else {
+      __syncthreads();
+    }
+    ahead.replace_before(row, begin, end, row_at);
+    if (!wants_rows) continue;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (Cta::column(i) >= d) continue;
+      load(0, i, m), load(1, i, g), weight.get(i, weights);
+      if (adds) load(2, i, more);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) gradient.differentiate(m[j], g[j], weights[j], more[j]);
+      put_eight<Cta, Element>(params.dx, row, d, i, g);
+      if constexpr (!kCenters) put_eight<Cta, Element>(params.n, row, d, i, m);
+    }
+  }
+  float* const to = params.partial_sums + slice * d;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    store_eight(to + Cta::column(i), d - Cta::column(i), weight_sums[i]);
+    if constexpr (kCenters) {
+      if (params.d_bias.data == nullptr) continue;
+      store_eight(to + slices * d + Cta::column(i), d - Cta::column(i), bias_sums[i]);
     }
   }
 }
@@ -285,9 +343,12 @@ auto with_summing_shape(int d, const Body& body) {
 
 template <class Shape, class Params>
 void launch(const char* name, void (*kernel)(Params), const Params& params, std::int64_t blocks,
-            void* stream) {
+            void* stream, std::size_t shared_bytes = 0) {
   if (blocks == 0) return;
-  launch_kernel(name, kernel, {.blocks = static_cast<unsigned>(blocks), .threads = Shape::kThreads},
+  launch_kernel(name, kernel,
+                {.blocks = static_cast<unsigned>(blocks),
+                 .threads = Shape::kThreads,
+                 .shared_bytes = shared_bytes},
                 static_cast<cudaStream_t>(stream), params);
 }
 
@@ -327,8 +388,8 @@ int differentiate(const char* name, const GradientParams& params, bool sums, voi
   if (beside) {
     const int slices = slices_beside(params.M, params.d);
     with_summing_shape<kCenters>(params.d, [&]<class Shape>(Shape) {
-      launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, true>, params,
-                    slices, stream);
+      launch<Shape>(name, norm_gradient_sums_kernel<Element, kCenters, Shape>, params, slices,
+                    stream, RowsAhead<3>::bytes(rows_ahead<Shape>(params.d), 2 * params.d));
     });
     return slices;
   }
@@ -347,11 +408,11 @@ int differentiate(const char* name, const GradientParams& params, bool sums, voi
   if (params.dx.data == nullptr && params.n.data == nullptr) return slices;
   if (is_regular(params, {params.dn, params.addend, params.n, params.dx})) {
     with_shape(params.d, [&]<class Shape>(Shape) {
-      launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape, false>, params,
-                    params.M, stream);
+      launch<Shape>(name, norm_gradient_kernel<Element, true, kCenters, Shape>, params, params.M,
+                    stream);
     });
   } else {
-    launch<AnyShape>(name, norm_gradient_kernel<Element, false, kCenters, AnyShape, false>, params,
+    launch<AnyShape>(name, norm_gradient_kernel<Element, false, kCenters, AnyShape>, params,
                      params.M, stream);
   }
   return slices;
