@@ -140,14 +140,15 @@ std::string chosen(std::int64_t M, std::int64_t d, std::int64_t queries, bool no
 TEST(RmsNormGemmHeadVariants, ByPredictedTime) {
   EXPECT_THAT(chosen(128, 4096, 4096, false), HasSubstr(".m"));  // of few rows
   EXPECT_THAT(chosen(200, 4096, 4096, false), EndsWith(".n128.heads"));
-  EXPECT_THAT(chosen(200, 4096, 4096, true), HasSubstr(".m"));
-  EXPECT_THAT(chosen(80, 5120, 8192, true), HasSubstr(".m"));
+  EXPECT_THAT(chosen(128, 4096, 4096, true), HasSubstr(".m"));
+  EXPECT_THAT(chosen(200, 4096, 4096, true), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(128, 5120, 8192, true), EndsWith(".n128.heads"));
   EXPECT_THAT(chosen(300, 4096, 4096, false), EndsWith(".n160.heads"));
   EXPECT_THAT(chosen(256, 4096, 4096, false), EndsWith(".n128.heads"));
   EXPECT_THAT(chosen(384, 4096, 4096, false), EndsWith(".n160.heads"));  // one wave
-  EXPECT_THAT(chosen(512, 4096, 4096, false), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(512, 4096, 4096, false), EndsWith(".n256.heads"));
   EXPECT_THAT(chosen(200, 5120, 8192, true), EndsWith(".n160.heads"));
-  EXPECT_THAT(chosen(384, 5120, 8192, true), EndsWith(".n128.heads"));
+  EXPECT_THAT(chosen(384, 5120, 8192, true), EndsWith(".n256.heads"));
   EXPECT_THAT(chosen(2048, 4096, 4096, true), EndsWith(".n128.heads"));
 }
 
@@ -163,6 +164,10 @@ TEST(RmsNormGemmHeadPlan, ATileFinishesWhatItCan) {
   EXPECT_TRUE(leaves("n128.heads", with_heads(plain, 256, 64)));
   EXPECT_FALSE(leaves("n256.heads", with_heads(plain, 256, 256)));
   EXPECT_TRUE(leaves("n192.heads", with_heads(plain, 128, 128)));
+  // Tiles of 256 columns finish regular heads alone.
+  EXPECT_FALSE(leaves("n256.heads", with_heads(plain, 128, 128)));
+  EXPECT_TRUE(leaves("n256.heads", with_heads(plain, 128, 64)));
+  EXPECT_TRUE(leaves("n256.heads", with_heads(plain, 96, 32)));
   // Halves that are no power of two of blocks apart; neighbours always are.
   RmsNormGemmForwardArgs odd = with_heads(plain, 96, 96);
   EXPECT_TRUE(leaves("n128.heads", odd));
