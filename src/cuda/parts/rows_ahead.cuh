@@ -2,6 +2,8 @@
 // them, which takes no registers. Rows begin at multiples of 16 bytes and have whole 16 bytes.
 #pragma once
 
+#include <cstdint>
+
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cuda/parts/barrier.cuh"

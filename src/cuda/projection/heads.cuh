@@ -199,6 +199,7 @@ __device__ inline int regular_width(const HeadsParams& params, const ForwardSegm
   return !heads.rotates || turned_whole ? segment.head_width : 0;
 }
 
+/// Finishes heads of 8 kHeadBlocks columns that are regular.
 template <class Config, int kHeadBlocks>
 __device__ void finish_regular(const HeadsParams& params, const ForwardSegment& segment,
                                const HeadSegment& heads,
@@ -215,6 +216,7 @@ __device__ void finish_regular(const HeadsParams& params, const ForwardSegment& 
   if (heads.rotates) regular.rotate_halves(params.rope, params.rows);
 }
 
+/// Finishes heads of any width that lie whole in the tile.
 template <class Config>
 __device__ void finish_any(const HeadsParams& params, const ForwardSegment& segment,
                            const HeadSegment& heads,
