@@ -64,19 +64,23 @@ struct Config {
   static constexpr int kProductRegisters = 240;
   static constexpr int kLoadRegisters = 24;
 
-  static constexpr int kPanelsA = kGated ? 4 : 2;  // the gate's lie behind A's
-  static constexpr int kStageBytes = (kPanelsA + kPanels) * kPanelBytes;
+  // Gated, A and the gate behind it have a ring of their own: once they are in registers, before
+  // their product begins, their stage is free, B's when it has ended.
+  static constexpr int kPanelsA = kGated ? 4 : 2;
+  static constexpr int kStagesA = kGated ? 3 : 0;  // of that ring
+  static constexpr int kStageBytes = ((kGated ? 0 : kPanelsA) + kPanels) * kPanelBytes;
   // Of a warpgroup, for results: of a narrow tile all, so that none waits until the store of
   // another has read its panel, about a microsecond; of a wide one as many as leave four stages.
   static constexpr int kStorePanels = kTogether ? 2 : (kColumns > 128 ? 3 : kHalves * kPanels);
   static constexpr int kStoreBytes = 2 * kStorePanels * kPanelBytes;
   static constexpr int kSumBytes = (kParts - 1) * 64 * kColumns * 4;  // of a half's other parts
   static constexpr int kBarrierBytes = 1024;
-  static constexpr int kStages =
-      (kSharedMemoryPerBlock - kStoreBytes - kSumBytes - kBarrierBytes) / kStageBytes;
+  static constexpr int kStages = (kSharedMemoryPerBlock - kStoreBytes - kSumBytes - kBarrierBytes -
+                                  kStagesA * kPanelsA * kPanelBytes) /
+                                 kStageBytes;
   // By which one warpgroup begins before the other where both take part: as many as may be, or
   // their epilogues meet.
-  static constexpr int kStepsAhead = std::min(3, kStages - 1);
+  static constexpr int kStepsAhead = kGated ? kStagesA - 1 : std::min(3, kStages - 1);
 };
 
 }  // namespace tandem::cuda::gemm

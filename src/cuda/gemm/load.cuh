@@ -29,6 +29,38 @@ struct Shared {
   alignas(1024) char stores[2][Config::kStorePanels * kPanelBytes];
   Ring<Config::kStages> ring;
 };
+/// With a gate.
+template <class Config>
+requires(Config::kGated) struct Shared<Config> {
+  struct Stage {
+    char b[Config::kPanels * kPanelBytes];
+  };
+  alignas(1024) Stage stages[Config::kStages];
+  alignas(1024) char rows[Config::kStagesA][Config::kPanelsA * kPanelBytes];
+  alignas(1024) char stores[2][Config::kStorePanels * kPanelBytes];
+  Ring<Config::kStages> ring;
+  Ring<Config::kStagesA> rows_ring;
+};
+
+/// The ring that an operand passes through, and where it lies in a stage.
+template <bool kIsA, class Config>
+__device__ auto& ring_of(Shared<Config>& shared) {
+  if constexpr (kIsA && Config::kGated) {
+    return shared.rows_ring;
+  } else {
+    return shared.ring;
+  }
+}
+template <bool kIsA, class Config>
+__device__ char* place_in(Shared<Config>& shared, int stage) {
+  if constexpr (!kIsA) {
+    return shared.stages[stage].b;
+  } else if constexpr (Config::kGated) {
+    return shared.rows[stage];
+  } else {
+    return shared.stages[stage].a;
+  }
+}
 
 /// The steps of 64 that a tile contracts in a term.
 struct Steps {
@@ -158,12 +190,13 @@ __device__ void load_addend(const CUtensorMap& map, Barrier& full, char* to, con
 
 /// Loads all steps of a tile's operand. A whole warp, so that addresses are uniform; one lane does
 /// it.
-template <class Config, bool kIsA, class Operands>
+template <class Config, bool kIsA, class Operands, class Position>
 __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Config>& shared,
-                          typename Ring<Config::kStages>::Position& at) {
+                          Position& at) {
   using Operand = Operand<Config, kIsA>;
   constexpr bool kPaired = !kIsA && Operands::kPaired;
   static_assert(!kPaired || Config::kLayout == Layout::kNT);
+  auto& ring = ring_of<kIsA>(shared);
   const bool elected = cute::elect_one_sync();
   const int row = kIsA ? tile.row : tile.column;
   const typename Operand::Boxes boxes =
@@ -178,10 +211,9 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
     if constexpr (Config::kContractsTokens) operands.steps_per_batch(batch, first, steps.begin);
     int depth = first * kTileDepth;
     for (int step = steps.begin; step < steps.end; ++step, at.advance()) {
-      shared.ring.wait_empty(at);
+      ring.wait_empty(at);
       if (elected) {
-        auto& stage = shared.stages[at.stage];
-        Operand::load(*map, other, kBehind, shared.ring.full[at.stage], kIsA ? stage.a : stage.b,
+        Operand::load(*map, other, kBehind, ring.full[at.stage], place_in<kIsA>(shared, at.stage),
                       boxes, row, steps.first_token + depth, batch);
       }
       depth += kTileDepth;
@@ -191,11 +223,11 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
       }
     }
   }
-  if constexpr (HasAddend<Operands>) {
+  if constexpr (HasAddend<Operands> && !(kIsA && Config::kGated)) {
     for (int half = 0; half < kAddendSteps && adds<Config>(operands); ++half, at.advance()) {
-      shared.ring.wait_empty(at);
+      ring.wait_empty(at);
       if (elected) {
-        load_addend<Config, kIsA>(operands.addend.map, shared.ring.full[at.stage],
+        load_addend<Config, kIsA>(operands.addend.map, ring.full[at.stage],
                                   shared.stages[at.stage].b, tile, tile.row + 64 * half);
       }
     }
@@ -206,7 +238,7 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
 /// the first tile.
 template <class Config, bool kIsA, class Operands>
 __device__ void load_tiles(const Operands& operands, Shared<Config>& shared, bool late = false) {
-  typename Ring<Config::kStages>::Position at;
+  typename std::remove_reference_t<decltype(ring_of<kIsA>(shared))>::Position at;
   for (int i = blockIdx.x; i < operands.order.count; i += gridDim.x) {
     load_tile<Config, kIsA>(operands, tile_at<Config>(operands, i), shared, at);
     if (late) follow_stream();

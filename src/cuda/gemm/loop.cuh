@@ -105,10 +105,10 @@ __device__ inline std::uint32_t multiply_pairs(std::uint32_t a, std::uint32_t b)
 /// The rows of A that a warpgroup multiplies, as wgmma takes them from registers.
 using GatedRows = std::uint32_t[kTileDepth / 16][4];
 
-/// Loads a stage's rows of A times the gate's, rounded to Element.
+/// Loads rows of A times the gate's, which lie behind A in their stage, rounded to Element.
 template <class Config>
-__device__ void load_gated_rows(const typename Shared<Config>::Stage& stage, GatedRows& a) {
-  const char* rows = stage.a + threadIdx.x / 128 * kPanelBytes;
+__device__ void load_gated_rows(const char* stage, GatedRows& a) {
+  const char* rows = stage + threadIdx.x / 128 * kPanelBytes;
 #pragma unroll
   for (int step = 0; step < kTileDepth / 16; ++step) {
     std::uint32_t gate[4];
@@ -119,6 +119,13 @@ __device__ void load_gated_rows(const typename Shared<Config>::Stage& stage, Gat
       a[step][i] = multiply_pairs<typename Config::Element>(a[step][i], gate[i]);
     }
   }
+}
+
+/// Arrives once `value` is known, and so what it was made of has been loaded: an arrival alone does
+/// not wait for loads under way. `zero` is 0, which the compiler must not know.
+__device__ inline void arrive_behind(Barrier& barrier, std::uint32_t value, std::uint32_t zero) {
+  const std::uint32_t address = cute::cast_smem_ptr_to_uint(&barrier.word) + (value & zero);
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
 /// As multiply_stage, with A in registers, which must stay as they are until the product is done.
@@ -169,6 +176,7 @@ template <class Config>
 struct Products {
   Shared<Config>& shared;
   typename Ring<Config::kStages>::Position at{};
+  RingPosition<std::max(Config::kStagesA, 1)> rows_at{};  // with a gate
 
   /// Lets the next step be loaded into a stage that this warpgroup has read.
   __device__ void release(int stage) { shared.ring.empty[stage].arrive(); }
@@ -206,10 +214,13 @@ struct Products {
       // A of two steps: one's products run while the other's rows are loaded.
       GatedRows rows[2] = {};
       const auto take_gated = [&](int i, GatedRows& mine, const GatedRows& before) {
-        take_step(i, [&](auto& stage) {
-          load_gated_rows<Config>(stage, mine);
-          multiply_gated<Config>(mine, stage, i > 0, acc);
-        });
+        shared.rows_ring.wait_full(rows_at);
+        load_gated_rows<Config>(shared.rows[rows_at.stage], mine);
+        // why not behind a fence, as in add: it would take 7 % of a call's time.
+        const std::uint32_t of_all = mine[0][0] ^ mine[1][0] ^ mine[2][0] ^ mine[3][0];
+        arrive_behind(shared.rows_ring.empty[rows_at.stage], of_all, operands.rows >> 31);
+        rows_at.advance();
+        take_step(i, [&](auto& stage) { multiply_gated<Config>(mine, stage, i > 0, acc); });
         hold_operand(before);
       };
 #pragma unroll 1
@@ -277,7 +288,8 @@ struct Products {
 template <class Config, class Operands>
 __device__ void begin(const Operands& operands, Shared<Config>& shared) {
   if (threadIdx.x == 0) {
-    shared.ring.init(2, Config::kTogether ? 256 : 128);
+    shared.ring.init(Config::kGated ? 1 : 2, Config::kTogether ? 256 : 128);
+    if constexpr (Config::kGated) shared.rows_ring.init(1, 256);
     fence_barriers_initialised();
   }
   if (threadIdx.x == 256) {
