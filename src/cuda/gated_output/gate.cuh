@@ -17,9 +17,14 @@ struct Gate {
 template <OutputGate kActivation>
 __device__ Gate apply_gate(float g) {
   if constexpr (kActivation == OutputGate::kNone) return {g, 1.0f};
-  const Sigmoid s(g);
-  if constexpr (kActivation == OutputGate::kSigmoid) return {s.value, s.value * s.complement};
-  return {g * s.value, s.value * fmaf(g, s.complement, 1.0f)};
+  if constexpr (kActivation == OutputGate::kSigmoid) {
+    const Sigmoid s(g);
+    return {s.value, s.value * s.complement};
+  }
+  // why not Sigmoid: it takes three instructions more, and of its complement only what lies beside
+  // 1 counts here.
+  const float s = reciprocal(1.0f + fast_exp2(-g * kLog2E));
+  return {g * s, s * fmaf(g, 1.0f - s, 1.0f)};
 }
 
 /// Calls body(std::integral_constant) with the activation.
@@ -33,20 +38,22 @@ __device__ void with_gate(OutputGate activation, const Body& body) {
   }
 }
 
-/// What d_o and d_gate have of an element: y is what the group norm takes, mean that of its y's
-/// with the gradients.
+/// What d_o and d_gate have of an element.
 struct Gradients {
   float d_o, d_gate;
 
-  __device__ Gradients(float o, const Gate& f, float d)
-      : d_o(d * f.value), d_gate(d * o * f.slope) {}
-  __device__ Gradients(float o, const Gate& f, float d, bool behind, float rstd, float weight,
-                       float mean) {
-    const float m = (behind ? o * f.value : o) * rstd;
-    const float dn = behind ? d : d * f.value;
-    const float dy = rstd * (dn * weight - m * mean);
-    d_o = behind ? dy * f.value : dy;
-    d_gate = (behind ? dy * o : d * m * weight) * f.slope;
+  static __device__ Gradients without_norm(float o, const Gate& f, float d) {
+    return {d * f.value, d * o * f.slope};
+  }
+  /// With h, of y = o or, behind the gate, o f: dy = s (e w - c y) with c = s mean(e w n)
+  /// (docs/ops/gated_output.md); u is d_a w.
+  template <bool kBehindGate>
+  static __device__ Gradients of_norm(float o, const Gate& f, float u, float s, float c) {
+    if constexpr (kBehindGate) {
+      const float dy = s * fmaf(-c, o * f.value, u);
+      return {dy * f.value, dy * o * f.slope};
+    }
+    return {s * fmaf(u, f.value, -c * o), u * (o * s) * f.slope};
   }
 };
 

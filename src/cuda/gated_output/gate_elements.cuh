@@ -104,9 +104,12 @@ __global__ __launch_bounds__(kRowThreads) void any_gate_gradient_kernel(
         const float o = load<Element>(rows.o, row, column);
         const float d = load<Element>(params.d_gated, row, column);
         const Gate f = gate_at<Element, kActivation>(rows, row, column);
-        const Gradients made = norms ? Gradients(o, f, d, rows.norm_behind_gate, rstd,
-                                                 weight_at<Element>(rows, column), mean[0])
-                                     : Gradients(o, f, d);
+        Gradients made = Gradients::without_norm(o, f, d);
+        if (norms) {
+          const float u = d * weight_at<Element>(rows, column), c = rstd * mean[0];
+          made = rows.norm_behind_gate ? Gradients::of_norm<true>(o, f, u, rstd, c)
+                                       : Gradients::of_norm<false>(o, f, u, rstd, c);
+        }
         if (params.d_o.data != nullptr) {
           row_of<Element>(params.d_o, row)[column] = static_cast<Element>(made.d_o);
         }
