@@ -16,7 +16,8 @@
 //   rows  warpgroups 0 and 1    every other tile each: products, the epilogue
 //   load  warps 8 and 9         A and B by TMA, one lane each (gemm/load.cuh)
 // One CTA per SM, which stays for several tiles (gemm/schedule.cuh). The tiles' steps pass through
-// one ring, so one warpgroup's epilogue lies beside the other's products:
+// one ring (A with a gate through one of its own), so one warpgroup's epilogue lies beside the
+// other's products:
 //
 //   load    ~ tile n+1 ~~~~~~~ tile n+2 ~~~~~~ tile n+3 ~~~~~
 //   rows 0  = tile n =====  - epilogue -   = tile n+2 =====
