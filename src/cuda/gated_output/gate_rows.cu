@@ -59,14 +59,6 @@ struct Inputs {
   }
 };
 
-/// Stores eight elements at a multiple of 16 bytes.
-template <class Element>
-__device__ void store_words(Element* to, const float (&values)[8]) {
-  *reinterpret_cast<uint4*>(to) = {
-      pack_pair<Element>(values[0], values[1]), pack_pair<Element>(values[2], values[3]),
-      pack_pair<Element>(values[4], values[5]), pack_pair<Element>(values[6], values[7])};
-}
-
 // Without a group norm.
 
 template <class Element>

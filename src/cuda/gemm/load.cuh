@@ -42,7 +42,10 @@ requires(Config::kGated) struct Shared<Config> {
   Ring<Config::kStagesA> rows_ring;
 };
 
-/// The ring that an operand passes through, and where it lies in a stage.
+/// The ring that an operand passes through, how many stages it has, and where the operand lies in
+/// one.
+template <class Config, bool kIsA>
+constexpr int kStagesOf = kIsA&& Config::kGated ? Config::kStagesA : Config::kStages;
 template <bool kIsA, class Config>
 __device__ auto& ring_of(Shared<Config>& shared) {
   if constexpr (kIsA && Config::kGated) {
@@ -190,9 +193,9 @@ __device__ void load_addend(const CUtensorMap& map, Barrier& full, char* to, con
 
 /// Loads all steps of a tile's operand. A whole warp, so that addresses are uniform; one lane does
 /// it.
-template <class Config, bool kIsA, class Operands, class Position>
+template <class Config, bool kIsA, class Operands>
 __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Config>& shared,
-                          Position& at) {
+                          RingPosition<kStagesOf<Config, kIsA>>& at) {
   using Operand = Operand<Config, kIsA>;
   constexpr bool kPaired = !kIsA && Operands::kPaired;
   static_assert(!kPaired || Config::kLayout == Layout::kNT);
@@ -238,7 +241,7 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
 /// the first tile.
 template <class Config, bool kIsA, class Operands>
 __device__ void load_tiles(const Operands& operands, Shared<Config>& shared, bool late = false) {
-  typename std::remove_reference_t<decltype(ring_of<kIsA>(shared))>::Position at;
+  RingPosition<kStagesOf<Config, kIsA>> at;
   for (int i = blockIdx.x; i < operands.order.count; i += gridDim.x) {
     load_tile<Config, kIsA>(operands, tile_at<Config>(operands, i), shared, at);
     if (late) follow_stream();

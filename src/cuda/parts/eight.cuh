@@ -49,13 +49,19 @@ __device__ void load_eight(const void* row, bool fp32, int column, int count, fl
   }
 }
 
+/// Stores eight 16-bit elements that begin at a multiple of 16 bytes.
+template <class Element>
+__device__ void store_words(Element* to, const float (&values)[8]) {
+  *reinterpret_cast<uint4*>(to) = {
+      pack_pair<Element>(values[0], values[1]), pack_pair<Element>(values[2], values[3]),
+      pack_pair<Element>(values[4], values[5]), pack_pair<Element>(values[6], values[7])};
+}
+
 /// Stores eight 16-bit elements, or the first `count` of them.
 template <class Element>
 __device__ void store_eight(Element* to, int count, const float (&values)[8]) {
   if (count >= 8 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
-    *reinterpret_cast<uint4*>(to) = {
-        pack_pair<Element>(values[0], values[1]), pack_pair<Element>(values[2], values[3]),
-        pack_pair<Element>(values[4], values[5]), pack_pair<Element>(values[6], values[7])};
+    store_words(to, values);
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
