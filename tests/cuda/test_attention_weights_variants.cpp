@@ -50,12 +50,12 @@ std::size_t workspace_bytes(const AttentionWeightsBackwardArgs& args) {
 
 TEST(AttentionWeightsVariants, HeadDimsChoose) {
   const auto name = [](std::int64_t K) { return chosen(forward_args(1, 128, 128, 2, K)); };
-  EXPECT_EQ(name(8), "attention_weights_forward.sm90.bf16.k64.keys256");
-  EXPECT_EQ(name(64), "attention_weights_forward.sm90.bf16.k64.keys256");
+  EXPECT_EQ(name(8), "attention_weights_forward.sm90.bf16.k64.keys128");
+  EXPECT_EQ(name(64), "attention_weights_forward.sm90.bf16.k64.keys128");
   EXPECT_EQ(name(72), "attention_weights_forward.sm90.bf16.k128");
   EXPECT_EQ(name(256), "attention_weights_forward.sm90.bf16.k256");
   EXPECT_EQ(chosen(forward_args(1, 128, 128, 2, 64, DType::kFloat16)),
-            "attention_weights_forward.sm90.fp16.k64.keys256");
+            "attention_weights_forward.sm90.fp16.k64.keys128");
   EXPECT_EQ(chosen(backward_args(1, 128, 128, 2, 136)),
             "attention_weights_backward.sm90.bf16.k256");
 }
@@ -64,6 +64,8 @@ TEST(AttentionWeightsVariants, HeadDimsChoose) {
 TEST(AttentionWeightsVariants, KeysChoose) {
   const auto name = [](std::int64_t keys) { return chosen(forward_args(1, 128, keys, 2, 64)); };
   const std::string any = "attention_weights_forward.sm90.bf16.k64";
+  EXPECT_EQ(name(128), any + ".keys128");
+  EXPECT_EQ(name(136), any + ".keys256");
   EXPECT_EQ(name(256), any + ".keys256");
   EXPECT_EQ(name(264), any + ".keys512");
   EXPECT_EQ(name(768), any + ".keys768");
@@ -71,14 +73,14 @@ TEST(AttentionWeightsVariants, KeysChoose) {
   EXPECT_EQ(name(1032), any);
 }
 
-/// Shares of the tiles of 32 queries: as many as there is room for, or whole parts of heads.
-TEST(AttentionWeightsVariants, WholeRowsAreShared) {
+/// Shares of tiles: as many as there is room for, or whole parts of heads.
+TEST(AttentionWeightsVariants, RowsAreShared) {
   const auto shares = [](std::int64_t heads, std::int64_t queries, std::int64_t most) {
     AttentionSizes sizes;
     sizes.B = 1;
     sizes.H = static_cast<int>(heads);
     sizes.TQ = queries;
-    return whole_rows_shares(sizes, most);
+    return row_shares(sizes, 32, most);
   };
   EXPECT_EQ(shares(1, 33, 132), 2);        // no more than tiles
   EXPECT_EQ(shares(64, 1024, 132), 128);   // 16 tiles each, as with 132
@@ -96,16 +98,21 @@ TEST(AttentionWeightsVariants, RefusalsNameTheLimit) {
   }
 }
 
-/// Rows of weights that are not whole 16 bytes go through the workspace, as other tensors do that
-/// TMA cannot read.
+/// What TMA cannot read goes through the workspace, and so do rows of weights that are not whole 16
+/// bytes, but where rows fit on chip.
 TEST(AttentionWeightsVariants, OtherLayoutsAreCopied) {
   EXPECT_EQ(workspace_bytes(forward_args(2, 100, 96, 3, 64)), 0u);
-  const auto odd = forward_args(2, 96, 100, 3, 64);
-  EXPECT_EQ(chosen(odd), "attention_weights_forward.sm90.bf16.k64.keys256.copied");
-  EXPECT_EQ(workspace_bytes(odd), 2u * 96 * 3 * 104 * 2);
-  auto args = forward_args(2, 100, 96, 3, 64);
+  const std::string any = "attention_weights_forward.sm90.bf16.k64";
+  EXPECT_EQ(chosen(forward_args(2, 96, 100, 3, 64)), any + ".keys128");
+  EXPECT_EQ(chosen(forward_args(2, 96, 1001, 3, 64)), any + ".keys1024");
+  EXPECT_EQ(workspace_bytes(forward_args(2, 96, 1001, 3, 64)), 0u);
+  const auto long_and_odd = forward_args(2, 96, 1028, 3, 64);
+  EXPECT_EQ(chosen(long_and_odd), any + ".copied");
+  EXPECT_EQ(workspace_bytes(long_and_odd), 2u * 96 * 3 * 1032 * 2);
+  auto args = forward_args(2, 100, 92, 3, 64);
   args.k.data = static_cast<char*>(args.k.data) + 2;
-  EXPECT_EQ(chosen(args), "attention_weights_forward.sm90.bf16.k64.keys256.copied");
+  EXPECT_EQ(chosen(args), any + ".keys128.copied");
+  EXPECT_EQ(workspace_bytes(args), 2u * 92 * 3 * 64 * 2);  // of k alone
   auto backward = backward_args(2, 100, 96, 3, 64);
   backward.d_w.strides[1] = 0;  // heads share one
   EXPECT_EQ(chosen(backward), "attention_weights_backward.sm90.bf16.k64.copied");
@@ -114,7 +121,7 @@ TEST(AttentionWeightsVariants, OtherLayoutsAreCopied) {
 TEST(AttentionWeightsVariants, WithoutElementsThereIsNothingToCopy) {
   for (const auto& [TQ, TK] : {std::pair{0, 70}, {70, 0}, {0, 0}}) {
     EXPECT_EQ(chosen(forward_args(2, TQ, TK, 3, 64)),
-              "attention_weights_forward.sm90.bf16.k64.keys256");
+              "attention_weights_forward.sm90.bf16.k64.keys128");
     EXPECT_EQ(chosen(backward_args(2, TQ, TK, 3, 64)), "attention_weights_backward.sm90.bf16.k64");
   }
 }

@@ -9,21 +9,27 @@ namespace {
 
 constexpr const char* kOp = "attention_weights_forward";
 
-attention::Operands operands_of(AttentionWeightsForwardProblem& problem) {
+attention::Operands inputs_of(AttentionWeightsForwardProblem& problem) {
   const Extents extents(problem);
   attention::Operands operands(problem.dtype);
   operands.add_input("q", problem.q, extents.q);
   operands.add_input("k", problem.k, extents.k);
-  operands.add_output("w", problem.w, extents.w);
+  return operands;
+}
+attention::Operands output_of(AttentionWeightsForwardProblem& problem) {
+  attention::Operands operands(problem.dtype);
+  operands.add_output("w", problem.w, Extents(problem).w);
   return operands;
 }
 
-/// Says of a variant why it cannot take so many keys.
-auto too_many_keys(std::int64_t keys) {
-  return [keys](const ForwardVariant& variant) -> std::string {
+/// Says of a variant why it cannot take so many keys, or store weights where they lie.
+auto reason_against(std::int64_t keys, std::string misfit) {
+  return [keys, misfit](const ForwardVariant& variant) -> std::string {
     const std::int64_t most = variant.launch.most_keys;
-    if (keys <= most) return "";
-    return "takes TK <= " + std::to_string(most) + ", got " + std::to_string(keys);
+    if (keys > most) {
+      return "takes TK <= " + std::to_string(most) + ", got " + std::to_string(keys);
+    }
+    return variant.copies || variant.launch.takes_any_weights() ? "" : misfit;
   };
 }
 
@@ -33,17 +39,22 @@ struct Plan {
   Plan(const AttentionWeightsForwardProblem& given, const DeviceProperties& device,
        const CallOptions& options)
       : problem(given),
-        operands(operands_of(problem)),
-        variant(attention::choose(kOp, forward_variants(), problem, operands.misfit(), device,
-                                  options, too_many_keys(problem.TK))) {
+        inputs(inputs_of(problem)),
+        output(output_of(problem)),
+        variant(attention::choose(kOp, forward_variants(), problem, inputs.misfit(), device,
+                                  options, reason_against(problem.TK, output.misfit()))) {
     WorkspaceLayout workspace;
-    if (variant.copies) operands.plan_copies(workspace);
+    if (variant.copies) inputs.plan_copies(workspace);
+    if (copies_output()) output.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
   }
   Plan(const Plan&) = delete;
 
+  bool copies_output() const { return variant.copies && !variant.launch.takes_any_weights(); }
+
   AttentionWeightsForwardProblem problem;
-  attention::Operands operands;
+  attention::Operands inputs;
+  attention::Operands output;
   const ForwardVariant& variant;
   std::size_t workspace_bytes = 0;
 };
@@ -58,7 +69,8 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* stream = context.stream.handle;
-  plan.operands.copy_inputs(variant.name, scratch, stream);
+  if (variant.copies) plan.inputs.copy_inputs(variant.name, scratch, stream);
+  if (plan.copies_output()) plan.output.copy_inputs(variant.name, scratch, stream);
   ForwardParams params;
   params.problem = problem;
   const Extents extents(problem);
@@ -68,40 +80,48 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const ForwardKernel& kernel = variant.launch;
   params.q_map = map(problem.q, extents.q, kernel.query_rows);
   params.k_map = map(problem.k, extents.k, kernel.key_rows);
-  if (kernel.whole_rows) {
-    params.w_map = map(problem.w, extents.w, kernel.query_rows);
-  } else {
+  params.whole_pieces = plan.copies_output() || plan.output.misfit().empty();
+  if (kernel.kind == ForwardKernel::kStrips) {
     params.strip = choose_strip(problem, device.multiprocessors);
+  }
+  if (kernel.kind == ForwardKernel::kWholeRows && params.whole_pieces) {
+    params.w_map = map(problem.w, extents.w, kernel.query_rows);
   }
   params.multiprocessors = device.multiprocessors;
   kernel.launch(variant.name.c_str(), params, stream);
-  plan.operands.copy_outputs(variant.name, stream);
+  if (plan.copies_output()) plan.output.copy_outputs(variant.name, stream);
 }
 
 }  // namespace
 
 const std::vector<ForwardVariant>& forward_variants() {
-  static const auto table = attention::make_table<ForwardKernel>(kOp, []<class Element>(
-                                                                          const auto& add) {
-    const auto add_whole_rows = [&]<int kKeyDim, int kWarps>() {
-      constexpr int kKeys = whole_rows_keys(kWarps);
-      add(kKeyDim, 0,
-          {&launch_whole_rows<Element, kKeyDim, kWarps>, kWholeRowsQueries, kWholeRowsBox, kKeys,
-           true},
-          ".keys" + std::to_string(kKeys));
-    };
-    add_whole_rows.template operator()<64, 4>();
-    add_whole_rows.template operator()<64, 8>();
-    add_whole_rows.template operator()<64, 12>();
-    add_whole_rows.template operator()<64, 16>();
-    const auto add_any = [&]<int kKeyDim>() {
-      add(kKeyDim, 0,
-          {&launch_forward<Element, kKeyDim>, 64, forward_stage_keys(kKeyDim), kMaxIndex, false});
-    };
-    add_any.template operator()<64>();
-    add_any.template operator()<128>();
-    add_any.template operator()<256>();
-  });
+  static const auto table =
+      attention::make_table<ForwardKernel>(kOp, []<class Element>(const auto& add) {
+        const auto add_rows = [&](int keys, auto launch, int query_rows, int key_rows, auto kind) {
+          add(64, 0, {launch, query_rows, key_rows, keys, kind}, ".keys" + std::to_string(keys));
+        };
+        const auto add_short_rows = [&]<int kGroups>() {
+          add_rows(kShortRowsKeys * kGroups, &launch_short_rows<Element, kGroups>,
+                   kShortRowsQueries, kShortRowsKeys, ForwardKernel::kShortRows);
+        };
+        add_short_rows.template operator()<1>();
+        add_short_rows.template operator()<2>();
+        const auto add_whole_rows = [&]<int kWarps>() {
+          add_rows(whole_rows_keys(kWarps), &launch_whole_rows<Element, 64, kWarps>,
+                   kWholeRowsQueries, kWholeRowsBox, ForwardKernel::kWholeRows);
+        };
+        add_whole_rows.template operator()<8>();
+        add_whole_rows.template operator()<12>();
+        add_whole_rows.template operator()<16>();
+        const auto add_any = [&]<int kKeyDim>() {
+          add(kKeyDim, 0,
+              {&launch_forward<Element, kKeyDim>, 64, forward_stage_keys(kKeyDim), kMaxIndex,
+               ForwardKernel::kStrips});
+        };
+        add_any.template operator()<64>();
+        add_any.template operator()<128>();
+        add_any.template operator()<256>();
+      });
   return table;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cuda/attention_weights/forward_config.h"
+#include "cuda/attention_weights/short_rows_config.h"
 #include "cuda/attention_weights/whole_rows_config.h"
 #include "cuda/runtime/plan.h"
 #include "ops/attention_weights_problem.h"
@@ -13,15 +14,17 @@
 namespace tandem::cuda::attention_weights {
 
 /// The maps are plan_tile's, with ForwardKernel's rows. Columns past their dims read as zero. w
-/// starts at a multiple of 16 bytes, its strides and TK are multiples of 8 elements. Tokens are
-/// below 2^29, tiles of 64 queries of all heads below 2^31, none is 0.
+/// starts at a multiple of 16 bytes, its strides and TK are multiples of 8 elements, unless
+/// `whole_pieces` says otherwise. Tokens are below 2^29, tiles of 64 queries of all heads below
+/// 2^31, none is 0.
 struct ForwardParams {
   AttentionWeightsForwardProblem problem;
   CUtensorMap q_map;
   CUtensorMap k_map;
-  CUtensorMap w_map{};  // of whole rows alone
+  CUtensorMap w_map{};  // of whole rows alone, in whole pieces
   int strip = 1;        // of others: tiles that each warpgroup of a CTA takes, one after the other
   int multiprocessors = 0;
+  bool whole_pieces = true;  // w is as said above; else of short and whole rows alone
 };
 
 /// CTAs of a call.
@@ -45,10 +48,10 @@ inline int choose_strip(const AttentionWeightsForwardProblem& problem, int multi
   return best;
 }
 
-/// Equal shares of all tiles of attention_weights_whole_rows_kernel, at most `most`: fewer where no
-/// share then has keys of two heads, and none becomes longer.
-inline std::int64_t whole_rows_shares(const AttentionSizes& sizes, std::int64_t most) {
-  const std::int64_t tiles_per_head = ceil_div(sizes.TQ, kWholeRowsQueries);
+/// Equal shares of all tiles of so many queries, at most `most`: fewer where no share then has keys
+/// of two heads, and none becomes longer.
+inline std::int64_t row_shares(const AttentionSizes& sizes, int queries, std::int64_t most) {
+  const std::int64_t tiles_per_head = ceil_div(sizes.TQ, queries);
   const std::int64_t heads = sizes.B * sizes.H, of_head = most / heads;
   const std::int64_t shares = std::min(heads * tiles_per_head, most);
   const bool divides =
@@ -56,13 +59,17 @@ inline std::int64_t whole_rows_shares(const AttentionSizes& sizes, std::int64_t 
   return divides ? std::min(shares, heads * of_head) : shares;
 }
 
-/// Launches attention_weights_forward_kernel for head dims up to kKeyDim, or
-/// attention_weights_whole_rows_kernel for rows of up to whole_rows_keys(kWarps) keys; `name` is
-/// the variant's, for errors. Instantiated by forward_instances.cuh and whole_rows_instances.cuh.
+/// Launches attention_weights_forward_kernel for head dims up to kKeyDim,
+/// attention_weights_whole_rows_kernel for rows of up to whole_rows_keys(kWarps) keys, or
+/// attention_weights_short_rows_kernel for up to kShortRowsKeys kGroups; `name` is the variant's,
+/// for errors. Instantiated by forward_instances.cuh, whole_rows_instances.cuh and
+/// short_rows_instances.cuh.
 template <class Element, int kKeyDim>
 void launch_forward(const char* name, const ForwardParams& params, void* stream);
 template <class Element, int kKeyDim, int kWarps>
 void launch_whole_rows(const char* name, const ForwardParams& params, void* stream);
+template <class Element, int kGroups>
+void launch_short_rows(const char* name, const ForwardParams& params, void* stream);
 
 /// How a variant is launched, and for which calls.
 struct ForwardKernel {
@@ -70,7 +77,9 @@ struct ForwardKernel {
   int query_rows;  // of the boxes of q's map, and of w's
   int key_rows;    // of k's
   std::int64_t most_keys;
-  bool whole_rows;
+  enum { kStrips, kWholeRows, kShortRows } kind;
+
+  bool takes_any_weights() const { return kind != kStrips; }
 };
 
 }  // namespace tandem::cuda::attention_weights

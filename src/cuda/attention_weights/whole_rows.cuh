@@ -8,15 +8,15 @@
 //   w  = e / L       L = sum l over the warps, which meet here alone
 // A warp's keys are two halves. While one half multiplies, exponentials of the other are taken, or
 // its weights of the tile before are turned on their way to shared memory (stmatrix), from where
-// TMA stores them. A row whose L fp32 does not hold well is made once more, with e = 2^(c St - m)
-// and m = c max St.
+// TMA stores them, or the warp where rows are not whole pieces of 16 bytes. A row whose L fp32 does
+// not hold well is made once more, with e = 2^(c St - m) and m = c max St.
 //
 // Floor: w once. What binds: no unit alone; all warps of a CTA are in the same phase.
 //
 // Numerics: all fp32, w is rounded once; the order of sums follows from the number of keys alone.
 // NaN and masks are as in attention_weights_forward_kernel.
-// Shared memory: 54 KB for four warps, of which a multiprocessor has four CTAs, 107 KB for eight,
-// 156 KB for twelve, 205 KB for 16.
+// Shared memory: 107 KB for eight warps, of which a multiprocessor has two CTAs, 156 KB for twelve,
+// 205 KB for 16.
 #pragma once
 
 #include "cuda/attention_weights/whole_rows_tiles.cuh"
@@ -38,7 +38,7 @@ __launch_bounds__(Config::kThreads, Config::kCtas) void attention_weights_whole_
   if (threadIdx.x == 32) {
     prefetch_tensor_map(params.q_map);
     prefetch_tensor_map(params.k_map);
-    prefetch_tensor_map(params.w_map);
+    if constexpr (Config::kPieces) prefetch_tensor_map(params.w_map);
   }
   __syncthreads();
   follow_stream();

@@ -1,41 +1,10 @@
-// The work of a CTA of attention_weights_whole_rows_kernel, and its shared memory.
+// Shared memory of attention_weights_whole_rows_kernel.
 #pragma once
 
-#include "cuda/attention_weights/forward_params.h"
 #include "cuda/attention_weights/whole_rows_config.h"
-#include "cuda/parts/ring.cuh"
+#include "cuda/parts/barrier.cuh"
 
 namespace tandem::cuda::attention_weights {
-
-/// A tile of queries, and the next ones of a CTA. Their number fits into an int: the rows of more
-/// would not fit into memory.
-struct WholeRowsTile {
-  int tiles_per_head;
-  int heads;
-  int tile;
-  int in_head;
-  int head;
-  int batch;
-
-  __device__ WholeRowsTile(const ForwardParams& params, int tile_)
-      : tiles_per_head((static_cast<int>(params.problem.TQ) + kWholeRowsQueries - 1) /
-                       kWholeRowsQueries),
-        heads(static_cast<int>(params.problem.H)),
-        tile(tile_),
-        in_head(tile % tiles_per_head),
-        head(tile / tiles_per_head % heads),
-        batch(tile / tiles_per_head / heads) {}
-
-  __device__ int query() const { return in_head * kWholeRowsQueries; }
-  __device__ void advance() {
-    ++tile;
-    if (++in_head < tiles_per_head) return;
-    in_head = 0;
-    if (++head < heads) return;
-    head = 0;
-    ++batch;
-  }
-};
 
 template <class Config>
 struct WholeRowsShared {

@@ -2,9 +2,13 @@
 #pragma once
 
 #include "cuda/attention/reach.cuh"
+#include "cuda/attention_weights/forward_params.h"
+#include "cuda/attention_weights/panel_rows.cuh"
+#include "cuda/attention_weights/query_tile.cuh"
 #include "cuda/attention_weights/whole_rows_shared.cuh"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
+#include "cuda/parts/ring.cuh"
 #include "cuda/parts/tma.cuh"
 #include "cuda/parts/wgmma.cuh"
 
@@ -34,7 +38,7 @@ struct WholeRowsTiles {
   WholeRowsShared<Config>& shared;
 
   using Element = typename Config::Element;
-  using Tile = WholeRowsTile;
+  using Tile = QueryTile<kWholeRowsQueries>;
 
   static constexpr int kWarps = Config::kWarps;
   static constexpr int kWarpKeys = 64;
@@ -270,15 +274,26 @@ struct WholeRowsTiles {
   }
   /// Stores the warp's panel.
   __device__ void store(const Tile& at) const {
-    fence_shared_for_async_proxy();
-    __syncwarp();
-    if (lane == 0 && first_key < keys) {
-      store_panel_once(params.w_map, shared.w[warp], {first_key, at.head, at.query(), at.batch});
+    if constexpr (Config::kPieces) {
+      fence_shared_for_async_proxy();
+      __syncwarp();
+      if (lane == 0 && first_key < keys) {
+        store_panel_once(params.w_map, shared.w[warp], {first_key, at.head, at.query(), at.batch});
+      }
+    } else {
+      const StridedTensor& w = params.problem.w;
+      __syncwarp();
+      store_panel_rows<Config::kQueries>(
+          shared.w[warp],
+          static_cast<Element*>(w.data) + at.batch * w.batch_stride + at.head * w.head_stride +
+              at.query() * w.time_stride + first_key,
+          w.time_stride, static_cast<int>(params.problem.TQ) - at.query(),
+          min(kWarpKeys, keys - first_key));
     }
   }
   /// Waits until the panel may be written again.
   __device__ void wait_stored() const {
-    if (lane == 0) wait_stores_read();
+    if (Config::kPieces && lane == 0) wait_stores_read();
     __syncwarp();
   }
 
@@ -293,9 +308,9 @@ struct WholeRowsTiles {
 
   __device__ void run() {
     // This CTA's equal share of all tiles.
-    Tile at(params, 0);
+    Tile at(params.problem, 0);
     const std::int64_t tiles = params.problem.B * params.problem.H * at.tiles_per_head;
-    at = Tile(params, static_cast<int>(blockIdx.x * tiles / gridDim.x));
+    at = Tile(params.problem, static_cast<int>(blockIdx.x * tiles / gridDim.x));
     const int end = static_cast<int>((blockIdx.x + 1) * tiles / gridDim.x);
     if (lane == 0) load_keys(at);
     Tile next = at;  // whose queries are loaded next
