@@ -16,10 +16,11 @@ attention::Operands inputs_of(AttentionWeightsForwardProblem& problem) {
   operands.add_input("k", problem.k, extents.k);
   return operands;
 }
-attention::Operands output_of(AttentionWeightsForwardProblem& problem) {
+/// Says why a kernel that stores 16 bytes at a time cannot write w where it lies, "" when it can.
+std::string misfit_of_weights(AttentionWeightsForwardProblem problem) {
   attention::Operands operands(problem.dtype);
   operands.add_output("w", problem.w, Extents(problem).w);
-  return operands;
+  return operands.misfit();
 }
 
 /// Says of a variant why it cannot take so many keys, or store weights where they lie.
@@ -39,22 +40,22 @@ struct Plan {
   Plan(const AttentionWeightsForwardProblem& given, const DeviceProperties& device,
        const CallOptions& options)
       : problem(given),
-        inputs(inputs_of(problem)),
-        output(output_of(problem)),
-        variant(attention::choose(kOp, forward_variants(), problem, inputs.misfit(), device,
-                                  options, reason_against(problem.TK, output.misfit()))) {
+        operands(inputs_of(problem)),
+        weights_misfit(misfit_of_weights(problem)),
+        variant(attention::choose(kOp, forward_variants(), problem, operands.misfit(), device,
+                                  options, reason_against(problem.TK, weights_misfit))) {
+    if (!variant.launch.takes_any_weights()) {
+      operands.add_output("w", problem.w, Extents(problem).w);
+    }
     WorkspaceLayout workspace;
-    if (variant.copies) inputs.plan_copies(workspace);
-    if (copies_output()) output.plan_copies(workspace);
+    if (variant.copies) operands.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
   }
   Plan(const Plan&) = delete;
 
-  bool copies_output() const { return variant.copies && !variant.launch.takes_any_weights(); }
-
   AttentionWeightsForwardProblem problem;
-  attention::Operands inputs;
-  attention::Operands output;
+  attention::Operands operands;
+  std::string weights_misfit;
   const ForwardVariant& variant;
   std::size_t workspace_bytes = 0;
 };
@@ -69,8 +70,7 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kOp, context, plan.workspace_bytes);
   void* stream = context.stream.handle;
-  if (variant.copies) plan.inputs.copy_inputs(variant.name, scratch, stream);
-  if (plan.copies_output()) plan.output.copy_inputs(variant.name, scratch, stream);
+  plan.operands.copy_inputs(variant.name, scratch, stream);
   ForwardParams params;
   params.problem = problem;
   const Extents extents(problem);
@@ -80,7 +80,7 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const ForwardKernel& kernel = variant.launch;
   params.q_map = map(problem.q, extents.q, kernel.query_rows);
   params.k_map = map(problem.k, extents.k, kernel.key_rows);
-  params.whole_pieces = plan.copies_output() || plan.output.misfit().empty();
+  params.whole_pieces = !kernel.takes_any_weights() || plan.weights_misfit.empty();
   if (kernel.kind == ForwardKernel::kStrips) {
     params.strip = choose_strip(problem, device.multiprocessors);
   }
@@ -89,7 +89,7 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   }
   params.multiprocessors = device.multiprocessors;
   kernel.launch(variant.name.c_str(), params, stream);
-  if (plan.copies_output()) plan.output.copy_outputs(variant.name, stream);
+  plan.operands.copy_outputs(variant.name, stream);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct ForwardParams {
   CUtensorMap q_map;
   CUtensorMap k_map;
   CUtensorMap w_map{};  // of whole rows alone, in whole pieces
-  int strip = 1;        // of others: tiles that each warpgroup of a CTA takes, one after the other
+  int strip = 1;        // of strips: tiles that each warpgroup of a CTA takes, one after the other
   int multiprocessors = 0;
   bool whole_pieces = true;  // w is as said above; else of short and whole rows alone
 };

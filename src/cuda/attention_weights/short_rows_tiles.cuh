@@ -1,11 +1,14 @@
 // The warpgroups of attention_weights_short_rows_kernel, and their tiles.
 #pragma once
 
+#include <cutlass/arch/memory_sm80.h>
+
 #include "cuda/attention/reach.cuh"
 #include "cuda/attention_weights/forward_params.h"
 #include "cuda/attention_weights/panel_rows.cuh"
 #include "cuda/attention_weights/query_tile.cuh"
 #include "cuda/attention_weights/short_rows_shared.cuh"
+#include "cuda/attention_weights/unshifted.cuh"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
 #include "cuda/parts/ring.cuh"
@@ -41,8 +44,7 @@ struct ShortRowsTiles {
   const int own_key = lane % 4 * 8;  // of each 32
   const int keys = static_cast<int>(params.problem.TK);
   const int most_queries = static_cast<int>(params.problem.TQ);
-  // Of exponents. why not 0: times -inf it is NaN.
-  const float scale = params.problem.scale == 0.0f ? 1e-30f : params.problem.scale * kLog2E;
+  const float scale = exponent_scale(params.problem.scale);
 
   /// The row of shared memory where a key lies.
   static __device__ int row_of_key(int key) {
@@ -78,7 +80,7 @@ struct ShortRowsTiles {
   }
   /// Waits for this thread's part of keys. All see them after the CTA's next barrier.
   __device__ static void wait_keys() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    cutlass::arch::cp_async_wait<0>();
     fence_shared_for_async_proxy();
   }
 
@@ -161,7 +163,6 @@ struct ShortRowsTiles {
   struct Largest {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
   };
-  static __device__ bool holds(float sum) { return sum >= 0x1p-64f && sum <= 0x1p96f; }
 
   /// Scores and their exponentials once more, where sums do not hold relative to the row's largest
   /// score. Other rows stay as they were, to the bit.
@@ -184,7 +185,7 @@ struct ShortRowsTiles {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float top = hear(fragment_row() + 8 * i, Largest());
-      tops[i] = holds(sums[i]) || top == -INFINITY ? 0.0f : top;
+      tops[i] = sum_holds(sums[i]) || top == -INFINITY ? 0.0f : top;
       sums[i] = 0.0f;
     }
 #pragma unroll
@@ -283,7 +284,7 @@ struct ShortRowsTiles {
       if (other_head) wait_keys();
       __syncthreads();
       // All warps find the same.
-      const bool all_hold = holds(hear(lane, Sum())) && holds(hear(lane + 32, Sum()));
+      const bool all_hold = sum_holds(hear(lane, Sum())) && sum_holds(hear(lane + 32, Sum()));
 #pragma unroll
       for (int i = 0; i < 2; ++i) sums[i] = hear(fragment_row() + 8 * i, Sum());
       if (!__all_sync(0xFFFFFFFFu, all_hold)) weigh_relative(s, query, sums);

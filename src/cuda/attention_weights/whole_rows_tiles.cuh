@@ -5,6 +5,7 @@
 #include "cuda/attention_weights/forward_params.h"
 #include "cuda/attention_weights/panel_rows.cuh"
 #include "cuda/attention_weights/query_tile.cuh"
+#include "cuda/attention_weights/unshifted.cuh"
 #include "cuda/attention_weights/whole_rows_shared.cuh"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
@@ -54,8 +55,7 @@ struct WholeRowsTiles {
   const int lane = threadIdx.x % 32;
   const int first_key = warp * kWarpKeys;
   const int keys = static_cast<int>(params.problem.TK);
-  // Of exponents. why not 0: times -inf it is NaN.
-  const float scale = params.problem.scale == 0.0f ? 1e-30f : params.problem.scale * kLog2E;
+  const float scale = exponent_scale(params.problem.scale);
 
   /// Starts the load of a tile's queries. One thread, as below.
   __device__ void load_queries(const Tile& at, int stage) const {
@@ -346,7 +346,7 @@ struct WholeRowsTiles {
       take<1>(s, sight, sums);
       float sum = combine(sums, [](float a, float b) { return a + b; });
       // The same in all warps, which have all queries.
-      const bool holds = sum >= 0x1p-64f && sum <= 0x1p96f;
+      const bool holds = sum_holds(sum);
       if (!__all_sync(0xFFFFFFFFu, holds)) sum = weigh_relative(s, at, k, q, holds);
       from_keepers(sum == 0.0f ? 0.0f : reciprocal(sum), factors);
       before = at;
