@@ -69,6 +69,7 @@ TEST(LinearScanVariants, TilesByShape) {
       {"many, but one tile of each", 300, 100, 64, 200, kSmall},
       {"many, but hardly a token", 300, 2, 64, 200, kSmall},
       {"few columns of many tokens", 1, 8192, 256, 512, kSmall},
+      {"few columns, each of long products", 1, 4096, 4096, 4096, kChain},
       {"narrow, however many", 64, 8192, 256, 64, kSmall},
   };
   for (const Decision& one : decisions) {

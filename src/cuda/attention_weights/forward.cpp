@@ -16,37 +16,31 @@ attention::Operands inputs_of(AttentionWeightsForwardProblem& problem) {
   operands.add_input("k", problem.k, extents.k);
   return operands;
 }
-/// Says why a kernel that stores 16 bytes at a time cannot write w where it lies, "" when it can.
-std::string misfit_of_weights(AttentionWeightsForwardProblem problem) {
+/// Whether w can be written 16 bytes at a time.
+bool has_whole_pieces(AttentionWeightsForwardProblem problem) {
   attention::Operands operands(problem.dtype);
   operands.add_output("w", problem.w, Extents(problem).w);
-  return operands.misfit();
+  return operands.misfit().empty();
 }
 
-/// Says of a variant why it cannot take so many keys, or store weights where they lie.
-auto reason_against(std::int64_t keys, std::string misfit) {
-  return [keys, misfit](const ForwardVariant& variant) -> std::string {
+/// Says of a variant why it cannot take so many keys.
+auto reason_against(std::int64_t keys) {
+  return [keys](const ForwardVariant& variant) -> std::string {
     const std::int64_t most = variant.launch.most_keys;
-    if (keys > most) {
-      return "takes TK <= " + std::to_string(most) + ", got " + std::to_string(keys);
-    }
-    return variant.copies || variant.launch.takes_any_weights() ? "" : misfit;
+    if (keys <= most) return "";
+    return "takes TK <= " + std::to_string(most) + ", got " + std::to_string(keys);
   };
 }
 
-/// How a call runs, and its workspace, which is copies. The problem is the kernel's. Not to be
-/// moved: the operands point into it.
+/// How a call runs, and its workspace, which is copies of q and k. The problem is the kernel's. Not
+/// to be moved: the operands point into it.
 struct Plan {
   Plan(const AttentionWeightsForwardProblem& given, const DeviceProperties& device,
        const CallOptions& options)
       : problem(given),
         operands(inputs_of(problem)),
-        weights_misfit(misfit_of_weights(problem)),
         variant(attention::choose(kOp, forward_variants(), problem, operands.misfit(), device,
-                                  options, reason_against(problem.TK, weights_misfit))) {
-    if (!variant.launch.takes_any_weights()) {
-      operands.add_output("w", problem.w, Extents(problem).w);
-    }
+                                  options, reason_against(problem.TK))) {
     WorkspaceLayout workspace;
     if (variant.copies) operands.plan_copies(workspace);
     workspace_bytes = workspace.bytes();
@@ -55,7 +49,6 @@ struct Plan {
 
   AttentionWeightsForwardProblem problem;
   attention::Operands operands;
-  std::string weights_misfit;
   const ForwardVariant& variant;
   std::size_t workspace_bytes = 0;
 };
@@ -80,7 +73,7 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   const ForwardKernel& kernel = variant.launch;
   params.q_map = map(problem.q, extents.q, kernel.query_rows);
   params.k_map = map(problem.k, extents.k, kernel.key_rows);
-  params.whole_pieces = !kernel.takes_any_weights() || plan.weights_misfit.empty();
+  params.whole_pieces = has_whole_pieces(problem);
   if (kernel.kind == ForwardKernel::kStrips) {
     params.strip = choose_strip(problem, device.multiprocessors);
   }
@@ -89,7 +82,6 @@ void run(const AttentionWeightsForwardProblem& given, const Context& context,
   }
   params.multiprocessors = device.multiprocessors;
   kernel.launch(variant.name.c_str(), params, stream);
-  plan.operands.copy_outputs(variant.name, stream);
 }
 
 }  // namespace
@@ -106,6 +98,7 @@ const std::vector<ForwardVariant>& forward_variants() {
         };
         add_short_rows.template operator()<1>();
         add_short_rows.template operator()<2>();
+        add_short_rows.template operator()<3>();
         const auto add_whole_rows = [&]<int kWarps>() {
           add_rows(whole_rows_keys(kWarps), &launch_whole_rows<Element, 64, kWarps>,
                    kWholeRowsQueries, kWholeRowsBox, ForwardKernel::kWholeRows);

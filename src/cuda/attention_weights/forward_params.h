@@ -24,7 +24,7 @@ struct ForwardParams {
   CUtensorMap w_map{};  // of whole rows alone, in whole pieces
   int strip = 1;        // of strips: tiles that each warpgroup of a CTA takes, one after the other
   int multiprocessors = 0;
-  bool whole_pieces = true;  // w is as said above; else of short and whole rows alone
+  bool whole_pieces = true;  // of w, as said above
 };
 
 /// CTAs of a call.
@@ -78,8 +78,6 @@ struct ForwardKernel {
   int key_rows;    // of k's
   std::int64_t most_keys;
   enum { kStrips, kWholeRows, kShortRows } kind;
-
-  bool takes_any_weights() const { return kind != kStrips; }
 };
 
 }  // namespace tandem::cuda::attention_weights

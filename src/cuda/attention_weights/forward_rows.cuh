@@ -233,7 +233,7 @@ struct ForwardRows {
   __device__ void run_tile(int turn, Softmax softmax) {
     const int query = shared.strip.query(group, turn);
     const Sight sees = sight(query);
-    const StoredRows<Config> rows(params.problem, shared.strip, query);
+    const StoredRows<Config> rows(params, shared.strip, query);
     rows.store_zeros(sees.blocks * Config::kKeys);
     // Blocks of each pass that other warpgroups see alone.
     const int others[2] = {shared.strip.blocks(turn, false) - sees.blocks,

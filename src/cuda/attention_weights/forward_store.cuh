@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/attention_weights/forward_shared.cuh"
+#include "cuda/attention_weights/unaligned_rows.cuh"
 #include "cuda/parts/fragment.cuh"
 
 namespace tandem::cuda::attention_weights {
@@ -13,15 +14,15 @@ class StoredRows {
   using Element = typename Config::Element;
   using Panel = char[panel_bytes(64)];
 
-  __device__ StoredRows(const AttentionWeightsForwardProblem& problem,
-                        const ForwardStrip<Config>& strip, int query)
-      : stride_(problem.w.time_stride), keys_(strip.keys) {
+  __device__ StoredRows(const ForwardParams& params, const ForwardStrip<Config>& strip, int query)
+      : whole_pieces_(params.whole_pieces),
+        stride_(params.problem.w.time_stride),
+        keys_(strip.keys) {
+    const AttentionWeightsForwardProblem& problem = params.problem;
     const int first = query + threadIdx.x % 128 / 32 * 16;
     rows_ = static_cast<int>(problem.TQ) - first;
-    const int lane = threadIdx.x % 32;
     to_ = static_cast<Element*>(problem.w.data) + strip.batch * problem.w.batch_stride +
-          strip.head * problem.w.head_stride + (first + lane / kPieces) * stride_ +
-          lane % kPieces * 8;
+          strip.head * problem.w.head_stride + first * stride_;
   }
 
   /// Rounds 64 weights of each row into a panel of the warpgroup.
@@ -39,19 +40,33 @@ class StoredRows {
   /// Streaming stores leave the cache at once instead of all together.
   __device__ void store(const Panel (&panels)[Config::kStoredHalves], int key) const {
     __syncwarp();
-    const int first = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    for_rows(key, [&](int row) {
-      return *reinterpret_cast<const uint4*>(panels[piece / 8] +
-                                             panel_offset(first + row, piece % 8));
-    });
+    const int first = threadIdx.x % 128 / 32 * 16;
+    if (whole_pieces_) {
+      const int own = first + threadIdx.x % 32 / kPieces, piece = threadIdx.x % kPieces;
+      for_rows(key, [&](int row) {
+        return *reinterpret_cast<const uint4*>(panels[piece / 8] +
+                                               panel_offset(own + row, piece % 8));
+      });
+    } else {
+      for (int half = 0; half < Config::kStoredHalves; ++half) {
+        store_panel_rows<16>(panels[half] + panel_bytes(first), to_ + key + 64 * half, stride_,
+                             rows_, min(64, keys_ - key - 64 * half));
+      }
+    }
     __syncwarp();  // before the next weights are put there
   }
 
   /// Stores zeros for all keys from `key` on.
   __device__ void store_zeros(int key) const {
-    for (; key < keys_; key += kColumns) {
-      for_rows(key, [](int) { return uint4{}; });
+    if (whole_pieces_) {
+      for (; key < keys_; key += kColumns) {
+        for_rows(key, [](int) { return uint4{}; });
+      }
+    } else {
+      for (; key < keys_; key += 64) {
+        store_unaligned_rows<16>([](int, int) { return 0u; }, to_ + key, stride_, rows_,
+                                 min(64, keys_ - key));
+      }
     }
   }
 
@@ -59,10 +74,12 @@ class StoredRows {
   static constexpr int kColumns = 64 * Config::kStoredHalves, kPieces = kColumns / 8;
   static constexpr int kRowsAtOnce = 32 / kPieces;
 
-  /// Stores what `value` says of each row's 16 bytes, neighbours by neighbouring lanes.
+  /// Stores what `value` says of each row's 16 bytes, neighbours by neighbouring lanes; of a lane's
+  /// first row it is `value(0)`.
   template <class Value>
   __device__ void for_rows(int key, const Value& value) const {
-    Element* to = to_ + key;
+    const int lane = threadIdx.x % 32;
+    Element* to = to_ + lane / kPieces * stride_ + lane % kPieces * 8 + key;
     if (rows_ >= 16 && key + kColumns <= keys_) {
 #pragma unroll
       for (int row = 0; row < 16; row += kRowsAtOnce) {
@@ -70,7 +87,6 @@ class StoredRows {
       }
       return;
     }
-    const int lane = threadIdx.x % 32;
     const bool exists = key + 8 * (lane % kPieces) < keys_;
 #pragma unroll 1
     for (int row = 0; row < 16; row += kRowsAtOnce) {
@@ -81,7 +97,8 @@ class StoredRows {
     }
   }
 
-  Element* to_;  // this lane's first row and piece
+  bool whole_pieces_;
+  Element* to_;
   std::int64_t stride_;
   int rows_;
   int keys_;

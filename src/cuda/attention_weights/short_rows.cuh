@@ -16,8 +16,8 @@
 // part.
 //
 // Numerics: as attention_weights_whole_rows_kernel's.
-// Shared memory: 49 KB for 128 keys, of which a multiprocessor has four CTAs; 81 KB for 256, two.
-// Where rows are not whole pieces 57 KB, three CTAs, and 97 KB, two.
+// Shared memory: 49 KB for 128 keys, of which a multiprocessor has four CTAs; 81 KB for 256, two;
+// 114 KB for 384, one. Where rows are not whole pieces 58 KB, three CTAs; 99 KB, two; 141 KB, one.
 #pragma once
 
 #include "cuda/attention_weights/short_rows_tiles.cuh"

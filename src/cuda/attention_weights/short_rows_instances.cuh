@@ -37,4 +37,5 @@ void launch_short_rows(const char* name, const ForwardParams& params, void* stre
   namespace tandem::cuda::attention_weights {     \
   TANDEM_ATTENTION_WEIGHTS_SHORT_ROWS(Element, 1) \
   TANDEM_ATTENTION_WEIGHTS_SHORT_ROWS(Element, 2) \
+  TANDEM_ATTENTION_WEIGHTS_SHORT_ROWS(Element, 3) \
   }

@@ -5,9 +5,9 @@
 
 #include "cuda/attention/reach.cuh"
 #include "cuda/attention_weights/forward_params.h"
-#include "cuda/attention_weights/panel_rows.cuh"
 #include "cuda/attention_weights/query_tile.cuh"
 #include "cuda/attention_weights/short_rows_shared.cuh"
+#include "cuda/attention_weights/unaligned_rows.cuh"
 #include "cuda/attention_weights/unshifted.cuh"
 #include "cuda/parts/exp2.cuh"
 #include "cuda/parts/fragment.cuh"
@@ -225,8 +225,8 @@ struct ShortRowsTiles {
         }
         const uint4 piece = make_uint4(words[0], words[1], words[2], words[3]);
         if constexpr (!Config::kPieces) {
-          *reinterpret_cast<uint4*>(shared.w[warp] +
-                                    panel_offset(lane / 4 + 8 * row, lane % 4 + 4 * block)) = piece;
+          *reinterpret_cast<uint4*>(
+              shared.w[warp] + padded_offset(lane / 4 + 8 * row, lane % 4 + 4 * block)) = piece;
         } else if (8 * row < rows && 32 * block < columns) {
           __stcs(reinterpret_cast<uint4*>(to + 8 * row * stride + 32 * block), piece);
         }
@@ -237,9 +237,9 @@ struct ShortRowsTiles {
   __device__ __forceinline__ void store_rows(int half, int query, Element* to) const {
     if constexpr (!Config::kPieces) {
       __syncwarp();
-      store_panel_rows<16>(shared.w[warp], to + 64 * half, params.problem.w.time_stride,
-                           most_queries - query - warp % 4 * 16,
-                           min(64, keys - first_key - 64 * half));
+      store_padded_rows<16>(shared.w[warp], to + 64 * half, params.problem.w.time_stride,
+                            most_queries - query - warp % 4 * 16,
+                            min(64, keys - first_key - 64 * half));
       __syncwarp();
     }
   }

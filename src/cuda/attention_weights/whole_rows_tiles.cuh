@@ -3,8 +3,8 @@
 
 #include "cuda/attention/reach.cuh"
 #include "cuda/attention_weights/forward_params.h"
-#include "cuda/attention_weights/panel_rows.cuh"
 #include "cuda/attention_weights/query_tile.cuh"
+#include "cuda/attention_weights/unaligned_rows.cuh"
 #include "cuda/attention_weights/unshifted.cuh"
 #include "cuda/attention_weights/whole_rows_shared.cuh"
 #include "cuda/parts/exp2.cuh"
@@ -261,14 +261,16 @@ struct WholeRowsTiles {
     const int row = lane / 16 * 8 + lane % 8;
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
-      char* to = shared.w[warp] + panel_offset(row, 2 * (2 * kHalf + block) + lane / 8 % 2);
+      const int piece = 2 * (2 * kHalf + block) + lane / 8 % 2;
+      char* to =
+          shared.w[warp] + (Config::kPieces ? panel_offset(row, piece) : padded_offset(row, piece));
 #pragma unroll
       for (int step = 0; step < kOwn / 4; ++step) {
         std::uint32_t packed[4];
         accumulator_to_operand<Element>(s[kHalf][block], step, packed);
-        cute::SM90_U16x8_STSM_T::copy(
-            packed[0], packed[1], packed[2], packed[3],
-            *reinterpret_cast<cute::uint128_t*>(to + step * panel_bytes(16)));
+        cute::SM90_U16x8_STSM_T::copy(packed[0], packed[1], packed[2], packed[3],
+                                      *reinterpret_cast<cute::uint128_t*>(
+                                          to + step * WholeRowsShared<Config>::kWeightsBytes / 2));
       }
     }
   }
@@ -283,7 +285,7 @@ struct WholeRowsTiles {
     } else {
       const StridedTensor& w = params.problem.w;
       __syncwarp();
-      store_panel_rows<Config::kQueries>(
+      store_padded_rows<Config::kQueries>(
           shared.w[warp],
           static_cast<Element*>(w.data) + at.batch * w.batch_stride + at.head * w.head_stride +
               at.query() * w.time_stride + first_key,

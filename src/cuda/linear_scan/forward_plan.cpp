@@ -19,12 +19,12 @@ Tiling choose_tiling(const LinearScanForwardProblem& problem, const DeviceProper
   const int multiprocessors = device.multiprocessors;
   const std::int64_t small = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
   if (small <= multiprocessors) return Tiling::kAlone;
-  // With so many columns that few tiles of each keep the machine busy, hardly any tile waits for
-  // the previous one.
+  // Large tiles read u and the weight less often, but each waits for the one before it.
   const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
   const std::int64_t tiles = columns * ceil_div(problem.T, 256);
-  const std::int64_t busy = columns * device_model(device).linear_scan.multiprocessors_per_chain;
-  const bool many = busy >= multiprocessors && tiles >= multiprocessors;
+  const DeviceModel::LinearScan& model = device_model(device).linear_scan;
+  const double small_tiles = columns * (model.small_tiles + model.small_tiles_column * problem.d);
+  const bool many = small_tiles >= model.chain_step && tiles >= multiprocessors;
   return many && problem.D > 64 && problem.T > 128 ? Tiling::kChain : Tiling::kSmall;
 }
 

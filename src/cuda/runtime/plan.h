@@ -82,9 +82,11 @@ struct DeviceModel {
     double element_together = 1.0 / 6900;  // the same, by the memory's rate
     double row = 37.0;                     // elements that each row of a tile costs beside its own
   };
-  /// linear_scan's tiles that wait for the one before (docs/ops/linear_scan.md).
+  /// linear_scan's tiles (docs/ops/linear_scan.md).
   struct LinearScan {
-    int multiprocessors_per_chain = 3;  // that one chain of tiles can keep busy
+    double chain_step = 5.0;   // a tile of 128 channels by 256 tokens, that waits for the last one
+    double small_tiles = 0.1;  // as many by small tiles, a share of a machine that is busy, and
+    double small_tiles_column = 0.19 / 1024;  // what each column of u adds
   };
 
   GlaWalk gla_walk;
