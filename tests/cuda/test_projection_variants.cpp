@@ -127,11 +127,13 @@ TEST(ProjectionPlan, HeadsWiderThanATileGoThroughTheWorkspace) {
   EXPECT_TRUE(wide("projection_forward.sm90.bf16.n128"));
 }
 
+BackwardPlan plan(const ProjectionBackwardArgs& args, bool batch_invariant = false) {
+  return plan_backward(backward_variants().front(), make_problem(args), kDevice, batch_invariant);
+}
+
 TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
   const auto slices = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
-    return plan_backward(backward_variants().front(), make_problem(backward_args(M, d, columns)),
-                         kDevice)
-        .weight_slices;
+    return plan(backward_args(M, d, columns)).weight_slices;
   };
   EXPECT_EQ(slices(32768, 2048, 2048), 1);  // 128 tiles
   EXPECT_EQ(slices(32768, 512, 512), 8);    // 16 tiles
@@ -142,30 +144,35 @@ TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
 TEST(ProjectionPlan, GradientsTakeTheWidthThatFillsWaves) {
   const auto widths = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
     const BackwardVariant& variant = backward_variants().front();
-    const BackwardPlan plan =
-        plan_backward(variant, make_problem(backward_args(M, d, columns)), kDevice);
-    return std::pair(variant.products[plan.input_width].columns,
-                     variant.products[plan.weight_width].columns);
+    const BackwardPlan made = plan(backward_args(M, d, columns));
+    return std::pair(variant.inputs[made.input].columns, variant.weights[made.weight].columns);
   };
   EXPECT_EQ(widths(2048, 5120, 2560), std::pair(128, 128));  // dx 640 tiles, d_weight 800
   EXPECT_EQ(widths(1024, 3072, 9216).first, 192);            // 128 tiles
   EXPECT_EQ(widths(8192, 4096, 6144).first, 256);
 }
 
+/// Another order of sums than where rows are many, so not in batch-invariant calls.
+TEST(ProjectionPlan, FewTilesSplitTheirDepth) {
+  const auto splits = [](std::int64_t M, bool batch_invariant) {
+    const BackwardVariant& variant = backward_variants().front();
+    return variant.inputs[plan(backward_args(M, 4096, 14336), batch_invariant).input].splits;
+  };
+  EXPECT_TRUE(splits(160, false));
+  EXPECT_FALSE(splits(160, true));
+  EXPECT_FALSE(splits(2048, false));
+}
+
 TEST(ProjectionPlan, GradientsThatAreDzAsTheyLieAreNotCopied) {
   ProjectionBackwardArgs args = backward_args(100, 64, 48);
-  EXPECT_FALSE(
-      plan_backward(backward_variants().front(), make_problem(args), kDevice).segments[0].makes_dz);
+  EXPECT_FALSE(plan(args).segments[0].makes_dz);
   args.segments[0].slope = view(6, {100, 48});
-  EXPECT_TRUE(
-      plan_backward(backward_variants().front(), make_problem(args), kDevice).segments[0].makes_dz);
+  EXPECT_TRUE(plan(args).segments[0].makes_dz);
   args.segments[0].slope.reset();
   args.segments[0].d_out = view(3, {100, 48}, DType::kFloat32);
-  EXPECT_TRUE(
-      plan_backward(backward_variants().front(), make_problem(args), kDevice).segments[0].makes_dz);
+  EXPECT_TRUE(plan(args).segments[0].makes_dz);
   args.segments[0].d_out.reset();
-  EXPECT_EQ(plan_backward(backward_variants().front(), make_problem(args), kDevice).workspace_bytes,
-            0u);
+  EXPECT_EQ(plan(args).workspace_bytes, 0u);
 }
 
 TEST(FewRows, PartsFillTheDeviceButAreNotTooShort) {

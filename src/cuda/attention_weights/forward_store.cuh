@@ -64,7 +64,7 @@ class StoredRows {
       }
     } else {
       for (; key < keys_; key += 64) {
-        store_unaligned_rows<16>([](int, int) { return 0u; }, to_ + key, stride_, rows_,
+        store_unaligned_rows<16>([](int) { return ZeroRow(); }, to_ + key, stride_, rows_,
                                  min(64, keys_ - key));
       }
     }

@@ -97,9 +97,9 @@ __device__ Steps find_steps(const Operands& operands, int term, int slice) {
   } else {
     steps.end = (operands.depth[term] + kTileDepth - 1) / kTileDepth;
     if constexpr (Config::kParts > 1) {
-      steps.begin =
-          min(static_cast<int>(cute::block_rank_in_cluster()) * operands.steps_per_part, steps.end);
-      steps.end = min(steps.begin + operands.steps_per_part, steps.end);
+      const int per_part = (steps.end + Config::kParts - 1) / Config::kParts;
+      steps.begin = min(static_cast<int>(cute::block_rank_in_cluster()) * per_part, steps.end);
+      steps.end = min(steps.begin + per_part, steps.end);
     }
   }
   return steps;

@@ -61,9 +61,6 @@ struct Operands {
   int steps_per_slice = 0;
   cutlass::FastDivmod steps_per_batch;
   TileOrder order;  // set by launch (gemm/loop.cuh)
-  // Of a tile's steps, those that a CTA of its cluster contracts; set by launch_any
-  // (gemm/split.cuh).
-  int steps_per_part = 0;
   // Of few rows (gemm/few_rows.cuh): where B lies, to ask for it before it may be loaded.
   MatrixTensor b_rows[kPaired ? 2 : kSegments * kTerms] = {};
   // Set by launch_few_rows: whether it asks; rows of a tile, which A's boxes have; and

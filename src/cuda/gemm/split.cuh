@@ -1,5 +1,5 @@
 // The GEMM main loop where tiles are few: the CTAs of a cluster contract a part of a tile's depth
-// each (split-K), and one of them adds the parts and calls the epilogue.
+// each (split-K), of each of its terms, and one of them adds the parts and calls the epilogue.
 //
 //   rank 0  load ~~~~  = steps of part 0 =  rows 64..127 to rank 1 | add rows 0..63    - epilogue -
 //   rank 1  load ~~~~  = steps of part 1 =  rows 0..63 to rank 0   | add rows 64..127  - epilogue -
@@ -73,7 +73,7 @@ __device__ bool add_parts(SplitShared<Config>& shared, Accumulators<Config>& acc
 template <class Config, class Operands, class Epilogue>
 __device__ void run_split(const Operands& operands, SplitShared<Config>& shared,
                           Epilogue epilogue) {
-  static_assert(Config::kParts > 1 && Operands::kTerms == 1);
+  static_assert(Config::kParts > 1);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   begin(operands, shared.products);
   __cluster_barrier_arrive();
@@ -124,8 +124,6 @@ void launch_any(const char* name, void (*kernel)(Params), const Params& params, 
   }
   Params ordered = params;
   ordered.order = order_tiles<Config>(params);
-  ordered.steps_per_part =
-      static_cast<int>(ceil_div(ceil_div(params.depth[0], kTileDepth), Config::kParts));
   if (ordered.order.count == 0) return;
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(ordered.order.count * Config::kParts),

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "cuda/gemm/matrix.h"
 #include "cuda/gemm/predict.h"
@@ -29,10 +30,16 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                    &launch_gradient<Element>,
                    &launch_heads_gradient<Element>,
                    &launch_head_sum<Element>,
-                   {{64, &launch_input<Element, 64>, nullptr},
-                    {128, &launch_input<Element, 128>, &launch_weight<Element, 128>},
-                    {192, &launch_input<Element, 192>, &launch_weight<Element, 192>},
-                    {256, &launch_input<Element, 256>, &launch_weight<Element, 256>}},
+                   {{64, false, &launch_input<Element, 64, 1>},
+                    {128, false, &launch_input<Element, 128, 1>},
+                    {192, false, &launch_input<Element, 192, 1>},
+                    {256, false, &launch_input<Element, 256, 1>},
+                    {64, true, &launch_input<Element, 64, gemm::kSplitParts>},
+                    {128, true, &launch_input<Element, 128, gemm::kSplitParts>},
+                    {192, true, &launch_input<Element, 192, gemm::kSplitParts>}},
+                   {{128, &launch_weight<Element, 128>},
+                    {192, &launch_weight<Element, 192>},
+                    {256, &launch_weight<Element, 256>}},
                    &launch_column_sums<Element>,
                    &gemm::launch_sum_slices<Element>});
 }
@@ -89,14 +96,17 @@ bool is_regular(const ProjectionBackwardSegment& segment) {
          lies_well(segment.slope, size) && lies_well(segment.out, size);
 }
 
-double predict_input(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
+double predict_input(const ProjectionBackwardProblem& problem, const BackwardVariant::Input& input,
+                     const DeviceProperties& device) {
   std::int64_t steps = 0;
   for (int i = 0; i < problem.segment_count; ++i) {
     steps += ceil_div(problem.segments[i].columns, gemm::kTileDepth);
   }
   const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
-  return gemm::predict_tiles(row_tiles, ceil_div(problem.d, columns), steps, columns,
-                             multiprocessors);
+  const std::int64_t column_tiles = ceil_div(problem.d, input.columns);
+  return input.splits ? gemm::predict_split(row_tiles, column_tiles, steps, input.columns, device)
+                      : gemm::predict_tiles(row_tiles, column_tiles, steps, input.columns,
+                                            device.multiprocessors);
 }
 
 double predict_weight(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
@@ -197,11 +207,11 @@ struct Call {
   }
 
   void make_dx() const {
-    const auto& [columns, launch, _] = variant.products[plan.input_width];
+    const BackwardVariant::Input& input = variant.inputs[plan.input];
     InputParams params{};
     params.B = 1;
     params.rows = static_cast<int>(problem.M);
-    params.set_columns(0, problem.d, columns);
+    params.set_columns(0, problem.d, input.columns);
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& segment = problem.segments[i];
       if (!has_dz(problem, segment)) continue;
@@ -217,11 +227,11 @@ struct Call {
     }
     params.dx =
         gemm::make_target(problem.dx, problem.dtype, problem.dtype, problem.M, problem.d, true);
-    launch(params, multiprocessors, stream);
+    input.launch(params, multiprocessors, stream);
   }
 
   void make_d_weight() const {
-    const auto& [columns, _, launch] = variant.products[plan.weight_width];
+    const auto& [columns, launch] = variant.weights[plan.weight];
     WeightParams params{};
     params.rows = problem.d;
     params.set_tokens(1, problem.M, plan.weight_slices);
@@ -320,7 +330,7 @@ std::string reason_against(const BackwardVariant& variant,
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
-  const int columns = variant.products.front().columns;
+  const int columns = variant.inputs.front().columns;
   const std::int64_t column_tiles = std::max<std::int64_t>(ceil_div(problem.d, columns), 1);
   if (problem.M > kMaxIndex - gemm::kTileRows ||
       ceil_div(problem.M, gemm::kTileRows) > kMaxIndex / column_tiles ||
@@ -332,24 +342,24 @@ std::string reason_against(const BackwardVariant& variant,
 }
 
 BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
-                           const DeviceProperties& device) {
+                           const DeviceProperties& device, bool batch_invariant) {
   BackwardPlan plan;
   const int multiprocessors = device.multiprocessors;
-  const auto quickest = [&](auto product, auto predict) {
-    int best = -1;
-    for (int i = 0; i < static_cast<int>(variant.products.size()); ++i) {
-      if (variant.products[i].*product == nullptr) continue;
-      const auto time = [&](int j) {
-        return predict(problem, variant.products[j].columns, multiprocessors);
-      };
-      if (best < 0 || time(i) < time(best)) best = i;
-    }
-    return best;
+  const auto quickest = [](const auto& products, const auto& predict) {
+    const auto best =
+        std::min_element(products.begin(), products.end(),
+                         [&](const auto& a, const auto& b) { return predict(a) < predict(b); });
+    return static_cast<int>(best - products.begin());
   };
-  plan.input_width = quickest(&BackwardVariant::Products::input, predict_input);
-  plan.weight_width = quickest(&BackwardVariant::Products::weight, predict_weight);
+  plan.input = quickest(variant.inputs, [&](const BackwardVariant::Input& input) {
+    if (input.splits && batch_invariant) return std::numeric_limits<double>::infinity();
+    return predict_input(problem, input, device);
+  });
+  plan.weight = quickest(variant.weights, [&](const BackwardVariant::Weight& weight) {
+    return predict_weight(problem, weight.columns, multiprocessors);
+  });
   plan.weight_slices =
-      weight_slices(problem, variant.products[plan.weight_width].columns, multiprocessors);
+      weight_slices(problem, variant.weights[plan.weight].columns, multiprocessors);
   plan.bias_slices = static_cast<int>(std::clamp<std::int64_t>(problem.M / 256, 1, 64));
 
   WorkspaceLayout workspace;
@@ -389,7 +399,7 @@ void run_backward(const ProjectionBackwardProblem& problem, const Context& conte
                   const CallOptions& options, const std::function<void()>& between) {
   const DeviceProperties& device = device_properties(problem.device);
   const BackwardVariant& variant = choose(problem, device, options);
-  const BackwardPlan plan = plan_backward(variant, problem, device);
+  const BackwardPlan plan = plan_backward(variant, problem, device, options.batch_invariant);
   const CallScope scope(variant.name, problem.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
   const Call call{
@@ -416,7 +426,8 @@ void projection_backward(const ProjectionBackwardProblem& problem, const Context
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem,
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
-  return plan_backward(choose(problem, device, options), problem, device).workspace_bytes;
+  return plan_backward(choose(problem, device, options), problem, device, options.batch_invariant)
+      .workspace_bytes;
 }
 
 std::vector<VariantInfo> projection_variants(const DeviceProperties& device) {

@@ -5,26 +5,25 @@
 //   weight  x [M,d], dz [M,columns]: kTN, a segment of columns each     d_weight, transposed
 #pragma once
 
-#include "cuda/gemm/loop.cuh"
+#include "cuda/gemm/split.cuh"
 #include "cuda/gemm/target.cuh"
 #include "cuda/projection/elementwise.cuh"
 
 namespace tandem::cuda::projection {
 
-template <class Element, int kColumns>
-using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kColumns>;
+template <class Element, int kColumns, int kParts>
+using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kColumns, false, kParts>;
 template <class Element, int kColumns>
 using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kColumns>;
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 __global__ __launch_bounds__(
-    InputConfig<Element, kColumns>::kThreads,
+    InputConfig<Element, kColumns, kParts>::kThreads,
     1) void projection_input_kernel(const __grid_constant__ InputParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = InputConfig<Element, kColumns>;
-  auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
-  gemm::run<Config>(
-      params, shared,
+  using Config = InputConfig<Element, kColumns, kParts>;
+  gemm::run_any<Config>(
+      params, shared_memory,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
         gemm::write(params.dx, params.rows, params.columns[0], params.columns[0], fragment, store);
       });
@@ -72,11 +71,11 @@ __global__ __launch_bounds__(
       });
 }
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 void launch_input(const InputParams& params, int multiprocessors, void* stream) {
-  gemm::launch<InputConfig<Element, kColumns>>("projection_backward",
-                                               projection_input_kernel<Element, kColumns>, params,
-                                               multiprocessors, stream);
+  gemm::launch_any<InputConfig<Element, kColumns, kParts>>(
+      "projection_backward", projection_input_kernel<Element, kColumns, kParts>, params,
+      multiprocessors, stream);
 }
 
 template <class Element, int kColumns>

@@ -59,7 +59,7 @@ struct ColumnSumParams {
 /// Instantiated in backward_instances.cuh.
 template <class Element>
 void launch_gradient(const GradientParams& params, void* stream);
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 void launch_input(const InputParams& params, int multiprocessors, void* stream);
 template <class Element, int kColumns>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream);

@@ -27,12 +27,17 @@ struct BackwardVariant {
   Launch<GradientParams> gradient;
   Launch<HeadsGradientParams> heads_gradient;
   Launch<HeadSumParams> head_sum;
-  struct Products {  // with tiles of so many columns
+  struct Input {  // tiles of so many columns
     int columns;
-    Product<InputParams> input;    // null: not this wide
-    Product<WeightParams> weight;  // null: not this wide
+    bool splits;  // each tile's depth among the CTAs of a cluster: another order of sums
+    Product<InputParams> launch;
   };
-  std::vector<Products> products;
+  struct Weight {
+    int columns;
+    Product<WeightParams> launch;
+  };
+  std::vector<Input> inputs;    // for dx
+  std::vector<Weight> weights;  // for d_weight
   Launch<ColumnSumParams> column_sums;
   gemm::SumSlices sum_slices;
 };
@@ -57,15 +62,15 @@ struct BackwardPlan {
   };
   bool copies_x = false;
   std::size_t x = 0;
-  int input_width = 0;  // index of the tiles' width in BackwardVariant::products
-  int weight_width = 0;
+  int input = 0;          // index in BackwardVariant::inputs
+  int weight = 0;         // in weights
   int weight_slices = 1;  // into which rows are cut for d_weight
   int bias_slices = 1;
   std::array<Segment, kMostProjectionSegments> segments;
   std::size_t workspace_bytes = 0;
 };
 BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
-                           const DeviceProperties& device);
+                           const DeviceProperties& device, bool batch_invariant);
 
 /// Runs the call, and `between` when dx is made and before x is read, which it may write, where dx
 /// lies, too.
