@@ -1,6 +1,6 @@
 // gated_output on the CPU. Forward: a into a matrix of its own, tiles of rows by columns of the
-// sum, then the norm of whole rows. A product has always kRows rows, the last ones padded with
-// zeros: a row's bits do not depend on how many others there are.
+// sum, then the norm of whole rows. A product's last rows are padded with zeros
+// (matmul_rows): a row's bits do not depend on how many others there are.
 //
 // Backward: the norm's, then that of a projection, then that of the gate and the group norm.
 #include "ops/gated_output.h"
@@ -83,11 +83,12 @@ class Sum {
     const std::int64_t columns = std::min(kColumns, p_.d - first);
     if (scratch.block != block) load(block, first, columns, scratch);
     Real* const sum = scratch.sum.data();
-    matmul(provider_, {.M = kRows,
+    const std::int64_t padded = matmul_rows(provider_, rows, kRows);
+    matmul(provider_, {.M = padded,
                        .N = columns,
                        .K = p_.d_in,
                        .dtype = operands_.dtype(),
-                       .a = operands_.rows(a_, row, rows, kRows, scratch.a),
+                       .a = operands_.rows(a_, row, rows, padded, scratch.a),
                        .b = scratch.weight_operand,
                        .c = sum,
                        .c_stride = columns});

@@ -1,6 +1,6 @@
 // gemm_swiglu on the CPU. Forward: tiles of rows by columns, each the gate's and the up product and
-// what follows them, in any order. A product has always kRows rows, the last ones padded with
-// zeros: a row's bits do not depend on how many others there are.
+// what follows them, in any order. A product's last rows are padded with zeros
+// (matmul_rows): a row's bits do not depend on how many others there are.
 //
 // Backward: the slopes make it that of a projection with two segments; a norm's is behind it.
 #include "ops/gemm_swiglu.h"
@@ -75,9 +75,10 @@ class Forward {
       load(p_.gate_weight, first, columns, scratch.gate);
       load(p_.up_weight, first, columns, scratch.up);
     }
-    const MatmulOperand n = operands_.rows(n_, row, rows, kRows, scratch.n);
-    multiply(n, columns, scratch.gate);
-    multiply(n, columns, scratch.up);
+    const std::int64_t padded = matmul_rows(provider_, rows, kRows);
+    const MatmulOperand n = operands_.rows(n_, row, rows, padded, scratch.n);
+    multiply(n, padded, columns, scratch.gate);
+    multiply(n, padded, columns, scratch.up);
     Real* const g = scratch.gate.product.data();
     Real* const u = scratch.up.product.data();
     gate(p_.activation, rows * columns, g, u, scratch.out.data());
@@ -97,8 +98,8 @@ class Forward {
     half.weight.transposed = true;
   }
 
-  void multiply(const MatmulOperand& n, std::int64_t columns, Half& half) const {
-    matmul(provider_, {.M = kRows,
+  void multiply(const MatmulOperand& n, std::int64_t rows, std::int64_t columns, Half& half) const {
+    matmul(provider_, {.M = rows,
                        .N = columns,
                        .K = p_.d,
                        .dtype = operands_.dtype(),

@@ -1,5 +1,7 @@
 #include "cpu/matmul.h"
 
+#include <algorithm>
+
 #include "core/environment.h"
 #include "core/real.h"
 #include "cpu/elementwise.h"
@@ -47,6 +49,12 @@ MatmulProvider matmul_provider(const CallOptions& options) {
   const std::string reason = onednn::unavailable_reason();
   if (!reason.empty()) throw Unsupported(std::string(options.variant) + ": " + reason);
   return MatmulProvider::kOneDnn;
+}
+
+std::int64_t matmul_rows(MatmulProvider provider, std::int64_t rows, std::int64_t most) {
+  constexpr std::int64_t kTile = 8;
+  if (provider == MatmulProvider::kOneDnn) return most;
+  return std::min((rows + kTile - 1) / kTile * kTile, most);
 }
 
 bool matmul_prefers_bf16(MatmulProvider provider) {

@@ -56,6 +56,11 @@ MatmulProvider default_matmul_provider();
 /// one. Throws Unsupported when the build lacks it.
 MatmulProvider matmul_provider(const CallOptions& options);
 
+/// Rows of a product of `rows`, at most `most`, where a row's bits must not depend on how many
+/// others there are; what is behind them is zeros. oneDNN may add up fewer rows in another order,
+/// so it always gets all; the built-in loop has one order, and gets whole tiles of its own.
+std::int64_t matmul_rows(MatmulProvider provider, std::int64_t rows, std::int64_t most);
+
 /// Whether bf16 operands are faster than the same in fp32: where the machine multiplies bf16
 /// natively.
 bool matmul_prefers_bf16(MatmulProvider provider);

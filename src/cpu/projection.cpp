@@ -1,8 +1,8 @@
 // projection's forward on the CPU: tiles of rows by columns of a segment, each a product and what
 // follows it, in any order.
 //
-// A product has always kRows rows, the last ones padded with zeros: a row's bits do not depend on
-// how many others there are.
+// A product's last rows are padded with zeros (matmul_rows): a row's bits do not
+// depend on how many others there are.
 #include "ops/projection.h"
 
 #include <algorithm>
@@ -112,11 +112,12 @@ class Forward {
     const std::int64_t rows = std::min(kRows, p_.M - row), columns = block.columns;
     Real* const z = scratch.z.data();
     const MatmulOperand weight = weights_of(block, scratch);
-    matmul(provider_, {.M = kRows,
+    const std::int64_t padded = matmul_rows(provider_, rows, kRows);
+    matmul(provider_, {.M = padded,
                        .N = columns,
                        .K = p_.d,
                        .dtype = operands_.dtype(),
-                       .a = operands_.rows(p_.x, row, rows, kRows, scratch.x),
+                       .a = operands_.rows(p_.x, row, rows, padded, scratch.x),
                        .b = weight,
                        .c = z,
                        .c_stride = columns});

@@ -2,9 +2,8 @@
 // that), then its rows of dx, and what it adds to d_weight and d_bias.
 //
 // The sums over rows are kept in fp32, columns * d of them. One thread adds up a block of them,
-// band by band, so that the bits are the same for any number of threads. Products for dx have
-// always kRows rows, padded with zeros, so that a row's bits do not depend on how many others there
-// are.
+// band by band, so that the bits are the same for any number of threads. Products for dx are padded
+// with zeros (matmul_rows), so that a row's bits do not depend on how many others there are.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -168,7 +167,7 @@ class Backward {
             if (!one.has_gradient() || one.p->columns == 0) continue;
             const bool converted = !one.weight.empty();
             const void* weight = converted ? one.weight.data() : one.p->weight.data;
-            matmul(provider_, {.M = kRows,
+            matmul(provider_, {.M = matmul_rows(provider_, count, kRows),
                                .N = columns,
                                .K = one.p->columns,
                                .dtype = kRealType<Real>,
