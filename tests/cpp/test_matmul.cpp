@@ -183,6 +183,46 @@ TEST(Matmul, EmptyAxes) {
   }
 }
 
+/// What matmul_rows() relies on: the built-in loop adds up a row of C in one order, whatever M.
+TEST(Matmul, BuiltinRowsDoNotDependOnTheirNumber) {
+  constexpr std::int64_t kMost = 64, N = 70, K = 300;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> a(kMost * K), b(N * K);
+  for (auto* values : {&a, &b}) {
+    for (float& value : *values) value = normal(random);
+  }
+  for (const Isa isa : supported_isas()) {
+    for (const bool transposed : {false, true}) {
+      const auto multiply = [&](std::int64_t M) {
+        std::vector<float> c(M * N);
+        matmul_builtin({.M = M,
+                        .N = N,
+                        .K = K,
+                        .a = {a.data(), K},
+                        .b = {b.data(), transposed ? K : N, transposed},
+                        .c = c.data(),
+                        .c_stride = N},
+                       isa);
+        return c;
+      };
+      const std::vector<float> all = multiply(kMost);
+      for (std::int64_t M = 1; M < kMost; ++M) {
+        const std::vector<float> c = multiply(M);
+        ASSERT_TRUE(std::equal(c.begin(), c.end(), all.begin()))
+            << "M " << M << " isa " << static_cast<int>(isa) << " transposed " << transposed;
+      }
+    }
+  }
+}
+
+TEST(Matmul, RowsOfAProductWhoseBitsMustNotDependOnTheirNumber) {
+  for (const auto& [rows, builtin] : {std::pair{1, 8}, {8, 8}, {9, 16}, {57, 60}, {60, 60}}) {
+    EXPECT_EQ(matmul_rows(MatmulProvider::kOneDnn, rows, 60), 60);
+    EXPECT_EQ(matmul_rows(MatmulProvider::kBuiltin, rows, 60), builtin);
+  }
+}
+
 TEST(Matmul, FromSeveralThreadsAtOnce) {
   for (const Named& implementation : implementations()) {
     const Product product({64, 48, 64}, DType::kBFloat16, true, false, 7);
