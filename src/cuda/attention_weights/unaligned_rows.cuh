@@ -1,5 +1,5 @@
 // How weights leave shared memory for rows in memory that are not whole pieces of 16 bytes, which
-// neither the copy engine nor a thread can write 16 bytes at a time.
+// the copy engine cannot write.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace tandem::cuda::attention_weights {
 
-/// Rows of 64 elements, one after the other, 16 bytes apart so that eight rows of one column touch
-/// all banks. Of a panel's words each one's place is to be computed: 10 % of a kernel's time.
+/// Rows of 64 elements with 16 bytes behind each, so that eight rows of one column touch all banks.
+/// why not a panel, where there is room: each word's place is to be computed there, a tenth of a
+/// kernel's time.
 constexpr int kPaddedRowBytes = 144;
 constexpr int padded_bytes(int rows) { return rows * kPaddedRowBytes; }
 /// The byte offset of the 16 bytes with columns [8*piece, 8*piece+8) of a row.

@@ -84,9 +84,9 @@ struct DeviceModel {
   };
   /// linear_scan's tiles (docs/ops/linear_scan.md).
   struct LinearScan {
-    double chain_step = 5.0;   // a tile of 128 channels by 256 tokens, that waits for the last one
-    double small_tiles = 0.1;  // as many by small tiles, a share of a machine that is busy, and
-    double small_tiles_column = 0.19 / 1024;  // what each column of u adds
+    double chain_step = 5.0;   // that a tile of 128 channels by 256 tokens waits for the one before
+    double small_tiles = 0.1;  // of as many by small tiles, where they keep the machine busy,
+    double small_tiles_column = 0.19 / 1024;  // and of each column of u
   };
 
   GlaWalk gla_walk;
