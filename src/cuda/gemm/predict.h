@@ -53,7 +53,8 @@ inline double predict_tiles(std::int64_t row_tiles, std::int64_t column_tiles, s
                        epilogue);
 }
 
-/// The same of tiles whose depth is split. Wide ones have few stages beside what they exchange.
+/// As products_of_step, of tiles whose depth is split: wide ones have few stages beside what they
+/// exchange.
 inline double split_products_of_step(int columns, std::int64_t row_tiles) {
   return columns == 128 ? 0.43 : columns == 192 ? 0.7 : products_of_step(columns, row_tiles);
 }
