@@ -53,8 +53,8 @@ TEST(ProjectionVariants, ByTheNumberOfRows) {
   EXPECT_THAT(chosen(forward_args(9, 2048, 4096)), EndsWith(".m16"));
   EXPECT_THAT(chosen(forward_args(32, 2048, 4096)), EndsWith(".m32"));
   EXPECT_THAT(chosen(forward_args(64, 2048, 4096)), EndsWith(".m64"));
-  EXPECT_THAT(chosen(forward_args(512, 2048, 2048)), EndsWith(".n64"));
-  EXPECT_THAT(chosen(forward_args(4096, 2048, 2048)), EndsWith(".n128"));
+  EXPECT_THAT(chosen(forward_args(512, 2048, 2048)), EndsWith(".n64.plain"));
+  EXPECT_THAT(chosen(forward_args(4096, 2048, 2048)), EndsWith(".n128.plain"));
   EXPECT_THAT(chosen(forward_args(4096, 8192, 2048)), EndsWith(".n256.plain"));
 }
 
@@ -137,7 +137,7 @@ TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
   };
   EXPECT_EQ(slices(32768, 2048, 2048), 1);  // 128 tiles
   EXPECT_EQ(slices(32768, 512, 512), 8);    // 16 tiles
-  EXPECT_EQ(slices(1024, 512, 512), 2);     // no slice shorter than 8 steps
+  EXPECT_EQ(slices(8192, 256, 256), 16);    // no slice shorter than 8 steps
   EXPECT_EQ(slices(100, 512, 512), 1);
 }
 
@@ -150,6 +150,18 @@ TEST(ProjectionPlan, GradientsTakeTheWidthThatFillsWaves) {
   EXPECT_EQ(widths(2048, 5120, 2560), std::pair(128, 128));  // dx 640 tiles, d_weight 800
   EXPECT_EQ(widths(1024, 3072, 9216).first, 192);            // 128 tiles
   EXPECT_EQ(widths(8192, 4096, 6144).first, 256);
+}
+
+TEST(ProjectionPlan, WeightsOfHalfAWaveOfTilesSplitTheRowsInClusters) {
+  const auto splits = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
+    const BackwardVariant& variant = backward_variants().front();
+    return variant.weights[plan(backward_args(M, d, columns)).weight].splits;
+  };
+  EXPECT_TRUE(splits(2048, 1024, 1024));
+  EXPECT_TRUE(splits(16384, 1024, 1024));
+  EXPECT_FALSE(splits(512, 1024, 1024));  // four steps each are not worth an exchange
+  EXPECT_FALSE(splits(8192, 768, 2304));  // 108 tiles
+  EXPECT_FALSE(splits(32768, 256, 256));  // few tiles: more slices than a cluster has CTAs
 }
 
 /// Another order of sums than where rows are many, so not in batch-invariant calls.

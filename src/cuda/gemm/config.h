@@ -54,7 +54,6 @@ struct Config {
   static constexpr int kPanels = (kColumns + 63) / 64;  // of B's tile; A's has 2
   static_assert(kColumns % 32 == 0 && kColumns <= 256);
   static constexpr int kParts = kPartsT;
-  static_assert(kParts == 1 || !kContractsTokens);
   static constexpr bool kTogether = kColumns > 192 || kParts > 1;
   static constexpr int kHalves = kTogether ? 1 : 2;  // of a tile, a warpgroup's
   static constexpr bool kGated = kGatedT;

@@ -23,7 +23,7 @@
 namespace tandem::cuda::gemm {
 
 /// The first row of a tile, its segment of columns and the first column there, and the batch row or
-/// with kTN the slice.
+/// with kTN the slice, which of a split depth is a CTA's part.
 struct Tile {
   int outer;
   int row;
@@ -40,7 +40,9 @@ constexpr int kTileGroup = Operands::kWholeRows ? 1
 /// What tile_at needs of the operands.
 template <class Config, class Operands>
 TileOrder order_tiles(const Operands& operands) {
-  const int outer = Config::kContractsTokens ? operands.slices : static_cast<int>(operands.B);
+  const int outer = !Config::kContractsTokens ? static_cast<int>(operands.B)
+                    : Config::kParts == 1     ? operands.slices
+                                              : 1;
   const int columns = operands.tiles_before[Operands::kSegments];
   TileOrder order;
   order.row_tiles = (operands.rows + kTileRows - 1) / kTileRows;

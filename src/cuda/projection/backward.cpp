@@ -37,9 +37,10 @@ void add_variant(std::vector<BackwardVariant>& table, DType dtype) {
                     {64, true, &launch_input<Element, 64, gemm::kSplitParts>},
                     {128, true, &launch_input<Element, 128, gemm::kSplitParts>},
                     {192, true, &launch_input<Element, 192, gemm::kSplitParts>}},
-                   {{128, &launch_weight<Element, 128>},
-                    {192, &launch_weight<Element, 192>},
-                    {256, &launch_weight<Element, 256>}},
+                   {{128, false, &launch_weight<Element, 128, 1>},
+                    {192, false, &launch_weight<Element, 192, 1>},
+                    {256, false, &launch_weight<Element, 256, 1>},
+                    {128, true, &launch_weight<Element, 128, gemm::kSplitParts>}},
                    &launch_column_sums<Element>,
                    &gemm::launch_sum_slices<Element>});
 }
@@ -60,11 +61,13 @@ std::int64_t weight_tiles(const ProjectionBackwardProblem& problem, int columns)
   return tiles;
 }
 
-/// Into how many slices the rows are cut for d_weight: as many as keep the device busy, but none so
-/// short that it is not worth another result.
-int weight_slices(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
+/// Into how many slices the rows are cut for d_weight, each with a result of its own: as many as
+/// keep the device busy, but none so short that it is not worth another result.
+int weight_slices(const ProjectionBackwardProblem& problem, const BackwardVariant::Weight& weight,
+                  int multiprocessors) {
+  if (weight.splits) return 1;
   constexpr int kShortest = 8;  // steps
-  const std::int64_t tiles = std::max<std::int64_t>(weight_tiles(problem, columns), 1);
+  const std::int64_t tiles = std::max<std::int64_t>(weight_tiles(problem, weight.columns), 1);
   const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
   return static_cast<int>(
       std::max<std::int64_t>(1, std::min(multiprocessors / tiles, steps / kShortest)));
@@ -109,12 +112,24 @@ double predict_input(const ProjectionBackwardProblem& problem, const BackwardVar
                                             device.multiprocessors);
 }
 
-double predict_weight(const ProjectionBackwardProblem& problem, int columns, int multiprocessors) {
-  const int slices = weight_slices(problem, columns, multiprocessors);
-  const std::int64_t steps = ceil_div(ceil_div(problem.M, gemm::kTileDepth), slices);
+double predict_weight(const ProjectionBackwardProblem& problem,
+                      const BackwardVariant::Weight& weight, const DeviceProperties& device) {
+  constexpr double kSum = 5.5, kBytesPerMicrosecond = 3e6;  // of a sum of slices
+  const int columns = weight.columns;
+  const std::int64_t tiles = weight_tiles(problem, columns);
+  const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
   // All as tiles of rows: both operands are activations, and none waits for weights.
-  return gemm::predict_tiles(weight_tiles(problem, columns) * slices, 1, steps, columns,
-                             multiprocessors);
+  if (weight.splits) {
+    constexpr double kStep = 0.37, kExchange = 3.9;
+    return tiles > device.clusters[0]
+               ? std::numeric_limits<double>::infinity()
+               : kExchange + kStep * static_cast<double>(ceil_div(steps, gemm::kSplitParts));
+  }
+  const int slices = weight_slices(problem, weight, device.multiprocessors);
+  const double bytes = 4.0 * gemm::kTileRows * columns * static_cast<double>(tiles * slices);
+  const double sum = slices > 1 ? kSum + bytes / kBytesPerMicrosecond : 0.0;
+  return sum + gemm::predict_tiles(tiles * slices, 1, ceil_div(steps, slices), columns,
+                                   device.multiprocessors);
 }
 
 struct Call {
@@ -230,11 +245,13 @@ struct Call {
     input.launch(params, multiprocessors, stream);
   }
 
-  void make_d_weight() const {
-    const auto& [columns, launch] = variant.weights[plan.weight];
+  void make_d_weight(const SummedRows& summed_rows) const {
+    const auto& [columns, splits, launch] = variant.weights[plan.weight];
     WeightParams params{};
     params.rows = problem.d;
-    params.set_tokens(1, problem.M, plan.weight_slices);
+    params.set_tokens(1, problem.M, splits ? gemm::kSplitParts : plan.weight_slices);
+    params.cu_seqlens = summed_rows.cu_seqlens;
+    params.N = summed_rows.N;
     params.accumulate = problem.accumulate && plan.weight_slices == 1;
     const MatrixTensor x = readable(problem.x, problem.M, plan.copies_x, plan.x);
     bool any = false;
@@ -344,7 +361,6 @@ std::string reason_against(const BackwardVariant& variant,
 BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                            const DeviceProperties& device, bool batch_invariant) {
   BackwardPlan plan;
-  const int multiprocessors = device.multiprocessors;
   const auto quickest = [](const auto& products, const auto& predict) {
     const auto best =
         std::min_element(products.begin(), products.end(),
@@ -356,10 +372,9 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
     return predict_input(problem, input, device);
   });
   plan.weight = quickest(variant.weights, [&](const BackwardVariant::Weight& weight) {
-    return predict_weight(problem, weight.columns, multiprocessors);
+    return predict_weight(problem, weight, device);
   });
-  plan.weight_slices =
-      weight_slices(problem, variant.weights[plan.weight].columns, multiprocessors);
+  plan.weight_slices = weight_slices(problem, variant.weights[plan.weight], device.multiprocessors);
   plan.bias_slices = static_cast<int>(std::clamp<std::int64_t>(problem.M / 256, 1, 64));
 
   WorkspaceLayout workspace;
@@ -396,7 +411,8 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
 }
 
 void run_backward(const ProjectionBackwardProblem& problem, const Context& context,
-                  const CallOptions& options, const std::function<void()>& between) {
+                  const CallOptions& options, const SummedRows& summed,
+                  const std::function<void()>& between) {
   const DeviceProperties& device = device_properties(problem.device);
   const BackwardVariant& variant = choose(problem, device, options);
   const BackwardPlan plan = plan_backward(variant, problem, device, options.batch_invariant);
@@ -407,7 +423,7 @@ void run_backward(const ProjectionBackwardProblem& problem, const Context& conte
   call.make_dz();
   if (problem.dx.data != nullptr && problem.M > 0 && problem.d > 0) call.make_dx();
   between();
-  if (problem.d > 0) call.make_d_weight();
+  if (problem.d > 0) call.make_d_weight(summed);
   for (int i = 0; i < problem.segment_count; ++i) call.make_d_bias(i);
   call.make_d_head_norm_weights();
 }
@@ -420,7 +436,7 @@ using namespace projection;
 
 void projection_backward(const ProjectionBackwardProblem& problem, const Context& context,
                          const CallOptions& options) {
-  run_backward(problem, context, options, [] {});
+  run_backward(problem, context, options);
 }
 
 std::size_t projection_backward_workspace_bytes(const ProjectionBackwardProblem& problem,

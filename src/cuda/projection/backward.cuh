@@ -13,8 +13,8 @@ namespace tandem::cuda::projection {
 
 template <class Element, int kColumns, int kParts>
 using InputConfig = gemm::Config<Element, gemm::Layout::kNN, kColumns, false, kParts>;
-template <class Element, int kColumns>
-using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kColumns>;
+template <class Element, int kColumns, int kParts>
+using WeightConfig = gemm::Config<Element, gemm::Layout::kTN, kColumns, false, kParts>;
 
 template <class Element, int kColumns, int kParts>
 __global__ __launch_bounds__(
@@ -29,31 +29,45 @@ __global__ __launch_bounds__(
       });
 }
 
-/// Stores or adds a fragment's elements inside of the result, which lies transposed at `to`. why
-/// columns first: neighbouring lanes then have neighbouring rows, which lie side by side there.
+/// Stores or adds a fragment's elements inside of the result, which lies transposed at `to`:
+/// neighbouring lanes have neighbouring rows, which lie side by side there.
+template <bool kAccumulate, class Stored, int kColumns>
+__device__ void store_transposed(const gemm::Fragment<kColumns>& fragment, int rows, int columns,
+                                 Stored* to, std::int64_t stride) {
+  const int row = fragment.row + fragment_row();
+  const int column = fragment.column + fragment_column(0);
+  const int left = columns - column;
+  const bool exists[2] = {row < rows, row + 8 < rows};
+  Stored* at = to + column * stride + row;
+#pragma unroll
+  for (int block = 0; block < kColumns / 8; ++block, at += 8 * stride) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (8 * block + i % 2 >= left || !exists[i / 2]) continue;
+      Stored& sum = at[i % 2 * stride + i / 2 * 8];
+      const float before = kAccumulate ? static_cast<float>(sum) : 0.0f;
+      sum = static_cast<Stored>(before + fragment.values[4 * block + i]);
+    }
+  }
+}
 template <class Stored, int kColumns>
 __device__ void store_transposed(const gemm::Fragment<kColumns>& fragment, int rows, int columns,
                                  bool accumulate, Stored* to, std::int64_t stride) {
-  const int row = fragment.row + fragment_row();
-#pragma unroll
-  for (int i = 0; i < kColumns / 2; ++i) {
-    const int at = row + i % 4 / 2 * 8;
-    const int column = fragment.column + fragment_column(i / 4) + i % 2;
-    if (at >= rows || column >= columns) continue;
-    Stored& sum = to[column * stride + at];
-    sum = static_cast<Stored>((accumulate ? static_cast<float>(sum) : 0.0f) + fragment.values[i]);
+  if (accumulate) {
+    store_transposed<true>(fragment, rows, columns, to, stride);
+  } else {
+    store_transposed<false>(fragment, rows, columns, to, stride);
   }
 }
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 __global__ __launch_bounds__(
-    WeightConfig<Element, kColumns>::kThreads,
+    WeightConfig<Element, kColumns, kParts>::kThreads,
     1) void projection_weight_kernel(const __grid_constant__ WeightParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = WeightConfig<Element, kColumns>;
-  auto& shared = *reinterpret_cast<gemm::Shared<Config>*>(shared_memory);
-  gemm::run<Config>(
-      params, shared,
+  using Config = WeightConfig<Element, kColumns, kParts>;
+  gemm::run_any<Config>(
+      params, shared_memory,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
         const gemm::Target& result = params.results[fragment.segment];
         const int columns = params.columns[fragment.segment];
@@ -78,11 +92,11 @@ void launch_input(const InputParams& params, int multiprocessors, void* stream) 
       multiprocessors, stream);
 }
 
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream) {
-  gemm::launch<WeightConfig<Element, kColumns>>("projection_backward",
-                                                projection_weight_kernel<Element, kColumns>, params,
-                                                multiprocessors, stream);
+  gemm::launch_any<WeightConfig<Element, kColumns, kParts>>(
+      "projection_backward", projection_weight_kernel<Element, kColumns, kParts>, params,
+      multiprocessors, stream);
 }
 
 }  // namespace tandem::cuda::projection

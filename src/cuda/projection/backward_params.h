@@ -61,7 +61,7 @@ template <class Element>
 void launch_gradient(const GradientParams& params, void* stream);
 template <class Element, int kColumns, int kParts>
 void launch_input(const InputParams& params, int multiprocessors, void* stream);
-template <class Element, int kColumns>
+template <class Element, int kColumns, int kParts>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream);
 template <class Element>
 void launch_column_sums(const ColumnSumParams& params, void* stream);

@@ -34,6 +34,7 @@ struct BackwardVariant {
   };
   struct Weight {
     int columns;
+    bool splits;
     Product<WeightParams> launch;
   };
   std::vector<Input> inputs;    // for dx
@@ -64,7 +65,7 @@ struct BackwardPlan {
   std::size_t x = 0;
   int input = 0;          // index in BackwardVariant::inputs
   int weight = 0;         // in weights
-  int weight_slices = 1;  // into which rows are cut for d_weight
+  int weight_slices = 1;  // into which rows are cut for d_weight, each with a result of its own
   int bias_slices = 1;
   std::array<Segment, kMostProjectionSegments> segments;
   std::size_t workspace_bytes = 0;
@@ -72,9 +73,17 @@ struct BackwardPlan {
 BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                            const DeviceProperties& device, bool batch_invariant);
 
+/// Of packed sequences: d_weight sums over the rows in [cu_seqlens[0], cu_seqlens[N]) alone; null:
+/// over all.
+struct SummedRows {
+  const std::int32_t* cu_seqlens = nullptr;
+  std::int64_t N = 0;
+};
+
 /// Runs the call, and `between` when dx is made and before x is read, which it may write, where dx
 /// lies, too.
-void run_backward(const ProjectionBackwardProblem& problem, const Context& context,
-                  const CallOptions& options, const std::function<void()>& between);
+void run_backward(
+    const ProjectionBackwardProblem& problem, const Context& context, const CallOptions& options,
+    const SummedRows& summed = {}, const std::function<void()>& between = [] {});
 
 }  // namespace tandem::cuda::projection

@@ -92,6 +92,8 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
                                                                                             dtype);
   add_all_few_rows<Element, Takes::kPlain, 192, 160, 200>(table, dtype);
   add_all_few_rows<Element, Takes::kPlain, gemm::kFewRowsTwoTiles, 208>(table, dtype);
+  add_variant<Element, 128, true>(table, dtype);
+  add_variant<Element, 64, true>(table, dtype);
   add_variant<Element, 128, false>(table, dtype);
   add_variant<Element, 64, false>(table, dtype);
   add_variant<Element, 64, false, gemm::kSplitParts>(table, dtype);

@@ -7,6 +7,8 @@
 #define TANDEM_INSTANCES_FORWARD(Element)                                                        \
   namespace tandem::cuda::projection {                                                           \
   template void launch_forward<Element, 64, false, 1>(const ForwardParams&, int, void*);         \
+  template void launch_forward<Element, 64, true, 1>(const ForwardParams&, int, void*);          \
+  template void launch_forward<Element, 128, true, 1>(const ForwardParams&, int, void*);         \
   template void launch_forward<Element, 64, false, gemm::kSplitParts>(const ForwardParams&, int, \
                                                                       void*);                    \
   template void launch_forward<Element, 96, true, 1>(const ForwardParams&, int, void*);          \

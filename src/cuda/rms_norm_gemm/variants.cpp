@@ -200,7 +200,7 @@ void rms_norm_gemm_backward(const RmsNormGemmBackwardProblem& problem, const Con
   };
   projection::run_backward(
       products, with_workspace(context, scratch.at<char>(plan.products), plan.products_bytes),
-      inner, normalize_or_differentiate);
+      inner, {}, normalize_or_differentiate);
 }
 
 std::size_t rms_norm_gemm_backward_workspace_bytes(const RmsNormGemmBackwardProblem& problem,
