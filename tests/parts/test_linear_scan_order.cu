@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "cuda/linear_scan/forward.cuh"
-#include "cuda/linear_scan/forward_plan.h"
+#include "cuda/linear_scan/variants.h"
 #include "cuda/runtime/workspace.h"
 #include "gpu_test.h"
 #include "ops/linear_scan.h"
@@ -15,7 +15,7 @@ namespace {
 
 using Element = __nv_bfloat16;
 
-struct DawdlingConfig : ForwardConfig<Element, 1, 64, false, true> {
+struct DawdlingConfig : ForwardConfig<Element, 1, 64, false> {
   static constexpr unsigned kTestDelay = 50'000;
 };
 
@@ -48,6 +48,7 @@ TEST_F(GpuLinearScanOrder, TheInitialStateIsReadBeforeItCanBeReplaced) {
     const ScratchMemory scratch("test", {}, plan.workspace_bytes);
     launch_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
                  device.multiprocessors, nullptr);
+    set_maps(plan_tiles(params.problem, Tiling::kSmall), params);
     params.time_tiles = static_cast<int>(plan.time_tiles);
     params.channel_tiles = static_cast<int>(plan.channel_tiles);
     params.columns = static_cast<int>(plan.channel_tiles);

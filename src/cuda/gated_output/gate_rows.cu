@@ -15,7 +15,7 @@
 #include <initializer_list>
 
 #include "cuda/gated_output/gate_elements.cuh"
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/sum_slices.h"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/row_norm/row.cuh"
 #include "cuda/runtime/launch.h"

@@ -23,10 +23,16 @@ struct Tile {
   bool rows = false;    // TMA brings and takes whole rows
 };
 
-template <class ElementT, class DecayT, bool kAlignedT, Tile kTileT>
+/// What a thread copies at once of so many neighbouring bytes.
+template <std::size_t kBytes>
+using PieceOf =
+    std::conditional_t<kBytes == 4, unsigned, std::conditional_t<kBytes == 8, uint2, uint4>>;
+
+template <class ElementT, class DecayT, bool kAlignedT, Tile kTileT, class XT = ElementT>
 struct TileConfig {
   using Element = ElementT;
   using Decay = DecayT;
+  using X = XT;
   static constexpr bool kAligned = kAlignedT;  // 16 bytes at a time, or single elements
   static constexpr Tile kTile = kTileT;
   static constexpr int kWidth = kTile.width;
@@ -34,6 +40,8 @@ struct TileConfig {
   static constexpr int kTokens = kTile.tokens;
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
+  // x is a product's, in fp32, which may be kept for a backward, rounded, as may states.
+  static constexpr bool kOfProduct = !std::is_same_v<X, Element>;
   static constexpr bool kRows = kTile.rows;
   static constexpr bool kPerSequence = false;
   static constexpr int kWarps = kThreads / 32;
@@ -46,11 +54,11 @@ struct TileConfig {
   static constexpr bool kExactDecay = sizeof(Decay) == 4;
 
   // What a thread copies at once, and how many such pieces the channels of a token make.
-  using Piece =
-      std::conditional_t<kChannels * sizeof(Element) == 4, unsigned,
-                         std::conditional_t<kChannels * sizeof(Element) == 8, uint2, uint4>>;
+  using Piece = PieceOf<kChannels * sizeof(Element)>;
+  using XPiece = PieceOf<kChannels * sizeof(X)>;
   static constexpr int kElementPieces = kChannels * sizeof(Element) / sizeof(Piece);
   static constexpr int kDecayPieces = kChannels * sizeof(Decay) / sizeof(Piece);
+  static constexpr int kXPieces = kChannels * sizeof(X) / sizeof(XPiece);
 
   // why only 1 for single elements: they need more registers, and are slow anyway.
   static constexpr int kFewestBlocks = !kAligned          ? 1
@@ -78,10 +86,14 @@ template <class Element, class Decay>
 using WideConfig = TileConfig<Element, Decay, true, Tile{64, 8, 512, 4, 2}>;
 
 /// Puts three CTAs on an SM, each with an eighth of WideConfig's elements in work.
-template <class Element, class Decay, bool kAligned = true>
+template <class Element, class Decay, bool kAligned = true, class X = Element>
 using NarrowConfig =
     TileConfig<Element, Decay, kAligned,
-               Tile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
+               Tile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
+
+/// Reads x as a product leaves it.
+template <class Element, class Decay, bool kAligned = true>
+using OfProductConfig = NarrowConfig<Element, Decay, kAligned, float>;
 
 /// Makes more CTAs where channels are few.
 template <class Element, class Decay>

@@ -53,15 +53,20 @@ namespace tandem::cuda::gated_scan {
 
 template <class Config>
 struct ForwardShared {
-  // Pieces of a token, in this order: x, decay, gate.
-  static constexpr int kDecay = Config::kElementPieces;
-  static constexpr int kGate = kDecay + Config::kDecayPieces;
+  // Pieces of a token beside x, in this order: decay, gate.
+  static constexpr int kDecay = 0;
+  static constexpr int kGate = Config::kDecayPieces;
   static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
 
+  typename Config::XPiece x_slots[Config::kStages][Config::kTokens * Config::kXPieces]
+                                 [Config::kThreads];
   typename Config::Piece slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;
   TileKinds<Config> kinds;
 
+  __device__ const typename Config::XPiece* x(int stage, int token) const {
+    return &x_slots[stage][token * Config::kXPieces][threadIdx.x];
+  }
   __device__ const typename Config::Piece* piece(int stage, int token, int of) const {
     return &slots[stage][token * kOfToken + of][threadIdx.x];
   }
@@ -74,7 +79,8 @@ __device__ void load_tile(const ForwardParams& params, const Place<Config>& plac
   using Element = typename Config::Element;
   constexpr int kOfToken = Shared::kOfToken;
   const auto to = [&](int of) { return &shared.slots[stage][of][threadIdx.x]; };
-  load_tokens<Config, Element, kOfToken>(params, place, params.x, to(0), begin);
+  load_tokens<Config, typename Config::X, Config::kXPieces>(
+      params, place, params.x, &shared.x_slots[stage][0][threadIdx.x], begin);
   load_tokens<Config, typename Config::Decay, kOfToken>(params, place, params.decay,
                                                         to(Shared::kDecay), begin);
   if (Config::kOutputs && params.gate.data != nullptr) {
@@ -103,7 +109,7 @@ __device__ void map_tokens_exactly(const ForwardParams& params, const Place<Conf
   for (int i = 0; i < Config::kTokens; ++i) {
     float(&a)[Config::kChannels] = own.a[i];
     float x[Config::kChannels];
-    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
+    unpack_channels<Config::kThreads, typename Config::X>(shared.x(stage, i), x);
     const int first = kinds[place.row + i].first;
     if (first == TokenKind::kInside) {
 #pragma unroll
@@ -146,7 +152,7 @@ __device__ bool map_tokens(const ForwardParams& params, const Place<Config>& pla
       for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
     }
     float x[Config::kChannels];
-    unpack_channels<Config::kThreads, typename Config::Element>(shared.piece(stage, i, 0), x);
+    unpack_channels<Config::kThreads, typename Config::X>(shared.x(stage, i), x);
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) {
       maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]} : compose<false>(maps[j], {own.a[i][j], x[j]});
@@ -175,7 +181,13 @@ __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& p
   for (int i = 0; i < Config::kTokens; ++i) {
     const int valid = !kExact || i < tokens ? channels : 0;
     float x[Config::kChannels];
-    unpack_channels<kStride, Element>(shared.piece(stage, i, 0), x);
+    unpack_channels<kStride, typename Config::X>(shared.x(stage, i), x);
+    if constexpr (Config::kOfProduct) {
+      if (params.rounded_x.data != nullptr) {
+        store_channels<Config::kAligned, typename Config::Piece>(
+            place.template at<Element>(params.rounded_x, begin + place.row + i), x, valid);
+      }
+    }
     if (kExact && own.replaced >> i & 1) {
 #pragma unroll
       for (int j = 0; j < Config::kChannels; ++j) state[j] = own.a[i][j];
@@ -212,7 +224,8 @@ template <class Config>
 __device__ void keep_state(const ForwardParams& params, const Place<Config>& place, int time,
                            float state) {
   const int channel = place.block_channel + threadIdx.x;
-  if (Config::kOutputs || time % kStateTokens != 0) return;
+  if ((Config::kOutputs && !Config::kOfProduct) || time % kStateTokens != 0) return;
+  if (Config::kOfProduct && params.states == nullptr) return;
   if (time >= params.sequences.T || channel >= params.D) return;
   params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }

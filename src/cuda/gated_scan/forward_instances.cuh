@@ -17,6 +17,18 @@
   template ForwardKernel forward_kernel<NarrowStatesConfig<Element, float, false>>();   \
   }
 
+#define TANDEM_INSTANCES_FORWARD_OF_PRODUCT(Element)                                              \
+  namespace tandem::cuda::gated_scan {                                                            \
+  template ForwardKernel forward_kernel<OfProductConfig<Element, Element>>();                     \
+  template ForwardKernel forward_kernel<OfProductConfig<Element, Element, false>>();              \
+  template ForwardKernel forward_kernel<OfProductConfig<Element, float>>();                       \
+  template ForwardKernel forward_kernel<OfProductConfig<Element, float, false>>();                \
+  template ForwardKernel forward_kernel<PerSequence<OfProductConfig<Element, Element>>>();        \
+  template ForwardKernel forward_kernel<PerSequence<OfProductConfig<Element, Element, false>>>(); \
+  template ForwardKernel forward_kernel<PerSequence<OfProductConfig<Element, float>>>();          \
+  template ForwardKernel forward_kernel<PerSequence<OfProductConfig<Element, float, false>>>();   \
+  }
+
 #define TANDEM_INSTANCES_FORWARD_SEQUENCES(Element)                                                \
   namespace tandem::cuda::gated_scan {                                                             \
   template ForwardKernel forward_kernel<PerSequence<NarrowConfig<Element, Element>>>();            \

@@ -27,7 +27,8 @@ struct ChainParams {
 
 struct ForwardParams : ChainParams {
   TokenTensor out;
-  float* final_state;  // or null
+  float* final_state;     // or null
+  TokenTensor rounded_x;  // out, where x is a product's; data null: not wanted
 };
 
 struct BackwardParams : ChainParams {  // states null: no gradient asks for them

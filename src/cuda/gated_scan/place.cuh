@@ -42,9 +42,9 @@ struct Place {
 
 /// Starts loading the thread's tokens of the tile that begins at `begin`: pieces of token i from
 /// `pieces` + i kOfToken kThreads on.
-template <class Config, class Stored, int kOfToken>
+template <class Config, class Stored, int kOfToken, class Piece>
 __device__ void load_tokens(const ChainParams& params, const Place<Config>& place,
-                            const TokenTensor& tensor, typename Config::Piece* pieces, int begin) {
+                            const TokenTensor& tensor, Piece* pieces, int begin) {
   const int channels = params.D - place.channel();
   const int tokens = place.tokens(params.sequences.T, begin);
   const auto* from = place.template at<const Stored>(tensor, begin + place.row);

@@ -24,6 +24,7 @@ __device__ inline void move_state(Float*& states, std::int64_t n, int D) {
 template <class Config>
 __device__ void move_outputs(ForwardParams& params, std::int64_t begin, std::int64_t n) {
   move_tokens<typename Config::Element>(params.out, begin);
+  move_tokens<typename Config::Element>(params.rounded_x, begin);
   move_state(params.final_state, n, params.D);
 }
 template <class Config>
@@ -45,7 +46,7 @@ __device__ void move_to_sequence(Params& params, std::int64_t n) {
   const std::int64_t begin = all.N > 0 ? sequence_boundary(all, n) : 0;
   const int end = all.N > 0 ? sequence_boundary(all, n + 1) : 0;
   params.sequences = {nullptr, 1, max(end - static_cast<int>(begin), 0)};
-  move_tokens<typename Config::Element>(params.x, begin);
+  move_tokens<typename Config::X>(params.x, begin);
   move_tokens<typename Config::Decay>(params.decay, begin);
   move_tokens<typename Config::Element>(params.gate, begin);
   move_state(params.initial_state, n, params.D);

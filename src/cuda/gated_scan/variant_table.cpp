@@ -18,14 +18,16 @@ template <class Config, class Kernel>
 VariantOf<Kernel> describe(const char* direction, DType dtype, DType decay_dtype,
                            const Kernel& kernel) {
   return {std::string("gated_scan_") + direction + ".sm90." + to_string(dtype) +
-              (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) + ".w" +
-              std::to_string(kernel.width) + "_t" + std::to_string(kernel.tile_tokens) +
+              (decay_dtype == dtype ? "" : ".decay_" + to_string(decay_dtype)) +
+              (Config::kOfProduct ? ".of_product" : "") + ".w" + std::to_string(kernel.width) +
+              "_t" + std::to_string(kernel.tile_tokens) +
               (Config::kRows      ? ".tma"
                : Config::kAligned ? ""
                                   : ".scalar") +
               (Config::kPerSequence ? ".sequences" : ""),
           dtype,
           decay_dtype,
+          Config::kOfProduct ? DType::kFloat32 : dtype,
           Config::kAligned,
           Config::kPerSequence,
           kernel};
@@ -59,6 +61,14 @@ void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
   add_forward<NarrowConfig<Element, float, false>>(table, dtype, DType::kFloat32);
   add_sequences_forward<Element, Element>(table, dtype, dtype);
   add_sequences_forward<Element, float>(table, dtype, DType::kFloat32);
+}
+
+template <class Element, class Decay>
+void add_of_product(std::vector<ForwardVariant>& table, DType dtype, DType decay_dtype) {
+  add_forward<OfProductConfig<Element, Decay>>(table, dtype, decay_dtype);
+  add_forward<OfProductConfig<Element, Decay, false>>(table, dtype, decay_dtype);
+  add_forward<PerSequence<OfProductConfig<Element, Decay>>>(table, dtype, decay_dtype);
+  add_forward<PerSequence<OfProductConfig<Element, Decay, false>>>(table, dtype, decay_dtype);
 }
 
 template <class Element, class Decay, bool kAligned>
@@ -112,7 +122,7 @@ std::string recurrence_problem(const VariantOf<Kernel>& variant,
   }
   if (!variant.aligned) return "";
   if (problem.D % 8 != 0) return "takes D a multiple of 8, got " + std::to_string(problem.D);
-  std::string reason = layout_problem("x", problem.x, problem.dtype, problem);
+  std::string reason = layout_problem("x", problem.x, variant.x_dtype, problem);
   if (reason.empty()) {
     reason = layout_problem(problem.log_decay ? "log_decay" : "decay", problem.decay,
                             problem.decay_dtype, problem);
@@ -149,6 +159,13 @@ std::string ForwardVariant::supports(const GatedScanForwardProblem& problem) con
   return layout_problem("out", problem.out, dtype, problem);
 }
 
+std::string ForwardVariant::supports(const OfProductProblem& problem) const {
+  const auto& scan = static_cast<const GatedScanForwardProblem&>(problem);
+  const std::string reason = supports(scan);
+  if (!reason.empty() || !aligned) return reason;
+  return layout_problem("x", problem.rounded_x, dtype, problem);
+}
+
 std::string BackwardVariant::supports(const GatedScanBackwardProblem& problem) const {
   const GatedScanForwardProblem& forward = problem.forward;
   std::string reason = recurrence_problem(*this, forward);
@@ -181,6 +198,20 @@ const std::vector<ForwardVariant>& forward_variants() {
     add_forward<NarrowConfig<float, float>>(rows, DType::kFloat32, DType::kFloat32);
     add_forward<NarrowConfig<float, float, false>>(rows, DType::kFloat32, DType::kFloat32);
     add_sequences_forward<float, float>(rows, DType::kFloat32, DType::kFloat32);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+const std::vector<ForwardVariant>& of_product_variants() {
+  static const std::vector<ForwardVariant> table = [] {
+    std::vector<ForwardVariant> rows;
+    add_of_product<__nv_bfloat16, __nv_bfloat16>(rows, DType::kBFloat16, DType::kBFloat16);
+    add_of_product<__nv_bfloat16, float>(rows, DType::kBFloat16, DType::kFloat32);
+#ifndef TANDEM_CUDA_DEV
+    add_of_product<__half, __half>(rows, DType::kFloat16, DType::kFloat16);
+    add_of_product<__half, float>(rows, DType::kFloat16, DType::kFloat32);
 #endif
     return rows;
   }();

@@ -124,6 +124,16 @@ void launch(const Variant& variant, const Kernel& kernel, const ScanRecurrence& 
   kernel.launch(variant.name.c_str(), params, static_cast<unsigned>(chains), context.stream.handle);
 }
 
+ForwardParams forward_params(const GatedScanForwardProblem& problem,
+                             const ForwardVariant& variant) {
+  ForwardParams params{};
+  static_cast<ChainParams&>(params) = chain_params(problem, variant.kernel, variant.per_sequence,
+                                                   device_properties(problem.device));
+  params.out = problem.out;
+  params.final_state = of_sequences(problem, problem.final_state);
+  return params;
+}
+
 /// Launches the kernel that keeps a backward variant's states.
 void launch_states(const BackwardVariant& variant, const GatedScanForwardProblem& problem,
                    float* states, const Context& context) {
@@ -147,16 +157,27 @@ const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
   return choose_fastest(kBackward, backward_variants(), problem, problem.forward, device, options);
 }
 
-void keep_states(const GatedScanForwardProblem& problem, float* states, const Context& context) {
-  GatedScanBackwardProblem backward;
-  backward.forward = problem;
-  for (const BackwardVariant& variant : backward_variants()) {
-    if (variant.per_sequence || variant.states_kernel.launch == nullptr) continue;
-    if (variant.supports(backward).empty()) {
-      return launch_states(variant, problem, states, context);
-    }
+const ForwardVariant& choose(const OfProductProblem& problem, const DeviceProperties& device,
+                             const CallOptions& options) {
+  return choose_fastest(kForward, of_product_variants(), problem, problem, device, options);
+}
+
+void run(const OfProductProblem& problem, const Context& context, const CallOptions& options) {
+  if (problem.B == 0) return;
+  const bool walks_twice = problem.states != nullptr && options.batch_invariant;
+  if (walks_twice) {
+    // A sequence's walk has no state where the backward wants one: another walk keeps them, whose
+    // outputs the next one replaces.
+    OfProductProblem first = problem;
+    first.final_state = nullptr;  // which may be the initial one
+    run(first, context);
   }
-  throw Unsupported("[gated_scan] nothing keeps the states of this problem");
+  const ForwardVariant& variant = choose(problem, device_properties(problem.device), options);
+  ForwardParams params = forward_params(problem, variant);
+  params.rounded_x = problem.rounded_x;
+  params.states = walks_twice ? nullptr : problem.states;
+  params.state_rows = state_rows(problem, false);
+  launch(variant, variant.kernel, problem, params, context);
 }
 
 }  // namespace tandem::cuda::gated_scan
@@ -171,12 +192,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   const ForwardVariant& variant = choose(problem, device, options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
-  ForwardParams params{};
-  static_cast<ChainParams&>(params) =
-      chain_params(problem, variant.kernel, variant.per_sequence, device);
-  params.out = problem.out;
-  params.final_state = of_sequences(problem, problem.final_state);
-  launch(variant, variant.kernel, problem, params, context);
+  launch(variant, variant.kernel, problem, forward_params(problem, variant), context);
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,

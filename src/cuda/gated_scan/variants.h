@@ -16,14 +16,23 @@ struct VariantOf {
   std::string name;
   DType dtype;
   DType decay_dtype;
+  DType x_dtype;      // dtype, or fp32
   bool aligned;       // loads 16 bytes, or 8, at once
   bool per_sequence;  // for batch-invariant calls: a chain is a sequence's, with a CTA of its own
   Kernel kernel;
 };
 
+/// The scan of an x [B,T,D] in fp32, as a product leaves it, beside tensors of 16 bits.
+struct OfProductProblem : GatedScanForwardProblem {
+  // Kept for a backward, or null.
+  TokenTensor rounded_x;    // [B,T,D] of dtype; outside of all sequences it holds anything
+  float* states = nullptr;  // as in ScanGradients
+};
+
 struct ForwardVariant : VariantOf<ForwardKernel> {
   /// "" when the variant can run the problem, else why not.
   std::string supports(const GatedScanForwardProblem& problem) const;
+  std::string supports(const OfProductProblem& problem) const;
 };
 
 struct BackwardVariant : VariantOf<BackwardKernel> {
@@ -41,11 +50,13 @@ const ForwardVariant& choose(const GatedScanForwardProblem& problem, const Devic
 const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
                               const DeviceProperties& device, const CallOptions& options = {});
 
-/// Computes the states that a forward keeps (ScanGradients) by a walk of its own, for a forward
-/// whose own walk has none at these tokens.
-void keep_states(const GatedScanForwardProblem& problem, float* states, const Context& context);
-
 const std::vector<ForwardVariant>& forward_variants();
 const std::vector<BackwardVariant>& backward_variants();
+
+/// The table for scans of products, the choice in it as above, and the launch of what is chosen.
+const std::vector<ForwardVariant>& of_product_variants();
+const ForwardVariant& choose(const OfProductProblem& problem, const DeviceProperties& device,
+                             const CallOptions& options = {});
+void run(const OfProductProblem& problem, const Context& context, const CallOptions& options = {});
 
 }  // namespace tandem::cuda::gated_scan

@@ -8,7 +8,7 @@
 // A product may be a sum of terms, or a pair of products, and a matrix may be added to it, which
 // comes through the ring behind the steps of a tile (gemm/operands.h). With kTN tokens are cut
 // into slices of whole steps of 64, whose results are to be added up in their order
-// (gemm/convert.h). Of packed sequences only the tokens between the first and the last boundary
+// (gemm/sum_slices.h). Of packed sequences only the tokens between the first and the last boundary
 // enter: rows of a step behind them are zeroed in shared memory, for the tensors may hold anything
 // there.
 //

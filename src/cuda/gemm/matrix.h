@@ -6,7 +6,7 @@
 
 #include "core/strided_tensor.h"
 #include "cuda/gemm/config.h"
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/sum_slices.h"
 #include "cuda/gemm/target.h"
 #include "cuda/runtime/copy.h"
 #include "cuda/runtime/plan.h"

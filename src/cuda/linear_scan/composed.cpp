@@ -1,99 +1,71 @@
 #include "cuda/linear_scan/composed.h"
 
-#include <algorithm>
-
 #include "cuda/gated_scan/variants.h"
+#include "cuda/linear_scan/products.h"
+#include "cuda/runtime/copy.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/runtime/workspace.h"
-#include "ops/gated_scan.h"
+#include "ops/projection.h"
 
 namespace tandem::cuda::linear_scan {
 namespace {
 
-constexpr CallOptions kBatchInvariant{.batch_invariant = true};
+MatrixTensor x_at(const LinearScanForwardProblem& problem, const ComposedPlan& plan, char* base) {
+  return {base + plan.x, problem.D};
+}
 
-/// The scan over x: every tensor in fp32, in the workspace or the caller's.
-GatedScanForwardProblem scan_problem(const LinearScanForwardProblem& problem,
-                                     const ComposedPlan& plan, char* base) {
-  const auto at = [&](std::size_t offset) { return tokens_at(base, offset, problem.T, problem.D); };
-  GatedScanForwardProblem scan;
+ProjectionForwardProblem product(const LinearScanForwardProblem& problem, const ComposedPlan& plan,
+                                 char* base) {
+  const MatrixTensor u =
+      plan.copies_u ? rows_at(base + plan.u, problem.d) : *as_rows(problem.u, problem.B, problem.T);
+  return product_of_u(problem, u, x_at(problem, plan, base), DType::kFloat32);
+}
+
+gated_scan::OfProductProblem scan(const LinearScanForwardProblem& problem, const ComposedPlan& plan,
+                                  char* base) {
+  gated_scan::OfProductProblem scan;
   static_cast<ScanRecurrence&>(scan) = problem;
-  scan.dtype = scan.decay_dtype = DType::kFloat32;
-  scan.x = at(plan.x);
-  if (problem.decay_dtype != DType::kFloat32) scan.decay = at(plan.decay);
-  if (problem.gate.data) scan.gate = at(plan.gate);
-  scan.out = at(plan.out);
+  scan.x = as_tokens(x_at(problem, plan, base), problem.T);
+  scan.out = problem.out;
   scan.final_state = problem.final_state;
+  scan.rounded_x = problem.x;
+  scan.states = problem.states;
   return scan;
 }
 
 }  // namespace
 
-ComposedPlan plan_composed(const LinearScanForwardProblem& problem) {
-  const std::int64_t tokens = problem.B * problem.T;
+ComposedPlan plan_composed(const LinearScanForwardProblem& problem, const DeviceProperties& device,
+                           bool batch_invariant) {
+  const CallOptions options{.batch_invariant = batch_invariant};
+  const auto anywhere = reinterpret_cast<char*>(kWorkspaceAlignment);
   ComposedPlan plan;
-  plan.copies_u = tokens > 0 && !tma_reads_u(problem);
-  plan.copies_weight = tokens > 0 && !tma_reads_weight(problem);
+  plan.copies_u = !as_rows(problem.u, problem.B, problem.T);
   WorkspaceLayout workspace;
-  const auto add = [&](bool wanted, std::int64_t elements, int size) {
-    return workspace.add(wanted ? elements * size : 0);
-  };
-  plan.u = add(plan.copies_u, tokens * gemm::padded(problem.d), 2);
-  plan.weight = add(plan.copies_weight, problem.D * gemm::padded(problem.d), 2);
-  plan.x = add(true, tokens * problem.D, 4);
-  plan.decay = add(problem.decay_dtype != DType::kFloat32, tokens * problem.D, 4);
-  plan.gate = add(problem.gate.data, tokens * problem.D, 4);
-  plan.out = add(true, tokens * problem.D, 4);
+  plan.u = workspace.add(plan.copies_u ? 2 * elements_of_rows(problem, problem.d) : 0);
+  plan.x = workspace.add(4 * problem.B * problem.T * problem.D);
+  plan.product_bytes =
+      projection_forward_workspace_bytes(product(problem, plan, anywhere), device, options);
+  plan.product = workspace.add(static_cast<std::int64_t>(plan.product_bytes));
   plan.workspace_bytes = workspace.bytes();
+  gated_scan::choose(scan(problem, plan, anywhere), device, options);
   return plan;
 }
 
-std::string reason_against_composed(DType dtype, const LinearScanForwardProblem& problem,
-                                    const DeviceProperties& device) {
-  const std::string reason = reason_against_products(dtype, problem);
-  if (!reason.empty()) return reason;
-  try {
-    const auto base = reinterpret_cast<char*>(kWorkspaceAlignment);
-    gated_scan_forward_workspace_bytes(scan_problem(problem, plan_composed(problem), base), device,
-                                       kBatchInvariant);
-  } catch (const Unsupported& error) {
-    return error.what();
-  }
-  return "";
-}
-
-void run_composed(const char* op, const LinearScanForwardProblem& problem, const Context& context) {
-  const ComposedPlan plan = plan_composed(problem);
-  const ScratchMemory scratch(op, context, plan.workspace_bytes);
+void run_composed(const LinearScanForwardProblem& problem, const Context& context,
+                  bool batch_invariant) {
+  const CallOptions options{.batch_invariant = batch_invariant};
+  const ComposedPlan plan =
+      plan_composed(problem, device_properties(problem.device), batch_invariant);
+  const ScratchMemory scratch("linear_scan_forward", context, plan.workspace_bytes);
   char* const base = scratch.at<char>(0);
-  void* const stream = context.stream.handle;
-  const BackwardVariant& kernels =
-      *std::find_if(backward_variants().begin(), backward_variants().end(),
-                    [&](const BackwardVariant& one) { return one.dtype == problem.dtype; });
-  const GatedScanForwardProblem scan = scan_problem(problem, plan, base);
-  const bool tokens = problem.T > 0;
-  const auto convert = [&](BackwardVariant::Convert launch, const TokenTensor& from,
-                           const TokenTensor& to) {
-    if (tokens) launch(op, {problem.B, problem.T, problem.D, from, to}, stream);
-  };
-  if (tokens) {
-    const Projection projection{op,
-                                kernels,
-                                problem,
-                                plan.copies_u ? base + plan.u : nullptr,
-                                plan.copies_weight ? base + plan.weight : nullptr,
-                                stream};
-    projection.copy_operands();
-    projection.write(reinterpret_cast<float*>(base + plan.x));
+  const ProjectionForwardProblem x = product(problem, plan, base);
+  if (plan.copies_u) {
+    launch_copy("linear_scan_forward", problem.u, as_tokens(x.x, problem.T), problem.B, problem.T,
+                problem.d, context.stream.handle);
   }
-  if (problem.decay_dtype != DType::kFloat32) convert(kernels.widen, problem.decay, scan.decay);
-  if (problem.gate.data) convert(kernels.widen, problem.gate, scan.gate);
-  if (tokens && problem.states != nullptr) {  // before the final state replaces the initial one
-    gated_scan::keep_states(scan, problem.states, {.stream = context.stream});
-  }
-  gated_scan_forward(scan, {.stream = context.stream}, kBatchInvariant);
-  convert(kernels.narrow, scan.out, problem.out);
-  if (problem.x.data) convert(kernels.narrow, scan.x, problem.x);
+  projection_forward(x, with_workspace(context, base + plan.product, plan.product_bytes), options);
+  gated_scan::run(scan(problem, plan, base), {.stream = context.stream}, options);
 }
 
 }  // namespace tandem::cuda::linear_scan

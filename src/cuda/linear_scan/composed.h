@@ -1,35 +1,32 @@
-// linear_scan_forward of several launches, for batch-invariant calls: x = u W^T in fp32, and
-// gated_scan_forward, a sequence per CTA, over fp32 tensors. A row of a product does not depend on
-// where it lies, as the tiles of linear_scan_forward_kernel, which many sequences share, do. Host
-// only.
+// linear_scan_forward of two calls: x = u W^T in fp32 by projection, and the scan of it by
+// gated_scan's kernels. Host only.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
-#include "cuda/linear_scan/projection.h"
+#include "ops/linear_scan_problem.h"
 #include "tandem/context.h"
+#include "tandem/device.h"
 
 namespace tandem::cuda::linear_scan {
 
 /// What a call keeps in its workspace: offsets in bytes. What is not needed has no bytes.
 struct ComposedPlan {
-  bool copies_u = false;  // TMA cannot read it
-  bool copies_weight = false;
-  std::size_t u = 0;  // copies, rows padded to 16 bytes
-  std::size_t weight = 0;
-  std::size_t x = 0;  // x and the next three: fp32 [B,T,D]
-  std::size_t decay = 0;
-  std::size_t gate = 0;
-  std::size_t out = 0;
+  bool copies_u = false;  // its tokens are not the rows of one matrix
+  std::size_t u = 0;      // 16 bits, rows padded to 16 bytes
+  std::size_t x = 0;      // fp32 [B,T,D]
+  std::size_t product = 0;
+  std::size_t product_bytes = 0;
   std::size_t workspace_bytes = 0;
 };
 
-ComposedPlan plan_composed(const LinearScanForwardProblem& problem);
+/// Throws Unsupported when one of the two calls does not take the problem.
+ComposedPlan plan_composed(const LinearScanForwardProblem& problem, const DeviceProperties& device,
+                           bool batch_invariant);
 
-void run_composed(const char* op, const LinearScanForwardProblem& problem, const Context& context);
-
-/// "" when the dtype's kernels can run the problem, else why not.
-std::string reason_against_composed(DType dtype, const LinearScanForwardProblem& problem,
-                                    const DeviceProperties& device);
+/// In a batch-invariant call a sequence is a CTA's.
+void run_composed(const LinearScanForwardProblem& problem, const Context& context,
+                  bool batch_invariant);
 
 }  // namespace tandem::cuda::linear_scan

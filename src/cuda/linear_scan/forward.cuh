@@ -23,7 +23,6 @@
 //   load  warp 0, one thread     tickets; W, u, decays, gates of this tile and the next, by TMA
 //         warp 1                 what the tokens are (tokens.cuh); states of empty sequences
 //         warp 2, one thread     stores outputs by TMA, and x where it is kept
-//         warps 2 and 3          copy where TMA cannot
 //   scan  warpgroups 1, 2        64 channels each: product, scan, gates, outputs
 // Shared memory: a ring of (channels + tokens) x 64 elements, 96 KB (two CTAs per SM) or 192 KB.
 // Registers: x and, with look-back, a factor per element: 64 to 128 per thread.
@@ -56,20 +55,19 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
 
-  if (threadIdx.x == 32 && params.tma) {
-    for (const CUtensorMap* map : {&params.u_map, &params.weight_map, &params.out_map}) {
+  if (threadIdx.x == 32) {
+    for (const CUtensorMap* map :
+         {&params.u_map, &params.weight_map, &params.decay_map, &params.out_map}) {
       prefetch_tensor_map(*map);
     }
-    if (!Config::kGeneral) prefetch_tensor_map(params.decay_map);
     if (params.problem.gate.data != nullptr) prefetch_tensor_map(params.gate_map);
     if (Config::kKeeps && params.problem.x.data != nullptr) prefetch_tensor_map(params.x_map);
   }
   if (threadIdx.x == 0) {
     constexpr int kScanThreads = 128 * Config::kWarpgroups;
-    const int stores = params.tma ? kStoreArrivals : 0;
-    shared.ring.init(params.tma ? 1 : kCopyThreads, kScanThreads + stores);
+    shared.ring.init(1, kScanThreads + kStoreArrivals);
     shared.ticket_ring.init(1, 1);
-    shared.tile_ring.init(32, kScanThreads + stores);
+    shared.tile_ring.init(32, kScanThreads + kStoreArrivals);
     constexpr int kPairs = Config::kTileSlots * Config::kWarpgroups;
     for (int i = 0; i < kPairs; ++i) shared.outputs_ready[0][i].init(128);
     for (int i = 0; i < kPairs * Config::kTokenPanels && Config::kKeeps; ++i) {
@@ -85,18 +83,10 @@ __global__ __launch_bounds__(Config::kThreads, Config::kCtasPerSm) void linear_s
       cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     }
     if (warp == 0) {
-      if (threadIdx.x == 0) {
-        if (params.tma) {
-          load_with_tma<Config>(params, shared);
-        } else {
-          take_tickets<Config>(params, shared);
-        }
-      }
+      if (threadIdx.x == 0) load_tiles<Config>(params, shared);
     } else if (warp == 1) {
       look_at_tokens<Config>(params, shared);
       pass_empty_sequences<Config>(params.problem);
-    } else if (!params.tma) {
-      load_with_threads<Config>(params, shared);
     } else if (threadIdx.x == 64) {
       store_outputs<Config>(params, shared);
     }

@@ -47,23 +47,15 @@ __device__ typename Config::Element& decay_element(const ThreadTile<Config>& t, 
 /// Returns a token's decay as a factor; `channel` counts among the warpgroup's 64.
 template <class Config>
 __device__ float decay_factor(const ThreadTile<Config>& t, int token, int channel) {
-  if constexpr (Config::kGeneral) {
-    return t.shared.decays[token][channel];
-  } else {
-    const float stored = static_cast<float>(decay_element(t, token, channel));
-    return t.params.problem.log_decay ? fast_exp2(stored * kLog2E) : stored;
-  }
+  const float stored = static_cast<float>(decay_element(t, token, channel));
+  return t.params.problem.log_decay ? fast_exp2(stored * kLog2E) : stored;
 }
 
 /// Makes a token's decay 0, so that it forgets what was before.
 template <class Config>
 __device__ void forget_before(const ThreadTile<Config>& t, int token, int channel) {
-  if constexpr (Config::kGeneral) {
-    t.shared.decays[token][channel] = 0.0f;
-  } else {
-    const float zero = t.params.problem.log_decay ? __uint_as_float(0xFF800000u) : 0.0f;
-    decay_element(t, token, channel) = static_cast<typename Config::Element>(zero);
-  }
+  const float zero = t.params.problem.log_decay ? __uint_as_float(0xFF800000u) : 0.0f;
+  decay_element(t, token, channel) = static_cast<typename Config::Element>(zero);
 }
 
 /// Calls use(token, kind) for the tokens of a tile where `concerns(kind)`, in all lanes.

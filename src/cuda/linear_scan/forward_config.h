@@ -7,18 +7,16 @@ namespace tandem::cuda::linear_scan {
 
 /// A tile is `kWarpgroups` warpgroups of 64 channels each, times `kTokens` tokens. `kChain`: a tile
 /// takes the state before it from the previous tile and scans once; else it publishes its map,
-/// scans from 0, and gets the state out of many tiles' maps (carry.cuh). `kGeneral`: decays of any
-/// type and tensors that TMA cannot read or write. `kAlone`: at most one tile per multiprocessor,
-/// with more registers: for gates ready before the state, and more maps at a time.
-template <class ElementT, int kWarpgroupsT, int kTokensT, bool kChainT, bool kGeneralT = false,
-          bool kAloneT = false>
+/// scans from 0, and gets the state out of many tiles' maps (carry.cuh). `kAlone`: at most one tile
+/// per multiprocessor, with more registers: for gates ready before the state, and more maps at a
+/// time.
+template <class ElementT, int kWarpgroupsT, int kTokensT, bool kChainT, bool kAloneT = false>
 struct ForwardConfig {
   static constexpr bool kKeeps = false;
   using Element = ElementT;
   static constexpr int kWarpgroups = kWarpgroupsT;
   static constexpr int kTokens = kTokensT;
   static constexpr bool kChain = kChainT;
-  static constexpr bool kGeneral = kGeneralT;
   static constexpr bool kAlone = kAloneT;
   static constexpr int kChannels = 64 * kWarpgroups;
   static constexpr int kThreads = 128 * (1 + kWarpgroups);
@@ -29,10 +27,7 @@ struct ForwardConfig {
   // those of decays and gates.
   static constexpr int kWeightBytes = kChannels * 128;
   static constexpr int kStageBytes = (kChannels + kTokens) * 128;
-  static constexpr int kStages = (kGeneral           ? 81920
-                                  : kWarpgroups == 1 ? 98304
-                                                     : 196608) /
-                                 kStageBytes;
+  static constexpr int kStages = (kWarpgroups == 1 ? 98304 : 196608) / kStageBytes;
   static constexpr int kTileSlots = 2;  // tiles known ahead
 
   // Panels of 64 tokens by 64 channels: decays, then gates, which outputs replace.

@@ -37,7 +37,7 @@ __device__ void put_in_panel(const ThreadTile<Config>& t, int step, int kind,
   store_columns(t.panel(kind, step / 4), step % 4, packed);
 }
 
-/// Writes x of a tile whose first tokens are about to be changed, or that TMA cannot write.
+/// Writes x of a tile whose first tokens are about to be changed.
 template <class Config>
 __device__ void write_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens / 2]) {
   if (t.params.problem.x.data == nullptr) return;
@@ -52,7 +52,7 @@ __device__ void write_x(const ThreadTile<Config>& t, float (&x)[Config::kTokens 
 template <class Config>
 __device__ void keep_x(const ThreadTile<Config>& t, int step, const float (&x)[8]) {
   put_in_panel(t, step, 0, x);
-  if (step % 4 < 3 || !t.params.tma) return;
+  if (step % 4 < 3) return;
   fence_shared_for_async_proxy();
   t.shared.x_ready[t.slot][t.warpgroup][step / 4].arrive();
 }

@@ -1,5 +1,5 @@
 // The load roles of linear_scan_forward_kernel: tickets, W and u by 64 columns, then decays and
-// gates, by TMA or by threads; what a tile's tokens are; states of empty sequences.
+// gates; what a tile's tokens are; states of empty sequences.
 #pragma once
 
 #include "cuda/linear_scan/forward_shared.cuh"
@@ -7,24 +7,18 @@
 
 namespace tandem::cuda::linear_scan {
 
-/// Threads that copy where TMA cannot: warps 2 and 3.
-constexpr int kCopyThreads = 64;
-
-/// Panels of a stage that are loaded: decays, gates, both or none. The same for every tile: panels
+/// Panels of a stage that are loaded: decays, gates or both. The same for every tile: panels
 /// outside the tensors are loaded as zeros.
 template <class Config>
 struct PanelsOfStage {
-  int begin;
-  int end;
+  int count;
 
-  __device__ PanelsOfStage(int stage, bool with_decay, bool with_gate) {
+  __device__ PanelsOfStage(int stage, bool with_gate) {
     constexpr int kPerStage = Config::kPanelRowsPerStage * Config::kWarpgroups;
     constexpr int kOfKind = Config::kTokenPanels * Config::kWarpgroups;
     const int first = stage * kPerStage;
-    begin = max(with_decay ? 0 : kOfKind - first, 0);
-    end = min((with_gate ? 2 : 1) * kOfKind - first, kPerStage);
+    count = max(min((with_gate ? 2 : 1) * kOfKind - first, kPerStage), 0);
   }
-  __device__ int count() const { return max(end - begin, 0); }
 };
 
 /// Takes the tiles of this CTA, one ahead of the ring. One thread. With a tile for each CTA, takes
@@ -52,17 +46,11 @@ __device__ void take_tiles(const ForwardParams& params, ForwardShared<Config>& s
   }
 }
 
-/// Takes the tiles of this CTA where other threads copy. One thread.
+/// Loads all tiles. One thread.
 template <class Config>
-__device__ void take_tickets(const ForwardParams& params, ForwardShared<Config>& shared) {
-  take_tiles(params, shared, [](const Tile&) {});
-}
-
-template <class Config>
-__device__ void load_with_tma(const ForwardParams& params, ForwardShared<Config>& shared) {
+__device__ void load_tiles(const ForwardParams& params, ForwardShared<Config>& shared) {
   const LinearScanForwardProblem& problem = params.problem;
   const int k_steps = (problem.d + 63) / 64;
-  const bool with_decay = !Config::kGeneral;
   const bool with_gate = problem.gate.data != nullptr;
   typename ForwardShared<Config>::StageRing::Position at;
   take_tiles(params, shared, [&](const Tile& tile) {
@@ -79,9 +67,9 @@ __device__ void load_with_tma(const ForwardParams& params, ForwardShared<Config>
       shared.ring.wait_empty(at);
       Barrier& full = shared.ring.full[at.stage];
       const int first = s * Config::kPanelRowsPerStage * Config::kWarpgroups;
-      const PanelsOfStage<Config> panels(s, with_decay, with_gate);
-      full.arrive_and_expect(panels.count() * panel_bytes(64));
-      for (int i = panels.begin; i < panels.end; ++i) {
+      const PanelsOfStage<Config> panels(s, with_gate);
+      full.arrive_and_expect(panels.count * panel_bytes(64));
+      for (int i = 0; i < panels.count; ++i) {
         const int row = (first + i) / Config::kWarpgroups;
         load_panel(row < Config::kTokenPanels ? params.decay_map : params.gate_map, full,
                    shared.stages[at.stage] + i * panel_bytes(64),
@@ -160,77 +148,6 @@ __device__ void store_outputs(const ForwardParams& params, ForwardShared<Config>
     }
     shared.tile_ring.empty[slot.stage].arrive();
     slot.advance();
-  }
-}
-
-/// Copies `rows` rows of 64 columns, zeros outside the tensor. The copying threads.
-template <class Element>
-__device__ void copy_panel(char* panel, int rows, const Element* from, std::int64_t row_stride,
-                           int valid_rows, int valid_columns) {
-  const int thread = threadIdx.x % kCopyThreads;
-  for (int piece = thread; piece < rows * 8; piece += kCopyThreads) {
-    const int row = piece / 8, column = piece % 8 * 8;
-    alignas(16) Element values[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const bool inside = row < valid_rows && column + i < valid_columns;
-      values[i] = inside ? from[row * row_stride + column + i] : Element(0.0f);
-    }
-    *reinterpret_cast<uint4*>(panel + panel_offset(row, piece % 8)) =
-        *reinterpret_cast<const uint4*>(values);
-  }
-}
-
-/// Loads all tiles without TMA. The copying threads.
-template <class Config>
-__device__ void load_with_threads(const ForwardParams& params, ForwardShared<Config>& shared) {
-  using Element = typename Config::Element;
-  const LinearScanForwardProblem& problem = params.problem;
-  const int k_steps = (problem.d + 63) / 64;
-  typename ForwardShared<Config>::StageRing::Position at;
-  typename ForwardShared<Config>::TileRing::Position slot;
-  const auto publish = [&] {
-    fence_shared_for_async_proxy();
-    shared.ring.full[at.stage].arrive();
-    at.advance();
-  };
-  const auto row_of = [&](const TokenTensor& tensor, int batch, std::int64_t time) {
-    return static_cast<const Element*>(tensor.data) + batch * tensor.batch_stride +
-           time * tensor.time_stride;
-  };
-  while (true) {
-    shared.ticket_ring.wait_full(slot);
-    const Tile tile = find_tile(params, shared.tickets[slot.stage], Config::kChannels);
-    slot.advance();
-    if (tile.batch == Tile::kNone) return;
-    const std::int64_t time = std::int64_t{tile.time_tile} * Config::kTokens;
-    const int tokens = static_cast<int>(min(problem.T - time, std::int64_t{Config::kTokens}));
-    const int channels = problem.D - tile.first_channel;
-    for (int k = 0; k < k_steps; ++k) {
-      shared.ring.wait_empty(at);
-      char* stage = shared.stages[at.stage];
-      copy_panel(stage, Config::kChannels,
-                 static_cast<const Element*>(problem.weight.data) +
-                     tile.first_channel * problem.weight.row_stride + 64 * k,
-                 problem.weight.row_stride, channels, problem.d - 64 * k);
-      copy_panel(stage + Config::kWeightBytes, Config::kTokens,
-                 row_of(problem.u, tile.batch, time) + 64 * k, problem.u.time_stride, tokens,
-                 problem.d - 64 * k);
-      publish();
-    }
-    for (int s = 0; s < Config::kPanelStages; ++s) {
-      shared.ring.wait_empty(at);
-      const PanelsOfStage<Config> panels(s, !Config::kGeneral, problem.gate.data != nullptr);
-      for (int i = panels.begin; i < panels.end; ++i) {
-        const int row = s * Config::kPanelRowsPerStage + i / Config::kWarpgroups;
-        const int warpgroup = i % Config::kWarpgroups, token = row % Config::kTokenPanels * 64;
-        const TokenTensor& tensor = row < Config::kTokenPanels ? problem.decay : problem.gate;
-        copy_panel(shared.stages[at.stage] + i * panel_bytes(64), 64,
-                   row_of(tensor, tile.batch, time + token) + tile.first_channel + 64 * warpgroup,
-                   tensor.time_stride, tokens - token, channels - 64 * warpgroup);
-      }
-      publish();
-    }
   }
 }
 

@@ -1,5 +1,5 @@
 // What linear_scan_forward_kernel receives: the checked problem, its tiles, what tiles tell each
-// other, and the tensor maps where TMA can be used.
+// other, and the tensor maps.
 #pragma once
 
 #include <cuda.h>
@@ -21,11 +21,10 @@ struct Exchange {
 struct ForwardParams {
   CUtensorMap u_map;
   CUtensorMap weight_map;
-  CUtensorMap decay_map;  // of 16-bit decays
-  CUtensorMap gate_map;   // where there is a gate
+  CUtensorMap decay_map;
+  CUtensorMap gate_map;  // where there is a gate
   CUtensorMap out_map;
   CUtensorMap x_map;  // where x is kept
-  bool tma = false;   // the maps are set; else threads copy
   LinearScanForwardProblem problem;
   int time_tiles = 0;     // of kTokens, per batch row
   int channel_tiles = 0;  // of kChannels

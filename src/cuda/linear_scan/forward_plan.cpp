@@ -1,8 +1,11 @@
 #include "cuda/linear_scan/forward_plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "cuda/runtime/plan.h"
+#include "cuda/scan/plan.h"
 
 namespace tandem::cuda::linear_scan {
 
@@ -10,22 +13,68 @@ TileShape tile_shape(Tiling tiling) {
   switch (tiling) {
     case Tiling::kAlone: return {"c64_t64_alone", 64, 64, 1, 64, false};
     case Tiling::kSmall: return {"c64_t64", 64, 64, 2, 32, false};
+    case Tiling::kNone: return {"composed", 1, 1, 1, 1, false};
     case Tiling::kChain: break;
   }
   return {"c128_t256_chain", 128, 256, 1, 1, true};
 }
 
-Tiling choose_tiling(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
-  const int multiprocessors = device.multiprocessors;
-  const std::int64_t small = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
-  if (small <= multiprocessors) return Tiling::kAlone;
-  // Large tiles read u and the weight less often, but each waits for the one before it.
-  const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
-  const std::int64_t tiles = columns * ceil_div(problem.T, 256);
+namespace {
+
+/// Of a product x = u W^T in fp32, and gated_scan's tiles of 32 channels by 128 tokens over it.
+double predict_composed(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
   const DeviceModel::LinearScan& model = device_model(device).linear_scan;
-  const double small_tiles = columns * (model.small_tiles + model.small_tiles_column * problem.d);
-  const bool many = small_tiles >= model.chain_step && tiles >= multiprocessors;
-  return many && problem.D > 64 && problem.T > 128 ? Tiling::kChain : Tiling::kSmall;
+  const auto tokens = static_cast<double>(problem.B * problem.T);
+  const double elements = tokens * problem.D;
+  const double product =
+      std::max({2.0 * elements * problem.d / model.flops_per_microsecond,
+                2.0 * problem.d * (tokens + problem.D) / model.bytes_per_microsecond,
+                model.composed_x * elements});
+  const scan::ScanPlan plan = scan::plan_scan({.chains = problem.B * ceil_div(problem.D, 32),
+                                               .tiles = ceil_div(problem.T, 128),
+                                               .tile_tokens = 128,
+                                               .width = 32,
+                                               .blocks_per_sm = 3},
+                                              device);
+  const double scan =
+      plan.time * (model.composed_scan + model.composed_scan_rank * (plan.ranks - 1));
+  const double kept = problem.x.data ? model.composed_kept * elements : 0.0;
+  return model.composed_call + product + scan + kept;
+}
+
+}  // namespace
+
+double predict(const LinearScanForwardProblem& problem, Tiling tiling,
+               const DeviceProperties& device) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  if (tiling == Tiling::kNone) return predict_composed(problem, device);
+  const DeviceModel::LinearScan& model = device_model(device).linear_scan;
+  const int multiprocessors = std::max(device.multiprocessors, 1);
+  const double kept =
+      problem.x.data ? model.kept * static_cast<double>(problem.B * problem.T) * problem.D : 0.0;
+  if (tiling == Tiling::kChain) {
+    const std::int64_t columns = problem.B * ceil_div(problem.D, 128);
+    const std::int64_t time_tiles = ceil_div(problem.T, 256);
+    if (problem.D <= 64 || problem.T <= 128) return kNever;
+    if (columns * time_tiles < multiprocessors) return kNever;
+    const double product = model.chain_depth * problem.d;
+    const double busy =
+        static_cast<double>(columns * time_tiles) / multiprocessors * (model.chain_piece + product);
+    const double wait = model.chain_wait + model.chain_wait_column * static_cast<double>(columns);
+    return model.call + std::max(busy, static_cast<double>(time_tiles) * wait + product) + kept;
+  }
+  constexpr int kOfPiece = 8;  // small tiles
+  const std::int64_t tiles = problem.B * ceil_div(problem.D, 64) * ceil_div(problem.T, 64);
+  if ((tiles <= multiprocessors) != (tiling == Tiling::kAlone)) return kNever;
+  const double pieces = std::max(static_cast<double>(tiles) / multiprocessors, 1.0) / kOfPiece;
+  return model.call + pieces * (model.small_piece + model.small_depth * problem.d) + kept;
+}
+
+Tiling choose_tiling(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
+  constexpr Tiling kAll[] = {Tiling::kAlone, Tiling::kSmall, Tiling::kChain, Tiling::kNone};
+  return *std::min_element(std::begin(kAll), std::end(kAll), [&](Tiling a, Tiling b) {
+    return predict(problem, a, device) < predict(problem, b, device);
+  });
 }
 
 ForwardPlan plan_forward(const LinearScanForwardProblem& problem, Tiling tiling,

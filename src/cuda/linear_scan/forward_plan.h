@@ -15,6 +15,7 @@ enum class Tiling {
   kAlone,  // 64 x 64, no more tiles than multiprocessors
   kSmall,  // 64 x 64
   kChain,  // 128 x 256, one scan, each tile waits for the previous one
+  kNone,   // a product and a scan of its own (composed.h)
 };
 
 struct TileShape {
@@ -26,6 +27,10 @@ struct TileShape {
   bool chain;
 };
 TileShape tile_shape(Tiling tiling);
+
+/// Predicted microseconds; infinity where a tiling is not to be used.
+double predict(const LinearScanForwardProblem& problem, Tiling tiling,
+               const DeviceProperties& device);
 
 /// The quickest tiling on a device, where every tiling can run.
 Tiling choose_tiling(const LinearScanForwardProblem& problem, const DeviceProperties& device);

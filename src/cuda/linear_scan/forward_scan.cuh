@@ -14,15 +14,15 @@
 namespace tandem::cuda::linear_scan {
 
 /// Gives a stage back that holds no outputs.
-__device__ inline void give_back(Barrier& empty, bool tma) {
+__device__ inline void give_back(Barrier& empty) {
   empty.arrive();
-  if (tma && threadIdx.x == 128) empty.arrive();  // kStoreArrivals
+  if (threadIdx.x == 128) empty.arrive();  // kStoreArrivals
 }
 
 /// Computes acc = W u^T, [channels, tokens].
 template <class Config>
 __device__ void project(float (&acc)[Config::kTokens / 2], ForwardShared<Config>& shared,
-                        int k_steps, int warpgroup, bool tma,
+                        int k_steps, int warpgroup,
                         typename ForwardShared<Config>::StageRing::Position& at) {
   auto behind = at;
   for (int k = 0; k < k_steps; ++k) {
@@ -41,63 +41,32 @@ __device__ void project(float (&acc)[Config::kTokens / 2], ForwardShared<Config>
     fence_registers(acc);
     if (k > 0) {
       wgmma_wait<1>();
-      give_back(shared.ring.empty[behind.stage], tma);
+      give_back(shared.ring.empty[behind.stage]);
       behind.advance();
     }
     at.advance();
   }
   wgmma_wait<0>();
   fence_registers(acc);
-  give_back(shared.ring.empty[behind.stage], tma);
-}
-
-/// Loads the decays of a general tile as factors. One warpgroup.
-template <class Config>
-__device__ void stage_decays(const ThreadTile<Config>& t) {
-  sync_warpgroup(1 + t.warpgroup);  // all threads have read the previous tile's
-  const LinearScanForwardProblem& problem = t.params.problem;
-  const int channel = t.tile.first_channel + threadIdx.x % 64;
-  for (int token = threadIdx.x % 128 / 64; token < Config::kTokens; token += 2) {
-    const std::int64_t time = std::int64_t{t.time()} + token;
-    float value = 0.0f;
-    if (time < problem.T && channel < problem.D) {
-      const std::int64_t at =
-          t.tile.batch * problem.decay.batch_stride + time * problem.decay.time_stride + channel;
-      value = problem.decay_dtype == DType::kFloat32
-                  ? static_cast<const float*>(problem.decay.data)[at]
-                  : static_cast<float>(
-                        static_cast<const typename Config::Element*>(problem.decay.data)[at]);
-      if (problem.log_decay) value = fast_exp2(value * kLog2E);
-    }
-    t.shared.decays[token][threadIdx.x % 64] = value;
-  }
-  sync_warpgroup(1 + t.warpgroup);
+  give_back(shared.ring.empty[behind.stage]);
 }
 
 /// Loads the decays of the 16 tokens of a step: [block, row, token].
 template <class Config>
 __device__ void load_decays(const ThreadTile<Config>& t, int step, float (&a)[2][2][2]) {
-  if constexpr (Config::kGeneral) {
+  std::uint32_t words[4];
+  load_columns(t.panel(0, step / 4), step % 4, words);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpack_pair<typename Config::Element>(words[i]);
+    a[i / 2][i % 2][0] = pair.x;
+    a[i / 2][i % 2][1] = pair.y;
+  }
+  if (t.params.problem.log_decay) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      a[i / 4][i / 2 % 2][i % 2] =
-          t.shared.decays[t.token(2 * step + i / 4) + i % 2][fragment_row() + i / 2 % 2 * 8];
-    }
-  } else {
-    std::uint32_t words[4];
-    load_columns(t.panel(0, step / 4), step % 4, words);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpack_pair<typename Config::Element>(words[i]);
-      a[i / 2][i % 2][0] = pair.x;
-      a[i / 2][i % 2][1] = pair.y;
-    }
-    if (t.params.problem.log_decay) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float& value = a[i / 4][i / 2 % 2][i % 2];
-        value = fast_exp2(value * kLog2E);
-      }
+      float& value = a[i / 4][i / 2 % 2][i % 2];
+      value = fast_exp2(value * kLog2E);
     }
   }
 }
@@ -137,11 +106,7 @@ __device__ void write_outputs(const ThreadTile<Config>& t, int step, float (&out
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] *= silu[i];
   }
-  if (!Config::kGeneral || t.params.tma) {
-    put_in_panel(t, step, 1, out);
-  } else {
-    write_elements(t, step, problem.out, out);
-  }
+  put_in_panel(t, step, 1, out);
 }
 
 /// States before the first tile of a batch row. Packed sequences take theirs at their first token.
@@ -296,7 +261,7 @@ __device__ void scan_look_back(const ThreadTile<Config>& t, float (&acc)[Config:
   const ColumnRecords records = records_of(t);
   float factor[Config::kTokens / 2];
   ScanMap map[2];
-  if (Config::kGeneral || forgets(t)) {
+  if (forgets(t)) {
     scan_from_zero<true>(t, acc, factor, map);
   } else {
     scan_from_zero<false>(t, acc, factor, map);
@@ -361,13 +326,12 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
                          warpgroup, slot.stage};
     if (t.tile.batch == Tile::kNone) return;
     float acc[Config::kTokens / 2];
-    project<Config>(acc, shared, k_steps, warpgroup, params.tma, at);
+    project<Config>(acc, shared, k_steps, warpgroup, at);
     t.channel = t.tile.first_channel + 64 * warpgroup + fragment_row();
     const auto first_panel = at;
     t.panel_stage = at.stage;
     for (int s = 0; s < Config::kPanelStages; ++s, at.advance()) shared.ring.wait_full(at);
-    if constexpr (Config::kGeneral) stage_decays(t);
-    if (Config::kKeeps && (!t.tile.plain || !params.tma)) write_x(t, acc);
+    if (Config::kKeeps && !t.tile.plain) write_x(t, acc);
     if (!t.tile.plain) begin_sequences(t, acc);
     if constexpr (Config::kChain) {
       scan_chain(t, acc);
@@ -376,16 +340,18 @@ __device__ void scan_tiles(const ForwardParams& params, ForwardShared<Config>& s
     }
     auto done = first_panel;
     for (int s = 0; s < Config::kDecayStages; ++s, done.advance()) {
-      give_back(shared.ring.empty[done.stage], params.tma && !Config::kKeeps);
+      if constexpr (Config::kKeeps) {
+        shared.ring.empty[done.stage].arrive();
+      } else {
+        give_back(shared.ring.empty[done.stage]);
+      }
     }
 #pragma unroll
     for (int step = 0; step < Config::kTokens / 16; ++step) {
       write_outputs(t, step, *reinterpret_cast<float(*)[8]>(&acc[8 * step]));
     }
-    if (params.tma) {
-      fence_shared_for_async_proxy();
-      shared.outputs_ready[slot.stage][warpgroup].arrive();
-    }
+    fence_shared_for_async_proxy();
+    shared.outputs_ready[slot.stage][warpgroup].arrive();
     for (int s = Config::kDecayStages; s < Config::kPanelStages; ++s, done.advance()) {
       shared.ring.empty[done.stage].arrive();
     }

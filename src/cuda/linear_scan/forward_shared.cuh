@@ -38,14 +38,11 @@ struct ForwardShared {
   using TileRing = Ring<Config::kTileSlots>;
 
   alignas(1024) char stages[Config::kStages][Config::kStageBytes];
-  // Decays of a general tile as fp32 factors; rows padded against bank conflicts.
-  float decays[Config::kGeneral ? Config::kTokens : 1]
-              [Config::kGeneral ? Config::kChannels + 4 : 1];
   TokenKind tokens[Config::kTileSlots][Config::kTokens];
   Tile tiles[Config::kTileSlots];
   unsigned tickets[Config::kTileSlots];
   StageRing ring;
-  TileRing ticket_ring;  // load thread -> the warp that looks at tokens, threads that copy
+  TileRing ticket_ring;  // load thread -> the warp that looks at tokens
   TileRing tile_ring;    // that warp -> the scan, the thread that stores
   // x in a panel of decays, outputs in all panels of gates.
   Barrier x_ready[Config::kTileSlots][Config::kWarpgroups][Config::kTokenPanels];

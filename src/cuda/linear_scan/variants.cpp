@@ -5,7 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/linear_scan/backward_variants.h"
+#include "cuda/linear_scan/backward.h"
 #include "cuda/linear_scan/composed.h"
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/runtime/call_scope.h"
@@ -19,35 +19,30 @@ namespace {
 
 constexpr const char* kForward = "linear_scan_forward";
 
+std::string name_of(DType dtype, Tiling tiling) {
+  return std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile_shape(tiling).name;
+}
+
 template <class Config>
-void add_variant(std::vector<ForwardVariant>& table, DType dtype, Tiling tiling, bool tma) {
-  const char* kind = !Config::kGeneral ? "" : tma ? ".general" : ".gather";
-  table.push_back(
-      {std::string(kForward) + ".sm90." + to_string(dtype) + "." + tile_shape(tiling).name + kind,
-       dtype, tiling, Config::kGeneral, tma, &launch_forward<Config>,
-       &launch_forward<Keeping<Config>>});
+void add_variant(std::vector<ForwardVariant>& table, DType dtype, Tiling tiling) {
+  table.push_back({name_of(dtype, tiling), dtype, tiling, &launch_forward<Config>,
+                   &launch_forward<Keeping<Config>>});
 }
 
 template <class Element>
 void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
-  using Alone = ForwardConfig<Element, 1, 64, false, false, true>;
-  using Small = ForwardConfig<Element, 1, 64, false>;
-  using General = ForwardConfig<Element, 1, 64, false, true>;
-  using Chain = ForwardConfig<Element, 2, 256, true>;
-  add_variant<Alone>(table, dtype, Tiling::kAlone, true);
-  add_variant<Chain>(table, dtype, Tiling::kChain, true);
-  add_variant<Small>(table, dtype, Tiling::kSmall, true);
-  add_variant<General>(table, dtype, Tiling::kSmall, true);
-  add_variant<General>(table, dtype, Tiling::kSmall, false);
-  table.push_back({std::string(kForward) + ".sm90." + to_string(dtype) + ".composed", dtype,
-                   Tiling::kSmall, true, false, nullptr, nullptr});
+  add_variant<ForwardConfig<Element, 1, 64, false, true>>(table, dtype, Tiling::kAlone);
+  add_variant<ForwardConfig<Element, 2, 256, true>>(table, dtype, Tiling::kChain);
+  add_variant<ForwardConfig<Element, 1, 64, false>>(table, dtype, Tiling::kSmall);
+  // The last, for all that the others do not take.
+  table.push_back({name_of(dtype, Tiling::kNone), dtype, Tiling::kNone, nullptr, nullptr});
 }
 
 struct Choice {
   const ForwardVariant& variant;
   ForwardPlan plan;  // of one launch
 
-  bool composed() const { return variant.launch == nullptr; }
+  bool composed() const { return variant.tiling == Tiling::kNone; }
 };
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
@@ -55,7 +50,7 @@ Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& d
   const ForwardVariant& variant = choose_variant(
       kForward, forward_variants(), device, options,
       [&](const ForwardVariant& one) { return reason_against(one, problem, device, options); });
-  if (variant.launch == nullptr) return {variant, {}};
+  if (variant.tiling == Tiling::kNone) return {variant, {}};
   return {variant, plan_forward(problem, variant.tiling, device)};
 }
 
@@ -73,7 +68,7 @@ const std::vector<ForwardVariant>& forward_variants() {
   return table;
 }
 
-TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general) {
+TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling) {
   const TileShape shape = tile_shape(tiling);
   TilePlans plans;
   const auto note = [&](TensorMapPlan made) {
@@ -91,10 +86,8 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, boo
   plans.u = plan("u", of_tokens(problem.u), {problem.B, problem.T, 1, problem.d}, shape.tokens);
   plans.weight = plan("weight", {problem.weight.data, 0, problem.weight.row_stride, 0},
                       {1, problem.D, 1, problem.d}, shape.channels);
-  if (!general) {
-    plans.decay =
-        plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
-  }
+  plans.decay =
+      plan(problem.log_decay ? "log_decay" : "decay", of_tokens(problem.decay), tokens, 64);
   if (problem.gate.data != nullptr) plans.gate = plan("gate", of_tokens(problem.gate), tokens, 64);
   const auto stored = [&](const char* name, const TokenTensor& tensor) {
     return note(plan_stored_tile(name, of_tokens(tensor), problem.dtype, tokens, 64));
@@ -104,16 +97,29 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, boo
   return plans;
 }
 
+void set_maps(const TilePlans& plans, ForwardParams& params) {
+  params.u_map = encode(plans.u);
+  params.weight_map = encode(plans.weight);
+  params.decay_map = encode(plans.decay);
+  if (params.problem.gate.data != nullptr) params.gate_map = encode(plans.gate);
+  params.out_map = encode(plans.out);
+  if (params.problem.x.data != nullptr) params.x_map = encode(plans.x);
+}
+
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
                            const DeviceProperties& device, const CallOptions& options) {
-  if (variant.launch == nullptr) {
-    if (!options.batch_invariant && options.variant.empty()) return "is for batch-invariant calls";
-    return reason_against_composed(variant.dtype, problem, device);
-  }
-  if (options.batch_invariant) return "is not batch-invariant";
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
+  if (variant.tiling == Tiling::kNone) {
+    try {
+      plan_composed(problem, device, options.batch_invariant);
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+    return "";
+  }
+  if (options.batch_invariant) return "is not batch-invariant";
   if (problem.T > kMaxIndex - 256) {
     return "takes T < 2^31 - 256, got " + std::to_string(problem.T);
   }
@@ -125,18 +131,15 @@ std::string reason_against(const ForwardVariant& variant, const LinearScanForwar
   if (tiles > kMostTiles) {
     return "takes at most " + std::to_string(kMostTiles) + " tiles, got " + std::to_string(tiles);
   }
-  if (!variant.general) {
-    if (problem.decay_dtype != problem.dtype) {
-      return "takes decays in " + to_string(problem.dtype) + ", got " +
-             to_string(problem.decay_dtype);
-    }
-    const Tiling best = choose_tiling(problem, device);
-    if (variant.tiling != best && options.variant.empty()) {
-      return std::string("is slower here than ") + tile_shape(best).name;
-    }
+  if (problem.decay_dtype != problem.dtype) {
+    return "takes decays in " + to_string(problem.dtype) + ", got " +
+           to_string(problem.decay_dtype);
   }
-  if (!variant.tma) return "";
-  return plan_tiles(problem, variant.tiling, variant.general).problem;
+  const Tiling best = choose_tiling(problem, device);
+  if (variant.tiling != best && options.variant.empty()) {
+    return std::string("is slower here than ") + tile_shape(best).name;
+  }
+  return plan_tiles(problem, variant.tiling).problem;
 }
 
 }  // namespace tandem::cuda::linear_scan
@@ -153,22 +156,13 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
-  if (choice.composed()) return run_composed(kForward, problem, context);
+  if (choice.composed()) return run_composed(problem, context, options.batch_invariant);
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   launch_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
                device.multiprocessors, context.stream.handle);
   ForwardParams params{};
   params.problem = problem;
-  params.tma = variant.tma;
-  if (params.tma) {
-    const TilePlans tiles = plan_tiles(problem, variant.tiling, variant.general);
-    params.u_map = encode(tiles.u);
-    params.weight_map = encode(tiles.weight);
-    if (!variant.general) params.decay_map = encode(tiles.decay);
-    if (problem.gate.data != nullptr) params.gate_map = encode(tiles.gate);
-    params.out_map = encode(tiles.out);
-    if (problem.x.data != nullptr) params.x_map = encode(tiles.x);
-  }
+  set_maps(plan_tiles(problem, variant.tiling), params);
   params.time_tiles = static_cast<int>(plan.time_tiles);
   params.channel_tiles = static_cast<int>(plan.channel_tiles);
   params.columns = static_cast<int>(problem.B * plan.channel_tiles);
@@ -184,7 +178,8 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& 
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
   const Choice choice = choose(problem, device, options);
-  return choice.composed() ? plan_composed(problem).workspace_bytes : choice.plan.workspace_bytes;
+  if (!choice.composed()) return choice.plan.workspace_bytes;
+  return plan_composed(problem, device, options.batch_invariant).workspace_bytes;
 }
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {

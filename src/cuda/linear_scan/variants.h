@@ -18,21 +18,21 @@ struct ForwardVariant {
   std::string name;
   DType dtype;
   Tiling tiling;
-  bool general;  // decays of any type; without `tma` also tensors of any layout
-  bool tma;
-  Launch launch;  // null: composed of several launches (composed.h), for batch-invariant calls
+  Launch launch;          // of Tiling::kNone null, as the next
   Launch launch_keeping;  // for calls that keep x or states
 };
 
 const std::vector<ForwardVariant>& forward_variants();
 
 /// Plans of the copies that TMA would make; `problem` says why it cannot make all of them, "" when
-/// it can. Absent tensors and the decays of a general tile are not looked at.
+/// it can. Absent tensors are not looked at.
 struct TilePlans {
   TensorMapPlan u, weight, decay, gate, out, x;
   std::string problem;
 };
-TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling, bool general);
+TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling);
+/// Sets the maps of params, whose problem is set.
+void set_maps(const TilePlans& plans, ForwardParams& params);
 
 /// "" when the variant should run the problem, else why not. The only one that the options allow
 /// need not be the quickest. In a batch-invariant call it is the composed one.

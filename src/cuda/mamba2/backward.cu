@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/sum_slices.h"
 #include "cuda/mamba2/weight.cuh"
 #include "cuda/parts/eight.cuh"
 #include "cuda/parts/stream_order.cuh"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "cuda/gemm/convert.h"
+#include "cuda/gemm/sum_slices.h"
 #include "cuda/parts/rows_ahead.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/row_norm/row.cuh"

@@ -16,6 +16,10 @@ DeviceModel make_h100() {
   model.gla_chunks.bytes_per_microsecond *= kMemory;
   model.gla_reverse.head /= kMemory;
   model.scan.element_together /= kMemory;
+  model.linear_scan.bytes_per_microsecond *= kMemory;
+  model.linear_scan.kept /= kMemory;
+  model.linear_scan.composed_x /= kMemory;
+  model.linear_scan.composed_kept /= kMemory;
   return model;
 }
 

@@ -82,11 +82,24 @@ struct DeviceModel {
     double element_together = 1.0 / 6900;  // the same, by the memory's rate
     double row = 37.0;                     // elements that each row of a tile costs beside its own
   };
-  /// linear_scan's tiles (docs/ops/linear_scan.md).
+  /// linear_scan (docs/ops/linear_scan.md). Pieces are 128 channels by 256 tokens, a chain's tiles;
+  /// their times are a multiprocessor's.
   struct LinearScan {
-    double chain_step = 5.0;   // that a tile of 128 channels by 256 tokens waits for the one before
-    double small_tiles = 0.1;  // of as many by small tiles, where they keep the machine busy,
-    double small_tiles_column = 0.19 / 1024;  // and of each column of u
+    double call = 4.0;                // launch, first loads, last stores
+    double chain_piece = 10.0;        // of a chain,
+    double chain_depth = 0.0126;      // and of each column of u
+    double chain_wait = 3.9;          // that a chain's tile waits for the one before,
+    double chain_wait_column = 0.06;  // and of each column of tiles
+    double small_piece = 13.0;        // of small tiles,
+    double small_depth = 0.0245;      // and of each column of u
+    double kept = 1.5e-6;             // of each x that is kept
+    double composed_call = 6.0;       // of a product and a scan
+    double flops_per_microsecond = 7.2e8;
+    double bytes_per_microsecond = 4.2e6;
+    double composed_x = 1.9e-6;        // of each x that a product writes, where that takes longest
+    double composed_scan = 1.2;        // times a scan (Scan): x takes twice the bytes,
+    double composed_scan_rank = 0.08;  // and of each further CTA that shares a chain
+    double composed_kept = 0.5e-6;     // of each x that is kept
   };
 
   GlaWalk gla_walk;

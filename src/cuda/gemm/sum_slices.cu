@@ -1,10 +1,8 @@
-// gemm_convert_kernel, between 16 bits and fp32, and gemm_sum_slices_kernel.
-#include "cuda/gemm/convert.h"
+// gemm_sum_slices_kernel.
+#include "cuda/gemm/sum_slices.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-#include <algorithm>
 
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
@@ -13,39 +11,7 @@
 namespace tandem::cuda::gemm {
 namespace {
 
-constexpr int kColumns = 32;
-constexpr int kRows = 8;
-constexpr int kThreads = kColumns * kRows;
-
-/// Calls use(batch, time, channel); neighbouring threads have neighbouring channels.
-template <class Use>
-__device__ void for_each_element(const ConvertParams& params, Use use) {
-  const std::int64_t rows = params.B * params.T;
-  const std::int64_t stride = std::int64_t{gridDim.x} * kRows;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * kRows + threadIdx.x / kColumns; row < rows;
-       row += stride) {
-    const std::int64_t batch = row / params.T, time = row % params.T;
-#pragma unroll 4
-    for (int channel = threadIdx.x % kColumns; channel < params.D; channel += kColumns) {
-      use(batch, time, channel);
-    }
-  }
-}
-
-template <class Stored>
-__device__ Stored& element(const TokenTensor& tensor, std::int64_t batch, std::int64_t time,
-                           int channel) {
-  return static_cast<Stored*>(
-      tensor.data)[batch * tensor.batch_stride + time * tensor.time_stride + channel];
-}
-
-template <class From, class To>
-__global__ void gemm_convert_kernel(const ConvertParams params) {
-  follow_stream();
-  for_each_element(params, [&](std::int64_t b, std::int64_t t, int i) {
-    element<To>(params.to, b, t, i) = static_cast<To>(element<From>(params.from, b, t, i));
-  });
-}
+constexpr int kThreads = 256;
 
 __host__ __device__ int groups_of(int slices) { return slices < 16 ? 1 : slices < 256 ? 8 : 32; }
 
@@ -95,27 +61,7 @@ __global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
   }
 }
 
-void launch_convert(const char* name, void (*kernel)(ConvertParams), const ConvertParams& params,
-                    void* stream) {
-  const std::int64_t blocks = ceil_div(params.B * params.T, kRows);
-  if (blocks == 0 || params.D == 0) return;
-  launch_kernel(
-      name, kernel,
-      {.blocks = static_cast<unsigned>(std::min<std::int64_t>(blocks, 8192)), .threads = kThreads},
-      static_cast<cudaStream_t>(stream), params);
-}
-
 }  // namespace
-
-template <class Element>
-void launch_widen(const char* name, const ConvertParams& params, void* stream) {
-  launch_convert(name, gemm_convert_kernel<Element, float>, params, stream);
-}
-
-template <class Element>
-void launch_narrow(const char* name, const ConvertParams& params, void* stream) {
-  launch_convert(name, gemm_convert_kernel<float, Element>, params, stream);
-}
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
@@ -130,14 +76,9 @@ void launch_sum_slices(const char* name, const SumSlicesParams& params, void* st
                 static_cast<cudaStream_t>(stream), params);
 }
 
-#define TANDEM_GEMM_CONVERT(Element)                                              \
-  template void launch_widen<Element>(const char*, const ConvertParams&, void*);  \
-  template void launch_narrow<Element>(const char*, const ConvertParams&, void*); \
-  template void launch_sum_slices<Element>(const char*, const SumSlicesParams&, void*);
-
-TANDEM_GEMM_CONVERT(__nv_bfloat16)
+template void launch_sum_slices<__nv_bfloat16>(const char*, const SumSlicesParams&, void*);
 #ifndef TANDEM_CUDA_DEV
-TANDEM_GEMM_CONVERT(__half)
+template void launch_sum_slices<__half>(const char*, const SumSlicesParams&, void*);
 #endif
 
 }  // namespace tandem::cuda::gemm

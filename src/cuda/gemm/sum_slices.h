@@ -1,4 +1,4 @@
-// Element-wise passes around products: operands of other types, and sums of slices.
+// The sum of a split product's slices.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,6 @@
 #include "core/strided_tensor.h"
 
 namespace tandem::cuda::gemm {
-
-/// A copy of [B,T,D] element by element.
-struct ConvertParams {
-  std::int64_t B = 0;
-  std::int64_t T = 0;
-  int D = 0;
-  TokenTensor from;
-  TokenTensor to;
-};
-/// Widen to fp32, or narrow back. `name` is the op's, for errors. Instantiated in convert.cu, as is
-/// launch_sum_slices.
-template <class Element>
-void launch_widen(const char* name, const ConvertParams& params, void* stream);
-template <class Element>
-void launch_narrow(const char* name, const ConvertParams& params, void* stream);
 
 /// result = (accumulate ? result : 0) + the sum of the slices, in one order.
 struct SumSlicesParams {
@@ -32,6 +17,7 @@ struct SumSlicesParams {
   bool fp32 = false;  // the result, else it is Element's
   bool accumulate = false;
 };
+/// `name` is the op's, for errors. Instantiated in sum_slices.cu.
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream);
 
