@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/gla/walk/plan.h"
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 #include "tests/cuda/gla_backward_choice.h"
 

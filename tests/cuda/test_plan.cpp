@@ -1,4 +1,5 @@
 // What plans are made of: the layout of a workspace, and the model of a device. Needs no GPU.
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 
 #include <gtest/gtest.h>

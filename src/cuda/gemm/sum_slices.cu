@@ -15,6 +15,25 @@ constexpr int kThreads = 256;
 
 __host__ __device__ int groups_of(int slices) { return slices < 16 ? 1 : slices < 256 ? 8 : 32; }
 
+/// Stores neighbouring elements of a row, or adds them to what is there.
+template <class Stored, int kVector>
+__device__ void put(Stored* to, const float (&sums)[kVector], bool accumulate) {
+  struct alignas(sizeof(Stored) * kVector) Vector {
+    Stored at[kVector];
+  };
+  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(Vector) == 0;
+  Vector values{};
+  if (accumulate && aligned) values = *reinterpret_cast<const Vector*>(to);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    if (accumulate && !aligned) values.at[i] = to[i];
+    const float before = accumulate ? static_cast<float>(values.at[i]) : 0.0f;
+    values.at[i] = static_cast<Stored>(before + sums[i]);
+    if (!aligned) to[i] = values.at[i];
+  }
+  if (aligned) *reinterpret_cast<Vector*>(to) = values;
+}
+
 /// Up to four neighbouring elements of a row per thread, and a group of slices, every groups-th
 /// one; then the groups' sums are added up: one order, but as many loads on their way as there are
 /// slices.
@@ -48,16 +67,10 @@ __global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
   if (threadIdx.x >= pieces || i >= count) return;
   for (int group = 1; group < groups; ++group) sum.add(sums[group * pieces + piece]);
   const std::int64_t at = i / params.columns * params.result.row_stride + i % params.columns;
-  float* wide = static_cast<float*>(params.result.data) + at;
-  Element* narrow = static_cast<Element*>(params.result.data) + at;
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    if (params.fp32) {
-      wide[j] = (params.accumulate ? wide[j] : 0.0f) + sum.at[j];
-    } else {
-      narrow[j] = static_cast<Element>((params.accumulate ? static_cast<float>(narrow[j]) : 0.0f) +
-                                       sum.at[j]);
-    }
+  if (params.fp32) {
+    put(static_cast<float*>(params.result.data) + at, sum.at, params.accumulate);
+  } else {
+    put(static_cast<Element*>(params.result.data) + at, sum.at, params.accumulate);
   }
 }
 
@@ -65,10 +78,13 @@ __global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
-  // why not with many slices: there are few elements then, and too few threads.
-  const bool by_fours = params.columns % 4 == 0 && groups_of(params.slices) == 1;
+  // Few elements of many slices leave too few threads by fours.
+  constexpr std::int64_t kFewThreads = 65536;
+  const int groups = groups_of(params.slices);
+  const bool by_fours = params.columns % 4 == 0 &&
+                        (groups == 1 || params.rows * params.columns / 4 * groups >= kFewThreads);
   const std::int64_t pieces = params.rows * params.columns / (by_fours ? 4 : 1);
-  const std::int64_t blocks = ceil_div(pieces, kThreads / groups_of(params.slices));
+  const std::int64_t blocks = ceil_div(pieces, kThreads / groups);
   if (blocks == 0) return;
   const auto kernel =
       by_fours ? gemm_sum_slices_kernel<Element, 4> : gemm_sum_slices_kernel<Element, 1>;

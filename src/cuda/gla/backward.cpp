@@ -14,6 +14,7 @@
 #include "cuda/gla/walk/merge.h"
 #include "cuda/gla/wide/run.h"
 #include "cuda/runtime/call_scope.h"
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla.h"
 

@@ -59,21 +59,28 @@ struct Calls {
   }
 };
 
-const BackwardVariant& choose(const LinearScanBackwardProblem& problem,
-                              const DeviceProperties& device, const CallOptions& options) {
-  return choose_variant(kBackward, backward_variants(), device, options,
-                        [&](const BackwardVariant& one) -> std::string {
-                          if (problem.forward.dtype != one.dtype) {
-                            return "takes " + to_string(one.dtype) + ", got " +
-                                   to_string(problem.forward.dtype);
-                          }
-                          try {
-                            plan_backward(problem, device, options.batch_invariant);
-                          } catch (const Unsupported& error) {
-                            return error.what();
-                          }
-                          return "";
-                        });
+struct Choice {
+  const BackwardVariant& variant;
+  BackwardPlan plan;
+};
+
+Choice choose(const LinearScanBackwardProblem& problem, const DeviceProperties& device,
+              const CallOptions& options) {
+  BackwardPlan plan;
+  const BackwardVariant& variant = choose_variant(
+      kBackward, backward_variants(), device, options,
+      [&](const BackwardVariant& one) -> std::string {
+        if (problem.forward.dtype != one.dtype) {
+          return "takes " + to_string(one.dtype) + ", got " + to_string(problem.forward.dtype);
+        }
+        try {
+          plan = plan_backward(problem, device, options.batch_invariant);
+        } catch (const Unsupported& error) {
+          return error.what();
+        }
+        return "";
+      });
+  return {variant, plan};
 }
 
 }  // namespace
@@ -134,8 +141,7 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
                           const CallOptions& options) {
   const LinearScanForwardProblem& f = problem.forward;
   const DeviceProperties& device = device_properties(f.device);
-  const BackwardVariant& variant = choose(problem, device, options);
-  const BackwardPlan plan = plan_backward(problem, device, options.batch_invariant);
+  const auto [variant, plan] = choose(problem, device, options);
   const CallOptions inner_options{.batch_invariant = options.batch_invariant};
   const CallScope scope(variant.name, f.device.index);
   const ScratchMemory scratch(kBackward, context, plan.workspace_bytes);
@@ -157,8 +163,7 @@ void linear_scan_backward(const LinearScanBackwardProblem& problem, const Contex
 std::size_t linear_scan_backward_workspace_bytes(const LinearScanBackwardProblem& problem,
                                                  const DeviceProperties& device,
                                                  const CallOptions& options) {
-  choose(problem, device, options);
-  return plan_backward(problem, device, options.batch_invariant).workspace_bytes;
+  return choose(problem, device, options).plan.workspace_bytes;
 }
 
 }  // namespace tandem::cuda

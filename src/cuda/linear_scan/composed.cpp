@@ -52,11 +52,9 @@ ComposedPlan plan_composed(const LinearScanForwardProblem& problem, const Device
   return plan;
 }
 
-void run_composed(const LinearScanForwardProblem& problem, const Context& context,
-                  bool batch_invariant) {
+void run_composed(const LinearScanForwardProblem& problem, const ComposedPlan& plan,
+                  const Context& context, bool batch_invariant) {
   const CallOptions options{.batch_invariant = batch_invariant};
-  const ComposedPlan plan =
-      plan_composed(problem, device_properties(problem.device), batch_invariant);
   const ScratchMemory scratch("linear_scan_forward", context, plan.workspace_bytes);
   char* const base = scratch.at<char>(0);
   const ProjectionForwardProblem x = product(problem, plan, base);

@@ -26,7 +26,7 @@ ComposedPlan plan_composed(const LinearScanForwardProblem& problem, const Device
                            bool batch_invariant);
 
 /// In a batch-invariant call a sequence is a CTA's.
-void run_composed(const LinearScanForwardProblem& problem, const Context& context,
-                  bool batch_invariant);
+void run_composed(const LinearScanForwardProblem& problem, const ComposedPlan& plan,
+                  const Context& context, bool batch_invariant);
 
 }  // namespace tandem::cuda::linear_scan

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 #include "cuda/scan/plan.h"
 

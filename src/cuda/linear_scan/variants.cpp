@@ -6,7 +6,6 @@
 #include <cuda_fp16.h>
 
 #include "cuda/linear_scan/backward.h"
-#include "cuda/linear_scan/composed.h"
 #include "cuda/linear_scan/forward_config.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -41,17 +40,20 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
 struct Choice {
   const ForwardVariant& variant;
   ForwardPlan plan;  // of one launch
+  ComposedPlan composed;
 
-  bool composed() const { return variant.tiling == Tiling::kNone; }
+  bool is_composed() const { return variant.tiling == Tiling::kNone; }
 };
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
               const CallOptions& options) {
-  const ForwardVariant& variant = choose_variant(
-      kForward, forward_variants(), device, options,
-      [&](const ForwardVariant& one) { return reason_against(one, problem, device, options); });
-  if (variant.tiling == Tiling::kNone) return {variant, {}};
-  return {variant, plan_forward(problem, variant.tiling, device)};
+  ComposedPlan composed;
+  const ForwardVariant& variant =
+      choose_variant(kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
+        return reason_against(one, problem, device, options, &composed);
+      });
+  if (variant.tiling == Tiling::kNone) return {variant, {}, composed};
+  return {variant, plan_forward(problem, variant.tiling, device), {}};
 }
 
 }  // namespace
@@ -107,13 +109,15 @@ void set_maps(const TilePlans& plans, ForwardParams& params) {
 }
 
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
-                           const DeviceProperties& device, const CallOptions& options) {
+                           const DeviceProperties& device, const CallOptions& options,
+                           ComposedPlan* composed) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
   if (variant.tiling == Tiling::kNone) {
     try {
-      plan_composed(problem, device, options.batch_invariant);
+      const ComposedPlan plan = plan_composed(problem, device, options.batch_invariant);
+      if (composed != nullptr) *composed = plan;
     } catch (const Unsupported& error) {
       return error.what();
     }
@@ -152,11 +156,13 @@ void linear_scan_forward(const LinearScanForwardProblem& problem, const Context&
                          const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
   const Choice choice = choose(problem, device, options);
-  const auto& [variant, plan] = choice;
+  const auto& [variant, plan, composed] = choice;
   if (problem.N == 0 && problem.T == 0) return;
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
-  if (choice.composed()) return run_composed(problem, context, options.batch_invariant);
+  if (choice.is_composed()) {
+    return run_composed(problem, composed, context, options.batch_invariant);
+  }
   const ScratchMemory scratch(kForward, context, plan.workspace_bytes);
   launch_clear(scratch.at<char>(0), static_cast<std::int64_t>(plan.workspace_bytes),
                device.multiprocessors, context.stream.handle);
@@ -178,8 +184,7 @@ std::size_t linear_scan_forward_workspace_bytes(const LinearScanForwardProblem& 
                                                 const DeviceProperties& device,
                                                 const CallOptions& options) {
   const Choice choice = choose(problem, device, options);
-  if (!choice.composed()) return choice.plan.workspace_bytes;
-  return plan_composed(problem, device, options.batch_invariant).workspace_bytes;
+  return choice.is_composed() ? choice.composed.workspace_bytes : choice.plan.workspace_bytes;
 }
 
 std::vector<VariantInfo> linear_scan_variants(const DeviceProperties& device) {

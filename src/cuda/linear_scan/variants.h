@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/call_options.h"
+#include "cuda/linear_scan/composed.h"
 #include "cuda/linear_scan/forward_params.h"
 #include "cuda/linear_scan/forward_plan.h"
 #include "cuda/runtime/tensor_map.h"
@@ -35,8 +36,10 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling);
 void set_maps(const TilePlans& plans, ForwardParams& params);
 
 /// "" when the variant should run the problem, else why not. The only one that the options allow
-/// need not be the quickest. In a batch-invariant call it is the composed one.
+/// need not be the quickest. In a batch-invariant call it is the composed one, whose plan goes to
+/// `composed`.
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
-                           const DeviceProperties& device, const CallOptions& options = {});
+                           const DeviceProperties& device, const CallOptions& options = {},
+                           ComposedPlan* composed = nullptr);
 
 }  // namespace tandem::cuda::linear_scan

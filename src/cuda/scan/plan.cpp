@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "cuda/runtime/device_model.h"
 #include "tandem/device.h"
 
 namespace tandem::cuda::scan {

@@ -5,6 +5,10 @@
 
 #include "cuda/runtime/plan.h"
 
+namespace tandem {
+struct DeviceProperties;
+}
+
 namespace tandem::cuda::scan {
 
 constexpr int kMostScanRanks = 16;  // CTAs of a cluster

@@ -11,6 +11,7 @@
 #include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
 #include "cuda/parts/panel.cuh"
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {

@@ -8,6 +8,7 @@
 #include "cuda/gla/common/expected_reach.h"
 #include "cuda/gla/common/workspace_room.h"
 #include "cuda/gla/variant_choice.h"
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {

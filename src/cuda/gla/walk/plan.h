@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cuda/gla/common/segments.h"
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 #include "ops/gla_problem.h"
 

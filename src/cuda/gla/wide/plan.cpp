@@ -5,6 +5,7 @@
 
 #include "cuda/gla/common/state_walks.h"
 #include "cuda/gla/variant_choice.h"
+#include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {

@@ -1,4 +1,4 @@
-#include "cuda/runtime/plan.h"
+#include "cuda/runtime/device_model.h"
 
 #include <string>
 
