@@ -78,11 +78,9 @@ __global__ __launch_bounds__(kThreads) void gemm_sum_slices_kernel(
 
 template <class Element>
 void launch_sum_slices(const char* name, const SumSlicesParams& params, void* stream) {
-  // Few elements of many slices leave too few threads by fours.
-  constexpr std::int64_t kFewThreads = 65536;
+  // why not with many slices: there are few elements then, and too few threads.
   const int groups = groups_of(params.slices);
-  const bool by_fours = params.columns % 4 == 0 &&
-                        (groups == 1 || params.rows * params.columns / 4 * groups >= kFewThreads);
+  const bool by_fours = params.columns % 4 == 0 && groups == 1;
   const std::int64_t pieces = params.rows * params.columns / (by_fours ? 4 : 1);
   const std::int64_t blocks = ceil_div(pieces, kThreads / groups);
   if (blocks == 0) return;

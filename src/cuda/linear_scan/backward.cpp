@@ -29,7 +29,6 @@ struct Calls {
   const BackwardPlan& plan;
   char* base;
 
-  const LinearScanForwardProblem& forward() const { return problem.forward; }
   MatrixTensor rows(const TokenTensor& tokens, bool copies, std::size_t offset) const {
     const LinearScanForwardProblem& f = problem.forward;
     if (tokens.data == nullptr) return {};

@@ -7,19 +7,14 @@
 
 namespace tandem::cuda::linear_scan {
 
-/// Panels of a stage that are loaded: decays, gates or both. The same for every tile: panels
+/// Panels of a stage that are loaded, of decays, gates or both. As many for every tile: panels
 /// outside the tensors are loaded as zeros.
 template <class Config>
-struct PanelsOfStage {
-  int count;
-
-  __device__ PanelsOfStage(int stage, bool with_gate) {
-    constexpr int kPerStage = Config::kPanelRowsPerStage * Config::kWarpgroups;
-    constexpr int kOfKind = Config::kTokenPanels * Config::kWarpgroups;
-    const int first = stage * kPerStage;
-    count = max(min((with_gate ? 2 : 1) * kOfKind - first, kPerStage), 0);
-  }
-};
+__device__ int panels_of_stage(int stage, bool with_gate) {
+  constexpr int kPerStage = Config::kPanelRowsPerStage * Config::kWarpgroups;
+  constexpr int kOfKind = Config::kTokenPanels * Config::kWarpgroups;
+  return max(min((with_gate ? 2 : 1) * kOfKind - stage * kPerStage, kPerStage), 0);
+}
 
 /// Takes the tiles of this CTA, one ahead of the ring. One thread. With a tile for each CTA, takes
 /// the one of its own index; else by ticket, so that a tile's CTA runs whenever a later tile's
@@ -67,9 +62,9 @@ __device__ void load_tiles(const ForwardParams& params, ForwardShared<Config>& s
       shared.ring.wait_empty(at);
       Barrier& full = shared.ring.full[at.stage];
       const int first = s * Config::kPanelRowsPerStage * Config::kWarpgroups;
-      const PanelsOfStage<Config> panels(s, with_gate);
-      full.arrive_and_expect(panels.count * panel_bytes(64));
-      for (int i = 0; i < panels.count; ++i) {
+      const int panels = panels_of_stage<Config>(s, with_gate);
+      full.arrive_and_expect(panels * panel_bytes(64));
+      for (int i = 0; i < panels; ++i) {
         const int row = (first + i) / Config::kWarpgroups;
         load_panel(row < Config::kTokenPanels ? params.decay_map : params.gate_map, full,
                    shared.stages[at.stage] + i * panel_bytes(64),

@@ -120,7 +120,7 @@ double predict_weight(const ProjectionBackwardProblem& problem,
   const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
   // All as tiles of rows: both operands are activations, and none waits for weights.
   if (weight.splits) {
-    constexpr double kStep = 0.37, kExchange = 3.9;
+    constexpr double kStep = 0.37, kExchange = 3.9;  // predict_split's steps wait for weights
     return tiles > device.clusters[0]
                ? std::numeric_limits<double>::infinity()
                : kExchange + kStep * static_cast<double>(ceil_div(steps, gemm::kSplitParts));
