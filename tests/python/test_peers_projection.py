@@ -36,7 +36,7 @@ class Cases(unittest.TestCase):
         self.assertEqual(len({case.name for case in found}), len(found))
         for case in cases.select(found, tag="bench"):
             self.assertEqual(cases.why_not(case), "")
-        self.assertEqual(len(cases.select(found, "plain_*", "bench")), 47)
+        self.assertEqual(len(cases.select(found, "plain_*", "bench")), 50)
         self.assertEqual(cases.select(found, "b8_t4096")[0].segments, SEED)
 
     def test_segments(self):
