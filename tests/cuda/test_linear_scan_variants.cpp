@@ -71,8 +71,8 @@ TEST(LinearScanVariants, TilesByShape) {
       {"few columns of many tokens", 1, 8192, 256, 512, kSmall},
       {"few columns, each of long products", 1, 4096, 4096, 4096, kChain},
       {"narrow, however many", 64, 8192, 256, 64, kSmall},
-      {"few tiles of long products", 1, 512, 4096, 4096, kNone},
-      {"few tokens of many sequences", 64, 1, 4096, 4096, kNone},
+      {"few tiles of long products", 1, 512, 4096, 4096, kComposed},
+      {"few tokens of many sequences", 64, 1, 4096, 4096, kComposed},
   };
   for (const Decision& one : decisions) {
     const auto problem = make_problem(contiguous_args(one.B, one.T, one.d, one.D));
@@ -84,7 +84,7 @@ TEST(LinearScanVariants, WhatIsKeptCostsATileMoreThanTwoLaunches) {
   LinearScanForwardArgs args = contiguous_args(4, 4096, 1024, 1024);
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kChain);
   args.x = view(10, {4, 4096, 1024});
-  EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kNone);
+  EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kComposed);
 }
 
 TEST(LinearScanVariants, TheQuickestIsFirst) {

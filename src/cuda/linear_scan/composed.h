@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 
 #include "ops/linear_scan_problem.h"
 #include "tandem/context.h"

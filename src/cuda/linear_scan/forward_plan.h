@@ -12,10 +12,10 @@ namespace tandem::cuda::linear_scan {
 
 /// Channels by tokens of a tile, and how tiles pass the state on.
 enum class Tiling {
-  kAlone,  // 64 x 64, no more tiles than multiprocessors
-  kSmall,  // 64 x 64
-  kChain,  // 128 x 256, one scan, each tile waits for the previous one
-  kNone,   // a product and a scan of its own (composed.h)
+  kAlone,     // 64 x 64, no more tiles than multiprocessors
+  kSmall,     // 64 x 64
+  kChain,     // 128 x 256, one scan, each tile waits for the previous one
+  kComposed,  // no tiles: a product and a scan of its own (composed.h)
 };
 
 struct TileShape {

@@ -34,7 +34,7 @@ void add_variants(std::vector<ForwardVariant>& table, DType dtype) {
   add_variant<ForwardConfig<Element, 2, 256, true>>(table, dtype, Tiling::kChain);
   add_variant<ForwardConfig<Element, 1, 64, false>>(table, dtype, Tiling::kSmall);
   // The last, for all that the others do not take.
-  table.push_back({name_of(dtype, Tiling::kNone), dtype, Tiling::kNone, nullptr, nullptr});
+  table.push_back({name_of(dtype, Tiling::kComposed), dtype, Tiling::kComposed, nullptr, nullptr});
 }
 
 struct Choice {
@@ -42,7 +42,7 @@ struct Choice {
   ForwardPlan plan;  // of one launch
   ComposedPlan composed;
 
-  bool is_composed() const { return variant.tiling == Tiling::kNone; }
+  bool is_composed() const { return variant.tiling == Tiling::kComposed; }
 };
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
@@ -52,7 +52,7 @@ Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& d
       choose_variant(kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
         return reason_against(one, problem, device, options, &composed);
       });
-  if (variant.tiling == Tiling::kNone) return {variant, {}, composed};
+  if (variant.tiling == Tiling::kComposed) return {variant, {}, composed};
   return {variant, plan_forward(problem, variant.tiling, device), {}};
 }
 
@@ -114,7 +114,7 @@ std::string reason_against(const ForwardVariant& variant, const LinearScanForwar
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
   }
-  if (variant.tiling == Tiling::kNone) {
+  if (variant.tiling == Tiling::kComposed) {
     try {
       const ComposedPlan plan = plan_composed(problem, device, options.batch_invariant);
       if (composed != nullptr) *composed = plan;

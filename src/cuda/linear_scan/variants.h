@@ -19,7 +19,7 @@ struct ForwardVariant {
   std::string name;
   DType dtype;
   Tiling tiling;
-  Launch launch;          // of Tiling::kNone null, as the next
+  Launch launch;          // of Tiling::kComposed null, as the next
   Launch launch_keeping;  // for calls that keep x or states
 };
 
