@@ -70,6 +70,7 @@ TEST(LinearScanVariants, TilesByShape) {
       {"many, but hardly a token", 300, 2, 64, 200, kSmall},
       {"few columns of many tokens", 1, 8192, 256, 512, kSmall},
       {"few columns, each of long products", 1, 4096, 4096, 4096, kChain},
+      {"columns enough for tiles, too few for chains", 1, 2048, 1024, 1024, kComposed},
       {"narrow, however many", 64, 8192, 256, 64, kSmall},
       {"few tiles of long products", 1, 512, 4096, 4096, kComposed},
       {"few tokens of many sequences", 64, 1, 4096, 4096, kComposed},
@@ -81,9 +82,9 @@ TEST(LinearScanVariants, TilesByShape) {
 }
 
 TEST(LinearScanVariants, WhatIsKeptCostsATileMoreThanTwoLaunches) {
-  LinearScanForwardArgs args = contiguous_args(4, 4096, 1024, 1024);
+  LinearScanForwardArgs args = contiguous_args(8, 1024, 1024, 1024);
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kChain);
-  args.x = view(10, {4, 4096, 1024});
+  args.x = view(10, {8, 1024, 1024});
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kComposed);
 }
 

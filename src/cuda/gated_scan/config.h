@@ -17,7 +17,7 @@ struct Tile {
   int channels;         // channels of a thread; width / channels threads lie side by side
   int threads;          // in all; threads side by side have the same tokens
   int tokens;           // neighbouring tokens of a thread
-  int stages;           // tiles on their way or in use
+  int stages;           // tiles on their way or in use, of a backward
   int blocks = 0;       // CTAs that an SM's registers should hold; 0: as many as with 128 a thread
   bool outputs = true;  // else it keeps only the states before some tokens
   bool rows = false;    // TMA brings and takes whole rows
@@ -91,9 +91,17 @@ using NarrowConfig =
     TileConfig<Element, Decay, kAligned,
                Tile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
 
+/// As many elements as NarrowConfig's, with 128 bytes of a row.
+template <class Element, class Decay, class X = Element>
+using SquareConfig =
+    TileConfig<Element, Decay, true,
+               Tile{64, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
+
 /// Reads x as a product leaves it.
 template <class Element, class Decay, bool kAligned = true>
 using OfProductConfig = NarrowConfig<Element, Decay, kAligned, float>;
+template <class Element, class Decay>
+using OfProductSquareConfig = SquareConfig<Element, Decay, float>;
 
 /// Makes more CTAs where channels are few.
 template <class Element, class Decay>
@@ -103,7 +111,7 @@ using SlimConfig = TileConfig<Element, Decay, true, Tile{16, 4, 256, 4, 2, 3}>;
 template <class Element, class Decay, bool kAligned = true>
 using NarrowStatesConfig =
     TileConfig<Element, Decay, kAligned,
-               Tile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 3, 0, false}>;
+               Tile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 2, 0, false}>;
 
 /// A backward with tiles of kStateTokens tokens, which TMA copies by rows.
 template <class Element, class Decay>

@@ -11,8 +11,9 @@
 // others below each other, later tokens in higher lanes and warps. A step:
 //
 //   all threads     channel threads (kWidth)        barrier
-//   wait for own copies
+//   wait for own x and decays
 //   maps (A, X) of own tokens
+//   start copies of the next tile's decays
 //   scan over the warp by shuffles
 //                                                   __syncthreads: maps of the warps
 //                   A cluster: compose them, send the tile's map to every CTA's
@@ -20,8 +21,9 @@
 //                   all; carry = A carry + X, rank by rank
 //                   the state before each warp
 //                                                   __syncthreads: states before warps
+//   wait for own gates
 //   states of own tokens, outputs
-//   start copies of the tile kStages steps ahead
+//   start copies of the next tile's gates, of x of the tile after it
 //
 // Where sequences begin and end is worked out a step ahead (cuda/scan/tile_tokens.cuh): at a first
 // token the map is s -> a initial_state + x whatever s is. initial_state is read in the first pass
@@ -51,6 +53,10 @@
 
 namespace tandem::cuda::gated_scan {
 
+/// Tiles of x on their way or in use. Decays and gates have room for one: they are in registers
+/// when the next ones come.
+constexpr int kXStages = 2;
+
 template <class Config>
 struct ForwardShared {
   // Pieces of a token beside x, in this order: decay, gate.
@@ -58,34 +64,44 @@ struct ForwardShared {
   static constexpr int kGate = Config::kDecayPieces;
   static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
 
-  typename Config::XPiece x_slots[Config::kStages][Config::kTokens * Config::kXPieces]
-                                 [Config::kThreads];
-  typename Config::Piece slots[Config::kStages][Config::kTokens * kOfToken][Config::kThreads];
+  typename Config::XPiece x_slots[kXStages][Config::kTokens * Config::kXPieces][Config::kThreads];
+  typename Config::Piece slots[Config::kTokens * kOfToken][Config::kThreads];
   WalkShared<Config::kWarps, Config::kWidth> walk;
   TileKinds<Config> kinds;
 
   __device__ const typename Config::XPiece* x(int stage, int token) const {
     return &x_slots[stage][token * Config::kXPieces][threadIdx.x];
   }
-  __device__ const typename Config::Piece* piece(int stage, int token, int of) const {
-    return &slots[stage][token * kOfToken + of][threadIdx.x];
+  __device__ const typename Config::Piece* piece(int token, int of) const {
+    return &slots[token * kOfToken + of][threadIdx.x];
   }
 };
 
+// Each of these starts a group of copies, an empty one if there is nothing to copy.
 template <class Config>
-__device__ void load_tile(const ForwardParams& params, const Place<Config>& place,
-                          ForwardShared<Config>& shared, int stage, int begin) {
-  using Shared = ForwardShared<Config>;
-  using Element = typename Config::Element;
-  constexpr int kOfToken = Shared::kOfToken;
-  const auto to = [&](int of) { return &shared.slots[stage][of][threadIdx.x]; };
+__device__ void load_x(const ForwardParams& params, const Place<Config>& place,
+                       ForwardShared<Config>& shared, int stage, int begin) {
   load_tokens<Config, typename Config::X, Config::kXPieces>(
       params, place, params.x, &shared.x_slots[stage][0][threadIdx.x], begin);
-  load_tokens<Config, typename Config::Decay, kOfToken>(params, place, params.decay,
-                                                        to(Shared::kDecay), begin);
+  cutlass::arch::cp_async_fence();
+}
+template <class Config>
+__device__ void load_decay(const ForwardParams& params, const Place<Config>& place,
+                           ForwardShared<Config>& shared, int begin) {
+  using Shared = ForwardShared<Config>;
+  load_tokens<Config, typename Config::Decay, Shared::kOfToken>(
+      params, place, params.decay, &shared.slots[Shared::kDecay][threadIdx.x], begin);
+  cutlass::arch::cp_async_fence();
+}
+template <class Config>
+__device__ void load_gate(const ForwardParams& params, const Place<Config>& place,
+                          ForwardShared<Config>& shared, int begin) {
+  using Shared = ForwardShared<Config>;
   if (Config::kOutputs && params.gate.data != nullptr) {
-    load_tokens<Config, Element, kOfToken>(params, place, params.gate, to(Shared::kGate), begin);
+    load_tokens<Config, typename Config::Element, Shared::kOfToken>(
+        params, place, params.gate, &shared.slots[Shared::kGate][threadIdx.x], begin);
   }
+  cutlass::arch::cp_async_fence();
 }
 
 /// What the thread keeps of its tokens between the two passes over them.
@@ -145,8 +161,8 @@ __device__ bool map_tokens(const ForwardParams& params, const Place<Config>& pla
   for (int i = 0; i < Config::kTokens; ++i) {
     begins |= kinds[place.row + i].first != TokenKind::kInside;
     ends |= kinds[place.row + i].last >= 0;
-    unpack_channels<Config::kThreads, typename Config::Decay>(
-        shared.piece(stage, i, Shared::kDecay), own.a[i]);
+    unpack_channels<Config::kThreads, typename Config::Decay>(shared.piece(i, Shared::kDecay),
+                                                              own.a[i]);
     if (params.log_decay) {
 #pragma unroll
       for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
@@ -201,7 +217,7 @@ __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& p
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) out[j] = state[j];
     if (params.gate.data != nullptr && !(kExact && (own.outside >> i & 1))) {
-      unpack_channels<kStride, Element>(shared.piece(stage, i, Shared::kGate), x);
+      unpack_channels<kStride, Element>(shared.piece(i, Shared::kGate), x);
 #pragma unroll
       for (int j = 0; j < Config::kChannels; ++j) out[j] *= x[j] * logistic<Config::kExact>(x[j]);
     }
@@ -237,7 +253,6 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
   Place<Config> place(given);
-  constexpr int kStages = Config::kStages;
   const int tile_step = given.ranks * Config::kTileTokens;
   const int first = place.rank * Config::kTileTokens;
   start_walk(shared.walk, given.ranks);
@@ -246,11 +261,10 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
     clear_outside<Config, typename Config::Element>(given, place, place.b, given.out);
   }
   const ForwardParams& params = params_of_walk(given, place);
-#pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) {
-    load_tile(params, place, shared, stage, first + stage * tile_step);
-    cutlass::arch::cp_async_fence();
-  }
+  load_x(params, place, shared, 0, first);
+  load_decay(params, place, shared, first);
+  load_gate(params, place, shared, first);
+  load_x(params, place, shared, 1, first + tile_step);
   shared.kinds.clear(params, place, 0, first);
   pass_empty_sequences(params, place, params.initial_state, params.final_state);
   __syncthreads();
@@ -265,11 +279,12 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
     const int begin = first + step * tile_step;
     const int warp = threadIdx.x / 32;
     const TokenKind* kinds = shared.kinds.of(step);
-    cutlass::arch::cp_async_wait<kStages - 1>();
+    cutlass::arch::cp_async_wait<2>();  // all but the gates and the next x
     OwnTokens<Config> own;
     ScanMap maps[Config::kChannels];
     const bool complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
     const bool small = map_tokens(params, place, shared, stage, kinds, complete, own, maps);
+    load_decay(params, place, shared, begin + tile_step);
     scan_warp<Config::kLanes, false>(maps, small, &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
@@ -280,6 +295,7 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
     shared.kinds.mark(params, step + 1, begin + tile_step);
     __syncthreads();
     if constexpr (Config::kOutputs) {
+      cutlass::arch::cp_async_wait<2>();  // all but the next x and decays
       const auto pass = [&](auto exact) {
         float state[Config::kChannels];
 #pragma unroll
@@ -295,9 +311,9 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
         pass(std::true_type{});
       }
     }
-    load_tile(params, place, shared, stage, begin + kStages * tile_step);
-    cutlass::arch::cp_async_fence();
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+    load_gate(params, place, shared, begin + tile_step);
+    load_x(params, place, shared, stage, begin + kXStages * tile_step);
+    stage = 1 - stage;
   }
 }
 

@@ -7,6 +7,7 @@
   namespace tandem::cuda::gated_scan {                                                  \
   template ForwardKernel forward_kernel<WideConfig<Element, Element>>();                \
   template ForwardKernel forward_kernel<NarrowConfig<Element, Element>>();              \
+  template ForwardKernel forward_kernel<SquareConfig<Element, Element>>();              \
   template ForwardKernel forward_kernel<SlimConfig<Element, Element>>();                \
   template ForwardKernel forward_kernel<NarrowStatesConfig<Element, Element>>();        \
   template ForwardKernel forward_kernel<NarrowConfig<Element, Element, false>>();       \
@@ -20,8 +21,10 @@
 #define TANDEM_INSTANCES_FORWARD_OF_PRODUCT(Element)                                              \
   namespace tandem::cuda::gated_scan {                                                            \
   template ForwardKernel forward_kernel<OfProductConfig<Element, Element>>();                     \
+  template ForwardKernel forward_kernel<OfProductSquareConfig<Element, Element>>();               \
   template ForwardKernel forward_kernel<OfProductConfig<Element, Element, false>>();              \
   template ForwardKernel forward_kernel<OfProductConfig<Element, float>>();                       \
+  template ForwardKernel forward_kernel<OfProductSquareConfig<Element, float>>();                 \
   template ForwardKernel forward_kernel<OfProductConfig<Element, float, false>>();                \
   template ForwardKernel forward_kernel<PerSequence<OfProductConfig<Element, Element>>>();        \
   template ForwardKernel forward_kernel<PerSequence<OfProductConfig<Element, Element, false>>>(); \

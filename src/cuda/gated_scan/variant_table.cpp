@@ -55,6 +55,7 @@ template <class Element>
 void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
   add_forward<WideConfig<Element, Element>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<SquareConfig<Element, Element>>(table, dtype, dtype);
   add_forward<SlimConfig<Element, Element>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, Element, false>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
@@ -66,6 +67,7 @@ void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
 template <class Element, class Decay>
 void add_of_product(std::vector<ForwardVariant>& table, DType dtype, DType decay_dtype) {
   add_forward<OfProductConfig<Element, Decay>>(table, dtype, decay_dtype);
+  add_forward<OfProductSquareConfig<Element, Decay>>(table, dtype, decay_dtype);
   add_forward<OfProductConfig<Element, Decay, false>>(table, dtype, decay_dtype);
   add_forward<PerSequence<OfProductConfig<Element, Decay>>>(table, dtype, decay_dtype);
   add_forward<PerSequence<OfProductConfig<Element, Decay, false>>>(table, dtype, decay_dtype);

@@ -2,6 +2,7 @@
 #include "cuda/gated_scan/variants.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -160,6 +161,16 @@ const BackwardVariant& choose(const GatedScanBackwardProblem& problem,
 const ForwardVariant& choose(const OfProductProblem& problem, const DeviceProperties& device,
                              const CallOptions& options) {
   return choose_fastest(kForward, of_product_variants(), problem, problem, device, options);
+}
+
+double predict_of_product(const ScanRecurrence& problem, const DeviceProperties& device) {
+  double time = std::numeric_limits<double>::infinity();
+  for (const ForwardVariant& variant : of_product_variants()) {
+    if (variant.dtype != problem.dtype || variant.decay_dtype != problem.decay_dtype) continue;
+    if (!variant.aligned || variant.per_sequence) continue;
+    time = std::min(time, plan_kernel(problem, variant.kernel, device).time);
+  }
+  return time;
 }
 
 void run(const OfProductProblem& problem, const Context& context, const CallOptions& options) {

@@ -4,9 +4,9 @@
 #include <iterator>
 #include <limits>
 
+#include "cuda/gated_scan/variants.h"
 #include "cuda/runtime/device_model.h"
 #include "cuda/runtime/plan.h"
-#include "cuda/scan/plan.h"
 
 namespace tandem::cuda::linear_scan {
 
@@ -22,9 +22,7 @@ TileShape tile_shape(Tiling tiling) {
 
 namespace {
 
-/// Of a product x = u W^T in fp32, and gated_scan's tiles of 32 channels by 128 tokens over it. why
-/// three CTAs beside each other, as with an x in 16 bits, though the larger x leaves room for two:
-/// the model was fitted so.
+/// Of a product x = u W^T in fp32, and a scan of it.
 double predict_composed(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
   const DeviceModel::LinearScan& model = device_model(device).linear_scan;
   const auto tokens = static_cast<double>(problem.B * problem.T);
@@ -33,14 +31,7 @@ double predict_composed(const LinearScanForwardProblem& problem, const DevicePro
       std::max({2.0 * elements * problem.d / model.flops_per_microsecond,
                 2.0 * problem.d * (tokens + problem.D) / model.bytes_per_microsecond,
                 model.composed_x * elements});
-  const scan::ScanPlan plan = scan::plan_scan({.chains = problem.B * ceil_div(problem.D, 32),
-                                               .tiles = ceil_div(problem.T, 128),
-                                               .tile_tokens = 128,
-                                               .width = 32,
-                                               .blocks_per_sm = 3},
-                                              device);
-  const double scan =
-      plan.time * (model.composed_scan + model.composed_scan_rank * (plan.ranks - 1));
+  const double scan = model.composed_scan * gated_scan::predict_of_product(problem, device);
   const double kept = problem.x.data ? model.composed_kept * elements : 0.0;
   return model.composed_call + product + scan + kept;
 }

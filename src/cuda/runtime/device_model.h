@@ -62,13 +62,12 @@ struct DeviceModel {
     double small_piece = 13.0;        // of small tiles,
     double small_depth = 0.0245;      // and of each column of u
     double kept = 1.5e-6;             // of each x that is kept
-    double composed_call = 4.5;       // of a product and a scan
-    double flops_per_microsecond = 7.2e8;
-    double bytes_per_microsecond = 4.2e6;
-    double composed_x = 1.9e-6;        // of each x that a product writes, where that takes longest
-    double composed_scan = 1.2;        // times a scan (Scan): x takes twice the bytes,
-    double composed_scan_rank = 0.08;  // and of each further CTA that shares a chain
-    double composed_kept = 0.5e-6;     // of each x that is kept
+    double composed_call = 3.3;       // of a product and a scan
+    double flops_per_microsecond = 6.5e8;
+    double bytes_per_microsecond = 2.5e6;
+    double composed_x = 2.2e-6;     // of each x that a product writes, where that takes longest
+    double composed_scan = 1.13;    // times a scan (Scan)
+    double composed_kept = 0.5e-6;  // of each x that is kept
   };
 
   GlaWalk gla_walk;
