@@ -32,13 +32,22 @@ struct DeviceProperties {
   int multiprocessors = 0;                  ///< 0 on the CPU
   std::size_t shared_memory_per_block = 0;  ///< opt-in limit, bytes
   std::size_t l2_bytes = 0;                 ///< 0 on the CPU
-  /// Clusters of 2, 4, 8 and 16 thread blocks that run at once, a block to a multiprocessor: less
+  /// Clusters of 2, 3, ... 16 thread blocks that run at once, a block to a multiprocessor: less
   /// than the multiprocessors would give, since a cluster lies in one part of the chip.
-  std::array<int, 4> clusters = {};
+  std::array<int, 15> clusters = {};
 
+  /// The same of 1 to 16 blocks.
+  int clusters_of(int blocks) const { return blocks == 1 ? multiprocessors : clusters[blocks - 2]; }
   static DeviceProperties cpu() { return {}; }
   static DeviceProperties h200() {
-    return {DeviceType::kCuda, "NVIDIA H200", 9, 0, 132, 232448, 62914560, {66, 30, 15, 7}};
+    return {DeviceType::kCuda,
+            "NVIDIA H200",
+            9,
+            0,
+            132,
+            232448,
+            62914560,
+            {66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7}};
   }
 };
 

@@ -217,7 +217,7 @@ TEST(ScanPlan, FewChainsAreSharedByClusters) {
   EXPECT_EQ(wide_ranks(1, 4096), 16);
   EXPECT_EQ(wide_ranks(7, 4096), 16);
   EXPECT_EQ(wide_ranks(8, 4096), 8);   // 7 clusters of 16 fit at a time
-  EXPECT_EQ(wide_ranks(16, 4096), 4);  // 15 of 8
+  EXPECT_EQ(wide_ranks(16, 4096), 6);  // 15 of 8
   EXPECT_EQ(narrow_ranks(2, 512), 4);
   EXPECT_EQ(narrow_ranks(2, 1 << 20), 16);
 }

@@ -82,9 +82,9 @@ TEST(LinearScanVariants, TilesByShape) {
 }
 
 TEST(LinearScanVariants, WhatIsKeptCostsATileMoreThanTwoLaunches) {
-  LinearScanForwardArgs args = contiguous_args(8, 1024, 1024, 1024);
+  LinearScanForwardArgs args = contiguous_args(6, 4096, 768, 768);
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kChain);
-  args.x = view(10, {8, 1024, 1024});
+  args.x = view(10, {6, 4096, 768});
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kComposed);
 }
 

@@ -53,18 +53,31 @@ TEST(Plan, SlowerMemoryMakesScansSlower) {
 TEST(Plan, ScansUseTheClustersThatADeviceCanPlace) {
   struct Placed {
     int multiprocessors;
-    std::array<int, 4> clusters;
+    int part;   // multiprocessors of a part of the chip, which holds a cluster
     int ranks;  // for one chain of very many tiles
   };
-  for (const auto& [multiprocessors, clusters, ranks] :
-       {Placed{132, {66, 30, 15, 7}, 16}, Placed{114, {57, 26, 13, 6}, 16},
-        Placed{60, {30, 14, 6, 0}, 8}, Placed{16, {8, 4, 0, 0}, 4}, Placed{1, {0, 0, 0, 0}, 1}}) {
+  for (const auto& [multiprocessors, part, ranks] :
+       {Placed{132, 16, 16}, Placed{60, 10, 10}, Placed{16, 4, 4}, Placed{1, 1, 1}}) {
     DeviceProperties device = DeviceProperties::h200();
     device.multiprocessors = multiprocessors;
-    device.clusters = clusters;
+    for (int blocks = 2; blocks <= 16; ++blocks) {
+      device.clusters[blocks - 2] = multiprocessors / part * (part / blocks);
+    }
     EXPECT_EQ(scan::plan_scan({1, 4096, 256, 64, 1}, device).ranks, ranks) << multiprocessors;
     EXPECT_LE(scan::plan_scan({100000, 4096, 256, 64, 1}, device).ranks, 2) << multiprocessors;
   }
+}
+
+/// 15 clusters of 8 fit and 17 of 6: 16 chains, as of 1024 channels, would take two rounds of 8.
+TEST(Plan, ScansTakeClustersOfAnySize) {
+  const DeviceProperties device = DeviceProperties::h200();
+  const auto ranks = [&](std::int64_t chains) {
+    return scan::plan_scan({chains, 128, 128, 64, 1}, device).ranks;
+  };
+  EXPECT_EQ(ranks(15), 8);
+  EXPECT_EQ(ranks(16), 6);
+  EXPECT_EQ(ranks(32), 3);
+  EXPECT_EQ(ranks(64), 2);
 }
 
 }  // namespace

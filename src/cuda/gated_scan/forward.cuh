@@ -321,6 +321,7 @@ template <class Config>
 ForwardKernel forward_kernel() {
   constexpr std::size_t kBytes = sizeof(ForwardShared<Config>);
   constexpr std::size_t kOwnBytes = Config::kPerSequence ? sizeof(ForwardParams) : 0;
+  static_assert(kBytes + kOwnBytes <= kSharedMemoryPerBlock);
   return {
       .width = Config::kWidth,
       .tile_tokens = Config::kTileTokens,

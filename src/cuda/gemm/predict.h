@@ -63,10 +63,10 @@ inline double split_products_of_step(int columns, std::int64_t row_tiles) {
 /// clusters run at once.
 inline double predict_split(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
                             int columns, const DeviceProperties& device) {
-  static_assert(kSplitParts == 2);  // device.clusters[0], and what was fitted
+  static_assert(kSplitParts == 2);  // what was fitted
   const double exchange = columns > 64 ? 3.9 : 1.9;
   const std::int64_t tiles = row_tiles * column_tiles;
-  if (tiles > device.clusters[0]) return std::numeric_limits<double>::infinity();
+  if (tiles > device.clusters_of(kSplitParts)) return std::numeric_limits<double>::infinity();
   return exchange + predict_waves(kSplitParts * tiles, device.multiprocessors,
                                   ceil_div(steps, kSplitParts),
                                   split_products_of_step(columns, row_tiles),

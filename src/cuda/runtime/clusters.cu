@@ -12,7 +12,7 @@ __global__ void whole_multiprocessor_kernel() {}
 
 }  // namespace
 
-std::array<int, 4> count_clusters(int device) {
+std::array<int, 15> count_clusters(int device) {
   constexpr const char* kWhat = "count_clusters";
   const DeviceGuard guard(device);
   cuda_check(
@@ -22,7 +22,7 @@ std::array<int, 4> count_clusters(int device) {
   cuda_check(cudaFuncSetAttribute(whole_multiprocessor_kernel,
                                   cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              kWhat);
-  std::array<int, 4> counts{};
+  std::array<int, 15> counts{};
   unsigned size = 2;
   for (int& count : counts) {
     cudaLaunchAttribute attribute{};
@@ -40,7 +40,7 @@ std::array<int, 4> count_clusters(int device) {
       cudaGetLastError();
       count = 0;
     }
-    size *= 2;
+    ++size;
   }
   return counts;
 }

@@ -45,7 +45,8 @@ struct DeviceModel {
   struct Scan {
     double start = 2.9;                    // launch, first loads, last stores
     double step = 1.25;                    // latency of a step, however small
-    double exchange = 0.53;                // of a cluster, per step
+    double exchange = 0.3;                 // of a cluster, per step,
+    double exchange_rank = 0.05;           // and of each of its CTAs
     double element_alone = 1.0 / 7700;     // of a tile with a multiprocessor for itself
     double tile_together = 0.35;           // of a multiprocessor that is busy all the time
     double element_together = 1.0 / 6900;  // the same, by the memory's rate
@@ -61,7 +62,7 @@ struct DeviceModel {
     double chain_wait_column = 0.06;  // and of each column of tiles
     double small_piece = 13.0;        // of small tiles,
     double small_depth = 0.0245;      // and of each column of u
-    double kept = 1.5e-6;             // of each x that is kept
+    double kept = 1.0e-6;             // of each x that is kept
     double composed_call = 3.3;       // of a product and a scan
     double flops_per_microsecond = 6.5e8;
     double bytes_per_microsecond = 2.5e6;

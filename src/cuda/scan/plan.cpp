@@ -3,7 +3,6 @@
 #include "cuda/scan/plan.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "cuda/runtime/device_model.h"
 #include "tandem/device.h"
@@ -11,23 +10,18 @@
 namespace tandem::cuda::scan {
 namespace {
 
-/// CTAs, or clusters of so many, that run at once with a multiprocessor for each CTA.
-int at_once(int ranks, const DeviceProperties& device) {
-  return ranks == 1 ? device.multiprocessors
-                    : device.clusters[std::countr_zero(static_cast<unsigned>(ranks)) - 1];
-}
-
 double predict(const ScanWork& work, int ranks, const DeviceProperties& device) {
   const DeviceModel::Scan& model = device_model(device).scan;
   const int multiprocessors = device.multiprocessors;
-  const std::int64_t clusters = std::max(at_once(ranks, device) * work.blocks_per_sm, 1);
+  const std::int64_t clusters =
+      std::max<std::int64_t>(device.clusters_of(ranks) * work.blocks_per_sm, 1);
   const std::int64_t waves = ceil_div(work.chains, clusters);
   const std::int64_t steps = ceil_div(work.tiles, ranks);
   const double elements = static_cast<double>(work.tile_tokens) * work.width;
   const double beside = static_cast<double>(std::clamp<std::int64_t>(
       ceil_div(work.chains * ranks, multiprocessors), 1, work.blocks_per_sm));
-  const double alone =
-      model.step + elements * model.element_alone + (ranks > 1 ? model.exchange : 0.0);
+  const double exchange = ranks > 1 ? model.exchange + ranks * model.exchange_rank : 0.0;
+  const double alone = model.step + elements * model.element_alone + exchange;
   // Short rows of tensors are slower to read and write.
   const double together =
       beside *
@@ -40,8 +34,8 @@ double predict(const ScanWork& work, int ranks, const DeviceProperties& device) 
 
 ScanPlan plan_scan(const ScanWork& work, const DeviceProperties& device) {
   ScanPlan best{1, predict(work, 1, device)};
-  for (int ranks = 2; ranks <= kMostScanRanks && ranks < 2 * work.tiles; ranks *= 2) {
-    if (at_once(ranks, device) == 0) break;
+  for (int ranks = 2; ranks <= kMostScanRanks && ranks < 2 * work.tiles; ++ranks) {
+    if (device.clusters_of(ranks) == 0) break;
     const double time = predict(work, ranks, device);
     if (time < best.time) best = {ranks, time};
   }

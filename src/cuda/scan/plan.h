@@ -23,7 +23,7 @@ struct ScanWork {
 };
 
 struct ScanPlan {
-  int ranks;    // CTAs of a cluster that share a chain, each with every ranks-th tile: 1, 2, ... 16
+  int ranks;    // CTAs of a cluster that share a chain, each with every ranks-th tile: 1 to 16
   double time;  // about microseconds, to be compared with other tiles' times
 };
 
