@@ -45,9 +45,9 @@ struct DeviceModel {
   struct Scan {
     double start = 2.9;                    // launch, first loads, last stores
     double step = 1.25;                    // latency of a step, however small
-    double exchange = 0.3;                 // of a cluster, per step,
-    double exchange_rank = 0.05;           // and of each of its CTAs
-    double element_alone = 1.0 / 7700;     // of a tile with a multiprocessor for itself
+    double exchange = 0.32;                // of a cluster, per step,
+    double exchange_rank = 0.046;          // and of each of its CTAs
+    double element_alone = 1.0 / 12150;    // of a tile with a multiprocessor for itself
     double tile_together = 0.35;           // of a multiprocessor that is busy all the time
     double element_together = 1.0 / 6900;  // the same, by the memory's rate
     double row = 37.0;                     // elements that each row of a tile costs beside its own

@@ -17,15 +17,14 @@ double predict(const ScanWork& work, int ranks, const DeviceProperties& device) 
       std::max<std::int64_t>(device.clusters_of(ranks) * work.blocks_per_sm, 1);
   const std::int64_t waves = ceil_div(work.chains, clusters);
   const std::int64_t steps = ceil_div(work.tiles, ranks);
-  const double elements = static_cast<double>(work.tile_tokens) * work.width;
+  // Short rows of tensors are slower to read and write.
+  const double elements =
+      static_cast<double>(work.tile_tokens) * work.width * (1.0 + model.row / work.width);
   const double beside = static_cast<double>(std::clamp<std::int64_t>(
       ceil_div(work.chains * ranks, multiprocessors), 1, work.blocks_per_sm));
   const double exchange = ranks > 1 ? model.exchange + ranks * model.exchange_rank : 0.0;
   const double alone = model.step + elements * model.element_alone + exchange;
-  // Short rows of tensors are slower to read and write.
-  const double together =
-      beside *
-      (model.tile_together + elements * (1.0 + model.row / work.width) * model.element_together);
+  const double together = beside * (model.tile_together + elements * model.element_together);
   return static_cast<double>(waves) *
          (model.start + static_cast<double>(steps) * std::max(alone, together));
 }
