@@ -37,8 +37,9 @@ LinearScanForwardArgs contiguous_args(std::int64_t B, std::int64_t T, int d, int
 
 std::string first_accepting(const LinearScanForwardArgs& args) {
   const LinearScanForwardProblem problem = make_problem(args);
+  const Tiling best = choose_tiling(problem, kDevice);
   for (const ForwardVariant& variant : forward_variants()) {
-    if (reason_against(variant, problem, kDevice).empty()) return variant.name;
+    if (reason_against(variant, problem, kDevice, best).empty()) return variant.name;
   }
   return "none";
 }
@@ -47,8 +48,9 @@ std::string first_accepting(const LinearScanForwardArgs& args) {
 std::string reason_of(const std::string& name, const LinearScanForwardArgs& args,
                       const CallOptions& options = {}) {
   const LinearScanForwardProblem problem = make_problem(args);
+  const Tiling best = choose_tiling(problem, kDevice);
   for (const ForwardVariant& variant : forward_variants()) {
-    if (variant.name == name) return reason_against(variant, problem, kDevice, options);
+    if (variant.name == name) return reason_against(variant, problem, kDevice, best, options);
   }
   throw std::out_of_range(name);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -41,7 +42,7 @@ ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
 /// others.
 template <class Variant>
 struct Candidate {
-  std::string name;
+  std::string_view name;
   const Variant* variant;
   double time;
 
@@ -55,10 +56,16 @@ template <class Variant, class Problem>
 const Variant& choose_fastest(const char* call, const std::vector<Variant>& table,
                               const Problem& problem, const ScanRecurrence& recurrence,
                               const DeviceProperties& device, const CallOptions& options) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<Candidate<Variant>> candidates;
+  candidates.reserve(table.size());
   for (const Variant& variant : table) {
-    candidates.push_back(
-        {variant.name, &variant, plan_kernel(recurrence, variant.kernel, device).time});
+    // why not of all: predictions are most of what the choice takes.
+    const bool fits = variant.dtype == recurrence.dtype &&
+                      variant.decay_dtype == recurrence.decay_dtype &&
+                      variant.per_sequence == options.batch_invariant;
+    candidates.push_back({variant.name, &variant,
+                          fits ? plan_kernel(recurrence, variant.kernel, device).time : kNever});
   }
   std::stable_sort(candidates.begin(), candidates.end());
   return *choose_variant(

@@ -47,10 +47,11 @@ struct Choice {
 
 Choice choose(const LinearScanForwardProblem& problem, const DeviceProperties& device,
               const CallOptions& options) {
+  const Tiling best = choose_tiling(problem, device);
   ComposedPlan composed;
   const ForwardVariant& variant =
       choose_variant(kForward, forward_variants(), device, options, [&](const ForwardVariant& one) {
-        return reason_against(one, problem, device, options, &composed);
+        return reason_against(one, problem, device, best, options, &composed);
       });
   if (variant.tiling == Tiling::kComposed) return {variant, {}, composed};
   return {variant, plan_forward(problem, variant.tiling, device), {}};
@@ -109,7 +110,7 @@ void set_maps(const TilePlans& plans, ForwardParams& params) {
 }
 
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
-                           const DeviceProperties& device, const CallOptions& options,
+                           const DeviceProperties& device, Tiling best, const CallOptions& options,
                            ComposedPlan* composed) {
   if (problem.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(problem.dtype);
@@ -139,7 +140,6 @@ std::string reason_against(const ForwardVariant& variant, const LinearScanForwar
     return "takes decays in " + to_string(problem.dtype) + ", got " +
            to_string(problem.decay_dtype);
   }
-  const Tiling best = choose_tiling(problem, device);
   if (variant.tiling != best && options.variant.empty()) {
     return std::string("is slower here than ") + tile_shape(best).name;
   }

@@ -36,10 +36,10 @@ TilePlans plan_tiles(const LinearScanForwardProblem& problem, Tiling tiling);
 void set_maps(const TilePlans& plans, ForwardParams& params);
 
 /// "" when the variant should run the problem, else why not. The only one that the options allow
-/// need not be the quickest. In a batch-invariant call it is the composed one, whose plan goes to
-/// `composed`.
+/// need not be the quickest, `best`: choose_tiling(problem, device). In a batch-invariant call it
+/// is the composed one, whose plan goes to `composed`.
 std::string reason_against(const ForwardVariant& variant, const LinearScanForwardProblem& problem,
-                           const DeviceProperties& device, const CallOptions& options = {},
-                           ComposedPlan* composed = nullptr);
+                           const DeviceProperties& device, Tiling best,
+                           const CallOptions& options = {}, ComposedPlan* composed = nullptr);
 
 }  // namespace tandem::cuda::linear_scan

@@ -34,7 +34,7 @@ const Variant& choose_variant(const char* call, const std::vector<Variant>& tabl
       if (options.chosen != nullptr) *options.chosen = variant.name;
       return variant;
     }
-    reasons += "\n  " + variant.name + ": " + reason;
+    reasons.append("\n  ").append(variant.name).append(": ").append(reason);
   }
   throw Unsupported("[" + std::string(call) + "] no variant on " + device.name +
                     " takes these arguments:" + reasons);

@@ -10,8 +10,8 @@
 namespace tandem::cuda::scan {
 namespace {
 
-double predict(const ScanWork& work, int ranks, const DeviceProperties& device) {
-  const DeviceModel::Scan& model = device_model(device).scan;
+double predict(const ScanWork& work, int ranks, const DeviceProperties& device,
+               const DeviceModel::Scan& model) {
   const int multiprocessors = device.multiprocessors;
   const std::int64_t clusters =
       std::max<std::int64_t>(device.clusters_of(ranks) * work.blocks_per_sm, 1);
@@ -32,10 +32,14 @@ double predict(const ScanWork& work, int ranks, const DeviceProperties& device) 
 }  // namespace
 
 ScanPlan plan_scan(const ScanWork& work, const DeviceProperties& device) {
-  ScanPlan best{1, predict(work, 1, device)};
+  const DeviceModel::Scan& model = device_model(device).scan;
+  ScanPlan best{1, predict(work, 1, device, model)};
+  std::int64_t steps = work.tiles;
   for (int ranks = 2; ranks <= kMostScanRanks && ranks < 2 * work.tiles; ++ranks) {
     if (device.clusters_of(ranks) == 0) break;
-    const double time = predict(work, ranks, device);
+    if (ceil_div(work.tiles, ranks) == steps) continue;  // one more CTA saves nothing
+    steps = ceil_div(work.tiles, ranks);
+    const double time = predict(work, ranks, device, model);
     if (time < best.time) best = {ranks, time};
   }
   return best;
