@@ -38,6 +38,7 @@ struct DeviceProperties {
 
   /// The same of 1 to 16 blocks.
   int clusters_of(int blocks) const { return blocks == 1 ? multiprocessors : clusters[blocks - 2]; }
+
   static DeviceProperties cpu() { return {}; }
   static DeviceProperties h200() {
     return {DeviceType::kCuda,

@@ -121,7 +121,7 @@ double predict_weight(const ProjectionBackwardProblem& problem,
   // All as tiles of rows: both operands are activations, and none waits for weights.
   if (weight.splits) {
     constexpr double kStep = 0.37, kExchange = 3.9;  // predict_split's steps wait for weights
-    return tiles > device.clusters_of(2)
+    return tiles > device.clusters_of(gemm::kSplitParts)
                ? std::numeric_limits<double>::infinity()
                : kExchange + kStep * static_cast<double>(ceil_div(steps, gemm::kSplitParts));
   }

@@ -12,7 +12,7 @@ __global__ void whole_multiprocessor_kernel() {}
 
 }  // namespace
 
-std::array<int, 15> count_clusters(int device) {
+decltype(DeviceProperties::clusters) count_clusters(int device) {
   constexpr const char* kWhat = "count_clusters";
   const DeviceGuard guard(device);
   cuda_check(
@@ -22,7 +22,7 @@ std::array<int, 15> count_clusters(int device) {
   cuda_check(cudaFuncSetAttribute(whole_multiprocessor_kernel,
                                   cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
              kWhat);
-  std::array<int, 15> counts{};
+  decltype(DeviceProperties::clusters) counts{};
   unsigned size = 2;
   for (int& count : counts) {
     cudaLaunchAttribute attribute{};
