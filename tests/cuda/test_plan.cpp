@@ -57,7 +57,8 @@ TEST(Plan, ScansUseTheClustersThatADeviceCanPlace) {
     int ranks;  // for one chain of very many tiles
   };
   for (const auto& [multiprocessors, part, ranks] :
-       {Placed{132, 16, 16}, Placed{60, 10, 10}, Placed{16, 4, 4}, Placed{1, 1, 1}}) {
+       {Placed{132, 16, 16}, Placed{114, 16, 16}, Placed{60, 10, 10}, Placed{16, 4, 4},
+        Placed{1, 1, 1}}) {
     DeviceProperties device = DeviceProperties::h200();
     device.multiprocessors = multiprocessors;
     for (int blocks = 2; blocks <= 16; ++blocks) {

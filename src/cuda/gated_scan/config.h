@@ -17,10 +17,10 @@ struct Tile {
   int channels;         // channels of a thread; width / channels threads lie side by side
   int threads;          // in all; threads side by side have the same tokens
   int tokens;           // neighbouring tokens of a thread
-  int stages;           // tiles on their way or in use, of a backward
   int blocks = 0;       // CTAs that an SM's registers should hold; 0: as many as with 128 a thread
   bool outputs = true;  // else it keeps only the states before some tokens
   bool rows = false;    // TMA brings and takes whole rows
+  int stages = 0;       // of a backward: tiles on their way or in use
 };
 
 /// What a thread copies at once of so many neighbouring bytes.
@@ -83,19 +83,19 @@ struct PerSequence : Base {
 
 /// Takes 64 channels, 128 bytes of a row: one CTA fills an SM.
 template <class Element, class Decay>
-using WideConfig = TileConfig<Element, Decay, true, Tile{64, 8, 512, 4, 2}>;
+using WideConfig = TileConfig<Element, Decay, true, Tile{64, 8, 512, 4}>;
 
 /// Puts three CTAs on an SM, each with an eighth of WideConfig's elements in work.
 template <class Element, class Decay, bool kAligned = true, class X = Element>
 using NarrowConfig =
     TileConfig<Element, Decay, kAligned,
-               Tile{32, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
+               Tile{32, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
 
 /// As many elements as NarrowConfig's, with 128 bytes of a row.
 template <class Element, class Decay, class X = Element>
 using SquareConfig =
     TileConfig<Element, Decay, true,
-               Tile{64, 4, 256, 4, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
+               Tile{64, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
 
 /// Reads x as a product leaves it.
 template <class Element, class Decay, bool kAligned = true>
@@ -105,20 +105,20 @@ using OfProductSquareConfig = SquareConfig<Element, Decay, float>;
 
 /// Makes more CTAs where channels are few.
 template <class Element, class Decay>
-using SlimConfig = TileConfig<Element, Decay, true, Tile{16, 4, 256, 4, 2, 3}>;
+using SlimConfig = TileConfig<Element, Decay, true, Tile{16, 4, 256, 4, 3}>;
 
 /// Keeps the states that the backward starts from, without outputs.
 template <class Element, class Decay, bool kAligned = true>
 using NarrowStatesConfig =
     TileConfig<Element, Decay, kAligned,
-               Tile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 2, 0, false}>;
+               Tile{32, 8, 256, sizeof(Element) + sizeof(Decay) == 4 ? 4 : 2, 0, false}>;
 
 /// A backward with tiles of kStateTokens tokens, which TMA copies by rows.
 template <class Element, class Decay>
-using RowsBackwardConfig = TileConfig<Element, Decay, true, Tile{64, 2, 512, 8, 2, 1, true, true}>;
+using RowsBackwardConfig = TileConfig<Element, Decay, true, Tile{64, 2, 512, 8, 1, true, true, 2}>;
 template <class Element, class Decay, bool kAligned = true>
 using NarrowBackwardConfig =
     TileConfig<Element, Decay, kAligned,
-               Tile{32, 8, 256, 2, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, 1}>;
+               Tile{32, 8, 256, 2, 1, true, false, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}>;
 
 }  // namespace tandem::cuda::gated_scan
