@@ -74,6 +74,9 @@ TEST(GatedOutputVariants, WholeRowsGateWhereTheyCan) {
   EXPECT_THAT(chosen(forward_args(2048, 2044, 2048)), EndsWith(".n128"));
   args = forward_args(2048, 2048, 2048);
   args.gate.reset();
+  EXPECT_THAT(chosen(args), EndsWith(".n128"));  // a pass over so few rows is quicker
+  args = forward_args(8192, 4096, 4096);
+  args.gate.reset();
   EXPECT_THAT(chosen(args), EndsWith(".rows"));
   args = forward_args(2048, 2048, 2048);
   args.norm = OutputNorm::kNone;

@@ -131,21 +131,73 @@ BackwardPlan plan(const ProjectionBackwardArgs& args, bool batch_invariant = fal
   return plan_backward(backward_variants().front(), make_problem(args), kDevice, batch_invariant);
 }
 
-TEST(ProjectionPlan, WeightsSumSlicesWhereTilesAreFew) {
-  const auto slices = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
-    return plan(backward_args(M, d, columns)).weight_slices;
+using Cut = std::pair<std::int64_t, int>;  // tiles, parts of each
+constexpr Cut kWhole(0, 1);
+
+BackwardPlan plan_weight(std::int64_t M, std::int64_t d, std::int64_t columns) {
+  ProjectionBackwardArgs args = backward_args(M, d, columns);
+  args.dx.reset();
+  return plan(args);
+}
+BackwardPlan plan_dx(std::int64_t M, std::int64_t d, std::int64_t columns, bool invariant = false) {
+  ProjectionBackwardArgs args = backward_args(M, d, columns);
+  args.segments[0].d_weight.reset();
+  return plan(args, invariant);
+}
+
+TEST(ProjectionPlan, TilesThatLeaveMultiprocessorsFreeAreCutInParts) {
+  const auto cut = [](const gemm::TailPlan& tail) { return Cut(tail.tiles, tail.parts); };
+  EXPECT_EQ(cut(plan_weight(32768, 2048, 2048).weight_tail), kWhole);  // 128 tiles
+  EXPECT_EQ(cut(plan_weight(32768, 512, 512).weight_tail), Cut(16, 8));
+  EXPECT_EQ(cut(plan_weight(100, 512, 512).weight_tail), kWhole);  // two steps
+  const BackwardPlan made = plan_dx(900, 2304, 18432);
+  EXPECT_EQ(cut(made.input_tail), Cut(12, 11));  // of 144
+  EXPECT_EQ(made.workspace_bytes, std::size_t{12 * 11 * 128 * 128 * 4});
+  EXPECT_EQ(plan_dx(900, 2304, 18432, true).input_tail.tiles, 0);  // other sums than of many rows
+}
+
+TEST(ProjectionPlan, ProductsRunBesideEachOtherUnlessOneNeedsTheOther) {
+  ProjectionBackwardArgs args = backward_args(900, 2304, 18432);
+  BackwardPlan made = plan(args);
+  EXPECT_TRUE(made.beside);
+  EXPECT_EQ(made.input_tail.tiles, 0);
+  EXPECT_EQ(made.workspace_bytes, 0u);
+  EXPECT_TRUE(plan(args, true).beside);  // the same sums
+  args.x.data = static_cast<char*>(args.x.data) + 2;
+  EXPECT_FALSE(plan(args).beside);  // x is copied in between
+  args = backward_args(900, 2304, 18432);
+  ProjectionBackwardProblem problem = make_problem(args);
+  problem.x = problem.dx;  // made of it by an op around this one
+  EXPECT_FALSE(plan_backward(backward_variants().front(), problem, kDevice, false).beside);
+  made = plan(backward_args(16384, 512, 512));  // few long tiles of d_weight are cut all the same
+  EXPECT_TRUE(made.beside);
+  EXPECT_EQ(made.weight_tail.tiles, 16);
+}
+
+TEST(ProjectionPlan, WhoIsFreeEarlierTakesMoreTiles) {
+  using Early = std::pair<std::int64_t, std::int64_t>;  // CTAs, tiles
+  const auto early = [](const gemm::BesidePlan& plan) {
+    return Early(plan.early_ctas, plan.early_tiles);
   };
-  EXPECT_EQ(slices(32768, 2048, 2048), 1);  // 128 tiles
-  EXPECT_EQ(slices(32768, 512, 512), 8);    // 16 tiles
-  EXPECT_EQ(slices(8192, 256, 256), 16);    // no slice shorter than 8 steps
-  EXPECT_EQ(slices(100, 512, 512), 1);
+  // While 96 tiles take 12 us, 36 multiprocessors take three each; then all share 192.
+  gemm::BesidePlan made = gemm::plan_beside({96, 12.0}, {300, 4.0}, 132);
+  EXPECT_EQ(early(made), Early(36, 3 * 36));
+  EXPECT_EQ(made.time, 20.0);
+  made = gemm::plan_beside({132 + 92, 100.0}, {1000, 10.0}, 132);  // free after the first wave
+  EXPECT_EQ(early(made), Early(40, 10 * 40));
+  EXPECT_EQ(made.time, 250.0);
+  made = gemm::plan_beside({264, 10.0}, {132, 10.0}, 132);  // all are free together
+  EXPECT_EQ(made.early_tiles, 0);
+  EXPECT_EQ(made.time, 30.0);
+  made = gemm::plan_beside({100, 100.0}, {10, 10.0}, 132);  // fewer tiles than are free
+  EXPECT_EQ(made.time, 100.0);
 }
 
 TEST(ProjectionPlan, GradientsTakeTheWidthThatFillsWaves) {
   const auto widths = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
     const BackwardVariant& variant = backward_variants().front();
-    const BackwardPlan made = plan(backward_args(M, d, columns));
-    return std::pair(variant.inputs[made.input].columns, variant.weights[made.weight].columns);
+    return std::pair(variant.inputs[plan_dx(M, d, columns).input].columns,
+                     variant.weights[plan_weight(M, d, columns).weight].columns);
   };
   EXPECT_EQ(widths(2048, 5120, 2560), std::pair(128, 128));  // dx 640 tiles, d_weight 800
   EXPECT_EQ(widths(1024, 3072, 9216).first, 192);            // 128 tiles
@@ -155,7 +207,7 @@ TEST(ProjectionPlan, GradientsTakeTheWidthThatFillsWaves) {
 TEST(ProjectionPlan, WeightsOfHalfAWaveOfTilesSplitTheRowsInClusters) {
   const auto splits = [](std::int64_t M, std::int64_t d, std::int64_t columns) {
     const BackwardVariant& variant = backward_variants().front();
-    return variant.weights[plan(backward_args(M, d, columns)).weight].splits;
+    return variant.weights[plan_weight(M, d, columns).weight].splits;
   };
   EXPECT_TRUE(splits(2048, 1024, 1024));
   EXPECT_TRUE(splits(16384, 1024, 1024));
@@ -168,7 +220,7 @@ TEST(ProjectionPlan, WeightsOfHalfAWaveOfTilesSplitTheRowsInClusters) {
 TEST(ProjectionPlan, FewTilesSplitTheirDepth) {
   const auto splits = [](std::int64_t M, bool batch_invariant) {
     const BackwardVariant& variant = backward_variants().front();
-    return variant.inputs[plan(backward_args(M, 4096, 14336), batch_invariant).input].splits;
+    return variant.inputs[plan_dx(M, 2048, 2048, batch_invariant).input].splits;
   };
   EXPECT_TRUE(splits(160, false));
   EXPECT_FALSE(splits(160, true));

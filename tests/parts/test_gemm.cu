@@ -2,9 +2,11 @@
 // fp64. There are few CTAs, so that each computes several tiles.
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "cuda/gemm/loop.cuh"
 #include "cuda/gemm/split.cuh"
+#include "cuda/gemm/tail.cuh"
 #include "cuda/gemm/target.cuh"
 #include "tests/parts/gemm_test.h"
 
@@ -15,13 +17,24 @@ constexpr int kCtas = 3;
 
 template <int kTerms>
 struct ProductParams : Operands<1, kTerms> {
-  float* result;        // [batch rows or slices, rows, columns]
+  float* result;        // [batch rows, rows, columns]
   CUtensorMap rounded;  // the same in Element
 };
 
 template <int kTerms>
 struct SumParams : ProductParams<kTerms> {
   Addend addend{};
+};
+
+template <int kTerms>
+struct TailParams : ProductParams<kTerms> {
+  int tiles, parts;
+  Tail<kTerms> tail{};
+  Element* rounded_values = nullptr;
+};
+
+struct BesideParams : ProductParams<1> {
+  Beside beside{};
 };
 
 template <class Config, class Params>
@@ -31,12 +44,28 @@ __global__ __launch_bounds__(Config::kThreads,
   auto& shared = *reinterpret_cast<Shared<Config>*>(shared_memory);
   run<Config>(params, shared,
               [&](const Fragment<Config::kColumns>& fragment, PanelStore<Config>& store) {
+                if constexpr (HasTail<Params>) {
+                  if (fragment.place >= 0) return store_part<Config>(params, fragment);
+                }
                 store_fragment<float>(fragment, params.rows, params.columns[0], [&](int row) {
                   const std::int64_t outer = fragment.outer;
                   return params.result + (outer * params.rows + row) * params.columns[0];
                 });
                 store.template store_all<Element>(params.rounded, params.columns[0], fragment);
               });
+}
+
+template <class Config, class Params>
+__global__ __launch_bounds__(kSumThreads) void sums_kernel(const __grid_constant__ Params params) {
+  follow_stream();
+  sum_tail<Config>(params, [&](const float(&values)[4], int row, int, int column) {
+    for (int i = 0; i < 4; ++i) {
+      const int row_of = row + i / 2 * 8, column_of = column + i % 2;
+      if (row_of >= params.rows || column_of >= params.columns[0]) continue;
+      params.result[row_of * params.columns[0] + column_of] = values[i];
+      params.rounded_values[row_of * params.columns[0] + column_of] = Element(values[i]);
+    }
+  });
 }
 
 template <class ConfigT>
@@ -76,7 +105,17 @@ class GpuGemm : public GpuPart {
     params.set_columns(0, kColumns, Config::kColumns);
     params.result = result.device;
     params.rounded = rounded.map(kTileDepth);
+    std::unique_ptr<DeviceArray<float>> sums;
+    if constexpr (HasTail<Params>) {
+      const std::size_t sums_count = params.tiles * params.parts * kTileRows * Config::kColumns;
+      sums = std::make_unique<DeviceArray<float>>(std::vector<float>(sums_count, std::nanf("")));
+      cut_tail(params, kLayout, params.tiles, params.parts, sums->device);
+      params.rounded_values = rounded.values.device;
+    }
     launch<Config>("gemm", product_kernel<Config, Params>, params, kCtas, nullptr);
+    if constexpr (HasTail<Params>) {
+      launch_tail_sums<Config>("gemm", sums_kernel<Config, Params>, params, nullptr);
+    }
     GpuPart::finish();
     std::vector<Element> stored(count);
     EXPECT_EQ(cudaMemcpy(stored.data(), rounded.values.device, count * sizeof(Element),
@@ -119,7 +158,7 @@ class GpuGemm : public GpuPart {
     ProductParams<1> params{};
     params.a[0] = map_a(a);
     params.b[0] = map_b(b);
-    params.set_tokens(kBatches, depth, 1);
+    params.set_tokens(kBatches, depth);
     params.depth[0] = depth;
     const auto exact = expected(
         kBatches, depth, [&](int batch, int row, int i) { return a_at(a, batch, row, i); },
@@ -150,7 +189,7 @@ TYPED_TEST(GpuGemm, InTwoTerms) {
   params.a[0] = TestFixture::map_a(one);
   params.a[1] = TestFixture::map_a(other);
   params.b[0] = params.b[1] = TestFixture::map_b(b);
-  params.set_tokens(kBatches, kDepth, 1);
+  params.set_tokens(kBatches, kDepth);
   params.depth[0] = params.depth[1] = kDepth;
   const auto exact = TestFixture::expected(
       kBatches, kDepth,
@@ -159,6 +198,62 @@ TYPED_TEST(GpuGemm, InTwoTerms) {
       },
       [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
   EXPECT_LT(relative_rms(TestFixture::multiply(params, TestFixture::outer(kBatches)), exact), 1e-5);
+}
+
+template <class Config>
+class GpuGemmTail : public GpuGemm<Config> {};
+using TailConfigs =
+    ::testing::Types<Config<Element, Layout::kNN, 64>, Config<Element, Layout::kNN, 128>,
+                     Config<Element, Layout::kNN, 192>, Config<Element, Layout::kNN, 256>>;
+TYPED_TEST_SUITE(GpuGemmTail, TailConfigs);
+
+TYPED_TEST(GpuGemmTail, IsTheSumOfPartsOfAllTerms) {
+  constexpr int kDepth = 200, kShort = 40;  // 4 steps, 1 step
+  const Matrix a = TestFixture::make_a(1, kDepth, 1), other_a = TestFixture::make_a(1, kShort, 2);
+  const Matrix b = TestFixture::make_b(1, kDepth, 3), other_b = TestFixture::make_b(1, kShort, 4);
+  auto exact = TestFixture::expected(
+      1, kDepth, [&](int, int row, int i) { return a.at(0, row, i); },
+      [&](int, int column, int i) { return TestFixture::b_at(b, 0, column, i); });
+  const auto added = TestFixture::expected(
+      1, kShort, [&](int, int row, int i) { return other_a.at(0, row, i); },
+      [&](int, int column, int i) { return TestFixture::b_at(other_b, 0, column, i); });
+  for (std::size_t i = 0; i < exact.size(); ++i) exact[i] += added[i];
+  for (const int tiles : {1, 3}) {
+    for (const int parts : {2, 3, 5}) {
+      SCOPED_TRACE(testing::Message() << tiles << " tiles in " << parts);
+      TailParams<2> params{};
+      params.tiles = tiles;
+      params.parts = parts;
+      params.a[0] = TestFixture::map_a(a);
+      params.a[1] = TestFixture::map_a(other_a);
+      params.b[0] = TestFixture::map_b(b);
+      params.b[1] = TestFixture::map_b(other_b);
+      params.B = 1;
+      params.depth[0] = kDepth;
+      params.depth[1] = kShort;
+      EXPECT_LT(relative_rms(TestFixture::multiply(params, 1), exact), 1e-5);
+    }
+  }
+}
+
+TYPED_TEST(GpuGemmTail, CtasThatBeginEarlyTakeTheirTilesAmongThemselves) {
+  constexpr int kDepth = 72;
+  const Matrix a = TestFixture::make_a(1, kDepth, 1), b = TestFixture::make_b(1, kDepth, 2);
+  const auto exact = TestFixture::expected(
+      1, kDepth, [&](int, int row, int i) { return a.at(0, row, i); },
+      [&](int, int column, int i) { return TestFixture::b_at(b, 0, column, i); });
+  for (const int ctas : {1, 2, kCtas}) {
+    for (const int tiles_of_each : {0, 1, 3, 40}) {  // 40: more than there are
+      SCOPED_TRACE(testing::Message() << ctas << " CTAs, " << tiles_of_each << " tiles");
+      BesideParams params{};
+      params.a[0] = TestFixture::map_a(a);
+      params.b[0] = TestFixture::map_b(b);
+      params.B = 1;
+      params.depth[0] = kDepth;
+      params.beside = {true, ctas, ctas * tiles_of_each};
+      EXPECT_LT(relative_rms(TestFixture::multiply(params, 1), exact), 1e-5);
+    }
+  }
 }
 
 template <class Config>
@@ -238,7 +333,8 @@ using TokenConfigs =
                      Config<Element, Layout::kTN, 192>, Config<Element, Layout::kTN, 256>>;
 TYPED_TEST_SUITE(GpuGemmTokens, TokenConfigs);
 
-TYPED_TEST(GpuGemmTokens, AreContractedInSlices) {
+TYPED_TEST(GpuGemmTokens, OfAllBatchesAreContractedInPartsToo) {
+  using Config = TypeParam;
   constexpr int kTokens = 150, kBatches = 2;  // 6 steps
   const Matrix a = TestFixture::make_a(kBatches, kTokens, 1);
   const Matrix b = TestFixture::make_b(kBatches, kTokens, 2);
@@ -246,16 +342,19 @@ TYPED_TEST(GpuGemmTokens, AreContractedInSlices) {
       kBatches, kTokens,
       [&](int batch, int row, int i) { return TestFixture::a_at(a, batch, row, i); },
       [&](int batch, int column, int i) { return TestFixture::b_at(b, batch, column, i); });
-  for (const int slice_count : {3, 4, 7}) {  // of 4, the last one has no steps
-    SCOPED_TRACE(slice_count);
-    ProductParams<1> params{};
-    params.a[0] = TestFixture::map_a(a);
-    params.b[0] = TestFixture::map_b(b);
-    params.set_tokens(kBatches, kTokens, slice_count);
-    const std::vector<float> slices = TestFixture::multiply(params, slice_count);
-    std::vector<float> sum(exact.size());
-    for (std::size_t i = 0; i < slices.size(); ++i) sum[i % exact.size()] += slices[i];
-    EXPECT_LT(relative_rms(sum, exact), 1e-5);
+  constexpr int kTiles = (TestFixture::kRows + kTileRows - 1) / kTileRows *
+                         ((TestFixture::kColumns + Config::kColumns - 1) / Config::kColumns);
+  for (const int tiles : {0, 1, kTiles}) {
+    for (const int parts : {3, 4, 7}) {  // of 4, the last one has no steps
+      SCOPED_TRACE(testing::Message() << tiles << " tiles in " << parts);
+      TailParams<1> params{};
+      params.tiles = tiles;
+      params.parts = parts;
+      params.a[0] = TestFixture::map_a(a);
+      params.b[0] = TestFixture::map_b(b);
+      params.set_tokens(kBatches, kTokens);
+      EXPECT_LT(relative_rms(TestFixture::multiply(params, 1), exact), 1e-5);
+    }
   }
 }
 
@@ -277,7 +376,7 @@ TYPED_TEST(GpuGemmTokens, OutsideOfEverySequenceAreLeftOut) {
   ProductParams<1> params{};
   params.a[0] = TestFixture::map_a(a);
   params.b[0] = TestFixture::map_b(b);
-  params.set_tokens(1, kTokens, 1);
+  params.set_tokens(1, kTokens);
   params.cu_seqlens = cu_seqlens.device;
   params.N = 2;
   const auto exact = TestFixture::expected(
@@ -325,7 +424,7 @@ TYPED_TEST(GpuGemmTarget, HoldsTheRoundedSum) {
       TargetParams params{};
       params.a[0] = TestFixture::map_a(a);
       params.b[0] = TestFixture::map_b(b);
-      params.set_tokens(1, kRows, 1);
+      params.set_tokens(1, kRows);
       params.depth[0] = depth;
       params.rows = kRows;
       params.set_columns(0, kColumns, Config::kColumns);

@@ -263,10 +263,10 @@ ForwardPlan plan_forward(const ForwardVariant& variant, const GatedOutputForward
 
 double predict_forward(const ForwardVariant& variant, const GatedOutputForwardProblem& problem,
                        const DeviceProperties& device) {
-  // Of a pass over rows beside its bytes, of the counts that whole rows clear, and of each of their
-  // tiles, whose norm lies beside no products; these take longer behind a gate's pass. Of each row
-  // of the residual that a CTA of few rows reads.
-  constexpr double kPass = 2.0, kClear = 1.5, kNorm = 1.5, kNormBehindPass = 9.0;
+  // Of a pass over rows beside its bytes, of the counts that whole rows clear and of the waits for
+  // them, and of each of their tiles, whose norm lies beside no products; these take longer behind
+  // a gate's pass. Of each row of the residual that a CTA of few rows reads.
+  constexpr double kPass = 2.0, kClear = 5.2, kNorm = 3.3, kNormBehindPass = 6.0;
   constexpr double kResidualOfRow = 0.03;
   const auto pass = [&](std::int64_t columns, int matrices) {
     constexpr double kBytesPerMicrosecond = 4.2e6;

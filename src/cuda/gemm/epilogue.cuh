@@ -17,10 +17,11 @@ __device__ inline int rows_barrier() { return kRowsBarrier + threadIdx.x / 128; 
 template <int kColumns>
 struct Fragment {
   float (&values)[kColumns / 2];
-  int row;      // of the result: the fragment's first
-  int segment;  // of its columns
-  int column;   // of the segment: the fragment's first
-  int outer;    // the batch row, or with kTN the slice
+  int row;         // of the result: the fragment's first
+  int segment;     // of its columns
+  int column;      // of the segment: the fragment's first
+  int outer;       // the batch row
+  int place = -1;  // among the partial sums of a tail, else -1
 };
 
 /// Sums over the four lanes that share a fragment's rows; each of them gets the sum.

@@ -78,7 +78,7 @@ struct Steps {
 };
 
 template <class Config, class Operands>
-__device__ Steps find_steps(const Operands& operands, int term, int slice) {
+__device__ Steps find_steps(const Operands& operands, int term, const Tile& tile) {
   Steps steps;
   if constexpr (Config::kContractsTokens) {
     const int T = static_cast<int>(operands.T);
@@ -87,19 +87,25 @@ __device__ Steps find_steps(const Operands& operands, int term, int slice) {
       steps.first_token = min(max(operands.cu_seqlens[0], 0), T);
       steps.last_token = max(min(operands.cu_seqlens[operands.N], T), steps.first_token);
     }
-    const int all = static_cast<int>(operands.B) * operands.steps_per_batch.divisor;
-    steps.begin = min(slice * operands.steps_per_slice, all);
-    steps.end = min(steps.begin + operands.steps_per_slice, all);
+    steps.end = static_cast<int>(operands.B) * operands.steps_per_batch.divisor;
     if (operands.cu_seqlens != nullptr) {  // B = 1
       const int most = (steps.last_token - steps.first_token + kTileDepth - 1) / kTileDepth;
-      steps.end = max(min(steps.end, most), steps.begin);
+      steps.end = min(steps.end, most);
     }
   } else {
     steps.end = (operands.depth[term] + kTileDepth - 1) / kTileDepth;
-    if constexpr (Config::kParts > 1) {
-      const int per_part = (steps.end + Config::kParts - 1) / Config::kParts;
-      steps.begin = min(static_cast<int>(cute::block_rank_in_cluster()) * per_part, steps.end);
-      steps.end = min(steps.begin + per_part, steps.end);
+  }
+  const int all = steps.end;
+  if constexpr (Config::kParts > 1) {
+    const int per_part = (all + Config::kParts - 1) / Config::kParts;
+    steps.begin = min(static_cast<int>(cute::block_rank_in_cluster()) * per_part, all);
+    steps.end = min(steps.begin + per_part, all);
+  } else if constexpr (HasTail<Operands>) {
+    if (tile.part >= 0) {
+      const auto& tail = operands.tail;
+      const int begin = tile.part * tail.steps_per_part - tail.steps_before[term];
+      steps.begin = min(max(begin, 0), all);
+      steps.end = min(max(begin + tail.steps_per_part, 0), all);
     }
   }
   return steps;
@@ -107,11 +113,11 @@ __device__ Steps find_steps(const Operands& operands, int term, int slice) {
 
 /// Steps of a tile in all terms.
 template <class Config, class Operands>
-__device__ int count_steps(const Operands& operands, int slice) {
+__device__ int count_steps(const Operands& operands, const Tile& tile) {
   int count = 0;
 #pragma unroll
   for (int term = 0; term < Operands::kTerms; ++term) {
-    count += find_steps<Config>(operands, term, slice).count();
+    count += find_steps<Config>(operands, term, tile).count();
   }
   return count;
 }
@@ -205,7 +211,7 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
   const typename Operand::Boxes boxes =
       Operand::template boxes<kPaired>(row, kIsA ? operands.rows : operands.columns[tile.segment]);
   for (int term = 0; term < Operands::kTerms; ++term) {
-    const Steps steps = find_steps<Config>(operands, term, tile.outer);
+    const Steps steps = find_steps<Config>(operands, term, tile);
     const CUtensorMap* map = kIsA ? &operands.a[term] : &operands.b[term + tile.segment];
     const CUtensorMap* other = kPaired ? map + 1 : nullptr;
     if constexpr (kIsA && Config::kGated) other = &operands.gate;
@@ -242,7 +248,7 @@ __device__ void load_tile(const Operands& operands, const Tile& tile, Shared<Con
 template <class Config, bool kIsA, class Operands>
 __device__ void load_tiles(const Operands& operands, Shared<Config>& shared, bool late = false) {
   RingPosition<kStagesOf<Config, kIsA>> at;
-  for (int i = blockIdx.x; i < operands.order.count; i += gridDim.x) {
+  for (int i = first_tile(operands); i < operands.order.count; i = next_tile(operands, i)) {
     load_tile<Config, kIsA>(operands, tile_at<Config>(operands, i), shared, at);
     if (late) follow_stream();
     late = false;

@@ -3,12 +3,11 @@
 //   layout  A                          B                           contracted
 //   kNT     [rows, depth], K-major     [columns, depth], K-major   64 columns at a time
 //   kNN     [rows, depth], K-major     [depth, columns], MN-major  the same
-//   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time, in slices
+//   kTN     [tokens, rows], MN-major   [tokens, columns], MN-major 64 tokens at a time
 //
 // A product may be a sum of terms, or a pair of products, and a matrix may be added to it, which
-// comes through the ring behind the steps of a tile (gemm/operands.h). With kTN tokens are cut
-// into slices of whole steps of 64, whose results are to be added up in their order
-// (gemm/sum_slices.h). Of packed sequences only the tokens between the first and the last boundary
+// comes through the ring behind the steps of a tile, and its last tiles may be cut into parts
+// (gemm/operands.h). Of packed sequences only the tokens between the first and the last boundary
 // enter: rows of a step behind them are zeroed in shared memory, for the tensors may hold anything
 // there.
 //
@@ -187,8 +186,8 @@ struct Products {
   template <class Operands>
   __device__ void multiply(const Operands& operands, const Tile& tile, bool passes,
                            Accumulators<Config>& acc) {
-    const int count = count_steps<Config>(operands, tile.outer);
-    const Steps first = find_steps<Config>(operands, 0, tile.outer);
+    const int count = count_steps<Config>(operands, tile);
+    const Steps first = find_steps<Config>(operands, 0, tile);
     int behind = at.stage;
     const auto take_step = [&](int i, const auto& products) {
       shared.ring.wait_full(at);
@@ -313,7 +312,7 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
   const int warpgroup = warp / 4;
   begin(operands, shared);
   const bool late = warp == 9 && operands.b_is_there;
-  if (!late) follow_stream();
+  if (!late && !runs_beside(operands)) follow_stream();
   if (warpgroup == 2) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     if (warp == 8) load_tiles<Config, true>(operands, shared);
@@ -322,18 +321,18 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
     cutlass::arch::warpgroup_reg_alloc<Config::kProductRegisters>();
     if constexpr (requires { epilogue.prepare(); }) epilogue.prepare();
     const int count = operands.order.count;
-    const int first = static_cast<int>(blockIdx.x);
-    const int ctas = static_cast<int>(gridDim.x);
+    const int first = first_tile(operands);
     Products<Config> products{shared};
     PanelStore<Config> store(shared.stores[warpgroup]);
-    for (int i = first, turn = 0; i < count; i += ctas, turn ^= 1) {
+    for (int i = first, turn = 0, next; i < count; i = next, turn ^= 1) {
       const Tile tile = tile_at<Config>(operands, i);
-      bool passes = i + ctas < count;
+      next = next_tile(operands, i);
+      bool passes = next < count;
       if constexpr (Config::kTogether) {
         passes = i == first && warpgroup == 0;
         if (i == first && warpgroup == 1) wait_for_turn();
       } else if (turn != warpgroup) {
-        products.skip(count_steps<Config>(operands, tile.outer) +
+        products.skip(count_steps<Config>(operands, tile) +
                       (adds<Config>(operands) ? kAddendSteps : 0));
         continue;
       } else if (i != first) {
@@ -345,7 +344,8 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
 #pragma unroll 1
       for (int half = 0; half < Config::kHalves; ++half) {
         const int row = tile.row + 64 * (Config::kTogether ? warpgroup : half);
-        epilogue(Fragment<Config::kColumns>{acc[0], row, tile.segment, tile.column, tile.outer},
+        epilogue(Fragment<Config::kColumns>{acc[0], row, tile.segment, tile.column, tile.outer,
+                                            tile.place},
                  store);
         if constexpr (!Config::kTogether) {
 #pragma unroll
@@ -354,6 +354,8 @@ __device__ void run(const Operands& operands, Shared<Config>& shared, Epilogue e
       }
     }
     store.finish();
+    // Last, so that this kernel ends behind the one that it ran beside.
+    if (runs_beside(operands) && blockIdx.x == 0 && threadIdx.x == 0) follow_stream();
   }
 }
 
@@ -370,13 +372,16 @@ void launch(const char* name, void (*kernel)(Params), const Params& params, int 
   // over the multiprocessors, and those that read the same rows of A in both halves of the L2. A
   // product behind a norm then takes up to a quarter longer.
   constexpr int kFewSteps = 128;
-  std::int64_t steps = params.steps_per_slice;
-  for (const int depth : params.depth) steps += ceil_div(depth, kTileDepth);
+  std::int64_t steps = 0;
+  for (int term = 0; term < Params::kTerms; ++term) steps += params.steps(Config::kLayout, term);
+  if constexpr (HasTail<Params>) {
+    if (params.tail.first == 0) steps = params.tail.steps_per_part;
+  }
   launch_kernel(name, kernel,
                 {.blocks = static_cast<unsigned>(count_ctas(params, tiles, multiprocessors)),
                  .threads = Config::kThreads,
                  .shared_bytes = shared_bytes,
-                 .early = tiles <= multiprocessors && steps <= kFewSteps},
+                 .early = runs_beside(params) || (tiles <= multiprocessors && steps <= kFewSteps)},
                 static_cast<cudaStream_t>(stream), ordered);
 }
 

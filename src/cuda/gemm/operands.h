@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "core/strided_tensor.h"
 #include "cuda/gemm/config.h"
@@ -56,11 +57,8 @@ struct Operands {
   // B may be read before the kernel just before on the stream ends: that one is of the same call,
   // has not written it, and lets this one start no earlier than what was before itself has ended.
   bool b_is_there = false;
-  // With kTN: into which tokens are cut (split-K), each with a result of its own.
-  int slices = 1;
-  int steps_per_slice = 0;
-  cutlass::FastDivmod steps_per_batch;
-  TileOrder order;  // set by launch (gemm/loop.cuh)
+  cutlass::FastDivmod steps_per_batch;  // with kTN
+  TileOrder order;                      // set by launch (gemm/loop.cuh)
   // Of few rows (gemm/few_rows.cuh): where B lies, to ask for it before it may be loaded.
   MatrixTensor b_rows[kPaired ? 2 : kSegments * kTerms] = {};
   // Set by launch_few_rows: whether it asks; rows of a tile, which A's boxes have; and
@@ -77,14 +75,17 @@ struct Operands {
     }
   }
 
-  /// Sets the tokens that kTN contracts, in slices of whole steps.
-  void set_tokens(std::int64_t batch, std::int64_t tokens, int slice_count) {
+  /// Sets the tokens that kTN contracts.
+  void set_tokens(std::int64_t batch, std::int64_t tokens) {
     B = batch;
     T = tokens;
-    slices = slice_count;
     const std::int64_t per_batch = std::max<std::int64_t>(ceil_div(tokens, kTileDepth), 1);
     steps_per_batch = cutlass::FastDivmod(static_cast<int>(per_batch));
-    steps_per_slice = static_cast<int>(ceil_div(batch * per_batch, slice_count));
+  }
+
+  /// Steps of a tile's term.
+  std::int64_t steps(Layout layout, int term) const {
+    return layout == Layout::kTN ? B * steps_per_batch.divisor : ceil_div(depth[term], kTileDepth);
   }
 };
 using PairedOperands = Operands<1, 1, true>;
@@ -99,5 +100,62 @@ template <class Operands>
 concept HasAddend = requires(const Operands& operands) {
   operands.addend;
 };
+
+/// The last tiles of a product, each cut into parts of its depth (split-K) where whole ones would
+/// leave multiprocessors without work: the member `tail` of what is derived of Operands. Parts
+/// leave partial sums, which sum_tail (gemm/tail.cuh) adds up in their order.
+template <int kTerms>
+struct Tail {
+  int first = std::numeric_limits<int>::max();  // of its tiles
+  int tiles = 0;
+  int parts = 0;  // of a tile
+  int steps_per_part = 0;
+  int steps_before[kTerms] = {};  // of a term, in the terms before it
+  cutlass::FastDivmod per_part;   // tiles
+  float* partial_sums = nullptr;  // [parts,tiles,128,columns of a tile], as fragments lie
+};
+template <class Operands>
+concept HasTail = requires(const Operands& operands) {
+  operands.tail;
+};
+
+/// Lets a product begin on multiprocessors that the kernel before it on the stream leaves free: the
+/// member `beside` of what is derived of Operands. That kernel is of the same call, this one reads
+/// nothing that it writes, and it has called follow_stream() before anything else.
+struct Beside {
+  bool is_so = false;
+  int early_ctas = 0;   // the first ones, which begin before the others
+  int early_tiles = 0;  // that these take before all CTAs share what is left
+};
+template <class Operands>
+concept HasBeside = requires(const Operands& operands) {
+  operands.beside;
+};
+template <class Operands>
+__host__ __device__ bool runs_beside(const Operands& operands) {
+  if constexpr (HasBeside<Operands>) return operands.beside.is_so;
+  return false;
+}
+
+/// Cuts the last `tiles` tiles of the operands' product, whose depths are set.
+template <class Operands>
+void cut_tail(Operands& operands, Layout layout, std::int64_t tiles, int parts,
+              float* partial_sums) {
+  if (tiles == 0) return;
+  auto& tail = operands.tail;
+  std::int64_t steps = 0;
+  for (int term = 0; term < Operands::kTerms; ++term) {
+    tail.steps_before[term] = static_cast<int>(steps);
+    steps += operands.steps(layout, term);
+  }
+  const std::int64_t all =
+      ceil_div(operands.rows, kTileRows) * std::int64_t{operands.tiles_before[Operands::kSegments]};
+  tail.first = static_cast<int>(all - tiles);
+  tail.tiles = static_cast<int>(tiles);
+  tail.parts = parts;
+  tail.steps_per_part = static_cast<int>(ceil_div(steps, parts));
+  tail.per_part = cutlass::FastDivmod(tail.tiles);
+  tail.partial_sums = partial_sums;
+}
 
 }  // namespace tandem::cuda::gemm

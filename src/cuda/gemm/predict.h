@@ -42,15 +42,102 @@ inline double products_of_step(int columns, std::int64_t row_tiles) {
                           : 0.686;
 }
 
+/// What of a tile's epilogue lies beside no products.
+inline double end_of_tile(int columns) { return columns > 192 ? 1.87 : 0.0; }
+
 /// Predicted microseconds, without what all launches take, of row_tiles x column_tiles tiles of 64
 /// to 256 columns, `steps` of 64 deep: fitted to the choice among them
 /// (docs/ops/projection.log.md).
 inline double predict_tiles(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
                             int columns, int multiprocessors) {
-  const double epilogue = columns > 192 ? 1.87 : 0.0;  // what of it lies beside no products
   return predict_waves(row_tiles * column_tiles, multiprocessors, steps,
                        products_of_step(columns, row_tiles), weights_of_step(columns, row_tiles),
-                       epilogue);
+                       end_of_tile(columns));
+}
+
+/// How the last tiles of a product are cut into parts of their depth (gemm/operands.h).
+struct TailPlan {
+  std::int64_t tiles = 0;  // 0: no tail
+  int parts = 1;
+  double time = 0.0;  // predicted microseconds of the product
+
+  std::size_t sums_bytes(int columns) const {
+    return static_cast<std::size_t>(tiles * parts) * kTileRows * columns * sizeof(float);
+  }
+  /// Predicted microseconds until parts of tiles of so many columns are stored and added up.
+  double sums_time(int columns) const {
+    constexpr double kSum = 2.5, kBytesPerMicrosecond = 2.5e6;
+    return kSum + static_cast<double>(sums_bytes(columns)) / kBytesPerMicrosecond;
+  }
+};
+
+/// The quickest way to compute tiles as those of predict_tiles: all whole, or those behind the last
+/// full wave in parts. Fitted to the difference (docs/ops/projection.log.md), so a last wave that
+/// is not full takes less here than there.
+inline TailPlan plan_tail(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
+                          int columns, int multiprocessors) {
+  constexpr int kMostWaves = 8, kShortest = 8;  // steps of a part
+  constexpr double kNextWave = 0.5;
+  constexpr double kAlone = 0.8;  // of the time that a wave of all multiprocessors takes
+  const std::int64_t all = std::max(multiprocessors, 1);
+  const std::int64_t tail = row_tiles * column_tiles % all;
+  const double weights = weights_of_step(columns, row_tiles);
+  const double products = products_of_step(columns, row_tiles);
+  const auto predict = [&](std::int64_t count, std::int64_t of_steps) {
+    const auto waves = [&](std::int64_t ctas) {
+      return predict_waves(ctas, multiprocessors, of_steps, products, weights,
+                           end_of_tile(columns));
+    };
+    const std::int64_t last = count % all;
+    const double busy = static_cast<double>(last) / static_cast<double>(all);
+    return waves(count - last) + (kAlone + (1.0 - kAlone) * busy) * waves(last);
+  };
+  const double whole = predict(row_tiles * column_tiles - tail, steps);
+  TailPlan best{0, 1, whole + predict(tail, steps)};
+  for (int waves = 1; waves <= kMostWaves && tail > 0; ++waves) {
+    const std::int64_t parts = std::min(waves * all / tail, steps / kShortest);
+    if (parts <= best.parts) continue;
+    TailPlan cut{tail, static_cast<int>(parts)};
+    cut.time = whole + predict(tail * parts, ceil_div(steps, parts)) + cut.sums_time(columns) +
+               kNextWave * static_cast<double>(ceil_div(tail * parts, all) - 1);
+    if (cut.time < best.time) best = cut;
+  }
+  return best;
+}
+
+/// Tiles of a product, or parts of them, of which each takes so many microseconds.
+struct Tiles {
+  std::int64_t count;
+  double time;
+};
+
+/// How the tiles of a product that runs beside another one are shared (gemm/operands.h), and the
+/// predicted microseconds of both.
+struct BesidePlan {
+  std::int64_t early_ctas = 0;
+  std::int64_t early_tiles = 0;
+  double time = 0.0;
+};
+inline BesidePlan plan_beside(const Tiles& before, const Tiles& product, int multiprocessors) {
+  const std::int64_t all = std::max(multiprocessors, 1);
+  const std::int64_t busy = before.count % all;  // for a tile longer than the others
+  const double free_at = static_cast<double>(before.count / all) * before.time;
+  const auto time_of = [&](std::int64_t more) {
+    const std::int64_t shared = std::max<std::int64_t>(product.count - more * (all - busy), 0);
+    const double rest = static_cast<double>(ceil_div(shared, all)) * product.time;
+    const double early = free_at + static_cast<double>(more) * product.time + rest;
+    return busy == 0 ? early : std::max(early, free_at + before.time + rest);
+  };
+  BesidePlan best{all - busy, 0, time_of(0)};
+  if (busy == 0) return best;
+  const std::int64_t most = ceil_div(product.count, all - busy);
+  const auto while_busy = static_cast<std::int64_t>(before.time / product.time);
+  for (std::int64_t more = while_busy; more <= while_busy + 1; ++more) {
+    const std::int64_t taken = std::min(more, most);
+    const double time = time_of(taken);
+    if (time < best.time) best = {all - busy, taken * (all - busy), time};
+  }
+  return best;
 }
 
 /// As products_of_step, of tiles whose depth is split: wide ones have few stages beside what they

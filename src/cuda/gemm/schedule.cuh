@@ -11,6 +11,10 @@
 //   7  15 ..
 //   then the next 8 rows of tiles
 //
+// Of a product that runs beside another (gemm/operands.h) the CTAs that begin early take their
+// early tiles in the same way, among themselves. Behind the whole tiles come those of a tail
+// (gemm/operands.h), the first part of each of them, then the second, and so on.
+//
 // Of whole rows the order runs along the rows, and n is a multiple of a row's tiles: those of a row
 // run at the same time, and a CTA computes the same columns of all of its rows.
 #pragma once
@@ -22,13 +26,15 @@
 
 namespace tandem::cuda::gemm {
 
-/// The first row of a tile, its segment of columns and the first column there, and the batch row or
-/// with kTN the slice, which of a split depth is a CTA's part.
+/// The batch row of a tile, its first row, its segment of columns and the first column there.
 struct Tile {
   int outer;
   int row;
   int segment;
   int column;
+  // Of a tail: the part of the depth, and the place among the partial sums of all parts; else -1.
+  int part = -1;
+  int place = -1;
 };
 
 /// Rows of tiles of a block of the result.
@@ -40,9 +46,7 @@ constexpr int kTileGroup = Operands::kWholeRows ? 1
 /// What tile_at needs of the operands.
 template <class Config, class Operands>
 TileOrder order_tiles(const Operands& operands) {
-  const int outer = !Config::kContractsTokens ? static_cast<int>(operands.B)
-                    : Config::kParts == 1     ? operands.slices
-                                              : 1;
+  const int outer = Config::kContractsTokens ? 1 : static_cast<int>(operands.B);
   const int columns = operands.tiles_before[Operands::kSegments];
   TileOrder order;
   order.row_tiles = (operands.rows + kTileRows - 1) / kTileRows;
@@ -53,6 +57,9 @@ TileOrder order_tiles(const Operands& operands) {
   order.per_group = cutlass::FastDivmod(kGroup * columns);
   order.per_column = cutlass::FastDivmod(kGroup);
   order.per_last_column = cutlass::FastDivmod((order.row_tiles - 1) % kGroup + 1);
+  if constexpr (HasTail<Operands>) {
+    order.count += operands.tail.tiles * (operands.tail.parts - 1);
+  }
   return order;
 }
 
@@ -64,12 +71,41 @@ int count_ctas(const Operands& operands, int tiles, int multiprocessors) {
   return std::min(tiles, multiprocessors);
 }
 
+/// The index of a CTA's first tile, and of the one behind another; order.count or more: none.
+template <class Operands>
+__device__ int first_tile(const Operands& operands) {
+  const int cta = static_cast<int>(blockIdx.x);
+  if constexpr (HasBeside<Operands>) {
+    return cta < operands.beside.early_ctas ? cta : operands.beside.early_tiles + cta;
+  }
+  return cta;
+}
+template <class Operands>
+__device__ int next_tile(const Operands& operands, int index) {
+  if constexpr (HasBeside<Operands>) {
+    const auto& beside = operands.beside;
+    if (index < beside.early_tiles) {
+      index += beside.early_ctas;
+      return index < beside.early_tiles ? index : beside.early_tiles + static_cast<int>(blockIdx.x);
+    }
+  }
+  return index + static_cast<int>(gridDim.x);
+}
+
 /// The tile of an index below order.count.
 template <class Config, class Operands>
 __device__ Tile tile_at(const Operands& operands, int index) {
   constexpr int kGroup = kTileGroup<Config, Operands>;
   const TileOrder& order = operands.order;
   Tile tile{};
+  if constexpr (HasTail<Operands>) {
+    const auto& tail = operands.tail;
+    if (index >= tail.first) {
+      tile.place = index - tail.first;
+      tail.per_part(tile.part, index, tile.place);
+      index += tail.first;
+    }
+  }
   int group = 0, row = 0, column_tile = 0;
   order.per_outer(tile.outer, index, index);
   order.per_group(group, index, index);

@@ -1,6 +1,5 @@
 // The GEMM main loop where tiles are few: the CTAs of a cluster contract a part of a tile's depth
-// each (split-K), of each of its terms, with kTN a slice of the tokens, and one of them adds the
-// parts and calls the epilogue.
+// each (split-K), of each of its terms, and one of them adds the parts and calls the epilogue.
 //
 //   rank 0  load ~~~~  = steps of part 0 =  rows 64..127 to rank 1 | add rows 0..63    - epilogue -
 //   rank 1  load ~~~~  = steps of part 1 =  rows 0..63 to rank 0   | add rows 64..127  - epilogue -
@@ -80,10 +79,7 @@ __device__ void run_split(const Operands& operands, SplitShared<Config>& shared,
   __cluster_barrier_arrive();
   const bool late = warp == 9 && operands.b_is_there;
   if (!late) follow_stream();
-  Tile tile = tile_at<Config>(operands, static_cast<int>(blockIdx.x) / Config::kParts);
-  if constexpr (Config::kContractsTokens) {
-    tile.outer = static_cast<int>(cute::block_rank_in_cluster());
-  }
+  const Tile tile = tile_at<Config>(operands, static_cast<int>(blockIdx.x) / Config::kParts);
   if (warp >= 8) {
     cutlass::arch::warpgroup_reg_dealloc<Config::kLoadRegisters>();
     typename Ring<Config::kStages>::Position at;
@@ -101,8 +97,8 @@ __device__ void run_split(const Operands& operands, SplitShared<Config>& shared,
     products.multiply(operands, tile, false, acc);
     if (add_parts<Config>(shared, acc)) {
       const int row = tile.row + 64 * (warp / 4);
-      const int outer = Config::kContractsTokens ? 0 : tile.outer;
-      epilogue(Fragment<Config::kColumns>{acc[0], row, tile.segment, tile.column, outer}, store);
+      epilogue(Fragment<Config::kColumns>{acc[0], row, tile.segment, tile.column, tile.outer},
+               store);
     }
     store.finish();
   }

@@ -50,27 +50,15 @@ bool has_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardSe
   return problem.M > 0 && segment.columns > 0 && segment.d_out.data != nullptr;
 }
 
-/// Tiles of all d_weight.
+/// Tiles of all d_weight that are products.
 std::int64_t weight_tiles(const ProjectionBackwardProblem& problem, int columns) {
   std::int64_t tiles = 0;
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionBackwardSegment& segment = problem.segments[i];
-    if (segment.d_weight.data == nullptr) continue;
+    if (segment.d_weight.data == nullptr || !has_dz(problem, segment)) continue;
     tiles += ceil_div(problem.d, gemm::kTileRows) * ceil_div(segment.columns, columns);
   }
   return tiles;
-}
-
-/// Into how many slices the rows are cut for d_weight, each with a result of its own: as many as
-/// keep the device busy, but none so short that it is not worth another result.
-int weight_slices(const ProjectionBackwardProblem& problem, const BackwardVariant::Weight& weight,
-                  int multiprocessors) {
-  if (weight.splits) return 1;
-  constexpr int kShortest = 8;  // steps
-  const std::int64_t tiles = std::max<std::int64_t>(weight_tiles(problem, weight.columns), 1);
-  const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
-  return static_cast<int>(
-      std::max<std::int64_t>(1, std::min(multiprocessors / tiles, steps / kShortest)));
 }
 
 /// Into how many slices the rows are cut for the gradient of heads: as many as keep a device busy,
@@ -99,37 +87,95 @@ bool is_regular(const ProjectionBackwardSegment& segment) {
          lies_well(segment.slope, size) && lies_well(segment.out, size);
 }
 
-double predict_input(const ProjectionBackwardProblem& problem, const BackwardVariant::Input& input,
-                     const DeviceProperties& device) {
+/// Steps of a tile of dx.
+std::int64_t input_steps(const ProjectionBackwardProblem& problem) {
   std::int64_t steps = 0;
   for (int i = 0; i < problem.segment_count; ++i) {
-    steps += ceil_div(problem.segments[i].columns, gemm::kTileDepth);
+    const ProjectionBackwardSegment& segment = problem.segments[i];
+    if (has_dz(problem, segment)) steps += ceil_div(segment.columns, gemm::kTileDepth);
   }
-  const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
-  const std::int64_t column_tiles = ceil_div(problem.d, input.columns);
-  return input.splits ? gemm::predict_split(row_tiles, column_tiles, steps, input.columns, device)
-                      : gemm::predict_tiles(row_tiles, column_tiles, steps, input.columns,
-                                            device.multiprocessors);
+  return steps;
 }
 
-double predict_weight(const ProjectionBackwardProblem& problem,
-                      const BackwardVariant::Weight& weight, const DeviceProperties& device) {
-  constexpr double kSum = 5.5, kBytesPerMicrosecond = 3e6;  // of a sum of slices
-  const int columns = weight.columns;
-  const std::int64_t tiles = weight_tiles(problem, columns);
+/// How a product would take its tiles, which with `splits` clusters do.
+gemm::TailPlan plan_input(const ProjectionBackwardProblem& problem,
+                          const BackwardVariant::Input& input, const DeviceProperties& device,
+                          bool batch_invariant) {
+  const std::int64_t steps = input_steps(problem);
+  const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
+  const std::int64_t column_tiles = ceil_div(problem.d, input.columns);
+  gemm::TailPlan plan;
+  if (input.splits) {
+    plan.time = batch_invariant
+                    ? std::numeric_limits<double>::infinity()
+                    : gemm::predict_split(row_tiles, column_tiles, steps, input.columns, device);
+  } else if (batch_invariant) {
+    plan.time =
+        gemm::predict_tiles(row_tiles, column_tiles, steps, input.columns, device.multiprocessors);
+  } else {
+    plan = gemm::plan_tail(row_tiles, column_tiles, steps, input.columns, device.multiprocessors);
+  }
+  return plan;
+}
+
+gemm::TailPlan plan_weight(const ProjectionBackwardProblem& problem,
+                           const BackwardVariant::Weight& weight, const DeviceProperties& device) {
+  const std::int64_t tiles = weight_tiles(problem, weight.columns);
   const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
   // All as tiles of rows: both operands are activations, and none waits for weights.
-  if (weight.splits) {
-    constexpr double kStep = 0.37, kExchange = 3.9;  // predict_split's steps wait for weights
-    return tiles > device.clusters_of(gemm::kSplitParts)
-               ? std::numeric_limits<double>::infinity()
-               : kExchange + kStep * static_cast<double>(ceil_div(steps, gemm::kSplitParts));
+  if (!weight.splits) {
+    return gemm::plan_tail(tiles, 1, steps, weight.columns, device.multiprocessors);
   }
-  const int slices = weight_slices(problem, weight, device.multiprocessors);
-  const double bytes = 4.0 * gemm::kTileRows * columns * static_cast<double>(tiles * slices);
-  const double sum = slices > 1 ? kSum + bytes / kBytesPerMicrosecond : 0.0;
-  return sum + gemm::predict_tiles(tiles * slices, 1, ceil_div(steps, slices), columns,
-                                   device.multiprocessors);
+  constexpr double kStep = 0.37, kExchange = 3.9;  // predict_split's steps wait for weights
+  gemm::TailPlan plan;
+  plan.time = tiles > device.clusters_of(gemm::kSplitParts)
+                  ? std::numeric_limits<double>::infinity()
+                  : kExchange + kStep * static_cast<double>(ceil_div(steps, gemm::kSplitParts));
+  return plan;
+}
+
+/// Lets d_weight's product run beside dx's where that is quicker than what the plan has: its tiles
+/// whole, or all of them in parts.
+void choose_beside(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
+                   const DeviceProperties& device, BackwardPlan& plan) {
+  constexpr double kBetween = 2.0;  // from one product's end to the other's begin
+  const int multiprocessors = device.multiprocessors;
+  const auto time_of_tile = [&](std::int64_t row_tiles, std::int64_t steps, int columns) {
+    return gemm::predict_waves(
+        multiprocessors, multiprocessors, steps, gemm::products_of_step(columns, row_tiles),
+        gemm::weights_of_step(columns, row_tiles), gemm::end_of_tile(columns));
+  };
+  const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
+  const std::int64_t steps_of_dx = input_steps(problem);
+  const std::int64_t steps = ceil_div(problem.M, gemm::kTileDepth);
+  plan.weight_beside.time = kBetween + plan.input_tail.time + plan.weight_tail.time;
+  for (std::size_t j = 0; j < variant.weights.size(); ++j) {
+    const auto& [columns, splits, launch] = variant.weights[j];
+    if (splits) continue;
+    const std::int64_t tiles = weight_tiles(problem, columns);
+    const gemm::TailPlan cut = gemm::plan_tail(tiles, 1, steps, columns, multiprocessors);
+    for (const gemm::TailPlan& tail : {gemm::TailPlan{}, cut}) {
+      if (tail.tiles > 0 && tail.tiles < tiles) continue;
+      const gemm::Tiles product{tiles * tail.parts,
+                                time_of_tile(tiles, ceil_div(steps, tail.parts), columns)};
+      const double sums = tail.tiles > 0 ? tail.sums_time(columns) : 0.0;
+      for (std::size_t i = 0; i < variant.inputs.size(); ++i) {
+        const BackwardVariant::Input& input = variant.inputs[i];
+        if (input.splits) continue;
+        const gemm::Tiles before{row_tiles * ceil_div(problem.d, input.columns),
+                                 time_of_tile(row_tiles, steps_of_dx, input.columns)};
+        gemm::BesidePlan one = gemm::plan_beside(before, product, multiprocessors);
+        one.time += sums;
+        if (!(one.time < plan.weight_beside.time)) continue;
+        plan.beside = true;
+        plan.weight_beside = one;
+        plan.input = static_cast<int>(i);
+        plan.weight = static_cast<int>(j);
+        plan.weight_tail = tail;
+      }
+    }
+  }
+  if (plan.beside) plan.input_tail = {};
 }
 
 struct Call {
@@ -242,49 +288,47 @@ struct Call {
     }
     params.dx =
         gemm::make_target(problem.dx, problem.dtype, problem.dtype, problem.M, problem.d, true);
+    gemm::cut_tail(params, Layout::kNN, plan.input_tail.tiles, plan.input_tail.parts,
+                   reinterpret_cast<float*>(base + plan.input_sums));
     input.launch(params, multiprocessors, stream);
   }
 
   void make_d_weight(const SummedRows& summed_rows) const {
-    const auto& [columns, splits, launch] = variant.weights[plan.weight];
+    const BackwardVariant::Weight& weight = variant.weights[plan.weight];
     WeightParams params{};
     params.rows = problem.d;
-    params.set_tokens(1, problem.M, splits ? gemm::kSplitParts : plan.weight_slices);
+    params.set_tokens(1, problem.M);
     params.cu_seqlens = summed_rows.cu_seqlens;
     params.N = summed_rows.N;
-    params.accumulate = problem.accumulate && plan.weight_slices == 1;
+    params.accumulate = problem.accumulate;
     const MatrixTensor x = readable(problem.x, problem.M, plan.copies_x, plan.x);
     bool any = false;
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& from = problem.segments[i];
       const bool wanted = from.d_weight.data != nullptr && has_dz(problem, from);
-      params.set_columns(i, wanted ? from.columns : 0, columns);
+      params.set_columns(i, wanted ? from.columns : 0, weight.columns);
       if (!wanted) continue;
       any = true;
       params.b[i] =
           encode(gemm::plan_operand(as_tokens(dz(i)), problem.dtype,
                                     matrix_extents(problem.M, from.columns), gemm::kBoxRows));
-      if (plan.weight_slices > 1) {
-        params.results[i].matrix = {base + plan.segments[i].weight_sums, problem.d};
-        params.results[i].fp32 = true;
-      } else {
-        params.results[i] = gemm::make_target(from.d_weight, problem.dtype, from.d_weight_dtype,
-                                              from.columns, problem.d, !problem.accumulate);
-      }
+      params.results[i] = gemm::make_target(from.d_weight, problem.dtype, from.d_weight_dtype,
+                                            from.columns, problem.d, !problem.accumulate);
     }
     if (any) {
       params.a[0] = encode(gemm::plan_operand(as_tokens(x), problem.dtype,
                                               matrix_extents(problem.M, problem.d),
                                               gemm::box_rows_a(Layout::kTN, problem.d)));
-      launch(params, multiprocessors, stream);
+      gemm::cut_tail(params, Layout::kTN, plan.weight_tail.tiles, plan.weight_tail.parts,
+                     reinterpret_cast<float*>(base + plan.weight_sums));
+      params.beside = {plan.beside, static_cast<int>(plan.weight_beside.early_ctas),
+                       static_cast<int>(plan.weight_beside.early_tiles)};
+      weight.launch(params, multiprocessors, stream);
     }
     for (int i = 0; i < problem.segment_count; ++i) {
       const ProjectionBackwardSegment& segment = problem.segments[i];
-      const bool summed = has_dz(problem, segment);
-      if (segment.d_weight.data == nullptr || (summed && plan.weight_slices == 1)) continue;
-      gemm::SumSlicesParams sum;
-      sum.partial_sums = reinterpret_cast<const float*>(base + plan.segments[i].weight_sums);
-      sum.slices = summed ? plan.weight_slices : 0;
+      if (segment.d_weight.data == nullptr || has_dz(problem, segment)) continue;
+      gemm::SumSlicesParams sum;  // of none: 0, or what is there
       sum.rows = segment.columns;
       sum.columns = problem.d;
       sum.result = segment.d_weight;
@@ -361,24 +405,32 @@ std::string reason_against(const BackwardVariant& variant,
 BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                            const DeviceProperties& device, bool batch_invariant) {
   BackwardPlan plan;
-  const auto quickest = [](const auto& products, const auto& predict) {
-    const auto best =
-        std::min_element(products.begin(), products.end(),
-                         [&](const auto& a, const auto& b) { return predict(a) < predict(b); });
-    return static_cast<int>(best - products.begin());
+  const bool wants_dx = problem.dx.data != nullptr && problem.M > 0 && problem.d > 0;
+  const bool wants_d_weight = weight_tiles(problem, gemm::kTileRows) > 0;
+  const auto choose_quickest = [](const auto& products, int& index, gemm::TailPlan& best,
+                                  const auto& plan_of) {
+    best.time = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      const gemm::TailPlan one = plan_of(products[i]);
+      if (!(one.time < best.time)) continue;
+      index = static_cast<int>(i);
+      best = one;
+    }
   };
-  plan.input = quickest(variant.inputs, [&](const BackwardVariant::Input& input) {
-    if (input.splits && batch_invariant) return std::numeric_limits<double>::infinity();
-    return predict_input(problem, input, device);
-  });
-  plan.weight = quickest(variant.weights, [&](const BackwardVariant::Weight& weight) {
-    return predict_weight(problem, weight, device);
-  });
-  plan.weight_slices = weight_slices(problem, variant.weights[plan.weight], device.multiprocessors);
+  choose_quickest(variant.inputs, plan.input, plan.input_tail,
+                  [&](const BackwardVariant::Input& input) {
+                    return plan_input(problem, input, device, batch_invariant);
+                  });
+  choose_quickest(
+      variant.weights, plan.weight, plan.weight_tail,
+      [&](const BackwardVariant::Weight& weight) { return plan_weight(problem, weight, device); });
+  plan.copies_x = wants_d_weight && must_copy(problem.x, problem.dtype, problem.M, problem.d);
+  if (wants_dx && wants_d_weight && !plan.copies_x && problem.x.data != problem.dx.data) {
+    choose_beside(variant, problem, device, plan);
+  }
   plan.bias_slices = static_cast<int>(std::clamp<std::int64_t>(problem.M / 256, 1, 64));
 
   WorkspaceLayout workspace;
-  bool reads_x = false;
   for (int i = 0; i < problem.segment_count; ++i) {
     const ProjectionBackwardSegment& segment = problem.segments[i];
     BackwardPlan::Segment& to = plan.segments[i];
@@ -391,12 +443,8 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
         (products || segment.d_bias != nullptr || segment.d_head_norm_weight != nullptr);
     to.copies_weight = problem.dx.data != nullptr &&
                        must_copy(segment.weight, problem.dtype, segment.columns, problem.d);
-    reads_x = reads_x || segment.d_weight.data != nullptr;
     to.dz = workspace.add(to.makes_dz ? problem.M * gemm::padded(segment.columns) * 2 : 0);
     to.weight = workspace.add(to.copies_weight ? segment.columns * gemm::padded(problem.d) * 2 : 0);
-    const bool slices = segment.d_weight.data != nullptr && plan.weight_slices > 1;
-    to.weight_sums = workspace.add(
-        slices ? std::int64_t{plan.weight_slices} * segment.columns * problem.d * 4 : 0);
     to.head_slices = head_slices(problem, segment);
     to.head_sums = workspace.add(segment.d_head_norm_weight != nullptr
                                      ? std::int64_t{to.head_slices} * segment.head_width * 4
@@ -404,7 +452,13 @@ BackwardPlan plan_backward(const BackwardVariant& variant, const ProjectionBackw
     to.bias_sums = workspace.add(
         segment.d_bias != nullptr ? std::int64_t{plan.bias_slices} * segment.columns * 4 : 0);
   }
-  plan.copies_x = reads_x && must_copy(problem.x, problem.dtype, problem.M, problem.d);
+  if (problem.dx.data != nullptr) {
+    plan.input_sums = workspace.add(plan.input_tail.sums_bytes(variant.inputs[plan.input].columns));
+  }
+  if (wants_d_weight) {
+    plan.weight_sums =
+        workspace.add(plan.weight_tail.sums_bytes(variant.weights[plan.weight].columns));
+  }
   plan.x = workspace.add(plan.copies_x ? problem.M * gemm::padded(problem.d) * 2 : 0);
   plan.workspace_bytes = workspace.bytes();
   return plan;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/gemm/split.cuh"
+#include "cuda/gemm/tail.cuh"
 #include "cuda/gemm/target.cuh"
 #include "cuda/projection/elementwise.cuh"
 
@@ -25,7 +26,31 @@ __global__ __launch_bounds__(
   gemm::run_any<Config>(
       params, shared_memory,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
+        if (fragment.place >= 0) return gemm::store_part<Config>(params, fragment);
         gemm::write(params.dx, params.rows, params.columns[0], params.columns[0], fragment, store);
+      });
+}
+
+template <class Element, int kColumns>
+__global__ __launch_bounds__(gemm::kSumThreads) void projection_input_sums_kernel(
+    const __grid_constant__ InputParams params) {
+  follow_stream();
+  gemm::sum_tail<InputConfig<Element, kColumns, 1>>(
+      params, [&](const float(&values)[4], int row, int, int column) {
+        const MatrixTensor& to = params.dx.matrix;
+        const int columns = params.columns[0];
+#pragma unroll
+        for (int half = 0; half < 2; ++half, row += 8) {
+          if (row >= params.rows || column >= columns) return;
+          Element* at = static_cast<Element*>(to.data) + row * to.row_stride + column;
+          if (column + 1 < columns && reinterpret_cast<std::uintptr_t>(at) % 4 == 0) {
+            *reinterpret_cast<std::uint32_t*>(at) =
+                pack_pair<Element>(values[2 * half], values[2 * half + 1]);
+          } else {
+            at[0] = static_cast<Element>(values[2 * half]);
+            if (column + 1 < columns) at[1] = static_cast<Element>(values[2 * half + 1]);
+          }
+        }
       });
 }
 
@@ -69,15 +94,15 @@ __global__ __launch_bounds__(
   gemm::run_any<Config>(
       params, shared_memory,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
+        if (fragment.place >= 0) return gemm::store_part<Config>(params, fragment);
         const gemm::Target& result = params.results[fragment.segment];
         const int columns = params.columns[fragment.segment];
         const MatrixTensor& to = result.matrix;
         if (result.by_tma) {
           store.template store_all_transposed<Element>(result.map, columns, fragment);
         } else if (result.fp32) {
-          const std::int64_t slice = std::int64_t{fragment.outer} * columns * to.row_stride;
           store_transposed(fragment, params.rows, columns, params.accumulate,
-                           static_cast<float*>(to.data) + slice, to.row_stride);
+                           static_cast<float*>(to.data), to.row_stride);
         } else {
           store_transposed(fragment, params.rows, columns, params.accumulate,
                            static_cast<Element*>(to.data), to.row_stride);
@@ -85,18 +110,52 @@ __global__ __launch_bounds__(
       });
 }
 
+template <class Element, int kColumns>
+__global__ __launch_bounds__(gemm::kSumThreads) void projection_weight_sums_kernel(
+    const __grid_constant__ WeightParams params) {
+  follow_stream();
+  gemm::sum_tail<WeightConfig<Element, kColumns, 1>>(
+      params, [&](const float(&values)[4], int row, int segment, int column) {
+        const gemm::Target& result = params.results[segment];
+        const auto put = [&](auto* to) {
+          using Stored = std::remove_pointer_t<decltype(to)>;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int row_of = row + i / 2 * 8, column_of = column + i % 2;
+            if (row_of >= params.rows || column_of >= params.columns[segment]) continue;
+            Stored& sum = to[column_of * result.matrix.row_stride + row_of];
+            const float before = params.accumulate ? static_cast<float>(sum) : 0.0f;
+            sum = static_cast<Stored>(before + values[i]);
+          }
+        };
+        if (result.fp32) {
+          put(static_cast<float*>(result.matrix.data));
+        } else {
+          put(static_cast<Element*>(result.matrix.data));
+        }
+      });
+}
+
 template <class Element, int kColumns, int kParts>
 void launch_input(const InputParams& params, int multiprocessors, void* stream) {
+  constexpr const char* kName = "projection_backward";
   gemm::launch_any<InputConfig<Element, kColumns, kParts>>(
-      "projection_backward", projection_input_kernel<Element, kColumns, kParts>, params,
-      multiprocessors, stream);
+      kName, projection_input_kernel<Element, kColumns, kParts>, params, multiprocessors, stream);
+  if constexpr (kParts == 1) {
+    gemm::launch_tail_sums<InputConfig<Element, kColumns, 1>>(
+        kName, projection_input_sums_kernel<Element, kColumns>, params, stream);
+  }
 }
 
 template <class Element, int kColumns, int kParts>
 void launch_weight(const WeightParams& params, int multiprocessors, void* stream) {
+  constexpr const char* kName = "projection_backward";
   gemm::launch_any<WeightConfig<Element, kColumns, kParts>>(
-      "projection_backward", projection_weight_kernel<Element, kColumns, kParts>, params,
-      multiprocessors, stream);
+      kName, projection_weight_kernel<Element, kColumns, kParts>, params, multiprocessors, stream);
+  if constexpr (kParts == 1) {
+    gemm::launch_tail_sums<WeightConfig<Element, kColumns, 1>>(
+        kName, projection_weight_sums_kernel<Element, kColumns>, params, stream);
+  }
 }
 
 }  // namespace tandem::cuda::projection

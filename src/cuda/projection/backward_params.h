@@ -36,14 +36,17 @@ struct GradientParams {
 
 /// dx = sum over the segments of dz W.
 struct InputParams : gemm::Operands<1, kMostProjectionSegments> {
+  gemm::Tail<kMostProjectionSegments> tail;
   gemm::Target dx{};
 };
 
 /// d_weight = dz^T x, computed as its transpose: its rows are x's columns, its segments of columns
-/// those of dz. Slices of tokens leave partial sums, in fp32.
+/// those of dz.
 struct WeightParams : gemm::Operands<kMostProjectionSegments> {
-  bool accumulate = false;                             // add to the results; never to partial sums
-  gemm::Target results[kMostProjectionSegments] = {};  // [columns,d], or sums [slices,columns,d]
+  gemm::Tail<1> tail;
+  gemm::Beside beside;                                 // dx's product
+  bool accumulate = false;                             // add to the results
+  gemm::Target results[kMostProjectionSegments] = {};  // [columns,d]
 };
 
 /// Column sums of a matrix over slices of its rows.

@@ -8,6 +8,7 @@
 
 #include "core/call_options.h"
 #include "cuda/gemm/matrix.h"
+#include "cuda/gemm/predict.h"
 #include "cuda/projection/backward_params.h"
 #include "cuda/projection/heads_params.h"
 #include "ops/projection_problem.h"
@@ -56,16 +57,20 @@ struct BackwardPlan {
     bool copies_weight = false;  // TMA cannot read it
     std::size_t dz = 0;          // 16 bits [M,columns], rows padded to 16 bytes
     std::size_t weight = 0;
-    std::size_t weight_sums = 0;  // fp32 [weight_slices,columns,d]
-    std::size_t bias_sums = 0;    // fp32 [bias_slices,columns]
+    std::size_t bias_sums = 0;  // fp32 [bias_slices,columns]
     int head_slices = 1;        // into which rows are cut for the gradient by a head norm's weight
     std::size_t head_sums = 0;  // fp32 [head_slices,head_width]
   };
   bool copies_x = false;
   std::size_t x = 0;
-  int input = 0;          // index in BackwardVariant::inputs
-  int weight = 0;         // in weights
-  int weight_slices = 1;  // into which rows are cut for d_weight, each with a result of its own
+  int input = 0;        // index in BackwardVariant::inputs
+  int weight = 0;       // in weights
+  bool beside = false;  // d_weight's product runs beside dx's, which then has no tail
+  gemm::BesidePlan weight_beside;
+  gemm::TailPlan input_tail;
+  gemm::TailPlan weight_tail;
+  std::size_t input_sums = 0;  // fp32 partial sums of the tails
+  std::size_t weight_sums = 0;
   int bias_slices = 1;
   std::array<Segment, kMostProjectionSegments> segments;
   std::size_t workspace_bytes = 0;
@@ -80,8 +85,8 @@ struct SummedRows {
   std::int64_t N = 0;
 };
 
-/// Runs the call, and `between` when dx is made and before x is read, which it may write, where dx
-/// lies, too.
+/// Runs the call, and `between` when dx is made and before x is read. It may write x only where
+/// that is dx's memory: else d_weight's product may run beside dx's.
 void run_backward(
     const ProjectionBackwardProblem& problem, const Context& context, const CallOptions& options,
     const SummedRows& summed = {}, const std::function<void()>& between = [] {});
