@@ -138,7 +138,8 @@ gemm::TailPlan plan_weight(const ProjectionBackwardProblem& problem,
 /// whole, or all of them in parts.
 void choose_beside(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                    const DeviceProperties& device, BackwardPlan& plan) {
-  constexpr double kBetween = 2.0;  // from one product's end to the other's begin
+  constexpr double kBetween = 2.0;     // from one product's end to the other's begin
+  constexpr double kSumsBeside = 1.5;  // until sums begin, which wait for both
   const int multiprocessors = device.multiprocessors;
   const auto time_of_tile = [&](std::int64_t row_tiles, std::int64_t steps, int columns) {
     return gemm::predict_waves(
@@ -158,7 +159,7 @@ void choose_beside(const BackwardVariant& variant, const ProjectionBackwardProbl
       if (tail.tiles > 0 && tail.tiles < tiles) continue;
       const gemm::Tiles product{tiles * tail.parts,
                                 time_of_tile(tiles, ceil_div(steps, tail.parts), columns)};
-      const double sums = tail.tiles > 0 ? tail.sums_time(columns) : 0.0;
+      const double sums = tail.tiles > 0 ? kSumsBeside + tail.sums_time(columns) : 0.0;
       for (std::size_t i = 0; i < variant.inputs.size(); ++i) {
         const BackwardVariant::Input& input = variant.inputs[i];
         if (input.splits) continue;
