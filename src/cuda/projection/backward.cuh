@@ -3,6 +3,9 @@
 //   kernel  layout                                     result
 //   input   dz [M,columns], W [columns,d]: kNN, a term per segment      dx
 //   weight  x [M,d], dz [M,columns]: kTN, a segment of columns each     d_weight, transposed
+//
+// Of tiles in parts a kernel more, *_sums, adds the parts up. The weight's may run beside the
+// input's, which it needs nothing of (gemm/operands.h).
 #pragma once
 
 #include "cuda/gemm/split.cuh"
