@@ -140,24 +140,18 @@ inline BesidePlan plan_beside(const Tiles& before, const Tiles& product, int mul
   return best;
 }
 
-/// As products_of_step, of tiles whose depth is split: wide ones have few stages beside what they
-/// exchange.
-inline double split_products_of_step(int columns, std::int64_t row_tiles) {
-  return columns == 128 ? 0.43 : columns == 192 ? 0.7 : products_of_step(columns, row_tiles);
-}
-
-/// The same for tiles whose depth a cluster's CTAs contract in kSplitParts; infinity where not all
-/// clusters run at once.
+/// As predict_tiles, for tiles whose depth a cluster's CTAs contract in kSplitParts; infinity where
+/// not all clusters run at once. Fitted to tiles of 64 columns.
 inline double predict_split(std::int64_t row_tiles, std::int64_t column_tiles, std::int64_t steps,
                             int columns, const DeviceProperties& device) {
   static_assert(kSplitParts == 2);  // what was fitted
-  const double exchange = columns > 64 ? 3.9 : 1.9;
+  constexpr double kExchange = 1.9;
   const std::int64_t tiles = row_tiles * column_tiles;
   if (tiles > device.clusters_of(kSplitParts)) return std::numeric_limits<double>::infinity();
-  return exchange + predict_waves(kSplitParts * tiles, device.multiprocessors,
-                                  ceil_div(steps, kSplitParts),
-                                  split_products_of_step(columns, row_tiles),
-                                  weights_of_step(columns, row_tiles), 0.0);
+  return kExchange + predict_waves(kSplitParts * tiles, device.multiprocessors,
+                                   ceil_div(steps, kSplitParts),
+                                   products_of_step(columns, row_tiles),
+                                   weights_of_step(columns, row_tiles), 0.0);
 }
 
 /// Columns of the tiles of a variant with tiles of up to most_rows by `columns`, 0 rows for any

@@ -16,8 +16,6 @@
   template void launch_input<Element, 192, 1>(const InputParams&, int, void*);                   \
   template void launch_input<Element, 256, 1>(const InputParams&, int, void*);                   \
   template void launch_input<Element, 64, gemm::kSplitParts>(const InputParams&, int, void*);    \
-  template void launch_input<Element, 128, gemm::kSplitParts>(const InputParams&, int, void*);   \
-  template void launch_input<Element, 192, gemm::kSplitParts>(const InputParams&, int, void*);   \
   template void launch_weight<Element, 128, 1>(const WeightParams&, int, void*);                 \
   template void launch_weight<Element, 128, gemm::kSplitParts>(const WeightParams&, int, void*); \
   template void launch_weight<Element, 192, 1>(const WeightParams&, int, void*);                 \

@@ -46,6 +46,9 @@ struct BackwardVariant {
 
 const std::vector<BackwardVariant>& backward_variants();
 
+/// Whether a segment has anything to pass back: columns of dz that are not all 0.
+bool has_dz(const ProjectionBackwardProblem& problem, const ProjectionBackwardSegment& segment);
+
 /// "" when the variant can run the problem, else why not.
 std::string reason_against(const BackwardVariant& variant,
                            const ProjectionBackwardProblem& problem);
