@@ -3,10 +3,32 @@
 
 #include <fmt/format.h>
 
+#include "cli/calls/keep_outputs.h"
 #include "cli/ops/ops.h"
 #include "cli/ops/scan.h"
 
 namespace tandem::tools {
+
+namespace {
+
+TensorSet make_forward(const Case& one, DType dtype, std::uint64_t seed) {
+  return make_gated_scan(one, dtype, seed, one.kept == Kept::kYes);
+}
+
+TensorSet make_backward(const Case& one, DType dtype, std::uint64_t seed) {
+  const bool kept = one.kept != Kept::kNo;
+  TensorSet set = make_gated_scan(one, dtype, seed, kept);
+  if (kept) keep_outputs<GatedScanForwardArgs>(gated_scan_forward_signature(), set, {"states"});
+  return differentiate_scan(std::move(set), gated_scan_backward_signature(), one, seed);
+}
+
+/// Makes those of a backward that takes what the forward before it writes.
+TensorSet make_second(const Case& one, DType dtype, std::uint64_t seed) {
+  return differentiate_scan(make_gated_scan(one, dtype, seed, one.kept != Kept::kNo),
+                            gated_scan_backward_signature(), one, seed);
+}
+
+}  // namespace
 
 CaseSchema gated_scan_case_schema() { return scan_case_schema("gated_scan", {"B", "T", "D"}); }
 
@@ -21,7 +43,7 @@ std::vector<Operation> gated_scan_operations() {
   const Operation forward = {.name = "gated_scan",
                              .direction = "forward",
                              .calls = {&gated_scan_forward_signature()},
-                             .make = make_gated_scan,
+                             .make = make_forward,
                              .expect = expect_gated_scan,
                              .flops = no_flops,
                              .shape = shape_of("x"),
@@ -29,16 +51,13 @@ std::vector<Operation> gated_scan_operations() {
   const Operation backward = {.name = "gated_scan",
                               .direction = "backward",
                               .calls = {&gated_scan_backward_signature()},
-                              .make =
-                                  [](const Case& one, DType dtype, std::uint64_t seed) {
-                                    return differentiate_scan(make_gated_scan(one, dtype, seed),
-                                                              gated_scan_backward_signature(), one,
-                                                              seed);
-                                  },
+                              .make = make_backward,
                               .expect = expect_gated_scan_backward,
                               .flops = no_flops,
                               .shape = shape_of("x"),
                               .fp32_on_cuda = true};
+  Operation second = backward;
+  second.make = make_second;
   Operation decay = forward, carry = forward, carry_backward = forward;
   decay.direction = "decay";
   decay.calls = {&gated_scan_decay_signature()};
@@ -55,8 +74,7 @@ std::vector<Operation> gated_scan_operations() {
   carry_backward.make = make_gated_scan_carry_backward;
   carry_backward.expect = expect_gated_scan_carry_backward;
   carry_backward.shape = shape_of("d_out");
-  return {forward, backward, forward_then_backward(forward, backward),
-          decay,   carry,    carry_backward};
+  return {forward, backward, forward_then_backward(forward, second), decay, carry, carry_backward};
 }
 
 }  // namespace tandem::tools

@@ -31,6 +31,11 @@ class ForwardExpectation : public Expectation {
       errors.push_back(
           judge.states("final_state", [&](std::size_t i) { return defined_[i].states.back(); }));
     }
+    const NamedTensor* states = set.find("states");
+    if (states != nullptr && states->output) {
+      errors.push_back(judge.kept_states(
+          "states", [&](std::size_t i) -> auto& { return defined_[i].states; }));
+    }
     return errors;
   }
 

@@ -44,10 +44,7 @@ TensorSet make_second(const Case& one, DType dtype, std::uint64_t seed) {
 }  // namespace
 
 CaseSchema linear_scan_case_schema() {
-  CaseSchema schema = scan_case_schema("linear_scan", {"B", "T", "d", "D"});
-  schema.fields.push_back("kept");
-  schema.draw_fields = [](Draw& draw, Case& one) { one.kept = draw.of({Kept::kYes, Kept::kNo}); };
-  return schema;
+  return scan_case_schema("linear_scan", {"B", "T", "d", "D"});
 }
 
 std::vector<Operation> linear_scan_operations() {

@@ -26,28 +26,36 @@ inline CaseSchema scan_case_schema(const char* op, std::vector<std::string> axes
   return {.op = op,
           .axes = std::move(axes),
           .optional_axes = {},
-          .fields = {"decay_dtype", "gate"},
+          .fields = {"decay_dtype", "gate", "kept"},
           .decay_kinds = {{"decay", DecayKind::kDecay}, {"log_decay", DecayKind::kLogDecay}},
           .draw_axes = draw_scan_axes,
-          .judgeable = [](const Case& one) {
-            // Where decays are strong, few of so many values carry the sum.
-            constexpr std::int64_t kEnough = 6000;
-            const std::int64_t tokens = token_count(one), D = one.axis("D");
-            if (tokens == 0 || one.has_direction("decay")) return true;  // products do not cancel
-            const auto d = one.axes.find("d");
-            // Of a few states in fp32, one that cancels carries the error; channels of fewer inputs
-            // cancel together, and so do sequences of the same tokens.
-            constexpr std::int64_t kFewestStates = 40;
-            const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1
-                                   : one.strides == Strides::kBroadcast ? 1
-                                                                        : one.axis("B");
-            const std::int64_t independent = d == one.axes.end() ? D : std::min(D, d->second);
-            const bool states = one.states != States::kNone || one.has_direction("carry_backward");
-            if (states && N * independent < kFewestStates) return false;
-            if (tokens * D < kEnough || one.has_direction("forward")) return tokens * D >= kEnough;
-            // du [tokens,d] and d_weight [D,d]
-            return d == one.axes.end() || d->second * std::min(tokens, D) >= kEnough;
-          }};
+          .judgeable =
+              [](const Case& one) {
+                // Where decays are strong, few of so many values carry the sum.
+                constexpr std::int64_t kEnough = 6000;
+                const std::int64_t tokens = token_count(one), D = one.axis("D");
+                if (tokens == 0 || one.has_direction("decay"))
+                  return true;  // products do not cancel
+                const auto d = one.axes.find("d");
+                // Of a few states in fp32, one that cancels carries the error; channels of fewer
+                // inputs cancel together, and so do sequences of the same tokens.
+                constexpr std::int64_t kFewestStates = 40;
+                const std::int64_t N = one.cu_seqlens ? std::ssize(*one.cu_seqlens) - 1
+                                       : one.strides == Strides::kBroadcast ? 1
+                                                                            : one.axis("B");
+                const std::int64_t independent = d == one.axes.end() ? D : std::min(D, d->second);
+                const bool states =
+                    one.states != States::kNone || one.has_direction("carry_backward");
+                if (states && N * independent < kFewestStates) return false;
+                if (tokens * D < kEnough || one.has_direction("forward"))
+                  return tokens * D >= kEnough;
+                // du [tokens,d] and d_weight [D,d]
+                return d == one.axes.end() || d->second * std::min(tokens, D) >= kEnough;
+              },
+          .draw_fields =
+              [](Draw& draw, Case& one) {
+                one.kept = draw.of({Kept::kYes, Kept::kNo});
+              }};
 }
 
 /// Returns the strides of a tensor [B,T,D] of a case.
@@ -57,7 +65,7 @@ Dims scan_strides(Strides kind, const Dims& shape, bool output);
 std::int64_t scan_shift(const Case& one);
 
 /// Makes a forward call's tensors, inputs filled; `kept`: with what it writes for its backward.
-TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed);
+TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept);
 TensorSet make_gated_scan_decay(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gated_scan_carry(const Case& one, DType dtype, std::uint64_t seed);
 TensorSet make_gated_scan_carry_backward(const Case& one, DType dtype, std::uint64_t seed);

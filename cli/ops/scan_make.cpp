@@ -133,6 +133,11 @@ NamedTensor add_real(TensorSet& set, const Case& one, const char* name, DType dt
                     scan_shift(one));
 }
 
+void add_kept_states(TensorSet& set, const Case& one, DType dtype) {
+  const std::int64_t count = (one.axis("T") + kKeptStateTokens - 1) / kKeptStateTokens;
+  add_real(set, one, "states", dtype, {one.axis("B"), count, one.axis("D")}, true);
+}
+
 /// Adds what gated_scan_decay makes of a set's `decay`, whose name and logs it has.
 void add_products(TensorSet& set, const Case& one, DType dtype) {
   const Dims shape{one.axis("B"), one.axis("T"), one.axis("D")};
@@ -144,8 +149,10 @@ void add_products(TensorSet& set, const Case& one, DType dtype) {
 
 }  // namespace
 
-TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed) {
-  return make_scan(one, dtype, seed, true);
+TensorSet make_gated_scan(const Case& one, DType dtype, std::uint64_t seed, bool kept) {
+  TensorSet set = make_scan(one, dtype, seed, true);
+  if (kept) add_kept_states(set, one, dtype);
+  return set;
 }
 
 namespace {
@@ -225,10 +232,8 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, boo
   });
   if (!kept) return set;
   const Dims x{u[0], u[1], one.axis("D")};
-  const Dims states{u[0], (u[1] + kKeptStateTokens - 1) / kKeptStateTokens, x[2]};
   add_tensor(set, "x", dtype, x, scan_strides(one.strides, x, true), true, scan_shift(one));
-  add_tensor(set, "states", real_dtype(dtype), states, contiguous_strides(states), true,
-             scan_shift(one));
+  add_kept_states(set, one, dtype);
   return set;
 }
 

@@ -46,6 +46,12 @@ def linear(table: Table, given: dict[str, Any]) -> Ways:
     return () if given["norm"] else ways[: 2 if given["group_norm_weight"] is None else 1]
 
 
+def kept_of_scan(*names: str) -> Callable[[dict[str, Any]], set[str]]:
+    """What a scan keeps where it needs it: of all gradients, only those by the decay and the gate depend on states."""
+    by = ("decay", "log_decay", "gate")
+    return lambda given: set(names) if any(given[x] is not None and given[x].requires_grad for x in by) else set()
+
+
 # Of a call whose outputs its backward takes: those that it takes of this call. A call that is not here has one output
 # that its backward takes where the caller asked for it.
 KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
@@ -82,12 +88,8 @@ KEEPS: dict[str, Callable[[dict[str, Any]], set[str]]] = {
     ),
     "attention_forward": lambda given: {"o", "log_sum_exp"},
     "attention_weights_forward": lambda given: {"w"},
-    # Of all gradients, only those by the decay and the gate depend on the states.
-    "linear_scan_forward": lambda given: (
-        {"x", "states"}
-        if any(given[name] is not None and given[name].requires_grad for name in ("decay", "log_decay", "gate"))
-        else set()
-    ),
+    "gated_scan_forward": kept_of_scan("states"),
+    "linear_scan_forward": kept_of_scan("x", "states"),
 }
 
 

@@ -181,7 +181,7 @@ def _scan(
         dtype = torch.float64 if d_out.dtype == torch.float64 else torch.float32
         begin = d_out.new_zeros(shape, dtype=dtype)  # the gradient by it does not depend on it, nor on x
         given = (d_out, scan_decay(d_out, decay), scan_decay(d_out, log_decay), gate, begin, parts.cu_seqlens, d_out)
-        *_, d_begin = OPS["gated_scan_backward"](*given, None, False, False, False, True)
+        *_, d_begin = OPS["gated_scan_backward"](*given, None, None, False, False, False, True)
         return d_begin
 
     call = partial(op, **decays, gate=gate)
@@ -205,10 +205,10 @@ class _CarriedScan(torch.autograd.Function):
         initial_state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         begin = initial_state if parts.rank == 0 else None
-        out, state = OPS["gated_scan_forward"](x, decay, log_decay, gate, begin, True, None)
+        out, state, _ = OPS["gated_scan_forward"](x, decay, log_decay, gate, begin, True, None, False)
         before, factor = OPS["gated_scan_decay"](log_decay if decay is None else decay, float(decay is None))
         states, factors = parts.gathered(torch.stack((state, factor))).transpose(0, 2).unbind(1)  # [B,ranks,D] each
-        after, _ = OPS["gated_scan_forward"](states, factors, None, None, None, False, None)
+        after, *_ = OPS["gated_scan_forward"](states, factors, None, None, None, False, None, False)
         if parts.rank > 0:
             begin = after[:, parts.rank - 1].contiguous()
             OPS["gated_scan_carry"](out, decay, log_decay, gate, before, begin)
@@ -230,12 +230,13 @@ class _CarriedScan(torch.autograd.Function):
         d_states = parts.gathered(d_state).transpose(0, 1)[:, parts.rank + 1 :]
         if d_states.size(1) > 0:
             # A scan's gradient by its x. why these factors: token t's decay is that of the part before it.
-            given = (d_states, factors[:, parts.rank : -1], None, None, None, None, d_states, None)
+            given = (d_states, factors[:, parts.rank : -1], None, None, None, None, d_states, None, None)
             d_behind, *_ = OPS["gated_scan_backward"](*given, True, False, False, False)
             d_final_state = d_final_state + d_behind[:, 0]
         _, by_x, by_decay, by_log_decay, by_gate, by_state = ctx.needs_input_grad
         wants = (by_x, by_decay or by_log_decay, by_gate, by_state and parts.rank == 0)
-        dx, d_decay, d_gate, d_initial_state = call(d_final_state, *wants)
+        states = None  # what a forward keeps does not know of the state in front
+        dx, d_decay, d_gate, d_initial_state = call(d_final_state, states, *wants)
         return None, dx, d_decay if by_decay else None, d_decay if by_log_decay else None, d_gate, d_initial_state
 
 

@@ -15,7 +15,8 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const CallOption
     const auto load_x = [&](const ScanTile& tile, int, Real* x) {
       load_tile(problem.dtype, problem.x, tile, x);
     };
-    ScanWalk(problem, problem.out, as<Real>(problem.final_state), load_x).run();
+    ScanWalk(problem, problem.out, as<Real>(problem.final_state), load_x, as<Real>(problem.states))
+        .run();
   });
 }
 

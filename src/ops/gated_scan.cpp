@@ -25,6 +25,20 @@ GatedScanForwardProblem inputs_of(const Args& args) {
   return problem;
 }
 
+std::vector<Parameter> forward_table() {
+  std::vector<Parameter> table =
+      scan_forward_table<Forward>({input<&Forward::x>("x", "B,T,D", Element::kAny)});
+  table.push_back(kept_states_output<Forward>());
+  return table;
+}
+
+std::vector<Parameter> backward_table() {
+  std::vector<Parameter> table = scan_backward_table<Backward>(
+      {input<&Backward::x>("x", "B,T,D", Element::kAny)}, {gradient<&Backward::dx>("dx", "x")});
+  table.push_back(kept_states_input<Backward>());
+  return table;
+}
+
 /// A call of what is between a carry and a part's outputs, `tokens`.
 template <class Args>
 std::vector<Parameter> carry_table(Parameter tokens, const std::vector<Parameter>& states) {
@@ -49,21 +63,18 @@ void set_axes(const TensorView& tokens, ScanRecurrence& scan) {
 }  // namespace
 
 const Signature& gated_scan_forward_signature() {
-  static const Signature signature = make_signature<Forward>(
-      "gated_scan_forward",
-      scan_forward_table<Forward>({input<&Forward::x>("x", "B,T,D", Element::kAny)}),
-      {cpu::gated_scan_forward, TANDEM_CUDA_ENTRY(gated_scan_forward),
-       TANDEM_CUDA_ENTRY(gated_scan_forward_workspace_bytes)});
+  static const Signature signature =
+      make_signature<Forward>("gated_scan_forward", forward_table(),
+                              {cpu::gated_scan_forward, TANDEM_CUDA_ENTRY(gated_scan_forward),
+                               TANDEM_CUDA_ENTRY(gated_scan_forward_workspace_bytes)});
   return signature;
 }
 
 const Signature& gated_scan_backward_signature() {
-  static const Signature signature = make_signature<Backward>(
-      "gated_scan_backward",
-      scan_backward_table<Backward>({input<&Backward::x>("x", "B,T,D", Element::kAny)},
-                                    {gradient<&Backward::dx>("dx", "x")}),
-      {cpu::gated_scan_backward, TANDEM_CUDA_ENTRY(gated_scan_backward),
-       TANDEM_CUDA_ENTRY(gated_scan_backward_workspace_bytes)});
+  static const Signature signature =
+      make_signature<Backward>("gated_scan_backward", backward_table(),
+                               {cpu::gated_scan_backward, TANDEM_CUDA_ENTRY(gated_scan_backward),
+                                TANDEM_CUDA_ENTRY(gated_scan_backward_workspace_bytes)});
   return signature;
 }
 
@@ -104,6 +115,7 @@ GatedScanForwardProblem make_problem(const GatedScanForwardArgs& args) {
   GatedScanForwardProblem problem = inputs_of(args);
   problem.out = token_tensor(args.out);
   problem.final_state = state_data(args.final_state);
+  problem.states = state_data(args.states);
   return problem;
 }
 

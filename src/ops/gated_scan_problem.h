@@ -33,6 +33,7 @@ struct GatedScanForwardProblem : ScanRecurrence {
   TokenTensor x;
   TokenTensor out;
   float* final_state = nullptr;  // [N,D] or null
+  float* states = nullptr;       // as in ScanGradients
 };
 
 /// Tokens between two states that a forward keeps for its backward.

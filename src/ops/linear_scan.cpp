@@ -10,15 +10,12 @@ namespace {
 using Forward = LinearScanForwardArgs;
 using Backward = LinearScanBackwardArgs;
 
-static_assert(kKeptStateTokens == 128, "the tables say T/128");
-
 std::vector<Parameter> forward_table() {
   std::vector<Parameter> table =
       scan_forward_table<Forward>({input<&Forward::u>("u", "B,T,d", Element::kMatrix),
                                    input<&Forward::weight>("weight", "D,d")});
   table.push_back(output<&Forward::x>("x", "B,T,D"));
-  table.push_back(
-      output<&Forward::states>("states", "B,T/128,D", Element::kFp32, Layout::kContiguous));
+  table.push_back(kept_states_output<Forward>());
   return table;
 }
 
@@ -28,8 +25,7 @@ std::vector<Parameter> backward_table() {
        input<&Backward::weight>("weight", "D,d")},
       {gradient<&Backward::du>("du", "u"), gradient<&Backward::d_weight>("d_weight", "weight")});
   table.push_back(input<&Backward::x>("x", "B,T,D"));
-  table.push_back(
-      input<&Backward::states>("states", "B,T/128,D", Element::kFp32, Layout::kContiguous));
+  table.push_back(kept_states_input<Backward>());
   return table;
 }
 
@@ -80,7 +76,6 @@ LinearScanBackwardProblem make_problem(const LinearScanBackwardArgs& args) {
   problem.forward = inputs_of(args);
   static_cast<ScanGradients&>(problem) = scan_gradients(args);
   problem.x = token_tensor(args.x);
-  problem.states = state_data(args.states);
   problem.du = token_tensor(args.du);
   problem.d_weight = matrix_tensor(args.d_weight);
   return problem;

@@ -54,6 +54,18 @@ std::vector<Parameter> scan_backward_table(std::vector<Parameter> first,
   return table;
 }
 
+static_assert(kKeptStateTokens == 128, "the tables say T/128");
+
+/// What a forward keeps for its backward.
+template <class Args>
+Parameter kept_states_output() {
+  return output<&Args::states>("states", "B,T/128,D", Element::kFp32, Layout::kContiguous);
+}
+template <class Args>
+Parameter kept_states_input() {
+  return input<&Args::states>("states", "B,T/128,D", Element::kFp32, Layout::kContiguous);
+}
+
 template <class Args>
 void set_decay(const Args& args, ScanRecurrence& scan) {
   scan.log_decay = args.log_decay.has_value();
@@ -84,6 +96,7 @@ ScanGradients scan_gradients(const Args& args) {
   ScanGradients gradients;
   gradients.d_out = token_tensor(args.d_out);
   gradients.d_final_state = state_data(args.d_final_state);
+  gradients.states = state_data(args.states);
   gradients.d_decay = token_tensor(args.log_decay ? args.d_log_decay : args.d_decay);
   gradients.d_gate = token_tensor(args.d_gate);
   gradients.d_initial_state = state_data(args.d_initial_state);

@@ -239,11 +239,12 @@ TEST(Cases, AWrittenTableSpellsOutDefaults) {
   const std::string packed = R"([{"name": "a", "axes": {"B": 1, "T": 7, "D": 8}, "dtype": ["fp16"],
       "decay": {"kind": "log_decay", "distribution": "zero"},
       "lengths": {"distribution": "equal", "sequences": 2}, "tags": ["check", "bench"]}])";
-  EXPECT_EQ(write_cases("gated_scan", parse_cases("gated_scan", packed, "f.json")),
-            R"([{"name":"a","directions":["forward"],"axes":{"B":1,"T":7,"D":8},"dtype":["fp16"],)"
-            R"("decay":{"kind":"log_decay","distribution":"zero"},"decay_dtype":"same",)"
-            R"("gate":"silu","states":"none","strides":"contiguous","cu_seqlens":[0,3,7],)"
-            R"("tags":["bench","check"],"seed":0}]
+  EXPECT_EQ(
+      write_cases("gated_scan", parse_cases("gated_scan", packed, "f.json")),
+      R"([{"name":"a","directions":["forward"],"axes":{"B":1,"T":7,"D":8},"dtype":["fp16"],)"
+      R"("decay":{"kind":"log_decay","distribution":"zero"},"decay_dtype":"same",)"
+      R"("gate":"silu","states":"none","kept":"yes","strides":"contiguous","cu_seqlens":[0,3,7],)"
+      R"("tags":["bench","check"],"seed":0}]
 )");
 }
 

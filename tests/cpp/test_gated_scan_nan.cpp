@@ -11,15 +11,15 @@ namespace {
 /// Sequences of 70, 30, 0 and 65 tokens and 5 tokens after them; or three batches of 70.
 const std::vector<Layout> kLayouts = {
     {R"([{"name": "varlen", "axes": {"B": 1, "T": 170, "D": 40}, "dtype": ["bf16"],
-      "decay": {"kind": "log_decay", "distribution": "normal"}, "states": "both",
+      "decay": {"kind": "log_decay", "distribution": "normal"}, "states": "both", "kept": "no",
       "cu_seqlens": [0, 70, 100, 100, 165], "tags": ["check"]}])",
      {0, 70, 100, 100, 165}},
     {R"([{"name": "varlen_odd", "axes": {"B": 1, "T": 170, "D": 40}, "dtype": ["bf16"],
-      "decay": {"kind": "log_decay", "distribution": "normal"}, "states": "both", "strides": "odd",
+      "decay": {"kind": "log_decay", "distribution": "normal"}, "states": "both", "kept": "no", "strides": "odd",
       "cu_seqlens": [0, 70, 100, 100, 165], "tags": ["check"]}])",
      {0, 70, 100, 100, 165}},
     {R"([{"name": "batch", "axes": {"B": 3, "T": 70, "D": 40}, "dtype": ["bf16"],
-      "decay": {"kind": "log_decay", "distribution": "normal"}, "states": "both", "tags": ["check"]}])",
+      "decay": {"kind": "log_decay", "distribution": "normal"}, "states": "both", "kept": "no", "tags": ["check"]}])",
      {0, 70, 140, 210}},
 };
 

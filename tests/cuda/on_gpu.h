@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "device_call.h"
 #include "tandem/context.h"
@@ -79,7 +81,11 @@ class CapturedCall {
     call();
     cudaGraph_t graph = nullptr;
     require(cudaStreamEndCapture(stream_, &graph));
-    require(cudaGraphGetNodes(graph, nullptr, &launches_));
+    std::size_t count = 0;
+    require(cudaGraphGetNodes(graph, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    require(cudaGraphGetNodes(graph, nodes.data(), &count));
+    for (const cudaGraphNode_t node : nodes) launches_.push_back(name_of(node));
     const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
     cudaGraphDestroy(graph);
     require(status);
@@ -88,13 +94,25 @@ class CapturedCall {
   CapturedCall(const CapturedCall&) = delete;
   CapturedCall& operator=(const CapturedCall&) = delete;
 
-  std::size_t launches() const { return launches_; }
+  /// Names of what it launches, in no order that is promised.
+  const std::vector<std::string>& launches() const { return launches_; }
   void replay() const { require(cudaGraphLaunch(executable_, stream_)); }
 
  private:
+  static std::string name_of(cudaGraphNode_t node) {
+    cudaGraphNodeType type{};
+    require(cudaGraphNodeGetType(node, &type));
+    if (type != cudaGraphNodeTypeKernel) return "no kernel";
+    cudaKernelNodeParams params{};
+    require(cudaGraphKernelNodeGetParams(node, &params));
+    const char* name = nullptr;
+    require(cudaFuncGetName(&name, params.func));
+    return name;
+  }
+
   cudaStream_t stream_;
   cudaGraphExec_t executable_ = nullptr;
-  std::size_t launches_ = 0;
+  std::vector<std::string> launches_;
 };
 
 }  // namespace tandem::tools

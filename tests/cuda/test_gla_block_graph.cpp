@@ -1,5 +1,6 @@
 // gla_block on a GPU: forward against its fp64 definition, backward against the CPU's in fp64, both
 // replayed with the same bits, and its step as a captured graph that is replayed token by token.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -134,9 +135,9 @@ TEST_F(GpuGlaBlock, LaunchesWhatTheDocumentLists) {
   const SideStream stream;
   const Context context = {.stream = {stream.handle}, .workspace = workspace};
   const CapturedCall forward(stream, [&] { gla_block_forward(there.forward, context); });
-  EXPECT_EQ(forward.launches(), 5U) << "as docs/blocks.md lists them";
+  EXPECT_THAT(forward.launches(), testing::SizeIs(5)) << "as docs/blocks.md lists them";
   const CapturedCall backward(stream, [&] { gla_block_backward(there.backward, context); });
-  EXPECT_EQ(backward.launches(), 14U) << "as docs/blocks.md lists them";
+  EXPECT_THAT(backward.launches(), testing::SizeIs(14)) << "as docs/blocks.md lists them";
 }
 
 TEST_F(GpuGlaBlock, AReplayedStepIsTheNextTokenOfTheSequence) {
@@ -162,7 +163,7 @@ TEST_F(GpuGlaBlock, AReplayedStepIsTheNextTokenOfTheSequence) {
     const SideStream stream;
     const CapturedCall step(
         stream, [&] { gla_block_step(args, {.stream = {stream.handle}, .workspace = workspace}); });
-    EXPECT_EQ(step.launches(), 5U) << "as docs/blocks.md lists them";
+    EXPECT_THAT(step.launches(), testing::SizeIs(5)) << "as docs/blocks.md lists them";
     for (std::int64_t t = kPrompt; t < kTokens; ++t) {
       if (t > kPrompt) {  // the first token was the captured call's own
         copy(token, tokens_of(random, x, t, 1));

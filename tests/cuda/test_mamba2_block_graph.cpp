@@ -1,5 +1,6 @@
 // mamba2_block on a GPU: against its fp64 definition, replayed with the same bits, and its step as
 // a captured graph that is replayed token by token.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -106,9 +107,9 @@ TEST_F(GpuMamba2Block, LaunchesWhatTheDocumentLists) {
   const SideStream stream;
   const Context context = {.stream = {stream.handle}, .workspace = workspace};
   const CapturedCall forward(stream, [&] { mamba2_block_forward(there.forward, context); });
-  EXPECT_EQ(forward.launches(), 8U) << "as docs/blocks.md lists them";
+  EXPECT_THAT(forward.launches(), testing::SizeIs(8)) << "as docs/blocks.md lists them";
   const CapturedCall backward(stream, [&] { mamba2_block_backward(there.backward, context); });
-  EXPECT_EQ(backward.launches(), 20U) << "as docs/blocks.md lists them";
+  EXPECT_THAT(backward.launches(), testing::SizeIs(20)) << "as docs/blocks.md lists them";
 }
 
 TEST_F(GpuMamba2Block, AReplayedStepIsTheNextTokenOfTheSequence) {
@@ -135,7 +136,7 @@ TEST_F(GpuMamba2Block, AReplayedStepIsTheNextTokenOfTheSequence) {
     const CapturedCall step(stream, [&] {
       mamba2_block_step(args, {.stream = {stream.handle}, .workspace = workspace});
     });
-    EXPECT_EQ(step.launches(), 8U) << "as docs/blocks.md lists them";
+    EXPECT_THAT(step.launches(), testing::SizeIs(8)) << "as docs/blocks.md lists them";
     for (std::int64_t t = kPrompt; t < kTokens; ++t) {
       if (t > kPrompt) {  // the first token was the captured call's own
         copy(token, tokens_of(random, x, t, 1));

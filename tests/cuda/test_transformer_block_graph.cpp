@@ -1,6 +1,7 @@
 // transformer_block on a GPU: forward against its fp64 definition, backward against the CPU's in
 // fp64, both replayed with the same bits, and its step as a captured graph that is replayed token
 // by token.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -131,10 +132,10 @@ TEST_F(GpuTransformerBlock, LaunchesWhatTheDocumentLists) {
   const SideStream stream;
   const Context context = {.stream = {stream.handle}, .workspace = workspace};
   const CapturedCall forward(stream, [&] { transformer_block_forward(there.forward, context); });
-  EXPECT_EQ(forward.launches(), 8U) << "as docs/blocks.md lists them";
+  EXPECT_THAT(forward.launches(), testing::SizeIs(8)) << "as docs/blocks.md lists them";
   const CapturedCall backward(stream, [&] { transformer_block_backward(there.backward, context); });
   // One more than the table's: the groups of heads of so few tokens have parts.
-  EXPECT_EQ(backward.launches(), 19U) << "as docs/blocks.md lists them";
+  EXPECT_THAT(backward.launches(), testing::SizeIs(19)) << "as docs/blocks.md lists them";
 }
 
 TEST_F(GpuTransformerBlock, AReplayedStepIsTheNextTokenOfTheSequence) {
@@ -160,7 +161,7 @@ TEST_F(GpuTransformerBlock, AReplayedStepIsTheNextTokenOfTheSequence) {
     const CapturedCall step(stream, [&] {
       transformer_block_step(args, {.stream = {stream.handle}, .workspace = workspace});
     });
-    EXPECT_EQ(step.launches(), 9U) << "as docs/blocks.md lists them";
+    EXPECT_THAT(step.launches(), testing::SizeIs(9)) << "as docs/blocks.md lists them";
     for (std::int64_t t = kPrompt; t < kTokens; ++t) {
       if (t > kPrompt) {  // the first token was the captured call's own
         copy(token, tokens_of(random, x, t, 1));

@@ -147,13 +147,16 @@ class Torch(GatedScanCase):
         state, offsets = torch.randn(1, 40, device=self.device), torch.tensor([0, 30, 70], device=self.device)
         turned = x.transpose(1, 2).contiguous().transpose(1, 2)
         for arguments in (
-            (x, None, g, gate, None, False, None),
-            (x, g.exp(), None, None, state, True, None),
-            (turned, None, g.bfloat16().float(), gate, state.repeat(2, 1), True, offsets),
+            (x, None, g, gate, None, False, None, False),
+            (x, g.exp(), None, None, state, True, None, False),
+            (turned, None, g.bfloat16().float(), gate, state.repeat(2, 1), True, offsets, False),
         ):
             torch.library.opcheck(OP, arguments)
+        # No comparison of values: states are not defined where a sequence begins.
+        arguments = (x, None, g, gate, None, False, None, True)
+        torch.library.opcheck(OP, arguments, test_utils=("test_schema", "test_faketensor"))
         leaves = [y.detach().requires_grad_() for y in (x, g, gate, state)]
-        torch.library.opcheck(OP, (leaves[0], None, *leaves[1:], True, None))
+        torch.library.opcheck(OP, (leaves[0], None, *leaves[1:], True, None, False))
 
     def test_one_graph_for_every_time_with_gradients(self):
         def loss(x, g, gate):

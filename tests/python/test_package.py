@@ -31,10 +31,10 @@ SCHEMAS = (
     "-> (Tensor?, Tensor?, Tensor?, Tensor?, Tensor?)",
     "gla_state_backward(Tensor q, Tensor d_o, Tensor? log_decay, float? scale, Tensor? cu_seqlens) -> (Tensor, Tensor)",
     "gated_scan_forward(Tensor x, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor? initial_state, "
-    "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    "bool output_final_state, Tensor? cu_seqlens, bool output_states) -> (Tensor, Tensor?, Tensor?)",
     "gated_scan_backward(Tensor x, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor? initial_state, "
-    "Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, bool wants_dx, bool wants_d_decay, bool wants_d_gate, "
-    "bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
+    "Tensor? cu_seqlens, Tensor d_out, Tensor? d_final_state, Tensor? states, bool wants_dx, bool wants_d_decay, "
+    "bool wants_d_gate, bool wants_d_initial_state) -> (Tensor?, Tensor?, Tensor?, Tensor?)",
     "gated_scan_decay(Tensor decay, float? is_log) -> (Tensor, Tensor)",
     "gated_scan_carry(Tensor(a!) out, Tensor? decay, Tensor? log_decay, Tensor? gate, Tensor before, Tensor carry) "
     "-> ()",

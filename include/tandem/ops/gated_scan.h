@@ -43,6 +43,13 @@ struct GatedScanForwardArgs {
   TensorView out;  ///< out [B,T,D]; 0 at tokens outside every sequence
   std::optional<TensorView> final_state =
       std::nullopt;  ///< out fp32, as initial_state, which it may share memory with
+
+  // For gated_scan_backward, which is faster with them where it computes d_decay, d_log_decay or
+  // d_gate.
+  std::optional<TensorView> states =
+      std::nullopt;  ///< out fp32 [B,ceil(T/128),D], contiguous: the states before the tokens 0,
+                     ///< 128, 256, ... of each batch row; not defined where a sequence begins, and
+                     ///< outside of all
 };
 
 /// Runs on the device of the tensors, on `context.stream` there, without synchronising the host; on
@@ -60,7 +67,8 @@ std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardArgs& args,
 
 /// The gradient of a scalar loss through gated_scan_forward. The inputs are those of the forward
 /// call; d_out and d_final_state are the loss's gradients by its outputs. The states are computed
-/// again. With ds_t the gradient by s_t, only what is asked for of
+/// again, from those that the forward kept or from the first token on. With ds_t the gradient by
+/// s_t, only what is asked for of
 ///
 ///   ds_t = silu(gate_t) d_out_t + a_{t+1} ds_{t+1}     a_{T+1} ds_{T+1} = d_final_state or 0
 ///   dx_t = ds_t        d_gate_t = silu'(gate_t) s_t d_out_t        d_initial_state = a_1 ds_1
@@ -75,6 +83,7 @@ struct GatedScanBackwardArgs {
   std::optional<TensorView> gate = std::nullopt;             ///< as in GatedScanForwardArgs
   std::optional<TensorView> initial_state = std::nullopt;    ///< as in GatedScanForwardArgs
   std::optional<TensorView> cu_seqlens = std::nullopt;       ///< as in GatedScanForwardArgs
+  std::optional<TensorView> states = std::nullopt;           ///< kept by the forward, or none
   TensorView d_out;                                          ///< [B,T,D], x's dtype
   std::optional<TensorView> d_final_state = std::nullopt;    ///< fp32 [B,D] or [N,D]
   std::optional<TensorView> dx = std::nullopt;               ///< out, as x

@@ -47,8 +47,9 @@ def gated_scan(
         without output_final_state.
 
     Differentiable in x, the decay, gate and initial_state, once; what does not require a gradient costs none.
-    Gradients have their tensor's dtype, that of log_decay is 0 where it forgets. The backward computes the states
-    again: none are kept. Forward mode has tangents of x and initial_state.
+    Gradients have their tensor's dtype, that of log_decay is 0 where it forgets. Where a decay or the gate requires a
+    gradient the state before every 128th token is kept, in fp32; the backward computes the others again. Forward mode
+    has tangents of x and initial_state.
 
     Under autocast x and gate are cast to its dtype; the decay and the state stay as they are.
 
@@ -79,5 +80,9 @@ def gated_scan(
         refuse("gated_scan", others)
     if is_any_autocast_enabled():
         x, gate = autocast(x, gate)
-    arguments = (x, scan_decay(x, decay), scan_decay(x, log_decay), gate, initial_state, output_final_state, cu_seqlens)
-    return OPS["gated_scan_forward"](*arguments)
+    decays = (scan_decay(x, decay), scan_decay(x, log_decay))
+    kept = False  # but for gradients
+    out, final_state, _ = OPS["gated_scan_forward"](
+        x, *decays, gate, initial_state, output_final_state, cu_seqlens, kept
+    )
+    return out, final_state

@@ -240,8 +240,7 @@ template <class Config>
 __device__ void keep_state(const ForwardParams& params, const Place<Config>& place, int time,
                            float state) {
   const int channel = place.block_channel + threadIdx.x;
-  if ((Config::kOutputs && !Config::kOfProduct) || time % kStateTokens != 0) return;
-  if (Config::kOfProduct && params.states == nullptr) return;
+  if (time % kStateTokens != 0 || (Config::kOutputs && params.states == nullptr)) return;
   if (time >= params.sequences.T || channel >= params.D) return;
   params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
@@ -142,6 +143,31 @@ ForwardParams forward_params(const GatedScanForwardProblem& problem,
   return params;
 }
 
+/// Launches a variant. `states` are kept for a backward, or null.
+template <class Problem>
+void launch_forward(const ForwardVariant& variant, const Problem& problem, float* states,
+                    const Context& context) {
+  ForwardParams params = forward_params(problem, variant);
+  if constexpr (std::is_same_v<Problem, OfProductProblem>) params.rounded_x = problem.rounded_x;
+  params.states = states;
+  params.state_rows = state_rows(problem, false);
+  launch(variant, variant.kernel, problem, params, context);
+}
+
+/// Runs a forward by a variant. A sequence's walk has no state where the backward wants one:
+/// another walk keeps them, whose outputs the next one replaces.
+template <class Problem>
+void run_forward(const ForwardVariant& variant, const Problem& problem, const Context& context) {
+  const bool walks_twice = problem.states != nullptr && variant.per_sequence;
+  if (walks_twice) {
+    Problem first = problem;
+    first.final_state = nullptr;  // which may be the initial one
+    launch_forward(choose(first, device_properties(problem.device), {}), first, problem.states,
+                   context);
+  }
+  launch_forward(variant, problem, walks_twice ? nullptr : problem.states, context);
+}
+
 /// Launches the kernel that keeps a backward variant's states.
 void launch_states(const BackwardVariant& variant, const GatedScanForwardProblem& problem,
                    float* states, const Context& context) {
@@ -182,20 +208,7 @@ double predict_of_product(const ScanRecurrence& problem, const DeviceProperties&
 
 void run(const OfProductProblem& problem, const Context& context, const CallOptions& options) {
   if (problem.B == 0) return;
-  const bool walks_twice = problem.states != nullptr && options.batch_invariant;
-  if (walks_twice) {
-    // A sequence's walk has no state where the backward wants one: another walk keeps them, whose
-    // outputs the next one replaces.
-    OfProductProblem first = problem;
-    first.final_state = nullptr;  // which may be the initial one
-    run(first, context);
-  }
-  const ForwardVariant& variant = choose(problem, device_properties(problem.device), options);
-  ForwardParams params = forward_params(problem, variant);
-  params.rounded_x = problem.rounded_x;
-  params.states = walks_twice ? nullptr : problem.states;
-  params.state_rows = state_rows(problem, false);
-  launch(variant, variant.kernel, problem, params, context);
+  run_forward(choose(problem, device_properties(problem.device), options), problem, context);
 }
 
 }  // namespace tandem::cuda::gated_scan
@@ -210,7 +223,7 @@ void gated_scan_forward(const GatedScanForwardProblem& problem, const Context& c
   const ForwardVariant& variant = choose(problem, device, options);
   if (problem.B == 0) return;
   const CallScope scope(variant.name, problem.device.index);
-  launch(variant, variant.kernel, problem, forward_params(problem, variant), context);
+  run_forward(variant, problem, context);
 }
 
 std::size_t gated_scan_forward_workspace_bytes(const GatedScanForwardProblem& problem,

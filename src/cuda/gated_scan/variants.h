@@ -24,9 +24,8 @@ struct VariantOf {
 
 /// The scan of an x [B,T,D] in fp32, as a product leaves it, beside tensors of 16 bits.
 struct OfProductProblem : GatedScanForwardProblem {
-  // Kept for a backward, or null.
-  TokenTensor rounded_x;    // [B,T,D] of dtype; outside of all sequences it holds anything
-  float* states = nullptr;  // as in ScanGradients
+  // Kept for a backward, or null: [B,T,D] of dtype; outside of all sequences it holds anything.
+  TokenTensor rounded_x;
 };
 
 struct ForwardVariant : VariantOf<ForwardKernel> {

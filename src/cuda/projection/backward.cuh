@@ -40,19 +40,11 @@ __global__ __launch_bounds__(gemm::kSumThreads) void projection_input_sums_kerne
   follow_stream();
   gemm::sum_tail<InputConfig<Element, kColumns, 1>>(
       params, [&](const float(&values)[4], int row, int, int column) {
-        const MatrixTensor& to = params.dx.matrix;
-        const int columns = params.columns[0];
+        const auto to = gemm::row_target<Element, 2>(params.dx, column, params.columns[0] - column);
 #pragma unroll
         for (int half = 0; half < 2; ++half, row += 8) {
-          if (row >= params.rows || column >= columns) return;
-          Element* at = static_cast<Element*>(to.data) + row * to.row_stride + column;
-          if (column + 1 < columns && reinterpret_cast<std::uintptr_t>(at) % 4 == 0) {
-            *reinterpret_cast<std::uint32_t*>(at) =
-                pack_pair<Element>(values[2 * half], values[2 * half + 1]);
-          } else {
-            at[0] = static_cast<Element>(values[2 * half]);
-            if (column + 1 < columns) at[1] = static_cast<Element>(values[2 * half + 1]);
-          }
+          if (row >= params.rows) return;
+          gemm::write<Element>(to, row, {values[2 * half], values[2 * half + 1]});
         }
       });
 }
