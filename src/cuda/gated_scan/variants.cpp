@@ -84,10 +84,15 @@ const Variant& choose_fastest(const char* call, const std::vector<Variant>& tabl
               .variant;
 }
 
-/// Kept states of a batch row. `per_sequence`: packed sequences begin theirs anew.
+/// Whether kept states begin anew with each sequence.
+bool begins_anew(const ScanRecurrence& problem, bool per_sequence) {
+  return per_sequence && problem.cu_seqlens != nullptr;
+}
+
+/// Kept states of a batch row.
 std::int64_t state_rows(const ScanRecurrence& problem, bool per_sequence) {
-  return per_sequence && problem.cu_seqlens != nullptr ? problem.T / kStateTokens + problem.N
-                                                       : ceil_div(problem.T, kStateTokens);
+  return begins_anew(problem, per_sequence) ? problem.T / kStateTokens + problem.N
+                                            : ceil_div(problem.T, kStateTokens);
 }
 
 /// States by sequence, null where there is none: the chain of what lies outside would take its own
@@ -113,10 +118,10 @@ ChainParams chain_params(const GatedScanForwardProblem& problem, const Kernel& k
       .state_rows = 0};
 }
 
-/// Whether the states that the forward kept are of use: packed sequences that begin theirs anew
-/// need others.
+/// Whether the states that the forward kept are of use.
 bool takes_states(const BackwardVariant& variant, const GatedScanBackwardProblem& problem) {
-  return problem.needs_states() && problem.states != nullptr && !variant.per_sequence;
+  return problem.needs_states() && problem.states != nullptr &&
+         !begins_anew(problem.forward, variant.per_sequence);
 }
 
 std::size_t states_bytes(const BackwardVariant& variant, const GatedScanBackwardProblem& problem) {
@@ -154,11 +159,12 @@ void launch_forward(const ForwardVariant& variant, const Problem& problem, float
   launch(variant, variant.kernel, problem, params, context);
 }
 
-/// Runs a forward by a variant. A sequence's walk has no state where the backward wants one:
+/// Runs a forward by a variant. A packed sequence's walk has no state where the backward wants one:
 /// another walk keeps them, whose outputs the next one replaces.
 template <class Problem>
 void run_forward(const ForwardVariant& variant, const Problem& problem, const Context& context) {
-  const bool walks_twice = problem.states != nullptr && variant.per_sequence;
+  const bool walks_twice =
+      problem.states != nullptr && begins_anew(problem, variant.per_sequence);
   if (walks_twice) {
     Problem first = problem;
     first.final_state = nullptr;  // which may be the initial one
