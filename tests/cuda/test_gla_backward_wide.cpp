@@ -51,24 +51,28 @@ TEST(GlaBackwardPlan, BySpansWhereThatIsPredictedToBeFaster) {
     double spans, walks;
   };
   const Measured table[] = {
-      {backward_args(8, 2048, 4, 4, 256, 512), 374, 579},
-      {backward_args(1, 8192, 4, 4, 256, 512), 230, 358},
-      {backward_args(1, 2048, 4, 4, 256, 512), 73, 190},
+      {backward_args(8, 2048, 4, 4, 256, 512), 356, 545},
+      {backward_args(1, 8192, 4, 4, 256, 512), 297, 336},
+      {backward_args(1, 2048, 4, 4, 256, 512), 91, 193},
       {backward_args(4, 2048, 12, 12, 192, 384), 456, 914},
-      {backward_args(1, 2048, 8, 8, 256, 256), 79, 123},
+      {backward_args(1, 2048, 8, 8, 256, 256), 97, 113},
       {backward_args(2, 4096, 16, 16, 256, 256), 479, 533},
       {backward_args(4, 4096, 16, 16, 192, 192), 761, 723},
       {backward_args(4, 4096, 16, 16, 256, 128), 661, 578},
-      {backward_args(8, 2048, 4, 4, 128, 256), 161, 191},
-      {backward_args(1, 8192, 4, 4, 128, 256), 145, 133},
-      {backward_args(1, 2048, 4, 4, 128, 256), 48, 74},
-      {backward_args(8, 2048, 8, 8, 128, 256), 313, 294},
+      {backward_args(8, 2048, 4, 4, 128, 256), 169, 176},
+      {backward_args(1, 8192, 4, 4, 128, 256), 223, 127},
+      {backward_args(1, 2048, 4, 4, 128, 256), 68, 65},
+      {backward_args(8, 2048, 8, 8, 128, 256), 299, 283},
       {backward_args(3, 4096, 16, 16, 128, 256), 488, 477},
       {backward_args(4, 4096, 16, 16, 128, 256), 629, 546},
       {backward_args(4, 2048, 8, 8, 128, 512), 270, 490},
       {backward_args(4, 4096, 8, 8, 128, 192), 283, 335},
       {backward_args(8, 4096, 16, 16, 128, 192), 1060, 993},
-      {backward_args(8, 2048, 8, 8, 64, 256), 296, 252},
+      {backward_args(8, 2048, 8, 8, 64, 256), 283, 214},
+      {backward_args(4, 512, 8, 8, 64, 256), 51, 70},
+      {backward_args(16, 512, 4, 4, 128, 256), 89, 127},
+      {backward_args(2, 8192, 4, 4, 128, 256), 286, 185},
+      {backward_args(2, 8192, 8, 8, 256, 256), 639, 491},
   };
   for (const auto& [args, spans, walks] : table) {
     const GlaForwardProblem f = make_problem(args).forward;

@@ -34,6 +34,26 @@ struct GroupGradients {
     }
   }
 
+  /// Stores what an item has of dq and dk in fp32, to which what other splits have is added.
+  __device__ void leave(const float (&dq)[Config::kKeyDim / 2],
+                        const float (&dk)[Config::kKeyDim / 2], const GroupItem& item) const {
+    const GlaForwardProblem& f = params.problem.forward;
+    const int time = item.begin() + fragment_row();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (time + 8 * half >= f.T) continue;
+      const std::int64_t row = (item.batch * f.T + time + 8 * half) * f.HQ + item.group;
+      const std::int64_t at = row * params.sums_stride + fragment_column(0);
+#pragma unroll
+      for (int block = 0; block < Config::kKeyDim / 8; ++block) {
+        if (8 * block >= f.K) continue;
+        const int value = 4 * block + 2 * half;
+        *reinterpret_cast<float2*>(params.query_sums + at + 8 * block) = {dq[value], dq[value + 1]};
+        *reinterpret_cast<float2*>(params.key_sums + at + 8 * block) = {dk[value], dk[value + 1]};
+      }
+    }
+  }
+
   __device__ void run() const {
     RingPosition<GroupShared<Config>::kStages> at;
     for (unsigned item = first_item(); item < group_items(params); item += gridDim.x) {
@@ -70,19 +90,24 @@ struct GroupGradients {
       fence_registers(dq);
       fence_registers(dk);
       sync_warpgroup(Config::kGradientsSync);  // no warp reads q or k any more
-      put_rows<Element>(dq, shared.q);
-      put_rows<Element>(dk, shared.k);
-      fence_shared_for_async_proxy();
-      sync_warpgroup(Config::kGradientsSync);
-      if (threadIdx.x % 128 == 0) {
-        const GroupItem of = find_item(params, item);
-        for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
-          const TileCoordinate to{64 * panel, of.group, of.begin(), of.batch};
-          store_panel(params.dq_map, shared.q + panel * panel_bytes(64), to);
-          store_panel(params.dk_map, shared.k + panel * panel_bytes(64), to);
+      if constexpr (Config::kSplit) {
+        if (threadIdx.x % 128 == 0) shared.left.arrive();
+        leave(dq, dk, find_item(params, item));
+      } else {
+        put_rows<Element>(dq, shared.q);
+        put_rows<Element>(dk, shared.k);
+        fence_shared_for_async_proxy();
+        sync_warpgroup(Config::kGradientsSync);
+        if (threadIdx.x % 128 == 0) {
+          const GroupItem of = find_item(params, item);
+          for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
+            const TileCoordinate to{64 * panel, of.group, of.begin(), of.batch};
+            store_panel(params.dq_map, shared.q + panel * panel_bytes(64), to);
+            store_panel(params.dk_map, shared.k + panel * panel_bytes(64), to);
+          }
+          wait_stores_read();
+          shared.left.arrive();
         }
-        wait_stores_read();
-        shared.left.arrive();
       }
     }
   }

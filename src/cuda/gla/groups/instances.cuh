@@ -53,10 +53,17 @@ void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaS
   states(name, parts, stream);
   const std::int64_t items = groups * params.slab_chunks;
   if (items == 0) return;
-  launch_group_gradients<Config>(name, params, items, stream);
   static_assert(kParts <= 2);
   if constexpr (kParts > 1) {
-    launch_group_gradients<GroupConfig<Element, kKeyDim, true>>(name, parts.of[1], items, stream);
+    launch_group_gradients<Config>(name, params, items, stream);
+    launch_group_gradients<GroupConfig<Element, kKeyDim, GroupForm::kAdds>>(name, parts.of[1],
+                                                                            items, stream);
+  } else {
+    const auto launch =
+        params.log2_splits > 0
+            ? &launch_group_gradients<GroupConfig<Element, kKeyDim, GroupForm::kSplit>>
+            : &launch_group_gradients<Config>;
+    launch(name, params, items, stream);
   }
 }
 

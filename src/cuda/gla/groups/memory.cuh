@@ -60,8 +60,9 @@ struct GroupCopies {
   /// Loads what all members of an item read; its first one's stage says when.
   __device__ void load_inputs(int stage, const GroupItem& item) const {
     Barrier& full = shared.full[stage];
-    const TileCoordinate own{0, item.group, item.begin(), item.batch};
-    const TileCoordinate other{0, item.group, item.other_begin(), item.batch};
+    const TileCoordinate own{0, item.key_head(params), item.begin(), item.batch};
+    TileCoordinate other = own;
+    other.time = item.other_begin();
     const CUtensorMap& other_map = item.is_second() ? params.k_map : params.q_map;
     load_tile(other_map, full, shared.other, Config::kKeyDim, other);
     load_tile(params.k_map, full, shared.k, Config::kKeyDim, own);

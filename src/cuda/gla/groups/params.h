@@ -30,6 +30,7 @@ struct GroupBackwardParams : BackwardMaps {
   std::int64_t state_stride = 0;  // from a head's state in fp32, [K,V] of all parts, to the next
   int value_panels = 1;           // of 64 columns of V
   int members = 1;                // of a group: its heads by value_panels, which are innermost
+  int log2_splits = 0;            // of the groups that share a head of q and k; HQ counts groups
   int chunks = 0;                 // per sequence
   int segments = 1;               // per sequence
   int segment_chunks = 0;         // of every segment but the last; even where there are several
@@ -48,7 +49,11 @@ struct GroupBackwardParams : BackwardMaps {
   int sequence_pairs = 0;
   CUtensorMap states_map{};
   float* decay_sums = nullptr;  // [B,H,chunks], of a constant decay
-  FiniteGuard guard = {};       // of packed sequences as one
+  // Of several splits, [B,T,HQ,sums_stride] from this part's first column on: dq and dk of each.
+  float* query_sums = nullptr;
+  float* key_sums = nullptr;
+  int sums_stride = 0;
+  FiniteGuard guard = {};  // of packed sequences as one
 
   /// States of a pair in `states`.
   constexpr int kinds() const { return saved_states ? 1 : 2; }

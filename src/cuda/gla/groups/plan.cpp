@@ -21,18 +21,20 @@ constexpr int kNarrow = 64;
 constexpr int kMostTiles = 2;  // of 128 x 64: with more walks are faster
 constexpr int kMostSegments = 64;
 constexpr int kFewestChunks = 4;  // per segment
+constexpr int kMostSplits = 8;
 
 /// What follows from a problem alone.
 struct Shape {
-  int parts, value_panels, chunks;
+  int parts, value_panels, chunks, splits;
   std::int64_t groups, members, state_bytes, most_bytes;
 
-  Shape(const GlaForwardProblem& f, const MergedSequences& merged)
+  Shape(const GlaForwardProblem& f, const MergedSequences& merged, int splits = 1)
       : parts(static_cast<int>(ceil_div(f.K, kGroupPart))),
         value_panels(static_cast<int>(ceil_div(f.V, 64))),
         chunks(static_cast<int>(ceil_div(f.T, kChunk))),
-        groups(f.B * f.HQ),
-        members(std::int64_t{f.H / std::max(f.HQ, 1)} * value_panels),
+        splits(splits),
+        groups(f.B * f.HQ * splits),
+        members(std::int64_t{f.H / std::max(f.HQ * splits, 1)} * value_panels),
         state_bytes((f.K <= kNarrow ? 1 : 2) * panel_bytes(64)),
         most_bytes(workspace_room(f, merged)) {}
 };
@@ -67,6 +69,11 @@ void choose_slabs(GroupBackwardPlan& plan, const Shape& shape, std::int64_t othe
   const std::int64_t of_groups = ceil_div(shape.groups, plan.slab_groups);
   const std::int64_t of_time = std::min<std::int64_t>(ceil_div(slabs, of_groups), plan.segments);
   plan.slab_segments = static_cast<int>(ceil_div(plan.segments, of_time));
+}
+
+/// Of what the splits of all groups leave of dq, or of dk.
+std::int64_t sums_bytes(const GlaForwardProblem& f, int splits) {
+  return splits > 1 ? 4 * f.B * f.T * f.HQ * splits * f.K : 0;
 }
 
 /// Microseconds of a chunk of all walks for states of a slab.
@@ -108,7 +115,12 @@ double predicted_time(const GroupBackwardPlan& plan, const Shape& shape, const G
       static_cast<double>((plan.parts - 1) * items) * members * kAddedMember;
   const std::int64_t slabs = ceil_div(shape.groups, std::max(plan.slab_groups, 1)) *
                              ceil_div(plan.segments, plan.slab_segments);
-  const double time = static_cast<double>(slabs) * slab;
+  double time = static_cast<double>(slabs) * slab;
+  if (plan.splits > 1) {  // what each leaves of dq and dk, and two launches that add it up
+    constexpr double kSums = 4.0, kBytesPerMicrosecond = 2.0e6;
+    time +=
+        2 * (kSums + static_cast<double>(2 * sums_bytes(f, plan.splits)) / kBytesPerMicrosecond);
+  }
   if (plan.segments == 1) return time;
   // Two passes for the states of segments, which read k, v, q and do, and their sums.
   constexpr int kLaunches = 3;
@@ -129,6 +141,7 @@ GroupBackwardPlan plan_segments(const GlaBackwardProblem& problem, const Shape& 
   plan.parts = shape.parts;
   plan.value_panels = shape.value_panels;
   plan.members = static_cast<int>(shape.members);
+  plan.splits = shape.splits;
   plan.chunks = shape.chunks;
   plan.segment_chunks = std::max(shape.chunks, 1);
   if (segments > 1)
@@ -144,6 +157,8 @@ GroupBackwardPlan plan_segments(const GlaBackwardProblem& problem, const Shape& 
   if (problem.d_log_decay.data && !problem.d_log_decay.per_token) {
     plan.decay_sums = workspace.add(4 * heads * plan.chunks);
   }
+  plan.query_sums = workspace.add(sums_bytes(f, plan.splits));
+  plan.key_sums = workspace.add(sums_bytes(f, plan.splits));
   choose_slabs(plan, shape, static_cast<std::int64_t>(workspace.bytes()));
   const std::int64_t bytes = slab_bytes(plan, shape);
   plan.part_bytes = static_cast<std::size_t>(bytes / plan.parts);
@@ -176,19 +191,30 @@ GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem,
   const GlaForwardProblem& f = problem.forward;
   const Shape shape(f, merged);
   const std::int64_t reach = std::min(merged.reach, expected_reach(f));
-  const GroupBackwardPlan whole = plan_segments(problem, shape, reach, device, 1);
-  if (!may_cut(problem)) return whole;
-  if (const int forced = gla_segments_switch(); forced > 0) {
-    const int segments = std::clamp(forced, 1, std::max(shape.chunks / 2, 1));
-    return plan_segments(problem, shape, reach, device, segments);
+  const auto plan = [&](int splits, int segments) {
+    return plan_segments(problem, Shape(f, merged, splits), reach, device, segments);
+  };
+  GroupBackwardPlan best = plan(1, 1);
+  const std::int64_t room =
+      std::max<std::int64_t>(shape.most_bytes, static_cast<std::int64_t>(best.workspace_bytes));
+  const auto consider = [&](int splits, int segments) {
+    const GroupBackwardPlan other = plan(splits, segments);
+    if (static_cast<std::int64_t>(other.workspace_bytes) > room) return;
+    if (other.time < best.time) best = other;
+  };
+  // Where many heads share q and k there are few items of many members.
+  const std::int64_t heads = f.H / std::max(f.HQ, 1);
+  const bool few =
+      shape.parts == 1 && shape.groups * shape.chunks < 4 * std::int64_t{device.multiprocessors};
+  for (int splits = 2; few && splits <= kMostSplits; splits *= 2) {
+    if (heads % splits == 0) consider(splits, 1);
   }
-  GroupBackwardPlan best = whole;
-  const int most = std::min(kMostSegments, shape.chunks / kFewestChunks);
-  for (int segments = 2; segments <= most; ++segments) {
-    const GroupBackwardPlan plan = plan_segments(problem, shape, reach, device, segments);
-    const bool fits = static_cast<std::int64_t>(plan.workspace_bytes) <=
-                      std::max<std::int64_t>(shape.most_bytes, whole.workspace_bytes);
-    if (fits && plan.time < best.time) best = plan;
+  if (may_cut(problem)) {
+    if (const int forced = gla_segments_switch(); forced > 0) {
+      return plan(best.splits, std::clamp(forced, 1, std::max(shape.chunks / 2, 1)));
+    }
+    const int most = std::min(kMostSegments, shape.chunks / kFewestChunks);
+    for (int segments = 2; segments <= most; ++segments) consider(best.splits, segments);
   }
   // Where heads share nothing other ways keep to the room.
   if (f.H == f.HQ && static_cast<std::int64_t>(best.workspace_bytes) > shape.most_bytes) {

@@ -20,8 +20,9 @@ struct GroupBackwardPlan : SegmentPlan {
   int parts = 1;              // of K
   int value_panels = 1;       // of 64 columns of V
   int members = 1;            // of a group: its heads by value_panels
+  int splits = 1;             // groups that the heads of a head of q and k make: a power of two
   bool saved_states = false;  // of the forward are read
-  // Of B * HQ groups and of segments, those of one launch: all, or as many as have room.
+  // Of B * HQ * splits groups and of segments, those of one launch: all, or as many as have room.
   int slab_groups = 0;
   int slab_segments = 1;
   double time = 0.0;  // microseconds, predicted: right enough to compare with those of other ways
@@ -29,6 +30,8 @@ struct GroupBackwardPlan : SegmentPlan {
   std::size_t states = 0;      // of both kinds, a part's behind those of the one before
   std::size_t part_bytes = 0;  // of a part's
   std::size_t decay_sums = 0;
+  std::size_t query_sums = 0;  // fp32 [B,T,HQ,splits,K], of several splits
+  std::size_t key_sums = 0;
   std::size_t workspace_bytes = 0;
 
   int slab_chunks() const;

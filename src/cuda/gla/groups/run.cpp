@@ -1,9 +1,11 @@
 #include "cuda/gla/groups/run.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda/gla/common/segment_entries.h"
 #include "cuda/gla/decay/gradient.h"
+#include "cuda/gla/walk/sum_heads.h"
 #include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::gla {
@@ -45,6 +47,13 @@ void run_group_backward(const GlaBackwardProblem& problem, const GroupBackwardPl
     };
     GroupBackwardParams& params = parts.of[part];
     params = {encode_maps(own), own};
+    params.problem.forward.HQ = f.HQ * plan.splits;
+    params.log2_splits = std::bit_width(static_cast<unsigned>(plan.splits)) - 1;
+    if (plan.splits > 1) {
+      params.query_sums = scratch.at<float>(plan.query_sums) + first;
+      params.key_sums = scratch.at<float>(plan.key_sums) + first;
+      params.sums_stride = f.K;
+    }
     params.state_stride = std::int64_t{f.K} * f.V;
     params.value_panels = plan.value_panels;
     params.members = plan.members;
@@ -62,7 +71,7 @@ void run_group_backward(const GlaBackwardProblem& problem, const GroupBackwardPl
     params.decay_sums = scratch.at<float>(plan.decay_sums);
     params.guard = guard;
   }
-  const int groups = static_cast<int>(f.B * f.HQ);
+  const int groups = static_cast<int>(f.B * f.HQ * plan.splits);
   for (int group = 0; group < groups; group += plan.slab_groups) {
     for (int segment = 0; segment < plan.segments; segment += plan.slab_segments) {
       const GroupSlab slab{group, std::min(plan.slab_groups, groups - group), segment,
@@ -75,6 +84,24 @@ void run_group_backward(const GlaBackwardProblem& problem, const GroupBackwardPl
       }
       launch(name, parts, stream);
     }
+  }
+  if (plan.splits > 1) {
+    const auto add = [&](std::size_t sums, const StridedTensor& to) {
+      launch_sum_heads({f.dtype,
+                        f.B,
+                        f.T,
+                        0,
+                        f.HQ * plan.splits,
+                        f.HQ,
+                        f.K,
+                        nullptr,
+                        scratch.at<float>(sums),
+                        to,
+                        {}},
+                       device.multiprocessors, stream);
+    };
+    add(plan.query_sums, problem.dq);
+    add(plan.key_sums, problem.dk);
   }
   launch_decay_sum(problem, parts.of[0].decay_sums, plan.chunks, stream);
 }

@@ -12,11 +12,15 @@
 
 namespace tandem::cuda::gla {
 
-/// `kAdds`: to dv and d_log_decay of the parts of K before.
-template <class ElementT, int kKeyDimT, bool kAddsT = false>
+/// Whether the gradients are all there is, are added to dv and d_log_decay of the parts of K
+/// before, or are dq and dk in fp32 of a part of the heads. why not both: ptxas spills.
+enum class GroupForm { kWhole, kAdds, kSplit };
+
+template <class ElementT, int kKeyDimT, GroupForm kForm = GroupForm::kWhole>
 struct GroupConfig {
   using Element = ElementT;
-  static constexpr bool kAdds = kAddsT;
+  static constexpr bool kAdds = kForm == GroupForm::kAdds;
+  static constexpr bool kSplit = kForm == GroupForm::kSplit;
   static constexpr int kKeyDim = kKeyDimT;  // columns of q and k, padded with zeros
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kKeyPanels = kKeyDim / kPanelColumns;
@@ -101,6 +105,10 @@ struct GroupItem {
   int chunk;  // of the sequence
 
   __device__ int begin() const { return 64 * chunk; }
+  /// The head of q and k.
+  __device__ int key_head(const GroupBackwardParams& params) const {
+    return group >> params.log2_splits;
+  }
   /// Whether the chunk is the second one of its pair, which takes S from the first.
   __device__ bool is_second() const { return chunk % 2 == 1; }
   __device__ int other_begin() const { return 64 * (chunk ^ 1); }

@@ -47,6 +47,7 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
   const GroupBackwardParams& params;
   int segment;
   int group;         // of the batch
+  int key_head;      // its head of q and k
   int first_member;  // of the CTA's
   int first_state;   // of the member and the segment
 
@@ -65,6 +66,7 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
         params.slab.first_segment + static_cast<int>(of_segment - of_group * params.slab.segments);
     const unsigned of_all = of_group + params.slab.first_group;
     group = static_cast<int>(of_all % problem.HQ);
+    key_head = group >> params.log2_splits;
     set_sequence(item, problem, of_all / problem.HQ);
     keep_chunks<Config>(item, segment * params.segment_chunks,
                         (segment + 1) * params.segment_chunks);
@@ -102,7 +104,7 @@ struct GroupStatesWalk : StateWalk<Config, GroupStatesWalk<Config>> {
   }
   __device__ void load(Position at, int chunk) const {
     Base::load(at, chunk, Config::kReverse ? params.q_map : params.k_map,
-               Config::kReverse ? params.d_o_map : params.v_map, group, 0);
+               Config::kReverse ? params.d_o_map : params.v_map, key_head, 0);
   }
 
   /// Stores the state where a pair begins.

@@ -19,12 +19,11 @@ int key_parts_of(const GlaForwardProblem& f) {
   return std::max(static_cast<int>(ceil_div(f.K, kWideKeys)), 1);
 }
 
-/// Microseconds of a launch for so many heads, fitted to an H100 and an H200
-/// (docs/ops/gla_backward.log.md).
+/// Microseconds of a launch for so many heads, fitted to an H200 (docs/ops/gla_backward.log.md).
 double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, bool sums,
                       std::int64_t heads, const DeviceProperties& device) {
-  constexpr double kLaunch = 3.0;  // of each kernel, its first loads and last stores
-  constexpr double kChunk = 0.78;  // of one walk for states
+  constexpr double kLaunch = 4.0;  // of each kernel, its first loads and last stores
+  constexpr double kChunk = 1.1;   // of one walk for states
   // All gradients of a block of rows, on a multiprocessor: beside, and for, each 64 columns of V.
   const double block = plan.key_parts == 1 ? 11.5 : 17.0;
   const double panel = plan.key_parts == 1 ? 3.5 : 5.2;
@@ -47,15 +46,16 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
 }
 
 /// Whether walks are known to be faster: with up to 256 columns of V, where heads fill the
-/// multiprocessors, or where K is half of what is walked here. why not by their predicted time:
-/// there it is 1.2 to 1.7 times the measured one.
+/// multiprocessors, unless sequences are short. why not by their predicted time: there it is 1.2 to
+/// 1.7 times the measured one.
 bool walks_are_faster(const WideBackwardPlan& plan, const GlaForwardProblem& f,
                       const DeviceProperties& device) {
+  constexpr std::int64_t kShort = 1024;
   if (plan.value_panels > 4) return false;
-  if (f.K <= kWideKeys / 2) return true;
   const std::int64_t heads = f.B * f.H;
-  if (plan.key_parts == 1) return 7 * heads >= 3 * device.multiprocessors;
-  return plan.value_panels == 4 && 4 * heads > device.multiprocessors;
+  if (plan.key_parts > 1) return plan.value_panels == 4 && 4 * heads > device.multiprocessors;
+  const bool fill = 7 * heads >= 3 * device.multiprocessors;
+  return fill && (f.T > kShort || f.K <= kWideKeys / 2);
 }
 
 }  // namespace
