@@ -163,8 +163,7 @@ void launch_forward(const ForwardVariant& variant, const Problem& problem, float
 /// another walk keeps them, whose outputs the next one replaces.
 template <class Problem>
 void run_forward(const ForwardVariant& variant, const Problem& problem, const Context& context) {
-  const bool walks_twice =
-      problem.states != nullptr && begins_anew(problem, variant.per_sequence);
+  const bool walks_twice = problem.states != nullptr && begins_anew(problem, variant.per_sequence);
   if (walks_twice) {
     Problem first = problem;
     first.final_state = nullptr;  // which may be the initial one

@@ -3,6 +3,7 @@
 #include "cuda/scan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/runtime/device_model.h"
 #include "tandem/device.h"
@@ -15,7 +16,10 @@ double predict(const ScanWork& work, int ranks, const DeviceProperties& device,
   const int multiprocessors = device.multiprocessors;
   const std::int64_t clusters =
       std::max<std::int64_t>(device.clusters_of(ranks) * work.blocks_per_sm, 1);
-  const std::int64_t waves = ceil_div(work.chains, clusters);
+  // Where an SM holds several CTAs, the next ones begin as these end, one by one; not clusters.
+  const double chains = static_cast<double>(work.chains) / static_cast<double>(clusters);
+  const bool one_by_one = work.blocks_per_sm > 1 && ranks == 1;
+  const double waves = one_by_one ? std::max(chains, 1.0) : std::ceil(chains);
   const std::int64_t steps = ceil_div(work.tiles, ranks);
   // Short rows of tensors are slower to read and write.
   const double elements =
@@ -25,8 +29,7 @@ double predict(const ScanWork& work, int ranks, const DeviceProperties& device,
   const double exchange = ranks > 1 ? model.exchange + ranks * model.exchange_rank : 0.0;
   const double alone = model.step + elements * model.element_alone + exchange;
   const double together = beside * (model.tile_together + elements * model.element_together);
-  return static_cast<double>(waves) *
-         (model.start + static_cast<double>(steps) * std::max(alone, together));
+  return waves * (model.start + static_cast<double>(steps) * std::max(alone, together));
 }
 
 }  // namespace
