@@ -87,17 +87,14 @@ void run_group_backward(const GlaBackwardProblem& problem, const GroupBackwardPl
   }
   if (plan.splits > 1) {
     const auto add = [&](std::size_t sums, const StridedTensor& to) {
-      launch_sum_heads({f.dtype,
-                        f.B,
-                        f.T,
-                        0,
-                        f.HQ * plan.splits,
-                        f.HQ,
-                        f.K,
-                        nullptr,
-                        scratch.at<float>(sums),
-                        to,
-                        {}},
+      launch_sum_heads({.dtype = f.dtype,
+                        .B = f.B,
+                        .T = f.T,
+                        .H = f.HQ * plan.splits,
+                        .HQ = f.HQ,
+                        .D = f.K,
+                        .from = scratch.at<float>(sums),
+                        .to = to},
                        device.multiprocessors, stream);
     };
     add(plan.query_sums, problem.dq);

@@ -1,4 +1,4 @@
-// What follows walks whose heads share a query and key head, or whose outputs are summed.
+// What follows walks, or groups in parts, whose heads share a query and key head or are summed.
 #pragma once
 
 #include "cuda/gla/common/finite_guard.h"
