@@ -3,32 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "cli/calls/keep_outputs.h"
 #include "cli/ops/ops.h"
 #include "cli/ops/scan.h"
 
 namespace tandem::tools {
-
-namespace {
-
-TensorSet make_forward(const Case& one, DType dtype, std::uint64_t seed) {
-  return make_gated_scan(one, dtype, seed, one.kept == Kept::kYes);
-}
-
-TensorSet make_backward(const Case& one, DType dtype, std::uint64_t seed) {
-  const bool kept = one.kept != Kept::kNo;
-  TensorSet set = make_gated_scan(one, dtype, seed, kept);
-  if (kept) keep_outputs<GatedScanForwardArgs>(gated_scan_forward_signature(), set, {"states"});
-  return differentiate_scan(std::move(set), gated_scan_backward_signature(), one, seed);
-}
-
-/// Makes those of a backward that takes what the forward before it writes.
-TensorSet make_second(const Case& one, DType dtype, std::uint64_t seed) {
-  return differentiate_scan(make_gated_scan(one, dtype, seed, one.kept != Kept::kNo),
-                            gated_scan_backward_signature(), one, seed);
-}
-
-}  // namespace
 
 CaseSchema gated_scan_case_schema() { return scan_case_schema("gated_scan", {"B", "T", "D"}); }
 
@@ -40,10 +18,12 @@ std::vector<Operation> gated_scan_operations() {
       return fmt::format("B{} T{} D{}", x[0], x[1], x[2]);
     };
   };
+  const ScanMakers makers = make_scan_by<GatedScanForwardArgs>(
+      make_gated_scan, gated_scan_forward_signature(), gated_scan_backward_signature());
   const Operation forward = {.name = "gated_scan",
                              .direction = "forward",
                              .calls = {&gated_scan_forward_signature()},
-                             .make = make_forward,
+                             .make = makers.forward,
                              .expect = expect_gated_scan,
                              .flops = no_flops,
                              .shape = shape_of("x"),
@@ -51,13 +31,13 @@ std::vector<Operation> gated_scan_operations() {
   const Operation backward = {.name = "gated_scan",
                               .direction = "backward",
                               .calls = {&gated_scan_backward_signature()},
-                              .make = make_backward,
+                              .make = makers.backward,
                               .expect = expect_gated_scan_backward,
                               .flops = no_flops,
                               .shape = shape_of("x"),
                               .fp32_on_cuda = true};
   Operation second = backward;
-  second.make = make_second;
+  second.make = makers.second;
   Operation decay = forward, carry = forward, carry_backward = forward;
   decay.direction = "decay";
   decay.calls = {&gated_scan_decay_signature()};

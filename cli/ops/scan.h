@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/calls/keep_outputs.h"
 #include "cli/calls/operation.h"
 #include "cli/cases/cases.h"
 #include "cli/cases/draw.h"
@@ -74,6 +75,30 @@ TensorSet make_linear_scan(const Case& one, DType dtype, std::uint64_t seed, boo
 /// Turns a forward's tensors into those of its backward.
 TensorSet differentiate_scan(TensorSet set, const Signature& backward, const Case& one,
                              std::uint64_t seed);
+
+/// How the tensors of a scan's calls are made: those of a forward, of a backward, and of a backward
+/// that takes what the forward before it writes.
+struct ScanMakers {
+  decltype(Operation::make) forward, backward, second;
+};
+
+/// The makers by one of a forward's tensors, which the case says whether to keep for the backward.
+template <class ForwardArgs, class Make>
+ScanMakers make_scan_by(Make make, const Signature& forward, const Signature& backward) {
+  const auto second = [=, &backward](const Case& one, DType dtype, std::uint64_t seed) {
+    return differentiate_scan(make(one, dtype, seed, one.kept != Kept::kNo), backward, one, seed);
+  };
+  return {[=](const Case& one, DType dtype, std::uint64_t seed) {
+            return make(one, dtype, seed, one.kept == Kept::kYes);
+          },
+          [=, &forward, &backward](const Case& one, DType dtype, std::uint64_t seed) {
+            if (one.kept == Kept::kNo) return second(one, dtype, seed);
+            TensorSet set = make(one, dtype, seed, true);
+            keep_outputs<ForwardArgs>(forward, set, {"x", "states"});
+            return differentiate_scan(std::move(set), backward, one, seed);
+          },
+          second};
+}
 
 std::unique_ptr<Expectation> expect_gated_scan(const TensorSet& set, bool sampled);
 std::unique_ptr<Expectation> expect_gated_scan_backward(const TensorSet& set, bool sampled);
