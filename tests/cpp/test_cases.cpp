@@ -41,6 +41,7 @@ TEST(Cases, EveryMeasuredForwardSizeIsThere) {
       {"prompt_b1h8_t32768_d128", {1, 32768, 8, 8, 128, 128}},
       {"mamba2_2b7", {8, 4096, 80, 1, 128, 64}},
       {"mamba2_780m_b1", {1, 2048, 48, 1, 128, 64}},
+      {"gla_340m_b1", {1, 2048, 4, 4, 128, 256}},
       {"nemotron_h_8b", {4, 8192, 128, 8, 128, 64}},
       {"falcon_h1", {4, 4096, 32, 1, 256, 64}},
       {"minimax_lightning", {1, 16384, 64, 64, 128, 128, DecayKind::kConstant}},

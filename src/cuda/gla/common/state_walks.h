@@ -6,12 +6,16 @@
 
 namespace tandem::cuda::gla {
 
-/// Walks of a CTA where `count` of them share k: several then share its tiles, too.
-constexpr int kManyStateWalks = 4;
-constexpr int state_walks_of_cta(int count) { return count > 2 ? kManyStateWalks : 1; }
-
-/// Walks at once on a multiprocessor.
+/// Walks at once on a multiprocessor, where a CTA has so many.
 constexpr int state_walks_at_once(int of_cta) { return of_cta == 1 ? 2 : of_cta; }
+
+/// Walks of a CTA, where `count` of a launch's `walks` share k: several share its tiles, too,
+/// unless all have room alone, which takes less time for each.
+constexpr int kManyStateWalks = 4;
+constexpr int state_walks_of_cta(std::int64_t walks, std::int64_t count, int multiprocessors) {
+  const bool have_room = walks <= std::int64_t{state_walks_at_once(1)} * multiprocessors;
+  return count > 2 && !have_room ? kManyStateWalks : 1;
+}
 
 /// CTAs of `count` walks that share k, and the first walk of one of them, or of the one behind all.
 constexpr int state_walk_ctas(int count, int of_cta) { return (count + of_cta - 1) / of_cta; }

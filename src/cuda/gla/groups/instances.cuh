@@ -47,7 +47,9 @@ void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaS
   const GroupBackwardParams& params = parts.of[0];    // but for its columns of K, as all
   const std::int64_t groups = params.slab.groups;
   if (groups == 0 || params.members == 0) return;
-  const auto states = state_walks_of_cta(params.members) == 1
+  const std::int64_t walks =
+      params.kinds() * kParts * groups * params.slab.segments * params.members;
+  const auto states = state_walks_of_cta(walks, params.members, params.multiprocessors) == 1
                           ? &launch_group_states<Config, kParts, 1>
                           : &launch_group_states<Config, kParts, kManyStateWalks>;
   states(name, parts, stream);

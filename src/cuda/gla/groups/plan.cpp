@@ -79,19 +79,18 @@ std::int64_t sums_bytes(const GlaForwardProblem& f, int splits) {
 /// Microseconds of a chunk of all walks for states of a slab.
 double predicted_walks(const GroupBackwardPlan& plan, const Shape& shape,
                        const DeviceProperties& device) {
-  constexpr double kChunk = 1.1;    // of one walk (docs/ops/gla_backward.log.md)
   constexpr double kOfCopy = 0.85;  // the memory's rate where as much is written as read
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
   // v or d_o read, once for all parts, half a state written.
   const std::int64_t bytes = panel_bytes(64) / plan.parts + shape.state_bytes / 2;
-  const auto round = [&](std::int64_t walks) {
-    return std::max(walks > 0 ? kChunk : 0.0, static_cast<double>(walks * bytes) / rate);
-  };
   const std::int64_t walks =
       kinds(plan) * plan.parts * plan.slab_groups * plan.slab_segments * shape.members;
-  const std::int64_t at_once =
-      state_walks_at_once(state_walks_of_cta(static_cast<int>(shape.members))) *
-      std::max(device.multiprocessors, 1);
+  const int of_cta = state_walks_of_cta(walks, shape.members, device.multiprocessors);
+  const std::int64_t at_once = state_walks_at_once(of_cta) * std::max(device.multiprocessors, 1);
+  const double chunk = of_cta == 1 ? 0.65 : 1.1;  // of one walk (docs/ops/gla_backward.log.md)
+  const auto round = [&](std::int64_t count) {
+    return std::max(count > 0 ? chunk : 0.0, static_cast<double>(count * bytes) / rate);
+  };
   return static_cast<double>(walks / at_once) * round(at_once) + round(walks % at_once);
 }
 

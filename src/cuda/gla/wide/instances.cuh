@@ -49,7 +49,9 @@ template <class Element>
 void launch_wide_backward(const char* name, const WideBackwardParams& params, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   if (params.heads == 0 || params.value_panels == 0 || params.key_parts == 0) return;
-  const auto states = state_walks_of_cta(params.value_panels) == 1
+  const std::int64_t walks =
+      std::int64_t{2} * params.heads * params.key_parts * params.value_panels;
+  const auto states = state_walks_of_cta(walks, params.value_panels, params.multiprocessors) == 1
                           ? &launch_wide_states<Element, 1>
                           : &launch_wide_states<Element, kManyStateWalks>;
   states(name, params, on);

@@ -23,7 +23,6 @@ int key_parts_of(const GlaForwardProblem& f) {
 double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, bool sums,
                       std::int64_t heads, const DeviceProperties& device) {
   constexpr double kLaunch = 4.0;  // of each kernel, its first loads and last stores
-  constexpr double kChunk = 1.1;   // of one walk for states
   // All gradients of a block of rows, on a multiprocessor: beside, and for, each 64 columns of V.
   const double block = plan.key_parts == 1 ? 11.5 : 17.0;
   const double panel = plan.key_parts == 1 ? 3.5 : 5.2;
@@ -31,9 +30,10 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   const double rate = kOfCopy * device_model(device).gla_chunks.bytes_per_microsecond;
   const std::int64_t multiprocessors = std::max(device.multiprocessors, 1);
   const std::int64_t walks = 2 * heads * plan.value_panels * plan.key_parts;
-  const std::int64_t rounds =
-      ceil_div(walks, state_walks_at_once(state_walks_of_cta(plan.value_panels)) * multiprocessors);
-  const double chain = kChunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
+  const int of_cta = state_walks_of_cta(walks, plan.value_panels, device.multiprocessors);
+  const std::int64_t rounds = ceil_div(walks, state_walks_at_once(of_cta) * multiprocessors);
+  const double chunk = of_cta == 1 ? 0.65 : 1.1;  // of one walk for states
+  const double chain = chunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
   const double tensors = static_cast<double>(4 * (f.K + f.V) * f.T * heads);
   const double states = static_cast<double>(2 * 2 * 64 * kWideKeys * plan.key_parts) *
                         static_cast<double>(plan.value_panels * plan.spans * heads);
@@ -45,17 +45,21 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   return 3 * kLaunch + std::max(chain, (tensors + states) / rate) + gradients + flows;
 }
 
-/// Whether walks are known to be faster: with up to 256 columns of V, where heads fill the
-/// multiprocessors, unless sequences are short. why not by their predicted time: there it is 1.2 to
-/// 1.7 times the measured one.
-bool walks_are_faster(const WideBackwardPlan& plan, const GlaForwardProblem& f,
-                      const DeviceProperties& device) {
-  constexpr std::int64_t kShort = 1024;
-  if (plan.value_panels > 4) return false;
+/// What to multiply a predicted time by before it is compared with that of walks, which is 1.2 to
+/// 1.7 times the measured one where sequences are long. Walks are faster with up to 256 columns of
+/// V where heads fill the multiprocessors, unless sequences are short.
+double beside_walks(const WideBackwardPlan& plan, const GlaForwardProblem& f,
+                    const DeviceProperties& device) {
+  constexpr std::int64_t kShort = 1024, kLong = 4096;
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const double otherwise = f.T > kLong ? 1.25 : 1.0;
+  if (plan.value_panels > 4) return otherwise;
   const std::int64_t heads = f.B * f.H;
-  if (plan.key_parts > 1) return plan.value_panels == 4 && 4 * heads > device.multiprocessors;
+  if (plan.key_parts > 1) {
+    return plan.value_panels == 4 && 4 * heads > device.multiprocessors ? kNever : otherwise;
+  }
   const bool fill = 7 * heads >= 3 * device.multiprocessors;
-  return fill && (f.T > kShort || f.K <= kWideKeys / 2);
+  return fill && (f.T > kShort || f.K <= kWideKeys / 2) ? kNever : otherwise;
 }
 
 }  // namespace
@@ -112,8 +116,8 @@ WideBackwardPlan plan_wide_backward(const GlaBackwardProblem& problem,
     lay_out(ceil_div(heads, slabs));
   }
   const std::int64_t slabs = ceil_div(heads, std::max(plan.slab_heads, 1));
-  plan.time = static_cast<double>(slabs) * predicted_time(plan, f, sums, plan.slab_heads, device);
-  if (walks_are_faster(plan, f, device)) plan.time = std::numeric_limits<double>::infinity();
+  plan.time = beside_walks(plan, f, device) * static_cast<double>(slabs) *
+              predicted_time(plan, f, sums, plan.slab_heads, device);
   return plan;
 }
 
