@@ -79,7 +79,7 @@ TEST(GlaBackwardPlan, WorkspaceByGroupsIsTwoStatesPerPair) {
   };
   EXPECT_EQ(bytes(backward_args(2, 130, 2, 8, 128, 64)), 2 * 2 * 8 * 2 * 16384u);
   EXPECT_EQ(bytes(backward_args(2, 130, 2, 4, 128, 72)), 2 * 2 * 4 * 2 * 2 * 16384u);
-  EXPECT_EQ(bytes(backward_args(2, 130, 2, 8, 240, 24)),
+  EXPECT_EQ(bytes(backward_args(2, 130, 8, 8, 240, 24)),
             2 * 2 * 8 * 2 * 2 * 16384u);  // of each of two parts
   GlaBackwardArgs args = backward_args(2, 130, 2, 8, 64, 64);
   EXPECT_EQ(bytes(args), 2 * 2 * 8 * 2 * 8192u);
@@ -97,7 +97,7 @@ TEST(GlaBackwardPlan, HeadsThatShareFewChunksGoInParts) {
   EXPECT_EQ(plan(8192, 1, 48, 128).splits, 1);  // an item for each multiprocessor
   EXPECT_EQ(plan(130, 48, 48, 128).splits, 1);
   EXPECT_EQ(plan(130, 1, 47, 128).splits, 1);
-  EXPECT_EQ(plan(130, 1, 48, 256).splits, 1);
+  EXPECT_EQ(plan(130, 1, 48, 256).splits, 8);
   const std::size_t states = 2 * 2 * 48 * 2 * 16384u;
   EXPECT_EQ(plan(130, 1, 48, 128).workspace_bytes, states + 2 * 4 * 2 * 130 * 8 * 128);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/gla/groups/kernel.cuh"
 #include "cuda/gla/groups/states.cuh"
@@ -55,17 +56,19 @@ void launch_group_tiles(const char* name, const GroupBackwardParts& parts, cudaS
   states(name, parts, stream);
   const std::int64_t items = groups * params.slab_chunks;
   if (items == 0) return;
-  static_assert(kParts <= 2);
-  if constexpr (kParts > 1) {
-    launch_group_gradients<Config>(name, params, items, stream);
-    launch_group_gradients<GroupConfig<Element, kKeyDim, GroupForm::kAdds>>(name, parts.of[1],
+  const auto launch_parts = [&](auto splits) {
+    launch_group_gradients<GroupConfig<Element, kKeyDim, false, splits()>>(name, params, items,
+                                                                           stream);
+    static_assert(kParts <= 2);
+    if constexpr (kParts > 1) {
+      launch_group_gradients<GroupConfig<Element, kKeyDim, true, splits()>>(name, parts.of[1],
                                                                             items, stream);
+    }
+  };
+  if (params.log2_splits > 0) {
+    launch_parts(std::true_type{});
   } else {
-    const auto launch =
-        params.log2_splits > 0
-            ? &launch_group_gradients<GroupConfig<Element, kKeyDim, GroupForm::kSplit>>
-            : &launch_group_gradients<Config>;
-    launch(name, params, items, stream);
+    launch_parts(std::false_type{});
   }
 }
 

@@ -3,7 +3,7 @@
 // A launch makes a part of up to 128 columns of K: its dq and dk, and its share of dv and dg, which
 // are sums over K. The second part adds its share to the first's: dv's is loaded in 16 bits, where
 // the other chunk's v or d_o was. Where a group's heads make several, with the same q and k, each
-// leaves dq and dk in fp32 (GroupForm::kSplit), and gla_sum_heads_kernel adds them up.
+// leaves dq and dk in fp32 (GroupConfig::kSplit), and gla_sum_heads_kernel adds them up.
 //
 // With S before a pair of chunks and dS behind it from gla_group_states_kernel, chunks are
 // independent. A CTA takes every gridDim.x-th chunk (C = 64 tokens) of a group and goes through its

@@ -75,7 +75,7 @@ struct GroupCopies {
     // why not found for each member: divisions are a fifth of the loop.
     GroupItem item = find_item(params, now.item), next = item;
     const auto advance = [&](GroupPosition& position, GroupItem& at) {
-      if (position.advance(params)) at = find_item(params, position.item);
+      if (position.advance<Config>(params)) at = find_item(params, position.item);
     };
     // why before the stream is followed: the inputs were there before the previous kernel began.
     load_inputs(0, item);
@@ -199,7 +199,7 @@ struct GroupDecays {
     while (ahead.more(params)) {
       const PairDecays now = log_decays;
       const bool is_second = chunk % 2 == 1;
-      if (ahead.advance(params)) find();
+      if (ahead.advance<Config>(params)) find();
       log_decays = load(group, chunk, ahead.member);
       // Returns at once in the first turn.
       shared.sums_read[at.stage].wait(at.parity ^ 1);
@@ -296,7 +296,7 @@ struct GroupDecayGradients {
   __device__ void run() {
     if constexpr (Config::kAdds) follow_stream();  // the part before left what this one adds to
     RingPosition<GroupShared<Config>::kStages> at;
-    for (GroupPosition now; now.more(params); at.advance(), now.advance(params)) {
+    for (GroupPosition now; now.more(params); at.advance(), now.advance<Config>(params)) {
       if (now.member == 0) begin_item(find_item(params, now.item));
       shared.made[at.stage].wait(at.parity);
       differentiate(at.stage);

@@ -203,8 +203,7 @@ GroupBackwardPlan plan_group_backward(const GlaBackwardProblem& problem,
   };
   // Where many heads share q and k there are few items of many members.
   const std::int64_t heads = f.H / std::max(f.HQ, 1);
-  const bool few =
-      shape.parts == 1 && shape.groups * shape.chunks < 4 * std::int64_t{device.multiprocessors};
+  const bool few = shape.groups * shape.chunks < 4 * std::int64_t{device.multiprocessors};
   for (int splits = 2; few && splits <= kMostSplits; splits *= 2) {
     if (heads % splits == 0) consider(splits, 1);
   }

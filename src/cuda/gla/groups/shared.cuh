@@ -12,15 +12,13 @@
 
 namespace tandem::cuda::gla {
 
-/// Whether the gradients are all there is, are added to dv and d_log_decay of the parts of K
-/// before, or are dq and dk in fp32 of a part of the heads. why not both: ptxas spills.
-enum class GroupForm { kWhole, kAdds, kSplit };
-
-template <class ElementT, int kKeyDimT, GroupForm kForm = GroupForm::kWhole>
+/// `kAddsT`: adds to dv and d_log_decay of the parts of K before. `kSplitT`: leaves dq and dk of a
+/// part of the heads in fp32.
+template <class ElementT, int kKeyDimT, bool kAddsT = false, bool kSplitT = false>
 struct GroupConfig {
   using Element = ElementT;
-  static constexpr bool kAdds = kForm == GroupForm::kAdds;
-  static constexpr bool kSplit = kForm == GroupForm::kSplit;
+  static constexpr bool kAdds = kAddsT;
+  static constexpr bool kSplit = kSplitT;
   static constexpr int kKeyDim = kKeyDimT;  // columns of q and k, padded with zeros
   static constexpr int kKeySteps = kKeyDim / 16;
   static constexpr int kKeyPanels = kKeyDim / kPanelColumns;
@@ -142,11 +140,19 @@ __device__ inline bool ends_head(const GroupBackwardParams& params, int member) 
   return (~member & (params.value_panels - 1)) == 0;
 }
 
-/// Returns blockIdx.x. why by assembly: a value that roles have in common is spilled in some.
+/// Return blockIdx.x and gridDim.x. why by assembly: a value that roles have in common is spilled
+/// in some; the latter in one form, while another form spills with the assembly.
 __device__ inline unsigned first_item() {
   unsigned item;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(item));
   return item;
+}
+template <class Config>
+__device__ inline unsigned items_between() {
+  if constexpr (!Config::kAdds || !Config::kSplit) return gridDim.x;
+  unsigned ctas;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(ctas));
+  return ctas;
 }
 
 /// Finds an item. Chunks are innermost: those of a pair read the same states.
@@ -167,10 +173,11 @@ struct GroupPosition {
     return item < group_items(params);
   }
   /// Returns whether another item begins.
+  template <class Config>
   __device__ bool advance(const GroupBackwardParams& params) {
     if (++member < params.members) return false;
     member = 0;
-    item += gridDim.x;
+    item += items_between<Config>();
     return true;
   }
 };
