@@ -253,8 +253,8 @@ TEST(TransformerBlockBackward, AForwardRefusesMemoryThatItCannotSaveIn) {
        "[transformer_block_forward] out must not overlap x, got views that share memory"},
       {[](Args& args) { args.out.data = args.saved->data; },
        "[transformer_block_forward] saved must not overlap out, got views that share memory"},
-      {[](Args& args) { args.block.up_proj.data = args.saved->data; },
-       "[transformer_block_forward] saved must not overlap up_proj"}};
+      {[](Args& args) { args.block.input_layernorm.data = args.saved->data; },
+       "[transformer_block_forward] saved must not overlap input_layernorm"}};
   expect_refusals<Args>(spoilt, call.forward, transformer_block_forward);
   EXPECT_THAT(values_of(call.forward.out), testing::Each(0.0));
 }
