@@ -17,6 +17,10 @@ constexpr int state_walks_of_cta(std::int64_t walks, std::int64_t count, int mul
   return count > 2 && !have_room ? kManyStateWalks : 1;
 }
 
+/// Microseconds that a walk takes for 64 tokens, measured on an H200
+/// (docs/ops/gla_backward.log.md).
+constexpr double state_walk_chunk_time(int of_cta) { return of_cta == 1 ? 0.65 : 1.1; }
+
 /// CTAs of `count` walks that share k, and the first walk of one of them, or of the one behind all.
 constexpr int state_walk_ctas(int count, int of_cta) { return (count + of_cta - 1) / of_cta; }
 constexpr int first_state_walk(int cta, int count, int of_cta) {

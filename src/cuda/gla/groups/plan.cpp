@@ -87,9 +87,9 @@ double predicted_walks(const GroupBackwardPlan& plan, const Shape& shape,
       kinds(plan) * plan.parts * plan.slab_groups * plan.slab_segments * shape.members;
   const int of_cta = state_walks_of_cta(walks, shape.members, device.multiprocessors);
   const std::int64_t at_once = state_walks_at_once(of_cta) * std::max(device.multiprocessors, 1);
-  const double chunk = of_cta == 1 ? 0.65 : 1.1;  // of one walk (docs/ops/gla_backward.log.md)
   const auto round = [&](std::int64_t count) {
-    return std::max(count > 0 ? chunk : 0.0, static_cast<double>(count * bytes) / rate);
+    return std::max(count > 0 ? state_walk_chunk_time(of_cta) : 0.0,
+                    static_cast<double>(count * bytes) / rate);
   };
   return static_cast<double>(walks / at_once) * round(at_once) + round(walks % at_once);
 }

@@ -32,8 +32,8 @@ double predicted_time(const WideBackwardPlan& plan, const GlaForwardProblem& f, 
   const std::int64_t walks = 2 * heads * plan.value_panels * plan.key_parts;
   const int of_cta = state_walks_of_cta(walks, plan.value_panels, device.multiprocessors);
   const std::int64_t rounds = ceil_div(walks, state_walks_at_once(of_cta) * multiprocessors);
-  const double chunk = of_cta == 1 ? 0.65 : 1.1;  // of one walk for states
-  const double chain = chunk * static_cast<double>(ceil_div(f.T, 64) * rounds);
+  const double chain =
+      state_walk_chunk_time(of_cta) * static_cast<double>(ceil_div(f.T, 64) * rounds);
   const double tensors = static_cast<double>(4 * (f.K + f.V) * f.T * heads);
   const double states = static_cast<double>(2 * 2 * 64 * kWideKeys * plan.key_parts) *
                         static_cast<double>(plan.value_panels * plan.spans * heads);
