@@ -47,24 +47,28 @@ std::string name_of(const CausalConv1dBackwardArgs& args) {
 }
 
 TEST(CausalConv1dVariants, DtypesAndAlignmentChoose) {
-  EXPECT_EQ(name_of(forward_args({2, 100, 64})), "causal_conv1d_forward.sm90.bf16.vector");
+  EXPECT_EQ(name_of(forward_args({2, 100, 64})), "causal_conv1d_forward.sm90.bf16.rows");
   EXPECT_EQ(name_of(forward_args({2, 100, 66})), "causal_conv1d_forward.sm90.bf16.scalar");
   EXPECT_EQ(name_of(forward_args({2, 100, 64}, DType::kFloat16)),
-            "causal_conv1d_forward.sm90.fp16.vector");
+            "causal_conv1d_forward.sm90.fp16.rows");
   EXPECT_EQ(name_of(backward_args({2, 100, 64}, DType::kFloat32)),
-            "causal_conv1d_backward.sm90.fp32.vector");
+            "causal_conv1d_backward.sm90.fp32.rows");
   CausalConv1dForwardArgs args = forward_args({2, 100, 64});
   args.out.data = static_cast<char*>(args.out.data) + 2;
   EXPECT_EQ(name_of(args), "causal_conv1d_forward.sm90.bf16.scalar");
   EXPECT_EQ(reason_against(forward_variants()[0], make_problem(args)),
             "out does not start at a multiple of 8 bytes");
+  args = forward_args({2, 100, 64});
+  args.x.data = static_cast<char*>(args.x.data) + 8;
+  EXPECT_EQ(reason_against(forward_variants()[0], make_problem(args)),
+            "x does not start at a multiple of 16 bytes");
   CausalConv1dBackwardArgs gradients = backward_args({2, 100, 64});
   gradients.dx->strides = {6600, 66, 1};
   EXPECT_EQ(name_of(gradients), "causal_conv1d_backward.sm90.bf16.scalar");
   EXPECT_EQ(reason_against(backward_variants()[0], make_problem(gradients)),
             "dx has a time stride of 132 bytes, not a multiple of 8");
   gradients.dx.reset();  // what is not wanted need not be aligned
-  EXPECT_EQ(name_of(gradients), "causal_conv1d_backward.sm90.bf16.vector");
+  EXPECT_EQ(name_of(gradients), "causal_conv1d_backward.sm90.bf16.rows");
 }
 
 TEST(CausalConv1dVariants, StepsTakeAnyLayout) {
@@ -103,20 +107,18 @@ TEST(CausalConv1dVariants, OldDevicesAreRefusedWithEveryVariantsReason) {
 }
 
 Cut forward_cut(const Dims& shape, int channels = kChannels) {
-  return cut_tokens(make_problem(forward_args(shape)), kForwardThreads, channels, false,
-                    kForwardBlocks * kDevice.multiprocessors);
+  return cut_tokens(make_problem(forward_args(shape)), kForwardPace, channels, false,
+                    kDevice.multiprocessors);
 }
 
-TEST(CausalConv1dCut, StripsAreAsLongAsKeepsTheDeviceBusy) {
-  const std::int64_t at_once = kForwardBlocks * kDevice.multiprocessors;
+TEST(CausalConv1dCut, StripsAreShortEnoughToKeepTheDeviceBusy) {
   for (const Dims& shape : {Dims{8, 4096, 4096}, {4, 2048, 5376}, {1, 2048, 4096}}) {
-    const std::int64_t blocks = forward_cut(shape).blocks();
-    EXPECT_LE(blocks, at_once);
-    EXPECT_GE(blocks, at_once * 3 / 4);
+    EXPECT_GE(forward_cut(shape).blocks(), kDevice.multiprocessors);
   }
   EXPECT_EQ(forward_cut({1, 128, 256}).strip_tokens, 8);
-  // One strip a row: more waves than one.
-  EXPECT_EQ(forward_cut({5000, 128, 256}).strip_tokens, 128);
+  EXPECT_EQ(forward_cut({8, 4096, 4096}).strip_tokens, 64);
+  // No longer than rows.
+  EXPECT_EQ(forward_cut({5000, 7, 256}).strips_per_row, 1);
 }
 
 /// Every token and channel has one thread.
@@ -129,7 +131,7 @@ TEST(CausalConv1dCut, CoversTheCall) {
     EXPECT_EQ(cut.strips, shape[0] * cut.strips_per_row);
     EXPECT_GE(cut.token_blocks * cut.strips_per_block(), cut.strips);
     EXPECT_GE(std::int64_t{cut.channel_blocks} * cut.columns * kChannels, shape[2]);
-    EXPECT_EQ(kForwardThreads % cut.columns, 0);
+    EXPECT_EQ(kThreads % cut.columns, 0);
   }
   EXPECT_EQ(forward_cut({1, 0, 8}).blocks(), 0);
   EXPECT_EQ(forward_cut({0, 8, 8}).blocks(), 0);
@@ -139,8 +141,8 @@ TEST(CausalConv1dVariants, WorkspaceIsASumForEachBlockOfTokens) {
   EXPECT_EQ(causal_conv1d_forward_workspace_bytes(forward_args({8, 4096, 4096}), kDevice), 0u);
   CausalConv1dBackwardArgs args = backward_args({8, 4096, 4096});
   const CausalConv1dBackwardProblem problem = make_problem(args);
-  const Cut cut = cut_tokens(problem.forward, kBackwardThreads, kChannels, false,
-                             kBackwardBlocks * kDevice.multiprocessors);
+  const Cut cut =
+      cut_tokens(problem.forward, kBackwardPace, kChannels, false, kDevice.multiprocessors);
   EXPECT_EQ(causal_conv1d_backward_workspace_bytes(args, kDevice),
             static_cast<std::size_t>(cut.token_blocks) * 4096 * 5 * 4);
   args.d_weight.reset();

@@ -4,13 +4,14 @@
 //   dx_t = sum over w of weight_w dz_{t+(W-1)-w}, over tokens of its sequence
 //   d_weight_w = sum over t of x_{t-(W-1)+w} dz_t              d_bias = sum over t of dz_t
 //
-// Threads, strips and CTAs are the forward's. A thread walks its strip in the order of time, with
-// the last W - 1 inputs and the W sums dx that are not complete yet in registers: token t adds
-// weight_w dz_t to that of token t - (W-1) + w, and completes token t - (W-1)'s, which is stored
-// unless it precedes the strip or the sequence. It walks on for W - 1 tokens behind its strip,
-// whose dz reach back into it, and behind a sequence, to store its last ones. What a final state's
-// gradient adds to a token is where its sum begins. Groups of four tokens go by without a branch;
-// those that reach the end of a strip or sequence are walked with conditions.
+// Threads, strips, CTAs and copies are the forward's. A thread walks its strip in the order of
+// time, with the last W - 1 inputs and the W sums dx that are not complete yet in registers: token
+// t adds weight_w dz_t to that of token t - (W-1) + w, and completes token t - (W-1)'s, which is
+// stored unless it precedes the strip or the sequence. The strip's last W - 1 sums need dz behind
+// it, the first of the next strip: every strip of a CTA leaves its first ones in shared memory, the
+// last one those behind it, and all complete their sums by them at the end. What a final state's
+// gradient adds to a token is where its sum begins. Stages go by without a branch; those that a
+// strip or sequence ends in are walked token by token.
 //
 //   token       t-3       t-2       t-1       t
 //   sums        s0        s1        s2        s3 = d_final_state's or 0
@@ -18,21 +19,24 @@
 //               stored    becomes s0 of t + 1 ...
 //
 // d_weight and d_bias: a thread sums over its strip in registers, a CTA over its strips through
-// shared memory in their order, and writes a slice of fp32 sums; another kernel adds the slices in
-// theirs (gemm_sum_slices_kernel). Slices are below 1 % of the bytes.
+// shared memory in their order, and writes a slice of fp32 sums; causal_conv1d_sum_kernel adds the
+// slices in theirs. Slices are below 1 % of the bytes.
 // CTAs behind those of tokens write d_initial_state, whose tokens get of the first W - 1 dz.
 //
-// Floor: x and d_out read and dx written once. Per element some 30 instructions, among them W
-// multiply-adds each for z, dx and d_weight, nine for silu' and four conversions; threads of four
-// channels have the registers for 12 warps on a multiprocessor.
+// Floor: x and d_out read and dx written once. Per element some 25 instructions, among them W
+// multiply-adds each for z, dx and d_weight, eight for silu' and three conversions; threads of four
+// channels have the registers for 16 warps on a multiprocessor.
 // Numerics: fp32 throughout; dx sums its dz in the order of time, whatever the cut. d_weight's and
 // d_bias's order depends on the shape and the device alone.
 // Limits: the forward's.
 #pragma once
 
-#include "cuda/causal_conv1d/tokens.cuh"
+#include <algorithm>
+
+#include "cuda/causal_conv1d/stream.cuh"
 #include "cuda/parts/stream_order.cuh"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/plan.h"
 
 namespace tandem::cuda::causal_conv1d {
 
@@ -40,6 +44,7 @@ namespace tandem::cuda::causal_conv1d {
 template <class Element, int kW, int kChannels>
 struct TapSums {
   static constexpr int kValues = (kW + 1) * kChannels;
+  static constexpr int kBytes = kThreads * kValues * 4;  // of a CTA's
   float of[kW + 1][kChannels] = {};
 
   __device__ void add(const History<Element, kW, kChannels>& history,
@@ -53,11 +58,11 @@ struct TapSums {
     }
   }
 
-  /// Adds up the CTA's strips and writes its slice. All threads.
-  __device__ void write(const BackwardParams& params, const Place& place) const {
-    __shared__ float shared[kBackwardThreads * kValues];
+  /// Adds up the CTA's strips in `shared`, of kBytes, and writes its slice. All threads.
+  __device__ void write(const BackwardParams& params, const Place& place, float* shared) const {
     const CausalConv1dForwardProblem& p = params.problem.forward;
     const int columns = params.cut.columns;
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       shared[(place.strip * kValues + i) * columns + place.column] =
@@ -65,20 +70,16 @@ struct TapSums {
     }
     __syncthreads();
     const int first = place.channel - place.column * kChannels;
-    for (int i = threadIdx.x; i < columns * kValues; i += kBackwardThreads) {
-      const int channel = i / (kW + 1), w = i % (kW + 1);
-      if (first + channel >= p.D) break;
+    const int channels = columns * kChannels;
+    for (int i = threadIdx.x; i < columns * kValues; i += kThreads) {
+      const int w = i / channels, channel = i % channels;
+      if (first + channel >= p.D) continue;
       float sum = 0.0f;
       for (int strip = 0; strip < params.cut.strips_per_block(); ++strip) {
         const int value = strip * kValues + w * kChannels + channel % kChannels;
         sum += shared[value * columns + channel / kChannels];
       }
-      const std::int64_t at = place.token_block * p.D + first + channel;
-      if (w < kW) {
-        params.weight_sums[at * kW + w] = sum;
-      } else {
-        params.bias_sums[at] = sum;
-      }
+      params.sums[(place.token_block * (kW + 1) + w) * p.D + first + channel] = sum;
     }
   }
 };
@@ -146,114 +147,253 @@ __device__ void write_d_initial_state(const BackwardParams& params) {
   }
 }
 
+/// The first W - 1 dz of each strip of a CTA, and those behind the last one, which the strip before
+/// needs for its last dx.
+template <int kW, int kChannels>
+struct FirstGradients {
+  static constexpr int kBytes = (kThreads + 32) * (kW - 1) * kChannels * 4;
+  float* memory;
+  int columns;
+
+  __device__ float* at(int strip, int column, int i) const {
+    return memory + (((strip * (kW - 1)) + i) * columns + column) * kChannels;
+  }
+  __device__ void put(const Place& place, int strip, int i, const float (&dz)[kChannels]) const {
+    Stored<float, kChannels> stored;
+    stored.pack(dz);
+    *reinterpret_cast<Stored<float, kChannels>*>(at(strip, place.column, i)) = stored;
+  }
+  __device__ void get(const Place& place, int strip, int i, float (&dz)[kChannels]) const {
+    reinterpret_cast<const Stored<float, kChannels>*>(at(strip, place.column, i))->unpack(dz);
+  }
+};
+
 /// A thread's walk over its strip: stores dx, adds to the sums.
 template <class Element, int kW, int kChannels, bool kSilu>
 struct StripGradients {
-  static constexpr int kTokens = kBackwardTokens;
-  using Tokens = Ahead<Element, kChannels, kTokens>;
+  using Stream = TokenStream<Element, kChannels, BackwardParams>;
+  using First = FirstGradients<kW, kChannels>;
+  using Values = Stored<Element, kChannels>;
 
   const CausalConv1dBackwardProblem& problem;
   Place place;
-  const Taps<Element, kW, kChannels>& taps;
-  TapSums<Element, kW, kChannels>& sums;
+  Stream& stream;
+  First first;
+  Span span = {};
+  int kept = 0;  // first token of the strip's and the span's
+  History<Element, kW, kChannels> history = {};
+  float dx[kW][kChannels] = {};  // of tokens t - (W-1) to t
+  TapSums<Element, kW, kChannels> sums = {};
 
-  __device__ void run() {
-    const TokenTensor& dx = problem.dx;
-    Span span = Span::find(problem.forward, place.b, place.begin);
-    for (int t = place.begin; t < place.end;) {
-      const int end = min(place.end, span.end);
-      place.renew();
-      if (span.outside) {
-        if (dx.data != nullptr) clear_tokens<Element, kChannels>(dx, place, t, end);
+  /// The end of the tokens that a strip reads: a CTA's last one those that FirstGradients has.
+  static __device__ int end_of_tokens(const BackwardParams& params, const Place& place) {
+    const bool last = place.strip + 1 == params.cut.strips_per_block();
+    return last ? min(place.end + kW - 1, static_cast<int>(params.problem.forward.T)) : place.end;
+  }
+
+  /// Begins the span, at token t. why the place is renewed: addresses of what a sequence may need
+  /// would be made before the walk, and take its registers.
+  __device__ void enter(int t) {
+    place.renew();
+    kept = problem.dx.data != nullptr ? t : place.end;
+    history.load(problem.forward, span, t, place.channel);
+  }
+
+  /// Walks the strip; its last W - 1 sums wait for what comes behind it.
+  __device__ void run(const Taps<Element, kW, kChannels>& taps, int strips) {
+    // Of dx, at token t - (W-1).
+    Cursor<Element, kChannels> to(problem.dx, place.b, place.begin - (kW - 1), place.channel);
+    stream.wait();
+    if (place.strip > 0) put_first(taps, place.strip, place.begin);
+    for (int begin = place.begin; begin < place.end; begin += kStageTokens) {
+      stream.wait();
+      if (!span.outside && begin + kStageTokens <= min(place.end, plain_end())) {
+        Values x[kStageTokens], d_out[kStageTokens];
+#pragma unroll
+        for (int i = 0; i < kStageTokens; ++i) {
+          x[i] = stream.token(0, i);
+          d_out[i] = stream.token(1, i);
+        }
+#pragma unroll
+        for (int i = 0; i < kStageTokens; ++i) take<false>(taps, begin + i, x[i], d_out[i], to);
       } else {
-        walk(span, t, end);
+        walk_edge(taps, begin, to);
       }
-      t = end;
-      span = Span::with(problem.forward, place.b, t, span.n);
+      stream.advance();
+    }
+    if (place.strip + 1 == strips && place.end < problem.forward.T) {
+      stream.wait();
+      put_first(taps, strips, place.end);
+    }
+  }
+
+  /// Completes the strip's last sums, by the dz behind it. Behind a barrier that follows run().
+  __device__ void finish(const Taps<Element, kW, kChannels>& taps) {
+    Cursor<Element, kChannels> to(problem.dx, place.b, place.end - (kW - 1), place.channel);
+#pragma unroll
+    for (int i = 0; i < kW - 1; ++i) {
+      move_sums();
+      if (!span.outside && place.end + i < span.end) {
+        float dz[kChannels];
+        first.get(place, place.strip + 1, i, dz);
+        add(taps, dz);
+      }
+      store(place.end + i - (kW - 1), to);
     }
   }
 
  private:
-  struct Walk {
-    Tokens x, d_out;
-    Cursor<Element, kChannels> to;  // of dx, at token t - (W-1)
-    History<Element, kW, kChannels> history;
-    float dx[kW][kChannels];  // of tokens t - (W-1) to t
-  };
-
-  /// Walks tokens [t,end) of a span, and on until the last of their dx is complete. Those behind
-  /// and, if the span ends, its last ones go by in a group of their own.
-  __device__ void walk(const Span& span, int first, int end) {
-    const CausalConv1dForwardProblem& p = problem.forward;
-    const int behind = end + kW - 1, read = min(behind, span.end);
-    Walk walk{{p.x, place.b, first, read, place.channel},
-              {problem.d_out, place.b, first, read, place.channel},
-              {problem.dx, place.b, first - (kW - 1), place.channel}};
-    walk.history.load(p, span, first, place.channel);
-    // Sums of tokens before the first are another strip's or sequence's.
-    const int kept = problem.dx.data != nullptr ? first : end;
-    const int inner_end = min(end, span.end - (kW - 1));
-    int t = first;
-    for (; t + kTokens <= inner_end; t += kTokens) {
+  /// Puts the dz of the W - 1 tokens from t on, where the stage begins, as far as they are the
+  /// span's.
+  __device__ void put_first(const Taps<Element, kW, kChannels>& taps, int strip, int t) {
+    History<Element, kW, kChannels> before = history;
 #pragma unroll
-      for (int i = 0; i < kTokens; ++i) take<false>(walk, span, kept, end, t + i, i);
-    }
-    for (; t < behind; t += kTokens) {
-#pragma unroll
-      for (int i = 0; i < kTokens; ++i) take<true>(walk, span, kept, end, t + i, i);
+    for (int i = 0; i < kW - 1; ++i) {
+      if (span.outside || t + i >= span.end) break;
+      float token[kChannels], dz[kChannels];
+      stream.token(0, i).unpack(token);
+      stream.token(1, i).unpack(dz);
+      make_dz<kSilu>(taps, before, token, dz);
+      before.push(token);
+      first.put(place, strip, i, dz);
     }
   }
 
-  /// Adds what token t gives, slot i's, and stores the sum that it completes, if that is one of
-  /// [kept,end). Not kEdge: t lies before `end`, and no final state has it.
+  /// The end of the span's tokens that no final state has.
+  __device__ int plain_end() const {
+    return problem.d_final_state.data == nullptr ? span.end : span.end - (kW - 1);
+  }
+
+  /// Walks a stage that a span or the strip ends in.
+  __device__ void walk_edge(const Taps<Element, kW, kChannels>& taps, int begin,
+                            Cursor<Element, kChannels>& to) {
+#pragma unroll 1
+    for (int i = 0; i < kStageTokens && begin + i < place.end; ++i) {
+      const int t = begin + i;
+      if (t >= span.end) {
+        flush(t);
+        span = Span::with(problem.forward, place.b, t, span.n);
+        enter(t);
+      }
+      take<true>(taps, t, stream.token(0, i), stream.token(1, i), to);
+    }
+  }
+
+  /// Adds what token t gives and stores the sum that it completes. Not kEdge: t lies in a span, and
+  /// no final state has it.
   template <bool kEdge>
-  __device__ void take(Walk& walk, const Span& span, int kept, int end, int t, int i) {
-    float token[kChannels], dz[kChannels];
-    walk.x.take(i, token);
-    walk.d_out.take(i, dz);
+  __device__ void take(const Taps<Element, kW, kChannels>& taps, int t, const Values& x,
+                       const Values& d_out, Cursor<Element, kChannels>& to) {
+    move_sums();
+    if (!kEdge || !span.outside) {
+      float token[kChannels], dz[kChannels];
+      x.unpack(token);
+      d_out.unpack(dz);
+      make_dz<kSilu>(taps, history, token, dz);
+      sums.add(history, token, dz);
+      history.push(token);
+      if (kEdge) load_d_final<Element, kW>(problem, span, t, place.channel, dx[kW - 1]);
+      add(taps, dz);
+    }
+    store(t - (kW - 1), to);
+  }
+
+  __device__ void move_sums() {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
-      for (int w = 0; w < kW - 1; ++w) walk.dx[w][c] = walk.dx[w + 1][c];
-      walk.dx[kW - 1][c] = 0.0f;
+      for (int w = 0; w < kW - 1; ++w) dx[w][c] = dx[w + 1][c];
+      dx[kW - 1][c] = 0.0f;
     }
-    if (!kEdge || t < span.end) {
-      make_dz<kSilu>(taps, walk.history, token, dz);
-      if (!kEdge || t < end) sums.add(walk.history, token, dz);
-      walk.history.push(token);
-      if (kEdge) load_d_final<Element, kW>(problem, span, t, place.channel, walk.dx[kW - 1]);
+  }
+
+  __device__ void add(const Taps<Element, kW, kChannels>& taps, const float (&dz)[kChannels]) {
 #pragma unroll
-      for (int w = 0; w < kW; ++w) {
+    for (int w = 0; w < kW; ++w) {
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          walk.dx[w][c] = fmaf(taps.weight[w][c], dz[c], walk.dx[w][c]);
-        }
-      }
+      for (int c = 0; c < kChannels; ++c) dx[w][c] = fmaf(taps.weight[w][c], dz[c], dx[w][c]);
     }
-    const int complete = t - (kW - 1);
-    Stored<Element, kChannels> stored;
-    stored.pack(walk.dx[0]);
-    if (complete >= kept && (!kEdge || complete < end)) *walk.to = stored;
-    walk.to.next();
+  }
+
+  /// Stores the oldest sum, that of token t, if that is the strip's and the span's.
+  __device__ void store(int t, Cursor<Element, kChannels>& to) {
+    Values packed;
+    packed.pack(dx[0]);
+    if (t >= kept) *to = packed;
+    to.next();
+  }
+
+  /// Stores the sums of the last tokens before t, where a span ends.
+  __device__ void flush(int t) {
+#pragma unroll
+    for (int j = 1; j < kW; ++j) {
+      const int last = t - kW + j;
+      if (last >= kept) store_token<Element>(problem.dx, place.b, last, place.channel, dx[j]);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) dx[j][c] = 0.0f;
+    }
   }
 };
 
 template <class Element, int kW, int kChannels, bool kSilu>
-__global__ __launch_bounds__(kBackwardThreads, kBackwardBlocks) void causal_conv1d_backward_kernel(
+__global__ __launch_bounds__(kThreads, kBackwardPace.blocks) void causal_conv1d_backward_kernel(
     const __grid_constant__ BackwardParams params) {
+  using Strip = StripGradients<Element, kW, kChannels, kSilu>;
+  extern __shared__ __align__(128) char memory[];
+  __shared__ Barrier full[kWarps][stages(sizeof(Element))];
   follow_stream();
+  const CausalConv1dForwardProblem& p = params.problem.forward;
   const Cut& cut = params.cut;
   if (blockIdx.x >= cut.token_blocks * cut.channel_blocks) {
     return write_d_initial_state<Element, kW, kChannels, kSilu>(params);
   }
-  const Place place(params.problem.forward, cut, kChannels);
-  Taps<Element, kW, kChannels> taps;
-  taps.load(params.problem.forward, place, cut.columns);
-  TapSums<Element, kW, kChannels> sums;
+  const Place place(p, cut, kChannels);
+  typename Strip::Stream stream(params, place, Strip::end_of_tokens(params, place),
+                                memory + Strip::First::kBytes, full);
+  Strip strip{params.problem, place, stream, {reinterpret_cast<float*>(memory), cut.columns}};
   if (place.active) {
-    StripGradients<Element, kW, kChannels, kSilu>{params.problem, place, taps, sums}.run();
+    strip.span = Span::find(p, place.b, place.begin);
+    strip.enter(place.begin);
   }
-  if (params.weight_sums != nullptr) sums.write(params, place);
+  Taps<Element, kW, kChannels> taps;
+  taps.load(p, place, cut.columns);
+  if (place.active) strip.run(taps, cut.strips_per_block());
+  __syncthreads();
+  if (place.active) strip.finish(taps);
+  if (params.sums != nullptr) strip.sums.write(params, place, reinterpret_cast<float*>(memory));
+}
+
+constexpr int kSumChannels = 32, kSumGroups = 8;
+
+/// Adds up the CTAs' sums, those of a w and 32 channels per CTA: each group of threads every eighth
+/// of them, then the groups'.
+template <class Element>
+__global__ __launch_bounds__(kSumChannels* kSumGroups) void causal_conv1d_sum_kernel(
+    const __grid_constant__ BackwardParams params) {
+  follow_stream();
+  __shared__ float shared[kSumGroups][kSumChannels];
+  const int D = params.problem.forward.D, W = params.problem.forward.W;
+  const int column = threadIdx.x % kSumChannels, group = threadIdx.x / kSumChannels;
+  const int channel = blockIdx.x * kSumChannels + column, w = blockIdx.y;
+  float sum = 0.0f;
+  if (channel < D) {
+#pragma unroll 8
+    for (std::int64_t block = group; block < params.cut.token_blocks; block += kSumGroups) {
+      sum += params.sums[(block * (W + 1) + w) * D + channel];
+    }
+  }
+  shared[group][column] = sum;
+  __syncthreads();
+  const ConvTaps& result = w < W ? params.problem.d_weight : params.problem.d_bias;
+  if (group > 0 || channel >= D || result.data == nullptr) return;
+#pragma unroll
+  for (int i = 1; i < kSumGroups; ++i) sum += shared[i][column];
+  const std::int64_t at = channel * result.channel_stride + (w < W ? w : 0);
+  if (result.dtype == DType::kFloat32) {
+    static_cast<float*>(result.data)[at] = sum;
+  } else {
+    static_cast<Element*>(result.data)[at] = static_cast<Element>(sum);
+  }
 }
 
 template <class Element, int kChannels>
@@ -261,9 +401,24 @@ void launch_backward(const char* name, const BackwardParams& params, void* strea
   const auto kernel = with_constants(params.problem.forward, [](auto W, auto silu) {
     return causal_conv1d_backward_kernel<Element, W, kChannels, silu>;
   });
-  launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(params.cut.blocks()), .threads = kBackwardThreads},
-                static_cast<cudaStream_t>(stream), params);
+  constexpr int kTokens = FirstGradients<kMostTaps, kChannels>::kBytes +
+                          TokenStream<Element, kChannels, BackwardParams>::kBytes;
+  constexpr int kSums = TapSums<Element, kMostTaps, kChannels>::kBytes;
+  const auto handle = static_cast<cudaStream_t>(stream);
+  if (params.cut.blocks() > 0) {
+    launch_kernel(name, kernel,
+                  {.blocks = static_cast<unsigned>(params.cut.blocks()),
+                   .threads = kThreads,
+                   .shared_bytes = static_cast<std::size_t>(std::max(kTokens, kSums))},
+                  handle, params);
+  }
+  const int D = params.problem.forward.D, W = params.problem.forward.W;
+  if (!params.problem.needs_sums() || D == 0) return;
+  launch_kernel(name, causal_conv1d_sum_kernel<Element>,
+                {.blocks = static_cast<unsigned>(ceil_div(D, kSumChannels)),
+                 .blocks_y = static_cast<unsigned>(W + 1),
+                 .threads = kSumChannels * kSumGroups},
+                handle, params);
 }
 
 }  // namespace tandem::cuda::causal_conv1d

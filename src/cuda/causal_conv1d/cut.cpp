@@ -1,6 +1,7 @@
 // How a call of causal_conv1d is cut over the device. Host only.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "cuda/causal_conv1d/params.h"
@@ -8,33 +9,30 @@
 
 namespace tandem::cuda::causal_conv1d {
 
-Cut cut_tokens(const CausalConv1dForwardProblem& problem, int threads, int channels, bool states,
-               std::int64_t blocks_at_once) {
-  // A thread's taps and first tokens take the time of kStart tokens of its walk.
-  constexpr std::int64_t kStart = 8, kGroup = 8, kMostWaves = 8;
+Cut cut_tokens(const CausalConv1dForwardProblem& problem, const Pace& pace, int channels,
+               bool states, int multiprocessors) {
   const std::int64_t vectors = ceil_div(problem.D, channels);
   Cut base;
-  base.threads = threads;
-  base.columns = static_cast<int>(
-      std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(vectors, kMostColumns))));
+  // Of several channels a warp has one strip.
+  if (channels == 1) {
+    base.columns = static_cast<int>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(vectors, base.columns))));
+  }
   base.channel_blocks = static_cast<int>(ceil_div(vectors, base.columns));
-  if (states) base.state_blocks = ceil_div(problem.N * vectors, threads);
-  // The longest strips that fill some waves of CTAs: those of them that end first.
+  if (states) base.state_blocks = ceil_div(problem.N * vectors, kThreads);
   Cut best;
-  std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
-  for (std::int64_t waves = 1; waves <= kMostWaves; ++waves) {
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const int strip_tokens : {8, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256}) {
     Cut cut = base;
-    const std::int64_t strips =
-        waves * blocks_at_once / base.channel_blocks * base.strips_per_block();
-    const std::int64_t per_row =
-        std::max<std::int64_t>(strips / std::max<std::int64_t>(problem.B, 1), 1);
-    cut.strip_tokens = static_cast<int>(
-        std::max<std::int64_t>(ceil_div(ceil_div(problem.T, per_row), kGroup), 1) * kGroup);
-    cut.strips_per_row = static_cast<int>(ceil_div(problem.T, cut.strip_tokens));
+    cut.strip_tokens = strip_tokens;
+    cut.strips_per_row = static_cast<int>(ceil_div(problem.T, strip_tokens));
     cut.strips = problem.B * cut.strips_per_row;
     cut.token_blocks = ceil_div(cut.strips, cut.strips_per_block());
-    const std::int64_t cost = ceil_div(cut.token_blocks * cut.channel_blocks, blocks_at_once) *
-                              (cut.strip_tokens + kStart);
+    const double blocks =
+        static_cast<double>(cut.token_blocks * cut.channel_blocks) / multiprocessors;
+    const double at_once = std::min<double>(std::ceil(blocks), pace.blocks);
+    const double tokens = static_cast<double>(std::min<std::int64_t>(strip_tokens, problem.T));
+    const double cost = (tokens + pace.start) * std::max(blocks + pace.tail * at_once, pace.alone);
     if (cost < best_cost) {
       best = cut;
       best_cost = cost;

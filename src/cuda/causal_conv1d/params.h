@@ -1,31 +1,37 @@
 // What causal_conv1d's kernels are launched with, and how a call is cut over the device.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 #include "ops/causal_conv1d_problem.h"
 
 namespace tandem::cuda::causal_conv1d {
 
-/// Threads of a CTA, and CTAs that a multiprocessor has registers for.
-constexpr int kForwardThreads = 128, kForwardBlocks = 5;
-constexpr int kBackwardThreads = 128, kBackwardBlocks = 3;
-
-/// Tokens that a thread has on the way: of x, 64 bytes, or of x and of d_out each.
-constexpr int forward_tokens(int element_bytes) { return 16 / element_bytes; }
-constexpr int kBackwardTokens = 4;
-
-/// Threads of a CTA that lie side by side, at most.
-constexpr int kMostColumns = 32;
-
 /// Neighbouring channels of a thread, where tensors are aligned: with more, taps, inputs and sums
 /// do not fit its registers.
 constexpr int kChannels = 4;
 
+/// Threads of a CTA, tokens that are loaded at a time, and how often a warp has room for so many.
+/// why not more stages where few CTAs run: what is asked for first comes later then.
+constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kStageTokens = 8;
+constexpr int stages(int element_bytes) { return element_bytes == 4 ? 2 : 3; }
+
+/// How fast CTAs are, fitted to an H200 (docs/ops/causal_conv1d.log.md): a strip takes the time of
+/// `start` tokens more than it has, times the CTAs that its multiprocessor has to do.
+struct Pace {
+  int blocks;    // CTAs that run at once on a multiprocessor
+  double start;  // tokens
+  double tail;   // what the end of a call costs, of the CTAs that run at once
+  double alone;  // a CTA by itself is as slow as if it were so many
+};
+constexpr Pace kForwardPace{7, 4, 0.18, 1.3}, kBackwardPace{3, 18, 0.25, 1.3};
+
 /// How tokens and channels are cut: a thread takes some neighbouring channels of a strip of tokens
 /// of a batch row; a CTA `columns` threads side by side, of as many strips as it has room for.
 struct Cut {
-  int threads = 0;
   int columns = 32;
   int strip_tokens = 8;
   int strips_per_row = 0;
@@ -36,25 +42,35 @@ struct Cut {
       0;  // CTAs that have a state's channels instead, a thread some of them
 
   constexpr std::int64_t blocks() const { return token_blocks * channel_blocks + state_blocks; }
-  constexpr int strips_per_block() const { return threads / columns; }
+  constexpr int strips_per_block() const { return kThreads / columns; }
 };
 
-/// Cuts a call for CTAs of so many threads of so many channels, of which some run at once;
-/// `states`: whether there are CTAs that write states.
-Cut cut_tokens(const CausalConv1dForwardProblem& problem, int threads, int channels, bool states,
-               std::int64_t blocks_at_once);
+/// Cuts a call for CTAs of threads of so many channels; `states`: whether there are CTAs that write
+/// states.
+Cut cut_tokens(const CausalConv1dForwardProblem& problem, const Pace& pace, int channels,
+               bool states, int multiprocessors);
 
 struct ForwardParams {
+  static constexpr int kSources = 1;  // tensors that are walked along
+
   CausalConv1dForwardProblem problem;
   Cut cut;
+  CUtensorMap maps[kSources];  // of several channels, copies of kStageTokens by a warp's
+
+  constexpr const TokenTensor& source(int) const { return problem.x; }
 };
 
 struct BackwardParams {
+  static constexpr int kSources = 2;
+
   CausalConv1dBackwardProblem problem;
   Cut cut;
-  // Sums over the tokens of a CTA, [token_blocks,D,W] and [token_blocks,D]; null: not wanted.
-  float* weight_sums = nullptr;
-  float* bias_sums = nullptr;
+  CUtensorMap maps[kSources];
+  float* sums = nullptr;  // over the tokens of a CTA, [token_blocks,W+1,D]; null: not wanted
+
+  constexpr const TokenTensor& source(int i) const {
+    return i == 0 ? problem.forward.x : problem.d_out;
+  }
 };
 
 struct StepParams {

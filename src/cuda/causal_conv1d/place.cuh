@@ -59,6 +59,7 @@ struct Place {
   std::int64_t token_block, b;
   int column, strip, channel, begin, end;
   bool active;
+  unsigned lanes;  // those of the warp that are active
 
   __device__ Place(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
     token_block = blockIdx.x / cut.channel_blocks;
@@ -71,6 +72,7 @@ struct Place {
     b = index / cut.strips_per_row;
     begin = static_cast<int>(index % cut.strips_per_row) * cut.strip_tokens;
     end = min(begin + cut.strip_tokens, static_cast<int>(p.T));
+    lanes = __ballot_sync(~0u, active);
   }
 
   /// Hides that the place is what it was. why: addresses that a loop over sequences makes of it
@@ -85,7 +87,7 @@ struct StatePlace {
 
   __device__ StatePlace(const CausalConv1dForwardProblem& p, const Cut& cut, int channels) {
     const std::int64_t block = blockIdx.x - cut.token_blocks * cut.channel_blocks;
-    const std::int64_t index = block * cut.threads + threadIdx.x;
+    const std::int64_t index = block * kThreads + threadIdx.x;
     const int columns = (p.D + channels - 1) / channels;
     n = static_cast<int>(index / columns);
     channel = static_cast<int>(index % columns) * channels;

@@ -14,11 +14,11 @@
 namespace tandem::cuda::causal_conv1d {
 
 template <class Element, int kW>
-__global__ __launch_bounds__(kForwardThreads) void causal_conv1d_step_kernel(
+__global__ __launch_bounds__(kThreads) void causal_conv1d_step_kernel(
     const __grid_constant__ StepParams params) {
   follow_stream();
   const CausalConv1dStepProblem& p = params.problem;
-  const std::int64_t index = std::int64_t{blockIdx.x} * kForwardThreads + threadIdx.x;
+  const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t b = index / p.D;
   const int channel = static_cast<int>(index % p.D);
   if (b >= p.B) return;
@@ -47,10 +47,10 @@ void launch_step(const char* name, const StepParams& params, void* stream) {
   const auto kernel = p.W == 4   ? causal_conv1d_step_kernel<Element, 4>
                       : p.W == 3 ? causal_conv1d_step_kernel<Element, 3>
                                  : causal_conv1d_step_kernel<Element, 2>;
-  launch_kernel(name, kernel,
-                {.blocks = static_cast<unsigned>(ceil_div(p.B * p.D, kForwardThreads)),
-                 .threads = kForwardThreads},
-                static_cast<cudaStream_t>(stream), params);
+  launch_kernel(
+      name, kernel,
+      {.blocks = static_cast<unsigned>(ceil_div(p.B * p.D, kThreads)), .threads = kThreads},
+      static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace tandem::cuda::causal_conv1d

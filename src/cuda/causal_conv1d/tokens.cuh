@@ -113,7 +113,7 @@ struct Taps {
   /// The same, of channels that the strips of a CTA share: each is read once. All threads.
   __device__ void load(const CausalConv1d& p, const Place& place, int columns) {
     using Line = Stored<float, kChannels>;
-    __shared__ Line shared[(kW + 1) * kMostColumns];
+    __shared__ Line shared[(kW + 1) * 32];
     float* values = reinterpret_cast<float*>(shared);
     const int channels = columns * kChannels;
     const int first = place.channel - place.column * kChannels;
@@ -190,34 +190,6 @@ class Cursor {
   std::int64_t stride_;
 };
 
-/// Tokens [t,end) of a tensor, a thread's channels, as they come: kTokens of them are on the way,
-/// and the slot of one that is taken gets another. Behind the end, slots keep what they had.
-template <class Element, int kChannels, int kTokens>
-class Ahead {
- public:
-  __device__ Ahead(const TokenTensor& x, std::int64_t b, int t, int end, int channel)
-      : from_(x, b, t, channel), left_(end - t) {
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) load(i);
-  }
-
-  /// Takes slot i's token. Slots are taken in turn.
-  __device__ void take(int i, float (&token)[kChannels]) {
-    slots_[i].unpack(token);
-    load(i);
-  }
-
- private:
-  __device__ void load(int i) {
-    if (left_-- > 0) slots_[i] = *from_;
-    from_.next();
-  }
-
-  Stored<Element, kChannels> slots_[kTokens] = {};
-  Cursor<Element, kChannels> from_;
-  int left_;  // tokens that are not on the way
-};
-
 /// The kW - 1 inputs before a token.
 template <class Element, int kW, int kChannels>
 struct History {
@@ -265,15 +237,7 @@ __device__ inline float sigmoid(float z) { return reciprocal(1.0f + fast_exp2(z 
 __device__ inline float silu(float z) { return z * sigmoid(z); }
 __device__ inline float silu_slope(float z) {
   const float s = sigmoid(z);
-  return fmaf(z * s, 1.0f - s, s);
-}
-
-/// Clears tokens [t,end) of a thread's place, which are of no sequence.
-template <class Element, int kChannels>
-__device__ void clear_tokens(const TokenTensor& x, const Place& place, int t, int end) {
-  const float zeros[kChannels] = {};
-#pragma unroll 1
-  for (; t < end; ++t) store_token<Element>(x, place.b, t, place.channel, zeros);
+  return fmaf(s, fmaf(-z, s, z), s);
 }
 
 }  // namespace tandem::cuda::causal_conv1d

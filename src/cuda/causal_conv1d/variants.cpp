@@ -4,11 +4,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "cuda/gemm/sum_slices.h"
 #include "cuda/runtime/call_scope.h"
 #include "cuda/runtime/choose_variant.h"
 #include "cuda/runtime/dtype_table.h"
 #include "cuda/runtime/plan.h"
+#include "cuda/runtime/tensor_map.h"
 #include "cuda/runtime/workspace.h"
 #include "ops/causal_conv1d.h"
 
@@ -20,11 +20,18 @@ constexpr const char* kBackward = "causal_conv1d_backward";
 constexpr const char* kStep = "causal_conv1d_step";
 
 std::string name_of(const char* call, DType dtype, int channels) {
-  return std::string(call) + ".sm90." + to_string(dtype) + (channels > 1 ? ".vector" : ".scalar");
+  return std::string(call) + ".sm90." + to_string(dtype) + (channels > 1 ? ".rows" : ".scalar");
 }
 
-/// Says why a tensor's tokens cannot be read so many channels at a time, "" when they can.
-std::string layout_problem(const char* name, const TokenTensor& tensor, const CausalConv1d& p,
+/// Plans a warp's copies of a tensor that is walked along.
+TensorMapPlan plan_tokens(const char* name, const TokenTensor& tensor,
+                          const CausalConv1dForwardProblem& p) {
+  return plan_rows(name, tensor, p.dtype, {.batch = p.B, .time = p.T, .heads = 1, .dim = p.D},
+                   kStageTokens, 32 * kChannels);
+}
+
+/// Says why a tensor's tokens cannot be written so many channels at a time, "" when they can.
+std::string stores_problem(const char* name, const TokenTensor& tensor, const CausalConv1d& p,
                            int channels) {
   const std::int64_t size = size_of(p.dtype), aligned = channels * size;
   const std::string multiple = "a multiple of " + std::to_string(aligned);
@@ -42,10 +49,26 @@ std::string layout_problem(const char* name, const TokenTensor& tensor, const Ca
   return reason.empty() ? check("time", p.T, tensor.time_stride) : reason;
 }
 
+/// Says why a tensor's tokens cannot be walked along, "" when they can or there are none.
+std::string loads_problem(const char* name, const TokenTensor& tensor,
+                          const CausalConv1dForwardProblem& p, int channels) {
+  if (channels == 1 || p.B * p.T * p.D == 0) return "";
+  return plan_tokens(name, tensor, p).problem;
+}
+
+/// Encodes the maps of a call that has tokens.
+template <class Params>
+void encode_maps(Params& params, const CausalConv1dForwardProblem& p, int channels) {
+  if (channels == 1 || p.B * p.T * p.D == 0) return;
+  for (int i = 0; i < Params::kSources; ++i) {
+    params.maps[i] = encode(plan_tokens("", params.source(i), p));
+  }
+}
+
 /// Says why a variant of either direction cannot run a convolution.
 template <class Params>
-std::string convolution_problem(const Variant<Params>& variant, const CausalConv1dForwardProblem& p,
-                                int threads) {
+std::string convolution_problem(const Variant<Params>& variant,
+                                const CausalConv1dForwardProblem& p) {
   if (p.dtype != variant.dtype) {
     return "takes " + to_string(variant.dtype) + ", got " + to_string(p.dtype);
   }
@@ -54,7 +77,8 @@ std::string convolution_problem(const Variant<Params>& variant, const CausalConv
     return "takes up to " + std::to_string(kMaxIndex) + " sequences, got " + std::to_string(p.N);
   }
   // The shortest strips make the most CTAs.
-  if (cut_tokens(p, threads, variant.channels, true, kMaxIndex).blocks() > kMaxIndex) {
+  if (cut_tokens(p, kForwardPace, variant.channels, true, static_cast<int>(kMaxIndex)).blocks() >
+      kMaxIndex) {
     return "takes at most 2^31 - 1 blocks of tokens and channels, got B x T x D = " +
            std::to_string(p.B) + " x " + std::to_string(p.T) + " x " + std::to_string(p.D);
   }
@@ -62,7 +86,7 @@ std::string convolution_problem(const Variant<Params>& variant, const CausalConv
     return "takes D a multiple of " + std::to_string(variant.channels) + ", got " +
            std::to_string(p.D);
   }
-  return layout_problem("x", p.x, p, variant.channels);
+  return loads_problem("x", p.x, p, variant.channels);
 }
 
 template <class Params, class Problem>
@@ -76,42 +100,16 @@ const Variant<Params>& choose_from(const char* call, const std::vector<Variant<P
 
 Cut cut_backward(const BackwardVariant& variant, const CausalConv1dBackwardProblem& problem,
                  int multiprocessors) {
-  return cut_tokens(problem.forward, kBackwardThreads, variant.channels,
-                    problem.d_initial_state.data != nullptr,
-                    std::int64_t{kBackwardBlocks} * multiprocessors);
+  return cut_tokens(problem.forward, kBackwardPace, variant.channels,
+                    problem.d_initial_state.data != nullptr, multiprocessors);
 }
 
-/// Where a backward's sums of CTAs lie.
-struct Sums {
-  std::size_t weight = 0, bias = 0, bytes = 0;
-
-  Sums(const CausalConv1dBackwardProblem& problem, const Cut& cut) {
-    if (!problem.needs_sums()) return;
-    WorkspaceLayout layout;
-    const std::int64_t values = cut.token_blocks * problem.forward.D * 4;
-    weight = layout.add(values * problem.forward.W);
-    bias = layout.add(values);
-    bytes = layout.bytes();
-  }
-};
-
-/// Adds the CTAs' sums up into a gradient of `columns` values of each channel.
-void sum_slices(const CausalConv1dBackwardProblem& problem, const float* sums, std::int64_t slices,
-                int columns, const ConvTaps& result, void* stream) {
-  if (result.data == nullptr) return;
-  gemm::SumSlicesParams params;
-  params.partial_sums = sums;
-  params.slices = static_cast<int>(slices);
-  params.rows = problem.forward.D;
-  params.columns = columns;
-  params.result = {result.data, result.channel_stride};
-  params.fp32 = result.dtype == DType::kFloat32;
-#ifndef TANDEM_CUDA_DEV
-  if (result.dtype == DType::kFloat16) {
-    return gemm::launch_sum_slices<__half>(kBackward, params, stream);
-  }
-#endif
-  gemm::launch_sum_slices<__nv_bfloat16>(kBackward, params, stream);
+/// Bytes of a backward's sums of CTAs.
+std::size_t bytes_of_sums(const CausalConv1dBackwardProblem& problem, const Cut& cut) {
+  if (!problem.needs_sums()) return 0;
+  WorkspaceLayout layout;
+  layout.add(cut.token_blocks * problem.forward.D * (problem.forward.W + 1) * 4);
+  return layout.bytes();
 }
 
 }  // namespace
@@ -156,16 +154,16 @@ const std::vector<StepVariant>& step_variants() {
 
 std::string reason_against(const ForwardVariant& variant,
                            const CausalConv1dForwardProblem& problem) {
-  const std::string reason = convolution_problem(variant, problem, kForwardThreads);
-  return reason.empty() ? layout_problem("out", problem.out, problem, variant.channels) : reason;
+  const std::string reason = convolution_problem(variant, problem);
+  return reason.empty() ? stores_problem("out", problem.out, problem, variant.channels) : reason;
 }
 
 std::string reason_against(const BackwardVariant& variant,
                            const CausalConv1dBackwardProblem& problem) {
   const CausalConv1dForwardProblem& forward = problem.forward;
-  std::string reason = convolution_problem(variant, forward, kBackwardThreads);
-  if (reason.empty()) reason = layout_problem("d_out", problem.d_out, forward, variant.channels);
-  if (reason.empty()) reason = layout_problem("dx", problem.dx, forward, variant.channels);
+  std::string reason = convolution_problem(variant, forward);
+  if (reason.empty()) reason = loads_problem("d_out", problem.d_out, forward, variant.channels);
+  if (reason.empty()) reason = stores_problem("dx", problem.dx, forward, variant.channels);
   return reason;
 }
 
@@ -205,12 +203,13 @@ void causal_conv1d_forward(const CausalConv1dForwardProblem& problem, const Cont
                            const CallOptions& options) {
   const DeviceProperties& device = device_properties(problem.device);
   const ForwardVariant& variant = choose(problem, device, options);
-  const Cut cut =
-      cut_tokens(problem, kForwardThreads, variant.channels, problem.final_state.data != nullptr,
-                 std::int64_t{kForwardBlocks} * device.multiprocessors);
+  const Cut cut = cut_tokens(problem, kForwardPace, variant.channels,
+                             problem.final_state.data != nullptr, device.multiprocessors);
   const CallScope scope(variant.name, problem.device.index);
   if (cut.blocks() == 0) return;
-  variant.launch(variant.name.c_str(), {problem, cut}, context.stream.handle);
+  ForwardParams params{problem, cut};
+  encode_maps(params, problem, variant.channels);
+  variant.launch(variant.name.c_str(), params, context.stream.handle);
 }
 
 void causal_conv1d_backward(const CausalConv1dBackwardProblem& problem, const Context& context,
@@ -218,26 +217,19 @@ void causal_conv1d_backward(const CausalConv1dBackwardProblem& problem, const Co
   const DeviceProperties& device = device_properties(problem.forward.device);
   const BackwardVariant& variant = choose(problem, device, options);
   const Cut cut = cut_backward(variant, problem, device.multiprocessors);
-  const Sums sums(problem, cut);
   const CallScope scope(variant.name, problem.forward.device.index);
-  const ScratchMemory scratch(kBackward, context, sums.bytes);
+  const ScratchMemory scratch(kBackward, context, bytes_of_sums(problem, cut));
   BackwardParams params{problem, cut};
-  if (problem.needs_sums()) {
-    params.weight_sums = scratch.at<float>(sums.weight);
-    params.bias_sums = scratch.at<float>(sums.bias);
-  }
-  void* stream = context.stream.handle;
-  if (cut.blocks() > 0) variant.launch(variant.name.c_str(), params, stream);
-  sum_slices(problem, params.weight_sums, cut.token_blocks, problem.forward.W, problem.d_weight,
-             stream);
-  sum_slices(problem, params.bias_sums, cut.token_blocks, 1, problem.d_bias, stream);
+  encode_maps(params, problem.forward, variant.channels);
+  if (problem.needs_sums()) params.sums = scratch.at<float>(0);
+  variant.launch(variant.name.c_str(), params, context.stream.handle);
 }
 
 std::size_t causal_conv1d_backward_workspace_bytes(const CausalConv1dBackwardProblem& problem,
                                                    const DeviceProperties& device,
                                                    const CallOptions& options) {
   const BackwardVariant& variant = choose(problem, device, options);
-  return Sums(problem, cut_backward(variant, problem, device.multiprocessors)).bytes;
+  return bytes_of_sums(problem, cut_backward(variant, problem, device.multiprocessors));
 }
 
 void causal_conv1d_step(const CausalConv1dStepProblem& problem, const Context& context,

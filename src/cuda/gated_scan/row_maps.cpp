@@ -2,21 +2,14 @@
 
 namespace tandem::cuda::gated_scan {
 
-TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
-                        const TileExtents& extents, int rows) {
-  const StridedTensor strided{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
-  TensorMapPlan plan = plan_tile(name, strided, dtype, extents, rows);
-  plan.swizzled = false;
-  return plan;
-}
-
 BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,
                            int load_rows, int store_rows) {
   const TileExtents extents{
       .batch = batches, .time = params.sequences.T, .heads = 1, .dim = params.D};
   const auto map = [&](const TokenTensor& tensor, int rows) {
-    return tensor.data == nullptr ? CUtensorMap{}
-                                  : encode(plan_rows("", tensor, dtype, extents, rows));
+    return tensor.data == nullptr
+               ? CUtensorMap{}
+               : encode(plan_rows("", tensor, dtype, extents, rows, kRowChannels));
   };
   return {map(params.x, load_rows),      map(params.decay, load_rows),
           map(params.gate, load_rows),   map(params.d_out, load_rows),

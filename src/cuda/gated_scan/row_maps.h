@@ -22,9 +22,7 @@ struct BackwardRowParams : BackwardParams {
 template <class Config>
 using BackwardArgs = std::conditional_t<Config::kRows, BackwardRowParams, BackwardParams>;
 
-/// Plans copies of `rows` tokens by 64 channels. `name` is the argument's, for `problem`.
-TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
-                        const TileExtents& extents, int rows);
+constexpr int kRowChannels = 64;  // of a copy
 
 /// Encodes the maps of the tensors that exist, with so many rows per load and per store.
 BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,

@@ -139,7 +139,7 @@ std::string rows_problem(const VariantOf<Kernel>& variant, const ScanRecurrence&
                          const char* name, const TokenTensor& tensor) {
   if (variant.kernel.rows == 0 || tensor.data == nullptr) return "";
   const TileExtents extents{.batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
-  return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows).problem;
+  return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows, kRowChannels).problem;
 }
 template <class Kernel>
 std::string recurrence_rows_problem(const VariantOf<Kernel>& variant,

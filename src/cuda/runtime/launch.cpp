@@ -9,7 +9,8 @@ namespace {
 /// What a kernel may do on a device, as far as this thread has asked for it. A kernel takes as much
 /// shared memory at every launch: what one thread allows, another does not take back.
 struct Allowed {
-  std::size_t shared_bytes = 48 * 1024;  // what every kernel may have
+  // What every kernel may have, less what it may have beside it as variables.
+  std::size_t shared_bytes = 32 * 1024;
   bool large_clusters = false;
 };
 

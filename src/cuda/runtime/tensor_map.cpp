@@ -85,11 +85,22 @@ TensorMapPlan plan_stored_tile(const char* name, const StridedTensor& tensor, DT
   return plan;
 }
 
+TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
+                        const TileExtents& extents, int rows, int columns) {
+  const StridedTensor strided{tensor.data, tensor.batch_stride, tensor.time_stride, 0};
+  TensorMapPlan plan = plan_tile(name, strided, dtype, extents, rows);
+  plan.box[0] = static_cast<std::uint32_t>(columns);
+  plan.swizzled = false;
+  return plan;
+}
+
 CUtensorMap encode(const TensorMapPlan& plan) {
   CUtensorMap map{};
   const std::array<std::uint32_t, 4> element_strides{1, 1, 1, 1};
   const CUtensorMapDataType type = plan.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+                                   : plan.dtype == DType::kFloat16
+                                       ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   const CUresult status =
       encoder()(&map, type, 4, plan.base, plan.extents.data(), plan.stride_bytes.data(),
                 plan.box.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,

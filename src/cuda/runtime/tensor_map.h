@@ -14,8 +14,8 @@
 
 namespace tandem::cuda {
 
-/// A tiled copy of 16-bit elements, described from the innermost axis: dim, head, time, batch.
-/// `problem` says why TMA cannot do it, "" when it can.
+/// A tiled copy of 16-bit or fp32 elements, described from the innermost axis: dim, head, time,
+/// batch. `problem` says why TMA cannot do it, "" when it can.
 struct TensorMapPlan {
   DType dtype = DType::kBFloat16;
   void* base = nullptr;
@@ -43,6 +43,10 @@ TensorMapPlan plan_tile(const char* name, const StridedTensor& tensor, DType dty
 /// zeros, so rows must be whole 16 bytes: what lies between them is not ours.
 TensorMapPlan plan_stored_tile(const char* name, const StridedTensor& tensor, DType dtype,
                                const TileExtents& extents, int rows);
+
+/// Plans copies of `rows` tokens by `columns` channels of a [B,T,D] tensor, as they are.
+TensorMapPlan plan_rows(const char* name, const TokenTensor& tensor, DType dtype,
+                        const TileExtents& extents, int rows, int columns);
 
 /// Encodes a plan whose `problem` is empty. Throws CudaError when the driver refuses.
 CUtensorMap encode(const TensorMapPlan& plan);
