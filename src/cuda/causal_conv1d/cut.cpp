@@ -22,7 +22,7 @@ Cut cut_tokens(const CausalConv1dForwardProblem& problem, const Pace& pace, int 
   if (states) base.state_blocks = ceil_div(problem.N * vectors, kThreads);
   Cut best;
   double best_cost = std::numeric_limits<double>::infinity();
-  for (const int strip_tokens : {8, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256}) {
+  for (const int strip_tokens : {8, 16, 24, 32, 40, 48, 64, 96, 128}) {
     Cut cut = base;
     cut.strip_tokens = strip_tokens;
     cut.strips_per_row = static_cast<int>(ceil_div(problem.T, strip_tokens));
@@ -30,9 +30,11 @@ Cut cut_tokens(const CausalConv1dForwardProblem& problem, const Pace& pace, int 
     cut.token_blocks = ceil_div(cut.strips, cut.strips_per_block());
     const double blocks =
         static_cast<double>(cut.token_blocks * cut.channel_blocks) / multiprocessors;
+    // A call that all have room for ends with the multiprocessors that have one more.
     const double at_once = std::min<double>(std::ceil(blocks), pace.blocks);
+    const double load = std::max(blocks, at_once) + pace.tail * at_once;
     const double tokens = static_cast<double>(std::min<std::int64_t>(strip_tokens, problem.T));
-    const double cost = (tokens + pace.start) * std::max(blocks + pace.tail * at_once, pace.alone);
+    const double cost = (tokens + pace.start) * std::max(load, pace.alone);
     if (cost < best_cost) {
       best = cut;
       best_cost = cost;

@@ -27,7 +27,7 @@ struct Pace {
   double tail;   // what the end of a call costs, of the CTAs that run at once
   double alone;  // a CTA by itself is as slow as if it were so many
 };
-constexpr Pace kForwardPace{7, 4, 0.18, 1.3}, kBackwardPace{3, 18, 0.25, 1.3};
+constexpr Pace kForwardPace{7, 2, 0, 1.15}, kBackwardPace{3, 12, 0.1, 1.15};
 
 /// How tokens and channels are cut: a thread takes some neighbouring channels of a strip of tokens
 /// of a batch row; a CTA `columns` threads side by side, of as many strips as it has room for.
