@@ -86,8 +86,11 @@ gemm::TailPlan plan_weight(const ProjectionBackwardProblem& problem,
 /// whole, or all of them in parts.
 void choose_beside(const BackwardVariant& variant, const ProjectionBackwardProblem& problem,
                    int multiprocessors, BackwardPlan& plan) {
-  constexpr double kBetween = 2.0;     // from one product's end to the other's begin
+  constexpr double kBetween = 6.0;     // from one product's end to the other's begin
   constexpr double kSumsBeside = 1.5;  // until sums begin, which wait for both
+  // Beside d_weight, steps of narrow tiles of dx are slower the more of them run at once.
+  constexpr int kNarrow = 64, kManyNarrow = 56;
+  constexpr double kNarrowStep = 0.13;  // for as many again
   const auto time_of_tile = [&](std::int64_t row_tiles, std::int64_t steps, int columns) {
     return gemm::predict_waves(
         multiprocessors, multiprocessors, steps, gemm::products_of_step(columns, row_tiles),
@@ -109,6 +112,12 @@ void choose_beside(const BackwardVariant& variant, const ProjectionBackwardProbl
                                time_of_tile(row_tiles, steps_of_dx, input.columns)};
       gemm::BesidePlan one = gemm::plan_beside(before, product, multiprocessors);
       one.time += sums;
+      if (input.columns == kNarrow) {
+        const auto at_once =
+            static_cast<double>(std::min<std::int64_t>(before.count, multiprocessors));
+        one.time += kNarrowStep * static_cast<double>(steps_of_dx) *
+                    std::max(at_once / kManyNarrow - 1.0, 0.0);
+      }
       if (!(one.time < plan.weight_beside.time)) continue;
       plan.beside = true;
       plan.weight_beside = one;
