@@ -25,7 +25,7 @@
 //
 // Floor: x and d_out read and dx written once. Per element some 25 instructions, among them W
 // multiply-adds each for z, dx and d_weight, eight for silu' and three conversions; threads of four
-// channels have the registers for 16 warps on a multiprocessor.
+// channels have the registers for 12 warps on a multiprocessor.
 // Numerics: fp32 throughout; dx sums its dz in the order of time, whatever the cut. d_weight's and
 // d_bias's order depends on the shape and the device alone.
 // Limits: the forward's.
@@ -151,7 +151,7 @@ __device__ void write_d_initial_state(const BackwardParams& params) {
 /// needs for its last dx.
 template <int kW, int kChannels>
 struct FirstGradients {
-  static constexpr int kBytes = (kThreads + 32) * (kW - 1) * kChannels * 4;
+  static constexpr int kBytes = (kThreads + 32) * (kW - 1) * kChannels * 4;  // of a strip more
   float* memory;
   int columns;
 
@@ -298,6 +298,7 @@ struct StripGradients {
     store(t - (kW - 1), to);
   }
 
+  /// Moves the sums on to the next token, whose own begins at 0.
   __device__ void move_sums() {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
@@ -307,6 +308,7 @@ struct StripGradients {
     }
   }
 
+  /// Adds the newest token's dz to the sums.
   __device__ void add(const Taps<Element, kW, kChannels>& taps, const float (&dz)[kChannels]) {
 #pragma unroll
     for (int w = 0; w < kW; ++w) {
