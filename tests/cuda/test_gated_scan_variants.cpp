@@ -60,7 +60,8 @@ TEST(GatedScanVariants, ShapesChooseTiles) {
   EXPECT_EQ(forward_of(contiguous_args({8, 4096, 1024})), "gated_scan_forward.sm90.bf16.w64_t256");
   EXPECT_EQ(forward_of(contiguous_args({4, 1024, 64})), "gated_scan_forward.sm90.bf16.w32_t128");
   EXPECT_EQ(forward_of(contiguous_args({1, 4096, 64})), "gated_scan_forward.sm90.bf16.w16_t256");
-  EXPECT_EQ(forward_of(contiguous_args({1, 4096, 2048})), "gated_scan_forward.sm90.bf16.w64_t64");
+  EXPECT_EQ(forward_of(contiguous_args({1, 4096, 2048})),
+            "gated_scan_forward.sm90.bf16.w64_t64.tma");
   EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})),
             "gated_scan_backward.sm90.bf16.w64_t128.tma");
   EXPECT_EQ(backward_of(backward_args({1, 512, 64})), "gated_scan_backward.sm90.bf16.w32_t128");

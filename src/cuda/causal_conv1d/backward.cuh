@@ -25,7 +25,7 @@
 //
 // Floor: x and d_out read and dx written once. Per element some 25 instructions, among them W
 // multiply-adds each for z, dx and d_weight, eight for silu' and three conversions; threads of four
-// channels have the registers for 12 warps on a multiprocessor.
+// channels have the registers for 16 warps on a multiprocessor, in fp32 for 12.
 // Numerics: fp32 throughout; dx sums its dz in the order of time, whatever the cut. d_weight's and
 // d_bias's order depends on the shape and the device alone.
 // Limits: the forward's.
@@ -338,11 +338,13 @@ struct StripGradients {
 };
 
 template <class Element, int kW, int kChannels, bool kSilu>
-__global__ __launch_bounds__(kThreads, kBackwardPace.blocks) void causal_conv1d_backward_kernel(
-    const __grid_constant__ BackwardParams params) {
+__global__ __launch_bounds__(
+    kThreads,
+    backward_pace(sizeof(Element))
+        .blocks) void causal_conv1d_backward_kernel(const __grid_constant__ BackwardParams params) {
   using Strip = StripGradients<Element, kW, kChannels, kSilu>;
   extern __shared__ __align__(128) char memory[];
-  __shared__ Barrier full[kWarps][stages(sizeof(Element))];
+  __shared__ typename Strip::Stream::Barriers full;
   follow_stream();
   const CausalConv1dForwardProblem& p = params.problem.forward;
   const Cut& cut = params.cut;

@@ -127,7 +127,7 @@ __global__ __launch_bounds__(kThreads, kForwardPace.blocks) void causal_conv1d_f
     const __grid_constant__ ForwardParams params) {
   using Strip = StripOutputs<Element, kW, kChannels, kSilu>;
   extern __shared__ __align__(128) char memory[];
-  __shared__ Barrier full[kWarps][stages(sizeof(Element))];
+  __shared__ typename Strip::Stream::Barriers full;
   follow_stream();
   const CausalConv1dForwardProblem& p = params.problem;
   const Cut& cut = params.cut;

@@ -13,21 +13,28 @@ namespace tandem::cuda::causal_conv1d {
 /// do not fit its registers.
 constexpr int kChannels = 4;
 
-/// Threads of a CTA, tokens that are loaded at a time, and how often a warp has room for so many.
-/// why not more stages where few CTAs run: what is asked for first comes later then.
+/// Threads of a CTA, tokens that are loaded at a time, and how often a warp has room for so many
+/// of each of `sources` tensors. why not more stages where few CTAs run: what is asked for first
+/// comes later then.
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kStageTokens = 8;
-constexpr int stages(int element_bytes) { return element_bytes == 4 ? 2 : 3; }
+constexpr int stages(int sources, int element_bytes) {
+  return sources == 1 && element_bytes == 2 ? 3 : 2;
+}
 
 /// How fast CTAs are, fitted to an H200 (docs/ops/causal_conv1d.log.md): a strip takes the time of
 /// `start` tokens more than it has, times the CTAs that its multiprocessor has to do.
 struct Pace {
-  int blocks;    // CTAs that run at once on a multiprocessor
-  double start;  // tokens
-  double tail;   // what the end of a call costs, of the CTAs that run at once
-  double alone;  // a CTA by itself is as slow as if it were so many
+  int blocks;       // CTAs that run at once on a multiprocessor
+  int most_tokens;  // of a strip
+  double start;     // tokens
+  double uneven;    // where all run at once, how much the multiprocessors with one more count
+  double round;     // the least that a round of `blocks` takes, of a full one
 };
-constexpr Pace kForwardPace{7, 2, 0, 1.15}, kBackwardPace{3, 12, 0.1, 1.15};
+constexpr Pace kForwardPace{7, 64, 1, 0.75, 0.65};
+constexpr Pace backward_pace(int element_bytes) {
+  return {element_bytes == 4 ? 3 : 4, 128, 2, 0, 0.9};
+}
 
 /// How tokens and channels are cut: a thread takes some neighbouring channels of a strip of tokens
 /// of a batch row; a CTA `columns` threads side by side, of as many strips as it has room for.

@@ -13,17 +13,18 @@ namespace tandem::cuda::causal_conv1d {
 template <class Element, int kChannels, class Params>
 class TokenStream {
   using Values = Stored<Element, kChannels>;
-  static constexpr int kStages = stages(sizeof(Element));
+  static constexpr int kStages = stages(Params::kSources, sizeof(Element));
   static constexpr int kCopyBytes = kStageTokens * 32 * sizeof(Values);
   static constexpr int kStageBytes = Params::kSources * kCopyBytes;
 
  public:
+  using Barriers = Barrier[kWarps][kStages];
   /// Of a CTA, in shared memory at a multiple of 128 bytes.
   static constexpr int kBytes = kWarps * kStages * kStageBytes;
 
   /// Starts the copies into the CTA's memory.
   __device__ TokenStream(const Params& params, const Place& place, int end, char* memory,
-                         Barrier (&full)[kWarps][stages(sizeof(Element))])
+                         Barriers& full)
       : params_(params),
         place_(place),
         memory_(memory + threadIdx.x / 32 * (kStages * kStageBytes)),
@@ -84,10 +85,10 @@ class TokenStream {
 template <class Element, class Params>
 class TokenStream<Element, 1, Params> {
  public:
+  using Barriers = Barrier[1];
   static constexpr int kBytes = 0;
 
-  __device__ TokenStream(const Params& params, const Place& place, int end, char*,
-                         Barrier (&)[kWarps][stages(sizeof(Element))])
+  __device__ TokenStream(const Params& params, const Place& place, int end, char*, Barriers&)
       : params_(params), place_(place), begin_(place.begin), end_(end) {}
 
   __device__ void wait() const {}

@@ -100,7 +100,8 @@ const Variant<Params>& choose_from(const char* call, const std::vector<Variant<P
 
 Cut cut_backward(const BackwardVariant& variant, const CausalConv1dBackwardProblem& problem,
                  int multiprocessors) {
-  return cut_tokens(problem.forward, kBackwardPace, variant.channels,
+  const Pace pace = backward_pace(static_cast<int>(size_of(variant.dtype)));
+  return cut_tokens(problem.forward, pace, variant.channels,
                     problem.d_initial_state.data != nullptr, multiprocessors);
 }
 

@@ -352,8 +352,7 @@ BackwardKernel backward_kernel() {
         BackwardArgs<Config> args{};
         static_cast<BackwardParams&>(args) = params;
         if constexpr (Config::kRows) {
-          constexpr bool kHalf = std::is_same_v<typename Config::Element, __half>;
-          args.maps = backward_maps(params, kHalf ? DType::kFloat16 : DType::kBFloat16,
+          args.maps = backward_maps(params, kDTypeOf<typename Config::Element>,
                                     chains / params.channel_blocks, Config::kTileTokens,
                                     4 * Config::kWarpTokens);
         }

@@ -95,7 +95,7 @@ using NarrowConfig =
 template <class Element, class Decay, class X = Element>
 using SquareConfig =
     TileConfig<Element, Decay, true,
-               Tile{64, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
+               Tile{64, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, true, true}, X>;
 
 /// Reads x as a product leaves it.
 template <class Element, class Decay, bool kAligned = true>

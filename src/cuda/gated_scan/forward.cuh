@@ -6,24 +6,24 @@
 // begin at its first token (sequence.cuh), and ranks is 1. No ticket, no flag in global memory, no
 // workspace: every sum is formed in an order that depends on the shape alone.
 //
-// A thread has kChannels channels of kTokens neighbouring tokens, its own pieces of shared memory
-// and its own cp.async groups: loads wait for no barrier. kLanes threads lie side by side, the
-// others below each other, later tokens in higher lanes and warps. A step:
+// A thread has kChannels channels of kTokens neighbouring tokens. kLanes threads lie side by side,
+// the others below each other, later tokens in higher lanes and warps. Tiles come as each thread's
+// own pieces, or by TMA as rows (forward_slots.cuh). A step:
 //
 //   all threads     channel threads (kWidth)        barrier
-//   wait for own x and decays
+//   wait for x and decays
 //   maps (A, X) of own tokens
-//   start copies of the next tile's decays
+//   pieces: start copies of the next tile's decays
 //   scan over the warp by shuffles
 //                                                   __syncthreads: maps of the warps
+//   rows: start copies of the next tile
 //                   A cluster: compose them, send the tile's map to every CTA's
 //                   inbox (st.async); wait for     `arrived`, an mbarrier
 //                   all; carry = A carry + X, rank by rank
 //                   the state before each warp
 //                                                   __syncthreads: states before warps
-//   wait for own gates
 //   states of own tokens, outputs
-//   start copies of the next tile's gates, of x of the tile after it
+//   pieces: start copies of the next tile's gates, of x of the tile after it
 //
 // Where sequences begin and end is worked out a step ahead (cuda/scan/tile_tokens.cuh): at a first
 // token the map is s -> a initial_state + x whatever s is. initial_state is read in the first pass
@@ -39,6 +39,7 @@
 #pragma once
 
 #include "cuda/gated_scan/config.h"
+#include "cuda/gated_scan/forward_slots.cuh"
 #include "cuda/gated_scan/kernels.h"
 #include "cuda/gated_scan/params.h"
 #include "cuda/gated_scan/place.cuh"
@@ -53,61 +54,25 @@
 
 namespace tandem::cuda::gated_scan {
 
-/// Tiles of x on their way or in use. Decays and gates have room for one: they are in registers
-/// when the next ones come.
-constexpr int kXStages = 2;
-
 template <class Config>
 struct ForwardShared {
-  // Pieces of a token beside x, in this order: decay, gate.
-  static constexpr int kDecay = 0;
-  static constexpr int kGate = Config::kDecayPieces;
-  static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
-
-  typename Config::XPiece x_slots[kXStages][Config::kTokens * Config::kXPieces][Config::kThreads];
-  typename Config::Piece slots[Config::kTokens * kOfToken][Config::kThreads];
+  ForwardSlots<Config> slots;
   WalkShared<Config::kWarps, Config::kWidth> walk;
   TileKinds<Config> kinds;
-
-  __device__ const typename Config::XPiece* x(int stage, int token) const {
-    return &x_slots[stage][token * Config::kXPieces][threadIdx.x];
-  }
-  __device__ const typename Config::Piece* piece(int token, int of) const {
-    return &slots[token * kOfToken + of][threadIdx.x];
-  }
 };
 
-// Each of these starts a group of copies, an empty one if there is nothing to copy.
-template <class Config>
-__device__ void load_x(const ForwardParams& params, const Place<Config>& place,
-                       ForwardShared<Config>& shared, int stage, int begin) {
-  load_tokens<Config, typename Config::X, Config::kXPieces>(
-      params, place, params.x, &shared.x_slots[stage][0][threadIdx.x], begin);
-  cutlass::arch::cp_async_fence();
-}
-template <class Config>
-__device__ void load_decay(const ForwardParams& params, const Place<Config>& place,
-                           ForwardShared<Config>& shared, int begin) {
-  using Shared = ForwardShared<Config>;
-  load_tokens<Config, typename Config::Decay, Shared::kOfToken>(
-      params, place, params.decay, &shared.slots[Shared::kDecay][threadIdx.x], begin);
-  cutlass::arch::cp_async_fence();
-}
-template <class Config>
-__device__ void load_gate(const ForwardParams& params, const Place<Config>& place,
-                          ForwardShared<Config>& shared, int begin) {
-  using Shared = ForwardShared<Config>;
-  if (Config::kOutputs && params.gate.data != nullptr) {
-    load_tokens<Config, typename Config::Element, Shared::kOfToken>(
-        params, place, params.gate, &shared.slots[Shared::kGate][threadIdx.x], begin);
-  }
-  cutlass::arch::cp_async_fence();
+/// Unpacks a thread's channels of a token.
+template <class Config, class Stored, class Piece>
+__device__ void unpack(const Piece* pieces, float (&values)[Config::kChannels]) {
+  unpack_channels<ForwardSlots<Config>::kStride, Stored>(pieces, values);
 }
 
 /// What the thread keeps of its tokens between the two passes over them.
 template <class Config>
 struct OwnTokens {
   float a[Config::kTokens][Config::kChannels];  // the decay; where `replaced`, the state itself
+  // The gates, where rows of the next tile may replace them.
+  typename Config::Piece gates[Config::kRows ? Config::kTokens : 1][Config::kElementPieces];
   unsigned replaced;  // bit i: the state at token i does not depend on the one before
   unsigned outside;
   bool simple;  // all tokens exist, and none begins or ends a sequence
@@ -116,7 +81,7 @@ struct OwnTokens {
 /// Makes the maps of tokens among which sequences begin, or which are not finite.
 template <class Config>
 __device__ void map_tokens_exactly(const ForwardParams& params, const Place<Config>& place,
-                                   const ForwardShared<Config>& shared, int stage,
+                                   const ForwardShared<Config>& shared, int step,
                                    const TokenKind* kinds, OwnTokens<Config>& own,
                                    ScanMap (&maps)[Config::kChannels]) {
 #pragma unroll
@@ -125,7 +90,7 @@ __device__ void map_tokens_exactly(const ForwardParams& params, const Place<Conf
   for (int i = 0; i < Config::kTokens; ++i) {
     float(&a)[Config::kChannels] = own.a[i];
     float x[Config::kChannels];
-    unpack_channels<Config::kThreads, typename Config::X>(shared.x(stage, i), x);
+    unpack<Config, typename Config::X>(shared.slots.x(place, step, i), x);
     const int first = kinds[place.row + i].first;
     if (first == TokenKind::kInside) {
 #pragma unroll
@@ -151,24 +116,29 @@ __device__ void map_tokens_exactly(const ForwardParams& params, const Place<Conf
 /// Makes the maps of the thread's tokens; returns whether they are small.
 template <class Config>
 __device__ bool map_tokens(const ForwardParams& params, const Place<Config>& place,
-                           const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
+                           const ForwardShared<Config>& shared, int step, const TokenKind* kinds,
                            bool complete, OwnTokens<Config>& own,
                            ScanMap (&maps)[Config::kChannels]) {
-  using Shared = ForwardShared<Config>;
   own.replaced = own.outside = 0;
   bool begins = false, ends = false;
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
     begins |= kinds[place.row + i].first != TokenKind::kInside;
     ends |= kinds[place.row + i].last >= 0;
-    unpack_channels<Config::kThreads, typename Config::Decay>(shared.piece(i, Shared::kDecay),
-                                                              own.a[i]);
-    if (params.log_decay) {
+    unpack<Config, typename Config::Decay>(shared.slots.decay(place, i), own.a[i]);
+  }
+  // why not token by token: loads and functions of neighbouring ones would wait at the branch.
+  if (params.log_decay) {
 #pragma unroll
-      for (float& value : own.a[i]) value = exp_flushed<Config::kExactDecay>(value);
+    for (float(&a)[Config::kChannels] : own.a) {
+#pragma unroll
+      for (float& value : a) value = exp_flushed<Config::kExactDecay>(value);
     }
+  }
+#pragma unroll
+  for (int i = 0; i < Config::kTokens; ++i) {
     float x[Config::kChannels];
-    unpack_channels<Config::kThreads, typename Config::X>(shared.x(stage, i), x);
+    unpack<Config, typename Config::X>(shared.slots.x(place, step, i), x);
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) {
       maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]} : compose<false>(maps[j], {own.a[i][j], x[j]});
@@ -176,20 +146,19 @@ __device__ bool map_tokens(const ForwardParams& params, const Place<Config>& pla
   }
   own.simple = complete && !begins && !ends;
   const bool small = !begins && are_small(maps);
-  if (!small) map_tokens_exactly(params, place, shared, stage, kinds, own, maps);
+  if (!small) map_tokens_exactly(params, place, shared, step, kinds, own, maps);
   return small;
 }
 
 /// Stores outputs and final states, from the state before the thread's tokens. Returns whether the
-/// states are finite.
-template <class Config, bool kExact>
+/// states are finite. kGated: whether there are gates, unless kExact; a branch at each token would
+/// cost more than the code.
+template <class Config, bool kExact, bool kGated>
 __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& place,
-                             const ForwardShared<Config>& shared, int stage, const TokenKind* kinds,
+                             const ForwardShared<Config>& shared, int step, const TokenKind* kinds,
                              int begin, const OwnTokens<Config>& own,
                              float (&state)[Config::kChannels]) {
-  using Shared = ForwardShared<Config>;
   using Element = typename Config::Element;
-  constexpr int kStride = Config::kThreads;
   const int tokens = place.tokens(params.sequences.T, begin);
   const int channels = Config::kAligned ? Config::kChannels : params.D - place.channel();
   Element* to = place.template at<Element>(params.out, begin + place.row);
@@ -197,7 +166,7 @@ __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& p
   for (int i = 0; i < Config::kTokens; ++i) {
     const int valid = !kExact || i < tokens ? channels : 0;
     float x[Config::kChannels];
-    unpack_channels<kStride, typename Config::X>(shared.x(stage, i), x);
+    unpack<Config, typename Config::X>(shared.slots.x(place, step, i), x);
     if constexpr (Config::kOfProduct) {
       if (params.rounded_x.data != nullptr) {
         store_channels<Config::kAligned, typename Config::Piece>(
@@ -216,8 +185,12 @@ __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& p
     float out[Config::kChannels];
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) out[j] = state[j];
-    if (params.gate.data != nullptr && !(kExact && (own.outside >> i & 1))) {
-      unpack_channels<kStride, Element>(shared.piece(i, Shared::kGate), x);
+    if (kExact ? params.gate.data != nullptr && !(own.outside >> i & 1) : kGated) {
+      if constexpr (Config::kRows) {
+        unpack_channels<1, Element>(own.gates[i], x);
+      } else {
+        unpack<Config, Element>(shared.slots.gate(place, i), x);
+      }
 #pragma unroll
       for (int j = 0; j < Config::kChannels; ++j) out[j] *= x[j] * logistic<Config::kExact>(x[j]);
     }
@@ -245,25 +218,39 @@ __device__ void keep_state(const ForwardParams& params, const Place<Config>& pla
   params.states[(place.b * params.state_rows + time / kStateTokens) * params.D + channel] = state;
 }
 
+/// Takes the gates of the thread's tokens to registers.
+template <class Config>
+__device__ void take_gates(const Place<Config>& place, const ForwardShared<Config>& shared,
+                           OwnTokens<Config>& own) {
+#pragma unroll
+  for (int i = 0; i < Config::kTokens; ++i) {
+#pragma unroll
+    for (int j = 0; j < Config::kElementPieces; ++j) {
+      own.gates[i][j] = shared.slots.gate(place, i)[j];
+    }
+  }
+}
+
 template <class Config>
 __global__
 __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forward_kernel(
-    const __grid_constant__ ForwardParams given) {
-  extern __shared__ __align__(16) unsigned char memory[];
+    const __grid_constant__ ForwardArgs<Config> given) {
+  extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<ForwardShared<Config>*>(memory);
+  auto& slots = shared.slots;
   Place<Config> place(given);
-  const int tile_step = given.ranks * Config::kTileTokens;
-  const int first = place.rank * Config::kTileTokens;
   start_walk(shared.walk, given.ranks);
+  slots.init();
+  if constexpr (Config::kRows) __syncthreads();  // why: else racecheck cannot follow the barrier
   follow_stream();
   if constexpr (Config::kPerSequence && Config::kOutputs) {
     clear_outside<Config, typename Config::Element>(given, place, place.b, given.out);
   }
-  const ForwardParams& params = params_of_walk(given, place);
-  load_x(params, place, shared, 0, first);
-  load_decay(params, place, shared, first);
-  load_gate(params, place, shared, first);
-  load_x(params, place, shared, 1, first + tile_step);
+  const ForwardArgs<Config>& params = params_of_walk(given, place);
+  const int tile_step = params.ranks * Config::kTileTokens;
+  const int first = place.rank * Config::kTileTokens;
+  const Walk walk{first, tile_step, (params.sequences.T + tile_step - 1) / tile_step};
+  slots.begin(params, place, walk);
   shared.kinds.clear(params, place, 0, first);
   pass_empty_sequences(params, place, params.initial_state, params.final_state);
   __syncthreads();
@@ -271,22 +258,22 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
   join_walk(params.ranks);
   __syncthreads();
   float carry = 0.0f;
-  const int steps = (params.sequences.T + tile_step - 1) / tile_step;
-  int stage = 0;
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    const int begin = first + step * tile_step;
+  for (int step = 0; step < walk.steps; ++step) {
+    const int begin = walk.begin_of(step);
     const int warp = threadIdx.x / 32;
     const TokenKind* kinds = shared.kinds.of(step);
-    cutlass::arch::cp_async_wait<2>();  // all but the gates and the next x
+    slots.wait_x_and_decay(step);
     OwnTokens<Config> own;
     ScanMap maps[Config::kChannels];
     const bool complete = place.tokens(params.sequences.T, begin) >= Config::kTokens;
-    const bool small = map_tokens(params, place, shared, stage, kinds, complete, own, maps);
-    load_decay(params, place, shared, begin + tile_step);
+    const bool small = map_tokens(params, place, shared, step, kinds, complete, own, maps);
+    slots.decay_is_read(params, place, walk, step);
+    if constexpr (Config::kRows) take_gates(place, shared, own);
     scan_warp<Config::kLanes, false>(maps, small, &shared.walk.warp_maps[warp][place.column]);
     shared.kinds.clear(params, place, step + 1, begin + tile_step);
     __syncthreads();
+    slots.all_decays_are_read(params, place, walk, step);
     pass_states<false>(
         shared.walk, {params.ranks, place.rank, step}, carry, [&](int warp_of_state, float state) {
           keep_state(params, place, begin + warp_of_state * Config::kWarpTokens, state);
@@ -294,25 +281,26 @@ __launch_bounds__(Config::kThreads, Config::kFewestBlocks) void gated_scan_forwa
     shared.kinds.mark(params, step + 1, begin + tile_step);
     __syncthreads();
     if constexpr (Config::kOutputs) {
-      cutlass::arch::cp_async_wait<2>();  // all but the next x and decays
-      const auto pass = [&](auto exact) {
+      slots.wait_gate();
+      const auto pass = [&](auto exact, auto gated) {
         float state[Config::kChannels];
 #pragma unroll
         for (int j = 0; j < Config::kChannels; ++j) {
           state[j] = apply(maps[j], shared.walk.warp_states[warp][place.column + j]);
         }
-        return store_tokens<Config, exact()>(params, place, shared, stage, kinds, begin, own,
-                                             state);
+        return store_tokens<Config, exact(), gated()>(params, place, shared, step, kinds, begin,
+                                                      own, state);
+      };
+      constexpr std::false_type kNo;
+      constexpr std::true_type kYes;
+      const auto fast_pass = [&] {
+        return params.gate.data != nullptr ? pass(kNo, kYes) : pass(kNo, kNo);
       };
       // why all of the warp: it would wait for the lanes that take the other way.
       const bool simple = __all_sync(0xFFFFFFFFu, own.simple);
-      if (place.channel() < params.D && (!simple || !pass(std::false_type{}))) {
-        pass(std::true_type{});
-      }
+      if (place.channel() < params.D && (!simple || !fast_pass())) pass(kYes, kNo);
     }
-    load_gate(params, place, shared, begin + tile_step);
-    load_x(params, place, shared, stage, begin + kXStages * tile_step);
-    stage = 1 - stage;
+    slots.rest_is_read(params, place, walk, step);
   }
 }
 
@@ -325,14 +313,22 @@ ForwardKernel forward_kernel() {
       .width = Config::kWidth,
       .tile_tokens = Config::kTileTokens,
       .blocks_per_sm = Config::blocks_per_sm(kBytes + kOwnBytes),
-      .rows = 0,
+      .rows = Config::kRows ? Config::kTileTokens : 0,
       .launch = [](const char* name, const ForwardParams& params, unsigned chains, void* stream) {
+        ForwardArgs<Config> args{};
+        static_cast<ForwardParams&>(args) = params;
+        if constexpr (Config::kRows) {
+          args.maps = forward_maps(params,
+                                   {kDTypeOf<typename Config::X>, kDTypeOf<typename Config::Decay>,
+                                    kDTypeOf<typename Config::Element>},
+                                   chains / params.channel_blocks, Config::kTileTokens);
+        }
         launch_kernel(name, gated_scan_forward_kernel<Config>,
                       {.blocks = chains * params.ranks,
                        .threads = Config::kThreads,
                        .cluster = static_cast<unsigned>(params.ranks),
                        .shared_bytes = kBytes},
-                      static_cast<cudaStream_t>(stream), params);
+                      static_cast<cudaStream_t>(stream), args);
       }};
 }
 

@@ -2,19 +2,37 @@
 
 namespace tandem::cuda::gated_scan {
 
+namespace {
+
+/// Encodes maps of a call's tensors.
+struct Encoder {
+  TileExtents extents;
+
+  Encoder(const ChainParams& params, std::int64_t batches)
+      : extents{.batch = batches, .time = params.sequences.T, .heads = 1, .dim = params.D} {}
+
+  CUtensorMap operator()(const TokenTensor& tensor, DType dtype, int rows) const {
+    if (tensor.data == nullptr) return {};
+    return encode(plan_rows("", tensor, dtype, extents, rows, kRowChannels));
+  }
+};
+
+}  // namespace
+
+ForwardMaps forward_maps(const ForwardParams& params, const RowDTypes& dtypes, std::int64_t batches,
+                         int rows) {
+  const Encoder map(params, batches);
+  return {map(params.x, dtypes.x, rows), map(params.decay, dtypes.decay, rows),
+          map(params.gate, dtypes.gate, rows)};
+}
+
 BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,
                            int load_rows, int store_rows) {
-  const TileExtents extents{
-      .batch = batches, .time = params.sequences.T, .heads = 1, .dim = params.D};
-  const auto map = [&](const TokenTensor& tensor, int rows) {
-    return tensor.data == nullptr
-               ? CUtensorMap{}
-               : encode(plan_rows("", tensor, dtype, extents, rows, kRowChannels));
-  };
-  return {map(params.x, load_rows),      map(params.decay, load_rows),
-          map(params.gate, load_rows),   map(params.d_out, load_rows),
-          map(params.dx, store_rows),    map(params.d_decay, store_rows),
-          map(params.d_gate, store_rows)};
+  const Encoder map(params, batches);
+  return {map(params.x, dtype, load_rows),      map(params.decay, dtype, load_rows),
+          map(params.gate, dtype, load_rows),   map(params.d_out, dtype, load_rows),
+          map(params.dx, dtype, store_rows),    map(params.d_decay, dtype, store_rows),
+          map(params.d_gate, dtype, store_rows)};
 }
 
 }  // namespace tandem::cuda::gated_scan

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_fp16.h>
 
 #include <type_traits>
 
@@ -22,9 +23,31 @@ struct BackwardRowParams : BackwardParams {
 template <class Config>
 using BackwardArgs = std::conditional_t<Config::kRows, BackwardRowParams, BackwardParams>;
 
+struct ForwardMaps {
+  CUtensorMap x, decay, gate;
+};
+
+struct ForwardRowParams : ForwardParams {
+  ForwardMaps maps;
+};
+
+template <class Config>
+using ForwardArgs = std::conditional_t<Config::kRows, ForwardRowParams, ForwardParams>;
+
 constexpr int kRowChannels = 64;  // of a copy
 
-/// Encodes the maps of the tensors that exist, with so many rows per load and per store.
+template <class Stored>
+constexpr DType kDTypeOf = std::is_same_v<Stored, float>    ? DType::kFloat32
+                           : std::is_same_v<Stored, __half> ? DType::kFloat16
+                                                            : DType::kBFloat16;
+
+struct RowDTypes {
+  DType x, decay, gate;
+};
+
+/// Encode the maps of the tensors that exist, with so many rows per load and per store.
+ForwardMaps forward_maps(const ForwardParams& params, const RowDTypes& dtypes, std::int64_t batches,
+                         int rows);
 BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,
                            int load_rows, int store_rows);
 

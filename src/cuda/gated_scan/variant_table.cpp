@@ -136,29 +136,30 @@ std::string recurrence_problem(const VariantOf<Kernel>& variant,
 /// Says why TMA cannot copy a tensor, "" when it can or the variant does without TMA.
 template <class Kernel>
 std::string rows_problem(const VariantOf<Kernel>& variant, const ScanRecurrence& problem,
-                         const char* name, const TokenTensor& tensor) {
+                         const char* name, const TokenTensor& tensor, DType dtype) {
   if (variant.kernel.rows == 0 || tensor.data == nullptr) return "";
   const TileExtents extents{.batch = problem.B, .time = problem.T, .heads = 1, .dim = problem.D};
-  return plan_rows(name, tensor, variant.dtype, extents, variant.kernel.rows, kRowChannels).problem;
+  return plan_rows(name, tensor, dtype, extents, variant.kernel.rows, kRowChannels).problem;
 }
 template <class Kernel>
 std::string recurrence_rows_problem(const VariantOf<Kernel>& variant,
                                     const GatedScanForwardProblem& problem) {
-  std::string reason = rows_problem(variant, problem, "x", problem.x);
+  std::string reason = rows_problem(variant, problem, "x", problem.x, variant.x_dtype);
   if (reason.empty()) {
-    reason =
-        rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay", problem.decay);
+    reason = rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay",
+                          problem.decay, variant.decay_dtype);
   }
-  if (reason.empty()) reason = rows_problem(variant, problem, "gate", problem.gate);
+  if (reason.empty()) reason = rows_problem(variant, problem, "gate", problem.gate, variant.dtype);
   return reason;
 }
 
 }  // namespace
 
 std::string ForwardVariant::supports(const GatedScanForwardProblem& problem) const {
-  const std::string reason = recurrence_problem(*this, problem);
+  std::string reason = recurrence_problem(*this, problem);
   if (!reason.empty() || !aligned) return reason;
-  return layout_problem("out", problem.out, dtype, problem);
+  reason = layout_problem("out", problem.out, dtype, problem);
+  return reason.empty() ? recurrence_rows_problem(*this, problem) : reason;
 }
 
 std::string ForwardVariant::supports(const OfProductProblem& problem) const {
@@ -181,13 +182,13 @@ std::string BackwardVariant::supports(const GatedScanBackwardProblem& problem) c
   if (reason.empty()) reason = layout_problem("d_gate", problem.d_gate, dtype, forward);
   if (!reason.empty()) return reason;
   reason = recurrence_rows_problem(*this, forward);
-  if (reason.empty()) reason = rows_problem(*this, forward, "d_out", problem.d_out);
-  if (reason.empty()) reason = rows_problem(*this, forward, "dx", problem.dx);
+  if (reason.empty()) reason = rows_problem(*this, forward, "d_out", problem.d_out, dtype);
+  if (reason.empty()) reason = rows_problem(*this, forward, "dx", problem.dx, dtype);
   if (reason.empty()) {
     reason = rows_problem(*this, forward, forward.log_decay ? "d_log_decay" : "d_decay",
-                          problem.d_decay);
+                          problem.d_decay, decay_dtype);
   }
-  if (reason.empty()) reason = rows_problem(*this, forward, "d_gate", problem.d_gate);
+  if (reason.empty()) reason = rows_problem(*this, forward, "d_gate", problem.d_gate, dtype);
   return reason;
 }
 

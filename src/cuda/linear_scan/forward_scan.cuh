@@ -54,20 +54,22 @@ __device__ void project(float (&acc)[Config::kTokens / 2], ForwardShared<Config>
 /// Loads the decays of the 16 tokens of a step: [block, row, token].
 template <class Config>
 __device__ void load_decays(const ThreadTile<Config>& t, int step, float (&a)[2][2][2]) {
+  const bool log_decay = t.params.problem.log_decay;
   std::uint32_t words[4];
   load_columns(t.panel(0, step / 4), step % 4, words);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = unpack_pair<typename Config::Element>(words[i]);
-    a[i / 2][i % 2][0] = pair.x;
-    a[i / 2][i % 2][1] = pair.y;
+  for (int i = 0; i < 8; ++i) {
+    const float2 pair = unpack_pair<typename Config::Element>(words[i / 2]);
+    a[i / 4][i / 2 % 2][i % 2] = i % 2 == 0 ? pair.x : pair.y;
   }
-  if (t.params.problem.log_decay) {
+  if (Config::kChain && !log_decay) return;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float& value = a[i / 4][i / 2 % 2][i % 2];
-      value = fast_exp2(value * kLog2E);
-    }
+  for (int i = 0; i < 8; ++i) {
+    float& value = a[i / 4][i / 2 % 2][i % 2];
+    const float power = fast_exp2(value * kLog2E);
+    // why no branch but in a chain, which has no registers for more of them: it parts a step's
+    // loads and functions from the others'.
+    value = Config::kChain || log_decay ? power : value;
   }
 }
 
