@@ -44,7 +44,10 @@ struct ProjectionForwardSegment {
   DType out_dtype = DType::kFloat32;  // of out and slope: the problem's, or fp32
   MatrixTensor out;                   // [M,columns]
   MatrixTensor slope;                 // [M,columns] or null
-  MatrixTensor inverse_norm;          // fp32 [M,columns/head_width] or null
+  // Of a call by another op on CUDA, whose segments all have one, no activation and no bias: what
+  // rounding z to out took away (cuda/parts/two_parts.cuh), in 16 bits [M,columns].
+  MatrixTensor rest;
+  MatrixTensor inverse_norm;  // fp32 [M,columns/head_width] or null
   HeadFinish heads;
 };
 

@@ -58,10 +58,11 @@ std::string reason_of(const std::string& name, const GatedScanForwardArgs& args)
 
 TEST(GatedScanVariants, ShapesChooseTiles) {
   EXPECT_EQ(forward_of(contiguous_args({8, 4096, 1024})), "gated_scan_forward.sm90.bf16.w64_t256");
-  EXPECT_EQ(forward_of(contiguous_args({4, 1024, 64})), "gated_scan_forward.sm90.bf16.w32_t128");
+  EXPECT_EQ(forward_of(contiguous_args({4, 2048, 64})), "gated_scan_forward.sm90.bf16.w32_t128");
+  EXPECT_EQ(forward_of(contiguous_args({4, 1024, 64})), "gated_scan_forward.sm90.bf16.w64_t64.tma");
   EXPECT_EQ(forward_of(contiguous_args({1, 4096, 64})), "gated_scan_forward.sm90.bf16.w16_t256");
   EXPECT_EQ(forward_of(contiguous_args({1, 4096, 2048})),
-            "gated_scan_forward.sm90.bf16.w64_t64.tma");
+            "gated_scan_forward.sm90.bf16.w64_t128.tma");
   EXPECT_EQ(backward_of(backward_args({8, 4096, 1024})),
             "gated_scan_backward.sm90.bf16.w64_t128.tma");
   EXPECT_EQ(backward_of(backward_args({1, 512, 64})), "gated_scan_backward.sm90.bf16.w32_t128");
@@ -106,7 +107,7 @@ TEST(GatedScanVariants, TheLastChoiceOfAThreadIsTold) {
     return last_variant();
   };
   EXPECT_EQ(choose({8, 4096, 1024}), "gated_scan_forward.sm90.bf16.w64_t256");
-  EXPECT_EQ(choose({4, 1024, 64}), "gated_scan_forward.sm90.bf16.w32_t128");
+  EXPECT_EQ(choose({4, 2048, 64}), "gated_scan_forward.sm90.bf16.w32_t128");
   // What another op calls is not told.
   gated_scan_forward_workspace_bytes(make_problem(contiguous_args({8, 4096, 1024})),
                                      DeviceProperties::h200());
@@ -114,7 +115,7 @@ TEST(GatedScanVariants, TheLastChoiceOfAThreadIsTold) {
 }
 
 TEST(GatedScanVariants, DtypesChoose) {
-  const Dims shape{4, 1024, 64};
+  const Dims shape{4, 2048, 64};
   EXPECT_EQ(forward_of(contiguous_args(shape, DType::kFloat16, DType::kFloat16)),
             "gated_scan_forward.sm90.fp16.w32_t128");
   EXPECT_EQ(forward_of(contiguous_args(shape, DType::kFloat16, DType::kFloat32)),

@@ -71,7 +71,7 @@ TEST(LinearScanVariants, TilesByShape) {
       {"many, but one tile of each", 300, 100, 64, 200, kSmall},
       {"many, but hardly a token", 300, 2, 64, 200, kSmall},
       {"few columns of many tokens", 1, 8192, 256, 512, kSmall},
-      {"few columns, each of long products", 1, 4096, 4096, 4096, kChain},
+      {"few columns, each of long products", 1, 4096, 4096, 4096, kComposed},
       {"columns enough for tiles, too few for chains", 1, 2048, 1024, 1024, kComposed},
       {"narrow, however many", 64, 8192, 256, 64, kSmall},
       {"few tiles of long products", 1, 512, 4096, 4096, kComposed},
@@ -84,9 +84,9 @@ TEST(LinearScanVariants, TilesByShape) {
 }
 
 TEST(LinearScanVariants, WhatIsKeptCostsATileMoreThanTwoLaunches) {
-  LinearScanForwardArgs args = contiguous_args(6, 4096, 768, 768);
+  LinearScanForwardArgs args = contiguous_args(8, 2048, 768, 1536);
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kChain);
-  args.x = view(10, {6, 4096, 768});
+  args.x = view(10, {8, 2048, 1536});
   EXPECT_EQ(choose_tiling(make_problem(args), kDevice), Tiling::kComposed);
 }
 

@@ -28,11 +28,12 @@ template <std::size_t kBytes>
 using PieceOf =
     std::conditional_t<kBytes == 4, unsigned, std::conditional_t<kBytes == 8, uint2, uint4>>;
 
-template <class ElementT, class DecayT, bool kAlignedT, Tile kTileT, class XT = ElementT>
+template <class ElementT, class DecayT, bool kAlignedT, Tile kTileT, bool kOfProductT = false>
 struct TileConfig {
   using Element = ElementT;
   using Decay = DecayT;
-  using X = XT;
+  // x comes as two tensors, as a product leaves it (cuda/parts/two_parts.cuh).
+  static constexpr bool kOfProduct = kOfProductT;
   static constexpr bool kAligned = kAlignedT;  // 16 bytes at a time, or single elements
   static constexpr Tile kTile = kTileT;
   static constexpr int kWidth = kTile.width;
@@ -41,7 +42,6 @@ struct TileConfig {
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
   // x is a product's, in fp32, which may be kept for a backward, rounded, as may states.
-  static constexpr bool kOfProduct = !std::is_same_v<X, Element>;
   static constexpr bool kRows = kTile.rows;
   static constexpr bool kPerSequence = false;
   static constexpr int kWarps = kThreads / 32;
@@ -55,10 +55,9 @@ struct TileConfig {
 
   // What a thread copies at once, and how many such pieces the channels of a token make.
   using Piece = PieceOf<kChannels * sizeof(Element)>;
-  using XPiece = PieceOf<kChannels * sizeof(X)>;
   static constexpr int kElementPieces = kChannels * sizeof(Element) / sizeof(Piece);
   static constexpr int kDecayPieces = kChannels * sizeof(Decay) / sizeof(Piece);
-  static constexpr int kXPieces = kChannels * sizeof(X) / sizeof(XPiece);
+  static constexpr int kXParts = kOfProduct ? 2 : 1;
 
   // why only 1 for single elements: they need more registers, and are slow anyway.
   static constexpr int kFewestBlocks = !kAligned          ? 1
@@ -82,26 +81,33 @@ struct PerSequence : Base {
 };
 
 /// Takes 64 channels, 128 bytes of a row: one CTA fills an SM.
-template <class Element, class Decay>
-using WideConfig = TileConfig<Element, Decay, true, Tile{64, 8, 512, 4}>;
+template <class Element, class Decay, bool kOfProduct = false>
+using WideConfig = TileConfig<Element, Decay, true, Tile{64, 8, 512, 4}, kOfProduct>;
 
 /// Puts three CTAs on an SM, each with an eighth of WideConfig's elements in work.
-template <class Element, class Decay, bool kAligned = true, class X = Element>
+template <class Element, class Decay, bool kAligned = true, bool kOfProduct = false>
 using NarrowConfig =
     TileConfig<Element, Decay, kAligned,
-               Tile{32, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, X>;
+               Tile{32, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2}, kOfProduct>;
 
 /// As many elements as NarrowConfig's, with 128 bytes of a row.
-template <class Element, class Decay, class X = Element>
+template <class Element, class Decay, bool kOfProduct = false>
 using SquareConfig =
     TileConfig<Element, Decay, true,
-               Tile{64, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, true, true}, X>;
+               Tile{64, 4, 256, 4, sizeof(Element) + sizeof(Decay) == 4 ? 3 : 2, true, true},
+               kOfProduct>;
 
-/// Reads x as a product leaves it.
-template <class Element, class Decay, bool kAligned = true>
-using OfProductConfig = NarrowConfig<Element, Decay, kAligned, float>;
+/// Half of WideConfig's elements, with two CTAs on an SM.
 template <class Element, class Decay>
-using OfProductSquareConfig = SquareConfig<Element, Decay, float>;
+using TallConfig = TileConfig<Element, Decay, true, Tile{64, 4, 256, 8, 2, true, true}>;
+
+/// Read x as a product leaves it.
+template <class Element, class Decay, bool kAligned = true>
+using OfProductConfig = NarrowConfig<Element, Decay, kAligned, true>;
+template <class Element, class Decay>
+using OfProductSquareConfig = SquareConfig<Element, Decay, true>;
+template <class Element, class Decay>
+using OfProductWideConfig = WideConfig<Element, Decay, true>;
 
 /// Makes more CTAs where channels are few.
 template <class Element, class Decay>

@@ -45,6 +45,7 @@
 #include "cuda/gated_scan/place.cuh"
 #include "cuda/gated_scan/sequence.cuh"
 #include "cuda/parts/stream_order.cuh"
+#include "cuda/parts/two_parts.cuh"
 #include "cuda/runtime/launch.h"
 #include "cuda/scan/channels.cuh"
 #include "cuda/scan/functions.cuh"
@@ -65,6 +66,20 @@ struct ForwardShared {
 template <class Config, class Stored, class Piece>
 __device__ void unpack(const Piece* pieces, float (&values)[Config::kChannels]) {
   unpack_channels<ForwardSlots<Config>::kStride, Stored>(pieces, values);
+}
+
+/// Unpacks x of a thread's channels of a token.
+template <class Config>
+__device__ void unpack_x(const ForwardShared<Config>& shared, const Place<Config>& place, int step,
+                         int token, float (&x)[Config::kChannels]) {
+  using Element = typename Config::Element;
+  unpack<Config, Element>(shared.slots.x(place, step, token, 0), x);
+  if constexpr (Config::kOfProduct) {
+    float rest[Config::kChannels];
+    unpack<Config, Element>(shared.slots.x(place, step, token, 1), rest);
+#pragma unroll
+    for (int j = 0; j < Config::kChannels; ++j) x[j] = join_parts<Element>(x[j], rest[j]);
+  }
 }
 
 /// What the thread keeps of its tokens between the two passes over them.
@@ -90,7 +105,7 @@ __device__ void map_tokens_exactly(const ForwardParams& params, const Place<Conf
   for (int i = 0; i < Config::kTokens; ++i) {
     float(&a)[Config::kChannels] = own.a[i];
     float x[Config::kChannels];
-    unpack<Config, typename Config::X>(shared.slots.x(place, step, i), x);
+    unpack_x(shared, place, step, i, x);
     const int first = kinds[place.row + i].first;
     if (first == TokenKind::kInside) {
 #pragma unroll
@@ -138,7 +153,7 @@ __device__ bool map_tokens(const ForwardParams& params, const Place<Config>& pla
 #pragma unroll
   for (int i = 0; i < Config::kTokens; ++i) {
     float x[Config::kChannels];
-    unpack<Config, typename Config::X>(shared.slots.x(place, step, i), x);
+    unpack_x(shared, place, step, i, x);
 #pragma unroll
     for (int j = 0; j < Config::kChannels; ++j) {
       maps[j] = i == 0 ? ScanMap{own.a[0][j], x[j]} : compose<false>(maps[j], {own.a[i][j], x[j]});
@@ -166,13 +181,7 @@ __device__ bool store_tokens(const ForwardParams& params, const Place<Config>& p
   for (int i = 0; i < Config::kTokens; ++i) {
     const int valid = !kExact || i < tokens ? channels : 0;
     float x[Config::kChannels];
-    unpack<Config, typename Config::X>(shared.slots.x(place, step, i), x);
-    if constexpr (Config::kOfProduct) {
-      if (params.rounded_x.data != nullptr) {
-        store_channels<Config::kAligned, typename Config::Piece>(
-            place.template at<Element>(params.rounded_x, begin + place.row + i), x, valid);
-      }
-    }
+    unpack_x(shared, place, step, i, x);
     if (kExact && own.replaced >> i & 1) {
 #pragma unroll
       for (int j = 0; j < Config::kChannels; ++j) state[j] = own.a[i][j];
@@ -318,10 +327,9 @@ ForwardKernel forward_kernel() {
         ForwardArgs<Config> args{};
         static_cast<ForwardParams&>(args) = params;
         if constexpr (Config::kRows) {
-          args.maps = forward_maps(params,
-                                   {kDTypeOf<typename Config::X>, kDTypeOf<typename Config::Decay>,
-                                    kDTypeOf<typename Config::Element>},
-                                   chains / params.channel_blocks, Config::kTileTokens);
+          args.maps = forward_maps(params, kDTypeOf<typename Config::Element>,
+                                   kDTypeOf<typename Config::Decay>, chains / params.channel_blocks,
+                                   Config::kTileTokens);
         }
         launch_kernel(name, gated_scan_forward_kernel<Config>,
                       {.blocks = chains * params.ranks,

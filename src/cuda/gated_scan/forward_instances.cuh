@@ -8,6 +8,7 @@
   template ForwardKernel forward_kernel<WideConfig<Element, Element>>();                \
   template ForwardKernel forward_kernel<NarrowConfig<Element, Element>>();              \
   template ForwardKernel forward_kernel<SquareConfig<Element, Element>>();              \
+  template ForwardKernel forward_kernel<TallConfig<Element, Element>>();                \
   template ForwardKernel forward_kernel<SlimConfig<Element, Element>>();                \
   template ForwardKernel forward_kernel<NarrowStatesConfig<Element, Element>>();        \
   template ForwardKernel forward_kernel<NarrowConfig<Element, Element, false>>();       \
@@ -21,6 +22,7 @@
 #define TANDEM_INSTANCES_FORWARD_OF_PRODUCT(Element)                                              \
   namespace tandem::cuda::gated_scan {                                                            \
   template ForwardKernel forward_kernel<OfProductConfig<Element, Element>>();                     \
+  template ForwardKernel forward_kernel<OfProductWideConfig<Element, Element>>();                 \
   template ForwardKernel forward_kernel<OfProductSquareConfig<Element, Element>>();               \
   template ForwardKernel forward_kernel<OfProductConfig<Element, Element, false>>();              \
   template ForwardKernel forward_kernel<OfProductConfig<Element, float>>();                       \

@@ -26,17 +26,17 @@ struct Walk {
 template <class Config>
 class ForwardPieces {
   using Piece = typename Config::Piece;
-  using XPiece = typename Config::XPiece;
-  // Pieces of a token, in this order: decay, gate.
+  // Pieces of a token, in this order: decay, gate. Of x: its parts.
   static constexpr int kGate = Config::kDecayPieces;
   static constexpr int kOfToken = kGate + (Config::kOutputs ? Config::kElementPieces : 0);
   static constexpr int kXStages = 2;
+  static constexpr int kXOfToken = Config::kXParts * Config::kElementPieces;
 
  public:
   static constexpr int kStride = Config::kThreads;  // from piece to piece of a token's channels
 
-  __device__ const XPiece* x(const Place<Config>&, int step, int token) const {
-    return &x_[step % kXStages][token * Config::kXPieces][threadIdx.x];
+  __device__ const Piece* x(const Place<Config>&, int step, int token, int part) const {
+    return &x_[step % kXStages][token * kXOfToken + part * Config::kElementPieces][threadIdx.x];
   }
   __device__ const Piece* decay(const Place<Config>&, int token) const {
     return &rest_[token * kOfToken][threadIdx.x];
@@ -74,8 +74,14 @@ class ForwardPieces {
   // Each of these starts a group of copies, an empty one if there is nothing to copy.
   __device__ void load_x(const ForwardParams& params, const Place<Config>& place, Walk walk,
                          int step) {
-    load_tokens<Config, typename Config::X, Config::kXPieces>(
-        params, place, params.x, &x_[step % kXStages][0][threadIdx.x], walk.begin_of(step));
+    Piece(&slot)[Config::kTokens * kXOfToken][Config::kThreads] = x_[step % kXStages];
+    const int begin = walk.begin_of(step);
+    load_tokens<Config, typename Config::Element, kXOfToken>(params, place, params.x,
+                                                             &slot[0][threadIdx.x], begin);
+    if constexpr (Config::kOfProduct) {
+      load_tokens<Config, typename Config::Element, kXOfToken>(
+          params, place, params.x_rest, &slot[Config::kElementPieces][threadIdx.x], begin);
+    }
     cutlass::arch::cp_async_fence();
   }
   __device__ void load_decay(const ForwardParams& params, const Place<Config>& place, Walk walk,
@@ -93,7 +99,7 @@ class ForwardPieces {
     cutlass::arch::cp_async_fence();
   }
 
-  XPiece x_[kXStages][Config::kTokens * Config::kXPieces][Config::kThreads];
+  Piece x_[kXStages][Config::kTokens * kXOfToken][Config::kThreads];
   Piece rest_[Config::kTokens * kOfToken][Config::kThreads];
 };
 
@@ -102,22 +108,22 @@ class ForwardPieces {
 template <class Config>
 class ForwardRows {
   static_assert(Config::kWidth == kRowChannels && Config::kOutputs);
+  using Element = typename Config::Element;
   using Piece = typename Config::Piece;
-  using XPiece = typename Config::XPiece;
   template <class Stored>
   using Rows = Stored[Config::kTileTokens][Config::kWidth];
 
  public:
   static constexpr int kStride = 1;
 
-  __device__ const XPiece* x(const Place<Config>& place, int step, int token) const {
-    return piece<XPiece>(x_[step % 2], place, token);
+  __device__ const Piece* x(const Place<Config>& place, int step, int token, int part) const {
+    return piece(x_[step % 2][part], place, token);
   }
   __device__ const Piece* decay(const Place<Config>& place, int token) const {
-    return piece<Piece>(decay_, place, token);
+    return piece(decay_, place, token);
   }
   __device__ const Piece* gate(const Place<Config>& place, int token) const {
-    return piece<Piece>(gate_, place, token);
+    return piece(gate_, place, token);
   }
 
   /// Initialises the barrier. All threads; others may wait on it after a barrier of the CTA.
@@ -139,10 +145,10 @@ class ForwardRows {
   __device__ void rest_is_read(const ForwardRowParams&, const Place<Config>&, Walk, int) {}
 
  private:
-  template <class To, class Stored>
-  __device__ const To* piece(const Rows<Stored>& rows, const Place<Config>& place,
-                             int token) const {
-    return reinterpret_cast<const To*>(&rows[place.row + token][place.column]);
+  template <class Stored>
+  __device__ const Piece* piece(const Rows<Stored>& rows, const Place<Config>& place,
+                                int token) const {
+    return reinterpret_cast<const Piece*>(&rows[place.row + token][place.column]);
   }
   // Not what no step walks: it would be on its way at the end.
   __device__ void load(const ForwardRowParams& params, const Place<Config>& place, Walk walk,
@@ -151,14 +157,15 @@ class ForwardRows {
     const bool has_gate = params.gate.data != nullptr;
     full_.arrive_and_expect(sizeof(x_[0]) + sizeof(decay_) + (has_gate ? sizeof(gate_) : 0));
     const TileCoordinate at{place.block_channel, 0, walk.begin_of(step), place.b};
-    load_panel(params.maps.x, full_, x_[step % 2], at);
+    load_panel(params.maps.x, full_, x_[step % 2][0], at);
+    if constexpr (Config::kOfProduct) load_panel(params.maps.x_rest, full_, x_[step % 2][1], at);
     load_panel(params.maps.decay, full_, decay_, at);
     if (has_gate) load_panel(params.maps.gate, full_, gate_, at);
   }
 
-  alignas(128) Rows<typename Config::X> x_[2];
+  alignas(128) Rows<Element> x_[2][Config::kXParts];
   alignas(128) Rows<typename Config::Decay> decay_;
-  alignas(128) Rows<typename Config::Element> gate_;
+  alignas(128) Rows<Element> gate_;
   Barrier full_;
 };
 

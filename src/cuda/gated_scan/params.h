@@ -27,8 +27,8 @@ struct ChainParams {
 
 struct ForwardParams : ChainParams {
   TokenTensor out;
-  float* final_state;     // or null
-  TokenTensor rounded_x;  // out, where x is a product's; data null: not wanted
+  float* final_state;  // or null
+  TokenTensor x_rest;  // the second part of a product's x
 };
 
 struct BackwardParams : ChainParams {  // states null: no gradient asks for them

@@ -19,11 +19,11 @@ struct Encoder {
 
 }  // namespace
 
-ForwardMaps forward_maps(const ForwardParams& params, const RowDTypes& dtypes, std::int64_t batches,
-                         int rows) {
+ForwardMaps forward_maps(const ForwardParams& params, DType dtype, DType decay_dtype,
+                         std::int64_t batches, int rows) {
   const Encoder map(params, batches);
-  return {map(params.x, dtypes.x, rows), map(params.decay, dtypes.decay, rows),
-          map(params.gate, dtypes.gate, rows)};
+  return {map(params.x, dtype, rows), map(params.x_rest, dtype, rows),
+          map(params.decay, decay_dtype, rows), map(params.gate, dtype, rows)};
 }
 
 BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,

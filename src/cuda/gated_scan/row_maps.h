@@ -24,7 +24,7 @@ template <class Config>
 using BackwardArgs = std::conditional_t<Config::kRows, BackwardRowParams, BackwardParams>;
 
 struct ForwardMaps {
-  CUtensorMap x, decay, gate;
+  CUtensorMap x, x_rest, decay, gate;
 };
 
 struct ForwardRowParams : ForwardParams {
@@ -41,13 +41,9 @@ constexpr DType kDTypeOf = std::is_same_v<Stored, float>    ? DType::kFloat32
                            : std::is_same_v<Stored, __half> ? DType::kFloat16
                                                             : DType::kBFloat16;
 
-struct RowDTypes {
-  DType x, decay, gate;
-};
-
 /// Encode the maps of the tensors that exist, with so many rows per load and per store.
-ForwardMaps forward_maps(const ForwardParams& params, const RowDTypes& dtypes, std::int64_t batches,
-                         int rows);
+ForwardMaps forward_maps(const ForwardParams& params, DType dtype, DType decay_dtype,
+                         std::int64_t batches, int rows);
 BackwardMaps backward_maps(const BackwardParams& params, DType dtype, std::int64_t batches,
                            int load_rows, int store_rows);
 

@@ -22,13 +22,13 @@ __device__ inline void move_state(Float*& states, std::int64_t n, int D) {
 }
 
 template <class Config>
-__device__ void move_outputs(ForwardParams& params, std::int64_t begin, std::int64_t n) {
+__device__ void move_own(ForwardParams& params, std::int64_t begin, std::int64_t n) {
   move_tokens<typename Config::Element>(params.out, begin);
-  move_tokens<typename Config::Element>(params.rounded_x, begin);
+  move_tokens<typename Config::Element>(params.x_rest, begin);
   move_state(params.final_state, n, params.D);
 }
 template <class Config>
-__device__ void move_outputs(BackwardParams& params, std::int64_t begin, std::int64_t n) {
+__device__ void move_own(BackwardParams& params, std::int64_t begin, std::int64_t n) {
   using Element = typename Config::Element;
   move_tokens<Element>(params.d_out, begin);
   move_state(params.d_final_state, n, params.D);
@@ -46,12 +46,12 @@ __device__ void move_to_sequence(Params& params, std::int64_t n) {
   const std::int64_t begin = all.N > 0 ? sequence_boundary(all, n) : 0;
   const int end = all.N > 0 ? sequence_boundary(all, n + 1) : 0;
   params.sequences = {nullptr, 1, max(end - static_cast<int>(begin), 0)};
-  move_tokens<typename Config::X>(params.x, begin);
+  move_tokens<typename Config::Element>(params.x, begin);
   move_tokens<typename Config::Decay>(params.decay, begin);
   move_tokens<typename Config::Element>(params.gate, begin);
   move_state(params.initial_state, n, params.D);
   move_state(params.states, begin / kStateTokens + n, params.D);
-  move_outputs<Config>(params, begin, n);
+  move_own<Config>(params, begin, n);
 }
 
 /// Returns the parameters of the CTA's walk: those given, or its sequence's. All threads, behind

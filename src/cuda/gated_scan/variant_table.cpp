@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "cuda/gated_scan/config.h"
 #include "cuda/gated_scan/layout.h"
 #include "cuda/gated_scan/row_maps.h"
@@ -27,7 +29,6 @@ VariantOf<Kernel> describe(const char* direction, DType dtype, DType decay_dtype
               (Config::kPerSequence ? ".sequences" : ""),
           dtype,
           decay_dtype,
-          Config::kOfProduct ? DType::kFloat32 : dtype,
           Config::kAligned,
           Config::kPerSequence,
           kernel};
@@ -56,6 +57,7 @@ void add_forward_16(std::vector<ForwardVariant>& table, DType dtype) {
   add_forward<WideConfig<Element, Element>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, Element>>(table, dtype, dtype);
   add_forward<SquareConfig<Element, Element>>(table, dtype, dtype);
+  add_forward<TallConfig<Element, Element>>(table, dtype, dtype);
   add_forward<SlimConfig<Element, Element>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, Element, false>>(table, dtype, dtype);
   add_forward<NarrowConfig<Element, float>>(table, dtype, DType::kFloat32);
@@ -68,6 +70,9 @@ template <class Element, class Decay>
 void add_of_product(std::vector<ForwardVariant>& table, DType dtype, DType decay_dtype) {
   add_forward<OfProductConfig<Element, Decay>>(table, dtype, decay_dtype);
   add_forward<OfProductSquareConfig<Element, Decay>>(table, dtype, decay_dtype);
+  if constexpr (std::is_same_v<Element, Decay>) {
+    add_forward<OfProductWideConfig<Element, Decay>>(table, dtype, decay_dtype);
+  }
   add_forward<OfProductConfig<Element, Decay, false>>(table, dtype, decay_dtype);
   add_forward<PerSequence<OfProductConfig<Element, Decay>>>(table, dtype, decay_dtype);
   add_forward<PerSequence<OfProductConfig<Element, Decay, false>>>(table, dtype, decay_dtype);
@@ -124,7 +129,7 @@ std::string recurrence_problem(const VariantOf<Kernel>& variant,
   }
   if (!variant.aligned) return "";
   if (problem.D % 8 != 0) return "takes D a multiple of 8, got " + std::to_string(problem.D);
-  std::string reason = layout_problem("x", problem.x, variant.x_dtype, problem);
+  std::string reason = layout_problem("x", problem.x, problem.dtype, problem);
   if (reason.empty()) {
     reason = layout_problem(problem.log_decay ? "log_decay" : "decay", problem.decay,
                             problem.decay_dtype, problem);
@@ -144,7 +149,7 @@ std::string rows_problem(const VariantOf<Kernel>& variant, const ScanRecurrence&
 template <class Kernel>
 std::string recurrence_rows_problem(const VariantOf<Kernel>& variant,
                                     const GatedScanForwardProblem& problem) {
-  std::string reason = rows_problem(variant, problem, "x", problem.x, variant.x_dtype);
+  std::string reason = rows_problem(variant, problem, "x", problem.x, variant.dtype);
   if (reason.empty()) {
     reason = rows_problem(variant, problem, problem.log_decay ? "log_decay" : "decay",
                           problem.decay, variant.decay_dtype);
@@ -164,9 +169,10 @@ std::string ForwardVariant::supports(const GatedScanForwardProblem& problem) con
 
 std::string ForwardVariant::supports(const OfProductProblem& problem) const {
   const auto& scan = static_cast<const GatedScanForwardProblem&>(problem);
-  const std::string reason = supports(scan);
+  std::string reason = supports(scan);
   if (!reason.empty() || !aligned) return reason;
-  return layout_problem("x", problem.rounded_x, dtype, problem);
+  reason = layout_problem("x", problem.x_rest, dtype, problem);
+  return reason.empty() ? rows_problem(*this, problem, "x", problem.x_rest, dtype) : reason;
 }
 
 std::string BackwardVariant::supports(const GatedScanBackwardProblem& problem) const {

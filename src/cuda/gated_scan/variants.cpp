@@ -35,7 +35,8 @@ ScanPlan plan_kernel(const ScanRecurrence& problem, const Kernel& kernel,
                     .tiles = std::max<std::int64_t>(tiles, 1),
                     .tile_tokens = kernel.tile_tokens,
                     .width = kernel.width,
-                    .blocks_per_sm = kernel.blocks_per_sm},
+                    .blocks_per_sm = kernel.blocks_per_sm,
+                    .rows = kernel.rows > 0},
                    device);
 }
 
@@ -153,7 +154,7 @@ template <class Problem>
 void launch_forward(const ForwardVariant& variant, const Problem& problem, float* states,
                     const Context& context) {
   ForwardParams params = forward_params(problem, variant);
-  if constexpr (std::is_same_v<Problem, OfProductProblem>) params.rounded_x = problem.rounded_x;
+  if constexpr (std::is_same_v<Problem, OfProductProblem>) params.x_rest = problem.x_rest;
   params.states = states;
   params.state_rows = state_rows(problem, false);
   launch(variant, variant.kernel, problem, params, context);

@@ -16,16 +16,14 @@ struct VariantOf {
   std::string name;
   DType dtype;
   DType decay_dtype;
-  DType x_dtype;      // dtype, or fp32
   bool aligned;       // loads 16 bytes, or 8, at once
   bool per_sequence;  // for batch-invariant calls: a chain is a sequence's, with a CTA of its own
   Kernel kernel;
 };
 
-/// The scan of an x [B,T,D] in fp32, as a product leaves it, beside tensors of 16 bits.
+/// The scan of an x [B,T,D] in two parts, as a product leaves it (cuda/parts/two_parts.cuh).
 struct OfProductProblem : GatedScanForwardProblem {
-  // Kept for a backward, or null: [B,T,D] of dtype; outside of all sequences it holds anything.
-  TokenTensor rounded_x;
+  TokenTensor x_rest;  // [B,T,D] of dtype
 };
 
 struct ForwardVariant : VariantOf<ForwardKernel> {

@@ -39,9 +39,7 @@ struct Calls {
   MatrixTensor x() const { return rows_at(base + plan.x, problem.forward.D); }
   MatrixTensor dx() const { return rows_at(base + plan.dx, problem.forward.D); }
 
-  ProjectionForwardProblem product() const {
-    return product_of_u(problem.forward, u(), x(), problem.forward.dtype);
-  }
+  ProjectionForwardProblem product() const { return product_of_u(problem.forward, u(), x()); }
   GatedScanBackwardProblem scan() const {
     const LinearScanForwardProblem& f = problem.forward;
     GatedScanBackwardProblem scan;

@@ -1,4 +1,4 @@
-// linear_scan_forward of two calls: x = u W^T in fp32 by projection, and the scan of it by
+// linear_scan_forward of two calls: x = u W^T in two parts by projection, and the scan of it by
 // gated_scan's kernels. Host only.
 #pragma once
 
@@ -13,8 +13,11 @@ namespace tandem::cuda::linear_scan {
 /// What a call keeps in its workspace: offsets in bytes. What is not needed has no bytes.
 struct ComposedPlan {
   bool copies_u = false;  // its tokens are not the rows of one matrix
-  std::size_t u = 0;      // 16 bits, rows padded to 16 bytes
-  std::size_t x = 0;      // fp32 [B,T,D]
+  bool makes_x = false;   // nothing is kept, or it does not lie as a matrix does
+  // Matrices of 16 bits, rows padded to 16 bytes.
+  std::size_t u = 0;
+  std::size_t x = 0;  // its parts (cuda/parts/two_parts.cuh)
+  std::size_t x_rest = 0;
   std::size_t product = 0;
   std::size_t product_bytes = 0;
   std::size_t workspace_bytes = 0;

@@ -22,7 +22,7 @@ TileShape tile_shape(Tiling tiling) {
 
 namespace {
 
-/// Of a product x = u W^T in fp32, and a scan of it.
+/// Of a product x = u W^T in two parts, and a scan of it. What is kept costs nothing.
 double predict_composed(const LinearScanForwardProblem& problem, const DeviceProperties& device) {
   const DeviceModel::LinearScan& model = device_model(device).linear_scan;
   const auto tokens = static_cast<double>(problem.B * problem.T);
@@ -32,8 +32,7 @@ double predict_composed(const LinearScanForwardProblem& problem, const DevicePro
                 2.0 * problem.d * (tokens + problem.D) / model.bytes_per_microsecond,
                 model.composed_x * elements});
   const double scan = model.composed_scan * gated_scan::predict_of_product(problem, device);
-  const double kept = problem.x.data ? model.composed_kept * elements : 0.0;
-  return model.composed_call + product + scan + kept;
+  return model.composed_call + product + scan;
 }
 
 }  // namespace

@@ -28,10 +28,9 @@ inline TokenTensor as_tokens(const MatrixTensor& rows, std::int64_t T) {
   return {rows.data, T * rows.row_stride, rows.row_stride};
 }
 
-/// x = u W^T, in 16 bits or fp32.
+/// x = u W^T, in 16 bits.
 inline ProjectionForwardProblem product_of_u(const LinearScanForwardProblem& problem,
-                                             const MatrixTensor& u, const MatrixTensor& x,
-                                             DType x_dtype) {
+                                             const MatrixTensor& u, const MatrixTensor& x) {
   ProjectionForwardProblem product;
   product.dtype = problem.dtype;
   product.device = problem.device;
@@ -42,7 +41,7 @@ inline ProjectionForwardProblem product_of_u(const LinearScanForwardProblem& pro
   ProjectionForwardSegment& segment = product.segments[0];
   segment.columns = problem.D;
   segment.weight = problem.weight;
-  segment.out_dtype = x_dtype;
+  segment.out_dtype = problem.dtype;
   segment.out = x;
   return product;
 }

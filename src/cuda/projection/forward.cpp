@@ -51,6 +51,23 @@ void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
   table.back().splits = kParts > 1;
 }
 
+template <class Element, int kColumns, int kParts = 1>
+void add_two_parts(std::vector<ForwardVariant>& table, DType dtype) {
+  add<Element>(table, dtype,
+               "n" + std::to_string(kColumns) + (kParts > 1 ? ".split" : "") + ".two_parts",
+               kColumns, Takes::kActivations, 0,
+               &launch_without_heads<&launch_two_parts<Element, kColumns, kParts>>);
+  table.back().splits = kParts > 1;
+}
+template <class Element>
+void add_all_two_parts(std::vector<ForwardVariant>& table, DType dtype) {
+  add_two_parts<Element, 128>(table, dtype);
+  add_two_parts<Element, 64>(table, dtype);
+  add_two_parts<Element, 64, gemm::kSplitParts>(table, dtype);
+  add_two_parts<Element, 192>(table, dtype);
+  add_two_parts<Element, 256>(table, dtype);
+}
+
 /// Tiles of up to kRows rows: for all rows in one, above kStreamRows for as many as were measured.
 template <class Element, int kRows, Takes kTakes, int kColumns>
 void add_few_rows(std::vector<ForwardVariant>& table, DType dtype) {
@@ -213,7 +230,9 @@ struct Call {
       return;
     }
     to.out = target(problem, from, from.out, from.out_dtype, variant);
-    to.slope = target(problem, from, from.slope, from.out_dtype, variant);
+    to.slope = from.rest.data != nullptr
+                   ? target(problem, from, from.rest, problem.dtype, variant)
+                   : target(problem, from, from.slope, from.out_dtype, variant);
     to.activation = {from.activation, static_cast<float>(1.0 / from.divisor),
                      static_cast<float>(from.min), static_cast<float>(from.max)};
     to.head_width = from.head_width;
@@ -305,10 +324,12 @@ double predict_heads(const ForwardVariant& variant, const ProjectionForwardProbl
 
 const ForwardVariant& choose(const ProjectionForwardProblem& problem,
                              const DeviceProperties& device, const CallOptions& options) {
-  return gemm::choose_product(
-      kForward, forward_variants(), problem, device, options, [](const ForwardVariant& one) {
-        return one.columns == kInvariantColumns && one.few_rows == 0 && one.takes != Takes::kPlain;
-      });
+  const bool in_two_parts = problem.segments[0].rest.data != nullptr;
+  return gemm::choose_product(kForward, in_two_parts ? two_part_variants() : forward_variants(),
+                              problem, device, options, [](const ForwardVariant& one) {
+                                return one.columns == kInvariantColumns && one.few_rows == 0 &&
+                                       one.takes != Takes::kPlain;
+                              });
 }
 
 /// `behind`: see run_forward_behind.
@@ -351,6 +372,18 @@ const std::vector<ForwardVariant>& forward_variants() {
     add_variants<__nv_bfloat16>(rows, DType::kBFloat16);
 #ifndef TANDEM_CUDA_DEV
     add_variants<__half>(rows, DType::kFloat16);
+#endif
+    return rows;
+  }();
+  return table;
+}
+
+const std::vector<ForwardVariant>& two_part_variants() {
+  static const auto table = [] {
+    std::vector<ForwardVariant> rows;
+    add_all_two_parts<__nv_bfloat16>(rows, DType::kBFloat16);
+#ifndef TANDEM_CUDA_DEV
+    add_all_two_parts<__half>(rows, DType::kFloat16);
 #endif
     return rows;
   }();

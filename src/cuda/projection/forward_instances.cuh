@@ -3,6 +3,7 @@
 
 #include "cuda/projection/few_rows.cuh"
 #include "cuda/projection/forward.cuh"
+#include "cuda/projection/two_parts.cuh"
 
 #define TANDEM_INSTANCES_FORWARD(Element)                                                        \
   namespace tandem::cuda::projection {                                                           \
@@ -17,6 +18,16 @@
   template void launch_forward<Element, 192, true, 1>(const ForwardParams&, int, void*);         \
   template void launch_forward<Element, 256, true, 1>(const ForwardParams&, int, void*);         \
   template void launch_normalize<Element>(const NormalizeParams&, void*);                        \
+  }
+
+#define TANDEM_INSTANCES_TWO_PARTS(Element)                                                 \
+  namespace tandem::cuda::projection {                                                      \
+  template void launch_two_parts<Element, 64, 1>(const ForwardParams&, int, void*);         \
+  template void launch_two_parts<Element, 64, gemm::kSplitParts>(const ForwardParams&, int, \
+                                                                 void*);                    \
+  template void launch_two_parts<Element, 128, 1>(const ForwardParams&, int, void*);        \
+  template void launch_two_parts<Element, 192, 1>(const ForwardParams&, int, void*);        \
+  template void launch_two_parts<Element, 256, 1>(const ForwardParams&, int, void*);        \
   }
 
 #define TANDEM_INSTANCES_FEW_ROWS(Element)                                            \

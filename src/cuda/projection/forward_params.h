@@ -23,13 +23,15 @@ struct SegmentActivation {
 
 struct ForwardSegment {
   gemm::Target out;
-  gemm::Target slope;
+  gemm::Target slope;  // or what rounding out took away, of which there is no other
   SegmentActivation activation;
   int head_width = 0;
   std::uint32_t head_ends = 0;  // a bit per block of 8 columns of a tile: the last one of a head
   MatrixTensor inverse_norm;
   const void* bias = nullptr;
   bool bias_fp32 = false;
+
+  __device__ const gemm::Target& rest() const { return slope; }
 };
 
 struct ForwardParams : gemm::Operands<kMostProjectionSegments> {
@@ -49,10 +51,13 @@ struct NormalizeParams {
 };
 
 /// Launch projection_forward_kernel with tiles of kColumns, `kPlain`: of products and biases alone,
+/// projection_two_parts_kernel with such tiles,
 /// projection_few_rows_kernel with tiles of up to kRows rows and kColumns, and
 /// projection_normalize_kernel. Instantiated in forward_instances.cuh.
 template <class Element, int kColumns, bool kPlain, int kParts>
 void launch_forward(const ForwardParams& params, int multiprocessors, void* stream);
+template <class Element, int kColumns, int kParts>
+void launch_two_parts(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element, int kRows, int kColumns>
 void launch_few_rows(const ForwardParams& params, int multiprocessors, void* stream);
 template <class Element>

@@ -39,6 +39,8 @@ struct ForwardVariant {
 };
 
 const std::vector<ForwardVariant>& forward_variants();
+/// Those of calls that keep what rounding takes away.
+const std::vector<ForwardVariant>& two_part_variants();
 
 /// "" when the variant can run the problem, else why not.
 std::string reason_against(const ForwardVariant& variant, const ProjectionForwardProblem& problem);

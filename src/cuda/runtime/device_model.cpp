@@ -19,7 +19,6 @@ DeviceModel make_h100() {
   model.linear_scan.bytes_per_microsecond *= kMemory;
   model.linear_scan.kept /= kMemory;
   model.linear_scan.composed_x /= kMemory;
-  model.linear_scan.composed_kept /= kMemory;
   return model;
 }
 

@@ -43,13 +43,14 @@ struct DeviceModel {
   };
   /// A scan along chains of tiles (docs/ops/gated_scan.md).
   struct Scan {
-    double start = 2.9;                    // launch, first loads, last stores
-    double step = 1.25;                    // latency of a step, however small
-    double exchange = 0.32;                // of a cluster, per step,
-    double exchange_rank = 0.046;          // and of each of its CTAs
-    double element_alone = 1.0 / 12150;    // of a tile with a multiprocessor for itself
-    double tile_together = 0.35;           // of a multiprocessor that is busy all the time
-    double element_together = 1.0 / 6900;  // the same, by the memory's rate
+    double start = 3.3;                    // launch, first loads, last stores
+    double step = 1.6;                     // latency of a step, however small
+    double exchange = 0.18;                // of a cluster, per step,
+    double exchange_rank = 0.01;           // and of each of its CTAs
+    double element_alone = 1.0 / 12500;    // of a tile with a multiprocessor for itself
+    double tile_together = 0.28;           // of a multiprocessor that is busy all the time,
+    double rows_together = 0.19;           // and where TMA copies its tiles
+    double element_together = 1.0 / 8000;  // the same, by the memory's rate
     double row = 37.0;                     // elements that each row of a tile costs beside its own
   };
   /// linear_scan (docs/ops/linear_scan.md). Pieces are 128 channels by 256 tokens, a chain's tiles;
@@ -63,12 +64,11 @@ struct DeviceModel {
     double small_piece = 13.0;        // of small tiles,
     double small_depth = 0.0245;      // and of each column of u
     double kept = 1.0e-6;             // of each x that is kept
-    double composed_call = 3.3;       // of a product and a scan
-    double flops_per_microsecond = 6.5e8;
+    double composed_call = 2.4;       // of a product and a scan
+    double flops_per_microsecond = 7.3e8;
     double bytes_per_microsecond = 2.5e6;
-    double composed_x = 2.2e-6;     // of each x that a product writes, where that takes longest
-    double composed_scan = 1.13;    // times a scan (Scan)
-    double composed_kept = 0.5e-6;  // of each x that is kept
+    double composed_x = 1.72e-6;  // of each x that a product writes, where that takes longest
+    double composed_scan = 1.39;  // times a scan (Scan)
   };
 
   GlaWalk gla_walk;

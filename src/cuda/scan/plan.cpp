@@ -3,7 +3,6 @@
 #include "cuda/scan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "cuda/runtime/device_model.h"
 #include "tandem/device.h"
@@ -13,23 +12,28 @@ namespace {
 
 double predict(const ScanWork& work, int ranks, const DeviceProperties& device,
                const DeviceModel::Scan& model) {
-  const int multiprocessors = device.multiprocessors;
-  const std::int64_t clusters =
-      std::max<std::int64_t>(device.clusters_of(ranks) * work.blocks_per_sm, 1);
-  // Where an SM holds several CTAs, the next ones begin as these end, one by one; not clusters.
-  const double chains = static_cast<double>(work.chains) / static_cast<double>(clusters);
-  const bool one_by_one = work.blocks_per_sm > 1 && ranks == 1;
-  const double waves = one_by_one ? std::max(chains, 1.0) : std::ceil(chains);
-  const std::int64_t steps = ceil_div(work.tiles, ranks);
+  const std::int64_t at_once =
+      std::max<std::int64_t>(std::int64_t{device.clusters_of(ranks)} * work.blocks_per_sm, 1);
+  const auto steps = static_cast<double>(ceil_div(work.tiles, ranks));
   // Short rows of tensors are slower to read and write.
   const double elements =
       static_cast<double>(work.tile_tokens) * work.width * (1.0 + model.row / work.width);
-  const double beside = static_cast<double>(std::clamp<std::int64_t>(
-      ceil_div(work.chains * ranks, multiprocessors), 1, work.blocks_per_sm));
   const double exchange = ranks > 1 ? model.exchange + ranks * model.exchange_rank : 0.0;
-  const double alone = model.step + elements * model.element_alone + exchange;
-  const double together = beside * (model.tile_together + elements * model.element_together);
-  return waves * (model.start + static_cast<double>(steps) * std::max(alone, together));
+  const double alone = model.step + elements * model.element_alone;
+  const double together =
+      (work.rows ? model.rows_together : model.tile_together) + elements * model.element_together;
+  const auto wave = [&](std::int64_t chains) {
+    const double beside =
+        std::clamp(static_cast<double>(chains * ranks) / std::max(device.multiprocessors, 1), 1.0,
+                   static_cast<double>(work.blocks_per_sm));
+    return model.start + steps * (std::max(alone, beside * together) + exchange);
+  };
+  // Where an SM holds several CTAs, the next ones begin as these end, one by one; not clusters.
+  if (work.blocks_per_sm > 1 && ranks == 1 && work.chains > at_once) {
+    return static_cast<double>(work.chains) / static_cast<double>(at_once) * wave(at_once);
+  }
+  const std::int64_t rest = work.chains % at_once;
+  return static_cast<double>(work.chains / at_once) * wave(at_once) + (rest > 0 ? wave(rest) : 0.0);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct ScanWork {
   int tile_tokens;
   int width;          // channels of a tile
   int blocks_per_sm;  // CTAs that a multiprocessor holds
+  bool rows = false;  // whether TMA copies tiles
 };
 
 struct ScanPlan {
