@@ -41,7 +41,6 @@ struct TileConfig {
   static constexpr int kTokens = kTile.tokens;
   static constexpr int kStages = kTile.stages;
   static constexpr bool kOutputs = kTile.outputs;
-  // x is a product's, in fp32, which may be kept for a backward, rounded, as may states.
   static constexpr bool kRows = kTile.rows;
   static constexpr bool kPerSequence = false;
   static constexpr int kWarps = kThreads / 32;
