@@ -27,7 +27,8 @@ def linear_scan(
         s_t = a_t s_{t-1} + x_t             s_0 = initial_state or 0
         out_t = silu(gate_t) s_t            or s_t without a gate
 
-    x is accumulated in fp32 and goes into the scan without being rounded. Axes: B batch, T time, d input width,
+    x is accumulated in fp32 and goes into the scan as it is or, where that is faster on CUDA, with a precision of
+    2^-17 (bf16) or 2^-22 (fp16, where an x beyond 65,519 is then infinite). Axes: B batch, T time, d input width,
     D channels, N sequences. All tensors are on one device.
 
     Args:

@@ -43,21 +43,26 @@ void add(std::vector<ForwardVariant>& table, DType dtype, const std::string& til
                    &launch_finish<Element>});
 }
 
+/// Tiles of 128 rows.
+template <class Element, int kColumns, int kParts,
+          void (*kLaunch)(const ForwardParams&, int, void*)>
+void add_tiles(std::vector<ForwardVariant>& table, DType dtype, Takes takes,
+               const char* ending = "") {
+  add<Element>(table, dtype, "n" + std::to_string(kColumns) + (kParts > 1 ? ".split" : "") + ending,
+               kColumns, takes, 0, &launch_without_heads<kLaunch>);
+  table.back().splits = kParts > 1;
+}
+
 template <class Element, int kColumns, bool kPlain, int kParts = 1>
 void add_variant(std::vector<ForwardVariant>& table, DType dtype) {
-  add<Element>(table, dtype, "n" + std::to_string(kColumns) + (kParts > 1 ? ".split" : ""),
-               kColumns, kPlain ? Takes::kPlain : Takes::kActivations, 0,
-               &launch_without_heads<&launch_forward<Element, kColumns, kPlain, kParts>>);
-  table.back().splits = kParts > 1;
+  add_tiles<Element, kColumns, kParts, &launch_forward<Element, kColumns, kPlain, kParts>>(
+      table, dtype, kPlain ? Takes::kPlain : Takes::kActivations);
 }
 
 template <class Element, int kColumns, int kParts = 1>
 void add_two_parts(std::vector<ForwardVariant>& table, DType dtype) {
-  add<Element>(table, dtype,
-               "n" + std::to_string(kColumns) + (kParts > 1 ? ".split" : "") + ".two_parts",
-               kColumns, Takes::kActivations, 0,
-               &launch_without_heads<&launch_two_parts<Element, kColumns, kParts>>);
-  table.back().splits = kParts > 1;
+  add_tiles<Element, kColumns, kParts, &launch_two_parts<Element, kColumns, kParts>>(
+      table, dtype, Takes::kActivations, ".two_parts");
 }
 template <class Element>
 void add_all_two_parts(std::vector<ForwardVariant>& table, DType dtype) {

@@ -2,26 +2,22 @@
 // what reads z next with more than 16 bits.
 #pragma once
 
-#include "cuda/gemm/split.cuh"
-#include "cuda/gemm/target.cuh"
 #include "cuda/parts/two_parts.cuh"
-#include "cuda/projection/forward_params.h"
+#include "cuda/projection/forward.cuh"
 
 namespace tandem::cuda::projection {
 
 template <class Element, int kColumns, int kParts>
-using TwoPartsConfig = gemm::Config<Element, gemm::Layout::kNT, kColumns, false, kParts>;
-
-template <class Element, int kColumns, int kParts>
 __global__ __launch_bounds__(
-    TwoPartsConfig<Element, kColumns, kParts>::kThreads,
+    ForwardConfig<Element, kColumns, kParts>::kThreads,
     1) void projection_two_parts_kernel(const __grid_constant__ ForwardParams params) {
   extern __shared__ __align__(1024) char shared_memory[];
-  using Config = TwoPartsConfig<Element, kColumns, kParts>;
+  using Config = ForwardConfig<Element, kColumns, kParts>;
   gemm::run_any<Config>(
       params, shared_memory,
       [&](const gemm::Fragment<Config::kColumns>& fragment, gemm::PanelStore<Config>& store) {
         const ForwardSegment& segment = params.segments[fragment.segment];
+        // why not forward.cuh's write: read for each part, `columns` is a spill.
         const int columns = params.columns[fragment.segment];
         const int end = min(columns, fragment.column + params.tile_columns[fragment.segment]);
         gemm::write(segment.out, params.rows, columns, end, fragment, store);
@@ -33,7 +29,7 @@ __global__ __launch_bounds__(
 
 template <class Element, int kColumns, int kParts>
 void launch_two_parts(const ForwardParams& params, int multiprocessors, void* stream) {
-  gemm::launch_any<TwoPartsConfig<Element, kColumns, kParts>>(
+  gemm::launch_any<ForwardConfig<Element, kColumns, kParts>>(
       "projection_forward", projection_two_parts_kernel<Element, kColumns, kParts>, params,
       multiprocessors, stream);
 }
