@@ -66,12 +66,14 @@ template <class Config>
 __device__ void write_slopes(const ForwardParams& params, const ForwardSegment& segment, int end,
                              const gemm::Fragment<Config::kColumns>& fragment,
                              gemm::PanelStore<Config>& store) {
+  const int columns = min(params.columns[fragment.segment], end) - fragment.column;
 #pragma unroll
   for (int panel = 0; panel < Config::kPanels; ++panel) {
+    if (64 * panel >= columns) break;
     float slopes[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) slopes[i] = fragment.values[32 * panel + i];
-    differentiate(segment.activation, slopes);
+    differentiate(segment.activation, slopes, columns - 64 * panel);
     write(segment.slope, params, end,
           gemm::Fragment<64>{slopes, fragment.row, fragment.segment, fragment.column + 64 * panel,
                              fragment.outer},
@@ -94,7 +96,8 @@ __device__ void finish(const ForwardParams& params,
     if (segment.activation.kind == Activation::kL2Normalize) {
       normalize_heads<Config>(params, segment, fragment);
     } else {
-      activate(segment.activation, fragment.values);
+      activate(segment.activation, fragment.values,
+               min(params.columns[fragment.segment], end) - fragment.column);
     }
   }
   write(segment.out, params, end, fragment, store);
