@@ -29,9 +29,9 @@ __device__ void map(float (&values)[kCount], One one) {
   for (float& value : values) value = one(value);
 }
 
-/// The same of a fragment's values in its first `columns`, 32 columns at a time, by a loop that
-/// turns the registers. why: code that a tile runs once takes as long as its instructions take to
-/// come, and such activations stand in few, mostly narrow, tiles.
+/// The same of a fragment's values in its first `columns` at least, 32 columns at a time, by a loop
+/// that turns the registers. why: code that a tile runs once takes as long as its instructions take
+/// to come, and such activations stand in few, mostly narrow, tiles.
 template <int kCount, class One>
 __device__ void map_in_turn(float (&values)[kCount], int columns, One one) {
   constexpr int kAtOnce = 16;
@@ -50,7 +50,8 @@ __device__ void map_in_turn(float (&values)[kCount], int columns, One one) {
   }
 }
 
-/// z = f(z), for activations that take each value alone; of so many columns of a fragment.
+/// z = f(z), for activations that take each value alone. Of a fragment's values those behind its
+/// first `columns` may stay as they are.
 template <int kCount>
 __device__ void activate(const SegmentActivation& f, float (&z)[kCount], int columns = 2 * kCount) {
   switch (f.kind) {

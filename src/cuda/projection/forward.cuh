@@ -61,12 +61,19 @@ __device__ void write(const gemm::Target& to, const ForwardParams& params, int e
   gemm::write(to, params.rows, columns, min(columns, end), fragment, store);
 }
 
+/// Returns how many of a fragment's columns lie in its tile, before `end`, and in the segment.
+template <int kColumns>
+__device__ int columns_inside(const ForwardParams& params, int end,
+                              const gemm::Fragment<kColumns>& fragment) {
+  return min(params.columns[fragment.segment], end) - fragment.column;
+}
+
 /// Writes df/dz of a fragment, 64 columns at a time: there are few registers beside its own.
 template <class Config>
 __device__ void write_slopes(const ForwardParams& params, const ForwardSegment& segment, int end,
                              const gemm::Fragment<Config::kColumns>& fragment,
                              gemm::PanelStore<Config>& store) {
-  const int columns = min(params.columns[fragment.segment], end) - fragment.column;
+  const int columns = columns_inside(params, end, fragment);
 #pragma unroll
   for (int panel = 0; panel < Config::kPanels; ++panel) {
     if (64 * panel >= columns) break;
@@ -96,8 +103,7 @@ __device__ void finish(const ForwardParams& params,
     if (segment.activation.kind == Activation::kL2Normalize) {
       normalize_heads<Config>(params, segment, fragment);
     } else {
-      activate(segment.activation, fragment.values,
-               min(params.columns[fragment.segment], end) - fragment.column);
+      activate(segment.activation, fragment.values, columns_inside(params, end, fragment));
     }
   }
   write(segment.out, params, end, fragment, store);
