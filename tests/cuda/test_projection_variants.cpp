@@ -75,7 +75,7 @@ TEST(ProjectionVariants, WideTilesWithoutActivations) {
   ProjectionForwardArgs args = forward_args(512, 4096, 6144);
   EXPECT_THAT(chosen(args), EndsWith(".n192.plain"));  // one wave
   args.segments[0].activation = Activation::kSilu;
-  EXPECT_THAT(chosen(args), EndsWith(".n128"));
+  EXPECT_THAT(chosen(args), EndsWith(".n64"));
   EXPECT_THAT(chosen(forward_args(100, 4096, 12288)), EndsWith(".n96.plain"));  // 128 tiles
   EXPECT_EQ(reason_against(variant("projection_forward.sm90.bf16.n192.plain"), make_problem(args)),
             "takes segments without activation");

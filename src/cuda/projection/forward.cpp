@@ -294,6 +294,34 @@ bool has_heads(const ProjectionForwardProblem& problem) {
       [](const ProjectionForwardSegment& segment) { return segment.heads.is_there(); });
 }
 
+/// What CTAs of few rows do behind their products: each finishes so many rows, a wave after
+/// another.
+struct FewRowsEnds {
+  double waves, rows;
+
+  FewRowsEnds(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
+              std::int64_t per_row, int multiprocessors) {
+    const gemm::FewRowsShape shape =
+        gemm::few_rows_shape(variant.few_rows, problem.M, per_row, problem.d, multiprocessors);
+    waves = static_cast<double>(
+        ceil_div(shape.row_tiles * per_row * shape.parts, std::max(multiprocessors, 1)));
+    rows = static_cast<double>(shape.rows) / shape.parts;
+  }
+};
+
+/// Predicted microseconds that activations take beside products. Most of it is code that a tile's
+/// warps fetch and run once.
+double predict_activations(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
+                           std::int64_t per_row, int multiprocessors) {
+  constexpr double kRow = 0.049, kSplit = 1.6, kNarrow = 2.8, kWide = 4.7;
+  if (is_plain(problem)) return 0.0;
+  if (variant.few_rows > 0) {
+    const FewRowsEnds ends(variant, problem, per_row, multiprocessors);
+    return ends.waves * ends.rows * kRow;
+  }
+  return variant.splits ? kSplit : variant.columns == 64 ? kNarrow : kWide;
+}
+
 /// Predicted microseconds that heads take beside their products.
 double predict_heads(const ForwardVariant& variant, const ProjectionForwardProblem& problem,
                      std::int64_t per_row, int multiprocessors) {
@@ -311,11 +339,8 @@ double predict_heads(const ForwardVariant& variant, const ProjectionForwardProbl
   if (variant.takes != Takes::kHeads || variant.leaves_heads) return behind;
   if (variant.few_rows > 0) {  // of each row of a CTA beyond the first
     constexpr double kNormedRow = 0.15, kTurnedRow = 0.13, kFirstRows = 40.0;
-    const gemm::FewRowsShape shape =
-        gemm::few_rows_shape(variant.few_rows, problem.M, per_row, problem.d, multiprocessors);
-    const std::int64_t waves = ceil_div(shape.row_tiles * per_row * shape.parts, multiprocessors);
-    const double rows = static_cast<double>(shape.rows) / shape.parts;
-    return behind + static_cast<double>(waves) * std::max(rows - kFirstRows, 0.0) *
+    const FewRowsEnds ends(variant, problem, per_row, multiprocessors);
+    return behind + ends.waves * std::max(ends.rows - kFirstRows, 0.0) *
                         (normalizes ? kNormedRow : kTurnedRow);
   }
   // Of the last tile; of wide ones no norm lies beside products.
@@ -439,12 +464,13 @@ double predict_forward(const ForwardVariant& variant, const ProjectionForwardPro
   const std::int64_t row_tiles = ceil_div(problem.M, gemm::kTileRows);
   const std::int64_t per_row = column_tiles(variant, problem, variant.columns);
   const std::int64_t steps = ceil_div(problem.d, gemm::kTileDepth);
-  const double heads = predict_heads(variant, problem, per_row, device.multiprocessors);
+  const double beside = predict_heads(variant, problem, per_row, device.multiprocessors) +
+                        predict_activations(variant, problem, per_row, device.multiprocessors);
   if (variant.few_rows > 0) {
-    return heads + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
-                                          problem.d, device.multiprocessors);
+    return beside + gemm::predict_few_rows(variant.few_rows, variant.columns, problem.M, per_row,
+                                           problem.d, device.multiprocessors);
   }
-  const double ends = heads + gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
+  const double ends = beside + gemm::ends_of_tiles(variant.columns, variant.splits, problem.M);
   if (variant.splits) {
     return ends + gemm::predict_split(row_tiles, per_row, steps, variant.columns, device);
   }

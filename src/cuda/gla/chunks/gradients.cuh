@@ -3,7 +3,7 @@
 // With S before a pair from gla_chunk_states_kernel and dS behind it, from there too or, in one
 // reverse walk (`kReverse`), from the pair before, first the states between the two chunks:
 //   S  = 2^G_C S + (V 2^(G_C - G_j))^T K of the first chunk,  dS from q and do of the second
-// (of a pair behind its walk's cut, S += factor from the cut * S at the cut before, or dS so).
+// (in the walk's second segment of two, S += factor from its begin * S there before, or dS so).
 // Then each chunk of C = 64 tokens, G being the inclusive sum of its decays, D_ij = 2^(G_i - G_j)
 // for j <= i, f_j the factor from token j to dS (docs/ops/gla_backward.md has the derivation):
 //   At_ji = scale D_ij (k_j . q_i)                          [C,C]
@@ -36,8 +36,8 @@
 //
 // Floor: q, k, v, do read, dq, dk, dv written, and two panels of 8 KB read (one in one reverse
 // walk), per pair. Numerics: as the walks', but for states between the chunks of a pair, which are
-// rounded twice where both ends are read, and those behind a cut, which are sums of two rounded
-// ones. Shared memory: 220 KB.
+// rounded twice where both ends are read, and those of a second segment, which are sums of two
+// rounded ones. Shared memory: 220 KB.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>

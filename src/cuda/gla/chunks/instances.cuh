@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/gla/chunks/entries.cuh"
 #include "cuda/gla/chunks/gradients.cuh"
 #include "cuda/gla/chunks/states.cuh"
 #include "cuda/runtime/launch.h"
@@ -17,12 +18,23 @@ void launch_chunk_backward(const char* name, const ChunkBackwardParams& params, 
   const std::int64_t sequence_heads = problem.B * problem.H;
   if (sequence_heads == 0) return;
   const auto launch_states = [&]<bool kStates, bool kGradients>() {
-    const int walks = (kStates + kGradients) * (params.cut > 0 ? 2 : 1);
+    constexpr unsigned kDirections = kStates + kGradients;
     launch_kernel(name, gla_chunk_states_kernel<Element, kStates, kGradients>,
-                  {.blocks = static_cast<unsigned>(walks * sequence_heads),
+                  {.blocks = static_cast<unsigned>(kDirections * sequence_heads),
+                   .blocks_y = static_cast<unsigned>(params.segments),
                    .threads = 256,
                    .shared_bytes = sizeof(ChunkStatesShared)},
                   on, params);
+    if constexpr (kGradients) {
+      if (params.segments <= 2) return;
+      using Entries = ChunkEntries<Element>;
+      const int warps = std::min(params.segments - 1, Entries::kMostWarps);
+      launch_kernel(name, gla_chunk_entries_kernel<Element, kStates>,
+                    {.blocks = static_cast<unsigned>(Entries::kSlices * sequence_heads),
+                     .blocks_y = kDirections,
+                     .threads = static_cast<unsigned>(32 * warps)},
+                    on, params);
+    }
   };
   constexpr bool kGradients = !kReverse;  // a reverse walk makes its own
   if (!params.saved_states) {

@@ -100,25 +100,25 @@ struct ChunkCopies {
       load_state(stage, pair, pair.index, stage.chunks[0].state);
       return;
     }
-    // What walks make behind the cut, along either one, is not whole; at the cut it is.
-    const bool state = params.cut > 0 && pair.index > params.cut && !params.saved_states;
-    const bool gradient = pair.index < params.cut - 1;
-    stage.cut_chunk = state ? 0 : gradient ? 1 : ChunkGradientsShared::kWhole;
-    const int of_cut = state || gradient ? kPanelBytes + static_cast<int>(sizeof(CutFactor)) : 0;
-    stage.states.arrive_and_expect(2 * kPanelBytes + of_cut);
+    // Of two segments the state where the second one begins, along either walk, is whole.
+    const bool two = params.segments == 2;
+    stage.enters[0] = two && pair.index > params.segment_pairs && !params.saved_states;
+    stage.enters[1] = two && pair.index < params.segment_pairs - 1;
+    const bool enters = stage.enters[0] || stage.enters[1];
+    const int of_entry = enters ? kPanelBytes + static_cast<int>(sizeof(EntryFactors)) : 0;
+    stage.states.arrive_and_expect(2 * kPanelBytes + of_entry);
     load_state(stage, pair, pair.index, stage.chunks[0].state);
     load_gradient(stage, pair, pair.index, stage.chunks[1].state_gradient);
   }
-  /// Loads the state at the cut, into a panel that a gradient may have left through.
-  __device__ void load_states_at_cut(Stage& stage, const ChunkPair& pair) const {
-    if (Config::kReverse || stage.cut_chunk == ChunkGradientsShared::kWhole) return;
-    if (stage.cut_chunk == 0) {
-      load_state(stage, pair, params.cut, stage.chunks[1].state);
-    } else {
-      load_gradient(stage, pair, params.cut - 1, stage.chunks[0].state_gradient);
-    }
-    cute::SM90_BULK_COPY_G2S::copy(params.cut_factors + pair.panel_index, &stage.states.word,
-                                   &stage.cut_factor, sizeof(CutFactor));
+  /// Loads the state where the second segment begins, into a panel that a gradient may have left
+  /// through.
+  __device__ void load_entry(Stage& stage, const ChunkPair& pair) const {
+    if (Config::kReverse || !(stage.enters[0] || stage.enters[1])) return;
+    const int second = params.segment_pairs;
+    if (stage.enters[0]) load_state(stage, pair, second, stage.chunks[1].state);
+    if (stage.enters[1]) load_gradient(stage, pair, second - 1, stage.chunks[0].state_gradient);
+    cute::SM90_BULK_COPY_G2S::copy(params.entry_factors + pair.panel_index, &stage.states.word,
+                                   &stage.entry_factors, sizeof(EntryFactors));
   }
   __device__ void store(const Stage& stage, const ChunkPair& pair) const {
     store_panel(params.dv_map, stage.chunks[0].state_gradient, pair.tile(0));
@@ -140,7 +140,7 @@ struct ChunkCopies {
       load_other_inputs(stage, pair);
       if (n == 0) follow_stream();  // the first pair's states before the second's inputs
       load_states(stage, pair);
-      load_states_at_cut(stage, pair);
+      load_entry(stage, pair);
     }
     RingPosition<kStages> now;
     for (unsigned n = 0; n < pairs.count; ++n, now.advance()) {
@@ -156,7 +156,7 @@ struct ChunkCopies {
       wait_stores_read();
       if (more) {
         load_other_inputs(stage, next);
-        load_states_at_cut(stage, next);
+        load_entry(stage, next);
       }
     }
   }

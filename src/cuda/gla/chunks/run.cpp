@@ -16,12 +16,15 @@ void run_chunk_backward(const GlaBackwardProblem& problem, const ChunkBackwardPl
   params.count = static_cast<unsigned>(f.B * f.H * plan.pairs);
   params.multiprocessors = std::max(device.multiprocessors, 1);
   params.saved_states = plan.saved_states;
-  params.states_map = plan.saved_states ? map_saved_states(f, 0, f.K)
-                                        : map_states(f, scratch.at<char>(plan.states),
-                                                     f.B * plan.pairs, kChunkBackwardWidth);
+  params.states = scratch.at<char>(plan.states);
+  params.states_map = plan.saved_states
+                          ? map_saved_states(f, 0, f.K)
+                          : map_states(f, params.states, f.B * plan.pairs, kChunkBackwardWidth);
   params.state_gradients = scratch.at<char>(plan.state_gradients);
-  params.cut = plan.cut;
-  params.cut_factors = scratch.at<CutFactor>(plan.cut_factors);
+  params.segments = plan.segments;
+  params.segment_pairs = plan.segment_pairs;
+  params.entry_factors = scratch.at<EntryFactors>(plan.entry_factors);
+  if (plan.segments > 2) params.ends = scratch.at<SegmentEnd>(plan.ends);
   params.decay_sums = scratch.at<float>(plan.decay_sums);
   launch(name, params, stream);
   launch_decay_sum(problem, params.decay_sums, 2 * plan.pairs, stream);

@@ -12,11 +12,10 @@ namespace tandem::cuda::gla {
 struct ChunkGradientsShared {
   using Panel = char[panel_bytes(64)];
   static constexpr int kStages = 2;
-  static constexpr int kWhole = -1;
 
   /// Panels of one chunk. Gradients leave through panels that are no longer needed. States between
-  /// the pair's chunks are made in panels that may hold a state at the cut before, and dv
-  /// afterwards.
+  /// the pair's chunks are made in panels that may hold the states at the segment's ends before,
+  /// and dv afterwards.
   struct Chunk {
     alignas(1024) Panel q;  // then dq
     alignas(1024) Panel k;
@@ -39,8 +38,8 @@ struct ChunkGradientsShared {
   struct Stage {
     Chunk chunks[2];
     Tokens tokens[2];
-    CutFactor cut_factor;
-    int cut_chunk;       // the chunk whose state at the pair's end began at the cut, or kWhole
+    EntryFactors entry_factors;
+    bool enters[2];      // whether what is left of these is to be added to S, to dS
     Barrier inputs;      // q, k, v, d_o, decays
     Barrier states;      // copied in
     Barrier all_states;  // made

@@ -15,8 +15,8 @@ struct ChunkState {
   using Stage = ChunkGradientsShared::Stage;
   using State = float[32];  // a tile of 64 x 64
 
-  /// Reads the state at an end of the pair. That of a chunk behind its walk's cut is completed by
-  /// what is left of the state at the cut, which lies in `between`.
+  /// Reads the state at an end of the pair. Inside the walk's second segment of two it is completed
+  /// by what is left of the state where that begins, which lies in `between`.
   __device__ static void read(const Stage& stage, int which, char* panel, const char* between,
                               State& state) {
     const auto visit = [](const char* tile, auto&& each) {
@@ -32,8 +32,8 @@ struct ChunkState {
       state[i] = pair.x;
       state[i + 1] = pair.y;
     });
-    if (Config::kReverse || stage.cut_chunk != which) return;
-    const float left = stage.cut_factor.value;
+    if (Config::kReverse || !stage.enters[which]) return;
+    const float left = which == 0 ? stage.entry_factors.state : stage.entry_factors.gradient;
     visit(between, [&](int i, float2 pair) {
       state[i] += left * pair.x;
       state[i + 1] += left * pair.y;

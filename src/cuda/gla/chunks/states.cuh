@@ -1,13 +1,15 @@
 // gla_chunk_states_kernel: the states at both ends of every pair of chunks, for the gradients by
 // chunks.
 //
-// A CTA walks one sequence of one head, or half of it, at 64 x 64 columns, either over k and v from
+// A CTA walks one segment of a sequence of one head at 64 x 64 columns, either over k and v from
 // the first token on, or over q and do from the last token back, in chunks of 64 tokens, and leaves
 // the state that it has where a pair of chunks begins along the walk, rounded to 16 bits:
 //   St  = 2^G_C St + (Vt 2^(G_C - G_j)) K            before a pair
 //   dSt = the same of do and q (parts/decay.cuh)     behind a pair, without the next token's decay
-// A walk that is cut in two leaves the true state at the cut, and behind it states that began as 0
-// there, with the factor from the cut: gla_chunk_gradients_kernel adds them up.
+// Of several segments of a sequence all but the walk's first begin as 0 and leave, with each state,
+// the factor from their begin. Of two the first stores the state where the second begins, and
+// gla_chunk_gradients_kernel adds what is left of it; of more each leaves its end in fp32, and
+// gla_chunk_entries_kernel adds.
 //
 // Role    threads              work
 //   load  warp 0, one thread   both tensors of later chunks by TMA (4 stages)
@@ -63,30 +65,35 @@ struct ChunkStatesWalk {
   const GlaForwardProblem& problem;
   const CUtensorMap& k_map;
   const CUtensorMap& v_map;
-  Item item;                         // initial_state and final_state where the walk begins and ends
-  const CUtensorMap& states_map;     // of a forward walk
-  char* panels = nullptr;            // of a reverse one: of the sequence's first pair in time
-  CutFactor* cut_factors = nullptr;  // the same pair's; null but for the second half of a walk
-  int pairs;                         // of the sequence
+  Item item;                      // initial_state and final_state where the walk begins and ends
+  const CUtensorMap& states_map;  // of a forward walk
+  char* panels = nullptr;         // of a reverse one: of the sequence's first pair in time
+  EntryFactors* entry_factors = nullptr;  // the same pair's; null where the entry state is known
+  SegmentEnd* segment_end = nullptr;      // null where there is no next segment, or but two
+  int pairs;                              // of the sequence
   int first = 0;
   int last;
+  bool keeps_first;  // else the segment before does
 
   static constexpr std::int64_t kPanelBytes = panel_bytes(64);
   static constexpr int kSteps = Config::kChunk / 16;
 
-  __device__ ChunkStatesWalk(const ChunkBackwardParams& params, std::int64_t sequence_head,
-                             bool second_half)
+  __device__ ChunkStatesWalk(const ChunkBackwardParams& params, unsigned of_sequence_head,
+                             int segment)
       : problem(params.problem.forward),
         k_map(Config::kReverse ? params.q_map : params.k_map),
         v_map(Config::kReverse ? params.d_o_map : params.v_map),
         states_map(params.states_map),
         pairs(params.pairs) {
     const GlaBackwardProblem& backward = params.problem;
-    item.head = static_cast<int>(sequence_head % problem.H);
-    set_sequence(item, problem, sequence_head / problem.H);
+    const unsigned batch = of_sequence_head / problem.H;
+    item.head = static_cast<int>(of_sequence_head - batch * problem.H);
+    set_sequence(item, problem, batch);
+    const std::int64_t sequence_head = of_sequence_head;
     const std::int64_t state = sequence_head * problem.K * problem.V;
     const float* initial = Config::kReverse ? backward.d_final_state : problem.initial_state;
-    if (Config::kReverse && backward.d_initial_state != nullptr) {
+    const bool first_segment = segment == 0, last_segment = segment == params.segments - 1;
+    if (Config::kReverse && first_segment && backward.d_initial_state != nullptr) {
       item.final_state = backward.d_initial_state + state;
     }
     if (Config::kReverse) {
@@ -94,13 +101,21 @@ struct ChunkStatesWalk {
     }
     // Nobody reads the state behind the last pair, unless it is d_initial_state.
     last = item.final_state != nullptr ? pairs : max(pairs - 1, 0);
-    const int cut = Config::kReverse ? pairs - params.cut : params.cut;
-    if (params.cut > 0) (second_half ? first : last) = cut;
-    if (second_half) {
-      cut_factors = params.cut_factors + sequence_head * pairs;
+    const int begin = segment * params.segment_pairs, end = begin + params.segment_pairs;
+    if (!(Config::kReverse ? last_segment : first_segment)) {
+      first = Config::kReverse ? pairs - end : begin;
+      entry_factors = params.entry_factors + sequence_head * pairs;
     } else if (initial != nullptr) {
       item.initial_state = initial + state;
     }
+    if (!(Config::kReverse ? first_segment : last_segment)) {
+      last = Config::kReverse ? pairs - begin : end;
+      if (params.ends != nullptr) {
+        segment_end =
+            params.ends + (2 * sequence_head + Config::kReverse) * params.segments + segment;
+      }
+    }
+    keeps_first = entry_factors == nullptr || params.ends != nullptr;
   }
 
   /// Converts a chunk pair counted along the walk to one counted in time, or back.
@@ -144,8 +159,8 @@ struct ChunkStatesWalk {
 
   __device__ static bool stores() { return threadIdx.x % 128 == 0; }
 
-  /// Stores the state where a chunk pair begins, by way of a shared panel; `factor` leads from the
-  /// cut to it.
+  /// Stores the state where a chunk pair begins, by way of a shared panel; `factor` leads to it
+  /// from the segment's begin.
   __device__ void keep(char* panel, const float (&state)[32], int pair, float factor) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -166,7 +181,10 @@ struct ChunkStatesWalk {
       } else {
         store_panel(states_map, panel, {0, item.head, 0, item.batch * pairs + index});
       }
-      if (cut_factors != nullptr) cut_factors[index] = {factor};
+      if (entry_factors != nullptr) {
+        EntryFactors& factors = entry_factors[index];
+        (Config::kReverse ? factors.gradient : factors.state) = factor;
+      }
     }
   }
 
@@ -178,8 +196,8 @@ struct ChunkStatesWalk {
     int panel_index = 0;
     float passed = 1.0f;  // factor from the state that this walk began with
     for (int pair = first; pair <= last && pair < pairs; ++pair) {
-      // The first half of the walk has stored the state at the cut.
-      if (cut_factors == nullptr || pair > first) {
+      const bool hands_on = pair == last && segment_end != nullptr;
+      if (!hands_on && (keeps_first || pair > first)) {
         keep(shared.panels[panel_index], state, pair, passed);
         panel_index = panel_index + 1 < ChunkStatesShared::kPanels ? panel_index + 1 : 0;
       }
@@ -207,6 +225,15 @@ struct ChunkStatesWalk {
         fence_registers(state);
         shared.input.empty[at.stage].arrive();
       }
+    }
+    if (segment_end != nullptr) {
+      float* const added = segment_end->added + 64 * fragment_row() + fragment_column(0);
+#pragma unroll
+      for (int i = 0; i < 32; i += 4) {
+        *reinterpret_cast<float2*>(added + 2 * i) = {state[i], state[i + 1]};
+        *reinterpret_cast<float2*>(added + 8 * 64 + 2 * i) = {state[i + 2], state[i + 3]};
+      }
+      segment_end->factor = passed;
     }
     if (item.final_state != nullptr) {
       const float factor = first_factor(problem.log_decay, item);
@@ -239,11 +266,9 @@ __global__ __launch_bounds__(256, 2) void gla_chunk_states_kernel(
   follow_stream();
   __syncthreads();
 
-  // Directions are innermost, then halves.
-  const unsigned halves = params.cut > 0 ? 2 : 1;
   const auto run = [&]<bool kBack>() {
-    const ChunkStatesWalk<ChunkStatesConfig<Element, kBack>> walk(
-        params, blockIdx.x / kDirections / halves, blockIdx.x / kDirections % halves == 1);
+    const ChunkStatesWalk<ChunkStatesConfig<Element, kBack>> walk(params, blockIdx.x / kDirections,
+                                                                  static_cast<int>(blockIdx.y));
     if (warp >= 4) {
       walk.walk(shared);
     } else if (warp == 1) {
