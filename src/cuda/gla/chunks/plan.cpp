@@ -20,6 +20,7 @@ constexpr int kStateWalks = 2;   // at a time per multiprocessor
 constexpr int kFewestPairs = 2;  // of a segment
 constexpr int kMostSegments = 128;
 
+/// In which a kernel walks for states.
 int directions(const ChunkBackwardPlan& plan, bool reverse) {
   return (plan.saved_states ? 0 : 1) + (reverse ? 0 : 1);
 }

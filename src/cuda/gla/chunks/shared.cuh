@@ -14,8 +14,8 @@ struct ChunkGradientsShared {
   static constexpr int kStages = 2;
 
   /// Panels of one chunk. Gradients leave through panels that are no longer needed. States between
-  /// the pair's chunks are made in panels that may hold the states at the segment's ends before,
-  /// and dv afterwards.
+  /// the pair's chunks are made in panels that may hold the state where the second segment begins
+  /// before, and dv afterwards.
   struct Chunk {
     alignas(1024) Panel q;  // then dq
     alignas(1024) Panel k;
@@ -39,7 +39,7 @@ struct ChunkGradientsShared {
     Chunk chunks[2];
     Tokens tokens[2];
     EntryFactors entry_factors;
-    bool enters[2];      // whether what is left of these is to be added to S, to dS
+    bool enters[2];      // whether what is left of it is added to S, to dS
     Barrier inputs;      // q, k, v, d_o, decays
     Barrier states;      // copied in
     Barrier all_states;  // made
