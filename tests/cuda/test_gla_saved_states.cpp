@@ -25,7 +25,7 @@ TEST(GlaSavedStates, AreNotMadeAgain) {
   EXPECT_EQ(reverse.workspace_bytes, 0u);
   EXPECT_LT(reverse.time, plan_reverse_backward(make_problem(args), kDevice).time);
 
-  const GlaBackwardArgs narrow = backward_args(4, 1024, 32, 32, 64, 64);
+  const GlaBackwardArgs narrow = backward_args(8, 1024, 32, 32, 64, 64);
   for (const bool in_reverse : {false, true}) {
     const std::size_t made =
         plan_chunk_backward(make_problem(narrow), kDevice, in_reverse).workspace_bytes;
