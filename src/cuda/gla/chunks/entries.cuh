@@ -5,7 +5,7 @@
 //   entry_n = added_{n-1} + factor_{n-1} (added_{n-2} + factor_{n-2} (...))
 //   state of a pair += factor from its segment's begin * entry_n
 // in fp32, rounded once. What is forgotten, by a factor of 0, is neither read nor added. A CTA
-// takes a slice of all states of a head and direction, a warp that of a segment's.
+// takes a slice of all states of a head and direction, a warp the slice of a segment's.
 #pragma once
 
 #include "cuda/gla/chunks/params.h"
@@ -52,6 +52,7 @@ struct ChunkEntries {
     return static_cast<Element*>(params.states) + index * (64 * 64) + element;
   }
 
+  /// Finds what comes before segment number n, from the segment before back.
   __device__ void find_entry(int n, float (&entry)[8]) const {
     float left = 1.0f;
     for (int last = n - 1; last >= 0 && left != 0.0f; last -= kEndsTogether) {
@@ -75,6 +76,7 @@ struct ChunkEntries {
     }
   }
 
+  /// Adds it to the segment's states.
   __device__ void add(int n) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     float entry[8] = {};

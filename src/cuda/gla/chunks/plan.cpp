@@ -16,9 +16,9 @@ namespace tandem::cuda::gla {
 namespace {
 
 constexpr std::int64_t kPanelBytes = panel_bytes(64);
-constexpr int kStateWalks = 2;   // at a time per multiprocessor
-constexpr int kFewestPairs = 2;  // of a segment
-constexpr int kMostSegments = 128;
+constexpr int kStateWalks = 2;      // at a time per multiprocessor
+constexpr int kFewestPairs = 2;     // of a segment
+constexpr int kMostSegments = 128;  // more were not measured
 
 /// In which a kernel walks for states.
 int directions(const ChunkBackwardPlan& plan, bool reverse) {

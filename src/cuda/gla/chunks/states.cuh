@@ -9,7 +9,8 @@
 // Of several segments of a sequence all but the walk's first begin as 0 and leave, with each state,
 // the factor from their begin. Of two the first stores the state where the second begins, and
 // gla_chunk_gradients_kernel adds what is left of it; of more each leaves its end in fp32, and
-// gla_chunk_entries_kernel adds.
+// gla_chunk_entries_kernel adds. why two ways: that launch takes as long as a second cut saves
+// where heads are not that few, and sums of two rounded states are too rough for more.
 //
 // Role    threads              work
 //   load  warp 0, one thread   both tensors of later chunks by TMA (4 stages)
