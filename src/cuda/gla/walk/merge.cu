@@ -19,7 +19,7 @@ struct MergeParams {
   std::int64_t sequences;     // merged
   std::int64_t tokens;        // of a merged one
   int cta_tokens;             // whose decays a CTA writes
-  std::int32_t* boundaries;   // out [sequences+1]
+  std::int32_t* boundaries;   // out [sequences+1]; null: not wanted
   float* log_decay;           // out [T,H]
   std::uint32_t* non_finite;  // out: 0
 };
@@ -34,7 +34,6 @@ __device__ void write_boundaries(const MergeParams& params) {
             : first_boundary_from(problem.cu_seqlens, problem.N, begin + n * params.tokens);
     params.boundaries[n] = clamped_boundary(problem.cu_seqlens, of, problem.T);
   }
-  if (threadIdx.x == 0) *params.non_finite = 0;
 }
 
 __device__ float log_decay_at(const DecayTensor& decay, std::int64_t time, int head) {
@@ -42,28 +41,53 @@ __device__ float log_decay_at(const DecayTensor& decay, std::int64_t time, int h
                                : decay.data[time * decay.time_stride + head * decay.head_stride];
 }
 
+/// Finds the first boundary at or behind a token. All threads of the CTA. why together: a search by
+/// halves waits for as many loads, one after another, as what it takes otherwise.
+__device__ std::int64_t find_boundary(const std::int32_t* cu_seqlens, std::int64_t count,
+                                      std::int64_t time) {
+  std::int64_t begin = 0, end = count;  // where it is; `count` if there is none
+  while (begin < end) {
+    const std::int64_t step = ceil_div(end - begin, std::int64_t{kThreads});
+    const std::int64_t own = begin + threadIdx.x * step;
+    const int before = __syncthreads_count(own < end && cu_seqlens[own] < time);
+    end = min(end, begin + before * step);
+    if (before > 0) begin += (before - 1) * step + 1;
+  }
+  return begin;
+}
+
 __global__ __launch_bounds__(kThreads) void gla_merge_kernel(
     const __grid_constant__ MergeParams params) {
+  __shared__ bool begins[kMostCtaTokens];  // whether a sequence begins at a token
   follow_stream_before_own_kernel();
   const GlaRecurrence& problem = params.problem;
-  if (blockIdx.x == 0) write_boundaries(params);
   const std::int64_t first = std::int64_t{blockIdx.x} * params.cta_tokens;
-  const std::int64_t last = min(first + params.cta_tokens, problem.T);
-  float* const to = params.log_decay + first * problem.H;
-  for (int i = threadIdx.x; i < (last - first) * problem.H; i += kThreads) {
-    to[i] = log_decay_at(problem.log_decay, first + i / problem.H, i % problem.H);
+  if (first >= problem.T) {  // a CTA of its own: it searches
+    if (params.boundaries != nullptr) write_boundaries(params);
+    if (threadIdx.x == 0) *params.non_finite = 0;
+    return;
   }
-  __syncthreads();
+  const std::int64_t last = min(first + params.cta_tokens, problem.T);
+  if (threadIdx.x < kMostCtaTokens) begins[threadIdx.x] = false;
   // The last boundary, too: nothing flows back from tokens behind it.
   const std::int64_t boundaries = problem.N + 1;
-  for (std::int64_t n = first_boundary_from(problem.cu_seqlens, boundaries, first); n < boundaries;
-       ++n) {
+  const std::int64_t nearest = find_boundary(problem.cu_seqlens, boundaries, first);
+  __syncthreads();
+  for (std::int64_t n = nearest + threadIdx.x; n < boundaries; n += kThreads) {
     const int begin = clamped_boundary(problem.cu_seqlens, n, problem.T);
     if (begin < first || begin >= last) break;
-    for (int head = threadIdx.x; head < problem.H; head += kThreads) {
-      float& decay = to[(begin - first) * problem.H + head];
-      if (decay < INFINITY) decay = -INFINITY;  // else it reaches its sequence
-    }
+    begins[begin - first] = true;
+  }
+  __syncthreads();
+  const unsigned heads = problem.H, count = static_cast<unsigned>(last - first) * heads;
+  float* const to = params.log_decay + first * heads;
+#pragma unroll 4
+  for (unsigned i = threadIdx.x; i < count; i += kThreads) {
+    const unsigned token = i / heads;
+    const float decay =
+        log_decay_at(problem.log_decay, first + token, static_cast<int>(i - token * heads));
+    // What is not below infinity reaches its sequence.
+    to[i] = begins[token] && decay < INFINITY ? -INFINITY : decay;
   }
 }
 
@@ -126,30 +150,42 @@ double predicted_packed_time(const GlaRecurrence& problem, std::int64_t sequence
   return time;
 }
 
-void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
-           void* stream) {
+namespace {
+
+/// Launches gla_merge_kernel, and makes the problem's decays what it writes.
+void launch_merge(GlaRecurrence& problem, const MergePlan& plan, std::int32_t* boundaries,
+                  const ScratchMemory& scratch, void* stream) {
   // Few tokens may have many heads and boundaries: they need as many CTAs as many tokens do.
-  constexpr std::int64_t kCtas = 256;
+  constexpr std::int64_t kCtas = 1024;
   const auto tokens =
       static_cast<int>(std::clamp<std::int64_t>(problem.T / kCtas, 1, kMostCtaTokens));
   const MergeParams params{problem,
                            plan.sequences,
                            plan.tokens,
                            tokens,
-                           scratch.at<std::int32_t>(plan.boundaries),
+                           boundaries,
                            scratch.at<float>(plan.log_decay),
                            scratch.at<std::uint32_t>(plan.non_finite)};
-  launch_kernel("gla_merge", gla_merge_kernel,
-                {.blocks = static_cast<unsigned>(ceil_div(problem.T, tokens)), .threads = kThreads},
-                static_cast<cudaStream_t>(stream), params);
-  problem = merged(problem, plan);
-  problem.cu_seqlens = params.boundaries;
+  launch_kernel(
+      "gla_merge", gla_merge_kernel,
+      {.blocks = static_cast<unsigned>(ceil_div(problem.T, tokens) + 1), .threads = kThreads},
+      static_cast<cudaStream_t>(stream), params);
   problem.log_decay = {params.log_decay, problem.T * problem.H, problem.H, 1};
+}
+
+}  // namespace
+
+void merge(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
+           void* stream) {
+  std::int32_t* const boundaries = scratch.at<std::int32_t>(plan.boundaries);
+  launch_merge(problem, plan, boundaries, scratch, stream);
+  problem = merged(problem, plan);
+  problem.cu_seqlens = boundaries;
 }
 
 void merge_all(GlaRecurrence& problem, const MergePlan& plan, const ScratchMemory& scratch,
                void* stream) {
-  merge(problem, plan, scratch, stream);
+  launch_merge(problem, plan, nullptr, scratch, stream);
   problem = all_merged(problem);
 }
 
