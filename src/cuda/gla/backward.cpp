@@ -104,8 +104,9 @@ double predicted_by_walks(const BackwardChoice& choice, const GlaBackwardProblem
   }
   const DeviceModel::GlaBackward& model = device_model(device).gla_backward;
   const std::int64_t sequences = choice.merges() ? choice.merge.sequences : f.N;
-  return model.together * (model.decays + predicted_sums_time(choice.walks, device) +
-                           predicted_packed_time(f, sequences, shapes));
+  constexpr double kLaunches = 15.0;  // what they take beside their chunks
+  return kLaunches + model.together * (model.decays + predicted_sums_time(choice.walks, device) +
+                                       predicted_packed_time(f, sequences, shapes));
 }
 
 /// Microseconds of a call.
@@ -114,7 +115,7 @@ double predicted_time(const BackwardChoice& choice, const GlaBackwardProblem& pr
   const BackwardVariant& variant = *choice.variant;
   if (variant.by_walks()) return predicted_by_walks(choice, problem, device);
   if (variant.by_spans) return choice.spans.time;
-  constexpr double kMerge = 20.0;  // five launches more
+  constexpr double kMerge = 9.0;  // five launches more
   const double of_one = variant.by_chunks    ? choice.chunks.time
                         : variant.in_reverse ? choice.reverse.time
                                              : choice.groups.time;
