@@ -41,8 +41,8 @@ __device__ float log_decay_at(const DecayTensor& decay, std::int64_t time, int h
                                : decay.data[time * decay.time_stride + head * decay.head_stride];
 }
 
-/// Finds the first boundary at or behind a token. All threads of the CTA. why together: a search by
-/// halves waits for as many loads, one after another, as what it takes otherwise.
+/// Finds the first boundary at or behind a token. All threads of the CTA. why together: the loads
+/// of a search by halves, one after another, take longer than all else that a CTA does.
 __device__ std::int64_t find_boundary(const std::int32_t* cu_seqlens, std::int64_t count,
                                       std::int64_t time) {
   std::int64_t begin = 0, end = count;  // where it is; `count` if there is none
@@ -62,7 +62,7 @@ __global__ __launch_bounds__(kThreads) void gla_merge_kernel(
   follow_stream_before_own_kernel();
   const GlaRecurrence& problem = params.problem;
   const std::int64_t first = std::int64_t{blockIdx.x} * params.cta_tokens;
-  if (first >= problem.T) {  // a CTA of its own: it searches
+  if (first >= problem.T) {  // the last CTA
     if (params.boundaries != nullptr) write_boundaries(params);
     if (threadIdx.x == 0) *params.non_finite = 0;
     return;
