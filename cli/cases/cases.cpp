@@ -383,8 +383,8 @@ const std::vector<std::string>& direction_names() {
 }
 
 const std::vector<std::string>& tag_names() {
-  static const std::vector<std::string> names = {"check", "bench",     "front", "large", "huge",
-                                                 "host",  "sanitizer", "later", "random"};
+  static const std::vector<std::string> names = {"check", "bench", "front",     "large",
+                                                 "huge",  "host",  "sanitizer", "random"};
   return names;
 }
 

@@ -16,8 +16,8 @@ struct VariantInfo {
   std::string unavailable;  ///< why no call can use it here; "" when some can
 };
 
-/// Every variant of every op of this build, judged for a device with these properties. Most ops try
-/// theirs in this order; gated_scan tries the one with the shortest predicted time first.
+/// Every variant of every op of this build, judged for a device with these properties. A call takes
+/// the one that is predicted to be fastest, or, where speed does not decide, the first that can.
 std::vector<VariantInfo> variants(const DeviceProperties& device);
 
 /// Name of the CUDA variant that this thread's last call or workspace query chose; "" before any.

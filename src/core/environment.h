@@ -22,7 +22,7 @@ bool batch_invariant_switch();
 /// a public call: what is chosen is what last_variant() (tandem/variants.h) tells from then on.
 CallOptions call_options_from_environment();
 
-/// TANDEM_GLA_SEGMENTS=<1 to 1024>: into how many segments gla_forward cuts sequences on a GPU; 0
+/// TANDEM_GLA_SEGMENTS=<1 to 1024>: into how many segments gla cuts sequences on a GPU; 0
 /// when unset: it chooses.
 int gla_segments_switch();
 

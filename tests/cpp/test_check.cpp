@@ -70,11 +70,10 @@ Baseline faulty() {
   return {"faulty", "faulty", {&gla_forward_signature()}, faulty_call, workspace_bytes};
 }
 
-CheckResult check_with(Fault fault, std::set<std::string> tags = {"check"}, bool once = false) {
+CheckResult check_with(Fault fault, bool once = false) {
   const Operation operation = with_baseline(find_operation("gla"), faulty());
   g_fault = fault;
-  Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
-  one.tags = std::move(tags);
+  const Case one = select_cases(load_cases("gla"), "strides_odd_d64", "")[0];
   return check_case(operation, one, DType::kFloat16, {Device::cpu()}, 1, once).front();
 }
 
@@ -107,7 +106,7 @@ TEST(Check, EveryFaultIsFound) {
 }
 
 TEST(Check, OneRunFindsAllButItsRepeatability) {
-  const auto outcome = [](Fault fault) { return check_with(fault, {"check"}, true).outcome; };
+  const auto outcome = [](Fault fault) { return check_with(fault, true).outcome; };
   for (const Fault fault : {Fault::kWritesNothing, Fault::kTooLarge, Fault::kGap, Fault::kInput}) {
     EXPECT_EQ(outcome(fault), Outcome::kFailed);
   }
@@ -136,12 +135,6 @@ TEST(Check, EveryTensorMustBeOfACall) {
   const Case one = select_cases(load_cases("gla"), "t63_h1_d64", "")[0];
   EXPECT_EQ(check_case(operation, one, DType::kBFloat16, {Device::cpu()}, 1)[0].detail,
             "stranger is of no call");
-}
-
-TEST(Check, OnlyCasesForLaterMayBeRefused) {
-  const CheckResult result = check_with(Fault::kRefuses, {"check", "later"});
-  EXPECT_EQ(result.outcome, Outcome::kSkipped);
-  EXPECT_EQ(result.detail, "cannot");
 }
 
 TEST(Check, NoFp32OnCuda) {

@@ -1,5 +1,5 @@
 // What every call refuses of every tensor in its table, and in which words; nothing is written
-// before. What an op refuses beyond its table is in test_<op>_refusals.cpp.
+// before. What an op refuses beyond its table is in test_<op>.cpp, of gla in test_gla_refusals.cpp.
 #include <gtest/gtest.h>
 
 #include <cstdint>

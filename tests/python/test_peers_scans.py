@@ -237,8 +237,8 @@ class SideBySide(unittest.TestCase):
     def test_whose_failure_counts(self):
         row = {"provider": "composed", "failure": "RuntimeError: no"}
         baseline = provider.discover("linear_scan")["composed"].baseline
-        self.assertTrue(program.is_ours_to_mend(row, scan(), baseline))
-        self.assertFalse(program.is_ours_to_mend({**row, "failure": "refused: dense batches only"}, scan(), baseline))
+        self.assertTrue(program.is_ours_to_mend(row, baseline))
+        self.assertFalse(program.is_ours_to_mend({**row, "failure": "refused: dense batches only"}, baseline))
 
 
 if __name__ == "__main__":

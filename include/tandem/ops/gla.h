@@ -141,7 +141,7 @@ struct GlaBackwardArgs {
   std::optional<TensorView> initial_state = std::nullopt;  ///< as in GlaForwardArgs
   std::optional<TensorView> cu_seqlens = std::nullopt;     ///< as in GlaForwardArgs
   /// Of gla_forward on these inputs, or none: then they are made again. Not with cu_seqlens. Read
-  /// where that is faster, which it is on a GPU with K, V <= 128.
+  /// where that is faster, which it is on a GPU with K, V <= 128, or K <= 256 and V <= 64.
   std::optional<TensorView> saved_states = std::nullopt;
   TensorView d_o;                                            ///< [B,T,H,V], q's dtype
   std::optional<TensorView> d_final_state = std::nullopt;    ///< fp32 [B,H,K,V] or [N,H,K,V]

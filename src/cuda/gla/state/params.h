@@ -33,7 +33,6 @@ struct StateParams {
 /// state/instances.cuh.
 template <class Config>
 void launch_state(const char* name, const StateParams& params, void* stream);
-using StateLaunch = void (*)(const char* name, const StateParams& params, void* stream);
 
 /// States that segments of sequences add, and gradients by the states before them.
 struct SegmentStatesParams {
