@@ -7,6 +7,14 @@ from typing import Any
 from tandem._extension import tables
 
 
+def as_number(op: str, name: str, value: Any) -> float:
+    """The value as a float, or an error that names the argument."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"[{op}] {name} must be a number, got {value!r}") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """A tensor or number of a call."""
@@ -88,7 +96,7 @@ class Table:
                 tensors.append(value)
             elif value is not None and value is not False:
                 given.append(place)
-                numbers.append(float(value))
+                numbers.append(as_number(self.op, name, value))
         return [*tensors, given, numbers]
 
     def unpack(self, passed: Any) -> list[Any]:

@@ -200,8 +200,8 @@ class HeadCheck {
                       to_string(segment.head_norm_weight->shape));
     }
     if (segment.rotates && args_.rope_cos && 2 * args_.rope_cos->shape[1] > width) {
-      refuse(op_, "rope_cos must have columns for pairs of at most head_width" + i + " = " +
-                      std::to_string(width) + " columns, got " +
+      refuse(op_, "rope_cos must have at most head_width" + i +
+                      " / 2 = " + std::to_string(width / 2) + " columns, got " +
                       std::to_string(args_.rope_cos->shape[1]));
     }
   }

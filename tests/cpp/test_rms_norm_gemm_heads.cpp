@@ -377,7 +377,7 @@ TEST(RmsNormGemmHeadsRefusals, ForwardArguments) {
           (*table)->strides = {16, 1};
         }
       },
-      "rope_cos must have columns for pairs of at most head_width0 = 24 columns, got 16");
+      "rope_cos must have at most head_width0 / 2 = 12 columns, got 16");
   for (const int layout : {-1, 2}) {
     refused(
         [&](Args& a) { a.rope_layout = static_cast<RopeLayout>(layout); },

@@ -117,6 +117,8 @@ class Arguments(AttentionCase):
         self.refuses(ValueError, text, q[:1], k[:1], v[:1], cu_seqlens_q=offsets)
         self.refuses(ValueError, "needs B = 1", q, k, v, cu_seqlens_q=offsets, cu_seqlens_k=offsets)
         self.refuses(TypeError, "q must be a torch.Tensor, got list", [1], k, v)
+        with torch.autocast("cpu", torch.bfloat16):  # which leaves integers as they are
+            self.refuses(ValueError, "q must have dtype", q.int(), k, v)
 
     def test_windows_of_minus_one_have_no_end(self):
         q, k, v = self.draw()

@@ -351,7 +351,7 @@ class Arguments(GemmSwigluCase):
         gate, up = weight.chunk(2)
         for error, text, arguments, options in (
             (TypeError, "[gemm_swiglu] x must be a torch.Tensor, got list", ([1], weight), {}),
-            (TypeError, "[gemm_swiglu] gate_weight must be a torch.Tensor, got str", (x, "a"), {}),
+            (TypeError, "[gemm_swiglu] weight must be a torch.Tensor, got str", (x, "a"), {}),
             (TypeError, "[gemm_swiglu] up_weight must be a torch.Tensor, got int", (x, gate, 3), {}),
             (
                 ValueError,

@@ -359,6 +359,15 @@ class Arguments(ProjectionCase):
             (TypeError, "[projection] weight0 must be a torch.Tensor, got str", x, ["a", several[1]], segments),
             (TypeError, "[projection] weight must be a torch.Tensor or one per segment, got int", x, 3, segments),
             (TypeError, "[projection] segments must be of tandem.ops.Segment, got int", x, weight, [16, 24]),
+            (TypeError, "[projection] segments must be of tandem.ops.Segment, got list", x, weight, [[16, "silu"]]),
+            (
+                TypeError,
+                "[projection] segments must be several of tandem.ops.Segment, got Segment",
+                x,
+                weight,
+                segments[0],
+            ),
+            (ValueError, "[projection_forward] x must have shape [M,d], got []", x[0, 0], weight, segments),
             (ValueError, "[projection] segments must be 1 to 8, got 0", x, weight, []),
             (ValueError, "[projection] segments must be 1 to 8, got 9", x, weight, [Segment(1)] * 9),
             (
@@ -406,7 +415,7 @@ class Arguments(ProjectionCase):
 
     def test_segments(self):
         for text, *arguments, options in (
-            ("columns of a Segment must be a number of columns, got -1", -1, {}),
+            ("columns of a Segment must be an int, 0 or more, got -1", -1, {}),
             (
                 "activation of a Segment must be one of none, silu, sigmoid, log_sigmoid, softplus, l2_normalize, "
                 "got gelu",

@@ -434,13 +434,15 @@ class Heads(RmsNormGemmCase):
     def test_in_a_graph(self):
         tables = self.tables()
         layer = lambda *leaves: self.call(leaves, **tables)  # noqa: E731
-        compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
-        for leading in ((2, 33), (3, 5)):
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+        for leading in ((2, 33), (3, 5), (3, 40)):
             leaves = self.draw_heads(*leading, requires_grad=True)
             got, expected = compiled(*leaves), layer(*leaves)
             self.assert_same(got, expected)
             d_out = [torch.randn_like(y) for y in expected]
             self.assert_same(torch.autograd.grad(got, leaves, d_out), torch.autograd.grad(expected, leaves, d_out))
+        self.assertEqual(counter.frame_count, 1)  # whatever the length
 
     def test_fakes(self):
         leaves, tables = self.draw_heads(2, 33), self.tables()
@@ -537,6 +539,13 @@ class Arguments(RmsNormGemmCase):
             (TypeError, "[rms_norm_gemm] weight must be a torch.Tensor or several, got int", (x, norm, 3), {}),
             (TypeError, "[rms_norm_gemm] weight1 must be a torch.Tensor, got str", (x, norm, [weights[0], "a"]), {}),
             (TypeError, "[rms_norm_gemm] rstd must be a torch.Tensor, got float", (x, norm, weights), {"rstd": 0.5}),
+            (
+                TypeError,
+                "[rms_norm_gemm] head_width must be a number, got 'a'",
+                (x, norm, weights),
+                {"head_width": "a"},
+            ),
+            (TypeError, "[rms_norm_gemm] eps must be a number, got 'a'", (x, norm, weights), {"eps": "a"}),
             (TypeError, "[rms_norm_gemm] bias must be one per weight, got Tensor", (x, norm, weights, biases[0]), {}),
             (ValueError, "[rms_norm_gemm] bias must be one per weight, 2, got 1", (x, norm, weights, biases[:1]), {}),
             (ValueError, "[rms_norm_gemm] weight must be 1 to 8 tensors, got 0", (x, norm, []), {}),

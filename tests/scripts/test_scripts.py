@@ -409,7 +409,7 @@ class Figures(unittest.TestCase):
                 pathlib.Path(folder, name).read_text() for name in ("README.md", "docs/numerics.md", "docs/front.svg")
             )
         words = " ".join(readme.split())
-        self.assertIn("gla 0.50 to 2.37 (fla, mamba2); projection 0.98 to 1.04 (unfused kernels).", words)
+        self.assertIn("gla 0.50 to 2.37 (fla, mamba2); projection 0.98 to 1.04 (unfused).", words)
         self.assertIn("language model: 1.10, 1.10 with 7B parameters (fla;", words)
         self.assertTrue(readme.endswith(self.TABLE.partition("<!-- speed:end -->")[2]))
         self.assertIn("| gla | forward + backward | 3.4e-03 |  |", numerics)

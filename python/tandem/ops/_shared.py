@@ -125,9 +125,12 @@ def autocast(*tensors: Any) -> tuple[Any, ...]:
     device = first.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
-    # fp64 is left alone, as torch's own ops leave it.
+    # fp64 and integers are left alone, as torch's own ops leave them.
     dtype = torch.get_autocast_dtype(device)
-    return tuple(x.to(dtype) if isinstance(x, Tensor) and x.dtype != torch.float64 else x for x in tensors)
+    return tuple(
+        x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64 else x
+        for x in tensors
+    )
 
 
 def scan_decay(x: Tensor, decay: Tensor | None) -> Tensor | None:

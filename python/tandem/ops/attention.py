@@ -108,5 +108,6 @@ def attention(
 def _sides(window: Any) -> tuple[int | None, int | None]:
     if not isinstance(window, list | tuple) or len(window) != 2:
         raise ValueError(f"[attention] window must be None or (left, right), got {window!r}")
-    left, right = (None if side == -1 else side for side in window)
-    return left, right
+    # why floats: a call of these goes to its kernel without torch's dispatcher (src/direct.cpp).
+    left, right = (float(side) if isinstance(side, int) and side != -1 else side for side in window)
+    return None if left == -1 else left, None if right == -1 else right

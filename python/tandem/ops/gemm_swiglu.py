@@ -73,8 +73,10 @@ def gemm_swiglu(
     """
     if activation not in _ACTIVATIONS:
         raise ValueError(f"[gemm_swiglu] activation must be one of {', '.join(_ACTIVATIONS)}, got {activation}")
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"[gemm_swiglu] weight must be a torch.Tensor, got {type(weight).__name__}")
     gate_weight = weight
-    if up_weight is None and isinstance(weight, Tensor):
+    if up_weight is None:
         if weight.dim() != 2 or weight.shape[0] % 2:
             raise ValueError(f"[gemm_swiglu] weight must have shape [2F,d] without up_weight, got {list(weight.shape)}")
         gate_weight, up_weight = weight.split([weight.shape[0] // 2] * 2)

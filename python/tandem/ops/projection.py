@@ -54,7 +54,7 @@ class Segment:
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, int) or self.columns < 0:
-            self._refuse("columns", "a number of columns", self.columns)
+            self._refuse("columns", "an int, 0 or more", repr(self.columns))
         if self.activation not in _ACTIVATIONS:
             self._refuse("activation", f"one of {', '.join(_ACTIVATIONS)}", self.activation)
         if self.dtype not in (None, torch.float32):
@@ -136,10 +136,16 @@ def projection(
         >>> o.shape, log_decay.dtype
         (torch.Size([2, 100, 4, 32]), torch.float32)
     """
+    if not isinstance(segments, Sequence):
+        raise TypeError(f"[projection] segments must be several of tandem.ops.Segment, got {type(segments).__name__}")
+    for segment in segments:
+        if not isinstance(segment, Segment):
+            raise TypeError(f"[projection] segments must be of tandem.ops.Segment, got {type(segment).__name__}")
     plan = _plan(tuple(segments)) if torch.compiler.is_compiling() else _cached_plan(tuple(segments))
     x, *weights = autocast(x, *_per_segment("weight", weight, plan.columns))
     leading = x.shape[:-1] if isinstance(x, Tensor) else ()
-    rows = x if len(leading) == 1 or not isinstance(x, Tensor) else x.reshape(math.prod(leading), x.shape[-1])
+    flat = not isinstance(x, Tensor) or x.dim() in (0, 2)
+    rows = x if flat else x.reshape(math.prod(leading), x.shape[-1])
     arguments = plan.arguments.copy()
     arguments[0] = rows
     for place, one in zip(_WEIGHTS, weights, strict=False):
@@ -149,7 +155,7 @@ def projection(
             arguments[place] = one
     results = _FORWARD(*arguments)
     outs = [results[place] for place in _OUTS[: len(plan.columns)]]
-    if len(leading) == 1:
+    if flat:
         return tuple(outs)
     return tuple([y.view(*leading, columns) for y, columns in zip(outs, plan.columns, strict=True)])
 
@@ -166,8 +172,6 @@ def _plan(segments: tuple[Segment, ...]) -> _Plan:
     names = _FORWARD.table.arguments
     given: dict[str, Any] = {name: False if name in _FORWARD.table.flags else None for name in names}
     for i, segment in enumerate(segments):
-        if not isinstance(segment, Segment):
-            raise TypeError(f"[projection] segments must be of tandem.ops.Segment, got {type(segment).__name__}")
         given[f"activation{i}"] = float(_ACTIVATIONS.index(segment.activation))
         for name in _OF:
             value = getattr(segment, name)

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from tandem._registration import OPS
+from tandem._tables import as_number
 from tandem.ops._shared import autocast
 
 _MOST_WEIGHTS = 8
@@ -152,7 +154,7 @@ def rms_norm_gemm(
     ):
         if given is not None:
             for place, one in zip(places, _per_weight(name, given, count), strict=False):
-                arguments[place] = None if one is None or one is False else float(one)
+                arguments[place] = None if one is None or one is False else as_number("rms_norm_gemm", name, one)
     if rope_cos is not None or rope_sin is not None:
         if rope_layout not in _LAYOUTS:
             raise ValueError(f"[rms_norm_gemm] rope_layout must be one of {', '.join(_LAYOUTS)}, got {rope_layout!r}")
@@ -161,8 +163,12 @@ def rms_norm_gemm(
     arguments[_SEQUENCES] = cu_seqlens
     if rope_positions is not None:
         arguments[_POSITIONS] = _row_values(rope_positions, leading, "rope_positions")
-    elif rope_cos is not None and cu_seqlens is None and leading and leading[-1] > 0:
-        arguments[_LENGTH] = float(leading[-1])
+    elif rope_cos is not None and cu_seqlens is None and leading:
+        if is_compiling():  # to a graph a number is a constant: each length would have one of its own
+            places = torch.arange(leading[-1], dtype=torch.int32, device=x.device)
+            arguments[_POSITIONS] = places.expand(leading).reshape(math.prod(leading))
+        elif leading[-1] > 0:
+            arguments[_LENGTH] = float(leading[-1])
     results = _FORWARD(*arguments)
     outs = [results[place] for place in _OUTS[:count]]
     if not flat:
